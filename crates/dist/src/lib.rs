@@ -1,0 +1,1 @@
+//! World, communicators and DistOpt: data-parallel training over ranks.

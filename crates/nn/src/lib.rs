@@ -1,0 +1,1 @@
+//! Layers, parameters and fused operations for candle models.

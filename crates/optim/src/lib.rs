@@ -1,0 +1,1 @@
+//! Optimizers that update flat parameters in place.

@@ -1,0 +1,1 @@
+//! Test helpers: gradient checks, close comparisons, golden files.

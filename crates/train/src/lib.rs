@@ -1,0 +1,1 @@
+//! The training loop around a model: metrics, progress, reports.

@@ -1,0 +1,1 @@
+//! Dataset readers, partitioning, samplers and batch loading.
