@@ -1,0 +1,2 @@
+//! One measured program of `cargo xtask bench-step`.
+fn main() {}
