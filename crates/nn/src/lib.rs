@@ -1,1 +1,31 @@
-//! Layers, parameters and fused operations for candle models.
+//! Layers, parameters and the [`Model`] trait for candle.
+//!
+//! | idea | where |
+//! |---|---|
+//! | named, ordered, seeded parameters | [`Params`], [`Scope`], [`Init`] |
+//! | layers with inferred input sizes | [`layers`] |
+//! | a model, its training step, its summary | [`Model`], [`Summary`] |
+//! | fused operations with their own backward | [`ops`] |
+//!
+//! The crate knows no ranks: what a training step hands its loss to is behind [`BackwardAndUpdate`].
+
+mod activation;
+mod dist_option;
+mod error;
+mod init;
+mod lazy;
+mod model;
+mod params;
+mod summary;
+
+pub mod layers;
+pub mod ops;
+pub mod seed;
+
+pub use activation::Activation;
+pub use dist_option::DistOption;
+pub use error::{Error, Result};
+pub use init::Init;
+pub use model::{BackwardAndUpdate, FromModule, Model};
+pub use params::{Param, Params, Scope};
+pub use summary::{LayerRow, Summary};

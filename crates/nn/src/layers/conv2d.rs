@@ -1,0 +1,113 @@
+//! 2-D convolution with bias and a fused activation.
+
+use candle_core::{Module, Result, Tensor};
+
+use super::{Weights, check_features, described};
+use crate::lazy::Lazy;
+use crate::ops::{self, Conv2dConfig};
+use crate::{Activation, Scope};
+
+/// `(N, C, H, W) -> (N, out_channels, H', W')`, SINGA's `Conv2d`.
+///
+/// The number of input channels is that of the first input. Weights `(out, C / groups, KH, KW)`
+/// start Glorot-normal, the bias at zero.
+#[derive(Debug)]
+pub struct Conv2d {
+    scope: Scope,
+    out_channels: usize,
+    kernel: (usize, usize),
+    config: Conv2dConfig,
+    bias: bool,
+    activation: Option<Activation>,
+    weights: Lazy<Weights>,
+}
+
+impl Conv2d {
+    /// `out_channels` square kernels of `kernel` × `kernel`: stride 1, no padding, with bias.
+    pub fn new(scope: &Scope, out_channels: usize, kernel: usize) -> Self {
+        Self {
+            scope: scope.clone(),
+            out_channels,
+            kernel: (kernel, kernel),
+            config: Conv2dConfig::default(),
+            bias: true,
+            activation: None,
+            weights: Lazy::default(),
+        }
+    }
+
+    /// Step of the kernel, in pixels.
+    #[must_use]
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.config.stride = (stride, stride);
+        self
+    }
+
+    /// Zeros added on each side, in pixels.
+    #[must_use]
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.config.padding = (padding, padding);
+        self
+    }
+
+    /// Distance between the kernel's elements, in pixels.
+    #[must_use]
+    pub fn dilation(mut self, dilation: usize) -> Self {
+        self.config.dilation = (dilation, dilation);
+        self
+    }
+
+    /// Splits input and output channels into `groups` that do not see each other.
+    #[must_use]
+    pub fn groups(mut self, groups: usize) -> Self {
+        self.config.groups = groups;
+        self
+    }
+
+    /// Leaves the bias out.
+    #[must_use]
+    pub fn no_bias(mut self) -> Self {
+        self.bias = false;
+        self
+    }
+
+    /// Applies `activation` to the output, fused into the convolution.
+    #[must_use]
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.activation = Some(activation);
+        self
+    }
+
+    fn create(&self, channels: usize) -> Result<Weights> {
+        let groups = self.config.groups;
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            candle_core::bail!(
+                "layer `{}`: {channels} input channels do not divide into {groups} groups",
+                self.scope.path()
+            )
+        }
+        let (height, width) = self.kernel;
+        let fan_in = channels / groups * height * width;
+        let shape = [self.out_channels, channels / groups, height, width];
+        Weights::new(&self.scope, &shape, fan_in, self.bias)
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let (_, channels, _, _) = xs.dims4()?;
+        let weights = self.weights.get_or_try_init(|| self.create(channels))?;
+        let expected = weights.weight.var().dim(1)? * self.config.groups;
+        check_features(&self.scope, "channels", expected, channels)?;
+        let ys = ops::conv2d(
+            xs,
+            weights.weight.tensor(),
+            weights.bias(),
+            self.config,
+            self.activation,
+        )?;
+        let (height, width) = self.kernel;
+        self.scope.trace(&described(format!("Conv2d {height}×{width}"), self.activation), &ys);
+        Ok(ys)
+    }
+}

@@ -1,0 +1,60 @@
+//! A fully connected layer with bias and a fused activation.
+
+use candle_core::{D, Module, Result, Tensor};
+
+use super::{Weights, check_features, described};
+use crate::lazy::Lazy;
+use crate::{Activation, Scope, ops};
+
+/// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
+///
+/// The number of inputs is that of the first input. Weights `(outputs, in)` start Glorot-normal,
+/// the bias at zero.
+#[derive(Debug)]
+pub struct Linear {
+    scope: Scope,
+    outputs: usize,
+    bias: bool,
+    activation: Option<Activation>,
+    weights: Lazy<Weights>,
+}
+
+impl Linear {
+    /// A layer of `outputs` units with bias.
+    pub fn new(scope: &Scope, outputs: usize) -> Self {
+        Self {
+            scope: scope.clone(),
+            outputs,
+            bias: true,
+            activation: None,
+            weights: Lazy::default(),
+        }
+    }
+
+    /// Leaves the bias out.
+    #[must_use]
+    pub fn no_bias(mut self) -> Self {
+        self.bias = false;
+        self
+    }
+
+    /// Applies `activation` to the output, fused into the matrix product.
+    #[must_use]
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.activation = Some(activation);
+        self
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let inputs = xs.dim(D::Minus1)?;
+        let weights = self.weights.get_or_try_init(|| {
+            Weights::new(&self.scope, &[self.outputs, inputs], inputs, self.bias)
+        })?;
+        check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
+        let ys = ops::linear(xs, weights.weight.tensor(), weights.bias(), self.activation)?;
+        self.scope.trace(&described("Linear".to_owned(), self.activation), &ys);
+        Ok(ys)
+    }
+}

@@ -1,0 +1,59 @@
+//! Layers: each creates its parameters at the first call, so that input sizes are inferred where
+//! the user leaves them out, and each is a candle [`Module`](candle_core::Module).
+
+mod conv2d;
+mod dropout;
+mod flatten;
+mod linear;
+mod pool2d;
+mod relu;
+mod softmax_cross_entropy;
+
+pub use conv2d::Conv2d;
+pub use dropout::Dropout;
+pub use flatten::Flatten;
+pub use linear::Linear;
+pub use pool2d::MaxPool2d;
+pub use relu::ReLU;
+pub use softmax_cross_entropy::SoftMaxCrossEntropy;
+
+use candle_core::{Result, Tensor};
+
+use crate::{Activation, Init, Param, Scope};
+
+/// Weight and bias of a layer.
+#[derive(Debug)]
+struct Weights {
+    weight: Param,
+    bias: Option<Param>,
+}
+
+impl Weights {
+    /// SINGA's initial values: Glorot-normal weights, zero bias.
+    fn new(scope: &Scope, shape: &[usize], fan_in: usize, bias: bool) -> Result<Self> {
+        let outputs = shape[0];
+        let weight = scope.param("weight", shape, Init::glorot_normal(fan_in, outputs))?;
+        let bias = if bias { Some(scope.param("bias", outputs, Init::ZEROS)?) } else { None };
+        Ok(Self { weight, bias })
+    }
+
+    fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref().map(Param::tensor)
+    }
+}
+
+/// `kind` as the summary shows it, with the activation fused into it.
+fn described(kind: String, activation: Option<Activation>) -> String {
+    match activation {
+        Some(activation) => format!("{kind}, {activation}"),
+        None => kind,
+    }
+}
+
+/// Says that an input has `got` features where the layer at `scope` has `expected`.
+fn check_features(scope: &Scope, what: &str, expected: usize, got: usize) -> Result<()> {
+    if expected == got {
+        return Ok(());
+    }
+    candle_core::bail!("layer `{}` takes {expected} {what}, the input has {got}", scope.path())
+}

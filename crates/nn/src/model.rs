@@ -1,0 +1,124 @@
+//! A model and its training step.
+
+use candle_core::{Module, Result, Shape, Tensor};
+
+use crate::{DistOption, Params, Summary, ops};
+
+/// What a training step hands its loss to: gradients, their exchange, the update.
+///
+/// The distributed optimizer implements it; a model needs to know no more than this.
+pub trait BackwardAndUpdate {
+    /// The error of a step.
+    type Error: From<candle_core::Error>;
+
+    /// Computes the gradients of `loss` (a scalar), exchanges them by `dist_option` and updates
+    /// every parameter. `spars` is the share (`sparseTopK`) or the magnitude (`sparseThreshold`)
+    /// that a sparse strategy sends; the others ignore it.
+    ///
+    /// # Errors
+    /// Whatever keeps the step from being the same on every rank; no parameter has then changed.
+    fn backward_and_update(
+        &mut self,
+        loss: &Tensor,
+        dist_option: DistOption,
+        spars: f32,
+    ) -> std::result::Result<(), Self::Error>;
+}
+
+/// A model: the forward pass, and a training step that can be overridden.
+///
+/// ```
+/// use candelabrum_nn::{Activation, Model, Params, Scope, layers::Linear};
+/// use candle_core::{Module, Result, Tensor};
+///
+/// struct Mlp { hidden: Linear, out: Linear }
+///
+/// impl Mlp {
+///     fn new(scope: &Scope) -> Self {
+///         Self {
+///             hidden: Linear::new(&scope.pp("hidden"), 32).activation(Activation::Relu),
+///             out: Linear::new(&scope.pp("out"), 10),
+///         }
+///     }
+/// }
+///
+/// impl Model for Mlp {
+///     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+///         self.out.forward(&self.hidden.forward(&xs.flatten_from(1)?)?)
+///     }
+/// }
+///
+/// let params = Params::new(0);
+/// let model = Mlp::new(&params.root());
+/// let summary = model.compile(&params, (1, 1, 28, 28))?;
+/// assert_eq!(summary.parameter_count(), 784 * 32 + 32 + 32 * 10 + 10);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub trait Model {
+    /// The output for a batch `xs`, whose first dimension is the batch.
+    ///
+    /// # Errors
+    /// candle's own, mostly shapes that do not fit.
+    fn forward(&self, xs: &Tensor) -> Result<Tensor>;
+
+    /// The scalar that training makes small: by default the mean softmax cross-entropy of `output`
+    /// `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, or a class index out of range.
+    fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        ops::softmax_cross_entropy(output, targets)
+    }
+
+    /// One step on one batch: forward, loss, backward, exchange, update. Gives the output and the
+    /// loss, both detached from the graph.
+    ///
+    /// # Errors
+    /// Those of the forward pass and of [`BackwardAndUpdate::backward_and_update`].
+    fn train_one_batch<U: BackwardAndUpdate>(
+        &self,
+        opt: &mut U,
+        xs: &Tensor,
+        ys: &Tensor,
+        dist_option: DistOption,
+        spars: f32,
+    ) -> std::result::Result<(Tensor, Tensor), U::Error> {
+        let output = self.forward(xs)?;
+        let loss = self.loss(&output, ys)?;
+        opt.backward_and_update(&loss, dist_option, spars)?;
+        Ok((output.detach(), loss.detach()))
+    }
+
+    /// Runs the model once on zeros of shape `input` (the batch first) so that every layer creates
+    /// its parameters, and gives the table of what it saw.
+    ///
+    /// # Errors
+    /// Those of the forward pass.
+    fn compile(&self, params: &Params, input: impl Into<Shape>) -> Result<Summary>
+    where
+        Self: Sized,
+    {
+        let input = input.into();
+        let zeros = Tensor::zeros(&input, params.dtype(), params.device())?;
+        let was_training = params.is_training();
+        params.eval();
+        params.start_trace();
+        let output = self.forward(&zeros);
+        let layers = params.take_trace();
+        if was_training {
+            params.train();
+        }
+        output?;
+        Ok(Summary::new(input.dims(), layers, params))
+    }
+}
+
+/// Any candle [`Module`], a stock `candle_nn` model for instance, as a [`Model`].
+#[derive(Clone, Debug)]
+pub struct FromModule<M>(pub M);
+
+impl<M: Module> Model for FromModule<M> {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}

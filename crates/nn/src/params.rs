@@ -1,0 +1,357 @@
+//! The parameters of a model: named, ordered, seeded.
+//!
+//! Invariants: names are unique; the order is the order of creation, which is the same on every
+//! rank that runs the same program; initial values depend on the seed and the name alone.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_nn::VarMap;
+
+use crate::{Error, Init, LayerRow, Result, seed};
+
+/// One trainable tensor and its name; a cheap handle, clones share the value.
+#[derive(Clone, Debug)]
+pub struct Param {
+    name: Arc<str>,
+    var: Var,
+}
+
+impl Param {
+    /// The full name, layers and parameter joined by dots: `conv1.weight`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The variable that candle differentiates by.
+    pub fn var(&self) -> &Var {
+        &self.var
+    }
+
+    /// The value as a tensor that is part of the graph.
+    pub fn tensor(&self) -> &Tensor {
+        self.var.as_tensor()
+    }
+
+    /// Copies `value` into the parameter.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where shape or element type differ.
+    pub fn set(&self, value: &Tensor) -> Result<()> {
+        if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
+            return Err(Error::Mismatch {
+                name: self.name.to_string(),
+                expected: self.var.shape().clone(),
+                expected_dtype: self.var.dtype(),
+                got: value.shape().clone(),
+                got_dtype: value.dtype(),
+            });
+        }
+        Ok(self.var.set(&value.detach())?)
+    }
+}
+
+/// All parameters of a model, and what its layers share: seed, device, train or eval mode.
+///
+/// A cheap handle: clones are the same store.
+#[derive(Clone)]
+pub struct Params(Arc<Store>);
+
+struct Store {
+    seed: u64,
+    device: Device,
+    dtype: DType,
+    list: RwLock<Vec<Param>>,
+    training: AtomicBool,
+    noise_stream: AtomicU64,
+    noise_draws: AtomicU64,
+    trace: Mutex<Option<Vec<LayerRow>>>,
+}
+
+impl Params {
+    /// An empty store of f32 parameters on the CPU whose initial values come from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self::on(seed, DType::F32, &Device::Cpu)
+    }
+
+    /// An empty store for `device` and `dtype`.
+    pub fn on(seed: u64, dtype: DType, device: &Device) -> Self {
+        Self(Arc::new(Store {
+            seed,
+            device: device.clone(),
+            dtype,
+            list: RwLock::default(),
+            training: AtomicBool::new(true),
+            noise_stream: AtomicU64::new(0),
+            noise_draws: AtomicU64::new(0),
+            trace: Mutex::default(),
+        }))
+    }
+
+    /// The variables of a candle `VarMap`, sorted by name.
+    ///
+    /// `VarMap::all_vars` has another order in every process; sorted, every rank has the same.
+    /// Build the model first: variables added to the map later are not seen.
+    ///
+    /// # Errors
+    /// None that a `VarMap` of unique names can cause.
+    pub fn from_varmap(varmap: &VarMap) -> Result<Self> {
+        let mut named: Vec<(String, Var)> = {
+            let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+            #[expect(clippy::iter_over_hash_type, reason = "sorted before anyone sees the order")]
+            data.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
+        };
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        Self::from_vars(named)
+    }
+
+    /// Variables of the user's own, in the order given.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateName`].
+    pub fn from_vars(vars: impl IntoIterator<Item = (impl Into<String>, Var)>) -> Result<Self> {
+        let params = Self::new(0);
+        for (name, var) in vars {
+            params.insert(name.into(), var)?;
+        }
+        Ok(params)
+    }
+
+    /// The scope in which a model builds its layers.
+    pub fn root(&self) -> Scope {
+        Scope { params: self.clone(), path: String::new() }
+    }
+
+    /// Every parameter, in order.
+    pub fn list(&self) -> Vec<Param> {
+        self.0.list.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The parameter of that name.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`], which lists the names there are.
+    pub fn get(&self, name: &str) -> Result<Param> {
+        let list = self.list();
+        list.iter().find(|param| param.name() == name).cloned().ok_or_else(|| {
+            Error::UnknownName {
+                name: name.to_owned(),
+                known: list.iter().map(Param::name).collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    /// How many parameters there are.
+    pub fn len(&self) -> usize {
+        self.0.list.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether there is none (yet: layers create theirs at the first call).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of elements in all parameters together.
+    pub fn element_count(&self) -> usize {
+        self.list().iter().map(|param| param.var().elem_count()).sum()
+    }
+
+    /// Where the parameters are.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The element type of new parameters.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// The run's seed.
+    pub fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// Switches layers that care (dropout) to training.
+    pub fn train(&self) {
+        self.0.training.store(true, Ordering::Relaxed);
+    }
+
+    /// Switches layers that care to evaluation.
+    pub fn eval(&self) {
+        self.0.training.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether layers are to behave as in training.
+    pub fn is_training(&self) -> bool {
+        self.0.training.load(Ordering::Relaxed)
+    }
+
+    /// Chooses the stream that noise (dropout masks) is drawn from. Initial values do not depend
+    /// on it. Data-parallel replicas use a stream each, or all would drop the same units.
+    pub fn set_noise_stream(&self, stream: u64) {
+        self.0.noise_stream.store(stream, Ordering::Relaxed);
+    }
+
+    /// Starts to collect one row per layer call, for [`crate::Model::compile`].
+    pub(crate) fn start_trace(&self) {
+        *self.trace() = Some(Vec::new());
+    }
+
+    /// The rows since [`Self::start_trace`].
+    pub(crate) fn take_trace(&self) -> Vec<LayerRow> {
+        self.trace().take().unwrap_or_default()
+    }
+
+    fn trace(&self) -> MutexGuard<'_, Option<Vec<LayerRow>>> {
+        self.0.trace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, name: String, var: Var) -> Result<Param> {
+        let mut list = self.0.list.write().unwrap_or_else(PoisonError::into_inner);
+        if list.iter().any(|param| param.name() == name) {
+            return Err(Error::DuplicateName { name });
+        }
+        let param = Param { name: name.into(), var };
+        list.push(param.clone());
+        Ok(param)
+    }
+}
+
+impl fmt::Debug for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shapes = self.list();
+        f.debug_map().entries(shapes.iter().map(|p| (p.name(), p.var().shape().dims()))).finish()
+    }
+}
+
+/// A path into a [`Params`] store: where a layer creates its parameters.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    params: Params,
+    path: String,
+}
+
+impl Scope {
+    /// The scope below this one, as candle's `VarBuilder::pp`.
+    #[must_use]
+    pub fn pp(&self, name: impl fmt::Display) -> Self {
+        Self { params: self.params.clone(), path: self.join(&name.to_string()) }
+    }
+
+    /// The path so far, joined by dots; empty at the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The store behind the scope.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Creates the parameter `name` of this scope.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateName`] where it exists already.
+    pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
+        let name = self.join(name);
+        let store = &self.params.0;
+        let mut rng = seed::rng(seed::derive(store.seed, &name));
+        let value = init.tensor(&shape.into(), store.dtype, &store.device, &mut rng)?;
+        self.params.insert(name, Var::from_tensor(&value)?)
+    }
+
+    /// Whether layers are to behave as in training.
+    pub fn is_training(&self) -> bool {
+        self.params.is_training()
+    }
+
+    /// A fresh seed for noise in this scope: another one at every call, the same in every run.
+    pub fn noise_seed(&self) -> u64 {
+        let store = &self.params.0;
+        let stream = seed::nth(store.seed, store.noise_stream.load(Ordering::Relaxed));
+        let draw = store.noise_draws.fetch_add(1, Ordering::Relaxed);
+        seed::nth(seed::derive(stream, &self.path), draw)
+    }
+
+    /// Tells the summary, if one is being made, that the layer of this scope made `output`.
+    pub fn trace(&self, kind: &str, output: &Tensor) {
+        if let Some(rows) = self.params.trace().as_mut() {
+            rows.push(LayerRow {
+                name: self.path.clone(),
+                kind: kind.to_owned(),
+                output: output.dims().to_vec(),
+            });
+        }
+    }
+
+    fn join(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_creation_and_values_depend_on_the_name_alone() -> Result<()> {
+        let init = Init::Normal { std: 1.0 };
+        let forward = Params::new(3);
+        let a = forward.root().pp("a").param("weight", 4, init)?;
+        let b = forward.root().pp("b").param("weight", 4, init)?;
+        let backward = Params::new(3);
+        backward.root().pp("b").param("weight", 4, init)?;
+        let a2 = backward.root().pp("a").param("weight", 4, init)?;
+        let names = |p: &Params| p.list().iter().map(|p| p.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&forward), ["a.weight", "b.weight"]);
+        assert_eq!(names(&backward), ["b.weight", "a.weight"]);
+        assert_eq!(a.tensor().to_vec1::<f32>()?, a2.tensor().to_vec1::<f32>()?);
+        assert_ne!(a.tensor().to_vec1::<f32>()?, b.tensor().to_vec1::<f32>()?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_can_be_taken_once() -> Result<()> {
+        let params = Params::new(0);
+        params.root().pp("fc").param("weight", 2, Init::ZEROS)?;
+        let error = params.root().pp("fc").param("weight", 2, Init::ZEROS).unwrap_err();
+        assert!(error.to_string().contains("`fc.weight`"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_varmap_is_sorted_by_name() -> Result<()> {
+        let varmap = VarMap::new();
+        for name in ["z", "a", "m", "b", "y"] {
+            varmap.get(2, name, candle_nn::Init::Const(0.0), DType::F32, &Device::Cpu)?;
+        }
+        let params = Params::from_varmap(&varmap)?;
+        let names: Vec<String> = params.list().iter().map(|p| p.name().to_owned()).collect();
+        assert_eq!(names, ["a", "b", "m", "y", "z"]);
+        Ok(())
+    }
+
+    #[test]
+    fn noise_differs_by_call_by_stream_and_by_scope() {
+        let params = Params::new(0);
+        let scope = params.root().pp("drop");
+        let first = scope.noise_seed();
+        assert_ne!(first, scope.noise_seed());
+        let other = Params::new(0);
+        other.set_noise_stream(1);
+        assert_ne!(first, other.root().pp("drop").noise_seed());
+        let same = Params::new(0);
+        assert_eq!(first, same.root().pp("drop").noise_seed());
+    }
+
+    #[test]
+    fn a_value_of_another_shape_is_refused() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", (2, 3), Init::ZEROS)?;
+        let value = Tensor::zeros((3, 2), DType::F32, &Device::Cpu)?;
+        assert!(param.set(&value).unwrap_err().to_string().contains("`w`"));
+        Ok(())
+    }
+}
