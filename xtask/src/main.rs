@@ -1,2 +1,44 @@
-//! The tasks of this repository.
-fn main() {}
+//! The tasks of this repository, one file each: `cargo xtask <command>`.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command-line program talks to its user")]
+
+use clap::{Parser, Subcommand};
+
+mod bench_step;
+mod ci;
+mod machine;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "The tasks of this repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every test that this machine can run, and say what was left out and why
+    Test(test::Args),
+    /// Install what `test --all` needs (Debian and its relatives)
+    Setup(setup::Args),
+    /// Run what continuous integration runs: fmt, tidy, clippy, doc, test --all, deny
+    Ci,
+    /// Check the rules of the house that neither rustc nor clippy knows
+    Tidy,
+    /// Measure training steps against raw candle and, where it is installed, PyTorch
+    BenchStep(bench_step::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Setup(args) => setup::run(&args),
+        Command::Ci => ci::run(),
+        Command::Tidy => tidy::run(),
+        Command::BenchStep(args) => bench_step::run(&args),
+    }
+}

@@ -1,0 +1,85 @@
+//! Running other programs: each is announced as `$ command`, each failure names the command.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// The root of the repository: the folder above this package.
+pub(crate) fn repo_root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().expect("xtask is a folder of the repository").to_path_buf()
+}
+
+/// `cargo <args>` in the root of the repository, by the cargo that started this program.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(repo_root());
+    command
+}
+
+/// The command as a reader would type it, with the variables that were set for it.
+pub(crate) fn display(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        let value = value?.to_string_lossy();
+        let quote = if value.contains(' ') { "\"" } else { "" };
+        Some(format!("{}={quote}{value}{quote}", name.to_string_lossy()))
+    });
+    let words = std::iter::once(program).chain(command.get_args()).map(word);
+    variables.chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn word(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = !word.is_empty() && !word.contains([' ', '*', '\'', '"', '$']);
+    if plain { word.into_owned() } else { format!("'{word}'") }
+}
+
+/// Runs the command with its output going to ours; anything but success is an error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = display(command);
+    println!("$ {shown}");
+    let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
+    ensure!(status.success(), "`{shown}` failed ({status})");
+    Ok(())
+}
+
+/// Whether the command starts and succeeds, its output thrown away.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+/// What the command prints, trimmed; `None` where it does not start, fails or prints nothing.
+pub(crate) fn output(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+/// The first file of this name on the search path.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_would_be_typed() {
+        let mut command = Command::new("/usr/bin/cargo");
+        command.args(["test", "--test", "*"]).env("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(display(&command), "RUSTDOCFLAGS=\"-D warnings\" cargo test --test '*'");
+    }
+
+    #[test]
+    fn a_missing_program_gives_no_output() {
+        assert_eq!(output(&mut Command::new("no-such-program-here")), None);
+        assert!(!succeeds(&mut Command::new("no-such-program-here")));
+    }
+}

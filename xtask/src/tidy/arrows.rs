@@ -1,0 +1,142 @@
+//! Which package of ours may depend on which: arrows point one way (ARCHITECTURE.md).
+//!
+//! Only normal dependencies count: a test may look anywhere. The test kit is the reverse case: it
+//! may be a dev-dependency of every package and a normal one of none.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::Finding;
+use crate::shell::cargo;
+
+/// Package, and those of ours that it may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("candelabrum-nn", &[]),
+    ("candelabrum-optim", &["candelabrum-nn"]),
+    ("candelabrum-dist", &["candelabrum-nn", "candelabrum-optim"]),
+    ("candelabrum-models", &["candelabrum-nn"]),
+    ("candelabrum-datasets", &[]),
+    (
+        "candelabrum-train",
+        &["candelabrum-datasets", "candelabrum-dist", "candelabrum-nn", "candelabrum-optim"],
+    ),
+    (
+        "candelabrum",
+        &[
+            "candelabrum-datasets",
+            "candelabrum-dist",
+            "candelabrum-models",
+            "candelabrum-nn",
+            "candelabrum-optim",
+            "candelabrum-train",
+        ],
+    ),
+    ("candelabrum-testkit", &[]),
+    ("candelabrum-bench-step", &["candelabrum"]),
+    ("xtask", &[]),
+];
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    name: String,
+    /// `None` for a normal dependency, else `dev` or `build`.
+    kind: Option<String>,
+}
+
+/// Asks cargo for the packages of the workspace and checks their dependencies.
+pub(super) fn check_workspace(root: &Path) -> Result<Vec<Finding>> {
+    let mut command = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    let output = command.output().context("cannot start cargo metadata")?;
+    let metadata: Metadata = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+        .context("cannot read what `cargo metadata` printed")?;
+    let mut findings = Vec::new();
+    for (package, what, dependency) in broken_arrows(&metadata.packages) {
+        let path = Path::new(&package.manifest_path);
+        let manifest = fs::read_to_string(path)?;
+        let line = manifest.lines().position(|line| line.starts_with(dependency)).unwrap_or(0) + 1;
+        let file = path.strip_prefix(root).unwrap_or(path).to_string_lossy();
+        findings.push(Finding::new(&file, line, what));
+    }
+    Ok(findings)
+}
+
+/// The packages with an arrow that may not be, what is wrong, and the dependency in question.
+fn broken_arrows(packages: &[Package]) -> Vec<(&Package, String, &str)> {
+    let is_ours = |name: &str| packages.iter().any(|package| package.name == name);
+    let mut broken = Vec::new();
+    for package in packages {
+        let name = &package.name;
+        let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| known == name) else {
+            let what = format!("{name} is not in the table of xtask/src/tidy/arrows.rs");
+            broken.push((package, what, "name"));
+            continue;
+        };
+        let normal = package.dependencies.iter().filter(|d| d.kind.as_deref() != Some("dev"));
+        for dependency in normal.filter(|d| is_ours(&d.name)) {
+            if !allowed.contains(&dependency.name.as_str()) {
+                let what = format!("{name} must not depend on {}", dependency.name);
+                broken.push((package, what, &dependency.name));
+            }
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Package {
+        let dependency = |&(name, kind): &(&str, Option<&str>)| Dependency {
+            name: name.to_owned(),
+            kind: kind.map(str::to_owned),
+        };
+        Package {
+            name: name.into(),
+            manifest_path: "Cargo.toml".into(),
+            dependencies: dependencies.iter().map(dependency).collect(),
+        }
+    }
+
+    #[test]
+    fn arrows_against_the_grain_are_found() {
+        let packages = [
+            package("candelabrum-nn", &[("candelabrum-optim", None), ("candle-core", None)]),
+            package("candelabrum-optim", &[("candelabrum-nn", None)]),
+        ];
+        let broken = broken_arrows(&packages);
+        assert_eq!(broken.len(), 1);
+        assert_eq!(broken[0].1, "candelabrum-nn must not depend on candelabrum-optim");
+    }
+
+    #[test]
+    fn the_test_kit_is_for_tests_only() {
+        let kit = || package("candelabrum-testkit", &[]);
+        let dev = [package("candelabrum-nn", &[("candelabrum-testkit", Some("dev"))]), kit()];
+        assert!(broken_arrows(&dev).is_empty());
+        let normal = [package("candelabrum-nn", &[("candelabrum-testkit", None)]), kit()];
+        assert_eq!(broken_arrows(&normal).len(), 1);
+    }
+
+    #[test]
+    fn a_package_outside_the_table_is_found() {
+        let packages = [package("newcomer", &[])];
+        assert!(broken_arrows(&packages)[0].1.contains("not in the table"));
+    }
+}
