@@ -1,0 +1,98 @@
+//! The sizes of a convolution, checked once.
+
+use candle_core::{Result, Shape, bail};
+
+use super::{Conv2dConfig, NAME};
+
+/// All sizes of one convolution; every kernel relies on the checks in [`Geometry::new`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Geometry {
+    pub(super) batch: usize,
+    /// Input channels of all groups together.
+    pub(super) in_channels: usize,
+    pub(super) out_channels: usize,
+    pub(super) groups: usize,
+    pub(super) in_size: (usize, usize),
+    pub(super) out_size: (usize, usize),
+    pub(super) kernel: (usize, usize),
+    pub(super) stride: (usize, usize),
+    pub(super) padding: (usize, usize),
+    pub(super) dilation: (usize, usize),
+}
+
+impl Geometry {
+    pub(super) fn new(xs: &Shape, weight: &Shape, config: Conv2dConfig) -> Result<Self> {
+        let Conv2dConfig { stride, padding, dilation, groups } = config;
+        let (batch, in_channels, height, width) = xs.dims4()?;
+        let (out_channels, channels_per_group, kernel_height, kernel_width) = weight.dims4()?;
+        let positive = [stride.0, stride.1, dilation.0, dilation.1, groups];
+        if positive.contains(&0) {
+            bail!("{NAME}: stride, dilation and groups must be positive, got {config:?}");
+        }
+        let empty = [out_channels, kernel_height, kernel_width, in_channels, height, width];
+        if empty.contains(&0) {
+            bail!("{NAME}: empty weight or image, weight of shape {weight:?}, input {xs:?}");
+        }
+        if channels_per_group * groups != in_channels || out_channels % groups != 0 {
+            bail!(
+                "{NAME}: weight of shape {weight:?} does not fit input of shape {xs:?} in {groups} \
+                 group(s)"
+            );
+        }
+        let out = |size: usize, kernel: usize, stride: usize, padding: usize, dilation: usize| {
+            let window = dilation * (kernel - 1) + 1;
+            (size + 2 * padding).checked_sub(window).map(|rest| rest / stride + 1)
+        };
+        let out_height = out(height, kernel_height, stride.0, padding.0, dilation.0);
+        let out_width = out(width, kernel_width, stride.1, padding.1, dilation.1);
+        let (Some(out_height), Some(out_width)) = (out_height, out_width) else {
+            bail!("{NAME}: kernel of shape {weight:?} is larger than the padded input {xs:?}");
+        };
+        Ok(Self {
+            batch,
+            in_channels,
+            out_channels,
+            groups,
+            in_size: (height, width),
+            out_size: (out_height, out_width),
+            kernel: (kernel_height, kernel_width),
+            stride,
+            padding,
+            dilation,
+        })
+    }
+
+    pub(super) fn output_shape(&self) -> Shape {
+        Shape::from((self.batch, self.out_channels, self.out_size.0, self.out_size.1))
+    }
+
+    /// Pixels of one output channel: columns of the patch matrix.
+    pub(super) fn out_pixels(&self) -> usize {
+        self.out_size.0 * self.out_size.1
+    }
+
+    /// Elements of one patch, within a group: rows of the patch matrix.
+    pub(super) fn patch(&self) -> usize {
+        self.in_channels / self.groups * self.kernel.0 * self.kernel.1
+    }
+
+    /// Elements of one input image.
+    pub(super) fn in_image(&self) -> usize {
+        self.in_channels * self.in_size.0 * self.in_size.1
+    }
+
+    /// Elements of one output image.
+    pub(super) fn out_image(&self) -> usize {
+        self.out_channels * self.out_pixels()
+    }
+
+    /// Output channels of one group.
+    pub(super) fn group_channels(&self) -> usize {
+        self.out_channels / self.groups
+    }
+
+    /// Whether the patch matrix of an image is the image itself.
+    pub(super) fn is_pointwise(&self) -> bool {
+        (self.kernel, self.stride, self.padding) == ((1, 1), (1, 1), (0, 0))
+    }
+}
