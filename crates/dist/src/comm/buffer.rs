@@ -1,0 +1,156 @@
+//! Memory that a collective works on, owned by exactly one side at a time.
+//!
+//! Starting a collective moves its [`Buffer`] to the communication thread, waiting gives it back:
+//! nobody can look at numbers that are still in flight.
+
+use std::fmt;
+
+use super::{Element, ElementType};
+use crate::{Error, Result};
+
+/// `len` elements of one type: on the heap, or where a backend's ranks can all reach them.
+pub struct Buffer {
+    element: ElementType,
+    len: usize,
+    storage: Storage,
+}
+
+enum Storage {
+    /// u64 for the alignment.
+    Heap(Vec<u64>),
+    Shared(Box<dyn SharedMemory>),
+}
+
+/// This rank's part of memory that a backend shares between ranks.
+pub(crate) trait SharedMemory: Send {
+    /// This rank's bytes.
+    fn bytes(&self) -> &[u8];
+    /// This rank's bytes.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// For the backend that made it to find its own type again.
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any;
+}
+
+impl Buffer {
+    /// Zeros on the heap.
+    pub fn zeros(element: ElementType, len: usize) -> Self {
+        let words = (len * element.size()).div_ceil(8);
+        Self { element, len, storage: Storage::Heap(vec![0; words]) }
+    }
+
+    /// A copy of `values` on the heap.
+    pub fn from_slice<T: Element>(values: &[T]) -> Self {
+        let mut buffer = Self::zeros(T::TYPE, values.len());
+        buffer.bytes_mut().copy_from_slice(bytemuck::cast_slice(values));
+        buffer
+    }
+
+    /// No elements.
+    pub(crate) fn empty() -> Self {
+        Self::zeros(ElementType::U8, 0)
+    }
+
+    pub(crate) fn shared(element: ElementType, len: usize, memory: Box<dyn SharedMemory>) -> Self {
+        Self { element, len, storage: Storage::Shared(memory) }
+    }
+
+    /// The type of its elements.
+    pub fn element_type(&self) -> ElementType {
+        self.element
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] where `T` is not their type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.check::<T>()?;
+        Ok(bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The elements, to be changed.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] where `T` is not their type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.check::<T>()?;
+        Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+
+    /// A copy of the elements.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] where `T` is not their type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.as_slice()?.to_vec())
+    }
+
+    /// The elements' bytes, in this machine's order.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let count = self.len * self.element.size();
+        match &self.storage {
+            Storage::Heap(words) => &bytemuck::cast_slice(words)[..count],
+            Storage::Shared(memory) => &memory.bytes()[..count],
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let count = self.len * self.element.size();
+        match &mut self.storage {
+            Storage::Heap(words) => &mut bytemuck::cast_slice_mut(words)[..count],
+            Storage::Shared(memory) => &mut memory.bytes_mut()[..count],
+        }
+    }
+
+    /// The backend's own memory, if this buffer is in memory of type `M`.
+    pub(crate) fn shared_memory<M: SharedMemory + 'static>(&mut self) -> Option<&mut M> {
+        match &mut self.storage {
+            Storage::Heap(_) => None,
+            Storage::Shared(memory) => memory.as_any_mut().downcast_mut(),
+        }
+    }
+
+    fn check<T: Element>(&self) -> Result<()> {
+        if self.element == T::TYPE {
+            return Ok(());
+        }
+        Err(Error::ElementType { expected: self.element, got: T::TYPE })
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} × {})", self.len, self.element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_gives_back_what_was_put_in() -> Result<()> {
+        let mut buffer = Buffer::from_slice(&[1.5_f32, -2.0, 3.0]);
+        buffer.as_mut_slice::<f32>()?[1] = 7.0;
+        assert_eq!(buffer.to_vec::<f32>()?, [1.5, 7.0, 3.0]);
+        assert_eq!(buffer.bytes().len(), 12);
+        assert!(Buffer::from_slice::<u8>(&[]).is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn the_wrong_type_is_refused() {
+        let error = Buffer::from_slice(&[1_i32]).as_slice::<f32>().unwrap_err();
+        assert!(error.to_string().contains("i32") && error.to_string().contains("f32"));
+    }
+}

@@ -1,0 +1,309 @@
+//! What a communicator can be asked to do, and the header by which ranks agree that they all do
+//! the same.
+
+use std::fmt;
+
+use super::ElementType;
+use crate::{Error, Result};
+
+/// How values of several ranks become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReduceOp {
+    /// The sum, added in rank order. Integers wrap.
+    Sum,
+    /// The sum divided by the number of ranks; floats only.
+    Mean,
+    /// The smallest; a NaN anywhere gives NaN.
+    Min,
+    /// The largest; a NaN anywhere gives NaN.
+    Max,
+}
+
+impl ReduceOp {
+    /// Every operation, for tests.
+    pub const ALL: [Self; 4] = [Self::Sum, Self::Mean, Self::Min, Self::Max];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+            Self::Min => "min",
+            Self::Max => "max",
+        }
+    }
+}
+
+/// An operation in which every rank takes part, or the two ends of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Collective {
+    /// Every rank gets the reduction of all ranks' buffers.
+    AllReduce(ReduceOp),
+    /// Every rank gets `root`'s buffer.
+    Broadcast {
+        /// The rank that sends.
+        root: usize,
+    },
+    /// Every rank gets all ranks' buffers, in rank order.
+    AllGather,
+    /// The reduction is cut into as many equal parts as ranks; rank `r` gets part `r`.
+    ReduceScatter(ReduceOp),
+    /// `root` gets all ranks' buffers, in rank order; the others get nothing.
+    Gather {
+        /// The rank that receives.
+        root: usize,
+    },
+    /// `root`'s buffer is cut into as many equal parts as ranks; rank `r` gets part `r`.
+    Scatter {
+        /// The rank that sends.
+        root: usize,
+    },
+    /// Nobody goes on until everybody is here.
+    Barrier,
+    /// The buffer goes to one rank, which must ask for it with [`Collective::Recv`].
+    Send {
+        /// The rank that receives.
+        to: usize,
+    },
+    /// A buffer of this length comes from one rank. Messages of a pair of ranks keep their order.
+    Recv {
+        /// The rank that sends.
+        from: usize,
+    },
+}
+
+impl Collective {
+    /// Whether every rank takes part.
+    pub(crate) fn is_collective(self) -> bool {
+        !matches!(self, Self::Send { .. } | Self::Recv { .. })
+    }
+
+    /// The other rank that the operation names, if it names one.
+    fn rank_named(self) -> Option<usize> {
+        match self {
+            Self::Broadcast { root } | Self::Gather { root } | Self::Scatter { root } => Some(root),
+            Self::Send { to } => Some(to),
+            Self::Recv { from } => Some(from),
+            Self::AllReduce(_) | Self::AllGather | Self::ReduceScatter(_) | Self::Barrier => None,
+        }
+    }
+
+    fn reduce_op(self) -> Option<ReduceOp> {
+        match self {
+            Self::AllReduce(op) | Self::ReduceScatter(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Refuses what cannot be carried out whatever the other ranks do.
+    pub(crate) fn check(
+        self,
+        element: ElementType,
+        len: usize,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<()> {
+        if let Some(named) = self.rank_named() {
+            if named >= world_size {
+                return Err(Error::RankOutOfRange { op: self.name(), rank: named, world_size });
+            }
+        }
+        if self.reduce_op() == Some(ReduceOp::Mean) && !element.is_float() {
+            return Err(Error::Unsupported { what: format!("{self} of {element}") });
+        }
+        let divides = match self {
+            Self::ReduceScatter(_) => true,
+            Self::Scatter { root } => rank == root,
+            _ => false,
+        };
+        if divides && !len.is_multiple_of(world_size) {
+            return Err(Error::NotDivisible { op: self.name(), len, world_size });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "all_reduce",
+            Self::Broadcast { .. } => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter(_) => "reduce_scatter",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+            Self::Barrier => "barrier",
+            Self::Send { .. } => "send",
+            Self::Recv { .. } => "recv",
+        }
+    }
+
+    fn code(self) -> (u8, u8, u32) {
+        let op = |op: ReduceOp| ReduceOp::ALL.iter().position(|&o| o == op).unwrap_or(0) as u8;
+        match self {
+            Self::AllReduce(o) => (0, op(o), 0),
+            Self::Broadcast { root } => (1, 0, root as u32),
+            Self::AllGather => (2, 0, 0),
+            Self::ReduceScatter(o) => (3, op(o), 0),
+            Self::Gather { root } => (4, 0, root as u32),
+            Self::Scatter { root } => (5, 0, root as u32),
+            Self::Barrier => (6, 0, 0),
+            Self::Send { to } => (7, 0, to as u32),
+            Self::Recv { from } => (8, 0, from as u32),
+        }
+    }
+
+    fn from_code(kind: u8, op: u8, rank: u32) -> Option<Self> {
+        let root = rank as usize;
+        let op = ReduceOp::ALL.get(usize::from(op)).copied()?;
+        Some(match kind {
+            0 => Self::AllReduce(op),
+            1 => Self::Broadcast { root },
+            2 => Self::AllGather,
+            3 => Self::ReduceScatter(op),
+            4 => Self::Gather { root },
+            5 => Self::Scatter { root },
+            6 => Self::Barrier,
+            7 => Self::Send { to: root },
+            8 => Self::Recv { from: root },
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::AllReduce(op) | Self::ReduceScatter(op) => write!(f, "({})", op.name()),
+            Self::Broadcast { root } | Self::Gather { root } | Self::Scatter { root } => {
+                write!(f, "(root {root})")
+            }
+            Self::Send { to } => write!(f, "(to {to})"),
+            Self::Recv { from } => write!(f, "(from {from})"),
+            Self::AllGather | Self::Barrier => Ok(()),
+        }
+    }
+}
+
+/// What one rank is about to do: exchanged before anything moves, so that ranks which disagree
+/// say so instead of hanging or mixing numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Counts the operations of this communicator.
+    pub(crate) sequence: u64,
+    pub(crate) op: Collective,
+    pub(crate) element: ElementType,
+    pub(crate) len: usize,
+}
+
+impl Header {
+    /// Words of its encoding.
+    pub(crate) const WORDS: usize = 3;
+
+    pub(crate) fn encode(self) -> [u64; Self::WORDS] {
+        let (kind, op, rank) = self.op.code();
+        let packed = u64::from(rank) << 32
+            | u64::from(self.element.code()) << 16
+            | u64::from(op) << 8
+            | u64::from(kind);
+        [self.sequence, packed, self.len as u64]
+    }
+
+    pub(crate) fn decode([sequence, packed, len]: [u64; Self::WORDS]) -> Option<Self> {
+        let [kind, op, element, ..] = packed.to_le_bytes();
+        let op = Collective::from_code(kind, op, (packed >> 32) as u32)?;
+        let element = ElementType::from_code(element)?;
+        Some(Self { sequence, op, element, len: len as usize })
+    }
+
+    /// Whether ranks with these headers can go on together. Lengths may differ where only the
+    /// root's counts.
+    fn agrees(&self, other: &Self) -> bool {
+        let len = match self.op {
+            Collective::Scatter { .. } => true,
+            _ => self.len == other.len,
+        };
+        len && self.sequence == other.sequence
+            && self.op == other.op
+            && self.element == other.element
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} number {} of {} × {}", self.op, self.sequence, self.len, self.element)
+    }
+}
+
+/// Compares the headers of all ranks with rank 0's: every rank sees the same ones, so every rank
+/// gives the same error.
+pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]]) -> Result<()> {
+    let Some(first) = headers.first().and_then(|&words| Header::decode(words)) else {
+        return Err(Error::Protocol { what: "rank 0 sent an unreadable header".to_owned() });
+    };
+    for (rank, &words) in headers.iter().enumerate() {
+        let Some(other) = Header::decode(words) else {
+            let what = format!("rank {rank} sent an unreadable header");
+            return Err(Error::Protocol { what });
+        };
+        if !first.agrees(&other) {
+            return Err(Error::Disagreement {
+                rank,
+                what: other.to_string(),
+                expected: first.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(op: Collective, len: usize) -> Header {
+        Header { sequence: 9, op, element: ElementType::Bf16, len }
+    }
+
+    #[test]
+    fn headers_survive_their_encoding() {
+        let ops = [
+            Collective::AllReduce(ReduceOp::Max),
+            Collective::Broadcast { root: 3 },
+            Collective::AllGather,
+            Collective::ReduceScatter(ReduceOp::Mean),
+            Collective::Gather { root: 1 },
+            Collective::Scatter { root: 70_000 },
+            Collective::Barrier,
+            Collective::Send { to: 2 },
+            Collective::Recv { from: 5 },
+        ];
+        for op in ops {
+            let header = header(op, usize::MAX >> 1);
+            assert_eq!(Header::decode(header.encode()), Some(header));
+        }
+    }
+
+    #[test]
+    fn the_rank_that_differs_is_named() {
+        let sum = header(Collective::AllReduce(ReduceOp::Sum), 10);
+        let longer = header(Collective::AllReduce(ReduceOp::Sum), 11);
+        assert!(check_agreement(&[sum.encode(), sum.encode()]).is_ok());
+        let error = check_agreement(&[sum.encode(), sum.encode(), longer.encode()]).unwrap_err();
+        let message = error.to_string();
+        for part in ["rank 2", "number 9", "11 × bf16", "10 × bf16", "all_reduce(sum)"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+
+    #[test]
+    fn impossible_requests_are_refused_before_anything_moves() {
+        use ElementType::{F32, I32};
+        let mean = Collective::AllReduce(ReduceOp::Mean);
+        assert!(mean.check(I32, 4, 0, 2).is_err());
+        assert!(mean.check(F32, 4, 0, 2).is_ok());
+        assert!(Collective::ReduceScatter(ReduceOp::Sum).check(F32, 5, 0, 2).is_err());
+        assert!(Collective::Broadcast { root: 2 }.check(F32, 5, 0, 2).is_err());
+        assert!(Collective::Scatter { root: 0 }.check(F32, 5, 1, 2).is_ok());
+    }
+}

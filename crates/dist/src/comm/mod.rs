@@ -1,0 +1,198 @@
+//! Communication between ranks: one [`Communicator`] trait, one file per backend behind it.
+//!
+//! A collective is *started*, which moves its [`Buffer`] to the communicator, and *waited for*,
+//! which gives it back. The blocking methods on `dyn Communicator` do both at once for slices.
+//! Every operation is preceded by an exchange of headers, so that ranks which call different
+//! things get an error that names the first one that differs.
+//!
+//! **Invariant** this module knows buffers and element types, not models or parameters.
+
+mod buffer;
+mod collective;
+mod element;
+mod local;
+#[cfg(feature = "mpi")]
+mod mpi;
+#[cfg(not(feature = "mpi"))]
+#[path = "no_mpi.rs"]
+mod mpi;
+mod pending;
+mod reduce;
+mod single;
+mod stats;
+mod threaded;
+mod transport;
+
+use std::fmt;
+
+pub use buffer::Buffer;
+pub use collective::{Collective, ReduceOp};
+pub use element::{Element, ElementType};
+pub use pending::Pending;
+pub use stats::CommStats;
+
+pub(crate) use local::connect as connect_local;
+pub(crate) use mpi::connect as connect_mpi;
+pub(crate) use single::Single;
+
+use crate::{Error, Result};
+
+/// A group of ranks that work on buffers together.
+///
+/// Operations are carried out in the order in which they are started, which must be the same on
+/// every rank. After an operation has failed, every later one gives the same error.
+pub trait Communicator: fmt::Debug + Send + Sync {
+    /// The backend's name: `single`, `local`, `mpi`.
+    fn backend(&self) -> &'static str;
+
+    /// This process's number, from 0.
+    fn rank(&self) -> usize;
+
+    /// The number of processes.
+    fn world_size(&self) -> usize;
+
+    /// Zeroed memory for `len` elements where this backend reduces fastest. All ranks must call it
+    /// together.
+    ///
+    /// # Errors
+    /// Not enough memory, or ranks that ask for different things.
+    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer>;
+
+    /// Starts `op` on `buffer`; [`Pending::wait`] gives the result, and the error if it fails.
+    ///
+    /// Length of the result for `n` elements in the buffer and `N` ranks: `n` for all-reduce,
+    /// broadcast, barrier, send and recv; `N·n` for all-gather, and for gather on the root (0
+    /// elsewhere); `n / N` for reduce-scatter, and for scatter, where `n` is the root's length and
+    /// the other ranks' buffers count for nothing.
+    fn start(&self, op: Collective, buffer: Buffer) -> Pending;
+
+    /// What has travelled so far.
+    fn stats(&self) -> CommStats;
+
+    /// Tells the other ranks that this one has failed, so that they stop and say why.
+    fn abort(&self, message: &str);
+}
+
+/// The blocking form of every operation, on slices.
+impl dyn Communicator + '_ {
+    /// Replaces `values` on every rank by their reduction over all ranks.
+    ///
+    /// # Errors
+    /// See [`Error`]: a rank that died or disagrees, a passed deadline.
+    pub fn all_reduce<T: Element>(&self, values: &mut [T], op: ReduceOp) -> Result<()> {
+        self.in_place(Collective::AllReduce(op), values)
+    }
+
+    /// Replaces `values` on every rank by `root`'s.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn broadcast<T: Element>(&self, values: &mut [T], root: usize) -> Result<()> {
+        self.in_place(Collective::Broadcast { root }, values)
+    }
+
+    /// All ranks' `values`, in rank order. Every rank gives equally many.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        self.start(Collective::AllGather, Buffer::from_slice(values)).wait()?.to_vec()
+    }
+
+    /// Part `rank` of the reduction of `values` over all ranks; the length must divide by the
+    /// number of ranks.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
+        self.start(Collective::ReduceScatter(op), Buffer::from_slice(values)).wait()?.to_vec()
+    }
+
+    /// On `root` all ranks' `values`, in rank order; nothing elsewhere.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
+        self.start(Collective::Gather { root }, Buffer::from_slice(values)).wait()?.to_vec()
+    }
+
+    /// Part `rank` of `root`'s `values`; what the other ranks pass is not looked at.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
+        self.start(Collective::Scatter { root }, Buffer::from_slice(values)).wait()?.to_vec()
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn barrier(&self) -> Result<()> {
+        self.start(Collective::Barrier, Buffer::empty()).wait().map(|_| ())
+    }
+
+    /// Sends `values` to rank `to`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
+        self.start(Collective::Send { to }, Buffer::from_slice(values)).wait().map(|_| ())
+    }
+
+    /// Fills `values` with what rank `from` sends; it must send exactly as many of the same type.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
+        self.in_place(Collective::Recv { from }, values)
+    }
+
+    /// All ranks' texts, in rank order. They may have different lengths.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
+        let mut length = [i32::try_from(text.len()).map_err(|_| Error::Unsupported {
+            what: format!("a text of {} bytes", text.len()),
+        })?];
+        let lengths = self.all_gather(&length)?;
+        self.all_reduce(&mut length, ReduceOp::Max)?;
+        let room = usize::try_from(length[0]).unwrap_or_default();
+        let mut padded = text.as_bytes().to_vec();
+        padded.resize(room, 0);
+        let all = self.all_gather(&padded)?;
+        let texts = lengths.iter().enumerate().map(|(rank, &len)| {
+            let start = rank * room;
+            let len = usize::try_from(len).unwrap_or_default();
+            String::from_utf8_lossy(&all[start..start + len]).into_owned()
+        });
+        Ok(texts.collect())
+    }
+
+    /// `root`'s text, on every rank.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn broadcast_text(&self, text: &str, root: usize) -> Result<String> {
+        let mut length = [i32::try_from(text.len()).map_err(|_| Error::Unsupported {
+            what: format!("a text of {} bytes", text.len()),
+        })?];
+        self.broadcast(&mut length, root)?;
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(usize::try_from(length[0]).unwrap_or_default(), 0);
+        self.broadcast(&mut bytes, root)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn in_place<T: Element>(&self, op: Collective, values: &mut [T]) -> Result<()> {
+        let result = self.start(op, Buffer::from_slice(values)).wait()?;
+        let result = result.as_slice::<T>()?;
+        if result.len() != values.len() {
+            let (expected, got) = (result.len(), values.len());
+            return Err(Error::Length { op: op.name(), expected, got });
+        }
+        values.copy_from_slice(result);
+        Ok(())
+    }
+}

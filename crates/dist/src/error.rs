@@ -1,0 +1,260 @@
+//! What can go wrong between ranks: what happened, where, and what to do.
+
+use std::io;
+use std::time::Duration;
+
+use crate::comm::ElementType;
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of worlds, communicators and distributed optimizers.
+///
+/// Clones share their source, because every operation after a failed one gives the same error.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A rank's process ended without a word.
+    #[error("rank {peer} died while rank {rank} was in {during}")]
+    PeerDied {
+        /// The rank that died.
+        peer: usize,
+        /// The rank that noticed.
+        rank: usize,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// A rank ended its part of the job, although others still need it.
+    #[error(
+        "rank {peer} has finished while rank {rank} is in {during}: do all ranks run the same number of steps?"
+    )]
+    PeerLeft {
+        /// The rank that finished.
+        peer: usize,
+        /// The rank that noticed.
+        rank: usize,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// A rank failed and told the others why.
+    #[error("rank {peer}: {message}")]
+    PeerFailed {
+        /// The rank that failed.
+        peer: usize,
+        /// Its own error.
+        message: String,
+    },
+    /// The deadline passed.
+    #[error(
+        "rank {rank} waited {} s in {during} for rank(s) {missing}; deadlines are set with CANDELABRUM_TIMEOUT (seconds)",
+        waited.as_secs()
+    )]
+    Timeout {
+        /// The rank that waited.
+        rank: usize,
+        /// What it was doing.
+        during: String,
+        /// Who had not arrived.
+        missing: String,
+        /// For how long.
+        waited: Duration,
+    },
+    /// Two ranks called different operations, or with different lengths.
+    #[error("rank {rank} calls {what} where rank 0 calls {expected}")]
+    Disagreement {
+        /// The first rank that differs from rank 0.
+        rank: usize,
+        /// Its operation.
+        what: String,
+        /// Rank 0's.
+        expected: String,
+    },
+    /// Ranks that were started with different programs, models or settings.
+    #[error("{what} differs between ranks: rank 0 has `{expected}`, rank(s) {ranks} `{got}`")]
+    Inconsistent {
+        /// The first thing that differs.
+        what: String,
+        /// Rank 0's.
+        expected: String,
+        /// The ranks that have something else.
+        ranks: String,
+        /// What the first of those has.
+        got: String,
+    },
+    /// A rank number that does not exist.
+    #[error("{op}: there is no rank {rank} in a world of {world_size}")]
+    RankOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The rank asked for.
+        rank: usize,
+        /// How many there are.
+        world_size: usize,
+    },
+    /// A buffer that cannot be cut into equal parts.
+    #[error("{op}: {len} elements do not divide by {world_size} ranks")]
+    NotDivisible {
+        /// The operation.
+        op: &'static str,
+        /// The buffer's length in elements.
+        len: usize,
+        /// How many ranks there are.
+        world_size: usize,
+    },
+    /// A slice whose length is not what the operation gives.
+    #[error("{op}: the slice has {got} elements, {expected} are needed")]
+    Length {
+        /// The operation.
+        op: &'static str,
+        /// What it gives.
+        expected: usize,
+        /// What it was given room for.
+        got: usize,
+    },
+    /// A buffer read as something it is not.
+    #[error("a buffer of {expected} was used as {got}")]
+    ElementType {
+        /// The buffer's type.
+        expected: ElementType,
+        /// The type asked for.
+        got: ElementType,
+    },
+    /// Something that does not exist, here or at all.
+    #[error("{what} is not supported")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+    },
+    /// Something that this build leaves out.
+    #[error("{what}: build with `--features {feature}`")]
+    NotCompiled {
+        /// What was asked for.
+        what: String,
+        /// The cargo feature that has it.
+        feature: &'static str,
+    },
+    /// A launch environment that does not hold together.
+    #[error("{what}")]
+    Launch {
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// The ranks did not find each other.
+    #[error("rank {rank} of {world_size} waited {} s for rank {peer} to start", waited.as_secs())]
+    Rendezvous {
+        /// The rank that waited.
+        rank: usize,
+        /// How many should come.
+        world_size: usize,
+        /// The first that did not.
+        peer: usize,
+        /// For how long.
+        waited: Duration,
+    },
+    /// Bytes from another rank that make no sense.
+    #[error("protocol error: {what}")]
+    Protocol {
+        /// What was received.
+        what: String,
+    },
+    /// A call of the operating system failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The system's answer.
+        source: std::sync::Arc<io::Error>,
+    },
+    /// A call of the MPI library failed.
+    #[error("{call}: {message}")]
+    Mpi {
+        /// The function.
+        call: &'static str,
+        /// The library's own words.
+        message: String,
+    },
+    /// The communication thread is gone, because it panicked.
+    #[error("the communication thread of rank {rank} has stopped")]
+    Stopped {
+        /// Whose thread.
+        rank: usize,
+    },
+    /// A gradient or loss that is no number.
+    #[error("{what} is not finite on rank {rank}; no parameter was changed")]
+    NotFinite {
+        /// The loss, or the gradient of a named parameter.
+        what: String,
+        /// The first rank that saw it.
+        rank: usize,
+    },
+    /// Parameters that the loss does not depend on.
+    #[error(
+        "no gradient reached {names}: is an operation without a backward in the way (candle's layer_norm, rms_norm, softmax_last_dim), or is it unused? `allow_unused` permits it"
+    )]
+    NoGradient {
+        /// The parameters, comma-separated.
+        names: String,
+    },
+    /// A parameter of an element type that cannot be trained.
+    #[error("parameter `{name}` is {dtype}: only f32 parameters can be trained")]
+    ParameterType {
+        /// The parameter.
+        name: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// A strategy that is not there yet.
+    #[error("dist option `{option}` is not available in this version: use fp32")]
+    DistOption {
+        /// Its name.
+        option: String,
+    },
+    /// A setting outside its range.
+    #[error("{setting} is {value}: it must be {range}")]
+    Setting {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// The optimizer refused.
+    #[error(transparent)]
+    Optimizer(#[from] candelabrum_optim::Error),
+    /// The model's parameters refused.
+    #[error("{message}")]
+    Model {
+        /// The error of the parameter store.
+        message: String,
+    },
+    /// candle refused an operation.
+    #[error("{source}")]
+    Tensor {
+        /// candle's error.
+        source: std::sync::Arc<candle_core::Error>,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
+    }
+
+    /// Whether this rank only reports what happened elsewhere: another rank knows the cause.
+    pub fn is_echo(&self) -> bool {
+        matches!(self, Self::PeerDied { .. } | Self::PeerLeft { .. } | Self::PeerFailed { .. })
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(source: candle_core::Error) -> Self {
+        Self::Tensor { source: std::sync::Arc::new(source) }
+    }
+}
+
+impl From<candelabrum_nn::Error> for Error {
+    fn from(error: candelabrum_nn::Error) -> Self {
+        Self::Model { message: error.to_string() }
+    }
+}
