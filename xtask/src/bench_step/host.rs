@@ -1,0 +1,130 @@
+//! The machine under the benchmark: what it is, and how busy it is with other things.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::shell::{cargo, output, repo_root};
+
+/// What a reader must know to judge the figures.
+#[derive(Debug, Serialize)]
+pub(super) struct Host {
+    pub(super) cpu: String,
+    pub(super) cores: usize,
+    pub(super) system: String,
+    pub(super) date: String,
+    /// Of this repository; ends in `-dirty` where files differ from it.
+    pub(super) commit: String,
+    pub(super) rustc: String,
+    pub(super) candle: String,
+}
+
+impl Host {
+    pub(super) fn look() -> Self {
+        let root = repo_root();
+        let ask = |program: &str, args: &[&str]| {
+            let mut command = Command::new(program);
+            output(command.args(args).current_dir(&root)).unwrap_or_else(|| "unknown".into())
+        };
+        Self {
+            cpu: cpu_model().unwrap_or_else(|| "unknown".into()),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            system: ask("uname", &["-sr"]),
+            date: ask("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]),
+            commit: ask("git", &["describe", "--always", "--dirty", "--exclude", "*"]),
+            rustc: ask("rustc", &["--version"]),
+            candle: locked_version("candle-core").unwrap_or_else(|| "unknown".into()),
+        }
+    }
+}
+
+fn cpu_model() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The version of a package in Cargo.lock.
+fn locked_version(package: &str) -> Option<String> {
+    let lock = fs::read_to_string(repo_root().join("Cargo.lock")).ok()?;
+    let (_, after) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
+    Some(after.split_once('"')?.0.to_owned())
+}
+
+/// Where cargo builds, wherever the user's settings put it.
+pub(super) fn target_dir() -> Result<PathBuf> {
+    let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]));
+    let metadata: serde_json::Value =
+        serde_json::from_str(&text.context("`cargo metadata` failed")?)?;
+    let folder = metadata["target_directory"].as_str().context("cargo names no target folder")?;
+    Ok(folder.into())
+}
+
+/// Processor time so far, in the kernel's ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuTime {
+    /// Of all cores, busy and idle.
+    all: u64,
+    /// Of all cores, busy.
+    busy: u64,
+    /// Of this process and of the children it has waited for.
+    ours: u64,
+}
+
+impl CpuTime {
+    /// `None` where there is no /proc.
+    pub(super) fn now() -> Option<Self> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
+        Self::parse(&stat, &own)
+    }
+
+    fn parse(stat: &str, own: &str) -> Option<Self> {
+        let first = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> =
+            first.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; guest time is part of user
+        let all = ticks.iter().take(8).sum();
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        // After the name in parentheses: utime, stime, cutime and cstime are fields 14 to 17 of
+        // the line, 12 to 15 after the name.
+        let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
+        let ours = fields.get(11..15)?.iter().filter_map(|word| word.parse::<u64>().ok()).sum();
+        Some(Self { all, busy: all - idle, ours })
+    }
+
+    /// The share of all cores that others used in between.
+    pub(super) fn others_share(before: Option<Self>, after: Option<Self>) -> Option<f64> {
+        let (before, after) = (before?, after?);
+        let all = after.all.checked_sub(before.all).filter(|&all| all > 0)?;
+        let busy = after.busy.saturating_sub(before.busy);
+        let ours = after.ours.saturating_sub(before.ours);
+        Some(busy.saturating_sub(ours) as f64 / all as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_use_is_busy_time_that_is_not_ours() {
+        let stat = |busy, idle| format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 2 3\n");
+        let own = |children| format!("7 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 1 1 {children} 0 20 0");
+        let before = CpuTime::parse(&stat(100, 100), &own(0));
+        let after = CpuTime::parse(&stat(180, 120), &own(60));
+        let share = CpuTime::others_share(before, after).unwrap();
+        assert!((share - 0.2).abs() < 1e-9, "{share}");
+        assert_eq!(CpuTime::others_share(before, before), None);
+    }
+
+    #[test]
+    fn the_lock_file_names_the_pinned_candle() {
+        assert!(locked_version("candle-core").is_some_and(|version| version.starts_with("0.11.")));
+        assert_eq!(locked_version("no-such-package"), None);
+    }
+}
