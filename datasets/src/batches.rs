@@ -1,0 +1,241 @@
+//! Batches as tensors, prepared ahead on a background thread.
+//!
+//! The thread gathers, augments and scales on the CPU; the tensor itself is made by the thread
+//! that asks, because on CUDA a second host thread would mean a second stream, and a copy on one
+//! stream is not ordered before a kernel on another.
+
+use candle_core::{Device, Tensor};
+
+use crate::{
+    augment::Augmentation,
+    error::{Error, Result},
+    image_dataset::ImageDataset,
+    prefetch::Prefetch,
+    sampler::{DistributedSampler, EpochOrder},
+};
+
+/// How bytes become floats.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Scaling {
+    /// `x / 255`, into \[0, 1\]: what SINGA's MNIST example does.
+    #[default]
+    Unit,
+    /// `(x / 255 - mean) / std`, the same for every channel.
+    Standardized {
+        /// The mean to take away, in units of \[0, 1\].
+        mean: f32,
+        /// The standard deviation to divide by, in units of \[0, 1\].
+        std: f32,
+    },
+}
+
+impl Scaling {
+    /// Mean and standard deviation of the MNIST training set, as in PyTorch's example.
+    pub const MNIST: Self = Self::Standardized { mean: 0.1307, std: 0.3081 };
+
+    /// Appends the scaled pixels.
+    fn extend(self, to: &mut Vec<f32>, pixels: &[u8]) {
+        match self {
+            Self::Unit => to.extend(pixels.iter().map(|&pixel| f32::from(pixel) / 255.0)),
+            Self::Standardized { mean, std } => {
+                to.extend(pixels.iter().map(|&pixel| (f32::from(pixel) / 255.0 - mean) / std));
+            }
+        }
+    }
+}
+
+/// How batches are made.
+#[derive(Debug, Clone)]
+pub struct BatchOptions {
+    /// Random crops and flips; none by default.
+    pub augment: Option<Augmentation>,
+    /// How bytes become floats.
+    pub scaling: Scaling,
+    /// Batches prepared ahead by a thread, 2 by default; 0 prepares each when it is asked for.
+    pub prefetch: usize,
+    /// The seed of the augmentation; the same on every rank.
+    pub seed: u64,
+    /// Where the tensors go.
+    pub device: Device,
+    /// Steps of the epoch to leave out at its start: a run resumed in mid-epoch continues where
+    /// it was.
+    pub skip_steps: usize,
+}
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self {
+            augment: None,
+            scaling: Scaling::Unit,
+            prefetch: 2,
+            seed: 0,
+            device: Device::Cpu,
+            skip_steps: 0,
+        }
+    }
+}
+
+/// The images and labels of one step on one rank.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Images, (B, C, H, W), f32.
+    pub xs: Tensor,
+    /// Labels, (B,), u32.
+    pub ys: Tensor,
+}
+
+impl Batch {
+    /// The number of images.
+    pub fn len(&self) -> usize {
+        self.ys.elem_count()
+    }
+
+    /// Whether this rank has nothing to do in this step, as may be at the end of an evaluation
+    /// under [`Remainder::Keep`](crate::Remainder::Keep).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The batches of one epoch on one rank: see [`ImageDataset::epoch_batches`].
+///
+/// Dropping it stops the background thread.
+pub struct Batches {
+    prepared: Prefetch<Prepared>,
+    remaining: usize,
+    shape: [usize; 3],
+    device: Device,
+}
+
+impl std::fmt::Debug for Batches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batches")
+            .field("remaining", &self.remaining)
+            .field("image_shape", &self.shape)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ImageDataset {
+    /// This rank's batches of one epoch, prepared ahead.
+    ///
+    /// There are [`sampler.steps()`](DistributedSampler::steps) of them on every rank, less
+    /// [`BatchOptions::skip_steps`].
+    ///
+    /// # Errors
+    /// A sampler for another number of samples, or a thread that cannot be started. A panic of
+    /// that thread, or a failing device, is an error in place of a batch.
+    pub fn epoch_batches(
+        &self,
+        sampler: &DistributedSampler,
+        epoch: usize,
+        options: &BatchOptions,
+    ) -> Result<Batches> {
+        let counted = sampler.config().len;
+        if counted != self.len() {
+            return Err(Error::SamplerLength { sampler: counted, dataset: self.len() });
+        }
+        let preparation = Preparation {
+            data: self.clone(),
+            order: sampler.epoch(epoch),
+            epoch: epoch as u64,
+            augment: options.augment,
+            scaling: options.scaling,
+            seed: options.seed,
+        };
+        let steps = options.skip_steps.min(sampler.steps())..sampler.steps();
+        Ok(Batches {
+            remaining: steps.len(),
+            shape: self.image_shape(),
+            device: options.device.clone(),
+            prepared: Prefetch::new(
+                steps.map(move |step| preparation.step(step)),
+                options.prefetch,
+            )?,
+        })
+    }
+
+    /// All samples once, in order, in batches on the CPU of which the last may be smaller.
+    ///
+    /// # Errors
+    /// A batch size of 0, an empty dataset, or a thread that cannot be started.
+    pub fn batches(&self, batch_size: usize) -> Result<Batches> {
+        let sampler = DistributedSampler::sequential(self.len(), batch_size)?;
+        self.epoch_batches(&sampler, 0, &BatchOptions::default())
+    }
+}
+
+impl Batches {
+    /// Steps still to come.
+    pub fn remaining(&self) -> usize {
+        self.remaining
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        let prepared = self.prepared.next()?;
+        self.remaining = self.remaining.saturating_sub(1);
+        Some(prepared.and_then(|prepared| prepared.into_batch(self.shape, &self.device)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.remaining)) // a panic of the thread may end it early
+    }
+}
+
+/// What the background thread needs to know.
+struct Preparation {
+    data: ImageDataset,
+    order: EpochOrder,
+    epoch: u64,
+    augment: Option<Augmentation>,
+    scaling: Scaling,
+    seed: u64,
+}
+
+impl Preparation {
+    fn step(&self, step: usize) -> Prepared {
+        let samples = self.order.batch(step);
+        let bytes = self.data.image_bytes();
+        let mut xs = Vec::with_capacity(samples.len() * bytes);
+        let mut ys = Vec::with_capacity(samples.len());
+        let mut augmented = vec![0; bytes];
+        for &sample in &samples {
+            // The lengths of sampler and data are known to agree, so both are always there.
+            let sample = sample as usize;
+            let (Some((image, label)), Some(row)) = (self.data.get(sample), self.data.row(sample))
+            else {
+                continue;
+            };
+            let image = match self.augment {
+                Some(augment) => {
+                    let transform = augment.draw(self.seed, self.epoch, row as u64);
+                    transform.apply(image, self.data.image_shape(), &mut augmented);
+                    &augmented
+                }
+                None => image,
+            };
+            self.scaling.extend(&mut xs, image);
+            ys.push(u32::from(label));
+        }
+        Prepared { xs, ys }
+    }
+}
+
+/// A batch as the background thread leaves it.
+struct Prepared {
+    xs: Vec<f32>,
+    ys: Vec<u32>,
+}
+
+impl Prepared {
+    fn into_batch(self, [channels, height, width]: [usize; 3], device: &Device) -> Result<Batch> {
+        let count = self.ys.len();
+        let xs = Tensor::from_vec(self.xs, (count, channels, height, width), device)?;
+        let ys = Tensor::from_vec(self.ys, count, device)?;
+        Ok(Batch { xs, ys })
+    }
+}

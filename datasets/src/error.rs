@@ -1,0 +1,300 @@
+//! The one error type of this crate.
+//!
+//! Every message is a fragment of one line that names the file (or the option), the cause and,
+//! where there is one, the remedy: it is what a user sees at the end of a failed start.
+
+use std::{io, path::PathBuf};
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whatever can go wrong between a file and a batch.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused an operation on a file or directory.
+    #[error("{}: cannot {operation}: {source}", path.display())]
+    Io {
+        /// What was being done, as a verb: `open`, `read`, `create`.
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A directory (or a device) stands where a data file should be.
+    #[error("{}: not a regular file, an IDX file is expected here", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file has no bytes.
+    #[error("{}: the file is empty, fetch it again", path.display())]
+    EmptyFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The first four bytes are not those of the expected kind of IDX file.
+    #[error("{}: magic number {found:#010x}, expected {expected:#010x} for {what}: not such a file", path.display())]
+    WrongMagic {
+        /// The file.
+        path: PathBuf,
+        /// The number in the file.
+        found: u32,
+        /// The number that belongs there.
+        expected: u32,
+        /// The kind of file in words.
+        what: &'static str,
+    },
+    /// A dimension in the header is zero.
+    #[error("{}: the header gives dimensions {dims:?}, none may be zero", path.display())]
+    ZeroDimension {
+        /// The file.
+        path: PathBuf,
+        /// The dimensions, outermost first.
+        dims: Vec<u32>,
+    },
+    /// The header claims more data than the file can hold.
+    #[error(
+        "{}: the header claims {dims:?} = {claimed} bytes, a file of {file_bytes} bytes cannot hold \
+         that: the header is corrupt or the file was cut short",
+        path.display()
+    )]
+    ImplausibleSize {
+        /// The file.
+        path: PathBuf,
+        /// The dimensions, outermost first.
+        dims: Vec<u32>,
+        /// Bytes of data the dimensions ask for.
+        claimed: u128,
+        /// Bytes of the file as it lies on the disk.
+        file_bytes: u64,
+    },
+    /// The file ends before its data does.
+    #[error("{}: {got} bytes where {expected} are needed: the file was cut short, fetch it again", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes needed, header included, uncompressed.
+        expected: u64,
+        /// Bytes found.
+        got: u64,
+    },
+    /// The file goes on after its data.
+    #[error("{}: bytes follow after the {expected} that the header announces: the file is corrupt", path.display())]
+    TrailingBytes {
+        /// The file.
+        path: PathBuf,
+        /// Bytes announced, header included, uncompressed.
+        expected: u64,
+    },
+    /// The gzip envelope is damaged or ends early.
+    #[error("{}: damaged or truncated gzip stream ({source}), fetch the file again", path.display())]
+    DamagedGzip {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        source: io::Error,
+    },
+    /// A directory lacks some of the four files of MNIST.
+    #[error(
+        "{}: not an MNIST directory: {} not found (the four files are train-images-idx3-ubyte, \
+         train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or .gz)",
+        dir.display(),
+        missing.join(", ")
+    )]
+    FilesMissing {
+        /// The directory.
+        dir: PathBuf,
+        /// Names without `.gz` of what is missing.
+        missing: Vec<String>,
+    },
+    /// Images and labels do not belong together.
+    #[error(
+        "{} holds {image_count} images but {} holds {label_count} labels: they do not belong together",
+        images.display(),
+        labels.display()
+    )]
+    CountMismatch {
+        /// The file of images.
+        images: PathBuf,
+        /// The number of images.
+        image_count: usize,
+        /// The file of labels.
+        labels: PathBuf,
+        /// The number of labels.
+        label_count: usize,
+    },
+    /// A label names no class.
+    #[error("{}: label {label} at index {index}, labels must be below {classes}", path.display())]
+    LabelOutOfRange {
+        /// The file of labels.
+        path: PathBuf,
+        /// Which label, counted from 0.
+        index: usize,
+        /// Its value.
+        label: u8,
+        /// The number of classes.
+        classes: usize,
+    },
+    /// The images are not of the size that the dataset has.
+    #[error("{}: images of {rows} x {columns} pixels, MNIST has 28 x 28", path.display())]
+    ImageSize {
+        /// The file of images.
+        path: PathBuf,
+        /// Rows of pixels.
+        rows: usize,
+        /// Columns of pixels.
+        columns: usize,
+    },
+    /// The parts handed to [`ImageDataset::new`](crate::ImageDataset::new) do not fit together.
+    #[error(
+        "a dataset of {labels} images of shape {shape:?} needs {expected} bytes of pixels, got {got}"
+    )]
+    PixelCount {
+        /// The number of labels, which is the number of images.
+        labels: usize,
+        /// Channels, height, width.
+        shape: [usize; 3],
+        /// Bytes needed.
+        expected: u128,
+        /// Bytes given.
+        got: usize,
+    },
+    /// A label handed to [`ImageDataset::new`](crate::ImageDataset::new) names no class.
+    #[error("label {label} at index {index}, labels must be below {classes}")]
+    Label {
+        /// Which label, counted from 0.
+        index: usize,
+        /// Its value.
+        label: u8,
+        /// The number of classes.
+        classes: usize,
+    },
+    /// No mirror gave a good copy of a file.
+    #[error(
+        "{file}: could not be downloaded: {}; fetch it by hand and name its folder with --data-dir",
+        failures.join("; ")
+    )]
+    Download {
+        /// The name of the file.
+        file: String,
+        /// One line for every mirror: its address and what went wrong.
+        failures: Vec<String>,
+    },
+    /// No directory for downloads is known.
+    #[error("no cache directory: set CANDELABRUM_CACHE, XDG_CACHE_HOME or HOME")]
+    NoCacheDirectory,
+    /// MNIST was asked for and is nowhere.
+    #[error("mnist not found: {}; name its folder with --data-dir or set MNIST_DIR", tried.join("; "))]
+    NotFound {
+        /// The places looked at and what was found there.
+        tried: Vec<String>,
+    },
+    /// A word that names no dataset.
+    #[error("{name:?} is no dataset: choose auto, mnist or synthetic")]
+    UnknownDataset {
+        /// The word.
+        name: String,
+    },
+    /// A text that does not describe a [`Source`](crate::Source).
+    #[error(
+        "{text:?} is no data source: expected `mnist:DIRECTORY` or `synthetic:seed=S,train=N,test=M`"
+    )]
+    UnknownSource {
+        /// The text.
+        text: String,
+    },
+    /// A path that cannot be sent to other ranks as text.
+    #[error("{}: the path is not valid UTF-8, rename the directory", path.display())]
+    PathNotText {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A world of no ranks.
+    #[error("a world of 0 ranks: world_size must be at least 1")]
+    EmptyWorld,
+    /// The rank does not belong to the world.
+    #[error(
+        "global rank {global_rank} in a world of {world_size}: ranks count from 0 and end below world_size"
+    )]
+    RankOutOfRange {
+        /// The rank.
+        global_rank: usize,
+        /// The number of ranks.
+        world_size: usize,
+    },
+    /// There are not enough samples to give every rank one.
+    #[error(
+        "{len} images over {world_size} ranks leave a rank without any: use at most {len} workers"
+    )]
+    EmptyShare {
+        /// The number of samples.
+        len: usize,
+        /// The number of ranks.
+        world_size: usize,
+    },
+    /// A dataset without samples.
+    #[error("the dataset is empty")]
+    EmptyDataset,
+    /// More samples than a 32-bit index can name.
+    #[error("{len} images are more than the {} that an index can name", u32::MAX)]
+    TooManySamples {
+        /// The number of samples.
+        len: usize,
+    },
+    /// A batch of no samples.
+    #[error("--batch-size 0: a batch needs at least 1 image")]
+    ZeroBatchSize,
+    /// Not even one batch fits into what a rank has.
+    #[error(
+        "--batch-size {batch_size} is larger than a rank's share of {share} images: rank {global_rank} \
+         of {world_size} cannot fill one batch, use --batch-size {share} or less, or fewer workers"
+    )]
+    BatchTooLarge {
+        /// Samples in a batch of one rank.
+        batch_size: usize,
+        /// Samples that every rank has.
+        share: usize,
+        /// The rank that reports.
+        global_rank: usize,
+        /// The number of ranks.
+        world_size: usize,
+    },
+    /// The sampler was made for a dataset of another length.
+    #[error(
+        "the sampler counts {sampler} images, the dataset has {dataset}: make one for the other"
+    )]
+    SamplerLength {
+        /// Samples the sampler draws from.
+        sampler: usize,
+        /// Samples in the dataset.
+        dataset: usize,
+    },
+    /// The thread that prepares batches could not be started.
+    #[error("cannot start the thread that prepares batches: {source}")]
+    LoaderThread {
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The thread that prepares batches panicked.
+    #[error("the thread that prepares batches panicked: {message}")]
+    LoaderPanicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// candle could not make a tensor of a batch.
+    #[error("cannot make a tensor: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// Wraps an I/O error with what was done to which path, for `map_err`.
+    pub(crate) fn io(
+        operation: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { operation, path, source }
+    }
+}

@@ -1,0 +1,307 @@
+//! IDX files, plain or gzipped: the format of MNIST and its siblings.
+//!
+//! A file is a big-endian header - two zero bytes, the element type (0x08: unsigned byte), the
+//! number of dimensions, then one 32-bit size for each - and the elements, last dimension
+//! fastest. A header is believed only as far as the file behind it can bear: nothing is allocated
+//! by what a header claims, so a corrupt one costs an error and not the machine's memory.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read, Seek},
+    path::Path,
+};
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::error::{Error, Result};
+
+const IMAGES: u32 = 0x0000_0803;
+const LABELS: u32 = 0x0000_0801;
+
+/// Deflate cannot shrink data by more than a factor of 1032.
+const MAX_DEFLATE_RATIO: u128 = 1032;
+
+/// No file of more than 4 GiB of elements is read.
+const MAX_BYTES: u128 = 4 << 30;
+
+/// The images of an IDX file of rank 3.
+#[derive(Clone, PartialEq, Eq)]
+pub struct IdxImages {
+    /// The number of images.
+    pub count: usize,
+    /// Rows of pixels in an image.
+    pub rows: usize,
+    /// Columns of pixels in an image.
+    pub columns: usize,
+    /// Pixels, image by image and row by row: `count * rows * columns` bytes.
+    pub pixels: Vec<u8>,
+}
+
+impl std::fmt::Debug for IdxImages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "IdxImages({} of {} x {})", self.count, self.rows, self.columns)
+    }
+}
+
+/// Reads a file of images (magic number 0x00000803), gzipped or not: the content decides.
+///
+/// # Errors
+/// Any of the file errors of [`Error`], each naming the file: missing, not a file, empty, wrong
+/// magic number, a size that the file cannot hold, truncated, trailing bytes, damaged gzip.
+pub fn read_images(path: &Path) -> Result<IdxImages> {
+    let (dims, pixels) = read(path, IMAGES, "images of unsigned bytes (rank 3)")?;
+    let [count, rows, columns] = dims;
+    Ok(IdxImages { count: count as usize, rows: rows as usize, columns: columns as usize, pixels })
+}
+
+/// Reads a file of labels (magic number 0x00000801), gzipped or not: the content decides.
+///
+/// # Errors
+/// As [`read_images`].
+pub fn read_labels(path: &Path) -> Result<Vec<u8>> {
+    let ([_count], labels) = read(path, LABELS, "labels of unsigned bytes (rank 1)")?;
+    Ok(labels)
+}
+
+fn read<const RANK: usize>(
+    path: &Path,
+    magic: u32,
+    what: &'static str,
+) -> Result<([u32; RANK], Vec<u8>)> {
+    let mut file = Opened::new(path)?;
+    let header_bytes = 4 + 4 * RANK as u64;
+
+    let header = file.up_to(header_bytes)?;
+    let mut words = header.chunks_exact(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+    let found = words.next().ok_or_else(|| file.truncated(header_bytes, header.len()))?;
+    if found != magic {
+        return Err(Error::WrongMagic { path: path.into(), found, expected: magic, what });
+    }
+    let mut dims = [0; RANK];
+    for dim in &mut dims {
+        *dim = words.next().ok_or_else(|| file.truncated(header_bytes, header.len()))?;
+    }
+    if dims.contains(&0) {
+        return Err(Error::ZeroDimension { path: path.into(), dims: dims.to_vec() });
+    }
+
+    let claimed: u128 = dims.iter().map(|&dim| u128::from(dim)).product();
+    if claimed > file.capacity() {
+        let file_bytes = file.bytes;
+        return Err(Error::ImplausibleSize {
+            path: path.into(),
+            dims: dims.to_vec(),
+            claimed,
+            file_bytes,
+        });
+    }
+    let claimed = claimed as u64; // at most MAX_BYTES
+    let expected = header_bytes + claimed;
+
+    // One byte more than wanted: it finds trailing bytes, and reaching the end checks gzip's CRC.
+    let mut elements = file.up_to(claimed + 1)?;
+    let got = elements.len() as u64;
+    if got < claimed {
+        return Err(file.truncated(expected, header.len() + elements.len()));
+    }
+    if got > claimed {
+        return Err(Error::TrailingBytes { path: path.into(), expected });
+    }
+    elements.shrink_to_fit();
+    Ok((dims, elements))
+}
+
+/// A file that is known to be regular and not empty, seen through gzip where it is gzipped.
+struct Opened<'a> {
+    path: &'a Path,
+    bytes: u64,
+    gzipped: bool,
+    reader: Box<dyn Read>,
+}
+
+impl<'a> Opened<'a> {
+    fn new(path: &'a Path) -> Result<Self> {
+        let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
+        if !metadata.is_file() {
+            return Err(Error::NotAFile { path: path.into() });
+        }
+        if metadata.len() == 0 {
+            return Err(Error::EmptyFile { path: path.into() });
+        }
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
+        let mut start = Vec::new();
+        file.by_ref().take(2).read_to_end(&mut start).map_err(Error::io("read", path))?;
+        file.rewind().map_err(Error::io("read", path))?;
+        let gzipped = is_gzip(&start);
+        let buffered = BufReader::new(file);
+        let reader: Box<dyn Read> =
+            if gzipped { Box::new(MultiGzDecoder::new(buffered)) } else { Box::new(buffered) };
+        Ok(Self { path, bytes: metadata.len(), gzipped, reader })
+    }
+
+    /// The most bytes of elements that a file of this size can hold.
+    fn capacity(&self) -> u128 {
+        let ratio = if self.gzipped { MAX_DEFLATE_RATIO } else { 1 };
+        (u128::from(self.bytes) * ratio).min(MAX_BYTES)
+    }
+
+    /// The next bytes, fewer than `count` only at the end of the file.
+    fn up_to(&mut self, count: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.reader.by_ref().take(count).read_to_end(&mut bytes).map_err(|source| {
+            if self.gzipped && is_decoding_error(&source) {
+                Error::DamagedGzip { path: self.path.into(), source }
+            } else {
+                Error::Io { operation: "read", path: self.path.into(), source }
+            }
+        })?;
+        Ok(bytes)
+    }
+
+    fn truncated(&self, expected: u64, got: usize) -> Error {
+        Error::Truncated { path: self.path.into(), expected, got: got as u64 }
+    }
+}
+
+/// Whether content begins as a gzip stream does.
+pub(crate) fn is_gzip(content: &[u8]) -> bool {
+    content.starts_with(&[0x1f, 0x8b])
+}
+
+fn is_decoding_error(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | InvalidInput | InvalidData)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    /// An IDX file in memory.
+    fn idx(magic: u32, dims: &[u32], elements: &[u8]) -> Vec<u8> {
+        let header = std::iter::once(&magic).chain(dims).flat_map(|word| word.to_be_bytes());
+        header.chain(elements.iter().copied()).collect()
+    }
+
+    fn gzip(content: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Writes `content` into a file of its own and reads it back as images.
+    fn images(content: &[u8]) -> Result<IdxImages> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("digits-idx3-ubyte");
+        std::fs::write(&path, content).unwrap();
+        read_images(&path)
+    }
+
+    /// The message of the error, which must be one line and name the file.
+    fn message(content: &[u8]) -> String {
+        let message = images(content).unwrap_err().to_string();
+        assert!(message.contains("digits-idx3-ubyte: "), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+        message
+    }
+
+    #[test]
+    fn plain_and_gzipped_files_read_the_same_whatever_their_name() {
+        let plain = idx(IMAGES, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        let expected = IdxImages { count: 2, rows: 2, columns: 3, pixels: (1..=12).collect() };
+        assert_eq!(images(&plain).unwrap(), expected);
+        assert_eq!(images(&gzip(&plain)).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_gzip_of_several_members_is_one_file() {
+        let plain = idx(IMAGES, &[1, 2, 2], &[1, 2, 3, 4]);
+        let (head, tail) = plain.split_at(17);
+        let content = [gzip(head), gzip(tail)].concat();
+        assert_eq!(images(&content).unwrap().pixels, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn an_empty_file_names_the_file() {
+        assert!(message(b"").contains("empty"));
+        assert!(message(&gzip(b"")).contains("0 bytes where 16"));
+    }
+
+    #[test]
+    fn a_header_cut_short_says_how_many_bytes_were_there() {
+        assert!(message(&idx(IMAGES, &[2, 2], &[])).contains("12 bytes where 16"));
+        assert!(message(b"\0\0").contains("2 bytes where 16"));
+    }
+
+    #[test]
+    fn a_wrong_magic_number_shows_both_numbers() {
+        let labels_for_images = message(&idx(LABELS, &[4, 0, 0], &[1, 2, 3, 4]));
+        assert!(labels_for_images.contains("0x00000801"), "{labels_for_images}");
+        assert!(labels_for_images.contains("0x00000803"), "{labels_for_images}");
+        assert!(message(b"<!DOCTYPE html><html>").contains("0x3c21444f"));
+    }
+
+    #[test]
+    fn a_truncated_file_and_trailing_bytes_are_errors() {
+        let whole = idx(IMAGES, &[2, 2, 2], &[0; 8]);
+        // A plain file that is short by less than its header still has the claimed length.
+        assert!(message(&whole[..whole.len() - 1]).contains("23 bytes where 24"));
+        assert!(message(&[&whole[..], b"x"].concat()).contains("bytes follow after the 24"));
+        assert!(message(&gzip(&whole[..whole.len() - 1])).contains("23 bytes where 24"));
+        assert!(message(&gzip(&[&whole[..], b"x"].concat())).contains("bytes follow"));
+    }
+
+    #[test]
+    fn a_truncated_gzip_names_the_file() {
+        let noise: Vec<u8> = (0..1000_u32).map(|i| (i * i >> 3) as u8).collect();
+        let whole = gzip(&idx(IMAGES, &[10, 10, 10], &noise));
+        for length in [3, 12, whole.len() / 2, whole.len() - 9, whole.len() - 1] {
+            assert!(message(&whole[..length]).contains("gzip"), "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_gzip_is_found_by_its_checksum() {
+        let mut content = gzip(&idx(IMAGES, &[2, 2, 2], &[7; 8]));
+        let crc = content.len() - 8;
+        content[crc] ^= 1;
+        assert!(message(&content).contains("gzip"));
+        let trailing = [gzip(&idx(IMAGES, &[2, 2, 2], &[7; 8])), b"garbage".to_vec()].concat();
+        assert!(message(&trailing).contains("gzip"));
+    }
+
+    #[test]
+    fn a_header_that_claims_the_impossible_is_refused_before_anything_is_allocated() {
+        let huge = u32::MAX;
+        for content in [
+            idx(IMAGES, &[4_000_000_000, 28, 28], &[0; 100]),
+            idx(IMAGES, &[huge, huge, huge], &[0; 100]),
+            gzip(&idx(IMAGES, &[4_000_000_000, 28, 28], &[0; 100])),
+            gzip(&idx(IMAGES, &[huge, huge, huge], &[0; 100])),
+        ] {
+            assert!(message(&content).contains("header"), "{}", message(&content));
+        }
+        assert!(message(&idx(IMAGES, &[0, 28, 28], &[])).contains("zero"));
+    }
+
+    #[test]
+    fn a_directory_and_a_missing_file_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(read_labels(dir.path()), Err(Error::NotAFile { .. })));
+        let missing = dir.path().join("nothing-here");
+        let message = read_labels(&missing).unwrap_err().to_string();
+        assert!(message.contains("nothing-here: cannot open"), "{message}");
+    }
+
+    #[test]
+    fn labels_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("labels");
+        std::fs::write(&path, gzip(&idx(LABELS, &[3], &[5, 0, 4]))).unwrap();
+        assert_eq!(read_labels(&path).unwrap(), [5, 0, 4]);
+    }
+}

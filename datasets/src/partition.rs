@@ -1,0 +1,139 @@
+//! Contiguous shares: which samples a rank owns.
+//!
+//! SINGA's `partition` gives rank r of N the samples `[r * (n / N), (r + 1) * (n / N))` and forgets
+//! the remainder of n / N without a word. Here the same ranges come out, the loss is counted, and
+//! there are two ways around it.
+
+use crate::error::{Error, Result};
+
+/// What becomes of the samples that do not divide evenly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Remainder {
+    /// Leave them out, and say how many: every rank has the same number of samples. SINGA's way,
+    /// and right for training: with reshuffling other samples are left out each epoch.
+    #[default]
+    Drop,
+    /// Fill up from the start, so that every rank has the same number and none is left out; some
+    /// samples then appear twice.
+    Pad,
+    /// Every sample exactly once over all ranks, some ranks get fewer: right for evaluation.
+    Keep,
+}
+
+/// A rank's contiguous share of `len` samples, wrapping round at the end under
+/// [`Remainder::Pad`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partition {
+    /// The first sample of the share.
+    pub start: usize,
+    /// The number of samples in the share.
+    pub share: usize,
+    /// The number of samples that are partitioned.
+    pub len: usize,
+    /// Samples that no rank got, over all ranks.
+    pub dropped: usize,
+    /// Samples that were given a second time to fill up, over all ranks.
+    pub padded: usize,
+}
+
+impl Partition {
+    /// The indices of the samples in this share, in order.
+    pub fn indices(self) -> impl ExactSizeIterator<Item = usize> {
+        (0..self.share).map(move |i| (self.start + i) % self.len)
+    }
+}
+
+/// The share of rank `global_rank` of `world_size` in `len` samples.
+///
+/// Drop: `len / world_size` samples each. Pad: rounded up, wrapping round. Keep: the first
+/// `len % world_size` ranks have one more than the others.
+///
+/// # Errors
+/// A world of 0 ranks, a rank outside it, or a rank that would be left without samples; the last
+/// is reported on every rank alike, so that none trains on alone.
+pub fn partition(
+    len: usize,
+    global_rank: usize,
+    world_size: usize,
+    remainder: Remainder,
+) -> Result<Partition> {
+    check_rank(global_rank, world_size)?;
+    let (even, extra) = (len / world_size, len % world_size);
+    let (start, share, dropped, padded) = match remainder {
+        Remainder::Drop => (global_rank * even, even, extra, 0),
+        Remainder::Pad => {
+            let share = len.div_ceil(world_size);
+            (global_rank * share, share, 0, share * world_size - len)
+        }
+        Remainder::Keep => {
+            let share = even + usize::from(global_rank < extra);
+            (global_rank * even + global_rank.min(extra), share, 0, 0)
+        }
+    };
+    if share == 0 || (remainder == Remainder::Keep && even == 0) {
+        return Err(Error::EmptyShare { len, world_size });
+    }
+    Ok(Partition { start, share, len, dropped, padded })
+}
+
+/// That the rank belongs to the world.
+pub(crate) fn check_rank(global_rank: usize, world_size: usize) -> Result<()> {
+    if world_size == 0 {
+        return Err(Error::EmptyWorld);
+    }
+    if global_rank >= world_size {
+        return Err(Error::RankOutOfRange { global_rank, world_size });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(len: usize, world_size: usize, remainder: Remainder) -> Vec<Vec<usize>> {
+        let share = |rank| partition(len, rank, world_size, remainder).unwrap();
+        (0..world_size).map(|rank| share(rank).indices().collect()).collect()
+    }
+
+    #[test]
+    fn drop_gives_singas_ranges_and_counts_what_is_left_out() {
+        assert_eq!(shares(10, 3, Remainder::Drop), [vec![0, 1, 2], vec![3, 4, 5], vec![6, 7, 8]]);
+        let part = partition(60_000, 2, 7, Remainder::Drop).unwrap();
+        assert_eq!((part.start, part.share, part.dropped, part.padded), (17_142, 8_571, 3, 0));
+        assert_eq!(partition(60_000, 1, 2, Remainder::Drop).unwrap().dropped, 0);
+    }
+
+    #[test]
+    fn pad_wraps_round_and_gives_every_rank_as_many() {
+        assert_eq!(
+            shares(10, 3, Remainder::Pad),
+            [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9, 0, 1]]
+        );
+        assert_eq!(partition(10, 0, 3, Remainder::Pad).unwrap().padded, 2);
+        // More ranks than samples: the wrap goes round more than once.
+        assert_eq!(shares(2, 5, Remainder::Pad), [[0], [1], [0], [1], [0]]);
+    }
+
+    #[test]
+    fn uneven_shares_cover_every_sample_once() {
+        for (len, world_size) in [(10, 3), (11, 3), (12, 3), (5, 5), (1, 1), (10_000, 7)] {
+            let all: Vec<usize> = shares(len, world_size, Remainder::Keep).concat();
+            assert_eq!(all, (0..len).collect::<Vec<_>>(), "{len} over {world_size}");
+        }
+    }
+
+    #[test]
+    fn impossible_worlds_are_errors_on_every_rank() {
+        assert!(matches!(partition(10, 0, 0, Remainder::Drop), Err(Error::EmptyWorld)));
+        let error = partition(10, 3, 3, Remainder::Drop).unwrap_err();
+        assert!(error.to_string().starts_with("global rank 3 in a world of 3"), "{error}");
+        for remainder in [Remainder::Drop, Remainder::Keep] {
+            for rank in 0..4 {
+                let error = partition(3, rank, 4, remainder).unwrap_err();
+                assert!(matches!(error, Error::EmptyShare { len: 3, world_size: 4 }), "{error}");
+            }
+        }
+        assert!(matches!(partition(0, 0, 1, Remainder::Pad), Err(Error::EmptyShare { .. })));
+    }
+}

@@ -1,0 +1,270 @@
+//! The order of the samples in an epoch, and which of them a rank takes at each step.
+//!
+//! All samples are reshuffled every epoch, by a permutation that follows from (seed, epoch) and
+//! so is the same on every rank without a message. Step s has the *global* batch
+//! `perm[s*N*B .. (s+1)*N*B]`, of which rank r takes `[r*B .. (r+1)*B]`. So N ranks with batch B
+//! see, step by step, exactly what one rank with batch N*B sees: the training is the same one, and
+//! a run may be compared with, or continued in, another world size.
+
+use std::sync::Arc;
+
+use crate::{
+    error::{Error, Result},
+    partition::{Remainder, check_rank},
+    rng::{Purpose, rng, shuffle},
+};
+
+/// The parameters of a [`DistributedSampler`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SamplerConfig {
+    /// The number of samples in the dataset.
+    pub len: usize,
+    /// This rank.
+    pub global_rank: usize,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// Samples in a batch of *one* rank.
+    pub batch_size: usize,
+    /// The seed of the permutations; the same on every rank.
+    pub seed: u64,
+    /// Whether to reshuffle every epoch; otherwise the samples keep their order.
+    pub shuffle: bool,
+    /// What becomes of the last global batch when it is not full.
+    pub remainder: Remainder,
+}
+
+/// Splits epochs into steps and steps into the batches of the ranks.
+///
+/// The remainder that does not fill a global batch is dropped and counted
+/// ([`dropped_per_epoch`](Self::dropped_per_epoch)), or padded from the start of the permutation,
+/// or kept: then the last batch is smaller or even empty on some ranks, and every sample comes
+/// exactly once. In all three, every rank has the same number of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DistributedSampler {
+    config: SamplerConfig,
+    steps: usize,
+}
+
+impl DistributedSampler {
+    /// A sampler for one rank.
+    ///
+    /// # Errors
+    /// A rank outside its world, an empty dataset, a batch size of 0, and, except under
+    /// [`Remainder::Keep`], a batch size larger than a rank's share. All ranks see the same error.
+    pub fn new(config: SamplerConfig) -> Result<Self> {
+        let SamplerConfig { len, global_rank, world_size, batch_size, remainder, .. } = config;
+        check_rank(global_rank, world_size)?;
+        if batch_size == 0 {
+            return Err(Error::ZeroBatchSize);
+        }
+        if len == 0 {
+            return Err(Error::EmptyDataset);
+        }
+        if u32::try_from(len).is_err() {
+            return Err(Error::TooManySamples { len });
+        }
+        let share = match remainder {
+            Remainder::Drop => len / world_size,
+            Remainder::Pad => len.div_ceil(world_size),
+            Remainder::Keep => usize::MAX,
+        };
+        if batch_size > share {
+            return Err(Error::BatchTooLarge { batch_size, share, global_rank, world_size });
+        }
+        let global = batch_size.saturating_mul(world_size);
+        let steps = match remainder {
+            Remainder::Drop => len / global,
+            Remainder::Pad | Remainder::Keep => len.div_ceil(global),
+        };
+        Ok(Self { config, steps })
+    }
+
+    /// One rank, in order, every sample once: what an evaluation or a look at the data wants.
+    ///
+    /// # Errors
+    /// An empty dataset or a batch size of 0.
+    pub fn sequential(len: usize, batch_size: usize) -> Result<Self> {
+        Self::new(SamplerConfig {
+            len,
+            global_rank: 0,
+            world_size: 1,
+            batch_size,
+            seed: 0,
+            shuffle: false,
+            remainder: Remainder::Keep,
+        })
+    }
+
+    /// The parameters.
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// Steps in an epoch, the same on every rank.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Samples in a full batch of all ranks together.
+    pub fn global_batch_size(&self) -> usize {
+        self.config.batch_size.saturating_mul(self.config.world_size)
+    }
+
+    /// Samples that no rank sees in an epoch; with shuffling, others in each.
+    pub fn dropped_per_epoch(&self) -> usize {
+        match self.config.remainder {
+            Remainder::Drop => self.config.len - self.steps * self.global_batch_size(),
+            Remainder::Pad | Remainder::Keep => 0,
+        }
+    }
+
+    /// Samples that are seen twice in an epoch to fill the last global batch.
+    pub fn padded_per_epoch(&self) -> usize {
+        match self.config.remainder {
+            Remainder::Pad => self.steps * self.global_batch_size() - self.config.len,
+            Remainder::Drop | Remainder::Keep => 0,
+        }
+    }
+
+    /// The order of the samples in an epoch: a pure function of (len, seed, epoch).
+    pub fn epoch(&self, epoch: usize) -> EpochOrder {
+        let mut order: Vec<u32> = (0..self.config.len as u32).collect();
+        if self.config.shuffle {
+            shuffle(&mut rng(self.config.seed, Purpose::Shuffle, epoch as u64, 0), &mut order);
+        }
+        EpochOrder { sampler: *self, order: order.into() }
+    }
+}
+
+/// One epoch's permutation, cut into this rank's batches.
+#[derive(Debug, Clone)]
+pub struct EpochOrder {
+    sampler: DistributedSampler,
+    order: Arc<[u32]>,
+}
+
+impl EpochOrder {
+    /// The permutation of all samples.
+    pub fn permutation(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// The number of steps.
+    pub fn steps(&self) -> usize {
+        self.sampler.steps
+    }
+
+    /// The samples of this rank at a step. Empty past the last step, and where
+    /// [`Remainder::Keep`] has nothing left for this rank.
+    pub fn batch(&self, step: usize) -> Vec<u32> {
+        if step >= self.sampler.steps {
+            return Vec::new();
+        }
+        let SamplerConfig { batch_size, global_rank, .. } = self.sampler.config;
+        let first = step * self.sampler.global_batch_size() + global_rank * batch_size;
+        let tail = self.order.iter().skip(first).take(batch_size);
+        match self.sampler.config.remainder {
+            Remainder::Drop | Remainder::Keep => tail.copied().collect(),
+            Remainder::Pad => {
+                let len = self.order.len();
+                (first..first + batch_size).map(|i| self.order[i % len]).collect()
+            }
+        }
+    }
+
+    /// This rank's batches, step by step.
+    pub fn batches(&self) -> impl Iterator<Item = Vec<u32>> {
+        (0..self.steps()).map(|step| self.batch(step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(len: usize, batch_size: usize, world_size: usize) -> SamplerConfig {
+        SamplerConfig {
+            len,
+            global_rank: 0,
+            world_size,
+            batch_size,
+            seed: 0,
+            shuffle: true,
+            remainder: Remainder::Drop,
+        }
+    }
+
+    #[test]
+    fn the_permutation_of_a_seed_and_an_epoch_never_changes() {
+        let sampler = DistributedSampler::new(config(60_000, 64, 4)).unwrap();
+        let prefix = |epoch| sampler.epoch(epoch).permutation()[..6].to_vec();
+        assert_eq!(prefix(0), [0; 6]);
+        assert_eq!(prefix(1), [0; 6]);
+    }
+
+    #[test]
+    fn the_count_of_steps_and_of_dropped_or_padded_samples_is_right() {
+        let check = |len, batch, world, remainder, steps, dropped, padded| {
+            let sampler =
+                DistributedSampler::new(SamplerConfig { remainder, ..config(len, batch, world) })
+                    .unwrap();
+            assert_eq!(sampler.steps(), steps);
+            assert_eq!(sampler.dropped_per_epoch(), dropped);
+            assert_eq!(sampler.padded_per_epoch(), padded);
+        };
+        check(60_000, 64, 1, Remainder::Drop, 937, 32, 0);
+        check(60_000, 64, 4, Remainder::Drop, 234, 96, 0);
+        check(60_000, 64, 4, Remainder::Pad, 235, 0, 160);
+        check(60_000, 64, 4, Remainder::Keep, 235, 0, 0);
+        check(60_000, 60_000, 1, Remainder::Drop, 1, 0, 0);
+        check(5, 8, 1, Remainder::Keep, 1, 0, 0);
+    }
+
+    #[test]
+    fn a_batch_larger_than_a_share_names_batch_rank_and_share() {
+        let big = SamplerConfig { global_rank: 1, ..config(60_000, 40_000, 2) };
+        let message = DistributedSampler::new(big).unwrap_err().to_string();
+        assert!(
+            message.starts_with(
+                "--batch-size 40000 is larger than a rank's share of 30000 images: rank 1 of 2"
+            ),
+            "{message}"
+        );
+        let pad = SamplerConfig { remainder: Remainder::Pad, ..big };
+        assert!(matches!(DistributedSampler::new(pad), Err(Error::BatchTooLarge { .. })));
+        let keep = SamplerConfig { remainder: Remainder::Keep, ..big };
+        assert_eq!(DistributedSampler::new(keep).unwrap().epoch(0).batch(0).len(), 20_000);
+    }
+
+    #[test]
+    fn senseless_parameters_are_errors() {
+        let error = |config| DistributedSampler::new(config).unwrap_err();
+        assert!(matches!(error(config(10, 0, 1)), Error::ZeroBatchSize));
+        assert!(matches!(error(config(0, 1, 1)), Error::EmptyDataset));
+        assert!(matches!(error(config(10, 1, 0)), Error::EmptyWorld));
+        let outside = SamplerConfig { global_rank: 2, ..config(10, 1, 2) };
+        assert!(matches!(error(outside), Error::RankOutOfRange { .. }));
+        let many = config(u32::MAX as usize + 1, 1, 1);
+        assert!(matches!(error(many), Error::TooManySamples { .. }));
+    }
+
+    #[test]
+    fn keep_leaves_the_last_ranks_empty_but_in_step() {
+        let lengths = |global_rank| -> Vec<usize> {
+            let keep =
+                SamplerConfig { global_rank, remainder: Remainder::Keep, ..config(10, 2, 4) };
+            let order = DistributedSampler::new(keep).unwrap().epoch(0);
+            order.batches().map(|batch| batch.len()).collect()
+        };
+        assert_eq!(lengths(0), [2, 2]);
+        assert_eq!(lengths(1), [2, 0]);
+        assert_eq!(lengths(3), [2, 0]);
+    }
+
+    #[test]
+    fn without_shuffling_the_samples_keep_their_order() {
+        let order = DistributedSampler::sequential(5, 2).unwrap().epoch(3);
+        assert_eq!(order.batches().collect::<Vec<_>>(), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert!(order.batch(3).is_empty());
+    }
+}
