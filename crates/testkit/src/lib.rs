@@ -1,1 +1,16 @@
-//! Test helpers: gradient checks, close comparisons, golden files.
+//! Test helpers: gradient checks, close comparisons, golden files, reproducible numbers.
+//!
+//! For tests only, so failures panic with a message that says where to look.
+
+#![forbid(unsafe_code)]
+
+mod close;
+mod golden;
+mod gradcheck;
+pub mod mnist_cnn_recipe;
+mod random;
+
+pub use close::assert_close;
+pub use golden::{golden, golden_metadata};
+pub use gradcheck::gradcheck;
+pub use random::{integers, uniform};
