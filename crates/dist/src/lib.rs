@@ -1,1 +1,27 @@
-//! World, communicators and DistOpt: data-parallel training over ranks.
+//! Data-parallel training over ranks.
+//!
+//! | idea | where |
+//! |---|---|
+//! | who am I, how was I started | [`World`], [`launch`] |
+//! | collectives on buffers, one file per backend | [`comm`] |
+//! | gradients in buckets, their exchange, the update | [`DistOpt`] |
+//! | do all ranks train the same thing | [`check_consistency`] |
+//!
+//! `unsafe` lives in `comm::local::memory`, `comm::local::exchange` and the MPI backend's raw calls.
+
+pub mod comm;
+pub mod launch;
+
+mod bucket;
+mod consistency;
+mod error;
+mod opt;
+mod world;
+
+pub use comm::{
+    Buffer, Collective, CommStats, Communicator, Element, ElementType, Pending, ReduceOp,
+};
+pub use consistency::{check_consistency, parameters_sha256};
+pub use error::{Error, Result};
+pub use opt::{DistOpt, DistOptConfig};
+pub use world::World;

@@ -27,13 +27,8 @@ pub enum DistOption {
 
 impl DistOption {
     /// Every option, in SINGA's order.
-    pub const ALL: [Self; 5] = [
-        Self::Fp32,
-        Self::Fp16,
-        Self::PartialUpdate,
-        Self::SparseTopK,
-        Self::SparseThreshold,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Fp32, Self::Fp16, Self::PartialUpdate, Self::SparseTopK, Self::SparseThreshold];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {

@@ -10,7 +10,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// Two parameters asked for the same name.
-    #[error("two parameters are called `{name}`: give each layer a path of its own with `scope.pp(..)`")]
+    #[error(
+        "two parameters are called `{name}`: give each layer a path of its own with `scope.pp(..)`"
+    )]
     DuplicateName {
         /// The name in question.
         name: String,
@@ -24,7 +26,9 @@ pub enum Error {
         known: String,
     },
     /// A value does not fit its parameter.
-    #[error("parameter `{name}` is {expected:?} {expected_dtype:?}, the value {got:?} {got_dtype:?}")]
+    #[error(
+        "parameter `{name}` is {expected:?} {expected_dtype:?}, the value {got:?} {got_dtype:?}"
+    )]
     Mismatch {
         /// The parameter.
         name: String,

@@ -17,10 +17,7 @@ impl<T> Default for Lazy<T> {
 
 impl<T> Lazy<T> {
     /// The value, made by `make` if this is the first call that gets that far.
-    pub(crate) fn get_or_try_init<E>(
-        &self,
-        make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<&T, E> {
+    pub(crate) fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         if let Some(value) = self.cell.get() {
             return Ok(value);
         }

@@ -17,7 +17,7 @@ pub trait BackwardAndUpdate {
     ///
     /// # Errors
     /// Whatever keeps the step from being the same on every rank; no parameter has then changed.
-    fn backward_and_update(
+    fn backward_and_update_with(
         &mut self,
         loss: &Tensor,
         dist_option: DistOption,
@@ -74,7 +74,7 @@ pub trait Model {
     /// loss, both detached from the graph.
     ///
     /// # Errors
-    /// Those of the forward pass and of [`BackwardAndUpdate::backward_and_update`].
+    /// Those of the forward pass and of [`BackwardAndUpdate::backward_and_update_with`].
     fn train_one_batch<U: BackwardAndUpdate>(
         &self,
         opt: &mut U,
@@ -85,7 +85,7 @@ pub trait Model {
     ) -> std::result::Result<(Tensor, Tensor), U::Error> {
         let output = self.forward(xs)?;
         let loss = self.loss(&output, ys)?;
-        opt.backward_and_update(&loss, dist_option, spars)?;
+        opt.backward_and_update_with(&loss, dist_option, spars)?;
         Ok((output.detach(), loss.detach()))
     }
 

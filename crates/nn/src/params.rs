@@ -3,11 +3,13 @@
 //! Invariants: names are unique; the order is the order of creation, which is the same on every
 //! rank that runs the same program; initial values depend on the seed and the name alone.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor, Var};
 use candle_nn::VarMap;
 
 use crate::{Error, Init, LayerRow, Result, seed};
@@ -35,6 +37,14 @@ impl Param {
         self.var.as_tensor()
     }
 
+    /// Lets `change` rewrite the values, row by row, where they are: no copy, no graph.
+    ///
+    /// # Errors
+    /// A parameter that is not f32, not contiguous or not on the CPU.
+    pub fn update_in_place(&self, change: impl FnMut(&mut [f32])) -> Result<()> {
+        Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
+    }
+
     /// Copies `value` into the parameter.
     ///
     /// # Errors
@@ -50,6 +60,29 @@ impl Param {
             });
         }
         Ok(self.var.set(&value.detach())?)
+    }
+}
+
+/// A change of f32 values as an operation of candle.
+struct InPlace<F>(RefCell<F>);
+
+impl<F: FnMut(&mut [f32])> InplaceOp1 for InPlace<F> {
+    fn name(&self) -> &'static str {
+        "update-parameter"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("a parameter must be contiguous to be updated")
+        };
+        let CpuStorage::F32(values) = storage else {
+            candle_core::bail!(
+                "a parameter must be f32 to be updated, this one is {:?}",
+                storage.dtype()
+            )
+        };
+        (self.0.borrow_mut())(&mut values[start..end]);
+        Ok(())
     }
 }
 
@@ -135,11 +168,9 @@ impl Params {
     /// [`Error::UnknownName`], which lists the names there are.
     pub fn get(&self, name: &str) -> Result<Param> {
         let list = self.list();
-        list.iter().find(|param| param.name() == name).cloned().ok_or_else(|| {
-            Error::UnknownName {
-                name: name.to_owned(),
-                known: list.iter().map(Param::name).collect::<Vec<_>>().join(", "),
-            }
+        list.iter().find(|param| param.name() == name).cloned().ok_or_else(|| Error::UnknownName {
+            name: name.to_owned(),
+            known: list.iter().map(Param::name).collect::<Vec<_>>().join(", "),
         })
     }
 

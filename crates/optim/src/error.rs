@@ -28,7 +28,9 @@ pub enum Error {
         bound: usize,
     },
     /// Slices of the wrong length.
-    #[error("parameter number {index} has {expected} elements, its value {value}, its gradient {grad}")]
+    #[error(
+        "parameter number {index} has {expected} elements, its value {value}, its gradient {grad}"
+    )]
     Length {
         /// The parameter's index.
         index: usize,

@@ -81,8 +81,18 @@ impl Sgd {
             ("momentum", self.momentum, self.momentum >= 0.0, at_least_zero),
             ("weight_decay", self.weight_decay, self.weight_decay >= 0.0, at_least_zero),
             ("dampening", self.dampening, true, "a number"),
-            ("momentum", self.momentum, !self.nesterov || self.momentum > 0.0, "above 0 for Nesterov"),
-            ("dampening", self.dampening, !self.nesterov || self.dampening == 0.0, "0 for Nesterov"),
+            (
+                "momentum",
+                self.momentum,
+                !self.nesterov || self.momentum > 0.0,
+                "above 0 for Nesterov",
+            ),
+            (
+                "dampening",
+                self.dampening,
+                !self.nesterov || self.dampening == 0.0,
+                "0 for Nesterov",
+            ),
         ];
         for (setting, value, good, range) in settings {
             if !good || !value.is_finite() {
@@ -175,10 +185,7 @@ mod tests {
     fn a_call_that_does_not_fit_is_an_error() {
         let mut sgd = Sgd::new(0.1);
         sgd.bind(&[2]).unwrap();
-        assert_eq!(
-            sgd.update(1, &mut [0.0], &[0.0]),
-            Err(Error::Unbound { index: 1, bound: 1 })
-        );
+        assert_eq!(sgd.update(1, &mut [0.0], &[0.0]), Err(Error::Unbound { index: 1, bound: 1 }));
         assert!(sgd.update(0, &mut [0.0], &[0.0, 1.0]).is_err());
     }
 

@@ -31,7 +31,7 @@ pub use element::{Element, ElementType};
 pub use pending::Pending;
 pub use stats::CommStats;
 
-pub(crate) use local::connect as connect_local;
+pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::connect as connect_mpi;
 pub(crate) use single::Single;
 
@@ -153,9 +153,8 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
-        let mut length = [i32::try_from(text.len()).map_err(|_| Error::Unsupported {
-            what: format!("a text of {} bytes", text.len()),
-        })?];
+        let mut length = [i32::try_from(text.len())
+            .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })?];
         let lengths = self.all_gather(&length)?;
         self.all_reduce(&mut length, ReduceOp::Max)?;
         let room = usize::try_from(length[0]).unwrap_or_default();
@@ -175,9 +174,8 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn broadcast_text(&self, text: &str, root: usize) -> Result<String> {
-        let mut length = [i32::try_from(text.len()).map_err(|_| Error::Unsupported {
-            what: format!("a text of {} bytes", text.len()),
-        })?];
+        let mut length = [i32::try_from(text.len())
+            .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })?];
         self.broadcast(&mut length, root)?;
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(usize::try_from(length[0]).unwrap_or_default(), 0);

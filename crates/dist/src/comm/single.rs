@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Buffer, Collective, CommStats, Communicator, ElementType, Pending};
 use super::stats::Counters;
+use super::{Buffer, Collective, CommStats, Communicator, ElementType, Pending};
 use crate::{Error, Result};
 
 /// The communicator of a program that runs alone. What it sends to itself it can receive.

@@ -79,7 +79,8 @@ impl Counters {
 /// Bytes that a rank sends and receives.
 fn payload(op: Collective, n: u64, rank: usize, world_size: u64) -> (u64, u64) {
     let others = world_size - 1;
-    let if_root = |root: usize, yes: (u64, u64), no: (u64, u64)| if rank == root { yes } else { no };
+    let if_root =
+        |root: usize, yes: (u64, u64), no: (u64, u64)| if rank == root { yes } else { no };
     match op {
         Collective::Send { .. } => (n, 0),
         Collective::Recv { .. } => (0, n),

@@ -3,15 +3,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::collective::Header;
 use super::stats::Counters;
 use super::transport::{Abort, Transport};
 use super::{Buffer, Collective, CommStats, Communicator, ElementType, Pending};
 use crate::{Error, Result};
+
+/// How long background work of a transport may lie still while nothing is requested.
+const PROGRESS_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The handle; dropping it finishes what was started and leaves the job in order.
 pub(crate) struct Threaded {
@@ -104,7 +107,7 @@ fn serve(
 ) {
     let mut sequence = 0;
     let mut failed: Option<Error> = None;
-    for Request { work, reply } in queue {
+    while let Some(Request { work, reply }) = next(transport, queue) {
         let result = match (&failed, work) {
             (Some(error), _) => Err(error.clone()),
             (None, Work::Alloc(element, len)) => {
@@ -134,6 +137,19 @@ fn serve(
         // Nobody waits for it: that is the caller's right.
         drop(reply.send(result));
     }
+}
+
+/// The next request, once there is one; meanwhile the transport's background work goes on. `None`
+/// when the handle has been dropped.
+fn next(transport: &mut impl Transport, queue: &Receiver<Request>) -> Option<Request> {
+    while transport.progress() {
+        match queue.recv_timeout(PROGRESS_INTERVAL) {
+            Ok(request) => return Some(request),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    queue.recv().ok()
 }
 
 impl Communicator for Threaded {

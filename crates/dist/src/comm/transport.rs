@@ -1,8 +1,8 @@
 //! What a backend that blocks has to do; [`super::threaded`] makes a communicator of it.
 
+use super::collective::Header;
 use super::{Buffer, Collective, ElementType};
 use crate::Result;
-use super::collective::Header;
 
 /// The blocking engine of a backend. Owned by the communication thread, which alone calls it: a
 /// library that wants all calls from one thread (MPI's `FUNNELED`) gets them so.
@@ -19,6 +19,12 @@ pub(crate) trait Transport {
         let header = Header { sequence, op: Collective::Barrier, element, len };
         self.execute(header, Buffer::zeros(element, 0))?;
         Ok(Buffer::zeros(element, len))
+    }
+
+    /// Moves on what goes on in the background after its operation was answered; whether something
+    /// still does, so that this is to be called again soon.
+    fn progress(&mut self) -> bool {
+        false
     }
 
     /// Ends this rank's part, after its last operation: the others learn that it left in order.

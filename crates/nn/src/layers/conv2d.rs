@@ -99,13 +99,8 @@ impl Module for Conv2d {
         let weights = self.weights.get_or_try_init(|| self.create(channels))?;
         let expected = weights.weight.var().dim(1)? * self.config.groups;
         check_features(&self.scope, "channels", expected, channels)?;
-        let ys = ops::conv2d(
-            xs,
-            weights.weight.tensor(),
-            weights.bias(),
-            self.config,
-            self.activation,
-        )?;
+        let ys =
+            ops::conv2d(xs, weights.weight.tensor(), weights.bias(), self.config, self.activation)?;
         let (height, width) = self.kernel;
         self.scope.trace(&described(format!("Conv2d {height}×{width}"), self.activation), &ys);
         Ok(ys)

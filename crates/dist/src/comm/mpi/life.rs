@@ -1,0 +1,97 @@
+//! The end of an MPI job, in order or not.
+//!
+//! MPI has no way for one rank to tell another that it has failed, and a rank that leaves while
+//! others wait for it hangs them for ever. Therefore, from the moment MPI is initialised:
+//!
+//! - a panic, on whichever thread, ends the job (`MPI_Abort`) after it has been printed: unwinding
+//!   would reach `MPI_Finalize`, which waits for ranks that wait for this one;
+//! - a process that exits without having left in order ends the job. This is also how an error
+//!   does it: the communicator is dropped without finalising, `main` prints the error, and the
+//!   exit handler calls `MPI_Abort`. A program that swallows the error and goes on has
+//!   [`AFTER_FAILURE`] until the job is ended all the same;
+//! - [`Aborter::abort`] ends it from any thread. Who calls it has printed why; it waits
+//!   [`TO_BE_HEARD`], because ranks that got the same error have a line to print too.
+//!
+//! `MPI_Abort` is called once per process, and never after `MPI_Finalize`.
+
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::raw;
+use crate::comm::transport::Abort;
+
+/// Whether MPI is initialised and this process still owes it an end.
+static LIVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread waits for the communication thread to end the job.
+static ABORTING: AtomicBool = AtomicBool::new(false);
+
+/// How long other ranks' messages have to reach the terminal.
+const TO_BE_HEARD: Duration = Duration::from_millis(100);
+
+/// How long the communication thread has to call `MPI_Abort` itself.
+const TO_BE_TAKEN: Duration = Duration::from_millis(50);
+
+/// How long a program may go on after its communicator failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// MPI has just been initialised: from here on every end of the process is answered for.
+pub(super) fn begin() {
+    LIVE.store(true, Ordering::SeqCst);
+    raw::at_exit(at_exit);
+    let previous = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        previous(info);
+        abort_job();
+    }));
+}
+
+/// Takes the duty to end MPI, for one caller: `true` if it was still open.
+pub(super) fn end() -> bool {
+    LIVE.swap(false, Ordering::SeqCst)
+}
+
+/// The communicator has failed and is gone: the process will exit soon, or be ended.
+pub(super) fn failed() {
+    let watch = || {
+        thread::sleep(AFTER_FAILURE);
+        abort_job();
+    };
+    let name = "candelabrum-mpi-end".to_owned();
+    if let Err(error) = thread::Builder::new().name(name).spawn(watch) {
+        tracing::error!("start a thread that ends the job: {error}");
+        abort_job();
+    }
+}
+
+/// Asked by the communication thread while it waits.
+pub(super) fn abort_if_asked() {
+    if ABORTING.load(Ordering::Relaxed) {
+        abort_job();
+    }
+}
+
+fn abort_job() {
+    if end() {
+        raw::abort_job();
+    }
+}
+
+extern "C" fn at_exit() {
+    abort_job();
+}
+
+/// Ends the job from any thread.
+pub(super) struct Aborter;
+
+impl Abort for Aborter {
+    fn abort(&self, message: &str) {
+        tracing::error!("ending the MPI job: {message}");
+        thread::sleep(TO_BE_HEARD);
+        ABORTING.store(true, Ordering::Relaxed);
+        thread::sleep(TO_BE_TAKEN);
+        abort_job();
+    }
+}

@@ -1,0 +1,110 @@
+//! Do all ranks train the same thing? Asked at start-up, answered with the first difference.
+
+use candelabrum_nn::{Param, Params};
+use candle_core::Device;
+use sha2::{Digest, Sha256};
+
+use crate::comm::Communicator;
+use crate::{Error, Result};
+
+/// Compares `facts`, pairs of a name and a value, with those of all other ranks.
+///
+/// Usually that is the exchange of 32 bytes; only where they differ do the facts themselves travel.
+///
+/// # Errors
+/// [`Error::Inconsistent`], the same on every rank: the first fact that differs, rank 0's value and
+/// the ranks that have another.
+pub fn check_consistency(comm: &dyn Communicator, facts: &[(String, String)]) -> Result<()> {
+    if comm.world_size() == 1 {
+        return Ok(());
+    }
+    let lines: Vec<String> = facts.iter().map(|(name, value)| format!("{name}\t{value}")).collect();
+    let text = lines.join("\n");
+    let digest: [u8; 32] = Sha256::digest(&text).into();
+    let digests = comm.all_gather(&digest)?;
+    if digests.chunks_exact(digest.len()).all(|other| other == &digests[..digest.len()]) {
+        return Ok(());
+    }
+    let texts = comm.all_gather_text(&text)?;
+    Err(first_difference(&texts))
+}
+
+fn first_difference(texts: &[String]) -> Error {
+    let facts: Vec<Vec<(&str, &str)>> = texts
+        .iter()
+        .map(|text| text.lines().map(|line| line.split_once('\t').unwrap_or((line, ""))).collect())
+        .collect();
+    let longest = facts.iter().map(Vec::len).max().unwrap_or(0);
+    for i in 0..longest {
+        let first = facts[0].get(i);
+        let different: Vec<usize> =
+            (1..facts.len()).filter(|&rank| facts[rank].get(i) != first).collect();
+        let Some(&rank) = different.first() else { continue };
+        let got = facts[rank].get(i);
+        let name = first.or(got).map_or("", |(name, _)| name);
+        let show = |fact: Option<&(&str, &str)>| match fact {
+            Some((other, value)) if *other == name => (*value).to_owned(),
+            Some((other, value)) => format!("{other} {value}"),
+            None => "nothing".to_owned(),
+        };
+        return Error::Inconsistent {
+            what: name.to_owned(),
+            expected: show(first),
+            ranks: different.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+            got: show(got),
+        };
+    }
+    // Digests differ and texts do not: only a broken transport can do that.
+    Error::Protocol { what: "digests of equal facts differ".to_owned() }
+}
+
+/// The facts about parameters that ranks must share: names, shapes and element types, in order.
+pub(crate) fn parameter_facts(params: &[Param]) -> Vec<(String, String)> {
+    let fact = |param: &Param| {
+        let var = param.var();
+        (format!("parameter {}", param.name()), format!("{:?} {:?}", var.dims(), var.dtype()))
+    };
+    let mut facts = vec![("the number of parameters".to_owned(), params.len().to_string())];
+    facts.extend(params.iter().map(fact));
+    facts
+}
+
+/// SHA-256, in hexadecimal, over the names and values of all parameters in order: equal digests
+/// mean equal models, bit for bit.
+///
+/// # Errors
+/// A parameter whose values cannot be read.
+pub fn parameters_sha256(params: &Params) -> Result<String> {
+    digest(&params.list()).map(|digest| digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+pub(crate) fn digest(params: &[Param]) -> Result<[u8; 32]> {
+    let mut hasher = Sha256::new();
+    for param in params {
+        let values = param.tensor().to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
+        hasher.update(param.name().as_bytes());
+        hasher.update([0]);
+        hasher.update(bytemuck::cast_slice::<f32, u8>(&values));
+    }
+    Ok(hasher.finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_difference_is_named_with_its_ranks() {
+        let texts = |third: &str| {
+            ["a\t1\nb\t2\nc\t3", "a\t1\nb\t2\nc\t3", third].map(str::to_owned).to_vec()
+        };
+        let cases = [
+            ("a\t1\nb\t9\nc\t3", "b differs between ranks: rank 0 has `2`, rank(s) 2 `9`"),
+            ("a\t1\nb\t2", "c differs between ranks: rank 0 has `3`, rank(s) 2 `nothing`"),
+            ("a\t1\nx\t2\nc\t3", "b differs between ranks: rank 0 has `2`, rank(s) 2 `x 2`"),
+        ];
+        for (third, expected) in cases {
+            assert_eq!(first_difference(&texts(third)).to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! How this process was started, and how to start more: the only module that reads the environment.
+//!
+//! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm and
+//! anything that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn`] starts ranks on this host and
+//! looks after them.
+
+mod detect;
+mod report;
+mod spawn;
+
+pub use detect::{Launch, Launcher};
+pub use report::report_failure;
+pub use spawn::{MAX_WORKERS, Outcome, spawn};
+
+pub(crate) use detect::{local_job, timeout};
+pub(crate) use spawn::follow_parent;
+
+/// What our own launcher sets for each rank.
+mod vars {
+    pub(super) const RANK: &str = "CANDELABRUM_RANK";
+    pub(super) const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
+    /// A word that is another for every job.
+    pub(super) const JOB: &str = "CANDELABRUM_JOB";
+    /// The launcher's process, without which its ranks end.
+    pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
+    /// Seconds that anybody waits for anybody.
+    pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
+}

@@ -1,0 +1,112 @@
+//! Who am I among the ranks, and how do I reach the others.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::comm::{Communicator, LocalConfig, Single, connect_local, connect_mpi};
+use crate::launch::{self, Launch, Launcher};
+use crate::{Error, Result};
+
+/// This process's place among those that train together, and its communicator. A cheap handle.
+#[derive(Clone)]
+pub struct World {
+    launch: Arc<Launch>,
+    comm: Arc<dyn Communicator>,
+}
+
+impl World {
+    /// Joins the world that this process was started into: by [`launch::spawn`], mpiexec, srun,
+    /// torchrun, or nobody.
+    ///
+    /// Under mpiexec the ranks use MPI when the crate was built with the feature `mpi`, and the
+    /// local backend without it, if all are on one host.
+    ///
+    /// # Errors
+    /// A contradictory environment, ranks that do not show up, several hosts without MPI.
+    pub fn from_env() -> Result<Self> {
+        let launch = Launch::detect()?;
+        launch::follow_parent()?;
+        let comm = connect(&launch)?;
+        Ok(Self { launch: Arc::new(launch), comm })
+    }
+
+    /// A world of one, whatever the environment says.
+    pub fn single() -> Self {
+        let launch = Launch::alone();
+        Self { launch: Arc::new(launch), comm: Arc::new(Single::default()) }
+    }
+
+    /// This process's number, from 0. SINGA's `global_rank`.
+    pub fn rank(&self) -> usize {
+        self.launch.rank
+    }
+
+    /// How many processes there are.
+    pub fn world_size(&self) -> usize {
+        self.launch.world_size
+    }
+
+    /// This process's number on its host.
+    pub fn local_rank(&self) -> usize {
+        self.launch.local_rank
+    }
+
+    /// How many processes there are on this host.
+    pub fn local_size(&self) -> usize {
+        self.launch.local_size
+    }
+
+    /// Whether this is rank 0, which prints and writes for all.
+    pub fn is_root(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// How the ranks were started.
+    pub fn launcher(&self) -> Launcher {
+        self.launch.launcher
+    }
+
+    /// The backend's name, for reports.
+    pub fn backend(&self) -> &'static str {
+        self.comm.backend()
+    }
+
+    /// The way to the other ranks.
+    pub fn comm(&self) -> &(dyn Communicator + 'static) {
+        &*self.comm
+    }
+
+    /// Tells the other ranks that this one fails with `message`, so that none waits for it.
+    pub fn abort(&self, message: &str) {
+        self.comm.abort(message);
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World({:?})", self.comm)
+    }
+}
+
+fn connect(launch: &Launch) -> Result<Arc<dyn Communicator>> {
+    let deadline = launch::timeout()?;
+    let &Launch { launcher, rank, world_size, local_size, .. } = launch;
+    // Slurm's and torchrun's ranks become MPI's only through a launcher that speaks it.
+    if cfg!(feature = "mpi") && launcher.speaks_mpi() {
+        return connect_mpi(world_size, deadline);
+    }
+    if world_size == 1 {
+        return Ok(Arc::new(Single::default()));
+    }
+    if local_size == world_size {
+        let job = launch::local_job(launch).to_owned();
+        return connect_local(LocalConfig { job, rank, world_size, deadline });
+    }
+    let what = format!("{world_size} ranks, {local_size} of them on this host, need MPI");
+    if launcher.speaks_mpi() {
+        return Err(Error::NotCompiled { what, feature: "mpi" });
+    }
+    Err(Error::Launch {
+        what: format!("{what}: start them with mpiexec and build with `--features mpi`"),
+    })
+}

@@ -1,0 +1,166 @@
+//! What gets a gradient, what is an error, and what it says.
+
+use candelabrum_nn::Activation;
+use candelabrum_nn::ops::{
+    Conv2dConfig, Pool2dConfig, conv2d, dropout, linear, max_pool2d, relu, softmax_cross_entropy,
+};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::random;
+
+/// The outermost error, without a backtrace.
+fn message<T>(result: Result<T>) -> String {
+    let error = result.err().expect("this call must fail");
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn untracked_inputs_get_no_gradient() -> Result<()> {
+    let images = random((2, 1, 6, 6), 1)?;
+    let (weight, bias) = (Var::from_tensor(&random((3, 1, 3, 3), 2)?)?, random(3, 3)?);
+    let ys = conv2d(&images, &weight, Some(&bias), Conv2dConfig::default(), None)?;
+    let head = Var::from_tensor(&random((2, 48), 4)?)?;
+    let frozen = random((4, 2), 5)?;
+    let ys = linear(&ys.flatten_from(1)?, &head, None, Some(Activation::Relu))?;
+    let grads = linear(&ys, &frozen, None, None)?.sum_all()?.backward()?;
+    for untracked in [&images, &bias, &frozen] {
+        assert!(grads.get(untracked).is_none());
+    }
+    for var in [&weight, &head] {
+        assert!(grads.get(var).is_some());
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_pass_frozen_layers() -> Result<()> {
+    // A tracked input that is no variable itself, under a layer whose weights are none.
+    let first = Var::from_tensor(&random((2, 1, 3, 3), 1)?)?;
+    let frozen = random((2, 2, 2, 2), 2)?;
+    let config = Conv2dConfig::default();
+    let ys = conv2d(&random((1, 1, 7, 7), 3)?, &first, None, config, None)?;
+    let ys = max_pool2d(&conv2d(&ys, &frozen, None, config, None)?, Pool2dConfig::square(2))?;
+    let grads = dropout(&relu(&ys)?, 0.1, 1)?.sum_all()?.backward()?;
+    assert!(grads.get(&first).is_some());
+    Ok(())
+}
+
+#[test]
+fn an_empty_batch_has_an_empty_result_and_zero_gradients() -> Result<()> {
+    let xs = random((0, 2, 4, 4), 1)?;
+    let weight = Var::from_tensor(&random((3, 2, 3, 3), 2)?)?;
+    let ys = conv2d(&xs, &weight, None, Conv2dConfig::default(), Some(Activation::Relu))?;
+    assert_eq!(ys.dims(), [0, 3, 2, 2]);
+    assert_eq!(max_pool2d(&ys, Pool2dConfig::square(2))?.dims(), [0, 3, 1, 1]);
+    let head = Var::from_tensor(&random((5, 12), 3)?)?;
+    let ys = linear(&ys.flatten_from(1)?, &head, None, None)?;
+    assert_eq!(ys.dims(), [0, 5]);
+    let grads = ys.sum_all()?.backward()?;
+    for var in [&weight, &head] {
+        let grad = grads.get(var).expect("zeros, not nothing");
+        assert_eq!(grad.abs()?.sum_all()?.to_scalar::<f64>()?, 0.0);
+    }
+    Ok(())
+}
+
+#[test]
+fn other_dtypes_are_refused_by_name() -> Result<()> {
+    let xs = random((1, 1, 4, 4), 1)?.to_dtype(DType::F16)?;
+    let weight = random((1, 1, 2, 2), 2)?.to_dtype(DType::F16)?;
+    let result = conv2d(&xs, &weight, None, Conv2dConfig::default(), None);
+    assert_eq!(message(result), "unsupported dtype F16 for op conv2d");
+    let ints = Tensor::zeros((1, 1, 4, 4), DType::U32, &Device::Cpu)?;
+    let result = max_pool2d(&ints, Pool2dConfig::square(2));
+    assert_eq!(message(result), "unsupported dtype U32 for op max_pool2d");
+    assert_eq!(message(relu(&ints)), "unsupported dtype U32 for op relu");
+    assert_eq!(message(dropout(&ints, 0.5, 0)), "unsupported dtype U32 for op dropout");
+    let (xs, weight) = (random((1, 4), 1)?, random((2, 4), 2)?.to_dtype(DType::F32)?);
+    assert!(message(linear(&xs, &weight, None, None)).contains("F64"));
+    Ok(())
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_named() -> Result<()> {
+    let config = Conv2dConfig::default();
+    let xs = random((1, 3, 4, 4), 1)?;
+    let conv = |weight: [usize; 4], config| -> Result<String> {
+        Ok(message(conv2d(&xs, &random(&weight[..], 2)?, None, config, None)))
+    };
+    assert!(conv([2, 2, 3, 3], config)?.contains("does not fit input of shape [1, 3, 4, 4]"));
+    assert!(conv([2, 3, 5, 3], config)?.contains("larger than the padded input"));
+    let no_stride = Conv2dConfig { stride: (0, 1), ..config };
+    assert!(conv([2, 3, 3, 3], no_stride)?.contains("must be positive"));
+    let wrong_bias = random(3, 3)?;
+    let result = conv2d(&xs, &random((2, 3, 3, 3), 2)?, Some(&wrong_bias), config, None);
+    assert_eq!(message(result), "conv2d: bias of shape [3] for 2 output channels");
+    let result = linear(&random((2, 4), 1)?, &random((3, 5), 2)?, None, None);
+    assert_eq!(message(result), "linear: input of shape [2, 4] for a weight of [3, 5]");
+    let wide = Pool2dConfig { kernel: (2, 2), stride: (2, 2), padding: (2, 0) };
+    assert!(message(max_pool2d(&xs, wide)).contains("at most half of the kernel"));
+    Ok(())
+}
+
+#[test]
+fn a_class_out_of_range_is_named() -> Result<()> {
+    let logits = random((3, 4), 1)?;
+    let targets = Tensor::new(&[0u32, 4, 1], &Device::Cpu)?;
+    let expected = "softmax_cross_entropy: class 4 in row 1, but there are 4 classes";
+    assert_eq!(message(softmax_cross_entropy(&logits, &targets)), expected);
+    let targets = Tensor::new(&[0i64, 1, -2], &Device::Cpu)?;
+    let expected = "softmax_cross_entropy: class -2 in row 2, but there are 4 classes";
+    assert_eq!(message(softmax_cross_entropy(&logits, &targets)), expected);
+    Ok(())
+}
+
+#[test]
+fn targets_of_every_integer_type_mean_the_same() -> Result<()> {
+    let logits = random((3, 4), 1)?;
+    let targets = Tensor::new(&[3u32, 0, 1], &Device::Cpu)?;
+    let expected = softmax_cross_entropy(&logits, &targets)?.to_scalar::<f64>()?;
+    for dtype in [DType::U8, DType::I64] {
+        let loss = softmax_cross_entropy(&logits, &targets.to_dtype(dtype)?)?;
+        assert_eq!(loss.to_scalar::<f64>()?, expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn targets_that_want_a_gradient_or_have_the_wrong_shape_are_refused() -> Result<()> {
+    let logits = random((3, 4), 1)?;
+    let targets = Var::from_tensor(&random((3, 4), 2)?)?;
+    let result = softmax_cross_entropy(&logits, &targets);
+    assert_eq!(message(result), "softmax_cross_entropy: no gradient for the targets, detach them");
+    let result = softmax_cross_entropy(&logits, &random((4, 3), 2)?);
+    assert!(message(result).contains("expected (3) in u8, u32 or i64, or (3, 4) in F64"));
+    Ok(())
+}
+
+#[test]
+fn dropout_keeps_the_expectation_and_refuses_nonsense() -> Result<()> {
+    let xs = Tensor::ones(100_000, DType::F32, &Device::Cpu)?;
+    for p in [0.0, 0.25, 0.9] {
+        let ys = dropout(&xs, p, 42)?.to_vec1::<f32>()?;
+        let kept = ys.iter().filter(|y| **y != 0.0).count() as f32 / 1e5;
+        // Five standard deviations of a fair mask; the seed is fixed.
+        assert!(
+            (kept - (1.0 - p)).abs() < 5.0 * (0.25_f32 / 1e5).sqrt(),
+            "{kept} kept for p = {p}"
+        );
+        assert!(ys.iter().all(|y| *y == 0.0 || (*y - 1.0 / (1.0 - p)).abs() < 1e-5));
+    }
+    for p in [-0.1, 1.0, f32::NAN] {
+        assert!(message(dropout(&xs, p, 0)).contains("outside of [0, 1)"));
+    }
+    Ok(())
+}
+
+#[test]
+fn dropout_masks_depend_on_the_seed_alone() -> Result<()> {
+    let xs = random(1000, 1)?;
+    let run = |seed| dropout(&xs, 0.5, seed)?.to_vec1::<f64>();
+    assert_eq!(run(1)?, run(1)?);
+    let (a, b) = (run(1)?, run(2)?);
+    let differ = a.iter().zip(&b).filter(|(a, b)| (**a == 0.0) != (**b == 0.0)).count();
+    assert!((400..600).contains(&differ), "{differ} of 1000 masks differ between two seeds");
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The fused operations against central differences, PyTorch and plain loops.
+
+mod behaviour;
+mod golden;
+mod gradients;
+mod naive_conv2d;
+mod reproducibility;
+
+use std::path::PathBuf;
+
+use candelabrum_testkit::uniform;
+use candle_core::{DType, Result, Shape, Tensor};
+
+/// Uniform in `[-1, 1)`, f64.
+fn random(shape: impl Into<Shape>, seed: u64) -> Result<Tensor> {
+    uniform(shape, seed, -1.0, 1.0, DType::F64)
+}
+
+fn golden_path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
