@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_truncated_gzip_names_the_file() {
-        let noise: Vec<u8> = (0..1000_u32).map(|i| (i * i >> 3) as u8).collect();
+        let noise: Vec<u8> = (0..1000_u32).map(|i| ((i * i) >> 3) as u8).collect();
         let whole = gzip(&idx(IMAGES, &[10, 10, 10], &noise));
         for length in [3, 12, whole.len() / 2, whole.len() - 9, whole.len() - 1] {
             assert!(message(&whole[..length]).contains("gzip"), "cut at {length}");

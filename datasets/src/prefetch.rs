@@ -110,10 +110,9 @@ mod tests {
             let alive = Arc::new(());
             let made = Arc::new(AtomicUsize::new(0));
             let (guard, counter) = (Arc::clone(&alive), Arc::clone(&made));
-            let items = (0..).map(move |i: usize| {
+            let items = (0..).inspect(move |_: &usize| {
                 let _ = &guard;
                 counter.fetch_add(1, Ordering::Relaxed);
-                i
             });
             let mut prefetch = Prefetch::new(items, 2).unwrap();
             assert_eq!(prefetch.by_ref().take(taken).count(), taken);

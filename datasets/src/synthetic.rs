@@ -118,8 +118,8 @@ mod tests {
     fn every_image_shows_something() {
         let data = Mnist::synthetic(0, 500, 1).unwrap().train;
         for (image, label) in (0..500).filter_map(|i| data.get(i)) {
-            let bright = image.iter().filter(|&&pixel| pixel > 128).count();
-            assert!((15..300).contains(&bright), "{bright} bright pixels in a {label}");
+            let bright = image.iter().filter(|&&pixel| pixel > 100).count();
+            assert!((10..300).contains(&bright), "{bright} bright pixels in a {label}");
         }
     }
 

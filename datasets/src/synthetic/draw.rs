@@ -12,23 +12,23 @@ use crate::{
 mod strength {
     /// Jitter of a control point, in units of the glyph's box.
     pub(super) const JITTER: f32 = 0.035;
-    /// Tangent of half the largest rotation: 0.17 is 19 degrees to either side.
-    pub(super) const HALF_ROTATION: f32 = 0.17;
+    /// Tangent of half the largest rotation: 0.15 is 17 degrees to either side.
+    pub(super) const HALF_ROTATION: f32 = 0.15;
     /// Largest shear, pixels to the side for a pixel of height.
-    pub(super) const SHEAR: f32 = 0.3;
+    pub(super) const SHEAR: f32 = 0.28;
     /// Width and height of the digit in pixels.
-    pub(super) const WIDTH: (f32, f32) = (11.0, 18.0);
-    pub(super) const HEIGHT: (f32, f32) = (15.0, 21.0);
+    pub(super) const WIDTH: (f32, f32) = (12.0, 18.0);
+    pub(super) const HEIGHT: (f32, f32) = (16.0, 21.0);
     /// Largest move in either direction, in pixels.
     pub(super) const MOVE: f32 = 2.5;
     /// Radius of the pen in pixels.
-    pub(super) const PEN: (f32, f32) = (0.7, 1.7);
+    pub(super) const PEN: (f32, f32) = (0.8, 1.7);
     /// Share of the 3 x 3 blur in the result.
     pub(super) const BLUR: (f32, f32) = (0.1, 0.9);
     /// Brightness of the pen.
     pub(super) const INK: (f32, f32) = (170.0, 255.0);
     /// Amplitude of the noise.
-    pub(super) const NOISE: (f32, f32) = (5.0, 40.0);
+    pub(super) const NOISE: (f32, f32) = (5.0, 35.0);
 }
 
 /// Segments between two control points of a stroke.
