@@ -91,7 +91,8 @@ impl Batch {
     }
 
     /// Whether this rank has nothing to do in this step, as may be at the end of an evaluation
-    /// under [`Remainder::Keep`](crate::Remainder::Keep).
+    /// under [`Remainder::Keep`](crate::Remainder::Keep). The tensors of such a batch are on the
+    /// CPU whatever the device: ask before they are used.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -234,6 +235,8 @@ struct Prepared {
 impl Prepared {
     fn into_batch(self, [channels, height, width]: [usize; 3], device: &Device) -> Result<Batch> {
         let count = self.ys.len();
+        // CUDA has no allocation of 0 bytes.
+        let device = if count == 0 { &Device::Cpu } else { device };
         let xs = Tensor::from_vec(self.xs, (count, channels, height, width), device)?;
         let ys = Tensor::from_vec(self.ys, count, device)?;
         Ok(Batch { xs, ys })
