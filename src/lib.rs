@@ -1,1 +1,28 @@
-//! Distributed data-parallel training for candle models.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub use candelabrum_datasets as datasets;
+pub use candelabrum_dist as dist;
+pub use candelabrum_models as models;
+pub use candelabrum_nn as nn;
+pub use candelabrum_optim as optim;
+pub use candelabrum_train as train;
+pub use candle_core as candle;
+
+/// What a training program usually needs: `use candelabrum::prelude::*`.
+pub mod prelude {
+    pub use candelabrum_datasets::{
+        Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,
+        SamplerConfig,
+    };
+    pub use candelabrum_dist::{Communicator, DistOpt, DistOptConfig, ReduceOp, World};
+    pub use candelabrum_nn::layers::{
+        Conv2d, Dropout, Flatten, Linear, MaxPool2d, ReLU, SoftMaxCrossEntropy,
+    };
+    pub use candelabrum_nn::{
+        Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
+    };
+    pub use candelabrum_optim::{Optimizer, Sgd};
+    pub use candelabrum_train::{FitConfig, Trainer};
+    pub use candle_core::{DType, Device, Module, Tensor};
+}

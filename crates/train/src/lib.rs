@@ -1,1 +1,30 @@
-//! The training loop around a model: metrics, progress, reports.
+//! The training loop around a model.
+//!
+//! Both doors are open: a [`Trainer`] with [`fit`](Trainer::fit), or a loop of your own around
+//! [`Trainer::train_one_batch`], or around the distributed optimizer without any of this.
+//!
+//! | idea | where |
+//! |---|---|
+//! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
+//! | what is counted, over all ranks | [`Metrics`] |
+//! | the JSON report | [`Report`] |
+//! | options, launching, errors of a training program | [`cli`] |
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod fit;
+mod metrics;
+mod progress;
+mod report;
+mod threads;
+mod trainer;
+
+pub mod cli;
+
+pub use error::{Error, Result};
+pub use fit::FitConfig;
+pub use metrics::Metrics;
+pub use report::{EpochReport, Report};
+pub use threads::{default_threads, set_threads};
+pub use trainer::Trainer;

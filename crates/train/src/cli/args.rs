@@ -1,0 +1,121 @@
+//! The options that all training examples share.
+
+use std::path::PathBuf;
+
+use candelabrum_datasets::DatasetKind;
+use candelabrum_nn::DistOption;
+use candelabrum_optim::Sgd;
+use clap::Args;
+
+use crate::{Error, FitConfig, Report, Result};
+
+/// Options of a training program, to be flattened into a clap parser.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArgs {
+    /// Start this many ranks on this machine
+    #[arg(long, value_name = "N", value_parser = parse_workers)]
+    pub workers: Option<usize>,
+
+    /// Where the dataset's files are
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// auto, mnist or synthetic; auto takes MNIST where it can be had
+    #[arg(long, default_value_t = DatasetKind::Auto)]
+    pub dataset: DatasetKind,
+
+    /// Passes over the training data
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub epochs: usize,
+
+    /// Samples per step and rank
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_positive)]
+    pub batch_size: usize,
+
+    /// Learning rate
+    #[arg(long, default_value_t = 0.005)]
+    pub lr: f32,
+
+    /// Momentum
+    #[arg(long, default_value_t = 0.9)]
+    pub momentum: f32,
+
+    /// L2 weight decay
+    #[arg(long, default_value_t = 1e-5)]
+    pub weight_decay: f32,
+
+    /// How ranks exchange gradients: fp32, fp16, partialUpdate, sparseTopK, sparseThreshold
+    #[arg(long, value_name = "NAME", default_value_t = DistOption::Fp32)]
+    pub dist_option: DistOption,
+
+    /// Share (sparseTopK) or magnitude (sparseThreshold) that a sparse exchange sends
+    #[arg(long, default_value_t = 0.05)]
+    pub spars: f32,
+
+    /// Seed of initial values, shuffling and noise
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+
+    /// Compute threads per rank [default: this machine's cores divided by the ranks on it]
+    #[arg(long, value_name = "T", value_parser = parse_positive)]
+    pub threads: Option<usize>,
+
+    /// Write what came out to this JSON file
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+impl TrainArgs {
+    /// Refuses values that no run can have.
+    ///
+    /// # Errors
+    /// [`Error::Option`], or a report that could not be written.
+    pub fn check(&self) -> Result<()> {
+        let most = match self.dist_option {
+            DistOption::SparseThreshold => f32::MAX,
+            _ => 1.0,
+        };
+        if !(self.spars > 0.0 && self.spars <= most) {
+            let value = self.spars.to_string();
+            let range = "above 0 and at most 1 (for sparseThreshold any magnitude above 0)".into();
+            return Err(Error::Option { option: "--spars", value, range });
+        }
+        if let Some(path) = &self.report {
+            Report::check_path(path)?;
+        }
+        Ok(())
+    }
+
+    /// The optimizer that the options describe.
+    pub fn sgd(&self) -> Sgd {
+        Sgd::new(self.lr).momentum(self.momentum).weight_decay(self.weight_decay)
+    }
+
+    /// The run that the options describe.
+    pub fn fit_config(&self) -> FitConfig {
+        FitConfig {
+            epochs: self.epochs,
+            batch_size: self.batch_size,
+            dist_option: self.dist_option,
+            spars: self.spars,
+            seed: self.seed,
+            augment: None,
+        }
+    }
+}
+
+fn parse_positive(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it must be a whole number of at least 1".to_owned()),
+    }
+}
+
+fn parse_workers(text: &str) -> std::result::Result<usize, String> {
+    let most = candelabrum_dist::launch::MAX_WORKERS;
+    match text.parse() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => Err(format!("one machine runs from 1 to {most} workers")),
+    }
+}

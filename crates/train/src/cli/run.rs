@@ -1,0 +1,160 @@
+//! The life of a training program: start the ranks or join them, and end with one clear line.
+
+use std::error::Error as StdError;
+use std::process::ExitCode;
+use std::thread;
+
+use candelabrum_dist::launch::{self, Launch, Launcher, Outcome};
+use candelabrum_dist::{Error as DistError, World};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::TrainArgs;
+use crate::{Error, Result, default_threads, set_threads};
+
+/// What a program run by [`run`] may fail with.
+type Failure = Box<dyn StdError + Send + Sync>;
+
+/// Runs `program` on every rank that `args` or the launcher ask for.
+///
+/// With `--workers N` this process starts `N` ranks of itself and watches them; otherwise it is a
+/// rank, alone or among those that mpiexec, srun or torchrun started. An error ends all ranks,
+/// prints one line on standard error that names its cause, and makes the exit code 1; an
+/// interrupt makes it 128 plus the signal's number.
+pub fn run<E: Into<Failure>>(
+    args: &TrainArgs,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> ExitCode {
+    match start(args) {
+        Ok(Role::Rank) => rank(program),
+        Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
+        Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
+        Ok(Role::Launcher(Outcome::Failed(message))) => complain(&message),
+        Ok(Role::Launcher(other)) => complain(&format!("the job ended with {other:?}")),
+        Err(error) => fail(&error.into()),
+    }
+}
+
+enum Role {
+    Rank,
+    Launcher(Outcome),
+}
+
+fn start(args: &TrainArgs) -> Result<Role> {
+    args.check()?;
+    let launch = Launch::detect()?;
+    match args.workers {
+        Some(workers) if workers > 1 && !launch.is_launched() => {
+            let threads = args.threads.unwrap_or_else(|| default_threads(workers));
+            Ok(Role::Launcher(launch::spawn(workers, threads)?))
+        }
+        Some(workers) if workers != launch.world_size => Err(Error::Option {
+            option: "--workers",
+            value: workers.to_string(),
+            range: format!("left out: the launcher has already started {}", launch.world_size),
+        }),
+        _ => {
+            set_threads(args.threads.unwrap_or_else(|| default_threads(launch.local_size)))?;
+            if launch.launcher == Launcher::Alone {
+                exit_on_interrupt();
+            }
+            Ok(Role::Rank)
+        }
+    }
+}
+
+fn rank<E: Into<Failure>>(program: impl FnOnce(&World) -> std::result::Result<(), E>) -> ExitCode {
+    let world = match World::from_env() {
+        Ok(world) => world,
+        Err(error) => return fail(&error.into()),
+    };
+    let Err(error) = program(&world) else { return ExitCode::SUCCESS };
+    let error = error.into();
+    let exit = if world.world_size() > 1 && world.launcher() != Launcher::Candelabrum {
+        complain(&format!("rank {}: {}", world.rank(), one_line(&*error)))
+    } else {
+        fail(&error)
+    };
+    if !is_echo(&*error) {
+        world.abort(&one_line(&*error));
+    }
+    exit
+}
+
+/// Tells the launcher, or the user where there is none.
+fn fail(error: &Failure) -> ExitCode {
+    let message = one_line(&**error);
+    if launch::report_failure(&message, is_echo(&**error)) {
+        return ExitCode::FAILURE;
+    }
+    complain(&message)
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where a program's error is printed")]
+fn complain(message: &str) -> ExitCode {
+    eprintln!("error: {message}");
+    ExitCode::FAILURE
+}
+
+fn interrupted(signal: i32) -> ExitCode {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    complain(&format!("interrupted by {name}"));
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
+}
+
+/// A process without a launcher says that it was interrupted, and why it ends.
+fn exit_on_interrupt() {
+    // Without handlers the system's defaults end the process just as well.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            interrupted(signal);
+            std::process::exit(128 + signal);
+        }
+    };
+    drop(thread::Builder::new().name("candelabrum-signals".to_owned()).spawn(wait));
+}
+
+/// The error and its sources in one line; a source that its parent already quotes is left out.
+fn one_line(error: &(dyn StdError + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let text = error.to_string();
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+        source = error.source();
+    }
+    // candle appends a backtrace to its errors where RUST_BACKTRACE is set.
+    line.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Whether the error only passes on what happened to another rank.
+fn is_echo(error: &(dyn StdError + 'static)) -> bool {
+    let mut error = Some(error);
+    while let Some(current) = error {
+        let echo = |e: &DistError| e.is_echo();
+        if let Some(echoes) = current.downcast_ref::<DistError>().map(echo) {
+            return echoes;
+        }
+        if let Some(Error::Dist(inner)) = current.downcast_ref::<Error>() {
+            return inner.is_echo();
+        }
+        error = current.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_echo_is_recognised_through_wrappers() {
+        let echo = DistError::PeerDied { peer: 1, rank: 0, during: "all_reduce".to_owned() };
+        let own = DistError::NotFinite { what: "the loss".to_owned(), rank: 0 };
+        assert!(is_echo(&echo) && !is_echo(&own));
+        assert!(is_echo(&Error::from(echo)) && !is_echo(&Error::from(own)));
+    }
+}

@@ -1,0 +1,48 @@
+//! What can go wrong in a training run.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of training runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The ranks could not agree on a step.
+    #[error(transparent)]
+    Dist(#[from] candelabrum_dist::Error),
+    /// The data could not be read or split.
+    #[error(transparent)]
+    Data(#[from] candelabrum_datasets::Error),
+    /// candle refused an operation.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// The report could not be written.
+    #[error("write the report {}: {source}", path.display())]
+    Report {
+        /// Where it should go.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// An option outside its range.
+    #[error("{option} is {value}: it must be {range}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        range: String,
+    },
+    /// The thread pool exists already, with another number of threads.
+    #[error("{wanted} compute threads were asked for, but the pool already runs with {running}")]
+    Threads {
+        /// How many were asked for.
+        wanted: usize,
+        /// How many there are.
+        running: usize,
+    },
+}

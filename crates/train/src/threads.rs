@@ -1,0 +1,29 @@
+//! How many threads compute on each rank.
+
+use std::thread::available_parallelism;
+
+use crate::{Error, Result};
+
+/// This machine's cores divided by the ranks on it, at least one.
+pub fn default_threads(local_size: usize) -> usize {
+    let cores = available_parallelism().map_or(1, usize::from);
+    (cores / local_size.max(1)).max(1)
+}
+
+/// Bounds the threads of this process's kernels, ours and candle's. Call it before the first
+/// computation.
+///
+/// # Errors
+/// No threads at all, or a pool that runs already with another number.
+pub fn set_threads(threads: usize) -> Result<()> {
+    if threads == 0 {
+        let range = "at least 1".to_owned();
+        return Err(Error::Option { option: "--threads", value: "0".to_owned(), range });
+    }
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    let running = rayon::current_num_threads();
+    if built.is_err() && running != threads {
+        return Err(Error::Threads { wanted: threads, running });
+    }
+    Ok(())
+}

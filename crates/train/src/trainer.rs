@@ -1,0 +1,113 @@
+//! A model and its distributed optimizer.
+
+use candelabrum_datasets::{
+    BatchOptions, DistributedSampler, ImageDataset, Remainder, SamplerConfig,
+};
+use candelabrum_dist::{DistOpt, World, parameters_sha256};
+use candelabrum_nn::{DistOption, Model, Summary};
+use candle_core::{Shape, Tensor};
+
+use crate::{Metrics, Result};
+
+/// Trains a model batch by batch; [`fit`](Self::fit) does it for whole runs.
+#[derive(Debug)]
+pub struct Trainer<M> {
+    model: M,
+    opt: DistOpt,
+}
+
+impl<M: Model> Trainer<M> {
+    /// A trainer of `model`, whose parameters are those of `opt`.
+    pub fn new(model: M, opt: DistOpt) -> Self {
+        Self { model, opt }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The optimizer.
+    pub fn opt(&self) -> &DistOpt {
+        &self.opt
+    }
+
+    /// The ranks that train together.
+    pub fn world(&self) -> &World {
+        self.opt.world()
+    }
+
+    /// Creates the parameters of every layer by a dry run on zeros of shape `input`, the batch
+    /// first, makes them equal to rank 0's and gives the table of layers.
+    ///
+    /// # Errors
+    /// Those of the forward pass; ranks that differ.
+    pub fn compile(&mut self, input: impl Into<Shape>) -> Result<Summary> {
+        let summary = self.model.compile(self.opt.params(), input)?;
+        self.opt.synchronize()?;
+        Ok(summary)
+    }
+
+    /// Layers behave as in training from now on.
+    pub fn train(&self) {
+        self.opt.params().train();
+    }
+
+    /// Layers behave as in evaluation from now on.
+    pub fn eval(&self) {
+        self.opt.params().eval();
+    }
+
+    /// One step on this rank's batch; all ranks must take it. Gives the output and the loss.
+    ///
+    /// # Errors
+    /// See [`candelabrum_dist::Error`]; the model is then as it was.
+    pub fn train_one_batch(
+        &mut self,
+        xs: &Tensor,
+        ys: &Tensor,
+        dist_option: DistOption,
+        spars: f32,
+    ) -> Result<(Tensor, Tensor)> {
+        Ok(self.model.train_one_batch(&mut self.opt, xs, ys, dist_option, spars)?)
+    }
+
+    /// Loss and accuracy on `data`, each sample once, spread over all ranks.
+    ///
+    /// # Errors
+    /// Those of the data, the forward pass and the exchange of the counts.
+    pub fn evaluate(&self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
+        let world = self.world();
+        let sampler = DistributedSampler::new(SamplerConfig {
+            len: data.len(),
+            global_rank: world.rank(),
+            world_size: world.world_size(),
+            batch_size,
+            seed: 0,
+            shuffle: false,
+            remainder: Remainder::Keep,
+        })?;
+        let mut metrics = Metrics::default();
+        self.eval();
+        for batch in data.epoch_batches(&sampler, 0, &BatchOptions::default())? {
+            let batch = batch?;
+            if batch.is_empty() {
+                continue;
+            }
+            let output = self.model.forward(&batch.xs)?.detach();
+            let loss = self.model.loss(&output, &batch.ys)?.to_scalar::<f32>()?;
+            metrics.add(&output, &batch.ys, loss)?;
+        }
+        self.train();
+        Ok(metrics.over_ranks(world.comm())?)
+    }
+
+    /// The digest of each rank's parameters, in rank order.
+    ///
+    /// # Errors
+    /// Those of an all-gather.
+    pub fn parameters_sha256(&self) -> Result<Vec<String>> {
+        let own = parameters_sha256(self.opt.params())?;
+        Ok(self.world().comm().all_gather_text(&own)?)
+    }
+}

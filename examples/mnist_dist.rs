@@ -1,0 +1,89 @@
+//! SINGA's CNN on MNIST: alone, with `--workers N`, under mpiexec, srun or torchrun.
+//!
+//! ```text
+//! cargo run --release --example mnist_dist
+//! cargo run --release --example mnist_dist -- --workers 2 --epochs 3
+//! mpiexec -n 2 cargo run --release --features mpi --example mnist_dist
+//! ```
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use candelabrum::models::Cnn;
+use candelabrum::prelude::*;
+use candelabrum::train::cli::{TrainArgs, load_data, run};
+use candelabrum::train::{Report, default_threads};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Train SINGA's convolutional network on MNIST
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse().train;
+    run(&args, |world| train(&args, world))
+}
+
+fn train(args: &TrainArgs, world: &World) -> Result<()> {
+    let data = load_data(args, world)?;
+    let params = Params::new(args.seed);
+    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let opt = DistOpt::new(args.sgd(), &params, world)?;
+    let mut trainer = Trainer::new(model, opt);
+
+    let [channels, height, width] = data.mnist.train.image_shape();
+    let summary = trainer.compile((1, channels, height, width))?;
+    let threads = args.threads.unwrap_or_else(|| default_threads(world.local_size()));
+    let config = args.fit_config();
+    let dropped = trainer.sampler(&data.mnist.train, &config)?.dropped_per_epoch();
+    let mut out = io::stdout();
+    if world.is_root() {
+        let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
+        let (ranks, backend) = (world.world_size(), world.backend());
+        if let Some(note) = &data.note {
+            writeln!(out, "note: {note}")?;
+        }
+        writeln!(out, "{}: {train} training and {test} test images", data.name)?;
+        writeln!(
+            out,
+            "{ranks} rank(s) over {backend}, {threads} thread(s) each, batch {} per rank",
+            args.batch_size
+        )?;
+        if dropped > 0 {
+            writeln!(
+                out,
+                "{dropped} images do not fill a global batch: others are left out each epoch"
+            )?;
+        }
+        writeln!(out, "{summary}\n")?;
+    }
+
+    let epochs = trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut out)?;
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        world_size: world.world_size(),
+        backend: world.backend().to_owned(),
+        device: "cpu".to_owned(),
+        threads,
+        dataset: data.name,
+        dataset_note: data.note,
+        dist_option: args.dist_option.to_string(),
+        spars: args.spars,
+        seed: args.seed,
+        batch_size: args.batch_size,
+        dropped_per_epoch: dropped,
+        epochs,
+        parameters_sha256: trainer.parameters_sha256()?,
+    };
+    match &args.report {
+        Some(path) if world.is_root() => Ok(report.write(path)?),
+        _ => Ok(()),
+    }
+}
