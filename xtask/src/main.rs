@@ -1,6 +1,9 @@
 //! The tasks of this repository, one file each: `cargo xtask <command>`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command-line program talks to its user")]
+#![expect(clippy::print_stderr, reason = "a command-line program says what failed")]
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -33,12 +36,17 @@ enum Command {
     BenchStep(bench_step::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => bench_step::run(&args),
-    }
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
+    // another program, whose own output stands above.
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
 }

@@ -14,9 +14,18 @@ pub(crate) fn repo_root() -> PathBuf {
 }
 
 /// `cargo <args>` in the root of the repository, by the cargo that started this program.
+///
+/// Without what `cargo run` tells a program about its own package: build scripts that watch those
+/// variables (ring's does) would run again at every change between `cargo xtask` and `cargo`.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(repo_root());
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&*name);
+        }
+    }
     command
 }
 
