@@ -6,7 +6,6 @@
 
 use std::ffi::{c_char, c_int};
 use std::ops::Range;
-use std::ptr;
 
 use mpi::ffi;
 

@@ -1,0 +1,117 @@
+//! Numbers that every rank can compute for every other, and reductions done the plain way.
+
+use candelabrum_dist::{Element, ReduceOp};
+use half::{bf16, f16};
+
+/// An element type with its plain reduction.
+pub(crate) trait Value: Element {
+    /// A value out of 64 random bits.
+    fn from_bits(bits: u64) -> Self;
+
+    /// The reduction of one value per rank, in rank order.
+    fn reduce(op: ReduceOp, values: &[Self]) -> Self;
+
+    /// Whether the type has means.
+    const HAS_MEAN: bool;
+}
+
+/// Values of a rank. `salt` tells one buffer from another.
+pub(crate) fn values<T: Value>(rank: usize, salt: u64, len: usize) -> Vec<T> {
+    (0..len as u64).map(|i| T::from_bits(mix(mix(salt << 8 | rank as u64) ^ i))).collect()
+}
+
+/// The reduction of all ranks' [`values`].
+pub(crate) fn reduced<T: Value>(op: ReduceOp, world_size: usize, salt: u64, len: usize) -> Vec<T> {
+    let all: Vec<Vec<T>> = (0..world_size).map(|rank| values(rank, salt, len)).collect();
+    (0..len).map(|i| T::reduce(op, &all.iter().map(|part| part[i]).collect::<Vec<_>>())).collect()
+}
+
+/// SplitMix64.
+pub(crate) fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+fn reduce_f32(op: ReduceOp, values: impl ExactSizeIterator<Item = f32>) -> f32 {
+    let count = values.len() as f32;
+    let pick = |left: bool, a: f32, b: f32| match (a.is_nan() || b.is_nan(), left) {
+        (true, _) => f32::NAN,
+        (false, true) => a,
+        (false, false) => b,
+    };
+    let combine = |a: f32, b: f32| match op {
+        ReduceOp::Min => pick(a < b, a, b),
+        ReduceOp::Max => pick(a > b, a, b),
+        _ => a + b,
+    };
+    let total = values.reduce(combine).expect("at least one rank");
+    if op == ReduceOp::Mean { total / count } else { total }
+}
+
+/// Between -8 and 8, with as many bits as an f32 has: sums depend on their order.
+fn float(bits: u64) -> f32 {
+    ((bits >> 11) as f64 / (1_u64 << 53) as f64 * 16.0 - 8.0) as f32
+}
+
+impl Value for f32 {
+    const HAS_MEAN: bool = true;
+
+    fn from_bits(bits: u64) -> Self {
+        float(bits)
+    }
+
+    fn reduce(op: ReduceOp, values: &[Self]) -> Self {
+        reduce_f32(op, values.iter().copied())
+    }
+}
+
+impl Value for f16 {
+    const HAS_MEAN: bool = true;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_f32(float(bits))
+    }
+
+    fn reduce(op: ReduceOp, values: &[Self]) -> Self {
+        Self::from_f32(reduce_f32(op, values.iter().map(|x| x.to_f32())))
+    }
+}
+
+impl Value for bf16 {
+    const HAS_MEAN: bool = true;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_f32(float(bits))
+    }
+
+    fn reduce(op: ReduceOp, values: &[Self]) -> Self {
+        Self::from_f32(reduce_f32(op, values.iter().map(|x| x.to_f32())))
+    }
+}
+
+macro_rules! integer {
+    ($type:ty) => {
+        impl Value for $type {
+            const HAS_MEAN: bool = false;
+
+            fn from_bits(bits: u64) -> Self {
+                bits as Self
+            }
+
+            fn reduce(op: ReduceOp, values: &[Self]) -> Self {
+                let values = values.iter().copied();
+                let result = match op {
+                    ReduceOp::Min => values.min(),
+                    ReduceOp::Max => values.max(),
+                    _ => values.reduce(Self::wrapping_add),
+                };
+                result.expect("at least one rank")
+            }
+        }
+    };
+}
+
+integer!(i32);
+integer!(u8);

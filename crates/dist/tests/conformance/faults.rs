@@ -1,0 +1,262 @@
+//! What must go wrong, and how: the message names who, what and where, no rank waits for ever, all
+//! exit with a failure, and nothing is left behind.
+//!
+//! Over MPI one rank's failure ends the job, which may be before another rank has printed the same
+//! error: there the output of all ranks together must have what is asked for.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candelabrum_dist::{Communicator, ReduceOp, Result, World};
+
+use crate::harness::{self, Backend, Ended, Group};
+
+/// Ranks of every case here.
+const RANKS: usize = 3;
+
+/// What the rank of a case does.
+pub(crate) fn run(case: &str, world: &World) -> Result<()> {
+    let (comm, rank) = (world.comm(), world.rank());
+    // So that the fault is not in the first operation.
+    comm.barrier()?;
+    match case {
+        "length" => sum(comm, if rank == 1 { 11 } else { 10 }),
+        "element type" if rank == 1 => comm.all_reduce(&mut [0_i32; 10], ReduceOp::Sum),
+        "element type" => sum(comm, 10),
+        "reduce op" if rank == 2 => comm.all_reduce(&mut [0_f32; 10], ReduceOp::Max),
+        "reduce op" => sum(comm, 10),
+        "order" if rank == 2 => comm.broadcast(&mut [0_f32; 10], 1).and_then(|()| sum(comm, 10)),
+        "order" => sum(comm, 10).and_then(|()| comm.broadcast(&mut [0_f32; 10], 1)),
+        "allocation" => comm.alloc(candelabrum_dist::ElementType::F32, 10 + rank).map(drop),
+        "message length" => message(comm, &[1_i32, 2], &mut [0_i32; 3]),
+        "message type" => message(comm, &[1_i32, 2], &mut [0_f32; 2]),
+        "no message" if rank == 1 => Ok(()),
+        "no message" => comm.recv(&mut [0_u8], 1),
+        "early" if rank == 1 => Ok(()),
+        "early" => until_it_fails(comm),
+        "panic" if rank == 1 => panic!("a fault on purpose"),
+        "panic" => until_it_fails(comm),
+        "killed" => {
+            if rank == 1 {
+                thread::spawn(kill_soon);
+            }
+            until_it_fails(comm)
+        }
+        "deadline" => {
+            if rank == 1 {
+                thread::sleep(Duration::from_secs(4));
+            }
+            sum(comm, 10)
+        }
+        "exit" if rank == 1 => std::process::exit(0),
+        "exit" => until_it_fails(comm),
+        "swallowed" => {
+            let error = sum(comm, 10 + rank).expect_err("lengths differ");
+            println!("swallowed: {error}");
+            Ok(())
+        }
+        other => panic!("there is no case `{other}`"),
+    }
+}
+
+fn sum(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
+    comm.all_reduce(&mut vec![0_f32; len], ReduceOp::Sum)
+}
+
+/// Rank 0 sends what rank 1 does not expect.
+fn message<A: candelabrum_dist::Element, B: candelabrum_dist::Element>(
+    comm: &(dyn Communicator + 'static),
+    sent: &[A],
+    expected: &mut [B],
+) -> Result<()> {
+    match comm.rank() {
+        0 => comm.send(sent, 1)?,
+        1 => comm.recv(expected, 0)?,
+        _ => {}
+    }
+    comm.barrier()
+}
+
+/// All-reduces long buffers until there is an error, and says how long that one took.
+fn until_it_fails(comm: &(dyn Communicator + 'static)) -> Result<()> {
+    let mut values = vec![1_f32; 500_000];
+    loop {
+        values.fill(1.0);
+        let start = Instant::now();
+        if let Err(error) = comm.all_reduce(&mut values, ReduceOp::Sum) {
+            println!("noticed within {} ms", start.elapsed().as_millis());
+            return Err(error);
+        }
+    }
+}
+
+fn kill_soon() {
+    thread::sleep(Duration::from_millis(100));
+    let own = rustix::process::getpid();
+    rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("kill this process");
+}
+
+/// The milliseconds that each rank's last operation took to fail.
+fn noticed_ms(ended: &Ended) -> Vec<u64> {
+    let all = ended.output();
+    let after = all.split("noticed within ").skip(1);
+    after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
+}
+
+fn group(backend: Backend, case: &str) -> Ended {
+    Group::new(backend, RANKS, case).limit(Duration::from_secs(30)).run()
+}
+
+/// Runs a case of the local backend: these ranks must fail with a message that has all `parts`.
+fn local(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+    let ended = group(Backend::Local, case);
+    for &rank in failing {
+        assert!(ended.failed(rank), "{case}: rank {rank} must fail: {}", ended.output());
+        for part in parts {
+            let output = &ended.outputs[rank];
+            assert!(output.contains(part), "{case}: no `{part}` from rank {rank}: {output}");
+        }
+    }
+    ended.assert_nothing_is_left();
+    ended
+}
+
+/// Runs a case under mpiexec: the job must fail with a message that has all `parts`.
+fn mpi(case: &str, parts: &[&str]) -> Ended {
+    let ended = group(Backend::Mpi, case);
+    let output = ended.output();
+    assert!(!ended.all_succeeded(), "{case} must fail: {output}");
+    for part in parts {
+        assert!(output.contains(part), "{case}: no `{part}`: {output}");
+    }
+    ended.assert_nothing_is_left();
+    ended
+}
+
+const ALL: &[usize] = &[0, 1, 2];
+
+/// Case, failing ranks, parts of the message: where all ranks see all headers.
+const DISAGREEMENTS: &[(&str, &[&str])] = &[
+    ("length", &["rank 1 calls all_reduce(sum) number 2 of 11 × f32", "number 2 of 10 × f32"]),
+    ("element type", &["rank 1 calls", "10 × i32 where rank 0 calls", "10 × f32"]),
+    ("reduce op", &["rank 2 calls all_reduce(max)", "rank 0 calls all_reduce(sum)"]),
+    ("order", &["rank 2 calls broadcast(root 1) number 2", "rank 0 calls all_reduce(sum)"]),
+    ("allocation", &["rank 1 calls", "11 × f32", "10 × f32"]),
+];
+
+#[test]
+fn ranks_that_disagree_are_told_who_differs() {
+    for (case, parts) in DISAGREEMENTS {
+        local(case, ALL, parts);
+    }
+}
+
+#[test]
+fn a_message_that_does_not_fit_is_an_error_that_names_both() {
+    local("message length", &[1], &["recv", "3 elements", "2 are needed"]);
+    local("message type", &[1], &["i32", "f32"]);
+    local("no message", &[0, 2], &["rank 1 has finished", "recv(from 1)"]);
+}
+
+#[test]
+fn a_rank_that_finishes_early_is_named() {
+    let ended = local("early", &[0, 2], &["rank 1 has finished while rank", "number 2"]);
+    assert!(ended.statuses[1].success(), "{}", ended.output());
+}
+
+#[test]
+fn a_panic_ends_all_ranks() {
+    let ended = local("panic", &[0, 2], &["rank 1: panicked"]);
+    assert_eq!(ended.statuses[1].code(), Some(101), "{}", ended.output());
+    assert!(ended.outputs[1].contains("a fault on purpose"));
+}
+
+#[test]
+fn a_killed_rank_is_named_within_a_second() {
+    let ended = local("killed", &[0, 2], &["rank 1 died while rank", "all_reduce(sum) number"]);
+    assert_eq!(ended.signal(1), Some(9));
+    let noticed = noticed_ms(&ended);
+    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+}
+
+#[test]
+fn a_passed_deadline_names_operation_and_rank() {
+    let late = Group::new(Backend::Local, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
+    let ended = late.limit(Duration::from_secs(30)).run();
+    for rank in [0, 2] {
+        let output = &ended.outputs[rank];
+        assert!(ended.failed(rank), "{output}");
+        let timeout = output.contains("s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1");
+        // The slower of the two may hear of the other's failure first.
+        let echo = output.contains("rank(s) 1; deadlines are set with CANDELABRUM_TIMEOUT");
+        assert!(timeout || echo, "{output}");
+    }
+    assert!(ended.failed(1), "the late rank is told: {}", ended.output());
+    ended.assert_nothing_is_left();
+}
+
+#[test]
+fn under_mpiexec_disagreements_and_bad_messages_end_the_job() {
+    if !harness::has_mpiexec() {
+        return;
+    }
+    for (case, parts) in DISAGREEMENTS {
+        mpi(case, parts);
+    }
+    mpi("message length", &["recv", "3 elements", "2 are needed"]);
+    mpi("message type", &["i32", "f32"]);
+    mpi("no message", &["rank 1 has finished", "recv(from 1)"]);
+}
+
+#[test]
+fn under_mpiexec_a_rank_that_ends_ends_the_job() {
+    if !harness::has_mpiexec() {
+        return;
+    }
+    mpi("early", &["rank 1 has finished while rank", "number 2"]);
+    mpi("panic", &["a fault on purpose"]);
+    let ended = mpi("killed", &[]);
+    assert!(ended.elapsed < Duration::from_secs(15), "{:?}", ended.elapsed);
+}
+
+#[test]
+fn under_mpiexec_a_passed_deadline_names_operation_and_rank() {
+    if !harness::has_mpiexec() {
+        return;
+    }
+    let late = Group::new(Backend::Mpi, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
+    let ended = late.limit(Duration::from_secs(30)).run();
+    let output = ended.output();
+    assert!(!ended.all_succeeded(), "{output}");
+    let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";
+    assert!(output.contains(part), "{output}");
+    ended.assert_nothing_is_left();
+}
+
+/// Without MPI the launcher's processes are on their own: nobody has to notice.
+#[cfg(feature = "mpi")]
+mod only_mpi {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_exits_or_swallows_an_error_does_not_look_like_success() {
+        if !harness::has_mpiexec() {
+            return;
+        }
+        mpi("exit", &[]);
+        mpi("swallowed", &["swallowed: rank 1 calls"]);
+    }
+
+    #[test]
+    fn a_launcher_of_another_mpi_is_recognised() {
+        // As a program sees it that is built with Open MPI but started by Hydra: the launcher says
+        // two ranks, the library finds one.
+        let group = Group::new(Backend::Alone, 2, "deadline");
+        let ended = group.variable("PMI_RANK", "0").variable("PMI_SIZE", "2").run();
+        let output = ended.output();
+        assert!(ended.failed(0), "{output}");
+        for part in ["the launcher started 2 ranks, but MPI sees 1", "built with", "MPICC"] {
+            assert!(output.contains(part), "no `{part}`: {output}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Groups of ranks: real processes with a time limit, of which none survives its test.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use candelabrum_dist::{Error, World};
+
+/// Tells a process which case to run.
+const CASE: &str = "CANDELABRUM_CONFORMANCE_CASE";
+
+/// Exit status of a rank that got an error.
+const FAILED: i32 = 3;
+
+/// How ranks are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// As our own launcher does it.
+    Local,
+    /// By mpiexec: over MPI if this build has the feature, over the local backend otherwise.
+    Mpi,
+    /// One process, by nobody.
+    #[cfg(feature = "mpi")]
+    Alone,
+}
+
+/// The case that this process was started for, if it is a rank.
+pub(crate) fn case_to_run() -> Option<String> {
+    std::env::var(CASE).ok()
+}
+
+/// Ends a rank as a program does that got an error: it says so, tells the others, and exits.
+pub(crate) fn fail(world: Option<&World>, error: &Error) -> ! {
+    eprintln!("error of rank {}: {error}", world.map_or("?".to_owned(), |w| w.rank().to_string()));
+    if let Some(world) = world.filter(|_| !error.is_echo()) {
+        world.abort(&error.to_string());
+    }
+    std::process::exit(FAILED);
+}
+
+/// Whether mpiexec is there; says so if not.
+pub(crate) fn has_mpiexec() -> bool {
+    let there = Command::new("mpiexec")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !there {
+        println!("left out: there is no mpiexec on the PATH");
+    }
+    there
+}
+
+/// Ranks to be started.
+pub(crate) struct Group {
+    backend: Backend,
+    size: usize,
+    case: String,
+    limit: Duration,
+    variables: Vec<(String, String)>,
+}
+
+impl Group {
+    pub(crate) fn new(backend: Backend, size: usize, case: &str) -> Self {
+        let limit = Duration::from_secs(60);
+        let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), "40".to_owned())];
+        Self { backend, size, case: case.to_owned(), limit, variables }
+    }
+
+    /// After which all ranks are killed and the test fails.
+    pub(crate) fn limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Sets an environment variable of every rank.
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts the ranks and waits for their end.
+    pub(crate) fn run(self) -> Ended {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let job = format!("conformance-{}-{count}", std::process::id());
+        let processes = match self.backend {
+            Backend::Local => (0..self.size).map(|rank| self.local_rank(rank, &job)).collect(),
+            Backend::Mpi => vec![self.mpiexec(&job)],
+            #[cfg(feature = "mpi")]
+            Backend::Alone => vec![self.start(this_program(), &job)],
+        };
+        let start = Instant::now();
+        let mut running = Running(processes);
+        while !running.have_ended() {
+            if start.elapsed() > self.limit {
+                running.kill();
+                let (case, size, backend) = (&self.case, self.size, self.backend);
+                let output = running.output().join("");
+                panic!("{case} with {size} ranks ({backend:?}) hangs. It printed:\n{output}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let elapsed = start.elapsed();
+        let outputs = running.output();
+        let statuses = running.0.iter().filter_map(|process| process.status).collect();
+        Ended { job, statuses, outputs, elapsed }
+    }
+
+    fn local_rank(&self, rank: usize, job: &str) -> Process {
+        let mut command = this_program();
+        command
+            .env("CANDELABRUM_RANK", rank.to_string())
+            .env("CANDELABRUM_WORLD_SIZE", self.size.to_string())
+            // Ties the rank's life to ours.
+            .env("CANDELABRUM_PARENT", std::process::id().to_string());
+        self.start(command, job)
+    }
+
+    fn mpiexec(&self, job: &str) -> Process {
+        let mut command = Command::new("mpiexec");
+        command
+            .args(["--bind-to", "none", "--oversubscribe", "-n", &self.size.to_string()])
+            .arg(std::env::current_exe().expect("this test binary"))
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+        self.start(command, job)
+    }
+
+    fn start(&self, mut command: Command, job: &str) -> Process {
+        let output = tempfile::tempfile().expect("a file for the output");
+        let copy = || output.try_clone().expect("the output file twice");
+        command
+            .args(["rank_main", "--exact", "--nocapture", "--test-threads=1"])
+            .env(CASE, &self.case)
+            .env("CANDELABRUM_JOB", job)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(copy())
+            .stderr(copy());
+        let child = command.spawn().expect("start a rank");
+        Process { child, output, status: None }
+    }
+}
+
+fn this_program() -> Command {
+    Command::new(std::env::current_exe().expect("this test binary"))
+}
+
+struct Process {
+    child: Child,
+    output: File,
+    status: Option<ExitStatus>,
+}
+
+struct Running(Vec<Process>);
+
+impl Running {
+    fn have_ended(&mut self) -> bool {
+        for process in self.0.iter_mut().filter(|process| process.status.is_none()) {
+            process.status = process.child.try_wait().expect("ask after a child");
+        }
+        self.0.iter().all(|process| process.status.is_some())
+    }
+
+    /// What each process printed, both streams together.
+    fn output(&mut self) -> Vec<String> {
+        let read = |process: &mut Process| {
+            let mut bytes = Vec::new();
+            process.output.rewind().expect("rewind the output");
+            process.output.read_to_end(&mut bytes).expect("read the output");
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        self.0.iter_mut().map(read).collect()
+    }
+
+    /// mpiexec takes its ranks with it when it is asked to end, less surely when it is killed.
+    fn kill(&mut self) {
+        for process in &mut self.0 {
+            let pid = rustix::process::Pid::from_child(&process.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let asked = Instant::now();
+        while !self.have_ended() && asked.elapsed() < Duration::from_secs(3) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for process in &mut self.0 {
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.have_ended() {
+            self.kill();
+        }
+    }
+}
+
+/// A group whose processes have all ended.
+pub(crate) struct Ended {
+    pub(crate) job: String,
+    /// By rank; under mpiexec its own.
+    pub(crate) statuses: Vec<ExitStatus>,
+    /// By rank; under mpiexec everything together.
+    pub(crate) outputs: Vec<String>,
+    pub(crate) elapsed: Duration,
+}
+
+impl Ended {
+    pub(crate) fn output(&self) -> String {
+        let mut text = String::new();
+        for (output, status) in self.outputs.iter().zip(&self.statuses) {
+            text += &format!("--- {status}\n{output}");
+        }
+        text
+    }
+
+    pub(crate) fn all_succeeded(&self) -> bool {
+        self.statuses.iter().all(ExitStatus::success)
+    }
+
+    /// What ranks that completed all cases give as the digest of their results.
+    pub(crate) fn digests(&self) -> Vec<String> {
+        let all = self.outputs.concat();
+        let after = all.split(" finished: digest ").skip(1);
+        after.map(|text| text.chars().take(16).collect()).collect()
+    }
+
+    /// Whether a rank got an error, rather than died of a signal or was ended.
+    pub(crate) fn failed(&self, rank: usize) -> bool {
+        self.statuses[rank].code() == Some(FAILED)
+    }
+
+    /// The signal that a rank died of.
+    pub(crate) fn signal(&self, rank: usize) -> Option<i32> {
+        self.statuses[rank].signal()
+    }
+
+    /// Nothing of the group is left on this machine.
+    pub(crate) fn assert_nothing_is_left(&self) {
+        let variable = format!("CANDELABRUM_JOB={}", self.job).into_bytes();
+        // A killed mpiexec's ranks notice that a little later.
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while let Some(pid) = process_with(&variable) {
+            assert!(Instant::now() < deadline, "process {pid} of {} still lives", self.job);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let ours = format!("/{}", self.job);
+        assert!(!sockets.lines().any(|line| line.contains(&ours)), "a socket of {}", self.job);
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            assert!(!name.contains("candelabrum"), "/dev/shm/{name} is left");
+        }
+    }
+}
+
+fn process_with(variable: &[u8]) -> Option<String> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let has = |name: &String| {
+        // Only our own processes' environment can be read; the others are not ours.
+        std::fs::read(format!("/proc/{name}/environ"))
+            .is_ok_and(|bytes| bytes.split(|&byte| byte == 0).any(|entry| entry == variable))
+    };
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).find(has)
+}

@@ -1,0 +1,89 @@
+//! One suite for every backend: what a communicator must do, and how it must fail.
+//!
+//! A test starts real processes: this test binary again, told by the environment which case to run
+//! as which rank ([`rank_main`]). All cases that succeed share one group of ranks per backend and
+//! world size ([`cases`]); every case that fails has its own ([`faults`]).
+
+mod cases;
+mod data;
+mod faults;
+mod harness;
+
+use std::time::Duration;
+
+use candelabrum_dist::World;
+
+use harness::{Backend, Group};
+
+/// Not a test: what a rank runs.
+#[test]
+fn rank_main() {
+    let Some(case) = harness::case_to_run() else { return };
+    let world = match World::from_env() {
+        Ok(world) => world,
+        Err(error) => harness::fail(None, &error),
+    };
+    let result = match case.as_str() {
+        "conformance" => cases::all(world.comm()).map(|digest| format!("digest {digest:016x}")),
+        "bench" => cases::bench(world.comm()),
+        fault => faults::run(fault, &world).map(|()| "left in order".to_owned()),
+    };
+    match result {
+        Ok(text) => {
+            let rank = world.rank();
+            drop(world);
+            println!("rank {rank} finished: {text}");
+        }
+        Err(error) => harness::fail(Some(&world), &error),
+    }
+}
+
+/// Runs all cases in worlds of 1 to 5 ranks; gives the digest of all results for each.
+fn conforms(backend: Backend) -> Vec<String> {
+    let digest_of = |size| {
+        let group = Group::new(backend, size, "conformance").limit(Duration::from_secs(100));
+        let ended = group.run();
+        let digests = ended.digests();
+        assert_eq!(digests.len(), size, "every rank must finish: {}", ended.output());
+        assert!(ended.all_succeeded(), "every rank must exit with 0: {}", ended.output());
+        let first = digests[0].clone();
+        assert!(digests.iter().all(|d| *d == first), "ranks have different results: {digests:?}");
+        first
+    };
+    (1..=5).map(digest_of).collect()
+}
+
+#[test]
+fn a_world_of_one_conforms() {
+    let digest = cases::all(World::single().comm()).expect("the cases of one rank");
+    let launched = Group::new(Backend::Local, 1, "conformance").run();
+    assert_eq!(launched.digests(), [format!("{digest:016x}")], "{}", launched.output());
+}
+
+#[test]
+fn the_local_backend_conforms_and_gives_the_same_bits_twice() {
+    let first = conforms(Backend::Local);
+    let again = Group::new(Backend::Local, 3, "conformance").run();
+    assert_eq!(again.digests()[0], first[2]);
+}
+
+#[test]
+fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
+    if !harness::has_mpiexec() {
+        return;
+    }
+    let digests = conforms(Backend::Mpi);
+    for size in [2, 5] {
+        let local = Group::new(Backend::Local, size, "conformance").run();
+        assert_eq!(local.digests()[0], digests[size - 1], "{size} ranks");
+    }
+}
+
+/// `cargo test -p candelabrum-dist --release --test conformance -- --ignored --nocapture bench`
+#[test]
+#[ignore = "a measurement, not a test"]
+fn bench_all_reduce_of_two_ranks() {
+    for backend in [Backend::Local, Backend::Mpi] {
+        println!("{}", Group::new(backend, 2, "bench").run().output());
+    }
+}
