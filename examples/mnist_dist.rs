@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
-use candelabrum::train::cli::{TrainArgs, load_data, run};
+use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
 use candelabrum::train::{Report, default_threads};
 use clap::Parser;
 
@@ -27,7 +27,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse().train;
+    let args = parse::<Args>().train;
     run(&args, |world| train(&args, world))
 }
 

@@ -9,6 +9,7 @@ mod golden;
 mod gradcheck;
 pub mod mnist_cnn_recipe;
 mod random;
+pub mod ranks;
 
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};

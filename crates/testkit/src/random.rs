@@ -33,9 +33,13 @@ pub fn uniform(
 /// # Errors
 ///
 /// None in practice: the data fits the shape.
+///
+/// # Panics
+///
+/// If `n` is 0.
 pub fn integers(shape: impl Into<Shape>, seed: u64, n: u32) -> Result<Tensor> {
     let shape = shape.into();
-    let value = |i| u32::try_from((hash(seed, i) >> 32) % u64::from(n)).expect("below a u32");
+    let value = |i| ((hash(seed, i) >> 32) % u64::from(n)) as u32;
     let values: Vec<u32> = (0..shape.elem_count() as u64).map(value).collect();
     Tensor::from_vec(values, shape, &Device::Cpu)
 }

@@ -29,6 +29,20 @@ pub struct FitConfig {
     pub augment: Option<Augmentation>,
 }
 
+impl Default for FitConfig {
+    /// Ten epochs of batch 64 in fp32, seed 0, nothing augmented.
+    fn default() -> Self {
+        Self {
+            epochs: 10,
+            batch_size: 64,
+            dist_option: DistOption::Fp32,
+            spars: 0.05,
+            seed: 0,
+            augment: None,
+        }
+    }
+}
+
 impl<M: Model> Trainer<M> {
     /// Trains on `train` and evaluates on `test` after every epoch.
     ///

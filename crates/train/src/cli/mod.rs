@@ -2,8 +2,10 @@
 
 mod args;
 mod data;
+mod parse;
 mod run;
 
 pub use args::TrainArgs;
 pub use data::{Data, load_data};
+pub use parse::parse;
 pub use run::run;

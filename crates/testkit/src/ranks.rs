@@ -1,0 +1,133 @@
+//! Tests of several ranks: real processes of the test binary itself, with a time limit.
+//!
+//! A test named `parent` starts its ranks with [`RanksOf::test`]`("rank_main")`; the test
+//! `rank_main` does a rank's work where [`is_rank`] says so and returns at once elsewhere.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Set for ranks that a test has started.
+const MARK: &str = "CANDELABRUM_TEST_RANK";
+
+/// Whether this process was started by [`RanksOf::run`].
+pub fn is_rank() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Ranks to be started.
+#[derive(Debug)]
+pub struct RanksOf {
+    test: String,
+    variables: Vec<(String, String)>,
+    limit: Duration,
+}
+
+/// What a rank left behind.
+#[derive(Debug)]
+pub struct RankOutput {
+    /// Exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output and standard error.
+    pub text: String,
+}
+
+impl RanksOf {
+    /// Ranks that run the test `name` of this binary.
+    pub fn test(name: &str) -> Self {
+        Self { test: name.to_owned(), variables: Vec::new(), limit: Duration::from_secs(120) }
+    }
+
+    /// Sets an environment variable of every rank.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.variables.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// The time after which every rank is killed and the test fails.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Starts `world_size` ranks of the local backend and waits for them.
+    ///
+    /// # Panics
+    /// Where a process cannot be started or the limit passes.
+    pub fn run(self, world_size: usize) -> Vec<RankOutput> {
+        let program = std::env::current_exe().expect("a test knows its own program");
+        let job = format!("test-{}-{:?}", std::process::id(), Instant::now());
+        let mut ranks: Vec<Running> = (0..world_size)
+            .map(|rank| {
+                let mut command = Command::new(&program);
+                command
+                    .args([self.test.as_str(), "--exact", "--nocapture"])
+                    .env(MARK, "1")
+                    .env("CANDELABRUM_RANK", rank.to_string())
+                    .env("CANDELABRUM_WORLD_SIZE", world_size.to_string())
+                    .env("CANDELABRUM_JOB", &job)
+                    .envs(self.variables.iter().map(|(name, value)| (name, value)));
+                Running::start(command)
+            })
+            .collect();
+        let end = Instant::now() + self.limit;
+        while Instant::now() < end && ranks.iter_mut().any(|rank| !rank.has_ended()) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let late = ranks.iter_mut().any(|rank| !rank.has_ended());
+        let outputs: Vec<RankOutput> = ranks.into_iter().map(Running::finish).collect();
+        assert!(!late, "the ranks did not end within {:?}: {outputs:#?}", self.limit);
+        outputs
+    }
+
+    /// The same for ranks that must all succeed.
+    ///
+    /// # Panics
+    /// Where one does not.
+    pub fn run_all_good(self, world_size: usize) -> Vec<RankOutput> {
+        let outputs = self.run(world_size);
+        for (rank, output) in outputs.iter().enumerate() {
+            assert_eq!(output.code, Some(0), "rank {rank} failed: {outputs:#?}");
+        }
+        outputs
+    }
+}
+
+/// A process whose output is read while it runs, so that it never waits for a reader.
+struct Running {
+    child: Child,
+    readers: Vec<thread::JoinHandle<String>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("a rank can be started");
+        let mut readers = Vec::new();
+        readers.extend(child.stdout.take().map(read_all));
+        readers.extend(child.stderr.take().map(read_all));
+        Self { child, readers }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn finish(mut self) -> RankOutput {
+        drop(self.child.kill());
+        let code = self.child.wait().ok().and_then(|status| status.code());
+        let texts = self.readers.into_iter().map(|reader| reader.join().unwrap_or_default());
+        RankOutput { code, text: texts.collect() }
+    }
+}
+
+fn read_all(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        drop(stream.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}

@@ -1,0 +1,54 @@
+//! A model of your own and a loop of your own: no trainer, no options, one process or many.
+//!
+//! ```text
+//! cargo run --release --example custom_model
+//! mpiexec -n 2 cargo run --release --example custom_model
+//! ```
+
+use candelabrum::prelude::*;
+
+struct Mlp {
+    hidden: Linear,
+    dropout: Dropout,
+    out: Linear,
+}
+
+impl Mlp {
+    fn new(scope: &Scope) -> Self {
+        Self {
+            hidden: Linear::new(&scope.pp("hidden"), 128).activation(Activation::Relu),
+            dropout: Dropout::new(&scope.pp("dropout"), 0.1),
+            out: Linear::new(&scope.pp("out"), 10),
+        }
+    }
+}
+
+impl Model for Mlp {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let xs = self.hidden.forward(&xs.flatten_from(1)?)?; // (N, 1, 28, 28) -> (N, 128)
+        self.out.forward(&self.dropout.forward(&xs)?)
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let world = World::from_env()?;
+    let data = Mnist::synthetic(0, 12_000, 2_000)?;
+    let share = data.partition(world.rank(), world.world_size(), Remainder::Drop)?;
+
+    let params = Params::new(0);
+    let model = Mlp::new(&params.root());
+    println!("{}", model.compile(&params, (1, 1, 28, 28))?);
+    let mut opt = DistOpt::new(Sgd::new(0.05).momentum(0.9), &params, &world)?;
+
+    for epoch in 0..5 {
+        let mut last = 0.0;
+        for batch in share.train.batches(64)? {
+            let batch = batch?;
+            let loss = model.loss(&model.forward(&batch.xs)?, &batch.ys)?;
+            opt.backward_and_update(&loss)?; // gradients, their average over all ranks, the update
+            last = loss.to_scalar::<f32>()?;
+        }
+        println!("rank {} epoch {epoch}: loss {last:.4}", world.rank());
+    }
+    Ok(())
+}

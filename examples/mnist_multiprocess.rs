@@ -1,0 +1,71 @@
+//! SINGA's second way: the program itself makes the world and starts the ranks, through the
+//! library's API, with no launcher and no shared options.
+//!
+//! ```text
+//! cargo run --release --example mnist_multiprocess -- --world-size 2
+//! ```
+
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use candelabrum::datasets::{DatasetKind, load};
+use candelabrum::dist::launch::{self, Launch, Outcome};
+use candelabrum::models::Cnn;
+use candelabrum::prelude::*;
+use candelabrum::train::set_threads;
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Train SINGA's convolutional network on several processes that this one starts
+#[derive(Parser)]
+struct Args {
+    /// How many ranks to start
+    #[arg(long, default_value_t = 2)]
+    world_size: usize,
+    /// Where MNIST is; without it the cache and then synthetic digits
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Passes over the training data
+    #[arg(long, default_value_t = 2)]
+    epochs: usize,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    // The ranks are this program again; only they find a place in their environment.
+    if Launch::detect()?.is_launched() {
+        return run_rank(&args);
+    }
+    match launch::spawn(args.world_size, 1)? {
+        Outcome::Success => Ok(()),
+        Outcome::Failed(reason) => bail!(reason),
+        outcome => bail!("the ranks did not finish: {outcome:?}"),
+    }
+}
+
+/// What each of the processes does.
+fn run_rank(args: &Args) -> Result<()> {
+    set_threads(1)?;
+    let world = World::from_env()?;
+    let result = train(args, &world);
+    if let Err(error) = &result {
+        // Nobody is to wait for a rank that failed.
+        world.abort(&format!("{error:#}"));
+    }
+    result
+}
+
+fn train(args: &Args, world: &World) -> Result<()> {
+    let data = load(DatasetKind::Auto, args.data_dir.as_deref(), 0, false)?;
+    let params = Params::new(0);
+    let model = Cnn::new(&params.root(), 10);
+    let opt = DistOpt::new(Sgd::new(0.005).momentum(0.9).weight_decay(1e-5), &params, world)?;
+    let mut trainer = Trainer::new(model, opt);
+    trainer.compile((1, 1, 28, 28))?;
+    let config = FitConfig { epochs: args.epochs, ..FitConfig::default() };
+    trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut io::stdout())?;
+    Ok(())
+}

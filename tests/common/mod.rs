@@ -1,0 +1,146 @@
+//! Running the examples as a user does, with a time limit.
+
+#![allow(dead_code, reason = "every test binary uses its own part")]
+#![allow(clippy::allow_attributes, reason = "`expect` would fail where all of it is used")]
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The executable of an example, built now if it is not there or out of date.
+pub fn example(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let dir = BUILT.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "candelabrum", "--examples"]);
+        build.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if cfg!(feature = "mpi") {
+            build.args(["--features", "mpi"]);
+        }
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the examples do not build");
+        let mut dir = std::env::current_exe().expect("a test knows its own program");
+        dir.pop(); // deps
+        dir.pop();
+        dir.join("examples")
+    });
+    dir.join(name)
+}
+
+/// `mnist_dist` with these options.
+pub fn mnist_dist(options: &[&str]) -> Command {
+    let mut command = Command::new(example("mnist_dist"));
+    command.args(options).stdin(Stdio::null());
+    command
+}
+
+/// A program under way; killed when it is dropped.
+pub struct Running {
+    pub child: Child,
+    start: Instant,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self { child: child.expect("the program starts"), start: Instant::now() }
+    }
+
+    /// Waits for the end, at most `limit`; gives the output and how long it took from `since`.
+    pub fn finish(mut self, limit: Duration) -> (Output, Duration) {
+        let mut stdout = self.child.stdout.take().expect("piped");
+        let mut stderr = self.child.stderr.take().expect("piped");
+        let read = |stream: &mut dyn Read| {
+            let mut bytes = Vec::new();
+            drop(stream.read_to_end(&mut bytes));
+            bytes
+        };
+        let out = thread::spawn(move || read(&mut stdout));
+        let err = thread::spawn(move || read(&mut stderr));
+        let end = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            if Instant::now() > end {
+                drop(self.child.kill());
+                panic!("still running after {limit:?}");
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        let took = self.start.elapsed();
+        let (stdout, stderr) = (out.join().expect("reader"), err.join().expect("reader"));
+        (Output { status, stdout, stderr }, took)
+    }
+
+    /// The processes that it started, as pairs of rank and process number.
+    pub fn ranks(&self) -> Vec<(usize, i32)> {
+        let launcher = self.child.id().to_string();
+        let mut ranks = Vec::new();
+        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            let value = |name: &str| {
+                environment.split(|&byte| byte == 0).find_map(|variable| {
+                    let text = String::from_utf8_lossy(variable).into_owned();
+                    text.strip_prefix(&format!("{name}=")).map(str::to_owned)
+                })
+            };
+            if value("CANDELABRUM_PARENT").as_deref() == Some(&launcher) {
+                if let Some(rank) = value("CANDELABRUM_RANK").and_then(|text| text.parse().ok()) {
+                    ranks.push((rank, pid));
+                }
+            }
+        }
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// Waits until it has started `count` ranks and printed its first epoch's line.
+    pub fn wait_for_ranks(&self, count: usize) -> Vec<(usize, i32)> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let ranks = self.ranks();
+            if ranks.len() == count {
+                return ranks;
+            }
+            assert!(Instant::now() < end, "only {ranks:?} of {count} ranks started");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Asserts that a program failed as it should: exit code not 0, one line that begins with
+/// `error:` and contains all of `parts`, no panic.
+pub fn assert_one_line_error(output: &Output, parts: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "it succeeded: {stderr}");
+    let lines: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!(lines.len(), 1, "one line was expected: {stderr}");
+    assert!(lines[0].starts_with("error: "), "{stderr}");
+    for part in parts {
+        assert!(lines[0].contains(part), "`{part}` is missing: {stderr}");
+    }
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+/// Names in /dev/shm, to see that nothing is left there.
+pub fn shared_memory_names() -> Vec<String> {
+    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,82 @@
+//! Ranks that die and users who interrupt: everybody ends, one line says why, nothing is left.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Running, assert_one_line_error, mnist_dist, shared_memory_names};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Two ranks in mid-epoch, and their process numbers.
+fn two_ranks() -> (Running, Vec<(usize, i32)>) {
+    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "1000"];
+    let running = Running::start(mnist_dist(&options));
+    let ranks = running.wait_for_ranks(2);
+    // Past start-up, which takes well under a second, and somewhere inside an epoch.
+    std::thread::sleep(Duration::from_secs(3));
+    (running, ranks)
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).expect("a process number"), signal).expect("it can be killed");
+}
+
+fn assert_all_gone(ranks: &[(usize, i32)]) {
+    let end = Instant::now() + Duration::from_secs(2);
+    for &(rank, pid) in ranks {
+        let pid = Pid::from_raw(pid).expect("a process number");
+        while test_kill_process(pid).is_ok() {
+            assert!(Instant::now() < end, "rank {rank} is still there");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn the_death_of_any_rank_ends_the_job_and_is_named() {
+    let before = shared_memory_names();
+    for victim in [1, 0] {
+        let (running, ranks) = two_ranks();
+        let killed = Instant::now();
+        signal(ranks[victim].1, Signal::KILL);
+        let (output, _) = running.finish(LIMIT);
+        println!("rank {victim} killed, all ended after {:?}", killed.elapsed());
+        assert_one_line_error(&output, &[&format!("rank {victim} was killed by SIGKILL")]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_all_gone(&ranks);
+    }
+    assert_eq!(shared_memory_names(), before);
+}
+
+#[test]
+fn an_interrupt_ends_the_job_in_order() {
+    let before = shared_memory_names();
+    let (running, ranks) = two_ranks();
+    signal(running.child.id() as i32, Signal::INT);
+    let (output, _) = running.finish(LIMIT);
+    assert_one_line_error(&output, &["interrupted by SIGINT"]);
+    assert_eq!(output.status.code(), Some(130));
+    assert_all_gone(&ranks);
+    assert_eq!(shared_memory_names(), before);
+}
+
+#[test]
+fn an_interrupt_of_a_single_process_is_said_too() {
+    let options = ["--dataset", "synthetic", "--epochs", "1000"];
+    let running = Running::start(mnist_dist(&options));
+    std::thread::sleep(Duration::from_secs(2));
+    signal(running.child.id() as i32, Signal::INT);
+    let (output, _) = running.finish(LIMIT);
+    assert_one_line_error(&output, &["interrupted by SIGINT"]);
+    assert_eq!(output.status.code(), Some(130));
+}
+
+#[test]
+fn ranks_do_not_outlive_a_killed_launcher() {
+    let (mut running, ranks) = two_ranks();
+    running.child.kill().expect("it can be killed");
+    running.child.wait().expect("it can be waited for");
+    assert_all_gone(&ranks);
+}
