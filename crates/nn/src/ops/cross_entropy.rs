@@ -126,7 +126,7 @@ impl SoftmaxCrossEntropy {
                         }
                     }
                     Ok(())
-                })?
+                })?;
             }
         }
         Ok(dzs)

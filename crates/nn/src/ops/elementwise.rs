@@ -58,7 +58,7 @@ pub(super) fn relu_backward<T: Float>(dxs: &mut [T], dys: &[T], ys: &[T]) {
     }
 }
 
-/// The sum of a slice in eight lanes, in an order that depends on the length only.
+/// The sum of a slice in sixteen lanes, in an order that depends on the length only.
 pub(super) fn sum<T: Float>(xs: &[T]) -> T {
     let mut lanes = [T::zero(); 16];
     let chunks = xs.chunks_exact(16);

@@ -9,6 +9,9 @@ use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, WithDType};
 pub(super) trait Float: WithDType + Default {
     fn exp(self) -> Self;
     fn ln(self) -> Self;
+    fn is_nan(self) -> bool;
+    /// `self` or 0, without a branch: the place of a maximum is not predictable.
+    fn keep_if(self, condition: bool) -> Self;
     /// The scratch memory of this thread.
     fn scratch() -> &'static LocalKey<Cell<Vec<Self>>>;
 }
@@ -22,6 +25,17 @@ macro_rules! impl_float {
 
             fn ln(self) -> Self {
                 $float::ln(self)
+            }
+
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                $float::is_nan(self)
+            }
+
+            #[inline(always)]
+            fn keep_if(self, condition: bool) -> Self {
+                let mask = if condition { !0 } else { 0 };
+                $float::from_bits(self.to_bits() & mask)
             }
 
             fn scratch() -> &'static LocalKey<Cell<Vec<Self>>> {

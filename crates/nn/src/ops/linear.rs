@@ -12,7 +12,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 
 use super::elementwise::{activate, activation_backward, add_assign, bias_row_activation};
 use super::float::{Float, cpu_slice, for_float, with_slices};
-use super::matmul::{Dst, Mat, Order, all_threads, matmul};
+use super::matmul::{Dst, Mat, all_threads, matmul};
 use crate::activation::Activation;
 
 const NAME: &str = "linear";
@@ -73,7 +73,7 @@ impl Linear {
         let mut ys = vec![T::zero(); rows * self.outputs];
         let xs = Mat::new(xs, rows, self.inputs);
         let weight = Mat::new(weight, self.outputs, self.inputs);
-        matmul(&mut ys, Order::RowMajor, Dst::Overwrite, xs, weight.t(), all_threads());
+        matmul(&mut ys, Dst::Overwrite, xs, weight.t(), all_threads());
         match bias {
             None => activate(&mut ys, self.activation),
             Some(bias) => {
@@ -109,13 +109,13 @@ impl Linear {
                 let dx = xs.track_op().then(|| {
                     let mut dx = vec![T::zero(); x.len()];
                     let w = Mat::new(w, self.outputs, self.inputs);
-                    matmul(&mut dx, Order::RowMajor, Dst::Overwrite, dz_mat, w, all_threads());
+                    matmul(&mut dx, Dst::Overwrite, dz_mat, w, all_threads());
                     dx
                 });
                 let dw = weight.track_op().then(|| {
                     let mut dw = vec![T::zero(); w.len()];
                     let x = Mat::new(x, rows, self.inputs);
-                    matmul(&mut dw, Order::RowMajor, Dst::Overwrite, dz_mat.t(), x, all_threads());
+                    matmul(&mut dw, Dst::Overwrite, dz_mat.t(), x, all_threads());
                     dw
                 });
                 let db = bias.is_some_and(Tensor::track_op).then(|| {

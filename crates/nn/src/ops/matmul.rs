@@ -39,21 +39,13 @@ pub(super) enum Dst {
     Add,
 }
 
-/// The order of the elements of the destination.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    RowMajor,
-    ColMajor,
-}
-
-/// `out = a b` or `out += a b`.
+/// `out = a b` or `out += a b`, `out` row by row.
 ///
 /// # Panics
 ///
 /// If the inner sizes differ or a slice is shorter than its matrix.
 pub(super) fn matmul<T: Float>(
     out: &mut [T],
-    order: Order,
     dst: Dst,
     a: Mat<'_, T>,
     b: Mat<'_, T>,
@@ -64,10 +56,6 @@ pub(super) fn matmul<T: Float>(
     assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
     assert!(a.data.len() >= m * k, "left operand of {} for {m} x {k}", a.data.len());
     assert!(b.data.len() >= k * n, "right operand of {} for {k} x {n}", b.data.len());
-    let (row_stride, col_stride) = match order {
-        Order::RowMajor => (n, 1),
-        Order::ColMajor => (1, m),
-    };
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
     // SAFETY: a `Mat` is `rows x cols` packed in row or column order, so its largest offset is
     // `rows * cols - 1`, and the same holds for `out`; the asserts above compared these sizes
@@ -79,8 +67,8 @@ pub(super) fn matmul<T: Float>(
             n,
             k,
             out.as_mut_ptr(),
-            stride(col_stride),
-            stride(row_stride),
+            1,
+            stride(n),
             dst == Dst::Add,
             a.data.as_ptr(),
             stride(a.col_stride),

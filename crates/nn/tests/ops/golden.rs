@@ -20,7 +20,7 @@ struct Case {
 impl Case {
     fn config(&self) -> Result<Vec<usize>> {
         let config = self.tensors["config"].to_vec1::<i64>()?;
-        Ok(config.into_iter().map(|n| usize::try_from(n).unwrap()).collect())
+        Ok(config.into_iter().map(|n| usize::try_from(n).expect("no size is negative")).collect())
     }
 }
 
@@ -41,6 +41,7 @@ fn cases(file: &str) -> Vec<Case> {
 
 /// Runs `f` on variables with the values of `inputs` (those that the case has) and compares the
 /// result and all gradients, in both dtypes.
+#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
 fn check(
     case: &Case,
     inputs: &[&str],

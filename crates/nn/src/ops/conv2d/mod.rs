@@ -4,9 +4,9 @@
 //! cross-correlation that every framework calls convolution.
 //!
 //! Each image is unfolded into a matrix of patches (im2col) that fits the cache, and one matrix
-//! product gives its output; see [`kernel`](self) for the three products of a training step. The
-//! backward takes the activation's mask from the saved result, so the sum before the activation
-//! is never stored.
+//! product gives its output; `kernel.rs` has the three products of a training step. The backward
+//! takes the activation's mask from the saved result, so the sum before the activation is never
+//! stored.
 
 mod geometry;
 mod kernel;

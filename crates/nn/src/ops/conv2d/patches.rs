@@ -12,36 +12,24 @@ use crate::ops::float::Float;
 pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) {
     let (height, width) = geometry.in_size;
     let out_width = geometry.out_size.1;
-    let (stride_y, stride_x) = geometry.stride;
-    let mut rows = patches.chunks_exact_mut(geometry.out_pixels());
+    let row_step = geometry.stride.0 * width;
+    let mut patch_rows = patches.chunks_exact_mut(geometry.out_pixels());
     for plane in x.chunks_exact(height * width) {
         for ky in 0..geometry.kernel.0 {
-            let inside_y = Inside::rows(geometry, ky);
+            let rows = Inside::rows(geometry, ky);
             for kx in 0..geometry.kernel.1 {
-                let inside_x = Inside::cols(geometry, kx);
-                let patch_row = rows.next().expect("K rows by construction");
-                for (oy, out) in patch_row.chunks_exact_mut(out_width).enumerate() {
-                    if !inside_y.out.contains(&oy) {
-                        out.fill(T::zero());
-                        continue;
-                    }
-                    let iy = inside_y.first + (oy - inside_y.out.start) * stride_y;
-                    let row = &plane[iy * width..][..width];
-                    out[..inside_x.out.start].fill(T::zero());
-                    out[inside_x.out.end..].fill(T::zero());
-                    let out = &mut out[inside_x.out.clone()];
-                    if out.is_empty() {
-                        continue;
-                    }
-                    let row = &row[inside_x.first..];
-                    if stride_x == 1 {
-                        copy(out, &row[..out.len()]);
-                    } else {
-                        for (out, &x) in out.iter_mut().zip(row.iter().step_by(stride_x)) {
-                            *out = x;
-                        }
-                    }
+                let cols = Inside::cols(geometry, kx);
+                let patch_row = patch_rows.next().expect("K rows by construction");
+                if rows.out.is_empty() || cols.out.is_empty() {
+                    patch_row.fill(T::zero());
+                    continue;
                 }
+                if cols.out != (0..out_width) || rows.out != (0..geometry.out_size.0) {
+                    patch_row.fill(T::zero());
+                }
+                let inside = &mut patch_row[rows.out.start * out_width..rows.out.end * out_width];
+                let source = &plane[rows.first * width + cols.first..];
+                copy_rows(inside, out_width, cols.out, source, row_step, geometry.stride.1);
             }
         }
     }
@@ -51,30 +39,87 @@ pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) 
 pub(super) fn fold<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
     let (height, width) = geometry.in_size;
     let out_width = geometry.out_size.1;
-    let (stride_y, stride_x) = geometry.stride;
-    let mut rows = patches.chunks_exact(geometry.out_pixels());
+    let row_step = geometry.stride.0 * width;
+    let mut patch_rows = patches.chunks_exact(geometry.out_pixels());
     for plane in dx.chunks_exact_mut(height * width) {
         for ky in 0..geometry.kernel.0 {
-            let inside_y = Inside::rows(geometry, ky);
+            let rows = Inside::rows(geometry, ky);
             for kx in 0..geometry.kernel.1 {
-                let inside_x = Inside::cols(geometry, kx);
-                let patch_row = rows.next().expect("K rows by construction");
-                if inside_x.out.is_empty() {
+                let cols = Inside::cols(geometry, kx);
+                let patch_row = patch_rows.next().expect("K rows by construction");
+                if rows.out.is_empty() || cols.out.is_empty() {
                     continue;
                 }
-                for oy in inside_y.out.clone() {
-                    let iy = inside_y.first + (oy - inside_y.out.start) * stride_y;
-                    let row = &mut plane[iy * width..][inside_x.first..width];
-                    let from = &patch_row[oy * out_width..][inside_x.out.clone()];
-                    if stride_x == 1 {
-                        add(&mut row[..from.len()], from);
-                    } else {
-                        for (x, &d) in row.iter_mut().step_by(stride_x).zip(from) {
-                            *x += d;
-                        }
-                    }
-                }
+                let inside = &patch_row[rows.out.start * out_width..rows.out.end * out_width];
+                let target = &mut plane[rows.first * width + cols.first..];
+                add_rows(inside, out_width, cols.out, target, row_step, geometry.stride.1);
             }
+        }
+    }
+}
+
+/// Row `i` of `out`, in its columns `cols`, becomes every `stride`-th element of `source` from
+/// `i * row_step` on.
+#[inline(always)]
+fn copy_rows<T: Float>(
+    out: &mut [T],
+    out_width: usize,
+    cols: Range<usize>,
+    source: &[T],
+    row_step: usize,
+    stride: usize,
+) {
+    let rows = out.chunks_exact_mut(out_width).zip((0..).step_by(row_step));
+    if stride != 1 {
+        for (out, start) in rows {
+            let out = &mut out[cols.clone()];
+            for (out, &x) in out.iter_mut().zip(source[start..].iter().step_by(stride)) {
+                *out = x;
+            }
+        }
+    } else if cols == (0..8) && out_width == 8 {
+        // The width of the second convolution of the MNIST CNN, and of the deep layers of others:
+        // a known size needs no loop per row.
+        let (out, _) = out.as_chunks_mut::<8>();
+        for (out, start) in out.iter_mut().zip((0..).step_by(row_step)) {
+            out.copy_from_slice(&source[start..start + 8]);
+        }
+    } else {
+        for (out, start) in rows {
+            let out = &mut out[cols.clone()];
+            copy(out, &source[start..start + out.len()]);
+        }
+    }
+}
+
+/// The reverse of [`copy_rows`]: adds the rows to `target`.
+#[inline(always)]
+fn add_rows<T: Float>(
+    rows: &[T],
+    out_width: usize,
+    cols: Range<usize>,
+    target: &mut [T],
+    row_step: usize,
+    stride: usize,
+) {
+    if stride != 1 {
+        for (row, start) in rows.chunks_exact(out_width).zip((0..).step_by(row_step)) {
+            let row = &row[cols.clone()];
+            for (x, &d) in target[start..].iter_mut().step_by(stride).zip(row) {
+                *x += d;
+            }
+        }
+    } else if cols == (0..8) && out_width == 8 {
+        let (rows, _) = rows.as_chunks::<8>();
+        for (row, start) in rows.iter().zip((0..).step_by(row_step)) {
+            for (x, &d) in target[start..start + 8].iter_mut().zip(row) {
+                *x += d;
+            }
+        }
+    } else {
+        for (row, start) in rows.chunks_exact(out_width).zip((0..).step_by(row_step)) {
+            let row = &row[cols.clone()];
+            add(&mut target[start..start + row.len()], row);
         }
     }
 }
