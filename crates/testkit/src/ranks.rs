@@ -41,6 +41,7 @@ impl RanksOf {
 
     /// Sets an environment variable of every rank.
     #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.variables.push((name.to_owned(), value.to_string()));
         self
