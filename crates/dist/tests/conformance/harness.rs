@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,6 @@ pub(crate) enum Backend {
     /// By mpiexec: over MPI if this build has the feature, over the local backend otherwise.
     Mpi,
     /// One process, by nobody.
-    #[cfg(feature = "mpi")]
     Alone,
 }
 
@@ -33,10 +33,14 @@ pub(crate) fn case_to_run() -> Option<String> {
 }
 
 /// Ends a rank as a program does that got an error: it says so, tells the others, and exits.
-pub(crate) fn fail(world: Option<&World>, error: &Error) -> ! {
-    eprintln!("error of rank {}: {error}", world.map_or("?".to_owned(), |w| w.rank().to_string()));
-    if let Some(world) = world.filter(|_| !error.is_echo()) {
-        world.abort(&error.to_string());
+pub(crate) fn fail(world: Option<World>, error: &Error) -> ! {
+    let rank = world.as_ref().map_or("?".to_owned(), |world| world.rank().to_string());
+    eprintln!("error of rank {rank}: {error}");
+    if let Some(world) = world {
+        // Who sees that a rank has left is the first to know that something is wrong.
+        if !error.is_echo() || matches!(error, Error::PeerLeft { .. }) {
+            world.abort(&error.to_string());
+        }
     }
     std::process::exit(FAILED);
 }
@@ -53,6 +57,19 @@ pub(crate) fn has_mpiexec() -> bool {
         println!("left out: there is no mpiexec on the PATH");
     }
     there
+}
+
+/// Whether ranks under mpiexec talk MPI; says so if not.
+pub(crate) fn has_mpi() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    has_mpiexec()
+        && *FOUND.get_or_init(|| {
+            let there = Group::new(Backend::Mpi, 1, "backend").run().output().contains("over mpi");
+            if !there {
+                println!("left out: this is a build without the feature `mpi`");
+            }
+            there
+        })
 }
 
 /// Ranks to be started.
@@ -90,7 +107,6 @@ impl Group {
         let processes = match self.backend {
             Backend::Local => (0..self.size).map(|rank| self.local_rank(rank, &job)).collect(),
             Backend::Mpi => vec![self.mpiexec(&job)],
-            #[cfg(feature = "mpi")]
             Backend::Alone => vec![self.start(this_program(), &job)],
         };
         let start = Instant::now();

@@ -25,7 +25,10 @@ fn rank_main() {
     };
     let result = match case.as_str() {
         "conformance" => cases::all(world.comm()).map(|digest| format!("digest {digest:016x}")),
-        "bench" => cases::bench(world.comm()),
+        "bench" => cases::bench(world.comm(), 0),
+        "bench busy" => cases::bench(world.comm(), 1),
+        "huge" => cases::huge(world.comm()),
+        "backend" => Ok(format!("over {}", world.comm().backend())),
         fault => faults::run(fault, &world).map(|()| "left in order".to_owned()),
     };
     match result {
@@ -34,7 +37,7 @@ fn rank_main() {
             drop(world);
             println!("rank {rank} finished: {text}");
         }
-        Err(error) => harness::fail(Some(&world), &error),
+        Err(error) => harness::fail(Some(world), &error),
     }
 }
 
@@ -79,11 +82,26 @@ fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
     }
 }
 
-/// `cargo test -p candelabrum-dist --release --test conformance -- --ignored --nocapture bench`
+/// `cargo test -p candelabrum-dist --features mpi --test conformance -- --ignored huge`
+#[test]
+#[ignore = "needs 16 GB of memory"]
+fn huge_buffers_arrive() {
+    for backend in [Backend::Local, Backend::Mpi] {
+        let ended = Group::new(backend, 2, "huge").limit(Duration::from_secs(300)).run();
+        assert!(ended.all_succeeded(), "{}", ended.output());
+    }
+}
+
+/// `cargo test -p candelabrum-dist --release --features mpi --test conformance -- --ignored --nocapture bench`
 #[test]
 #[ignore = "a measurement, not a test"]
 fn bench_all_reduce_of_two_ranks() {
-    for backend in [Backend::Local, Backend::Mpi] {
-        println!("{}", Group::new(backend, 2, "bench").run().output());
+    for (backend, case) in [
+        (Backend::Local, "bench"),
+        (Backend::Mpi, "bench"),
+        (Backend::Local, "bench busy"),
+        (Backend::Mpi, "bench busy"),
+    ] {
+        println!("{}", Group::new(backend, 2, case).run().output());
     }
 }

@@ -9,8 +9,9 @@
 //!   does it: the communicator is dropped without finalising, `main` prints the error, and the
 //!   exit handler calls `MPI_Abort`. A program that swallows the error and goes on has
 //!   [`AFTER_FAILURE`] until the job is ended all the same;
-//! - [`Aborter::abort`] ends it from any thread. Who calls it has printed why; it waits
-//!   [`TO_BE_HEARD`], because ranks that got the same error have a line to print too.
+//! - [`Aborter::abort`] ends it from any thread. Who calls it has printed why.
+//!
+//! The last two wait [`TO_BE_HEARD`] first: ranks that got the same error have a line to print too.
 //!
 //! `MPI_Abort` is called once per process, and never after `MPI_Finalize`.
 
@@ -29,7 +30,7 @@ static LIVE: AtomicBool = AtomicBool::new(false);
 static ABORTING: AtomicBool = AtomicBool::new(false);
 
 /// How long other ranks' messages have to reach the terminal.
-const TO_BE_HEARD: Duration = Duration::from_millis(100);
+const TO_BE_HEARD: Duration = Duration::from_millis(200);
 
 /// How long the communication thread has to call `MPI_Abort` itself.
 const TO_BE_TAKEN: Duration = Duration::from_millis(50);
@@ -80,7 +81,10 @@ fn abort_job() {
 }
 
 extern "C" fn at_exit() {
-    abort_job();
+    if LIVE.load(Ordering::SeqCst) {
+        thread::sleep(TO_BE_HEARD);
+        abort_job();
+    }
 }
 
 /// Ends the job from any thread.

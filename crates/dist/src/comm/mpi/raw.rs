@@ -291,3 +291,19 @@ fn request_null() -> ffi::MPI_Request {
     // SAFETY: a constant of the library.
     unsafe { ffi::RSMPI_REQUEST_NULL }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_a_range_and_fit_a_call() {
+        let cut = |range: Range<usize>, max| pieces(range, max).collect::<Vec<_>>();
+        assert_eq!(cut(3..10, 3), [3..6, 6..9, 9..10]);
+        assert_eq!(cut(3..9, 3), [3..6, 6..9]);
+        assert!(cut(5..5, 3).is_empty());
+        let big = 5 * MAX_MESSAGE + 1;
+        assert_eq!(cut(0..big, MAX_MESSAGE).len(), 6);
+        assert!(cut(0..big, MAX_MESSAGE).iter().all(|piece| c_int::try_from(piece.len()).is_ok()));
+    }
+}

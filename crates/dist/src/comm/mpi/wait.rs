@@ -3,11 +3,25 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Until then a wait asks without pause: most messages between ranks of one machine arrive sooner.
-const SPIN: Duration = Duration::from_micros(30);
+/// Until then a wait only lets others run between two questions. It never spins: ranks and their
+/// threads share cores, and who spins takes one from the rank that it waits for.
+const YIELD: Duration = Duration::from_micros(100);
 
 /// The longest sleep between two questions.
 const LONGEST: Duration = Duration::from_micros(100);
+
+/// A core that was let go for longer went to a thread that computes, for a whole time slice (4 ms
+/// where this was written).
+const TAKEN: Duration = Duration::from_micros(500);
+
+/// For so long after that, waits sleep: a sleeper gets its core back at once when it wakes.
+const CROWDED: Duration = Duration::from_millis(250);
+
+/// What waits have learnt about this machine's load.
+#[derive(Default)]
+pub(super) struct Load {
+    crowded_until: Option<Instant>,
+}
 
 /// One wait: asks often at first, then sleeps an eighth of the time already waited, so that the
 /// answer is late by an eighth at most and a long wait costs next to nothing.
@@ -20,15 +34,18 @@ impl Wait {
         Self { start: Instant::now() }
     }
 
-    pub(super) fn waited(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    /// Passes some time; gives how long the wait has lasted.
-    pub(super) fn pause(&self) -> Duration {
-        let waited = self.waited();
-        if waited > SPIN {
+    /// Passes some time; gives how long the wait has lasted before.
+    pub(super) fn pause(&self, load: &mut Load) -> Duration {
+        let now = Instant::now();
+        let waited = now - self.start;
+        let crowded = load.crowded_until.is_some_and(|until| now < until);
+        if waited > YIELD || crowded {
             thread::sleep((waited / 8).min(LONGEST));
+            return waited;
+        }
+        thread::yield_now();
+        if now.elapsed() > TAKEN {
+            load.crowded_until = Some(now + CROWDED);
         }
         waited
     }
@@ -39,5 +56,25 @@ pub(super) fn wake_on_time() {
     let shortest = std::num::NonZeroU64::new(1000);
     if let Err(error) = rustix::thread::set_current_timer_slack(shortest) {
         tracing::debug!("timer slack stays as it is: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_wait_sleeps_and_a_crowded_core_makes_every_wait_sleep() {
+        let mut load = Load::default();
+        let started = Instant::now().checked_sub(Duration::from_millis(50)).expect("an uptime");
+        let wait = Wait { start: started };
+        let before = Instant::now();
+        assert!(wait.pause(&mut load) >= Duration::from_millis(50));
+        assert!(before.elapsed() >= LONGEST, "50 ms / 8 is more than the longest sleep");
+
+        load.crowded_until = Some(Instant::now() + CROWDED);
+        let wait = Wait { start: before };
+        assert!(wait.pause(&mut load) < Duration::from_millis(50));
+        assert!(load.crowded_until.is_some());
     }
 }
