@@ -16,7 +16,7 @@ mod test;
 mod tidy;
 
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", about = "The tasks of this repository")]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "The tasks of this repository")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
