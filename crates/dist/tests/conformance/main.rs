@@ -4,6 +4,12 @@
 //! as which rank ([`rank_main`]). All cases that succeed share one group of ranks per backend and
 //! world size ([`cases`]); every case that fails has its own ([`faults`]).
 
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "ranks talk to their test by what they print"
+)]
+
 mod cases;
 mod data;
 mod faults;

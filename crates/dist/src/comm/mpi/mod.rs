@@ -446,10 +446,10 @@ impl Mpi {
             // The parts of a collective all come from ranks that have joined it, but a message may
             // be waited for from a rank that has left without sending it.
             let Collective::Recv { from } = header.op else { continue };
-            if let Some([GOODBYE, sent, _]) = self.inbox[from].peek()? {
-                if sent < self.asked[from] {
-                    return Err(self.left(from, header));
-                }
+            if let Some([GOODBYE, sent, _]) = self.inbox[from].peek()?
+                && sent < self.asked[from]
+            {
+                return Err(self.left(from, header));
             }
         }
     }
@@ -537,11 +537,11 @@ impl Inbox {
 
     /// The next header, if it has arrived.
     fn peek(&mut self) -> Result<Option<Words>> {
-        if let Some(batch) = &mut self.posted {
-            if let Some(memory) = batch.poll()? {
-                self.arrived = Some(words_of(&only(memory)));
-                self.posted = None;
-            }
+        if let Some(batch) = &mut self.posted
+            && let Some(memory) = batch.poll()?
+        {
+            self.arrived = Some(words_of(&only(memory)));
+            self.posted = None;
         }
         Ok(self.arrived)
     }
