@@ -1,8 +1,16 @@
 //! N ranks with batch B are one rank with batch N·B, and two runs are one run, bit for bit.
 //!
 //! The ranks are real processes of this test binary over the local backend; rank 0 leaves the
-//! parameters it ends with in a file.
+//! parameters it ends with in a file. Two yardsticks:
+//!
+//! - one process that computes the N micro-batches one after the other and averages in rank order
+//!   must give the same *bits*: the exchange adds nothing and loses nothing;
+//! - one process that computes the whole batch at once sums in another order. The difference stays
+//!   at rounding, 1e-7, until a ReLU's input lies so close to zero that rounding switches it; from
+//!   that step on the two runs are different runs. That is chance, so several orders of the data
+//!   are tried, and one in which nothing switches is asked for.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candelabrum::models::Cnn;
@@ -12,6 +20,7 @@ use candelabrum_testkit::ranks::{RanksOf, is_rank};
 const STEPS: usize = 100;
 const GLOBAL_BATCH: usize = 64;
 const FILE: &str = "EQUIVALENCE_FILE";
+const SEED: &str = "EQUIVALENCE_SEED";
 
 /// What each rank does: 100 steps on its part of the same global batches.
 #[test]
@@ -20,23 +29,14 @@ fn rank_main() {
         return;
     }
     candelabrum::train::set_threads(1).unwrap();
+    let seed = std::env::var(SEED).unwrap().parse().unwrap();
     let world = World::from_env().unwrap();
     let data = digits();
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: data.len(),
-        global_rank: world.rank(),
-        world_size: world.world_size(),
-        batch_size: GLOBAL_BATCH / world.world_size(),
-        seed: 5,
-        shuffle: true,
-        remainder: Remainder::Drop,
-    })
-    .unwrap();
+    let sampler = sampler(&data, world.rank(), world.world_size(), seed);
     // Another seed on every rank: that rank 0's values are taken everywhere is part of the test.
     let params = Params::new(world.rank() as u64);
     let model = Cnn::new(&params.root(), 10);
-    let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
-    let mut trainer = Trainer::new(model, DistOpt::new(sgd, &params, &world).unwrap());
+    let mut trainer = Trainer::new(model, DistOpt::new(sgd(), &params, &world).unwrap());
     trainer.compile((1, 1, 28, 28)).unwrap();
     let batches = data.epoch_batches(&sampler, 0, &BatchOptions::default()).unwrap();
     for batch in batches.take(STEPS) {
@@ -46,50 +46,139 @@ fn rank_main() {
     let digests = trainer.parameters_sha256().unwrap();
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
     if world.is_root() {
-        let tensors = params.list().into_iter().map(|p| (p.name().to_owned(), p.tensor().detach()));
         let file = std::env::var(FILE).unwrap();
-        candelabrum::candle::safetensors::save(&tensors.collect(), file).unwrap();
+        candelabrum::candle::safetensors::save(&values(&params), file).unwrap();
     }
 }
 
 #[test]
 fn ranks_that_share_a_batch_train_as_one_that_has_it_all() {
     let dir = tempfile::tempdir().unwrap();
-    let [one, two, four] = [1, 2, 4].map(|world_size| run(dir.path(), world_size, "a"));
-    for (world_size, other) in [(2, two), (4, four)] {
-        let difference = largest_relative_difference(&one, &other);
-        println!("{world_size} ranks x batch {}: {difference:.2e}", GLOBAL_BATCH / world_size);
-        assert!(difference <= 1e-4, "{world_size} ranks differ by {difference:e}");
-        assert!(
-            difference > 0.0 || world_size == 1,
-            "sums in another order differ in the last bits"
-        );
+    let mut tried = Vec::new();
+    for seed in 3..8 {
+        let [one, two, four] = [1, 2, 4].map(|world_size| run(dir.path(), world_size, seed));
+        let [two, four] = [two, four].map(|other| largest_relative_difference(&one, &other));
+        println!("seed {seed}: 2 ranks x 32 differ by {two:.2e}, 4 ranks x 16 by {four:.2e}");
+        if two <= 1e-4 && four <= 1e-4 {
+            return;
+        }
+        tried.push((seed, two, four));
+    }
+    panic!("no order of the data in which the runs stay together: {tried:?}");
+}
+
+#[test]
+fn the_exchange_gives_the_bits_of_one_process_that_averages_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    for world_size in [2, 3, 4] {
+        let together = load(&run(dir.path(), world_size, 0));
+        let alone = one_after_the_other(world_size, 0);
+        for (name, value) in &alone {
+            let bits = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert!(bits(value) == bits(&together[name]), "{world_size} ranks: {name} differs");
+        }
     }
 }
 
 #[test]
 fn two_runs_give_the_same_bits() {
-    let dir = tempfile::tempdir().unwrap();
     for world_size in [1, 2] {
-        let [first, second] = ["a", "b"].map(|name| run(dir.path(), world_size, name));
-        assert_eq!(std::fs::read(first).unwrap(), std::fs::read(second).unwrap());
+        let [first, second] = [0, 1].map(|_| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::read(run(dir.path(), world_size, 0)).unwrap()
+        });
+        assert!(first == second, "{world_size} rank(s)");
     }
 }
 
-fn run(dir: &Path, world_size: usize, name: &str) -> PathBuf {
-    let file = dir.join(format!("{world_size}-{name}.safetensors"));
-    RanksOf::test("rank_main").env(FILE, file.display()).run_all_good(world_size);
+/// The parameters after the ranks' steps, computed by this process: the gradients of the ranks'
+/// batches added in rank order, divided by their number.
+fn one_after_the_other(world_size: usize, seed: u64) -> HashMap<String, Tensor> {
+    let data = digits();
+    let mut batches: Vec<_> = (0..world_size)
+        .map(|rank| {
+            let sampler = sampler(&data, rank, world_size, seed);
+            data.epoch_batches(&sampler, 0, &BatchOptions::default()).unwrap()
+        })
+        .collect();
+    let params = Params::new(0);
+    let model = Cnn::new(&params.root(), 10);
+    model.compile(&params, (1, 1, 28, 28)).unwrap();
+    let list = params.list();
+    let mut sgd = sgd();
+    sgd.bind(&list.iter().map(|p| p.var().elem_count()).collect::<Vec<_>>()).unwrap();
+    for _ in 0..STEPS {
+        let mut sums: Vec<Vec<f32>> = Vec::new();
+        for batches in &mut batches {
+            let batch = batches.next().unwrap().unwrap();
+            let loss = model.loss(&model.forward(&batch.xs).unwrap(), &batch.ys).unwrap();
+            let grads = loss.backward().unwrap();
+            let own = list.iter().map(|param| {
+                let grad = grads.get(param.tensor()).unwrap();
+                grad.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            });
+            if sums.is_empty() {
+                sums = own.collect();
+                continue;
+            }
+            for (sum, own) in sums.iter_mut().zip(own) {
+                sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+            }
+        }
+        for (index, (param, sum)) in list.iter().zip(&mut sums).enumerate() {
+            sum.iter_mut().for_each(|x| *x /= world_size as f32);
+            param.update_in_place(|value| sgd.update(index, value, sum).unwrap()).unwrap();
+        }
+        sgd.step();
+    }
+    values(&params)
+}
+
+fn sgd() -> Sgd {
+    Sgd::new(0.005).momentum(0.9).weight_decay(1e-5)
+}
+
+fn sampler(
+    data: &ImageDataset,
+    global_rank: usize,
+    world_size: usize,
+    seed: u64,
+) -> DistributedSampler {
+    let config = SamplerConfig {
+        len: data.len(),
+        global_rank,
+        world_size,
+        batch_size: GLOBAL_BATCH / world_size,
+        seed,
+        shuffle: true,
+        remainder: Remainder::Drop,
+    };
+    DistributedSampler::new(config).unwrap()
+}
+
+fn run(dir: &Path, world_size: usize, seed: u64) -> PathBuf {
+    let file = dir.join(format!("{world_size}-{seed}.safetensors"));
+    let ranks = RanksOf::test("rank_main").env(FILE, file.display()).env(SEED, seed);
+    ranks.run_all_good(world_size);
     file
+}
+
+fn values(params: &Params) -> HashMap<String, Tensor> {
+    params.list().into_iter().map(|p| (p.name().to_owned(), p.tensor().detach())).collect()
+}
+
+fn load(path: &Path) -> HashMap<String, Tensor> {
+    candelabrum::candle::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
 /// Largest difference of an element, relative to the largest element of its parameter.
 fn largest_relative_difference(a: &Path, b: &Path) -> f32 {
-    let load = |path| candelabrum::candle::safetensors::load(path, &Device::Cpu).unwrap();
     let (a, b) = (load(a), load(b));
     let largest = |t: &Tensor| {
         t.abs().unwrap().flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap()
     };
     let difference = |(name, a): (&String, &Tensor)| largest(&(a - &b[name]).unwrap()) / largest(a);
+    #[expect(clippy::iter_over_hash_type, reason = "a maximum does not depend on the order")]
     a.iter().map(difference).fold(0.0, f32::max)
 }
 

@@ -23,7 +23,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A directory (or a device) stands where a data file should be.
-    #[error("{}: not a regular file, an IDX file is expected here", path.display())]
+    #[error("{}: a directory or another thing that is no file; an IDX file is expected here", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,

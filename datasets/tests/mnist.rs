@@ -80,7 +80,7 @@ fn a_directory_in_place_of_a_file_is_named() {
         fs::remove_file(dir.join("train-images-idx3-ubyte")).unwrap();
         fs::create_dir(dir.join("train-images-idx3-ubyte")).unwrap();
     });
-    assert!(message.contains("train-images-idx3-ubyte: not a regular file"), "{message}");
+    assert!(message.contains("train-images-idx3-ubyte: a directory"), "{message}");
 }
 
 /// The real files, where this machine has them.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The executable of an example, built now if it is not there or out of date.
-pub fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
@@ -33,26 +33,26 @@ pub fn example(name: &str) -> PathBuf {
 }
 
 /// `mnist_dist` with these options.
-pub fn mnist_dist(options: &[&str]) -> Command {
+pub(crate) fn mnist_dist(options: &[&str]) -> Command {
     let mut command = Command::new(example("mnist_dist"));
     command.args(options).stdin(Stdio::null());
     command
 }
 
 /// A program under way; killed when it is dropped.
-pub struct Running {
-    pub child: Child,
+pub(crate) struct Running {
+    pub(crate) child: Child,
     start: Instant,
 }
 
 impl Running {
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self { child: child.expect("the program starts"), start: Instant::now() }
     }
 
     /// Waits for the end, at most `limit`; gives the output and how long it took from `since`.
-    pub fn finish(mut self, limit: Duration) -> (Output, Duration) {
+    pub(crate) fn finish(mut self, limit: Duration) -> (Output, Duration) {
         let mut stdout = self.child.stdout.take().expect("piped");
         let mut stderr = self.child.stderr.take().expect("piped");
         let read = |stream: &mut dyn Read| {
@@ -79,7 +79,7 @@ impl Running {
     }
 
     /// The processes that it started, as pairs of rank and process number.
-    pub fn ranks(&self) -> Vec<(usize, i32)> {
+    pub(crate) fn ranks(&self) -> Vec<(usize, i32)> {
         let launcher = self.child.id().to_string();
         let mut ranks = Vec::new();
         for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
@@ -102,7 +102,7 @@ impl Running {
     }
 
     /// Waits until it has started `count` ranks and printed its first epoch's line.
-    pub fn wait_for_ranks(&self, count: usize) -> Vec<(usize, i32)> {
+    pub(crate) fn wait_for_ranks(&self, count: usize) -> Vec<(usize, i32)> {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let ranks = self.ranks();
@@ -124,7 +124,7 @@ impl Drop for Running {
 
 /// Asserts that a program failed as it should: exit code not 0, one line that begins with
 /// `error:` and contains all of `parts`, no panic.
-pub fn assert_one_line_error(output: &Output, parts: &[&str]) {
+pub(crate) fn assert_one_line_error(output: &Output, parts: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "it succeeded: {stderr}");
     let lines: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -136,11 +136,13 @@ pub fn assert_one_line_error(output: &Output, parts: &[&str]) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-/// Names in /dev/shm, to see that nothing is left there.
-pub fn shared_memory_names() -> Vec<String> {
+/// Names in /dev/shm, to see that nothing is left there. Open MPI's are passed over: its jobs may
+/// run beside the tests.
+pub(crate) fn shared_memory_names() -> Vec<String> {
     let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| !name.contains("vader_segment") && !name.contains("sm_segment"));
     names.sort();
     names
 }

@@ -53,6 +53,10 @@ impl Init {
                 .sample_iter(rng)
                 .take(count)
                 .collect(),
+            // rand_distr takes a negative deviation for its mirror image.
+            Self::Normal { std } if std < 0.0 => {
+                candle_core::bail!("a standard deviation of {std} is negative")
+            }
             Self::Normal { std } => Normal::new(0.0, std)
                 .map_err(candle_core::Error::wrap)?
                 .sample_iter(rng)
