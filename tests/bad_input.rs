@@ -1,5 +1,7 @@
 //! Bad files and bad options: one line that names the cause, an exit code that is not 0, soon.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::fs;
@@ -53,7 +55,7 @@ fn a_loss_that_is_no_number_stops_every_rank() {
 
 #[test]
 fn broken_files_are_named() {
-    let cases: [(&str, &dyn Fn(&Path), &[&str]); 7] = [
+    let cases: [(&str, Spoil<'_>, &[&str]); 7] = [
         ("truncated gzip", &|d| truncated_gzip(d), &["train-images-idx3-ubyte.gz"]),
         (
             "wrong magic",
@@ -99,6 +101,9 @@ fn broken_files_are_named() {
     }
     refuse(&["--data-dir", "/nonexistent"], &["/nonexistent"]);
 }
+
+/// Breaks one thing in a directory of good files.
+type Spoil<'a> = &'a dyn Fn(&Path);
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
 const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";

@@ -10,6 +10,8 @@
 //!   that step on the two runs are different runs. That is chance, so several orders of the data
 //!   are tried, and one in which nothing switches is asked for.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

@@ -92,9 +92,8 @@ impl Running {
                 })
             };
             if value("CANDELABRUM_PARENT").as_deref() == Some(&launcher) {
-                if let Some(rank) = value("CANDELABRUM_RANK").and_then(|text| text.parse().ok()) {
-                    ranks.push((rank, pid));
-                }
+                let rank = value("CANDELABRUM_RANK").and_then(|text| text.parse().ok());
+                ranks.extend(rank.map(|rank| (rank, pid)));
             }
         }
         ranks.sort_unstable();

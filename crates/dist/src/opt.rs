@@ -192,21 +192,19 @@ impl DistOpt {
     fn step(&mut self, bound: &mut Bound, loss: &Tensor) -> Result<()> {
         let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
         let grads = loss.backward()?;
-        let mut pending = Vec::with_capacity(bound.buckets.len());
+        let mut filled = Vec::with_capacity(bound.buckets.len());
         for bucket in &mut bound.buckets {
             let mut buffer =
                 bucket.buffer.take().ok_or(Error::Stopped { rank: self.world.rank() })?;
             self.fill(&bound.params, &bucket.plan, &grads, buffer.as_mut_slice()?)?;
-            pending.push(buffer);
+            filled.push(buffer);
         }
         // A loss that is no number can have finite gradients; let it be seen in the average.
-        if let (false, Some(first)) = (finite_loss, pending.first_mut()) {
-            if let Some(first) = first.as_mut_slice::<f32>()?.first_mut() {
-                *first = f32::NAN;
-            }
+        if !finite_loss && let Some(bucket) = filled.first_mut() {
+            bucket.as_mut_slice::<f32>()?.fill(f32::NAN);
         }
         let comm = self.world.comm();
-        let launched: Vec<Pending> = pending
+        let launched: Vec<Pending> = filled
             .into_iter()
             .map(|buffer| comm.start(Collective::AllReduce(ReduceOp::Mean), buffer))
             .collect();

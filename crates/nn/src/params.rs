@@ -133,7 +133,6 @@ impl Params {
     pub fn from_varmap(varmap: &VarMap) -> Result<Self> {
         let mut named: Vec<(String, Var)> = {
             let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
-            #[expect(clippy::iter_over_hash_type, reason = "sorted before anyone sees the order")]
             data.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
         };
         named.sort_by(|a, b| a.0.cmp(&b.0));

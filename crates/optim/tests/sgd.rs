@@ -1,5 +1,7 @@
 //! Twenty steps against `torch.optim.SGD` (`scripts/golden.py` wrote the values).
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 
 use candelabrum_optim::{Optimizer, Sgd};

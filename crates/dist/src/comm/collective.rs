@@ -104,10 +104,8 @@ impl Collective {
         rank: usize,
         world_size: usize,
     ) -> Result<()> {
-        if let Some(named) = self.rank_named() {
-            if named >= world_size {
-                return Err(Error::RankOutOfRange { op: self.name(), rank: named, world_size });
-            }
+        if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
+            return Err(Error::RankOutOfRange { op: self.name(), rank, world_size });
         }
         if self.reduce_op() == Some(ReduceOp::Mean) && !element.is_float() {
             return Err(Error::Unsupported { what: format!("{self} of {element}") });

@@ -26,7 +26,7 @@ use self::mesh::Mesh;
 use super::collective::Header;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
-use super::{Buffer, Collective, Communicator, ElementType};
+use super::{Buffer, Collective, Communicator, ElementType, ReduceOp};
 use crate::{Error, Result};
 
 /// Bytes of each rank's slot, through which buffers pass that are not in the segment.
@@ -73,12 +73,7 @@ impl Local {
         Ok(Self { mesh, memory, exchange, slots })
     }
 
-    fn all_reduce(
-        &mut self,
-        header: Header,
-        op: super::ReduceOp,
-        mut buffer: Buffer,
-    ) -> Result<Buffer> {
+    fn all_reduce(&mut self, header: Header, op: ReduceOp, mut buffer: Buffer) -> Result<Buffer> {
         let element = header.element;
         if let Some(shared) = buffer.shared_memory::<Region>() {
             let bytes = header.len * element.size();
@@ -94,12 +89,7 @@ impl Local {
         Ok(buffer)
     }
 
-    fn reduce_scatter(
-        &mut self,
-        header: Header,
-        op: super::ReduceOp,
-        buffer: Buffer,
-    ) -> Result<Buffer> {
+    fn reduce_scatter(&mut self, header: Header, op: ReduceOp, buffer: &Buffer) -> Result<Buffer> {
         let Header { element, len, .. } = header;
         let (rank, world_size) = (self.mesh.rank(), self.mesh.world_size());
         let mut out = Buffer::zeros(element, len / world_size);
@@ -146,7 +136,7 @@ impl Local {
     }
 
     /// All-gather, or gather for the ranks that do not `keep`.
-    fn gather(&mut self, header: Header, keep: bool, buffer: Buffer) -> Result<Buffer> {
+    fn gather(&mut self, header: Header, keep: bool, buffer: &Buffer) -> Result<Buffer> {
         let world_size = self.mesh.world_size();
         let len = if keep { header.len * world_size } else { 0 };
         let mut out = Buffer::zeros(header.element, len);
@@ -161,7 +151,7 @@ impl Local {
         Ok(out)
     }
 
-    fn scatter(&mut self, root_header: Header, root: usize, buffer: Buffer) -> Result<Buffer> {
+    fn scatter(&mut self, root_header: Header, root: usize, buffer: &Buffer) -> Result<Buffer> {
         let (rank, world_size) = (self.mesh.rank(), self.mesh.world_size());
         let Header { element, len, .. } = root_header;
         let mut out = Buffer::zeros(element, len / world_size);
@@ -197,11 +187,11 @@ impl Transport for Local {
         };
         match header.op {
             Collective::AllReduce(op) => self.all_reduce(header, op, buffer),
-            Collective::ReduceScatter(op) => self.reduce_scatter(header, op, buffer),
+            Collective::ReduceScatter(op) => self.reduce_scatter(header, op, &buffer),
             Collective::Broadcast { root } => self.broadcast(root, buffer),
-            Collective::AllGather => self.gather(header, true, buffer),
-            Collective::Gather { root } => self.gather(header, rank == root, buffer),
-            Collective::Scatter { root } => self.scatter(root_header, root, buffer),
+            Collective::AllGather => self.gather(header, true, &buffer),
+            Collective::Gather { root } => self.gather(header, rank == root, &buffer),
+            Collective::Scatter { root } => self.scatter(root_header, root, &buffer),
             Collective::Barrier | Collective::Send { .. } | Collective::Recv { .. } => Ok(buffer),
         }
     }
