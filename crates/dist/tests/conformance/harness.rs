@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{Error, World};
+use tempfile::TempDir;
 
 /// Tells a process which case to run.
 const CASE: &str = "CANDELABRUM_CONFORMANCE_CASE";
@@ -79,13 +80,15 @@ pub(crate) struct Group {
     case: String,
     limit: Duration,
     variables: Vec<(String, String)>,
+    scratch: TempDir,
 }
 
 impl Group {
     pub(crate) fn new(backend: Backend, size: usize, case: &str) -> Self {
         let limit = Duration::from_secs(60);
         let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), "40".to_owned())];
-        Self { backend, size, case: case.to_owned(), limit, variables }
+        let scratch = tempfile::tempdir().expect("a directory for mpiexec");
+        Self { backend, size, case: case.to_owned(), limit, variables, scratch }
     }
 
     /// After which all ranks are killed and the test fails.
@@ -141,6 +144,8 @@ impl Group {
         command
             .args(["--bind-to", "none", "--oversubscribe", "-n", &self.size.to_string()])
             .arg(std::env::current_exe().expect("this test binary"))
+            // Two mpiexec at a time, of which one ends, pull the directory away that they share.
+            .env("TMPDIR", self.scratch.path())
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             .env("OMPI_MCA_rmaps_base_oversubscribe", "1");

@@ -30,7 +30,7 @@ static LIVE: AtomicBool = AtomicBool::new(false);
 static ABORTING: AtomicBool = AtomicBool::new(false);
 
 /// How long other ranks' messages have to reach the terminal.
-const TO_BE_HEARD: Duration = Duration::from_millis(200);
+const TO_BE_HEARD: Duration = Duration::from_millis(500);
 
 /// How long the communication thread has to call `MPI_Abort` itself.
 const TO_BE_TAKEN: Duration = Duration::from_millis(50);
