@@ -5,6 +5,8 @@
 //! mpiexec -n 2 cargo run --release --example custom_model
 //! ```
 
+#![expect(clippy::print_stdout, reason = "an example talks to its user")]
+
 use candelabrum::prelude::*;
 
 struct Mlp {

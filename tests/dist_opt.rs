@@ -1,0 +1,189 @@
+//! What the distributed optimizer refuses, and what it leaves alone when it does.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use candelabrum::dist::{Error, parameters_sha256};
+use candelabrum::nn::Init;
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candle_nn::{VarBuilder, VarMap};
+
+const CASE: &str = "DIST_OPT_CASE";
+
+struct Net {
+    hidden: Linear,
+    out: Linear,
+}
+
+impl Net {
+    fn new(scope: &Scope, units: usize) -> Self {
+        Self {
+            hidden: Linear::new(&scope.pp("hidden"), units).activation(Activation::Relu),
+            out: Linear::new(&scope.pp("out"), 3),
+        }
+    }
+}
+
+impl Model for Net {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.out.forward(&self.hidden.forward(xs)?)
+    }
+}
+
+fn batch(value: f32) -> (Tensor, Tensor) {
+    let xs = Tensor::full(value, (4, 5), &Device::Cpu).unwrap();
+    let ys = Tensor::new(&[0_u32, 1, 2, 0], &Device::Cpu).unwrap();
+    (xs, ys)
+}
+
+fn sgd() -> Sgd {
+    Sgd::new(0.1).momentum(0.9)
+}
+
+/// One rank of a case, which says how this rank differs from the others.
+#[test]
+fn rank_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let odd = world.rank() == world.world_size() - 1;
+    let case = std::env::var(CASE).unwrap();
+    let params = Params::new(if case == "lazy" { world.rank() as u64 } else { 0 });
+    let model = Net::new(&params.root(), if case == "model" && odd { 8 } else { 7 });
+    if case != "lazy" {
+        model.compile(&params, (1, 5)).unwrap();
+    }
+    let sgd = if case == "optimizer" && odd { sgd().weight_decay(0.5) } else { sgd() };
+    let result = DistOpt::new(sgd, &params, &world).and_then(|mut opt| {
+        let before = parameters_sha256(&params)?;
+        let (xs, ys) = batch(if case == "nan" && odd { f32::NAN } else { 1.0 });
+        let result = model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).map(|_| ());
+        if result.is_err() && case != "lazy" {
+            assert_eq!(parameters_sha256(&params)?, before, "a failed step changed something");
+        }
+        result
+    });
+    let error = result.expect_err("every case is an error");
+    println!("\nrank {} says: {error}", world.rank());
+}
+
+/// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
+fn refuse(case: &str, parts: &[&str]) {
+    let outputs = RanksOf::test("rank_main").env(CASE, case).run_all_good(3);
+    for (rank, output) in outputs.iter().enumerate() {
+        let says = format!("rank {rank} says: ");
+        let line = output.text.lines().find(|line| line.starts_with(&says));
+        let line = line.unwrap_or_else(|| panic!("rank {rank} said nothing: {}", output.text));
+        for part in parts {
+            assert!(line.contains(part), "`{part}` is missing: {line}");
+        }
+    }
+}
+
+#[test]
+fn ranks_with_another_model_are_named() {
+    refuse("model", &["parameter hidden.weight", "[7, 5]", "rank(s) 2", "[8, 5]"]);
+}
+
+#[test]
+fn ranks_with_another_optimizer_are_named() {
+    refuse(
+        "optimizer",
+        &["the optimizer", "weight_decay=0 ", "rank(s) 2", "weight_decay=0.5"].map(|s| s.trim()),
+    );
+}
+
+#[test]
+fn parameters_made_too_late_to_be_broadcast_must_be_equal() {
+    refuse("lazy", &["hidden.weight", "compile the model first", "rank(s) 1, 2"]);
+}
+
+#[test]
+fn a_nan_on_one_rank_stops_all_and_changes_nothing() {
+    refuse("nan", &["the loss is not finite on rank 2", "no parameter was changed"]);
+}
+
+#[test]
+fn a_gradient_that_is_infinite_is_named_though_the_loss_is_finite() {
+    let params = Params::new(0);
+    let weight = params.root().param("weight", 2, Init::ZEROS).unwrap();
+    let mut opt = DistOpt::new(sgd(), &params, &World::single()).unwrap();
+    let loss = weight.tensor().sqrt().unwrap().sum_all().unwrap(); // the slope at 0 is infinite
+    let error = opt.backward_and_update(&loss).unwrap_err();
+    assert!(matches!(&error, Error::NotFinite { .. }), "{error}");
+    assert!(error.to_string().contains("the gradient of `weight`"), "{error}");
+    assert_eq!(weight.tensor().to_vec1::<f32>().unwrap(), [0.0, 0.0]);
+}
+
+#[test]
+fn a_parameter_without_a_gradient_is_named_unless_allowed() {
+    let params = Params::new(0);
+    let used = params.root().param("used", 2, Init::Const(1.0)).unwrap();
+    let unused = params.root().param("unused", 2, Init::Const(1.0)).unwrap();
+    let loss = || used.tensor().sqr().unwrap().sum_all().unwrap();
+    let mut opt = DistOpt::new(sgd(), &params, &World::single()).unwrap();
+    let error = opt.backward_and_update(&loss()).unwrap_err().to_string();
+    assert!(error.contains("no gradient reached unused"), "{error}");
+
+    let config = DistOptConfig { allow_unused: true, ..DistOptConfig::default() };
+    let mut opt = DistOpt::with_config(sgd(), &params, &World::single(), config).unwrap();
+    opt.backward_and_update(&loss()).unwrap();
+    assert_eq!(unused.tensor().to_vec1::<f32>().unwrap(), [1.0, 1.0]);
+    assert_eq!(used.tensor().to_vec1::<f32>().unwrap(), [0.8, 0.8]);
+}
+
+#[test]
+fn other_strategies_are_refused_by_name_for_now() {
+    let params = Params::new(0);
+    let model = Net::new(&params.root(), 4);
+    model.compile(&params, (1, 5)).unwrap();
+    let mut opt = DistOpt::new(sgd(), &params, &World::single()).unwrap();
+    let (xs, ys) = batch(1.0);
+    for option in DistOption::ALL.into_iter().filter(|&option| option != DistOption::Fp32) {
+        let result = model.train_one_batch(&mut opt, &xs, &ys, option, 0.05);
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(option.name()) && error.contains("not available"), "{error}");
+    }
+}
+
+#[test]
+fn small_buckets_give_the_bits_of_one_large_one() {
+    let train = |config: DistOptConfig| {
+        let params = Params::new(0);
+        let model = Net::new(&params.root(), 16);
+        model.compile(&params, (1, 5)).unwrap();
+        let mut opt = DistOpt::with_config(sgd(), &params, &World::single(), config).unwrap();
+        for step in 0..5 {
+            let (xs, ys) = batch(step as f32);
+            let loss = model.loss(&model.forward(&xs).unwrap(), &ys).unwrap();
+            opt.backward_and_update(&loss).unwrap();
+        }
+        parameters_sha256(&params).unwrap()
+    };
+    let small =
+        DistOptConfig { first_bucket_bytes: 4, bucket_bytes: 64, ..DistOptConfig::default() };
+    assert_eq!(train(small), train(DistOptConfig::default()));
+}
+
+#[test]
+fn a_stock_candle_nn_model_trains_unchanged() {
+    let varmap = VarMap::new();
+    let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    let model = FromModule(
+        candle_nn::seq()
+            .add(candle_nn::linear(5, 16, vb.pp("a")).unwrap())
+            .add(candle_nn::Activation::Relu)
+            .add(candle_nn::linear(16, 3, vb.pp("b")).unwrap()),
+    );
+    let params = Params::from_varmap(&varmap).unwrap();
+    let mut trainer = Trainer::new(model, DistOpt::new(sgd(), &params, &World::single()).unwrap());
+    let xs = Tensor::new(&[[1_f32, 0., 0., 0., 0.], [0., 1., 0., 0., 0.]], &Device::Cpu).unwrap();
+    let ys = Tensor::new(&[2_u32, 1], &Device::Cpu).unwrap();
+    let mut losses = (0..30).map(|_| {
+        let (_, loss) = trainer.train_one_batch(&xs, &ys, DistOption::Fp32, 0.05).unwrap();
+        loss.to_scalar::<f32>().unwrap()
+    });
+    let (first, last) = (losses.next().unwrap(), losses.last().unwrap());
+    assert!(last < 0.1 * first, "{first} -> {last}");
+}

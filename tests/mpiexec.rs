@@ -1,0 +1,77 @@
+//! `mnist_dist` under mpiexec: over MPI where it is built in, over the local backend where not.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Running, example};
+
+/// mpiexec with what it needs to start ranks here, or nothing where there is none.
+fn mpiexec(ranks: usize) -> Option<Command> {
+    let found = Command::new("mpiexec").arg("--version").stdout(Stdio::piped()).output().ok()?;
+    let open_mpi = String::from_utf8_lossy(&found.stdout).contains("Open");
+    let mut command = Command::new("mpiexec");
+    command.args(["-n", &ranks.to_string()]).stdin(Stdio::null());
+    if open_mpi {
+        command
+            .args(["--bind-to", "none"])
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    }
+    Some(command)
+}
+
+const BACKEND: &str = if cfg!(feature = "mpi") { "mpi" } else { "local" };
+
+#[test]
+fn two_ranks_under_mpiexec_train_the_model_of_two_workers() {
+    let Some(mut command) = mpiexec(2) else {
+        println!("left out: there is no mpiexec here");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let options = |report: &str| {
+        let report = dir.path().join(report).display().to_string();
+        let options = ["--dataset", "synthetic", "--epochs", "1", "--threads", "1", "--report"];
+        options.map(str::to_owned).into_iter().chain([report]).collect::<Vec<_>>()
+    };
+    command.arg(example("mnist_dist")).args(options("mpiexec.json"));
+    let (output, _) = Running::start(command).finish(Duration::from_secs(120));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let mut command = Command::new(example("mnist_dist"));
+    command.args(options("workers.json")).args(["--workers", "2"]);
+    let (output, _) = Running::start(command).finish(Duration::from_secs(120));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(dir.path().join(name)).unwrap()).unwrap()
+    };
+    let (mpiexec, workers) = (read("mpiexec.json"), read("workers.json"));
+    assert_eq!(mpiexec["backend"], BACKEND);
+    assert_eq!(workers["backend"], "local");
+    assert_eq!(mpiexec["world_size"], 2);
+    let digests =
+        |report: &serde_json::Value| report["parameters_sha256"].as_array().unwrap().clone();
+    assert_eq!(digests(&mpiexec)[0], digests(&mpiexec)[1]);
+    // A sum of two has one order, so even another backend gives the same bits.
+    assert_eq!(digests(&mpiexec), digests(&workers));
+}
+
+#[test]
+fn a_failing_rank_ends_mpiexec() {
+    let Some(mut command) = mpiexec(2) else {
+        println!("left out: there is no mpiexec here");
+        return;
+    };
+    command.arg(example("mnist_dist")).args(["--dataset", "synthetic", "--lr", "1e20"]);
+    let (output, _) = Running::start(command).finish(Duration::from_secs(30));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(stderr.contains("is not finite on rank"), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
