@@ -1,7 +1,5 @@
 //! `mnist_dist` under mpiexec: over MPI where it is built in, over the local backend where not.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod common;
 
 use std::process::{Command, Stdio};

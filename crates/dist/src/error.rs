@@ -241,9 +241,10 @@ impl Error {
         Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
     }
 
-    /// Whether this rank only reports what happened elsewhere: another rank knows the cause.
+    /// Whether this rank only reports what happened elsewhere: another rank, or the launcher, knows
+    /// the cause. A rank that has left in order knows of nothing, so that is no echo.
     pub fn is_echo(&self) -> bool {
-        matches!(self, Self::PeerDied { .. } | Self::PeerLeft { .. } | Self::PeerFailed { .. })
+        matches!(self, Self::PeerDied { .. } | Self::PeerFailed { .. })
     }
 }
 

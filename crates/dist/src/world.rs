@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::comm::{Communicator, LocalConfig, Single, connect_local, connect_mpi};
+use crate::comm::{Communicator, LocalConfig, MPI_COMPILED, Single, connect_local, connect_mpi};
 use crate::launch::{self, Launch, Launcher};
 use crate::{Error, Result};
 
@@ -90,9 +90,8 @@ impl fmt::Debug for World {
 
 fn connect(launch: &Launch) -> Result<Arc<dyn Communicator>> {
     let deadline = launch::timeout()?;
-    let &Launch { launcher, rank, world_size, local_size, .. } = launch;
-    // Slurm's and torchrun's ranks become MPI's only through a launcher that speaks it.
-    if cfg!(feature = "mpi") && launcher.speaks_mpi() {
+    let &Launch { rank, world_size, local_size, .. } = launch;
+    if MPI_COMPILED && launch.speaks_mpi() {
         return connect_mpi(world_size, deadline);
     }
     if world_size == 1 {
@@ -103,7 +102,7 @@ fn connect(launch: &Launch) -> Result<Arc<dyn Communicator>> {
         return connect_local(LocalConfig { job, rank, world_size, deadline });
     }
     let what = format!("{world_size} ranks, {local_size} of them on this host, need MPI");
-    if launcher.speaks_mpi() {
+    if launch.speaks_mpi() {
         return Err(Error::NotCompiled { what, feature: "mpi" });
     }
     Err(Error::Launch {

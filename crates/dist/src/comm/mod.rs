@@ -32,7 +32,7 @@ pub use pending::Pending;
 pub use stats::CommStats;
 
 pub(crate) use local::{LocalConfig, connect as connect_local};
-pub(crate) use mpi::connect as connect_mpi;
+pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use single::Single;
 
 use crate::{Error, Result};
@@ -61,7 +61,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Starts `op` on `buffer`; [`Pending::wait`] gives the result, and the error if it fails.
     ///
     /// Length of the result for `n` elements in the buffer and `N` ranks: `n` for all-reduce,
-    /// broadcast, barrier, send and recv; `N·n` for all-gather, and for gather on the root (0
+    /// broadcast, barrier and recv; 0 for send; `N·n` for all-gather, and for gather on the root (0
     /// elsewhere); `n / N` for reduce-scatter, and for scatter, where `n` is the root's length and
     /// the other ranks' buffers count for nothing.
     fn start(&self, op: Collective, buffer: Buffer) -> Pending;

@@ -1,7 +1,8 @@
 //! Reading a launcher's environment variables.
 //!
-//! The order matters: `srun --mpi=pmix` also sets `PMIX_RANK`, and inside an sbatch script Slurm
-//! sets `SLURM_PROCID` for a single process, so only `SLURM_STEP_ID` proves a task.
+//! The order matters: `srun --mpi=pmi2` also sets `PMI_RANK`, but not Hydra's `MPI_LOCALRANKID`; and
+//! inside an sbatch script Slurm sets `SLURM_PROCID` for a single process, so only `SLURM_STEP_ID`
+//! proves a task.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 pub enum Launcher {
     /// Nobody: a world of one.
     Alone,
-    /// [`super::spawn`].
+    /// [`super::spawn()`].
     Candelabrum,
     /// Open MPI's mpiexec.
     OpenMpi,
@@ -27,13 +28,6 @@ pub enum Launcher {
     Slurm,
     /// torchrun, or anything else that sets RANK and WORLD_SIZE.
     Torchrun,
-}
-
-impl Launcher {
-    /// Whether the ranks can talk MPI.
-    pub(crate) fn speaks_mpi(self) -> bool {
-        matches!(self, Self::OpenMpi | Self::Hydra)
-    }
 }
 
 /// This process's place among those that were started together.
@@ -51,6 +45,8 @@ pub struct Launch {
     pub local_size: usize,
     /// A word that the ranks of this job share and no other job has.
     job: String,
+    /// Whether the launcher serves MPI libraries.
+    mpi: bool,
 }
 
 impl Launch {
@@ -71,7 +67,13 @@ impl Launch {
             local_rank: 0,
             local_size: 1,
             job: String::new(),
+            mpi: false,
         }
+    }
+
+    /// Whether the ranks can talk MPI.
+    pub(crate) fn speaks_mpi(&self) -> bool {
+        self.mpi
     }
 
     /// Whether a launcher has already made this process one of several ranks.
@@ -116,7 +118,7 @@ impl Launch {
             let job = get("PMIX_NAMESPACE").unwrap_or_else(|| format!("ompi-{parent}"));
             let size = need("OMPI_COMM_WORLD_SIZE")?;
             (Launcher::OpenMpi, need("OMPI_COMM_WORLD_RANK")?, size, local, job)
-        } else if has("PMI_RANK") {
+        } else if has("PMI_RANK") && (has("MPI_LOCALRANKID") || !has("SLURM_STEP_ID")) {
             let local = (number("MPI_LOCALRANKID")?, number("MPI_LOCALNRANKS")?);
             let job = format!("hydra-{parent}");
             (Launcher::Hydra, need("PMI_RANK")?, need("PMI_SIZE")?, local, job)
@@ -143,7 +145,13 @@ impl Launch {
             (Some(rank), None) => (rank, rank + 1),
             (None, _) => (0, 1),
         };
-        Ok(Self { launcher, rank, world_size, local_rank, local_size, job })
+        let mpi = match launcher {
+            Launcher::OpenMpi | Launcher::Hydra => true,
+            // srun --mpi=pmix and --mpi=pmi2.
+            Launcher::Slurm => has("PMIX_RANK") || has("PMI_RANK"),
+            Launcher::Alone | Launcher::Candelabrum | Launcher::Torchrun => false,
+        };
+        Ok(Self { launcher, rank, world_size, local_rank, local_size, job, mpi })
     }
 }
 
@@ -234,6 +242,18 @@ mod tests {
             assert_eq!(launch.launcher, launcher);
             let place = (launch.rank, launch.world_size, launch.local_rank, launch.local_size);
             assert_eq!(place, (1, 4, 1, 4), "{launcher:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn srun_speaks_mpi_where_it_serves_pmi() -> Result<()> {
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "3"), ("SLURM_STEP_NUM_TASKS", "4")];
+        assert!(!detect(&step)?.speaks_mpi());
+        for pmi in [("PMIX_RANK", "3"), ("PMI_RANK", "3")] {
+            let launch = detect(&[&step[..], &[pmi]].concat())?;
+            assert_eq!((launch.launcher, launch.rank), (Launcher::Slurm, 3));
+            assert!(launch.speaks_mpi(), "{pmi:?}");
         }
         Ok(())
     }

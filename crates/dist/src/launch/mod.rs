@@ -1,7 +1,7 @@
 //! How this process was started, and how to start more: the only module that reads the environment.
 //!
 //! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm and
-//! anything that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn`] starts ranks on this host and
+//! anything that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts ranks on this host and
 //! looks after them.
 
 mod detect;

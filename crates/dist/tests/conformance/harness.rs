@@ -37,11 +37,8 @@ pub(crate) fn case_to_run() -> Option<String> {
 pub(crate) fn fail(world: Option<World>, error: &Error) -> ! {
     let rank = world.as_ref().map_or("?".to_owned(), |world| world.rank().to_string());
     eprintln!("error of rank {rank}: {error}");
-    if let Some(world) = world {
-        // Who sees that a rank has left is the first to know that something is wrong.
-        if !error.is_echo() || matches!(error, Error::PeerLeft { .. }) {
-            world.abort(&error.to_string());
-        }
+    if let Some(world) = world.filter(|_| !error.is_echo()) {
+        world.abort(&error.to_string());
     }
     std::process::exit(FAILED);
 }

@@ -60,6 +60,9 @@ const GOODBYE: u64 = u64::MAX;
 /// How long MPI may take to see that a message has arrived when its receiver has left.
 const STRAGGLER: Duration = Duration::from_millis(200);
 
+/// Whether this build has the MPI backend.
+pub(crate) const COMPILED: bool = true;
+
 /// Joins the job that this process was started in, which must have `world_size` ranks. An
 /// operation that takes longer than `deadline` fails.
 ///
