@@ -18,6 +18,7 @@
 //! - CPU only so far: no operation implements `cuda_fwd`, so candle answers a CUDA tensor with
 //!   an error that names the operation.
 
+mod affine;
 mod conv2d;
 mod cross_entropy;
 mod dropout;

@@ -92,7 +92,7 @@ fn shapes_that_do_not_fit_are_named() -> Result<()> {
     assert!(conv([2, 3, 3, 3], no_stride)?.contains("must be positive"));
     let wrong_bias = random(3, 3)?;
     let result = conv2d(&xs, &random((2, 3, 3, 3), 2)?, Some(&wrong_bias), config, None);
-    assert_eq!(message(result), "conv2d: bias of shape [3] for 2 output channels");
+    assert_eq!(message(result), "conv2d: bias of shape [3] for 2 outputs");
     let result = linear(&random((2, 4), 1)?, &random((3, 5), 2)?, None, None);
     assert_eq!(message(result), "linear: input of shape [2, 4] for a weight of [3, 5]");
     let wide = Pool2dConfig { kernel: (2, 2), stride: (2, 2), padding: (2, 0) };

@@ -17,6 +17,7 @@ use rayon::prelude::*;
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
 use crate::activation::Activation;
+use crate::ops::affine::{Gradients, Wanted};
 use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
 use crate::ops::float::{Float, with_scratch};
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
@@ -25,20 +26,6 @@ use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
 /// partial weight gradients and does not depend on the number of threads, so neither do the bits
 /// of the result.
 const MAX_PARTS: usize = 16;
-
-/// Which gradients are needed.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) input: bool,
-    pub(super) weight: bool,
-    pub(super) bias: bool,
-}
-
-pub(super) struct Gradients<T> {
-    pub(super) input: Option<Vec<T>>,
-    pub(super) weight: Option<Vec<T>>,
-    pub(super) bias: Option<Vec<T>>,
-}
 
 pub(super) fn forward<T: Float>(
     geometry: &Geometry,
@@ -73,7 +60,7 @@ pub(super) fn backward<T: Float>(
     weight: &[T],
     ys: &[T],
     dys: &[T],
-) -> Gradients<T> {
+) -> Gradients<Vec<T>> {
     let pass = Backward { geometry, wanted, activation, xs, weight, ys, dys };
     let mut dxs = wanted.input.then(|| vec![T::zero(); xs.len()]);
     let part_images = geometry.batch.div_ceil(MAX_PARTS).max(1);

@@ -12,11 +12,11 @@ mod geometry;
 mod kernel;
 mod patches;
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 use self::geometry::Geometry;
-use super::float::{Float, cpu_slice, for_float, with_slices};
+use super::affine::{self, Affine, Gradients, Wanted};
+use super::float::Float;
 use crate::activation::Activation;
 
 const NAME: &str = "conv2d";
@@ -64,21 +64,7 @@ pub fn conv2d(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let geometry = Geometry::new(xs.shape(), weight.shape(), config)?;
-    let op = Conv2d { geometry, activation };
-    let (xs, weight) = (xs.contiguous()?, weight.contiguous()?);
-    match bias {
-        None => xs.apply_op2(&weight, op),
-        Some(bias) => {
-            if bias.dims() != [geometry.out_channels] {
-                candle_core::bail!(
-                    "{NAME}: bias of shape {:?} for {} output channels",
-                    bias.dims(),
-                    geometry.out_channels
-                );
-            }
-            xs.apply_op3(&weight, &bias.contiguous()?, op)
-        }
-    }
+    affine::apply(Conv2d { geometry, activation }, xs, weight, bias)
 }
 
 struct Conv2d {
@@ -86,110 +72,32 @@ struct Conv2d {
     activation: Option<Activation>,
 }
 
-/// The gradients of input, weight and bias.
-type Gradients = (Option<Tensor>, Option<Tensor>, Option<Tensor>);
+impl Affine for Conv2d {
+    const NAME: &'static str = NAME;
 
-impl Conv2d {
-    fn forward<T: Float>(&self, xs: &[T], weight: &[T], bias: Option<&[T]>) -> (CpuStorage, Shape) {
+    fn outputs(&self) -> usize {
+        self.geometry.out_channels
+    }
+
+    fn forward<T: Float>(
+        &self,
+        xs: &[T],
+        _xs_shape: &Shape,
+        weight: &[T],
+        bias: Option<&[T]>,
+    ) -> (Vec<T>, Shape) {
         let ys = kernel::forward(&self.geometry, xs, weight, bias, self.activation);
-        (T::to_cpu_storage_owned(ys), self.geometry.output_shape())
+        (ys, self.geometry.output_shape())
     }
 
     fn backward<T: Float>(
         &self,
-        xs: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        ys: &Tensor,
-        dys: &Tensor,
-    ) -> Result<Gradients> {
-        let wanted = kernel::Wanted {
-            input: xs.track_op(),
-            weight: weight.track_op(),
-            bias: bias.is_some_and(Tensor::track_op),
-        };
-        let dys = dys.contiguous()?;
-        let gradients = with_slices([xs, weight, ys, &dys], NAME, |[x, w, y, dy]: [&[T]; 4]| {
-            Ok(kernel::backward(&self.geometry, wanted, self.activation, x, w, y, dy))
-        })?;
-        let tensor = |data: Option<Vec<T>>, shape: &Shape| {
-            data.map(|data| Tensor::from_vec(data, shape, xs.device())).transpose()
-        };
-        Ok((
-            tensor(gradients.input, xs.shape())?,
-            tensor(gradients.weight, weight.shape())?,
-            tensor(gradients.bias, &Shape::from(self.geometry.out_channels))?,
-        ))
-    }
-}
-
-/// Without bias.
-impl CustomOp2 for Conv2d {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        xs_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        for_float!(xs.dtype(), NAME, T => {
-            let xs = cpu_slice::<T>(xs, xs_layout, NAME)?;
-            let weight = cpu_slice::<T>(weight, weight_layout, NAME)?;
-            Ok(self.forward(xs, weight, None))
-        })
-    }
-
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        weight: &Tensor,
-        ys: &Tensor,
-        dys: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, _) = for_float!(xs.dtype(), NAME, T => {
-            self.backward::<T>(xs, weight, None, ys, dys)
-        })?;
-        Ok((dx, dw))
-    }
-}
-
-/// With bias.
-impl CustomOp3 for Conv2d {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        xs: &CpuStorage,
-        xs_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        for_float!(xs.dtype(), NAME, T => {
-            let xs = cpu_slice::<T>(xs, xs_layout, NAME)?;
-            let weight = cpu_slice::<T>(weight, weight_layout, NAME)?;
-            let bias = cpu_slice::<T>(bias, bias_layout, NAME)?;
-            Ok(self.forward(xs, weight, Some(bias)))
-        })
-    }
-
-    fn bwd(
-        &self,
-        xs: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        ys: &Tensor,
-        dys: &Tensor,
-    ) -> Result<Gradients> {
-        for_float!(xs.dtype(), NAME, T => {
-            self.backward::<T>(xs, weight, Some(bias), ys, dys)
-        })
+        wanted: Wanted,
+        xs: &[T],
+        weight: &[T],
+        ys: &[T],
+        dys: &[T],
+    ) -> Gradients<Vec<T>> {
+        kernel::backward(&self.geometry, wanted, self.activation, xs, weight, ys, dys)
     }
 }
