@@ -1,6 +1,7 @@
 //! The life of a training program: start the ranks or join them, and end with one clear line.
 
 use std::error::Error as StdError;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::thread;
 
@@ -92,7 +93,9 @@ fn fail(error: &Failure) -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "the one place where a program's error is printed")]
 fn complain(message: &str) -> ExitCode {
-    eprintln!("error: {message}");
+    // On a terminal a progress bar may stand in this line: back to its start, and clear it.
+    let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
+    eprintln!("{clear}error: {message}");
     ExitCode::FAILURE
 }
 
