@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example custom_model
-//! mpiexec -n 2 cargo run --release --example custom_model
+//! mpiexec --bind-to none -n 2 cargo run --release --example custom_model
 //! ```
 
 #![expect(clippy::print_stdout, reason = "an example talks to its user")]
@@ -39,18 +39,21 @@ fn main() -> anyhow::Result<()> {
 
     let params = Params::new(0);
     let model = Mlp::new(&params.root());
-    println!("{}", model.compile(&params, (1, 1, 28, 28))?);
+    model.compile(&params, (1, 1, 28, 28))?; // creates the parameters
     let mut opt = DistOpt::new(Sgd::new(0.05).momentum(0.9), &params, &world)?;
 
     for epoch in 0..5 {
-        let mut last = 0.0;
+        let mut losses = [0_f32]; // summed over batches and ranks
         for batch in share.train.batches(64)? {
             let batch = batch?;
             let loss = model.loss(&model.forward(&batch.xs)?, &batch.ys)?;
             opt.backward_and_update(&loss)?; // gradients, their average over all ranks, the update
-            last = loss.to_scalar::<f32>()?;
+            losses[0] += loss.to_scalar::<f32>()?;
         }
-        println!("rank {} epoch {epoch}: loss {last:.4}", world.rank());
+        world.comm().all_reduce(&mut losses, ReduceOp::Sum)?;
+        if world.is_root() {
+            println!("epoch {epoch}: training loss {:.3}", losses[0]);
+        }
     }
     Ok(())
 }

@@ -46,20 +46,16 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let mut out = io::stdout();
     if world.is_root() {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
-        let (ranks, backend) = (world.world_size(), world.backend());
         if let Some(note) = &data.note {
             writeln!(out, "note: {note}")?;
         }
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
-        writeln!(
-            out,
-            "{ranks} rank(s) over {backend}, {threads} thread(s) each, batch {} per rank",
-            args.batch_size
-        )?;
+        let (ranks, backend, batch) = (world.world_size(), world.backend(), args.batch_size);
+        writeln!(out, "ranks {ranks} ({backend}), threads {threads} and batch {batch} per rank")?;
         if dropped > 0 {
             writeln!(
                 out,
-                "{dropped} images do not fill a global batch: others are left out each epoch"
+                "each epoch leaves out {dropped} images, others every time: the last batch is not full"
             )?;
         }
         writeln!(out, "{summary}\n")?;

@@ -187,3 +187,15 @@ fn a_stock_candle_nn_model_trains_unchanged() {
     let (first, last) = (losses.next().unwrap(), losses.last().unwrap());
     assert!(last < 0.1 * first, "{first} -> {last}");
 }
+
+#[test]
+fn a_dataset_that_was_partitioned_already_is_not_divided_again() {
+    let share = Mnist::synthetic(0, 64, 32).unwrap().partition(0, 2, Remainder::Drop).unwrap();
+    let params = Params::new(0);
+    let model = candelabrum::models::Cnn::new(&params.root(), 10);
+    let mut trainer = Trainer::new(model, DistOpt::new(sgd(), &params, &World::single()).unwrap());
+    let config = FitConfig { epochs: 1, batch_size: 8, ..FitConfig::default() };
+    let error = trainer.fit(&share.train, &share.test, &config, &mut Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("already a share of 2 ranks"), "{error}");
+    assert!(trainer.evaluate(&share.test, 8).is_err());
+}

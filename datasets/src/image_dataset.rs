@@ -21,6 +21,7 @@ pub struct ImageDataset {
     /// The rows of the whole that this view shows; `None` shows all.
     rows: Option<Arc<[u32]>>,
     dropped: usize,
+    shared_by: usize,
 }
 
 impl ImageDataset {
@@ -57,7 +58,7 @@ impl ImageDataset {
         if let Some(index) = labels.iter().position(|&label| usize::from(label) >= classes) {
             return Err(Error::Label { index, label: labels[index], classes });
         }
-        Ok(Self { pixels, labels, shape, classes, rows: None, dropped: 0 })
+        Ok(Self { pixels, labels, shape, classes, rows: None, dropped: 0, shared_by: 1 })
     }
 
     /// The number of images in this view.
@@ -90,6 +91,11 @@ impl ImageDataset {
         self.dropped
     }
 
+    /// Among how many ranks [`partition`](Self::partition) divided the samples; 1 for a whole.
+    pub fn shared_by(&self) -> usize {
+        self.shared_by
+    }
+
     /// An image, (C, H, W), and its label; `None` past the end.
     pub fn get(&self, index: usize) -> Option<(&[u8], u8)> {
         let row = self.row(index)?;
@@ -116,7 +122,8 @@ impl ImageDataset {
         remainder: Remainder,
     ) -> Result<Self> {
         let part = partition(self.len(), global_rank, world_size, remainder)?;
-        Ok(Self { dropped: part.dropped, ..self.view(part.indices()) })
+        let shared_by = self.shared_by * world_size;
+        Ok(Self { dropped: part.dropped, shared_by, ..self.view(part.indices()) })
     }
 
     /// A view of the first `count` samples, or of all if there are fewer.

@@ -23,5 +23,5 @@ pub use comm::{
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};
-pub use opt::{DistOpt, DistOptConfig};
+pub use opt::{DistOpt, DistOptConfig, check_dist_option};
 pub use world::World;

@@ -288,10 +288,19 @@ impl BackwardAndUpdate for DistOpt {
         dist_option: DistOption,
         _spars: f32,
     ) -> Result<()> {
-        match dist_option {
-            DistOption::Fp32 => self.backward_and_update(loss),
-            other => Err(Error::DistOption { option: other.to_string() }),
-        }
+        check_dist_option(dist_option)?;
+        self.backward_and_update(loss)
+    }
+}
+
+/// Whether this version has the strategy `dist_option`.
+///
+/// # Errors
+/// [`Error::DistOption`] where it has not.
+pub fn check_dist_option(dist_option: DistOption) -> Result<()> {
+    match dist_option {
+        DistOption::Fp32 => Ok(()),
+        other => Err(Error::DistOption { option: other.to_string() }),
     }
 }
 

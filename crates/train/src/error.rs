@@ -37,6 +37,14 @@ pub enum Error {
         /// What it may be.
         range: String,
     },
+    /// A dataset that was partitioned already, where the whole is divided here.
+    #[error(
+        "the dataset is already a share of {shared_by} ranks: give the whole one, it is divided among the ranks here (`partition` is for loops of your own)"
+    )]
+    AlreadyPartitioned {
+        /// Among how many ranks it was divided.
+        shared_by: usize,
+    },
     /// The thread pool exists already, with another number of threads.
     #[error("{wanted} compute threads were asked for, but the pool already runs with {running}")]
     Threads {

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::time::Instant;
 
 use candelabrum_datasets::{
-    Augmentation, BatchOptions, DistributedSampler, ImageDataset, Remainder, SamplerConfig,
+    Augmentation, BatchOptions, DistributedSampler, ImageDataset, Remainder,
 };
-use candelabrum_dist::{Result as DistResult, check_consistency};
+use candelabrum_dist::{Result as DistResult, check_consistency, check_dist_option};
 use candelabrum_nn::{DistOption, Model};
 
 use crate::progress::Progress;
@@ -44,14 +44,15 @@ impl Default for FitConfig {
 }
 
 impl<M: Model> Trainer<M> {
-    /// Trains on `train` and evaluates on `test` after every epoch.
+    /// Trains on `train` and evaluates on `test`, both whole, after every epoch.
     ///
-    /// All data is reshuffled every epoch such that `N` ranks with batch `B` see the same global
+    /// Every rank gets its share of them here; all data is reshuffled every epoch such that `N` ranks with batch `B` see the same global
     /// batches as one rank with batch `N·B`. Rank 0 writes SINGA's lines to `out` and shows
     /// progress on standard error.
     ///
     /// # Errors
-    /// Ranks with different settings, a batch larger than a rank's share, and whatever ends a step.
+    /// Ranks with different settings, a strategy that is not there, a dataset that was partitioned
+    /// already, a batch larger than a rank's share, and whatever ends a step.
     pub fn fit(
         &mut self,
         train: &ImageDataset,
@@ -59,6 +60,7 @@ impl<M: Model> Trainer<M> {
         config: &FitConfig,
         out: &mut dyn Write,
     ) -> Result<Vec<EpochReport>> {
+        check_dist_option(config.dist_option)?;
         let sampler = self.sampler(train, config)?;
         self.check_same(train, test, config)?;
         let mut reports = Vec::with_capacity(config.epochs);
@@ -108,15 +110,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// A batch size of 0 or larger than a rank's share.
     pub fn sampler(&self, train: &ImageDataset, config: &FitConfig) -> Result<DistributedSampler> {
-        Ok(DistributedSampler::new(SamplerConfig {
-            len: train.len(),
-            global_rank: self.world().rank(),
-            world_size: self.world().world_size(),
-            batch_size: config.batch_size,
-            seed: config.seed,
-            shuffle: true,
-            remainder: Remainder::Drop,
-        })?)
+        self.divide(train, config.batch_size, config.seed, Remainder::Drop)
     }
 
     fn train_one_epoch(

@@ -7,7 +7,7 @@ use candelabrum_dist::{DistOpt, World, parameters_sha256};
 use candelabrum_nn::{DistOption, Model, Summary};
 use candle_core::{Shape, Tensor};
 
-use crate::{Metrics, Result};
+use crate::{Error, Metrics, Result};
 
 /// Trains a model batch by batch; [`fit`](Self::fit) does it for whole runs.
 #[derive(Debug)]
@@ -72,21 +72,13 @@ impl<M: Model> Trainer<M> {
         Ok(self.model.train_one_batch(&mut self.opt, xs, ys, dist_option, spars)?)
     }
 
-    /// Loss and accuracy on `data`, each sample once, spread over all ranks.
+    /// Loss and accuracy on `data`, the whole of it: each sample is seen once, by one of the ranks.
     ///
     /// # Errors
-    /// Those of the data, the forward pass and the exchange of the counts.
+    /// A dataset that was partitioned already; those of the data, the forward pass and the exchange of the counts.
     pub fn evaluate(&self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
         let world = self.world();
-        let sampler = DistributedSampler::new(SamplerConfig {
-            len: data.len(),
-            global_rank: world.rank(),
-            world_size: world.world_size(),
-            batch_size,
-            seed: 0,
-            shuffle: false,
-            remainder: Remainder::Keep,
-        })?;
+        let sampler = self.divide(data, batch_size, 0, Remainder::Keep)?;
         let mut metrics = Metrics::default();
         self.eval();
         for batch in data.epoch_batches(&sampler, 0, &BatchOptions::default())? {
@@ -100,6 +92,30 @@ impl<M: Model> Trainer<M> {
         }
         self.train();
         Ok(metrics.over_ranks(world.comm())?)
+    }
+
+    /// This rank's batches of the whole `data`: shuffled for training, where a remainder is left
+    /// out, and in order for evaluation, where it is kept.
+    pub(crate) fn divide(
+        &self,
+        data: &ImageDataset,
+        batch_size: usize,
+        seed: u64,
+        remainder: Remainder,
+    ) -> Result<DistributedSampler> {
+        let shared_by = data.shared_by();
+        if shared_by > 1 {
+            return Err(Error::AlreadyPartitioned { shared_by });
+        }
+        Ok(DistributedSampler::new(SamplerConfig {
+            len: data.len(),
+            global_rank: self.world().rank(),
+            world_size: self.world().world_size(),
+            batch_size,
+            seed,
+            shuffle: remainder == Remainder::Drop,
+            remainder,
+        })?)
     }
 
     /// The digest of each rank's parameters, in rank order.

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use candelabrum_datasets::DatasetKind;
+use candelabrum_dist::{Error as DistError, check_dist_option};
 use candelabrum_nn::DistOption;
-use candelabrum_optim::Sgd;
+use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
 use crate::{Error, FitConfig, Report, Result};
@@ -44,7 +45,8 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1e-5)]
     pub weight_decay: f32,
 
-    /// How ranks exchange gradients: fp32, fp16, partialUpdate, sparseTopK, sparseThreshold
+    /// How ranks exchange gradients: fp32 (not yet fp16, partialUpdate, sparseTopK,
+    /// sparseThreshold)
     #[arg(long, value_name = "NAME", default_value_t = DistOption::Fp32)]
     pub dist_option: DistOption,
 
@@ -80,6 +82,9 @@ impl TrainArgs {
             let range = "above 0 and at most 1 (for sparseThreshold any magnitude above 0)".into();
             return Err(Error::Option { option: "--spars", value, range });
         }
+        check_dist_option(self.dist_option)?;
+        // An optimizer of nothing still checks its settings.
+        self.sgd().bind(&[]).map_err(DistError::from)?;
         if let Some(path) = &self.report {
             Report::check_path(path)?;
         }

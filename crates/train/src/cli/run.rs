@@ -71,14 +71,15 @@ fn rank<E: Into<Failure>>(program: impl FnOnce(&World) -> std::result::Result<()
     };
     let Err(error) = program(&world) else { return ExitCode::SUCCESS };
     let error = error.into();
-    let exit = if world.world_size() > 1 && world.launcher() != Launcher::Candelabrum {
-        complain(&format!("rank {}: {}", world.rank(), one_line(&*error)))
-    } else {
-        fail(&error)
-    };
-    if !is_echo(&*error) {
-        world.abort(&one_line(&*error));
+    let message = one_line(&*error);
+    if is_echo(&*error) {
+        return fail(&error); // it names the rank that it happened to
     }
+    let exit = match world.launcher() {
+        Launcher::Alone | Launcher::Candelabrum => fail(&error),
+        _ => complain(&format!("rank {}: {message}", world.rank())),
+    };
+    world.abort(&message);
     exit
 }
 
