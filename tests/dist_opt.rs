@@ -199,3 +199,34 @@ fn a_dataset_that_was_partitioned_already_is_not_divided_again() {
     assert!(error.to_string().contains("already a share of 2 ranks"), "{error}");
     assert!(trainer.evaluate(&share.test, 8).is_err());
 }
+
+#[test]
+fn parameters_that_come_too_late_or_not_at_all_are_said() {
+    let params = Params::new(0);
+    let mut opt = DistOpt::new(sgd(), &params, &World::single()).unwrap();
+    let elsewhere = Params::new(0).root().param("w", 2, Init::Const(1.0)).unwrap();
+    let error = opt.backward_and_update(&elsewhere.tensor().sum_all().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::NoParameters), "{error}");
+
+    let first = params.root().param("first", 2, Init::Const(1.0)).unwrap();
+    let loss = || first.tensor().sqr().unwrap().sum_all().unwrap();
+    opt.backward_and_update(&loss()).unwrap();
+    params.root().param("late", 2, Init::ZEROS).unwrap();
+    for _ in 0..2 {
+        let error = opt.backward_and_update(&loss()).unwrap_err().to_string();
+        assert!(error.contains("late came into being after the first step"), "{error}");
+    }
+}
+
+#[test]
+fn a_step_that_failed_can_be_followed_by_one_that_does_not() {
+    let params = Params::new(0);
+    let weight = params.root().param("weight", 2, Init::Const(1.0)).unwrap();
+    let other = params.root().param("other", 2, Init::Const(1.0)).unwrap();
+    let mut opt = DistOpt::new(sgd(), &params, &World::single()).unwrap();
+    let incomplete = weight.tensor().sqr().unwrap().sum_all().unwrap();
+    assert!(opt.backward_and_update(&incomplete).is_err());
+    let complete = (weight.tensor() * other.tensor()).unwrap().sum_all().unwrap();
+    opt.backward_and_update(&complete).unwrap();
+    assert_eq!(weight.tensor().to_vec1::<f32>().unwrap(), [0.9, 0.9]);
+}

@@ -75,10 +75,11 @@ pub(crate) fn parameter_facts(params: &[Param]) -> Vec<(String, String)> {
 /// # Errors
 /// A parameter whose values cannot be read.
 pub fn parameters_sha256(params: &Params) -> Result<String> {
-    digest(&params.list()).map(|digest| digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    digest(&params.list())
 }
 
-pub(crate) fn digest(params: &[Param]) -> Result<[u8; 32]> {
+/// The same for some parameters.
+pub(crate) fn digest(params: &[Param]) -> Result<String> {
     let mut hasher = Sha256::new();
     for param in params {
         let values = param.tensor().to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
@@ -86,7 +87,7 @@ pub(crate) fn digest(params: &[Param]) -> Result<[u8; 32]> {
         hasher.update([0]);
         hasher.update(bytemuck::cast_slice::<f32, u8>(&values));
     }
-    Ok(hasher.finalize().into())
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

@@ -173,10 +173,10 @@ pub enum Error {
         /// The library's own words.
         message: String,
     },
-    /// The communication thread is gone, because it panicked.
-    #[error("the communication thread of rank {rank} has stopped")]
+    /// The communicator is of no use any more: an earlier operation failed, or its thread panicked.
+    #[error("the communication of rank {rank} has stopped after an earlier failure")]
     Stopped {
-        /// Whose thread.
+        /// Whose communicator.
         rank: usize,
     },
     /// A gradient or loss that is no number.
@@ -195,6 +195,17 @@ pub enum Error {
         /// The parameters, comma-separated.
         names: String,
     },
+    /// Parameters that came into being after the first step, too late to be trained.
+    #[error(
+        "{names} came into being after the first step and would never be trained: compile the model first"
+    )]
+    LateParameters {
+        /// The parameters, comma-separated.
+        names: String,
+    },
+    /// An optimizer of nothing.
+    #[error("there are no parameters to train: were the layers built in another `Params`?")]
+    NoParameters,
     /// A parameter of an element type that cannot be trained.
     #[error("parameter `{name}` is {dtype}: only f32 parameters can be trained")]
     ParameterType {

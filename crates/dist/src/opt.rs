@@ -112,6 +112,11 @@ impl DistOpt {
             Some(bound) => bound,
             None => self.bind()?,
         };
+        if self.params.len() > bound.params.len() {
+            let late = self.params.list().split_off(bound.params.len());
+            self.bound = Some(bound);
+            return Err(Error::LateParameters { names: names(&late) });
+        }
         let result = self.step(&mut bound, loss);
         self.bound = Some(bound);
         result
@@ -155,6 +160,9 @@ impl DistOpt {
     /// Fixes the set of parameters and makes room for their gradients.
     fn bind(&mut self) -> Result<Bound> {
         let params = self.params.list();
+        if params.is_empty() {
+            return Err(Error::NoParameters);
+        }
         if params.len() > self.synchronized {
             self.check_same(&params)?;
             self.check_equal_values(&params[self.synchronized..])?;
@@ -178,12 +186,9 @@ impl DistOpt {
         let facts = params
             .iter()
             .map(|param| {
-                let hex: String = digest(std::slice::from_ref(param))?
-                    .iter()
-                    .map(|b| format!("{b:02x}"))
-                    .collect();
-                let name = param.name();
-                Ok((format!("the initial value of {name} (compile the model first)"), hex))
+                let what =
+                    format!("the initial value of {} (compile the model first)", param.name());
+                Ok((what, digest(std::slice::from_ref(param))?))
             })
             .collect::<Result<Vec<_>>>()?;
         check_consistency(self.world.comm(), &facts)
@@ -192,20 +197,20 @@ impl DistOpt {
     fn step(&mut self, bound: &mut Bound, loss: &Tensor) -> Result<()> {
         let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
         let grads = loss.backward()?;
-        let mut filled = Vec::with_capacity(bound.buckets.len());
+        let stopped = Error::Stopped { rank: self.world.rank() };
         for bucket in &mut bound.buckets {
-            let mut buffer =
-                bucket.buffer.take().ok_or(Error::Stopped { rank: self.world.rank() })?;
+            let buffer = bucket.buffer.as_mut().ok_or_else(|| stopped.clone())?;
             self.fill(&bound.params, &bucket.plan, &grads, buffer.as_mut_slice()?)?;
-            filled.push(buffer);
-        }
-        // A loss that is no number can have finite gradients; let it be seen in the average.
-        if !finite_loss && let Some(bucket) = filled.first_mut() {
-            bucket.as_mut_slice::<f32>()?.fill(f32::NAN);
+            // A loss that is no number can have finite gradients; let it be seen in the average.
+            if !finite_loss {
+                buffer.as_mut_slice::<f32>()?.fill(f32::NAN);
+            }
         }
         let comm = self.world.comm();
-        let launched: Vec<Pending> = filled
-            .into_iter()
+        let launched: Vec<Pending> = bound
+            .buckets
+            .iter_mut()
+            .filter_map(|bucket| bucket.buffer.take())
             .map(|buffer| comm.start(Collective::AllReduce(ReduceOp::Mean), buffer))
             .collect();
         for (bucket, pending) in bound.buckets.iter_mut().zip(launched) {
@@ -331,7 +336,11 @@ fn copy_values(grad: &Tensor, place: &mut [f32]) -> Result<()> {
 /// Names every parameter that the loss does not depend on.
 fn no_gradient(params: &[Param], grads: &GradStore) -> Error {
     let missing = params.iter().filter(|param| grads.get(param.tensor()).is_none());
-    Error::NoGradient { names: missing.map(Param::name).collect::<Vec<_>>().join(", ") }
+    Error::NoGradient { names: names(missing) }
+}
+
+fn names<'a>(params: impl IntoIterator<Item = &'a Param>) -> String {
+    params.into_iter().map(Param::name).collect::<Vec<_>>().join(", ")
 }
 
 /// Zero times a number is zero unless the number is infinite or none: a sum that vectorises.

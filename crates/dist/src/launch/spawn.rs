@@ -181,17 +181,17 @@ impl Ranks {
                 _ => format!("rank {}: {message}", first.rank),
             });
         }
-        if let Some((rank, status)) = self
-            .0
-            .iter()
-            .enumerate()
-            .find_map(|(i, rank)| Some((i, rank.ended.filter(|status| !status.success())?)))
-        {
+        let failed =
+            |(i, rank): (usize, &Rank)| Some((i, rank.ended.filter(|status| !status.success())?));
+        let silent =
+            |&&(i, _): &&(usize, ExitStatus)| reports.iter().all(|report| report.rank != i);
+        // A rank that failed without a word (a panic, an exit) is the cause of the others' echoes.
+        let ended: Vec<(usize, ExitStatus)> =
+            self.0.iter().enumerate().filter_map(failed).collect();
+        if let Some((rank, status)) = ended.iter().find(silent).or(ended.first()) {
             let echo = reports.first().map(|report| format!(": {}", report.message));
-            return Outcome::Failed(format!(
-                "rank {rank} ended with {status}{}",
-                echo.unwrap_or_default()
-            ));
+            let echo = echo.unwrap_or_default();
+            return Outcome::Failed(format!("rank {rank} ended with {status}{echo}"));
         }
         Outcome::Success
     }
