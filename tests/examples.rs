@@ -1,0 +1,47 @@
+//! The examples that no other test runs: each trains, on two ranks where it can.
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Running, example};
+
+/// What the example prints, which must succeed.
+fn output_of(name: &str, options: &[&str]) -> String {
+    let mut command = Command::new(example(name));
+    command.args(options).env_remove("MNIST_DIR").stdin(Stdio::null());
+    let (output, _) = Running::start(command).finish(Duration::from_secs(120));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The number that follows the last `label`.
+fn last_number(text: &str, label: &str) -> f64 {
+    let (_, rest) = text.rsplit_once(label).unwrap_or_else(|| panic!("no `{label}`: {text}"));
+    let number: String =
+        rest.trim_start().chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    number.parse().unwrap_or_else(|_| panic!("no number after `{label}`: {text}"))
+}
+
+#[test]
+fn custom_model_learns() {
+    let text = output_of("custom_model", &[]);
+    let first = last_number(text.lines().next().unwrap_or_default(), "training loss");
+    let last = last_number(&text, "training loss");
+    assert!(last < 0.7 * first, "{text}");
+}
+
+#[test]
+fn candle_nn_model_learns_on_two_ranks() {
+    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "3", "--lr", "0.05"];
+    let text = output_of("candle_nn_model", &options);
+    assert!(last_number(&text, "Evaluation accuracy =") > 0.6, "{text}");
+}
+
+#[test]
+fn mnist_multiprocess_starts_its_own_ranks() {
+    let text = output_of("mnist_multiprocess", &["--epochs", "1"]);
+    assert!(last_number(&text, "Evaluation accuracy =") > 0.3, "{text}");
+}
