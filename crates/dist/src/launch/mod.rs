@@ -7,10 +7,12 @@
 mod detect;
 mod report;
 mod spawn;
+mod threads;
 
 pub use detect::{Launch, Launcher};
 pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn};
+pub use threads::limit_threads;
 
 pub(crate) use detect::{local_job, timeout};
 pub(crate) use spawn::follow_parent;

@@ -38,8 +38,7 @@ pub enum Outcome {
 ///
 /// The copies have this process's arguments and one thing more in their environment: their place
 /// ([`super::Launch::detect`]). When one fails the others are ended; when this process dies, by
-/// whatever signal, so do they. `threads` bounds the threads of libraries that ask
-/// `RAYON_NUM_THREADS`.
+/// whatever signal, so do they. `threads` bounds the compute threads of each.
 ///
 /// # Errors
 /// A number of workers that makes no sense, or a process that cannot be started. What goes wrong
@@ -98,7 +97,7 @@ impl Ranks {
             .env(vars::WORLD_SIZE, workers.to_string())
             .env(vars::JOB, job)
             .env(vars::PARENT, std::process::id().to_string())
-            .env("RAYON_NUM_THREADS", threads.to_string())
+            .envs(super::threads::variables(threads))
             .stdin(Stdio::null())
             .spawn()
             .map_err(|error| Error::io(what(), error))?;

@@ -55,7 +55,9 @@ fn start(args: &TrainArgs) -> Result<Role> {
             range: format!("left out: the launcher has already started {}", launch.world_size),
         }),
         _ => {
-            set_threads(args.threads.unwrap_or_else(|| default_threads(launch.local_size)))?;
+            let threads = args.threads.unwrap_or_else(|| default_threads(launch.local_size));
+            launch::limit_threads(threads)?;
+            set_threads(threads)?;
             if launch.launcher == Launcher::Alone {
                 exit_on_interrupt();
             }
