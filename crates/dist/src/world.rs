@@ -98,7 +98,7 @@ fn connect(launch: &Launch) -> Result<Arc<dyn Communicator>> {
         return Ok(Arc::new(Single::default()));
     }
     if local_size == world_size {
-        let job = launch::local_job(launch).to_owned();
+        let job = launch.job().to_owned();
         return connect_local(LocalConfig { job, rank, world_size, deadline });
     }
     let what = format!("{world_size} ranks, {local_size} of them on this host, need MPI");

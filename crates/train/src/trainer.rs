@@ -75,7 +75,8 @@ impl<M: Model> Trainer<M> {
     /// Loss and accuracy on `data`, the whole of it: each sample is seen once, by one of the ranks.
     ///
     /// # Errors
-    /// A dataset that was partitioned already; those of the data, the forward pass and the exchange of the counts.
+    /// A dataset that was partitioned already; those of the data, the forward pass and the exchange
+    /// of the counts.
     pub fn evaluate(&self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
         let world = self.world();
         let sampler = self.divide(data, batch_size, 0, Remainder::Keep)?;

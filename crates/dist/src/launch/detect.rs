@@ -71,6 +71,11 @@ impl Launch {
         }
     }
 
+    /// The word by which the local backend's ranks find each other.
+    pub(crate) fn job(&self) -> &str {
+        &self.job
+    }
+
     /// Whether the ranks can talk MPI.
     pub(crate) fn speaks_mpi(&self) -> bool {
         self.mpi
@@ -153,11 +158,6 @@ impl Launch {
         };
         Ok(Self { launcher, rank, world_size, local_rank, local_size, job, mpi })
     }
-}
-
-/// The word by which the local backend's ranks find each other.
-pub(crate) fn local_job(launch: &Launch) -> &str {
-    &launch.job
 }
 
 /// How long anybody waits for anybody.

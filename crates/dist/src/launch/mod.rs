@@ -14,7 +14,7 @@ pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn};
 pub use threads::limit_threads;
 
-pub(crate) use detect::{local_job, timeout};
+pub(crate) use detect::timeout;
 pub(crate) use spawn::follow_parent;
 
 /// What our own launcher sets for each rank.
