@@ -46,7 +46,10 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     // Sorted by name, so that every rank has the same order, and made equal to rank 0's values:
     // candle-nn's own cannot be seeded.
     let params = Params::from_varmap(&varmap)?;
-    let mut trainer = Trainer::new(model, DistOpt::new(args.sgd(), &params, world)?);
+    let mut trainer = Trainer::new(
+        model,
+        DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config())?,
+    );
     trainer.fit(&data.mnist.train, &data.mnist.test, &args.fit_config(), &mut io::stdout())?;
     Ok(())
 }

@@ -35,7 +35,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = Params::new(args.seed);
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = DistOpt::new(args.sgd(), &params, world)?;
+    let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config())?;
     let mut trainer = Trainer::new(model, opt);
 
     let [channels, height, width] = data.mnist.train.image_shape();
@@ -72,6 +72,8 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         dataset_note: data.note,
         dist_option: args.dist_option.to_string(),
         spars: args.spars,
+        corr: args.corr,
+        threshold: args.threshold,
         seed: args.seed,
         batch_size: args.batch_size,
         dropped_per_epoch: dropped,

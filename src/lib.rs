@@ -15,7 +15,9 @@ pub mod prelude {
         Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,
         SamplerConfig,
     };
-    pub use candelabrum_dist::{Communicator, DistOpt, DistOptConfig, ReduceOp, World};
+    pub use candelabrum_dist::{
+        Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
+    };
     pub use candelabrum_nn::layers::{
         Conv2d, Dropout, Flatten, Linear, MaxPool2d, ReLU, SoftMaxCrossEntropy,
     };

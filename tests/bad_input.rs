@@ -23,14 +23,20 @@ fn refuse(options: &[&str], parts: &[&str]) {
 #[test]
 fn options_out_of_range_are_refused() {
     let synthetic = ["--dataset", "synthetic"];
-    let cases: [(&[&str], &[&str]); 9] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (&["--batch-size", "0"], &["--batch-size", "at least 1"]),
         (&["--batch-size", "20000"], &["20000", "12000"]),
         (&["--workers", "0"], &["--workers", "from 1 to 256"]),
         (&["--workers", "100000"], &["--workers", "from 1 to 256"]),
         (&["--dist-option", "fp8"], &["fp8", "sparseTopK"]),
-        (&["--dist-option", "sparseTopK"], &["sparseTopK", "not available"]),
         (&["--spars", "2"], &["--spars", "2", "at most 1"]),
+        (&["--dist-option", "sparseTopK", "--spars", "1.5"], &["--spars", "1.5", "at most 1"]),
+        (&["--dist-option", "sparseTopK", "--spars", "0"], &["--spars", "0", "above 0"]),
+        (&["--dist-option", "sparseThreshold", "--spars", "inf"], &["--spars", "inf"]),
+        (&["--dist-option", "sparseThreshold", "--spars=-1"], &["--spars", "-1", "magnitude"]),
+        (&["--threshold", "0"], &["--threshold", "0", "at least 1"]),
+        (&["--on-overflow", "ignore"], &["on-overflow", "ignore", "error or skip"]),
+        (&["--corr", "perhaps"], &["--corr", "perhaps", "true", "false"]),
         (&["--spars", "nan"], &["--spars"]),
         (&["--report", "/nonexistent/report.json"], &["/nonexistent/report.json"]),
     ];

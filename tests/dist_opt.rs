@@ -134,20 +134,6 @@ fn a_parameter_without_a_gradient_is_named_unless_allowed() {
 }
 
 #[test]
-fn other_strategies_are_refused_by_name_for_now() {
-    let params = Params::new(0);
-    let model = Net::new(&params.root(), 4);
-    model.compile(&params, (1, 5)).unwrap();
-    let mut opt = DistOpt::new(sgd(), &params, &World::single()).unwrap();
-    let (xs, ys) = batch(1.0);
-    for option in DistOption::ALL.into_iter().filter(|&option| option != DistOption::Fp32) {
-        let result = model.train_one_batch(&mut opt, &xs, &ys, option, 0.05);
-        let error = result.unwrap_err().to_string();
-        assert!(error.contains(option.name()) && error.contains("not available"), "{error}");
-    }
-}
-
-#[test]
 fn small_buckets_give_the_bits_of_one_large_one() {
     let train = |config: DistOptConfig| {
         let params = Params::new(0);

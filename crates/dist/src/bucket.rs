@@ -1,13 +1,25 @@
-//! Gradients packed into buckets, each of which travels as one.
+//! Gradients packed into buckets, each of which travels as one: the units of a strategy.
 //!
 //! Small messages waste latency, one large message leaves nothing to overlap; PyTorch's DDP (Li et
 //! al., VLDB 2020) fills buckets in reverse order of the parameters, which is roughly the order in
-//! which backward makes their gradients, the first one small so that it can leave early.
+//! which backward makes their gradients, the first one small so that it can leave early. SINGA
+//! walks in the same order with one number, its `threshold`.
 
 use std::ops::Range;
 
+/// How parameters are put into buckets. Sizes are in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizing {
+    /// PyTorch's: buckets of at most `cap`, the first of at most `first`. A parameter larger than
+    /// the cap has a bucket for itself.
+    Caps { first: usize, cap: usize },
+    /// SINGA's: a parameter of more than this many has a bucket for itself; the others fill a
+    /// bucket until it has more than this many.
+    Threshold(usize),
+}
+
 /// Which parameters share a bucket, and where in it they lie.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BucketPlan {
     /// The parameters in it, in the order of their gradients.
     pub(crate) slots: Vec<Slot>,
@@ -24,23 +36,58 @@ pub(crate) struct Slot {
     pub(crate) range: Range<usize>,
 }
 
-/// Assigns parameters of `sizes` elements to buckets of at most `cap` elements, the first of at
-/// most `first_cap`. A parameter larger than the cap has a bucket for itself.
-pub(crate) fn plan(sizes: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan> {
-    let mut buckets: Vec<BucketPlan> = Vec::new();
-    let mut open = BucketPlan { slots: Vec::new(), len: 0 };
+impl BucketPlan {
+    fn push(&mut self, param: usize, size: usize) {
+        self.slots.push(Slot { param, range: self.len..self.len + size });
+        self.len += size;
+    }
+}
+
+/// Assigns parameters of `sizes` elements to buckets, from the last parameter on.
+pub(crate) fn plan(sizes: &[usize], sizing: Sizing) -> Vec<BucketPlan> {
+    match sizing {
+        Sizing::Caps { first, cap } => plan_by_caps(sizes, first, cap),
+        Sizing::Threshold(threshold) => plan_by_threshold(sizes, threshold),
+    }
+}
+
+fn plan_by_caps(sizes: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan> {
+    let mut buckets = Vec::new();
+    let mut open = BucketPlan::default();
     for (param, &size) in sizes.iter().enumerate().rev() {
         let cap = if buckets.is_empty() { first_cap } else { cap };
         if !open.slots.is_empty() && open.len + size > cap {
-            buckets.push(std::mem::replace(&mut open, BucketPlan { slots: Vec::new(), len: 0 }));
+            buckets.push(std::mem::take(&mut open));
         }
-        open.slots.push(Slot { param, range: open.len..open.len + size });
-        open.len += size;
+        open.push(param, size);
     }
+    close(&mut buckets, open);
+    buckets
+}
+
+fn plan_by_threshold(sizes: &[usize], threshold: usize) -> Vec<BucketPlan> {
+    let mut buckets = Vec::new();
+    let mut open = BucketPlan::default();
+    for (param, &size) in sizes.iter().enumerate().rev() {
+        if size > threshold {
+            let mut own = BucketPlan::default();
+            own.push(param, size);
+            buckets.push(own);
+            continue;
+        }
+        open.push(param, size);
+        if open.len > threshold {
+            buckets.push(std::mem::take(&mut open));
+        }
+    }
+    close(&mut buckets, open);
+    buckets
+}
+
+fn close(buckets: &mut Vec<BucketPlan>, open: BucketPlan) {
     if !open.slots.is_empty() {
         buckets.push(open);
     }
-    buckets
 }
 
 #[cfg(test)]
@@ -49,22 +96,44 @@ mod tests {
 
     use super::*;
 
+    fn params(plan: &[BucketPlan]) -> Vec<Vec<usize>> {
+        plan.iter().map(|b| b.slots.iter().map(|s| s.param).collect()).collect()
+    }
+
     #[test]
     fn buckets_are_filled_from_the_last_parameter_on() {
-        let plan = plan(&[500, 20, 400, 10, 50], 60, 450);
-        let params: Vec<Vec<usize>> =
-            plan.iter().map(|b| b.slots.iter().map(|s| s.param).collect()).collect();
-        assert_eq!(params, [vec![4, 3], vec![2, 1], vec![0]]);
+        let plan = plan(&[500, 20, 400, 10, 50], Sizing::Caps { first: 60, cap: 450 });
+        assert_eq!(params(&plan), [vec![4, 3], vec![2, 1], vec![0]]);
+    }
+
+    #[test]
+    fn singas_walk_is_singas() {
+        // SINGA's MNIST network and the threshold of its example: the large weight goes alone and
+        // at once, the rest in one bucket.
+        let cnn = [500, 20, 25_000, 50, 400_000, 500, 5_000, 10];
+        let plan = plan(&cnn, Sizing::Threshold(50_000));
+        assert_eq!(params(&plan), [vec![4], vec![7, 6, 5, 3, 2, 1, 0]]);
+        assert_eq!(plan[1].len, 31_080);
+        // A bucket closes when it has more than the threshold, not when it has as many.
+        let small = super::plan(&[1, 2, 2, 2, 2], Sizing::Threshold(4));
+        assert_eq!(params(&small), [vec![4, 3, 2], vec![1, 0]]);
+        // Its default leaves the whole network in one bucket.
+        assert_eq!(super::plan(&cnn, Sizing::Threshold(2_097_152)).len(), 1);
+    }
+
+    fn sizing() -> impl Strategy<Value = Sizing> {
+        let caps =
+            (1_usize..100, 1_usize..200).prop_map(|(first, cap)| Sizing::Caps { first, cap });
+        prop_oneof![caps, (1_usize..200).prop_map(Sizing::Threshold)]
     }
 
     proptest! {
         #[test]
         fn every_element_has_one_place(
             sizes in prop::collection::vec(0_usize..100, 0..40),
-            first_cap in 1_usize..100,
-            cap in 1_usize..200,
+            sizing in sizing(),
         ) {
-            let plan = plan(&sizes, first_cap, cap);
+            let plan = plan(&sizes, sizing);
             let mut seen = vec![false; sizes.len()];
             for (i, bucket) in plan.iter().enumerate() {
                 let mut end = 0;
@@ -75,8 +144,12 @@ mod tests {
                     end = slot.range.end;
                 }
                 prop_assert_eq!(bucket.len, end);
-                let cap = if i == 0 { first_cap } else { cap };
-                prop_assert!(bucket.len <= cap || bucket.slots.len() == 1
+                let most = match sizing {
+                    Sizing::Caps { first, .. } if i == 0 => first,
+                    Sizing::Caps { cap, .. } => cap,
+                    Sizing::Threshold(threshold) => 2 * threshold,
+                };
+                prop_assert!(bucket.len <= most || bucket.slots.len() == 1
                     || bucket.slots.iter().filter(|s| !s.range.is_empty()).count() <= 1);
             }
             prop_assert!(seen.iter().all(|&s| s));

@@ -60,7 +60,9 @@ pub enum Error {
         waited: Duration,
     },
     /// Two ranks called different operations, or with different lengths.
-    #[error("rank {rank} calls {what} where rank 0 calls {expected}")]
+    #[error(
+        "rank {rank} calls {what} where rank 0 calls {expected}: all ranks must make the same calls in the same order, with the same dist option and spars"
+    )]
     Disagreement {
         /// The first rank that differs from rank 0.
         rank: usize,
@@ -214,8 +216,20 @@ pub enum Error {
         /// Its type.
         dtype: String,
     },
-    /// A strategy that is not there yet.
-    #[error("dist option `{option}` is not available in this version: use fp32")]
+    /// An average too large for its element type, although every rank's gradient is finite.
+    #[error(
+        "the {strategy} average of `{name}` overflowed although every rank's gradient is finite; no parameter was changed: use bf16 or fp32, clip the gradient, or leave such steps out (--on-overflow skip)"
+    )]
+    Overflow {
+        /// What it was averaged by.
+        strategy: String,
+        /// The first parameter that it happened to.
+        name: String,
+    },
+    /// A strategy that nobody registered.
+    #[error(
+        "dist option `{option}` has no strategy: call `strategy::register` on every rank first"
+    )]
     DistOption {
         /// Its name.
         option: String,

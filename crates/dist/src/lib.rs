@@ -5,12 +5,14 @@
 //! | who am I, how was I started | [`World`], [`launch`] |
 //! | collectives on buffers, one file per backend | [`comm`] |
 //! | gradients in buckets, their exchange, the update | [`DistOpt`] |
+//! | what ranks send each other in a step | [`strategy`] |
 //! | do all ranks train the same thing | [`check_consistency`] |
 //!
 //! `unsafe` lives in `comm::local::memory`, `comm::local::exchange` and the MPI backend's raw calls.
 
 pub mod comm;
 pub mod launch;
+pub mod strategy;
 
 mod bucket;
 mod consistency;
@@ -23,5 +25,6 @@ pub use comm::{
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};
-pub use opt::{DistOpt, DistOptConfig, check_dist_option};
+pub use opt::{DistOpt, DistOptConfig, OnOverflow, StepFigures, StrategyState};
+pub use strategy::StrategyConfig;
 pub use world::World;

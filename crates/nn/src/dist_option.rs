@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{PoisonError, RwLock};
 
 use crate::Error;
 
@@ -17,28 +18,71 @@ pub enum DistOption {
     Fp32,
     /// The same with fp16 on the wire.
     Fp16,
+    /// The same with bf16 on the wire: fp32's range, three digits.
+    Bf16,
     /// Every rank updates by itself; one unit of parameters is averaged each step, in rotation.
     PartialUpdate,
     /// Each rank sends the largest `spars · n` elements of each unit.
     SparseTopK,
     /// Each rank sends the elements of magnitude `spars` and above.
     SparseThreshold,
+    /// A strategy of the user's own, by the name it was given to [`DistOption::custom`].
+    Custom(&'static str),
 }
 
+/// The names of users' own strategies, so that they parse like ours.
+static CUSTOM: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
+
 impl DistOption {
-    /// Every option, in SINGA's order.
-    pub const ALL: [Self; 5] =
-        [Self::Fp32, Self::Fp16, Self::PartialUpdate, Self::SparseTopK, Self::SparseThreshold];
+    /// Every option of ours, in SINGA's order.
+    pub const ALL: [Self; 6] = [
+        Self::Fp32,
+        Self::Fp16,
+        Self::Bf16,
+        Self::PartialUpdate,
+        Self::SparseTopK,
+        Self::SparseThreshold,
+    ];
+
+    /// SINGA's other names for some of them.
+    const ALIASES: [(&'static str, Self); 2] = [("plain", Self::Fp32), ("half", Self::Fp16)];
+
+    /// Makes `name` known, so that it parses as a strategy of the user's own. The distributed
+    /// optimizer's registry calls it; a name alone does nothing.
+    ///
+    /// # Errors
+    /// [`Error::DistOptionName`] where the name is taken, empty, or not one word.
+    pub fn custom(name: &'static str) -> Result<Self, Error> {
+        let refuse = |why| Err(Error::DistOptionName { name: name.to_owned(), why });
+        if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return refuse("it must be one word");
+        }
+        let mut custom = CUSTOM.write().unwrap_or_else(PoisonError::into_inner);
+        if Self::ours(name).is_some() || custom.contains(&name) {
+            return refuse("the name is taken");
+        }
+        custom.push(name);
+        Ok(Self::Custom(name))
+    }
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fp32 => "fp32",
             Self::Fp16 => "fp16",
+            Self::Bf16 => "bf16",
             Self::PartialUpdate => "partialUpdate",
             Self::SparseTopK => "sparseTopK",
             Self::SparseThreshold => "sparseThreshold",
+            Self::Custom(name) => name,
         }
+    }
+
+    fn ours(name: &str) -> Option<Self> {
+        let alias = Self::ALIASES.into_iter().find(|(alias, _)| *alias == name);
+        alias
+            .map(|(_, option)| option)
+            .or_else(|| Self::ALL.into_iter().find(|option| option.name() == name))
     }
 }
 
@@ -52,14 +96,12 @@ impl FromStr for DistOption {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        match name {
-            "plain" => return Ok(Self::Fp32),
-            "half" => return Ok(Self::Fp16),
-            _ => {}
-        }
-        Self::ALL.into_iter().find(|option| option.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            Error::UnknownDistOption { name: name.to_owned(), known }
+        let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
+        let own = || custom.iter().find(|own| **own == name).map(|&own| Self::Custom(own));
+        Self::ours(name).or_else(own).ok_or_else(|| {
+            let ours = Self::ALL.map(Self::name);
+            let known: Vec<&str> = ours.iter().chain(custom.iter()).copied().collect();
+            Error::UnknownDistOption { name: name.to_owned(), known: known.join(", ") }
         })
     }
 }
@@ -81,5 +123,17 @@ mod tests {
     fn an_unknown_name_lists_those_that_exist() {
         let message = "fp8".parse::<DistOption>().unwrap_err().to_string();
         assert!(message.contains("fp8") && message.contains("sparseTopK"), "{message}");
+    }
+
+    #[test]
+    fn a_name_of_the_users_own_parses_once_it_is_known_and_is_taken_then() {
+        assert!("everyOther".parse::<DistOption>().is_err());
+        let option = DistOption::custom("everyOther").unwrap();
+        assert_eq!("everyOther".parse::<DistOption>().unwrap(), option);
+        assert_eq!(option.to_string(), "everyOther");
+        for taken in ["everyOther", "fp16", "half", "two words", ""] {
+            assert!(DistOption::custom(taken).is_err(), "{taken}");
+        }
+        assert!("fp8".parse::<DistOption>().unwrap_err().to_string().contains("everyOther"));
     }
 }

@@ -49,6 +49,14 @@ pub enum Error {
         /// The names that exist, comma-separated.
         known: String,
     },
+    /// A name that no strategy of the user's own can have.
+    #[error("a strategy cannot be named `{name}`: {why}")]
+    DistOptionName {
+        /// The name given.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// candle refused an operation.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

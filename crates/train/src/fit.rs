@@ -1,16 +1,16 @@
 //! A whole run: epochs of training and evaluation, printed as SINGA prints them.
 
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candelabrum_datasets::{
     Augmentation, BatchOptions, DistributedSampler, ImageDataset, Remainder,
 };
-use candelabrum_dist::{Result as DistResult, check_consistency, check_dist_option};
+use candelabrum_dist::{Result as DistResult, StepFigures, check_consistency};
 use candelabrum_nn::{DistOption, Model};
 
 use crate::progress::Progress;
-use crate::{EpochReport, Metrics, Result, Trainer};
+use crate::{EpochReport, Metrics, Result, StrategyReport, Trainer};
 
 /// What [`Trainer::fit`] does; the same on every rank.
 #[derive(Clone, Debug)]
@@ -46,12 +46,12 @@ impl Default for FitConfig {
 impl<M: Model> Trainer<M> {
     /// Trains on `train` and evaluates on `test`, both whole, after every epoch.
     ///
-    /// Every rank gets its share of them here; all data is reshuffled every epoch such that `N` ranks with batch `B` see the same global
-    /// batches as one rank with batch `N·B`. Rank 0 writes SINGA's lines to `out` and shows
+    /// Every rank gets its share of them here; all data is reshuffled every epoch such that `N`
+    /// ranks with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes SINGA's lines to `out` and shows
     /// progress on standard error.
     ///
     /// # Errors
-    /// Ranks with different settings, a strategy that is not there, a dataset that was partitioned
+    /// Ranks with different settings, a `spars` out of range, a dataset that was partitioned
     /// already, a batch larger than a rank's share, and whatever ends a step.
     pub fn fit(
         &mut self,
@@ -60,16 +60,18 @@ impl<M: Model> Trainer<M> {
         config: &FitConfig,
         out: &mut dyn Write,
     ) -> Result<Vec<EpochReport>> {
-        check_dist_option(config.dist_option)?;
+        self.opt().check(config.dist_option, config.spars)?;
         let sampler = self.sampler(train, config)?;
         self.check_same(train, test, config)?;
         let mut reports = Vec::with_capacity(config.epochs);
         for epoch in 0..config.epochs {
             self.say(out, format_args!("Starting Epoch {epoch}:"));
             let start = Instant::now();
-            let before = self.world().comm().stats();
-            let trained = self.train_one_epoch(train, &sampler, epoch, config)?;
-            let traffic = self.world().comm().stats() - before;
+            let before = (self.world().comm().stats(), self.opt().figures(config.dist_option));
+            let (trained, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
+            let traffic = self.world().comm().stats() - before.0;
+            let steps = self.opt().figures(config.dist_option) - before.1;
+            let residual_norm = self.opt_mut().residual_norm();
             let train_seconds = start.elapsed().as_secs_f64();
             self.say(
                 out,
@@ -99,6 +101,8 @@ impl<M: Model> Trainer<M> {
                 bytes_received: traffic.bytes_received,
                 comm_seconds: traffic.busy.as_secs_f64(),
                 exposed_comm_seconds: traffic.exposed.as_secs_f64(),
+                strategy: StrategyReport::new(config.dist_option, &steps, residual_norm),
+                notes,
                 parameters_sha256: self.parameters_sha256()?,
             });
         }
@@ -119,11 +123,13 @@ impl<M: Model> Trainer<M> {
         sampler: &DistributedSampler,
         epoch: usize,
         config: &FitConfig,
-    ) -> Result<Metrics> {
+    ) -> Result<(Metrics, Vec<String>)> {
         let options =
             BatchOptions { augment: config.augment, seed: config.seed, ..BatchOptions::default() };
         let mut progress = Progress::new(epoch, sampler.steps(), self.world().is_root());
         let mut metrics = Metrics::default();
+        let mut notes = Vec::new();
+        let before = self.opt().figures(config.dist_option);
         self.train();
         for batch in train.epoch_batches(sampler, epoch, &options)? {
             let batch = batch?;
@@ -131,10 +137,19 @@ impl<M: Model> Trainer<M> {
                 self.train_one_batch(&batch.xs, &batch.ys, config.dist_option, config.spars)?;
             let loss = loss.to_scalar::<f32>()?;
             metrics.add(&output, &batch.ys, loss)?;
-            progress.step(sampler.global_batch_size(), loss);
+            let opt = self.opt_mut();
+            for note in opt.take_notices() {
+                if opt.world().is_root() {
+                    progress.note(&note);
+                }
+                notes.push(note);
+            }
+            progress.step(sampler.global_batch_size(), loss, || {
+                cost(&(opt.figures(config.dist_option) - before), opt.residual_norm())
+            });
         }
         progress.finish();
-        Ok(metrics.over_ranks(self.world().comm())?)
+        Ok((metrics.over_ranks(self.world().comm())?, notes))
     }
 
     /// Refuses ranks that would not train the same run.
@@ -166,4 +181,29 @@ impl<M: Model> Trainer<M> {
             drop(writeln!(out, "{line}").and_then(|()| out.flush()));
         }
     }
+}
+
+/// What a step costs on average, for the progress line: nothing where nothing travels.
+fn cost(figures: &StepFigures, residual_norm: f64) -> String {
+    if figures.steps == 0 || figures.bytes_sent == 0 {
+        return String::new();
+    }
+    let milliseconds = |total: Duration| 1e3 * total.as_secs_f64() / figures.steps as f64;
+    let kilobytes = |total: u64| total as f64 / figures.steps as f64 / 1e3;
+    let mut line = format!(
+        "  a step: sent {:.0} kB, received {:.0} kB, compress {:.2} ms, decompress {:.2} ms, \
+         communication {:.2} ms",
+        kilobytes(figures.bytes_sent),
+        kilobytes(figures.bytes_received),
+        milliseconds(figures.compress),
+        milliseconds(figures.decompress),
+        milliseconds(figures.communication),
+    );
+    if residual_norm > 0.0 {
+        line += &format!(", residual {residual_norm:.2}");
+    }
+    if figures.skipped > 0 {
+        line += &format!(", {} skipped", figures.skipped);
+    }
+    line
 }

@@ -25,6 +25,6 @@ pub mod cli;
 pub use error::{Error, Result};
 pub use fit::FitConfig;
 pub use metrics::Metrics;
-pub use report::{EpochReport, Report};
+pub use report::{EpochReport, Report, StrategyReport};
 pub use threads::{default_threads, set_threads};
 pub use trainer::Trainer;

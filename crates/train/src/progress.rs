@@ -30,8 +30,8 @@ impl Progress {
         Self { bar, start: now, shown: now, images: 0 }
     }
 
-    /// One step of `images` images over all ranks.
-    pub(crate) fn step(&mut self, images: usize, loss: f32) {
+    /// One step of `images` images over all ranks. `details` is asked for when the line is drawn.
+    pub(crate) fn step(&mut self, images: usize, loss: f32, details: impl FnOnce() -> String) {
         self.images += images;
         if self.bar.is_hidden() {
             return;
@@ -41,8 +41,14 @@ impl Progress {
         if now - self.shown > REFRESH {
             self.shown = now;
             let rate = self.images as f64 / (now - self.start).as_secs_f64();
-            self.bar.set_message(format!("{rate:.0} images/s  loss {loss:.4}"));
+            self.bar.set_message(format!("{rate:.0} images/s  loss {loss:.4}{}", details()));
         }
+    }
+
+    /// A line above the bar, on standard error like the bar.
+    #[expect(clippy::print_stderr, reason = "a note must be seen where there is no bar, too")]
+    pub(crate) fn note(&self, note: &str) {
+        self.bar.suspend(|| eprintln!("note: {note}"));
     }
 
     pub(crate) fn finish(&self) {

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use candelabrum_dist::StepFigures;
+use candelabrum_nn::DistOption;
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -30,6 +32,11 @@ pub struct Report {
     pub dist_option: String,
     /// The parameter of a sparse strategy.
     pub spars: f32,
+    /// Whether a sparse strategy used error feedback.
+    pub corr: bool,
+    /// SINGA's `threshold` in elements, where it sized the units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<usize>,
     /// The run's seed.
     pub seed: u64,
     /// Samples per step and rank.
@@ -65,8 +72,62 @@ pub struct EpochReport {
     pub comm_seconds: f64,
     /// Time that rank 0 stood still waiting for collectives.
     pub exposed_comm_seconds: f64,
+    /// What the strategy's steps cost rank 0.
+    pub strategy: StrategyReport,
+    /// What the strategy had to say, such as that it sent something dense.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The digest of each rank's parameters after the epoch: equal, or something is wrong.
     pub parameters_sha256: Vec<String>,
+}
+
+/// What the steps of an epoch cost one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct StrategyReport {
+    /// The strategy's name.
+    pub dist_option: String,
+    /// Steps, skipped ones included.
+    pub steps: u64,
+    /// Steps that all ranks left out because an average overflowed.
+    pub skipped_steps: u64,
+    /// Payload handed to the transport, per step.
+    pub bytes_sent_per_step: f64,
+    /// Payload taken from the transport, per step.
+    pub bytes_received_per_step: f64,
+    /// candle's backward pass, and gradients into buckets.
+    pub backward_seconds: f64,
+    /// Error feedback and the making of messages.
+    pub compress_seconds: f64,
+    /// Collectives, waiting for slower ranks included.
+    pub communication_seconds: f64,
+    /// The part of it that the step stood still for.
+    pub exposed_seconds: f64,
+    /// Messages back to averages, and the check that these are finite.
+    pub decompress_seconds: f64,
+    /// The optimizer.
+    pub update_seconds: f64,
+    /// The Euclidean norm of what was not sent when the epoch ended; 0 without error feedback.
+    pub residual_norm: f64,
+}
+
+impl StrategyReport {
+    pub(crate) fn new(option: DistOption, figures: &StepFigures, residual_norm: f64) -> Self {
+        let per_step = |total: u64| total as f64 / figures.steps.max(1) as f64;
+        Self {
+            dist_option: option.to_string(),
+            steps: figures.steps,
+            skipped_steps: figures.skipped,
+            bytes_sent_per_step: per_step(figures.bytes_sent),
+            bytes_received_per_step: per_step(figures.bytes_received),
+            backward_seconds: figures.backward.as_secs_f64(),
+            compress_seconds: figures.compress.as_secs_f64(),
+            communication_seconds: figures.communication.as_secs_f64(),
+            exposed_seconds: figures.exposed.as_secs_f64(),
+            decompress_seconds: figures.decompress.as_secs_f64(),
+            update_seconds: figures.update.as_secs_f64(),
+            residual_norm,
+        }
+    }
 }
 
 impl Report {
@@ -131,6 +192,8 @@ mod tests {
             dataset_note: None,
             dist_option: "fp32".into(),
             spars: 0.05,
+            corr: true,
+            threshold: None,
             seed: 0,
             batch_size: 64,
             dropped_per_epoch: 0,

@@ -32,6 +32,11 @@ impl<M: Model> Trainer<M> {
         &self.opt
     }
 
+    /// The distributed optimizer, to be changed.
+    pub fn opt_mut(&mut self) -> &mut DistOpt {
+        &mut self.opt
+    }
+
     /// The ranks that train together.
     pub fn world(&self) -> &World {
         self.opt.world()
@@ -74,15 +79,24 @@ impl<M: Model> Trainer<M> {
 
     /// Loss and accuracy on `data`, the whole of it: each sample is seen once, by one of the ranks.
     ///
+    /// Where a strategy lets the ranks' parameters drift apart (partialUpdate) they are averaged
+    /// first: one model is evaluated.
+    ///
     /// # Errors
     /// A dataset that was partitioned already; those of the data, the forward pass and the exchange
     /// of the counts.
-    pub fn evaluate(&self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
-        let world = self.world();
+    pub fn evaluate(&mut self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
         let sampler = self.divide(data, batch_size, 0, Remainder::Keep)?;
-        let mut metrics = Metrics::default();
+        self.opt.average_parameters()?;
         self.eval();
-        for batch in data.epoch_batches(&sampler, 0, &BatchOptions::default())? {
+        let metrics = self.measure(data, &sampler);
+        self.train();
+        Ok(metrics?.over_ranks(self.world().comm())?)
+    }
+
+    fn measure(&self, data: &ImageDataset, sampler: &DistributedSampler) -> Result<Metrics> {
+        let mut metrics = Metrics::default();
+        for batch in data.epoch_batches(sampler, 0, &BatchOptions::default())? {
             let batch = batch?;
             if batch.is_empty() {
                 continue;
@@ -91,8 +105,7 @@ impl<M: Model> Trainer<M> {
             let loss = self.model.loss(&output, &batch.ys)?.to_scalar::<f32>()?;
             metrics.add(&output, &batch.ys, loss)?;
         }
-        self.train();
-        Ok(metrics.over_ranks(world.comm())?)
+        Ok(metrics)
     }
 
     /// This rank's batches of the whole `data`: shuffled for training, where a remainder is left

@@ -3,11 +3,12 @@
 //! Values are combined in the order of the slices, which callers give in rank order: the result
 //! does not depend on who computes it or when. Half precision accumulates in f32.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::{ElementType, ReduceOp};
 
-/// Elements per block: four such blocks of f32 fit in a first-level cache.
+/// Elements per block: three such blocks of f32 and a part fit in a first-level cache.
 const BLOCK: usize = 1024;
 
 /// Writes the reduction of all `parts` (byte slices of equal length, of `element`s) into each of
@@ -22,11 +23,12 @@ pub(crate) fn reduce_into_all(element: ElementType, op: ReduceOp, parts: &mut [&
     }
 }
 
-/// An element and the type that its sums are kept in.
+/// An element and the type that its sums are kept in. Conversions are by slices, because the
+/// processor's instructions for half precision are.
 trait Reducible: bytemuck::Pod {
     type Acc: Copy + Default;
-    fn widen(self) -> Self::Acc;
-    fn narrow(acc: Self::Acc) -> Self;
+    fn widen(from: &[Self], to: &mut [Self::Acc]);
+    fn narrow(from: &[Self::Acc], to: &mut [Self]);
     fn combine(op: ReduceOp, a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn divide(acc: Self::Acc, count: usize) -> Self::Acc;
 }
@@ -46,11 +48,11 @@ macro_rules! float {
     ($type:ty, $widen:expr, $narrow:expr) => {
         impl Reducible for $type {
             type Acc = f32;
-            fn widen(self) -> f32 {
-                $widen(self)
+            fn widen(from: &[Self], to: &mut [f32]) {
+                $widen(from, to)
             }
-            fn narrow(acc: f32) -> Self {
-                $narrow(acc)
+            fn narrow(from: &[f32], to: &mut [Self]) {
+                $narrow(to, from)
             }
             fn combine(op: ReduceOp, a: f32, b: f32) -> f32 {
                 combine_f32(op, a, b)
@@ -62,19 +64,19 @@ macro_rules! float {
     };
 }
 
-float!(f32, |x| x, |x| x);
-float!(f16, f16::to_f32, f16::from_f32);
-float!(bf16, bf16::to_f32, bf16::from_f32);
+float!(f32, |from: &[f32], to: &mut [f32]| to.copy_from_slice(from), <[f32]>::copy_from_slice);
+float!(f16, <[f16]>::convert_to_f32_slice, <[f16]>::convert_from_f32_slice);
+float!(bf16, <[bf16]>::convert_to_f32_slice, <[bf16]>::convert_from_f32_slice);
 
 macro_rules! integer {
     ($type:ty) => {
         impl Reducible for $type {
             type Acc = $type;
-            fn widen(self) -> $type {
-                self
+            fn widen(from: &[Self], to: &mut [$type]) {
+                to.copy_from_slice(from);
             }
-            fn narrow(acc: $type) -> Self {
-                acc
+            fn narrow(from: &[$type], to: &mut [Self]) {
+                to.copy_from_slice(from);
             }
             fn combine(op: ReduceOp, a: $type, b: $type) -> $type {
                 match op {
@@ -116,26 +118,24 @@ fn blocks<T: Reducible>(
         parts.iter_mut().map(|part| bytemuck::cast_slice_mut(part)).collect();
     let len = parts.first().map_or(0, |part| part.len());
     let mut acc = [T::Acc::default(); BLOCK];
+    let mut wide = [T::Acc::default(); BLOCK];
     let mut out = [T::zeroed(); BLOCK];
     let mut start = 0;
     while start < len {
         let count = BLOCK.min(len - start);
         let range = start..start + count;
-        let (acc, out) = (&mut acc[..count], &mut out[..count]);
-        for (a, &x) in acc.iter_mut().zip(&parts[0][range.clone()]) {
-            *a = x.widen();
-        }
+        let (acc, wide, out) = (&mut acc[..count], &mut wide[..count], &mut out[..count]);
+        T::widen(&parts[0][range.clone()], acc);
         for part in &parts[1..] {
-            for (a, &x) in acc.iter_mut().zip(&part[range.clone()]) {
-                *a = combine(*a, x.widen());
+            T::widen(&part[range.clone()], wide);
+            for (a, &x) in acc.iter_mut().zip(wide.iter()) {
+                *a = combine(*a, x);
             }
         }
         if let Some(count) = divide_by {
             acc.iter_mut().for_each(|a| *a = T::divide(*a, count));
         }
-        for (o, &a) in out.iter_mut().zip(acc.iter()) {
-            *o = T::narrow(a);
-        }
+        T::narrow(acc, out);
         for part in &mut parts {
             part[range.clone()].copy_from_slice(out);
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use candelabrum_datasets::DatasetKind;
-use candelabrum_dist::{Error as DistError, check_dist_option};
+use candelabrum_dist::{DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, strategy};
 use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
@@ -45,14 +45,26 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1e-5)]
     pub weight_decay: f32,
 
-    /// How ranks exchange gradients: fp32 (not yet fp16, partialUpdate, sparseTopK,
-    /// sparseThreshold)
+    /// How ranks agree on an update: fp32, fp16, bf16, partialUpdate, sparseTopK, sparseThreshold
     #[arg(long, value_name = "NAME", default_value_t = DistOption::Fp32)]
     pub dist_option: DistOption,
 
     /// Share (sparseTopK) or magnitude (sparseThreshold) that a sparse exchange sends
     #[arg(long, default_value_t = 0.05)]
     pub spars: f32,
+
+    /// Error feedback: a sparse exchange adds what it did not send to the next gradient
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub corr: bool,
+
+    /// Units of an exchange have about this many elements (SINGA's threshold) [default: buckets of
+    /// 1 MiB, then 25 MiB]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub threshold: Option<usize>,
+
+    /// What follows when an average overflows in fp16 or bf16: error or skip (leave the step out)
+    #[arg(long, value_name = "WHAT", default_value_t = OnOverflow::Error)]
+    pub on_overflow: OnOverflow,
 
     /// Seed of initial values, shuffling and noise
     #[arg(long, default_value_t = 0)]
@@ -74,7 +86,7 @@ impl TrainArgs {
     /// [`Error::Option`], or a report that could not be written.
     pub fn check(&self) -> Result<()> {
         let most = match self.dist_option {
-            DistOption::SparseThreshold => f32::MAX,
+            DistOption::SparseThreshold | DistOption::Custom(_) => f32::MAX,
             _ => 1.0,
         };
         if !(self.spars > 0.0 && self.spars <= most) {
@@ -82,7 +94,9 @@ impl TrainArgs {
             let range = "above 0 and at most 1 (for sparseThreshold any magnitude above 0)".into();
             return Err(Error::Option { option: "--spars", value, range });
         }
-        check_dist_option(self.dist_option)?;
+        let config = self.dist_opt_config();
+        config.check()?;
+        strategy::check(self.dist_option, self.spars, &config.strategy)?;
         // An optimizer of nothing still checks its settings.
         self.sgd().bind(&[]).map_err(DistError::from)?;
         if let Some(path) = &self.report {
@@ -94,6 +108,14 @@ impl TrainArgs {
     /// The optimizer that the options describe.
     pub fn sgd(&self) -> Sgd {
         Sgd::new(self.lr).momentum(self.momentum).weight_decay(self.weight_decay)
+    }
+
+    /// The distributed optimizer that the options describe.
+    pub fn dist_opt_config(&self) -> DistOptConfig {
+        let mut strategy = StrategyConfig::default();
+        strategy.corr = self.corr;
+        let Self { threshold, on_overflow, .. } = *self;
+        DistOptConfig { threshold, on_overflow, strategy, ..DistOptConfig::default() }
     }
 
     /// The run that the options describe.

@@ -1,0 +1,106 @@
+//! Settings of a distributed optimizer.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::bucket::Sizing;
+use crate::comm::ElementType;
+use crate::strategy::StrategyConfig;
+use crate::{Error, Result};
+
+/// Settings of a [`crate::DistOpt`], the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DistOptConfig {
+    /// Size of the first bucket in bytes: small, because backward goes on for long after it.
+    pub first_bucket_bytes: usize,
+    /// Size of the other buckets in bytes.
+    pub bucket_bytes: usize,
+    /// SINGA's `threshold` in elements, which sizes the buckets instead where it is given: a larger
+    /// parameter goes alone, the others fill a bucket until it has more than this many.
+    pub threshold: Option<usize>,
+    /// Whether a parameter may have no gradient in a step; it then counts as zero.
+    pub allow_unused: bool,
+    /// What follows when an average is too large for its element type although every gradient is
+    /// finite.
+    pub on_overflow: OnOverflow,
+    /// What strategies are made with.
+    pub strategy: StrategyConfig,
+}
+
+/// What follows an overflow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnOverflow {
+    /// The step is an error that names the parameter.
+    #[default]
+    Error,
+    /// The step is left out on every rank, and counted.
+    Skip,
+}
+
+impl Default for DistOptConfig {
+    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; an overflow is an error.
+    fn default() -> Self {
+        Self {
+            first_bucket_bytes: 1 << 20,
+            bucket_bytes: 25 << 20,
+            threshold: None,
+            allow_unused: false,
+            on_overflow: OnOverflow::Error,
+            strategy: StrategyConfig::default(),
+        }
+    }
+}
+
+impl DistOptConfig {
+    /// SINGA's default `threshold`, in elements.
+    pub const SINGA_THRESHOLD: usize = 2_097_152;
+
+    /// Refuses settings that make no sense.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub fn check(&self) -> Result<()> {
+        if self.threshold == Some(0) {
+            let (setting, value) = ("threshold", "0".to_owned());
+            return Err(Error::Setting { setting, value, range: "at least 1 (element)" });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sizing(&self) -> Sizing {
+        let elements = |bytes: usize| (bytes / ElementType::F32.size()).max(1);
+        let (first, cap) = (elements(self.first_bucket_bytes), elements(self.bucket_bytes));
+        self.threshold.map_or(Sizing::Caps { first, cap }, Sizing::Threshold)
+    }
+
+    /// The sizing of the methods that SINGA names.
+    pub(crate) fn singa_sizing(&self) -> Sizing {
+        Sizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
+    }
+}
+
+impl fmt::Display for OnOverflow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Error => "error",
+            Self::Skip => "skip",
+        })
+    }
+}
+
+impl FromStr for OnOverflow {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "error" => Ok(Self::Error),
+            "skip" => Ok(Self::Skip),
+            other => Err(Error::Setting {
+                setting: "on-overflow",
+                value: other.to_owned(),
+                range: "error or skip",
+            }),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The distributed optimizer: an optimizer whose ranks agree on every update by a strategy.
+//!
+//! | idea | where |
+//! |---|---|
+//! | one step, whatever the strategy | `step.rs` |
+//! | SINGA's methods under their names | `singa.rs` |
+//! | candle's gradients on their way into buckets | `gradients.rs` |
+//! | what a step costs, what a strategy carries on | `figures.rs`, `state.rs` |
+
+mod config;
+mod figures;
+mod gradients;
+mod singa;
+mod state;
+mod step;
+
+pub use config::{DistOptConfig, OnOverflow};
+pub use figures::StepFigures;
+pub use state::StrategyState;
+
+use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
+use candelabrum_optim::Optimizer;
+use candle_core::{DType, Shape, Tensor};
+
+use self::gradients::names;
+use self::step::{Bucket, Facts, Step};
+use crate::bucket::{self, Sizing};
+use crate::comm::{Collective, ElementType, Pending, ReduceOp};
+use crate::consistency::{check_consistency, digest, parameter_facts};
+use crate::strategy::{self, Strategy, StrategyConfig, Subject, Unit};
+use crate::{Error, Result, World};
+
+/// SINGA's `DistOpt`: wraps an optimizer, so that all ranks update by what they agree on; by the
+/// average of all ranks' gradients, unless a strategy says otherwise, and then all models stay
+/// equal, bit for bit.
+#[derive(Debug)]
+pub struct DistOpt {
+    optimizer: Box<dyn Optimizer>,
+    params: Params,
+    world: World,
+    config: DistOptConfig,
+    /// How many parameters have been made equal to rank 0's.
+    synchronized: usize,
+    /// Made at the first step, when every parameter exists.
+    bound: Option<Bound>,
+    /// The strategies used so far.
+    engines: Vec<Engine>,
+    /// What all ranks are known to ask for.
+    agreed: Option<Ask>,
+    /// Whether a strategy has let the ranks' parameters drift apart.
+    replicas_differ: bool,
+    notices: Vec<String>,
+    /// All-reduces that `wait` has not been called for.
+    started: Vec<(Shape, Pending)>,
+}
+
+/// The parameters, and their buckets for every sizing asked for so far.
+#[derive(Debug)]
+struct Bound {
+    params: Vec<Param>,
+    layouts: Vec<(Sizing, Vec<Bucket>)>,
+}
+
+/// A strategy with its state.
+#[derive(Debug)]
+struct Engine {
+    option: DistOption,
+    config: StrategyConfig,
+    strategy: Box<dyn Strategy>,
+    /// The sizing of the units that it has made room for.
+    prepared: Option<Sizing>,
+    steps: u64,
+    figures: StepFigures,
+}
+
+/// What a step is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ask {
+    option: DistOption,
+    config: StrategyConfig,
+    spars: f32,
+    sizing: Sizing,
+}
+
+impl DistOpt {
+    /// Wraps `optimizer` for the parameters in `params`, and makes those that exist equal to
+    /// rank 0's. Layers with inferred sizes create theirs at the first call, so run
+    /// [`candelabrum_nn::Model::compile`] first.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] where ranks differ in version, optimizer or parameters.
+    pub fn new(
+        optimizer: impl Optimizer + 'static,
+        params: &Params,
+        world: &World,
+    ) -> Result<Self> {
+        Self::with_config(optimizer, params, world, DistOptConfig::default())
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// The same, and settings that make no sense.
+    pub fn with_config(
+        optimizer: impl Optimizer + 'static,
+        params: &Params,
+        world: &World,
+        config: DistOptConfig,
+    ) -> Result<Self> {
+        config.check()?;
+        // Replicas that drop the same units would average the same noise.
+        params.set_noise_stream(world.rank() as u64);
+        let mut opt = Self {
+            optimizer: Box::new(optimizer),
+            params: params.clone(),
+            world: world.clone(),
+            config,
+            synchronized: 0,
+            bound: None,
+            engines: Vec::new(),
+            agreed: None,
+            replicas_differ: false,
+            notices: Vec::new(),
+            started: Vec::new(),
+        };
+        opt.synchronize()?;
+        Ok(opt)
+    }
+
+    /// The parameters it updates.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The ranks that agree.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &DistOptConfig {
+        &self.config
+    }
+
+    /// Refuses a strategy that no step could use.
+    ///
+    /// # Errors
+    /// As for [`strategy::check`].
+    pub fn check(&self, option: DistOption, spars: f32) -> Result<()> {
+        strategy::check(option, spars, &self.config.strategy)
+    }
+
+    /// What the steps of a strategy have cost so far.
+    pub fn figures(&self, option: DistOption) -> StepFigures {
+        let mut sum = StepFigures::default();
+        for engine in self.engines.iter().filter(|engine| engine.option == option) {
+            sum += engine.figures;
+        }
+        sum
+    }
+
+    /// The Euclidean norm of what this rank's strategies have yet to send; 0 without error
+    /// feedback.
+    pub fn residual_norm(&mut self) -> f64 {
+        let memories = self.engines.iter_mut().filter_map(|engine| engine.strategy.memory());
+        memories.map(|memory| memory.residual_norm().powi(2)).sum::<f64>().sqrt()
+    }
+
+    /// What the user should hear since the last call, such as that a sparse exchange went dense.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Averages all parameters over all ranks, if a strategy has let them drift apart: before an
+    /// evaluation, a checkpoint, and at the end. All ranks must call it.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks.
+    pub fn average_parameters(&mut self) -> Result<()> {
+        let Some(mut bound) = self.bound.take() else { return Ok(()) };
+        let result = self.average(&mut bound);
+        self.bound = Some(bound);
+        result
+    }
+
+    fn average(&mut self, bound: &mut Bound) -> Result<()> {
+        if !self.replicas_differ {
+            return Ok(());
+        }
+        let Bound { params, layouts } = bound;
+        let Some((_, buckets)) = layouts.first_mut() else { return Ok(()) };
+        let (comm, count) = (self.world.comm(), buckets.len());
+        let facts = Facts { comm, params, step: 0, spars: 0.0, count };
+        for bucket in buckets {
+            step::load(&facts, bucket)?;
+            let stopped = Error::Stopped { rank: comm.rank() };
+            let buffer = bucket.buffer.take().ok_or(stopped)?;
+            bucket.buffer = Some(comm.start(Collective::AllReduce(ReduceOp::Mean), buffer).wait()?);
+            step::store(&facts, bucket)?;
+        }
+        self.replicas_differ = false;
+        Ok(())
+    }
+
+    /// Gives every rank rank 0's values of the parameters that exist now. Called when the
+    /// optimizer is made; call it again after changing parameters by hand.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] where ranks differ in version, optimizer or parameters.
+    pub fn synchronize(&mut self) -> Result<()> {
+        let params = self.params.list();
+        self.check_same(&params)?;
+        let comm = self.world.comm();
+        if comm.world_size() > 1 {
+            for param in &params {
+                let mut result = Ok(());
+                param.update_in_place(|values| result = comm.broadcast(values, 0))?;
+                result?;
+            }
+        }
+        self.synchronized = params.len();
+        self.replicas_differ = false;
+        Ok(())
+    }
+
+    /// Refuses ranks that would not train the same thing.
+    fn check_same(&self, params: &[Param]) -> Result<()> {
+        if let Some(param) = params.iter().find(|param| param.var().dtype() != DType::F32) {
+            let (name, dtype) = (param.name().to_owned(), format!("{:?}", param.var().dtype()));
+            return Err(Error::ParameterType { name, dtype });
+        }
+        let mut facts = vec![
+            ("the version of candelabrum".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            ("the optimizer".to_owned(), self.optimizer.describe()),
+            ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
+        ];
+        facts.extend(parameter_facts(params));
+        check_consistency(self.world.comm(), &facts)
+    }
+
+    /// Fixes the set of parameters.
+    fn bind(&mut self) -> Result<Bound> {
+        let params = self.params.list();
+        if params.is_empty() {
+            return Err(Error::NoParameters);
+        }
+        if params.len() > self.synchronized {
+            self.check_same(&params)?;
+            self.check_equal_values(&params[self.synchronized..])?;
+        }
+        let sizes: Vec<usize> = params.iter().map(|param| param.var().elem_count()).collect();
+        self.optimizer.bind(&sizes)?;
+        Ok(Bound { params, layouts: Vec::new() })
+    }
+
+    /// Parameters made since the last [`Self::synchronize`] have been used already: it is too late
+    /// to replace them, but they are equal where all ranks used one seed.
+    fn check_equal_values(&self, params: &[Param]) -> Result<()> {
+        let facts = params
+            .iter()
+            .map(|param| {
+                let what =
+                    format!("the initial value of {} (compile the model first)", param.name());
+                Ok((what, digest(std::slice::from_ref(param))?))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        check_consistency(self.world.comm(), &facts)
+    }
+
+    /// The number of the strategy made with these settings, now if there is none yet.
+    fn engine(&mut self, option: DistOption, config: StrategyConfig) -> Result<usize> {
+        let same = |engine: &Engine| engine.option == option && engine.config == config;
+        if let Some(index) = self.engines.iter().position(same) {
+            return Ok(index);
+        }
+        let strategy = strategy::make(option, &config)?;
+        let figures = StepFigures::default();
+        self.engines.push(Engine { option, config, strategy, prepared: None, steps: 0, figures });
+        Ok(self.engines.len() - 1)
+    }
+
+    fn step(&mut self, loss: &Tensor, ask: Ask) -> Result<()> {
+        let mut bound = match self.bound.take() {
+            Some(bound) => bound,
+            None => self.bind()?,
+        };
+        let result = self.step_of(&mut bound, loss, ask);
+        self.bound = Some(bound);
+        result
+    }
+
+    fn step_of(&mut self, bound: &mut Bound, loss: &Tensor, ask: Ask) -> Result<()> {
+        if self.params.len() > bound.params.len() {
+            let late = self.params.list().split_off(bound.params.len());
+            return Err(Error::LateParameters { names: names(&late) });
+        }
+        let index = self.engine(ask.option, ask.config)?;
+        self.agree(ask, index)?;
+        let subject = self.engines[index].strategy.subject();
+        if subject == Subject::Gradients {
+            self.average(bound)?;
+        }
+
+        let Self { engines, optimizer, config, world, .. } = self;
+        let (engine, comm) = (&mut engines[index], world.comm());
+        let buckets = bound.layout(ask.sizing, world)?;
+        let (params, buckets) = (&bound.params[..], &mut bound.layouts[buckets].1);
+        let facts =
+            Facts { comm, params, step: engine.steps, spars: ask.spars, count: buckets.len() };
+        if engine.prepared != Some(ask.sizing) {
+            let units: Vec<Unit<'_>> =
+                buckets.iter().enumerate().map(|(i, bucket)| facts.unit(i, &bucket.plan)).collect();
+            engine.strategy.prepare(&units, comm)?;
+            engine.prepared = Some(ask.sizing);
+        }
+        if subject == Subject::Parameters && comm.world_size() > 1 {
+            self.replicas_differ = true;
+        }
+        let figures = StepFigures::default();
+        let (strategy, optimizer) = (&mut *engine.strategy, &mut **optimizer);
+        engine.figures +=
+            Step { facts, config, buckets, strategy, optimizer, figures }.run(loss)?;
+        engine.steps += 1;
+        self.notices.extend(engine.strategy.notice());
+        Ok(())
+    }
+
+    /// Makes sure, whenever this rank asks for something new, that all ranks ask for the same.
+    fn agree(&mut self, ask: Ask, engine: usize) -> Result<()> {
+        if self.agreed == Some(ask) {
+            return Ok(());
+        }
+        let strategy = &self.engines[engine].strategy;
+        strategy.check_spars(ask.spars)?;
+        let facts = [
+            ("the dist option", ask.option.to_string()),
+            ("the strategy", strategy.describe()),
+            ("spars", ask.spars.to_string()),
+            ("the size of units", format!("{:?}", ask.sizing)),
+        ];
+        let facts = facts.map(|(name, value)| (name.to_owned(), value));
+        check_consistency(self.world.comm(), &facts)?;
+        self.agreed = Some(ask);
+        Ok(())
+    }
+}
+
+impl Bound {
+    /// The number of the buckets of that size, made now if there are none yet.
+    fn layout(&mut self, sizing: Sizing, world: &World) -> Result<usize> {
+        if let Some(index) = self.layouts.iter().position(|(other, _)| *other == sizing) {
+            return Ok(index);
+        }
+        let sizes: Vec<usize> = self.params.iter().map(|param| param.var().elem_count()).collect();
+        let mut buckets = Vec::new();
+        for plan in bucket::plan(&sizes, sizing) {
+            let buffer = Some(world.comm().alloc(ElementType::F32, plan.len)?);
+            buckets.push(Bucket { plan, buffer });
+        }
+        self.layouts.push((sizing, buckets));
+        Ok(self.layouts.len() - 1)
+    }
+}
+
+impl BackwardAndUpdate for DistOpt {
+    type Error = Error;
+
+    fn backward_and_update_with(
+        &mut self,
+        loss: &Tensor,
+        dist_option: DistOption,
+        spars: f32,
+    ) -> Result<()> {
+        let Self { config, .. } = self;
+        let (config, sizing) = (config.strategy, config.sizing());
+        self.step(loss, Ask { option: dist_option, config, spars, sizing })
+    }
+}

@@ -1,0 +1,120 @@
+//! The methods of SINGA's `DistOpt` under their own names.
+//!
+//! SINGA gives each a `threshold` in elements that sizes the units; here it belongs to the
+//! optimizer: [`DistOptConfig::threshold`](super::DistOptConfig), or [`DistOpt::threshold`] before a
+//! call. Where neither says anything it is SINGA's, 2,097,152.
+//!
+//! ```
+//! # use candelabrum_dist::{DistOpt, World};
+//! # use candelabrum_nn::{Init, Params};
+//! # let params = Params::new(0);
+//! # let weight = params.root().param("weight", 8, Init::Const(1.0))?;
+//! # let mut opt = DistOpt::new(candelabrum_optim::Sgd::new(0.1), &params, &World::single())?;
+//! let loss = weight.tensor().sqr()?.sum_all()?;
+//! opt.threshold(50_000)?.backward_and_sparse_update(&loss, 0.25, true, true)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use candelabrum_nn::DistOption;
+use candle_core::{DType, Device, Tensor};
+
+use super::{Ask, DistOpt, gradients};
+use crate::Result;
+use crate::comm::{Buffer, Collective, ElementType, ReduceOp};
+use crate::strategy::StrategyConfig;
+
+impl DistOpt {
+    /// SINGA's `threshold`, in elements, for the calls that follow: a larger parameter is a unit of
+    /// its own, the others fill a unit until it has more than this many. The same on every rank.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for 0.
+    pub fn threshold(&mut self, elements: usize) -> Result<&mut Self> {
+        let config = super::DistOptConfig { threshold: Some(elements), ..self.config };
+        config.check()?;
+        self.config = config;
+        Ok(self)
+    }
+
+    /// Gradients of `loss`, averaged in fp32, and the update.
+    ///
+    /// # Errors
+    /// As for [`candelabrum_nn::BackwardAndUpdate::backward_and_update_with`].
+    pub fn backward_and_update(&mut self, loss: &Tensor) -> Result<()> {
+        self.singa_step(loss, DistOption::Fp32, 0.0, self.config.strategy)
+    }
+
+    /// The same with fp16 on the wire. `clip` limits each element of this rank's gradient to that
+    /// magnitude first (SINGA's `clipping` and `clip_Value`).
+    ///
+    /// # Errors
+    /// The same, a clip that is not above 0, and [`Error::Overflow`].
+    pub fn backward_and_update_half(&mut self, loss: &Tensor, clip: Option<f32>) -> Result<()> {
+        let config = StrategyConfig { clip, ..self.config.strategy };
+        self.singa_step(loss, DistOption::Fp16, 0.0, config)
+    }
+
+    /// Every rank updates by its own gradients; then one unit of parameters is averaged, the next
+    /// one at the next step. Call [`Self::average_parameters`] before an evaluation and at the end.
+    ///
+    /// # Errors
+    /// As for [`Self::backward_and_update`].
+    pub fn backward_and_partial_update(&mut self, loss: &Tensor) -> Result<()> {
+        self.singa_step(loss, DistOption::PartialUpdate, 0.0, self.config.strategy)
+    }
+
+    /// Each rank sends a part of its gradients: with `top_k` the share `spars` of each unit's
+    /// elements that is largest, without it every element of magnitude `spars` or more. `corr` adds
+    /// what was not sent to the next step's gradient. SINGA's defaults are 0.05, false, true.
+    ///
+    /// # Errors
+    /// The same, and a `spars` out of range.
+    pub fn backward_and_sparse_update(
+        &mut self,
+        loss: &Tensor,
+        spars: f32,
+        top_k: bool,
+        corr: bool,
+    ) -> Result<()> {
+        let option = if top_k { DistOption::SparseTopK } else { DistOption::SparseThreshold };
+        let config = StrategyConfig { corr, ..self.config.strategy };
+        self.singa_step(loss, option, spars, config)
+    }
+
+    /// Starts to sum `tensor` over all ranks in fp32; [`Self::wait`] gives the sum. SINGA's sums in
+    /// place, but candle's tensors are values.
+    ///
+    /// # Errors
+    /// A tensor that is not on the CPU.
+    pub fn all_reduce(&mut self, tensor: &Tensor) -> Result<()> {
+        let tensor = tensor.to_dtype(DType::F32)?;
+        let mut buffer = Buffer::zeros(ElementType::F32, tensor.elem_count());
+        gradients::copy_values(&tensor, buffer.as_mut_slice()?)?;
+        let op = Collective::AllReduce(ReduceOp::Sum);
+        self.started.push((tensor.shape().clone(), self.world.comm().start(op, buffer)));
+        Ok(())
+    }
+
+    /// Waits for every [`Self::all_reduce`] since the last call; gives the sums in their order.
+    ///
+    /// # Errors
+    /// What went wrong, here or on another rank.
+    pub fn wait(&mut self) -> Result<Vec<Tensor>> {
+        let started = std::mem::take(&mut self.started);
+        let sums = started.into_iter().map(|(shape, pending)| {
+            let sum = pending.wait()?.to_vec::<f32>()?;
+            Ok(Tensor::from_vec(sum, shape, &Device::Cpu)?)
+        });
+        sums.collect()
+    }
+
+    fn singa_step(
+        &mut self,
+        loss: &Tensor,
+        option: DistOption,
+        spars: f32,
+        config: StrategyConfig,
+    ) -> Result<()> {
+        self.step(loss, Ask { option, config, spars, sizing: self.config.singa_sizing() })
+    }
+}

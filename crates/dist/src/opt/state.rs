@@ -1,0 +1,52 @@
+//! What strategies carry from step to step, to be saved and given back.
+
+use candelabrum_nn::DistOption;
+
+use super::{DistOpt, Engine};
+use crate::Result;
+use crate::strategy::{Memory, StrategyConfig};
+
+/// What one strategy has done and kept on this rank. Ranks keep different things: each saves its
+/// own, while the parameters, once averaged, are the same on all.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StrategyState {
+    /// The strategy.
+    pub option: DistOption,
+    /// What it was made with.
+    pub config: StrategyConfig,
+    /// Steps so far: where partialUpdate's rotation stands.
+    pub steps: u64,
+    /// Residuals by parameter name.
+    pub memory: Memory,
+}
+
+impl DistOpt {
+    /// The state of every strategy used so far. Call [`Self::average_parameters`] before saving the
+    /// parameters beside it.
+    pub fn strategy_state(&mut self) -> Vec<StrategyState> {
+        let state = |engine: &mut Engine| StrategyState {
+            option: engine.option,
+            config: engine.config,
+            steps: engine.steps,
+            memory: engine.strategy.memory().map(|memory| memory.clone()).unwrap_or_default(),
+        };
+        self.engines.iter_mut().map(state).collect()
+    }
+
+    /// Goes on where [`Self::strategy_state`] was called. All ranks must load theirs.
+    ///
+    /// # Errors
+    /// A strategy of the user's own that is not registered.
+    pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
+        for state in states {
+            let index = self.engine(state.option, state.config)?;
+            let engine = &mut self.engines[index];
+            engine.steps = state.steps;
+            if let Some(memory) = engine.strategy.memory() {
+                *memory = state.memory.clone();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! One step of a strategy: gradients into buckets, the exchange, the check, the update.
+//!
+//! Nothing that is trained changes before every number is known to be finite, so a step that fails
+//! leaves the model as it was.
+
+use std::collections::VecDeque;
+
+use candelabrum_nn::Param;
+use candelabrum_optim::Optimizer;
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor};
+
+use super::config::OnOverflow;
+use super::figures::timed;
+use super::{DistOptConfig, StepFigures, gradients};
+use crate::bucket::BucketPlan;
+use crate::comm::{Buffer, Communicator, Pending, ReduceOp};
+use crate::strategy::{Message, Strategy, Subject, Unit};
+use crate::{Error, Result};
+
+/// A unit and the memory that it travels in.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) plan: BucketPlan,
+    /// Away while its collective is under way, and for good after one that failed.
+    pub(super) buffer: Option<Buffer>,
+}
+
+impl Bucket {
+    /// Its numbers.
+    pub(super) fn values(&mut self, rank: usize) -> Result<&mut [f32]> {
+        self.buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()
+    }
+}
+
+/// What is the same for all units of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) comm: &'a dyn Communicator,
+    pub(super) params: &'a [Param],
+    pub(super) step: u64,
+    pub(super) spars: f32,
+    pub(super) count: usize,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn unit<'b>(&self, index: usize, plan: &'b BucketPlan) -> Unit<'b>
+    where
+        'a: 'b,
+    {
+        let &Self { comm, params, step, spars, count } = self;
+        let (rank, world_size) = (comm.rank(), comm.world_size());
+        Unit { index, count, step, spars, rank, world_size, plan, params }
+    }
+}
+
+/// All that a step works with.
+#[derive(Debug)]
+pub(super) struct Step<'a> {
+    pub(super) facts: Facts<'a>,
+    pub(super) config: &'a DistOptConfig,
+    pub(super) buckets: &'a mut [Bucket],
+    pub(super) strategy: &'a mut dyn Strategy,
+    pub(super) optimizer: &'a mut dyn Optimizer,
+    pub(super) figures: StepFigures,
+}
+
+/// This rank's gradients, and whether they come from a number.
+struct Gradients {
+    store: GradStore,
+    finite_loss: bool,
+}
+
+/// A message under way.
+struct Flight {
+    unit: usize,
+    in_place: bool,
+    pending: Vec<Pending>,
+}
+
+impl Step<'_> {
+    /// Takes the step; gives what it cost.
+    pub(super) fn run(mut self, loss: &Tensor) -> Result<StepFigures> {
+        let before = self.facts.comm.stats();
+        let grads = self.backward(loss)?;
+        if !self.strategy.shows_bad_numbers() {
+            self.vote(&grads)?;
+        }
+        match self.strategy.subject() {
+            Subject::Gradients => {
+                self.exchange()?;
+                if self.averages_are_finite(&grads)? {
+                    self.update()?;
+                } else {
+                    self.figures.skipped = 1;
+                }
+            }
+            Subject::Parameters => {
+                self.update()?;
+                self.load_parameters()?;
+                self.exchange()?;
+                self.store_parameters()?;
+            }
+        }
+        let traffic = self.facts.comm.stats() - before;
+        Ok(StepFigures {
+            steps: 1,
+            bytes_sent: traffic.bytes_sent,
+            bytes_received: traffic.bytes_received,
+            communication: traffic.busy,
+            exposed: traffic.exposed,
+            ..self.figures
+        })
+    }
+
+    /// candle's backward pass, and its gradients into the buckets.
+    fn backward(&mut self, loss: &Tensor) -> Result<Gradients> {
+        let Self { facts, config, buckets, figures, .. } = self;
+        timed(&mut figures.backward, || {
+            let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
+            let store = loss.backward()?;
+            for bucket in buckets.iter_mut() {
+                let rank = facts.comm.rank();
+                let values = bucket.buffer.as_mut().ok_or(Error::Stopped { rank })?;
+                let values = values.as_mut_slice()?;
+                let params = facts.params;
+                gradients::fill(params, &bucket.plan, &store, config.allow_unused, values)?;
+                // A loss that is no number can have finite gradients; let it be seen in the average.
+                if !finite_loss {
+                    values.fill(f32::NAN);
+                }
+            }
+            Ok(Gradients { store, finite_loss })
+        })
+    }
+
+    /// Asks all ranks whether their gradients are finite, for strategies whose averages would not
+    /// tell, or which remember what they saw.
+    fn vote(&mut self, grads: &Gradients) -> Result<()> {
+        let rank = self.facts.comm.rank();
+        let mut bad = [i32::from(!grads.finite_loss)];
+        for bucket in self.buckets.iter_mut() {
+            let values = bucket.values(rank)?;
+            let check = || gradients::all_finite(values);
+            bad[0] |= i32::from(!timed(&mut self.figures.compress, check));
+        }
+        self.facts.comm.all_reduce(&mut bad, ReduceOp::Max)?;
+        match bad {
+            [0] => Ok(()),
+            _ => Err(self
+                .who_is_not_finite(grads)?
+                .unwrap_or(Error::NotFinite { what: "a gradient".to_owned(), rank })),
+        }
+    }
+
+    /// Where the first number that is not finite comes from, if it comes from any rank's gradients.
+    fn who_is_not_finite(&self, grads: &Gradients) -> Result<Option<Error>> {
+        let own = gradients::first_bad(self.facts.params, &grads.store, grads.finite_loss);
+        let found = self.facts.comm.all_gather_text(&own.unwrap_or_default())?;
+        let first = found.into_iter().enumerate().find(|(_, what)| !what.is_empty());
+        Ok(first.map(|(rank, what)| Error::NotFinite { what, rank }))
+    }
+
+    /// Every unit's message, all under way at the same time; afterwards the buckets hold averages.
+    fn exchange(&mut self) -> Result<()> {
+        let rank = self.facts.comm.rank();
+        let mut flying = VecDeque::new();
+        for index in 0..self.buckets.len() {
+            let Bucket { plan, buffer } = &mut self.buckets[index];
+            let unit = self.facts.unit(index, plan);
+            if !self.strategy.takes_part(&unit) {
+                continue;
+            }
+            let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
+            let strategy = &mut *self.strategy;
+            let message = timed(&mut self.figures.compress, || {
+                strategy.compensate(&unit, values);
+                let message = strategy.compress(&unit, values)?;
+                let in_place = matches!(message, Message::InPlace(_));
+                strategy.update(&unit, (!in_place).then_some(&*values));
+                Ok::<_, Error>(message)
+            })?;
+            flying.push_back(self.launch(index, message)?);
+        }
+        while let Some(Flight { unit: index, in_place, pending }) = flying.pop_front() {
+            let received: Result<Vec<Buffer>> = pending.into_iter().map(Pending::wait).collect();
+            let mut received = received?;
+            let Bucket { plan, buffer } = &mut self.buckets[index];
+            if in_place {
+                *buffer = received.pop();
+                continue;
+            }
+            let unit = self.facts.unit(index, plan);
+            let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
+            let strategy = &mut *self.strategy;
+            let aggregate = || strategy.aggregate(&unit, received, values);
+            if let Some(message) = timed(&mut self.figures.decompress, aggregate)? {
+                flying.push_back(self.launch(index, message)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, unit: usize, message: Message) -> Result<Flight> {
+        let comm = self.facts.comm;
+        let stopped = Error::Stopped { rank: comm.rank() };
+        let in_place = matches!(message, Message::InPlace(_));
+        let parts = match message {
+            Message::InPlace(op) => {
+                vec![(op, self.buckets[unit].buffer.take().ok_or(stopped)?)]
+            }
+            Message::Buffers(parts) => parts,
+        };
+        let start = |(op, buffer)| self.strategy.exchange(comm, op, buffer);
+        Ok(Flight { unit, in_place, pending: parts.into_iter().map(start).collect() })
+    }
+
+    /// Whether the step can be taken; not where an overflow is to be skipped. Averages are the same
+    /// on every rank, and so is the answer.
+    fn averages_are_finite(&mut self, grads: &Gradients) -> Result<bool> {
+        let rank = self.facts.comm.rank();
+        let mut overflowed = None;
+        for (index, bucket) in self.buckets.iter_mut().enumerate() {
+            let values = bucket.values(rank)?;
+            if timed(&mut self.figures.decompress, || gradients::all_finite(values)) {
+                continue;
+            }
+            let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+            let unit = self.facts.unit(index, &bucket.plan);
+            overflowed = unit.parameter_at(at).map(|param| param.name().to_owned());
+            break;
+        }
+        let Some(name) = overflowed else { return Ok(true) };
+        if let Some(error) = self.who_is_not_finite(grads)? {
+            return Err(error);
+        }
+        match self.config.on_overflow {
+            OnOverflow::Skip => Ok(false),
+            OnOverflow::Error => Err(Error::Overflow { strategy: self.strategy.describe(), name }),
+        }
+    }
+
+    /// Every parameter by what its bucket holds.
+    fn update(&mut self) -> Result<()> {
+        let rank = self.facts.comm.rank();
+        let Self { facts, buckets, optimizer, figures, .. } = self;
+        timed(&mut figures.update, || {
+            for bucket in buckets.iter_mut() {
+                let Bucket { plan, buffer } = bucket;
+                let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
+                for slot in &plan.slots {
+                    let grad = &values[slot.range.clone()];
+                    let mut result = Ok(());
+                    facts.params[slot.param].update_in_place(|values| {
+                        result = optimizer.update(slot.param, values, grad);
+                    })?;
+                    result?;
+                }
+            }
+            optimizer.step();
+            Ok(())
+        })
+    }
+
+    /// The parameters of the units that take part, into their buckets.
+    fn load_parameters(&mut self) -> Result<()> {
+        let Self { facts, buckets, strategy, figures, .. } = self;
+        timed(&mut figures.compress, || {
+            for (index, bucket) in buckets.iter_mut().enumerate() {
+                if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
+                    load(facts, bucket)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// And back.
+    fn store_parameters(&mut self) -> Result<()> {
+        let Self { facts, buckets, strategy, figures, .. } = self;
+        timed(&mut figures.decompress, || {
+            for (index, bucket) in buckets.iter_mut().enumerate() {
+                if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
+                    store(facts, bucket)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Copies the values of a bucket's parameters into it.
+pub(super) fn load(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
+    let Bucket { plan, buffer } = bucket;
+    let rank = facts.comm.rank();
+    let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
+    for slot in &plan.slots {
+        let place = &mut values[slot.range.clone()];
+        gradients::copy_values(facts.params[slot.param].tensor(), place)?;
+    }
+    Ok(())
+}
+
+/// Copies a bucket's values into its parameters.
+pub(super) fn store(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
+    let Bucket { plan, buffer } = bucket;
+    let rank = facts.comm.rank();
+    let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
+    for slot in &plan.slots {
+        let new = &values[slot.range.clone()];
+        facts.params[slot.param].update_in_place(|values| values.copy_from_slice(new))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! partialUpdate: ranks train on their own, and average a part of their parameters at each step.
+//!
+//! Every rank updates every parameter by its own gradient; then one unit's *parameters* are
+//! averaged, another unit each step, so that each is averaged once in as many steps as there are
+//! units. SINGA calls it asynchronous; it is block-cyclic local SGD (compare Lin et al., "Don't Use
+//! Large Mini-Batches, Use Local SGD", arXiv:1808.07217). Momentum is not exchanged.
+
+use super::{Message, Strategy, Subject, Unit};
+use crate::Result;
+use crate::comm::{Collective, ReduceOp};
+
+/// The rotation is the number of steps so far, which is part of the optimizer's state.
+#[derive(Debug)]
+pub(super) struct PartialUpdate;
+
+impl Strategy for PartialUpdate {
+    fn describe(&self) -> String {
+        "partialUpdate".to_owned()
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Parameters
+    }
+
+    fn takes_part(&self, unit: &Unit<'_>) -> bool {
+        unit.index as u64 == unit.step % unit.count as u64
+    }
+
+    fn compress(&mut self, _unit: &Unit<'_>, _values: &mut [f32]) -> Result<Message> {
+        Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
+    }
+}

@@ -1,0 +1,157 @@
+//! Strategies by name: ours, and those that users add.
+
+use std::fmt;
+use std::sync::{PoisonError, RwLock};
+
+use candelabrum_nn::DistOption;
+use half::{bf16, f16};
+
+use super::Strategy;
+use super::fp32::Fp32;
+use super::half_precision::HalfPrecision;
+use super::partial_update::PartialUpdate;
+use super::sparse_threshold::SparseThreshold;
+use super::sparse_top_k::SparseTopK;
+use crate::{Error, Result};
+
+/// What a strategy is made with, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StrategyConfig {
+    /// Whether a sparse strategy adds what it did not send to the next gradient (error feedback).
+    /// SINGA's `corr`.
+    pub corr: bool,
+    /// Limits each element of the gradient to this magnitude before fp16 or bf16.
+    pub clip: Option<f32>,
+}
+
+impl Default for StrategyConfig {
+    /// Error feedback, no clipping.
+    fn default() -> Self {
+        Self { corr: true, clip: None }
+    }
+}
+
+type Make = Box<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
+
+struct Custom {
+    option: DistOption,
+    make: Make,
+}
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Custom({})", self.option)
+    }
+}
+
+/// What users have added. A table of the whole process, as names on a command line are.
+static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
+
+/// Adds a strategy of your own: from now on `name` is a dist option, on the command line and in
+/// [`candelabrum_nn::Model::train_one_batch`]. `make` is called once for each [`crate::DistOpt`]
+/// that uses it. Every rank must register it, before the command line is read.
+///
+/// ```
+/// use candelabrum_dist::comm::{Collective, ReduceOp};
+/// use candelabrum_dist::strategy::{Message, Strategy, Subject, Unit, register};
+///
+/// /// Local SGD: ranks train on their own and average their parameters at every tenth step.
+/// #[derive(Debug)]
+/// struct LocalSgd;
+///
+/// impl Strategy for LocalSgd {
+///     fn describe(&self) -> String {
+///         "localSgd".to_owned()
+///     }
+///     fn subject(&self) -> Subject {
+///         Subject::Parameters
+///     }
+///     fn takes_part(&self, unit: &Unit<'_>) -> bool {
+///         unit.step % 10 == 9
+///     }
+///     fn compress(&mut self, _: &Unit<'_>, _: &mut [f32]) -> candelabrum_dist::Result<Message> {
+///         Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
+///     }
+/// }
+///
+/// let option = register("localSgd", |_| Ok(Box::new(LocalSgd)))?;
+/// assert_eq!("localSgd".parse::<candelabrum_nn::DistOption>()?, option);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A name that is taken or is not one word.
+pub fn register(
+    name: &'static str,
+    make: impl Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync + 'static,
+) -> Result<DistOption> {
+    let mut custom = CUSTOM.write().unwrap_or_else(PoisonError::into_inner);
+    let option = DistOption::custom(name)?;
+    custom.push(Custom { option, make: Box::new(make) });
+    Ok(option)
+}
+
+/// Whether a step with these settings is possible.
+///
+/// # Errors
+/// [`Error::Setting`] where one is out of range, [`Error::DistOption`] for a name that nobody
+/// registered.
+pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<()> {
+    make(option, config)?.check_spars(spars)
+}
+
+/// The strategy of that name.
+pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Box<dyn Strategy>> {
+    Ok(match option {
+        DistOption::Fp32 => Box::new(Fp32),
+        DistOption::Fp16 => Box::new(HalfPrecision::<f16>::new(config.clip)?),
+        DistOption::Bf16 => Box::new(HalfPrecision::<bf16>::new(config.clip)?),
+        DistOption::PartialUpdate => Box::new(PartialUpdate),
+        DistOption::SparseTopK => Box::new(SparseTopK::new(config.corr)),
+        DistOption::SparseThreshold => Box::new(SparseThreshold::new(config.corr)),
+        other => {
+            let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
+            let found = custom.iter().find(|custom| custom.option == other);
+            let unknown = || Error::DistOption { option: other.to_string() };
+            (found.ok_or_else(unknown)?.make)(config)?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_of_ours_makes_the_strategy_that_says_its_name() {
+        for option in DistOption::ALL {
+            let strategy = make(option, &StrategyConfig::default()).unwrap();
+            assert!(strategy.describe().starts_with(option.name()), "{option}: {strategy:?}");
+        }
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        let config = StrategyConfig::default();
+        for option in [DistOption::SparseTopK, DistOption::SparseThreshold] {
+            for spars in [0.0, -0.1, f32::NAN, f32::INFINITY] {
+                let error = check(option, spars, &config).unwrap_err().to_string();
+                assert!(error.contains("spars") && error.contains("above 0"), "{error}");
+            }
+            assert!(check(option, 1.0, &config).is_ok());
+        }
+        assert!(check(DistOption::SparseTopK, 1.5, &config).is_err());
+        assert!(check(DistOption::SparseThreshold, 1.5, &config).is_ok());
+        for clip in [0.0, -1.0, f32::NAN] {
+            let config = StrategyConfig { clip: Some(clip), ..config };
+            assert!(check(DistOption::Fp16, 0.0, &config).is_err(), "{clip}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_strategy_is_refused() {
+        let error = make(DistOption::Custom("nobody"), &StrategyConfig::default()).unwrap_err();
+        assert!(error.to_string().contains("nobody"), "{error}");
+    }
+}

@@ -1,0 +1,83 @@
+//! sparseTopK: of u = g + r each rank sends the K = ceil(spars · n) elements largest in magnitude.
+//!
+//! True top-K, ties to the lowest position (Aji and Heafield, "Sparse Communication for Distributed
+//! Gradient Descent", EMNLP 2017, arXiv:1704.05021). SINGA's does not select the largest: its
+//! comparator sees integers.
+
+use super::select::{Selector, count_of_share};
+use super::{Memory, Message, Strategy, Unit, sparse_exchange};
+use crate::comm::{Buffer, Collective, ReduceOp};
+use crate::{Error, Result};
+
+/// Sends a share of each unit.
+#[derive(Debug)]
+pub(super) struct SparseTopK {
+    memory: Option<Memory>,
+    selector: Selector,
+    positions: Vec<u32>,
+    notice: Option<String>,
+    /// Whether it has been said that a unit went dense.
+    said: bool,
+}
+
+impl SparseTopK {
+    pub(super) fn new(corr: bool) -> Self {
+        Self {
+            memory: corr.then(Memory::default),
+            selector: Selector::default(),
+            positions: Vec::new(),
+            notice: None,
+            said: false,
+        }
+    }
+}
+
+impl Strategy for SparseTopK {
+    fn describe(&self) -> String {
+        format!("sparseTopK corr={}", self.memory.is_some())
+    }
+
+    fn check_spars(&self, spars: f32) -> Result<()> {
+        if spars > 0.0 && spars <= 1.0 {
+            return Ok(());
+        }
+        let range = "above 0 and at most 1 (the share of the elements that sparseTopK sends)";
+        Err(Error::Setting { setting: "spars", value: spars.to_string(), range })
+    }
+
+    fn memory(&mut self) -> Option<&mut Memory> {
+        self.memory.as_mut()
+    }
+
+    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
+        let count = count_of_share(unit.spars, values.len());
+        if !sparse_exchange::pays(unit, count) {
+            if !std::mem::replace(&mut self.said, true) {
+                self.notice = Some(sparse_exchange::dense_notice("sparseTopK", unit, count));
+            }
+            return Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)));
+        }
+        self.selector.top_k(values, count, &mut self.positions);
+        let sent = sparse_exchange::take_out(&self.positions, values);
+        let buffer = sparse_exchange::pack(&self.positions, &sent, count)?;
+        Ok(Message::new(Collective::AllGather, buffer))
+    }
+
+    fn aggregate(
+        &mut self,
+        unit: &Unit<'_>,
+        received: Vec<Buffer>,
+        values: &mut [f32],
+    ) -> Result<Option<Message>> {
+        let count = count_of_share(unit.spars, values.len());
+        let counts = vec![count; unit.world_size];
+        for gathered in received {
+            sparse_exchange::average(unit, &gathered, count, &counts, values)?;
+        }
+        Ok(None)
+    }
+
+    fn notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+}
