@@ -2,26 +2,11 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
+use candelabrum_testkit::ranks::mpiexec;
 use common::{Running, example};
-
-/// mpiexec with what it needs to start ranks here, or nothing where there is none.
-fn mpiexec(ranks: usize) -> Option<Command> {
-    let found = Command::new("mpiexec").arg("--version").stdout(Stdio::piped()).output().ok()?;
-    let open_mpi = String::from_utf8_lossy(&found.stdout).contains("Open");
-    let mut command = Command::new("mpiexec");
-    command.args(["-n", &ranks.to_string()]).stdin(Stdio::null());
-    if open_mpi {
-        command
-            .args(["--bind-to", "none"])
-            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-            .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-    }
-    Some(command)
-}
 
 const BACKEND: &str = if cfg!(feature = "mpi") { "mpi" } else { "local" };
 

@@ -84,7 +84,30 @@ impl RanksOf {
         outputs
     }
 
-    /// The same for ranks that must all succeed.
+    /// Starts the ranks by mpiexec, over MPI where the test was built with it; `None`, having said
+    /// so, where there is no mpiexec.
+    ///
+    /// # Panics
+    /// Where it cannot be started or the limit passes.
+    #[expect(clippy::print_stdout, reason = "a test says what it leaves out")]
+    pub fn run_under_mpiexec(self, world_size: usize) -> Option<RankOutput> {
+        let Some(mut command) = mpiexec(world_size) else {
+            println!("left out: there is no mpiexec here");
+            return None;
+        };
+        command.arg(std::env::current_exe().expect("a test knows its own program"));
+        command.args([self.test.as_str(), "--exact", "--nocapture"]).env(MARK, "1");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let mut running = Running::start(command);
+        let end = Instant::now() + self.limit;
+        while Instant::now() < end && !running.has_ended() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(running.has_ended(), "mpiexec did not end within {:?}", self.limit);
+        Some(running.finish())
+    }
+
+    /// [`Self::run`] for ranks that must all succeed.
     ///
     /// # Panics
     /// Where one does not.
@@ -95,6 +118,21 @@ impl RanksOf {
         }
         outputs
     }
+}
+
+/// mpiexec with what it needs to start ranks here, or nothing where there is none.
+pub fn mpiexec(world_size: usize) -> Option<Command> {
+    let found = Command::new("mpiexec").arg("--version").stdout(Stdio::piped()).output().ok()?;
+    let mut command = Command::new("mpiexec");
+    command.args(["-n", &world_size.to_string()]).stdin(Stdio::null());
+    if String::from_utf8_lossy(&found.stdout).contains("Open") {
+        command
+            .args(["--bind-to", "none"])
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    }
+    Some(command)
 }
 
 /// A process whose output is read while it runs, so that it never waits for a reader.

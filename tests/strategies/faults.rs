@@ -1,0 +1,155 @@
+//! What no strategy may swallow: a NaN on one rank, an overflow, ranks that ask for different
+//! things. The error is the same on every rank, and nothing has changed.
+
+use candelabrum::dist::{OnOverflow, parameters_sha256};
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::RanksOf;
+
+use crate::problem::{loss, params};
+
+/// The odd one out.
+fn odd(world: &World) -> bool {
+    world.rank() == world.world_size() - 1
+}
+
+/// A loss that is finite, and in whose gradient an element of `w2` is larger by `slope`, which may
+/// be infinite or no number.
+fn spoilt(params: &Params, world: &World, slope: f64) -> Tensor {
+    let good = loss(params, world.rank(), 0);
+    let one = params.get("w2").unwrap().tensor().get(7).unwrap();
+    let zero = (&one - one.detach()).unwrap();
+    // The root's slope at 0 is infinite, and zero times that is no number.
+    let bend = match slope {
+        f64::INFINITY => zero.sqrt(),
+        // A tensor of zero: candle passes no gradient through `* 0.0`.
+        slope if slope.is_nan() => zero.sqrt().unwrap() * zero.zeros_like().unwrap(),
+        slope => zero * slope,
+    };
+    (good + bend.unwrap()).unwrap()
+}
+
+pub(crate) fn rank(fault: &str, world: &World) {
+    let (fault, option) = fault.split_once(' ').unwrap();
+    let option: DistOption = option.parse().unwrap();
+    let params = params();
+    let on_overflow = if fault == "skip" { OnOverflow::Skip } else { OnOverflow::Error };
+    let config = DistOptConfig { on_overflow, ..DistOptConfig::default() };
+    let sgd = Sgd::new(0.1).momentum(0.9);
+    let mut opt = DistOpt::with_config(sgd, &params, world, config).unwrap();
+    let step = |opt: &mut DistOpt, factor: f64| {
+        let loss = spoilt(&params, world, factor);
+        opt.backward_and_update_with(&loss, option, 0.05)
+    };
+    // A good step first, so that there is a residual to spoil.
+    step(&mut opt, 1.0).unwrap();
+    let before = (parameters_sha256(&params).unwrap(), opt.strategy_state());
+    let error = match fault {
+        "nan" => step(&mut opt, if odd(world) { f64::NAN } else { 1.0 }),
+        "infinity" => step(&mut opt, if odd(world) { f64::INFINITY } else { 1.0 }),
+        "overflow" => step(&mut opt, if odd(world) { 1e6 } else { 1.0 }),
+        "skip" => {
+            step(&mut opt, if odd(world) { 1e6 } else { 1.0 }).unwrap();
+            assert_eq!(parameters_sha256(&params).unwrap(), before.0, "a skipped step");
+            step(&mut opt, 1.0).unwrap();
+            assert_ne!(parameters_sha256(&params).unwrap(), before.0, "the step after it");
+            let figures = opt.figures(option);
+            println!("\nskipped {} of {} steps", figures.skipped, figures.steps);
+            return;
+        }
+        "other-option" => {
+            let loss = spoilt(&params, world, 1.0);
+            let option = if odd(world) { DistOption::SparseTopK } else { option };
+            // Half the ranks go on as before: only what they send tells that something is wrong.
+            opt.backward_and_update_with(&loss, option, 0.05)
+        }
+        "other-spars" => {
+            let loss = spoilt(&params, world, 1.0);
+            let spars = if odd(world) { 0.2 } else { 0.1 };
+            opt.backward_and_update_with(&loss, option, spars)
+        }
+        "other-threshold" => {
+            let loss = spoilt(&params, world, 1.0);
+            let threshold = if odd(world) { 100 } else { 200 };
+            opt.threshold(threshold).unwrap().backward_and_update(&loss)
+        }
+        "half-clip" => {
+            let loss = spoilt(&params, world, if odd(world) { f64::INFINITY } else { 1.0 });
+            opt.backward_and_update_half(&loss, Some(1.0))
+        }
+        other => panic!("there is no case {other}"),
+    };
+    let error = error.expect_err("every case is an error");
+    assert_eq!(parameters_sha256(&params).unwrap(), before.0, "a failed step changed something");
+    // The clipped strategy is another one, which has taken no step.
+    let states = opt.strategy_state();
+    assert_eq!(states[0], before.1[0], "a failed step is remembered");
+    println!("\nrank {} says: {error}", world.rank());
+}
+
+/// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
+fn refuse(fault: &str, option: DistOption, parts: &[&str]) {
+    let case = format!("{fault} {option}");
+    let outputs = RanksOf::test("rank_main").env(crate::CASE, &case).run_all_good(3);
+    for (rank, output) in outputs.iter().enumerate() {
+        let says = format!("rank {rank} says: ");
+        let line = output.text.lines().find_map(|line| line.strip_prefix(&says));
+        let line = line.unwrap_or_else(|| panic!("{case}: rank {rank} said nothing"));
+        for part in parts {
+            assert!(line.contains(part), "{case}: `{part}` is missing: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_none_is_named_by_every_strategy_before_anything_changes() {
+    let parts = ["the gradient of `w2`", "is not finite on rank 2", "no parameter was changed"];
+    for option in DistOption::ALL {
+        refuse("nan", option, &parts);
+        refuse("infinity", option, &parts);
+    }
+    // Clipping would make the infinity a 1.
+    refuse("half-clip", DistOption::Fp16, &parts);
+}
+
+#[test]
+fn an_overflow_of_fp16_names_the_parameter() {
+    refuse(
+        "overflow",
+        DistOption::Fp16,
+        &["fp16", "`w2`", "overflowed", "no parameter was changed"],
+    );
+}
+
+#[test]
+fn an_overflow_is_skipped_by_all_ranks_where_that_was_asked_for() {
+    let outputs = RanksOf::test("rank_main").env(crate::CASE, "skip fp16").run_all_good(3);
+    for output in &outputs {
+        assert!(output.text.contains("skipped 1 of 3 steps"), "{}", output.text);
+    }
+}
+
+#[test]
+fn ranks_that_ask_for_different_things_hear_which() {
+    refuse("other-option", DistOption::Fp32, &["rank 2", "rank 0", "the same dist option"]);
+    let parts = ["spars differs between ranks", "rank 0 has `0.1`", "rank(s) 2 `0.2`"];
+    refuse("other-spars", DistOption::SparseTopK, &parts);
+    let parts = ["the size of units differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
+    refuse("other-threshold", DistOption::Fp32, &parts);
+}
+
+#[test]
+fn settings_out_of_range_are_refused_at_the_step() {
+    let params = params();
+    let world = World::single();
+    let mut opt = DistOpt::new(Sgd::new(0.1), &params, &world).unwrap();
+    let loss = loss(&params, 0, 0);
+    assert!(opt.threshold(0).unwrap_err().to_string().contains("threshold is 0"));
+    for (top_k, spars) in [(true, 0.0), (true, 1.01), (true, f32::NAN), (false, 0.0)] {
+        let error = opt.backward_and_sparse_update(&loss, spars, top_k, true).unwrap_err();
+        assert!(error.to_string().contains("spars is"), "{error}");
+    }
+    let error = opt.backward_and_update_half(&loss, Some(-1.0)).unwrap_err().to_string();
+    assert!(error.contains("clip is -1"), "{error}");
+    let error = opt.backward_and_update_with(&loss, DistOption::Custom("nobody"), 0.5).unwrap_err();
+    assert!(error.to_string().contains("`nobody`"), "{error}");
+}
