@@ -5,7 +5,7 @@ mod common;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Running, example};
+use common::{Running, assert_one_line_error, example};
 
 /// What the example prints, which must succeed.
 fn output_of(name: &str, options: &[&str]) -> String {
@@ -44,4 +44,27 @@ fn candle_nn_model_learns_on_two_ranks() {
 fn mnist_multiprocess_starts_its_own_ranks() {
     let text = output_of("mnist_multiprocess", &["--epochs", "1"]);
     assert!(last_number(&text, "Evaluation accuracy =") > 0.3, "{text}");
+}
+
+#[test]
+fn a_strategy_of_ones_own_trains_two_ranks_and_is_known_by_name() {
+    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "2", "--lr", "0.02"];
+    let randomly = |spars| {
+        let own = ["--dist-option", "randomK", "--spars", spars];
+        output_of("custom_strategy", &[&options[..], &own].concat())
+    };
+    let text = randomly("0.2");
+    assert!(last_number(&text, "Evaluation accuracy =") > 0.6, "{text}");
+    assert!(last_number(&text, "a residual of norm") > 0.0, "{text}");
+    // All of it by chance is all of it: what fp32 trains, and nothing is left.
+    let all = randomly("1");
+    let fp32 = output_of("custom_strategy", &options);
+    let accuracy = |text: &str| last_number(text, "Evaluation accuracy =");
+    assert_eq!(accuracy(&all), accuracy(&fp32));
+    assert_eq!(last_number(&all, "a residual of norm"), 0.0);
+
+    let mut command = Command::new(example("custom_strategy"));
+    command.args(["--dist-option", "randomQ"]);
+    let (output, _) = Running::start(command).finish(Duration::from_secs(10));
+    assert_one_line_error(&output, &["randomQ", "sparseTopK", "randomK"]);
 }

@@ -192,7 +192,7 @@ fn select(case: Case, u: &[Bounded]) -> Vec<usize> {
         _ => {
             let spars = f64::from(case.spars);
             let close = |&i: &usize| (size(i) - spars).abs() <= 4.0 * u[i].bound;
-            assert!(!order.iter().any(|i| close(i)), "too close to call");
+            assert!(!order.iter().any(close), "too close to call");
             order.retain(|&i| size(i) >= spars);
             order
         }

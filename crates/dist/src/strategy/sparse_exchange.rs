@@ -11,6 +11,18 @@ use super::Unit;
 use crate::comm::{Buffer, ElementType};
 use crate::{Error, Result};
 
+/// Refuses units whose positions do not fit the words of a message.
+pub(super) fn check(units: &[Unit<'_>]) -> Result<()> {
+    let fits = |unit: &&Unit<'_>| i32::try_from(unit.len()).is_err();
+    match units.iter().find(fits) {
+        None => Ok(()),
+        Some(unit) => {
+            let what = format!("a sparse exchange of {unit}: positions have 31 bits");
+            Err(Error::Unsupported { what })
+        }
+    }
+}
+
 /// Whether sending `count` elements on each rank takes fewer bytes than sending all of them.
 pub(super) fn pays(unit: &Unit<'_>, count: usize) -> bool {
     count.saturating_mul(unit.world_size) < unit.len()
@@ -36,7 +48,7 @@ pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Buf
     let mut buffer = Buffer::zeros(ElementType::I32, 2 * room);
     let (front, back) = buffer.as_mut_slice::<i32>()?.split_at_mut(room);
     for (word, &at) in front.iter_mut().zip(positions) {
-        *word = at.cast_signed();
+        *word = at.cast_signed(); // of 31 bits, as checked
     }
     for (word, value) in back.iter_mut().zip(values) {
         *word = value.to_bits().cast_signed();
@@ -68,4 +80,123 @@ pub(super) fn average(
     let ranks = unit.world_size as f32;
     values.iter_mut().for_each(|value| *value /= ranks);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use candelabrum_nn::{Init, Params};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bucket::{BucketPlan, Slot};
+    use crate::strategy::sparse_threshold::SparseThreshold;
+    use crate::strategy::sparse_top_k::SparseTopK;
+    use crate::strategy::{Message, Strategy as _};
+
+    /// Calls `test` with a unit of one parameter of `len` elements in a world of `world_size`.
+    fn with_unit<T>(
+        len: usize,
+        world_size: usize,
+        spars: f32,
+        test: impl FnOnce(&Unit<'_>) -> T,
+    ) -> T {
+        let params = Params::new(0);
+        params.root().param("weight", len, Init::ZEROS).unwrap();
+        let plan = BucketPlan { slots: vec![Slot { param: 0, range: 0..len }], len };
+        let (index, count, step, rank) = (0, 1, 0, 0);
+        let params = params.list();
+        test(&Unit { index, count, step, spars, rank, world_size, plan: &plan, params: &params })
+    }
+
+    /// The positions and values of a message.
+    fn read(message: Message) -> Vec<(usize, f32)> {
+        let Message::Buffers(mut parts) = message else { panic!("the values travel themselves") };
+        let words = parts.pop().unwrap().1.to_vec::<i32>().unwrap();
+        let (positions, bits) = words.split_at(words.len() / 2);
+        let value = |&bits: &i32| f32::from_bits(bits.cast_unsigned());
+        positions.iter().map(|&at| at as usize).zip(bits.iter().map(value)).collect()
+    }
+
+    /// Every bit of `input` is either in the message or still there, and never both.
+    fn assert_nothing_is_lost(input: &[f32], rest: &[f32], sent: &[(usize, f32)]) {
+        let mut whole = rest.to_vec();
+        for &(at, value) in sent {
+            assert_eq!(rest[at].to_bits(), 0, "element {at} is sent and kept");
+            whole[at] = value;
+        }
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&whole), bits(input));
+    }
+
+    fn numbers() -> impl Strategy<Value = Vec<f32>> {
+        let number = prop_oneof![
+            4 => -1.0_f32..1.0,
+            1 => (-2_i8..=2).prop_map(f32::from),
+            1 => prop::sample::select(vec![0.0, -0.0, 1e-45, -1e-40, f32::MAX, f32::MIN]),
+        ];
+        prop::collection::vec(number, 1..300)
+    }
+
+    proptest! {
+        #[test]
+        fn what_top_k_sends_and_what_it_keeps_is_the_input(
+            input in numbers(),
+            spars in 0.001_f32..0.49,
+        ) {
+            with_unit(input.len(), 2, spars, |unit| {
+                let mut strategy = SparseTopK::new(true);
+                let mut values = input.clone();
+                match strategy.compress(unit, &mut values).unwrap() {
+                    // A unit of few elements, of which one is a half.
+                    Message::InPlace(_) => assert_eq!(values, input),
+                    message => assert_nothing_is_lost(&input, &values, &read(message)),
+                }
+            });
+        }
+
+        #[test]
+        fn what_a_threshold_sends_and_what_it_keeps_is_the_input(
+            input in numbers(),
+            spars in 0.001_f32..2.0,
+        ) {
+            with_unit(input.len(), 1, spars, |unit| {
+                let mut strategy = SparseThreshold::new(true);
+                let mut values = input.clone();
+                strategy.compress(unit, &mut values).unwrap();
+                let count = input.iter().filter(|x| x.abs() >= spars).count();
+                let counts = Buffer::from_slice(&[count as i32]);
+                let rest = values.clone();
+                match strategy.aggregate(unit, vec![counts], &mut values).unwrap() {
+                    None => assert_eq!(count, 0),
+                    // All of it is as large as that.
+                    Some(Message::InPlace(_)) => assert_eq!(values, input),
+                    Some(message) => assert_nothing_is_lost(&input, &rest, &read(message)),
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_message_gives_the_mean_in_rank_order() {
+        with_unit(4, 2, 0.5, |unit| {
+            let first = pack(&[1, 3], &[4.0, -2.0], 3).unwrap();
+            let second = pack(&[0, 1, 3], &[1.0, 1.0, 2.0], 3).unwrap();
+            let words = [first, second].map(|buffer| buffer.to_vec::<i32>().unwrap()).concat();
+            let mut values = [9.0; 4];
+            average(unit, &Buffer::from_slice(&words), 3, &[2, 3], &mut values).unwrap();
+            assert_eq!(values, [0.5, 2.5, 0.0, 0.0]);
+        });
+    }
+
+    #[test]
+    fn a_position_outside_the_unit_is_an_error_that_names_the_rank() {
+        with_unit(4, 2, 0.5, |unit| {
+            for at in [4_u32, u32::MAX] {
+                let words = [0, 0, at.cast_signed(), 0];
+                let gathered = Buffer::from_slice(&words);
+                let error = average(unit, &gathered, 1, &[1, 1], &mut [0.0; 4]).unwrap_err();
+                assert!(error.to_string().contains("rank 1 sent element"), "{error}");
+            }
+        });
+    }
 }

@@ -6,7 +6,7 @@
 
 use super::select::Selector;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
-use crate::comm::{Buffer, Collective, ReduceOp};
+use crate::comm::{Buffer, Collective, Communicator, ReduceOp};
 use crate::{Error, Result};
 
 /// Sends what is large enough.
@@ -93,6 +93,10 @@ impl Strategy for SparseThreshold {
         Err(Error::Setting { setting: "spars", value: spars.to_string(), range })
     }
 
+    fn prepare(&mut self, units: &[Unit<'_>], _comm: &dyn Communicator) -> Result<()> {
+        sparse_exchange::check(units)
+    }
+
     fn memory(&mut self) -> Option<&mut Memory> {
         self.memory.as_mut()
     }
@@ -101,9 +105,7 @@ impl Strategy for SparseThreshold {
         let mut positions = Vec::new();
         self.selector.at_least(values, unit.spars, &mut positions);
         let sent = sparse_exchange::take_out(&positions, values);
-        let count = i32::try_from(positions.len()).map_err(|_| Error::Unsupported {
-            what: format!("a sparse message of {} elements", positions.len()),
-        })?;
+        let count = positions.len() as i32; // of 31 bits, as checked
         *self.round(unit) = Round::Counting { positions, sent };
         Ok(Message::new(Collective::AllGather, Buffer::from_slice(&[count])))
     }

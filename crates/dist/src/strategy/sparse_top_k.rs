@@ -6,7 +6,7 @@
 
 use super::select::{Selector, count_of_share};
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
-use crate::comm::{Buffer, Collective, ReduceOp};
+use crate::comm::{Buffer, Collective, Communicator, ReduceOp};
 use crate::{Error, Result};
 
 /// Sends a share of each unit.
@@ -43,6 +43,10 @@ impl Strategy for SparseTopK {
         }
         let range = "above 0 and at most 1 (the share of the elements that sparseTopK sends)";
         Err(Error::Setting { setting: "spars", value: spars.to_string(), range })
+    }
+
+    fn prepare(&mut self, units: &[Unit<'_>], _comm: &dyn Communicator) -> Result<()> {
+        sparse_exchange::check(units)
     }
 
     fn memory(&mut self) -> Option<&mut Memory> {

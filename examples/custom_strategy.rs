@@ -1,0 +1,104 @@
+//! A strategy of one's own: random-K. At each step all ranks draw the same K positions of a unit
+//! from a shared seed, so only values travel, and they can be all-reduced.
+//!
+//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). Here the error
+//! feedback is the crate's: a `Memory`, and two lines.
+//!
+//! ```text
+//! cargo run --release --example custom_strategy -- --workers 2 --dist-option randomK --spars 0.05
+//! ```
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its user")]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
+use candelabrum::dist::{Buffer, Collective, ReduceOp, Result as DistResult};
+use candelabrum::models::Cnn;
+use candelabrum::prelude::*;
+use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
+use clap::Parser;
+use rand::SeedableRng;
+use rand::seq::index;
+use rand_chacha::ChaCha8Rng;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Sends the share `spars` of each unit, chosen by chance.
+#[derive(Debug, Default)]
+struct RandomK {
+    memory: Memory,
+}
+
+impl RandomK {
+    /// The positions that every rank sends of this unit at this step.
+    fn positions(unit: &Unit<'_>) -> Vec<usize> {
+        let count = (unit.spars * unit.len() as f32).ceil() as usize;
+        let mut rng = ChaCha8Rng::seed_from_u64(unit.step << 20 | unit.index as u64);
+        index::sample(&mut rng, unit.len(), count.min(unit.len())).into_vec()
+    }
+}
+
+impl Strategy for RandomK {
+    fn describe(&self) -> String {
+        "randomK".to_owned()
+    }
+
+    fn memory(&mut self) -> Option<&mut Memory> {
+        Some(&mut self.memory)
+    }
+
+    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> DistResult<Message> {
+        let positions = Self::positions(unit);
+        let sent: Vec<f32> = positions.iter().map(|&at| std::mem::take(&mut values[at])).collect();
+        Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Buffer::from_slice(&sent)))
+    }
+
+    fn aggregate(
+        &mut self,
+        unit: &Unit<'_>,
+        received: Vec<Buffer>,
+        values: &mut [f32],
+    ) -> DistResult<Option<Message>> {
+        values.fill(0.0);
+        for (at, mean) in Self::positions(unit).into_iter().zip(received[0].as_slice()?) {
+            values[at] = *mean;
+        }
+        Ok(None)
+    }
+}
+
+/// Train SINGA's convolutional network on MNIST with a strategy of one's own
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn main() -> ExitCode {
+    // Before the command line is read, which then knows the name.
+    if let Err(error) = register("randomK", |_| Ok(Box::new(RandomK::default()))) {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
+    }
+    let args = parse::<Args>().train;
+    run(&args, |world| train(&args, world))
+}
+
+fn train(args: &TrainArgs, world: &World) -> Result<()> {
+    let data = load_data(args, world)?;
+    let params = Params::new(args.seed);
+    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config())?;
+    let mut trainer = Trainer::new(model, opt);
+    trainer.compile((1, 1, 28, 28))?;
+    let config = args.fit_config();
+    trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut std::io::stdout())?;
+    let residual = trainer.opt_mut().residual_norm();
+    if world.is_root() {
+        println!("still to be sent: a residual of norm {residual:.2}");
+    }
+    Ok(())
+}
