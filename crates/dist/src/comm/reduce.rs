@@ -31,6 +31,19 @@ trait Reducible: bytemuck::Pod {
     fn narrow(from: &[Self::Acc], to: &mut [Self]);
     fn combine(op: ReduceOp, a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn divide(acc: Self::Acc, count: usize) -> Self::Acc;
+
+    /// `acc = combine(acc, part)`; `wide` is room for a converted `part`.
+    fn fold(
+        acc: &mut [Self::Acc],
+        part: &[Self],
+        wide: &mut [Self::Acc],
+        combine: impl Fn(Self::Acc, Self::Acc) -> Self::Acc,
+    ) {
+        Self::widen(part, wide);
+        for (a, &x) in acc.iter_mut().zip(wide.iter()) {
+            *a = combine(*a, x);
+        }
+    }
 }
 
 fn combine_f32(op: ReduceOp, a: f32, b: f32) -> f32 {
@@ -44,15 +57,15 @@ fn combine_f32(op: ReduceOp, a: f32, b: f32) -> f32 {
     }
 }
 
-macro_rules! float {
-    ($type:ty, $widen:expr, $narrow:expr) => {
+macro_rules! half {
+    ($type:ty) => {
         impl Reducible for $type {
             type Acc = f32;
             fn widen(from: &[Self], to: &mut [f32]) {
-                $widen(from, to)
+                from.convert_to_f32_slice(to);
             }
             fn narrow(from: &[f32], to: &mut [Self]) {
-                $narrow(to, from)
+                to.convert_from_f32_slice(from);
             }
             fn combine(op: ReduceOp, a: f32, b: f32) -> f32 {
                 combine_f32(op, a, b)
@@ -64,35 +77,56 @@ macro_rules! float {
     };
 }
 
-float!(f32, |from: &[f32], to: &mut [f32]| to.copy_from_slice(from), <[f32]>::copy_from_slice);
-float!(f16, <[f16]>::convert_to_f32_slice, <[f16]>::convert_from_f32_slice);
-float!(bf16, <[bf16]>::convert_to_f32_slice, <[bf16]>::convert_from_f32_slice);
+half!(f16);
+half!(bf16);
 
-macro_rules! integer {
-    ($type:ty) => {
+/// Types whose sums are kept in themselves: nothing is converted.
+macro_rules! itself {
+    ($type:ty, $combine:expr, $divide:expr) => {
         impl Reducible for $type {
             type Acc = $type;
-            fn widen(from: &[Self], to: &mut [$type]) {
+            fn widen(from: &[Self], to: &mut [Self]) {
                 to.copy_from_slice(from);
             }
-            fn narrow(from: &[$type], to: &mut [Self]) {
+            fn narrow(from: &[Self], to: &mut [Self]) {
                 to.copy_from_slice(from);
             }
-            fn combine(op: ReduceOp, a: $type, b: $type) -> $type {
-                match op {
-                    ReduceOp::Sum | ReduceOp::Mean => a.wrapping_add(b),
-                    ReduceOp::Min => a.min(b),
-                    ReduceOp::Max => a.max(b),
+            fn combine(op: ReduceOp, a: Self, b: Self) -> Self {
+                $combine(op, a, b)
+            }
+            fn divide(acc: Self, count: usize) -> Self {
+                $divide(acc, count)
+            }
+            fn fold(
+                acc: &mut [Self],
+                part: &[Self],
+                _wide: &mut [Self],
+                combine: impl Fn(Self, Self) -> Self,
+            ) {
+                for (a, &x) in acc.iter_mut().zip(part) {
+                    *a = combine(*a, x);
                 }
-            }
-            /// Never asked for: a mean of integers is refused when it is requested.
-            fn divide(acc: $type, _count: usize) -> $type {
-                acc
             }
         }
     };
 }
 
+macro_rules! integer {
+    ($type:ty) => {
+        itself!(
+            $type,
+            |op, a: $type, b: $type| match op {
+                ReduceOp::Sum | ReduceOp::Mean => a.wrapping_add(b),
+                ReduceOp::Min => a.min(b),
+                ReduceOp::Max => a.max(b),
+            },
+            // Never asked for: a mean of integers is refused when it is requested.
+            |acc, _count| acc
+        );
+    };
+}
+
+itself!(f32, combine_f32, |acc, count| acc / count as f32);
 integer!(i32);
 integer!(u8);
 
@@ -127,10 +161,7 @@ fn blocks<T: Reducible>(
         let (acc, wide, out) = (&mut acc[..count], &mut wide[..count], &mut out[..count]);
         T::widen(&parts[0][range.clone()], acc);
         for part in &parts[1..] {
-            T::widen(&part[range.clone()], wide);
-            for (a, &x) in acc.iter_mut().zip(wide.iter()) {
-                *a = combine(*a, x);
-            }
+            T::fold(acc, &part[range.clone()], wide, &combine);
         }
         if let Some(count) = divide_by {
             acc.iter_mut().for_each(|a| *a = T::divide(*a, count));
