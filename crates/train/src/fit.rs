@@ -191,19 +191,19 @@ fn cost(figures: &StepFigures, residual_norm: f64) -> String {
     let milliseconds = |total: Duration| 1e3 * total.as_secs_f64() / figures.steps as f64;
     let kilobytes = |total: u64| total as f64 / figures.steps as f64 / 1e3;
     let mut line = format!(
-        "  a step: sent {:.0} kB, received {:.0} kB, compress {:.2} ms, decompress {:.2} ms, \
-         communication {:.2} ms",
+        "; per step {:.0} kB sent, {:.0} kB received, compress {:.2} ms, communicate \
+         {:.2} ms, decompress {:.2} ms",
         kilobytes(figures.bytes_sent),
         kilobytes(figures.bytes_received),
         milliseconds(figures.compress),
-        milliseconds(figures.decompress),
         milliseconds(figures.communication),
+        milliseconds(figures.decompress),
     );
     if residual_norm > 0.0 {
-        line += &format!(", residual {residual_norm:.2}");
+        line += &format!("; residual {residual_norm:.2}");
     }
     if figures.skipped > 0 {
-        line += &format!(", {} skipped", figures.skipped);
+        line += &format!("; {} skipped", figures.skipped);
     }
     line
 }

@@ -21,7 +21,7 @@ impl Progress {
         let target =
             if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
-        let template = "epoch {prefix} {wide_bar} {pos}/{len} steps  {msg}";
+        let template = "epoch {prefix} {wide_bar} {pos}/{len} steps\n  {msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -41,7 +41,7 @@ impl Progress {
         if now - self.shown > REFRESH {
             self.shown = now;
             let rate = self.images as f64 / (now - self.start).as_secs_f64();
-            self.bar.set_message(format!("{rate:.0} images/s  loss {loss:.4}{}", details()));
+            self.bar.set_message(format!("{rate:.0} images/s, loss {loss:.4}{}", details()));
         }
     }
 
