@@ -23,14 +23,15 @@ impl Memory {
     /// The vector `kind` of the parameter `name`, `len` zeros where there is none yet or one of
     /// another length.
     pub fn vector(&mut self, kind: &str, name: &str, len: usize) -> &mut [f32] {
-        if !self.vectors.contains_key(kind) {
-            self.vectors.insert(kind.to_owned(), BTreeMap::new());
-        }
-        let by_name = self.vectors.entry(kind.to_owned()).or_default();
-        if by_name.get(name).is_none_or(|vector| vector.len() != len) {
+        let fits = |by_name: &BTreeMap<String, Vec<f32>>| {
+            by_name.get(name).is_some_and(|vector| vector.len() == len)
+        };
+        if !self.vectors.get(kind).is_some_and(fits) {
+            let by_name = self.vectors.entry(kind.to_owned()).or_default();
             by_name.insert(name.to_owned(), vec![0.0; len]);
         }
-        by_name.get_mut(name).map_or(&mut [], |vector| vector)
+        let vector = self.vectors.get_mut(kind).and_then(|by_name| by_name.get_mut(name));
+        vector.map_or(&mut [], Vec::as_mut_slice)
     }
 
     /// `values += residual`.
