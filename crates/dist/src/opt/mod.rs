@@ -163,7 +163,7 @@ impl DistOpt {
     /// feedback.
     pub fn residual_norm(&mut self) -> f64 {
         let memories = self.engines.iter_mut().filter_map(|engine| engine.strategy.memory());
-        memories.map(|memory| memory.residual_norm().powi(2)).sum::<f64>().sqrt()
+        memories.fold(0.0, |sum, memory| sum + memory.residual_norm().powi(2)).sqrt()
     }
 
     /// What the user should hear since the last call, such as that a sparse exchange went dense.

@@ -58,7 +58,7 @@ impl Memory {
     /// The Euclidean norm of all residuals: how much this rank has yet to send.
     pub fn residual_norm(&self) -> f64 {
         let residuals = self.vectors.get(Self::RESIDUAL).into_iter().flat_map(BTreeMap::values);
-        residuals.flatten().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+        residuals.flatten().fold(0.0, |sum, &value| sum + f64::from(value).powi(2)).sqrt()
     }
 
     /// Every vector with its kind and parameter name, in order.
