@@ -3,5 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod cnn;
+mod mlp;
 
 pub use cnn::Cnn;
+pub use mlp::Mlp;
