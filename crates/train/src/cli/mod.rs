@@ -8,4 +8,4 @@ mod run;
 pub use args::TrainArgs;
 pub use data::{Data, load_data};
 pub use parse::parse;
-pub use run::run;
+pub use run::{run, run_ranks};

@@ -26,7 +26,20 @@ pub fn run<E: Into<Failure>>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    match start(args) {
+    match args.check() {
+        Ok(()) => run_ranks(args.workers, args.threads, program),
+        Err(error) => fail(&error.into()),
+    }
+}
+
+/// The same for a program with options of its own: `workers` ranks, or as many as the launcher
+/// started, each with `threads` compute threads, or its share of this machine's cores.
+pub fn run_ranks<E: Into<Failure>>(
+    workers: Option<usize>,
+    threads: Option<usize>,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> ExitCode {
+    match start(workers, threads) {
         Ok(Role::Rank) => rank(program),
         Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
         Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
@@ -41,12 +54,11 @@ enum Role {
     Launcher(Outcome),
 }
 
-fn start(args: &TrainArgs) -> Result<Role> {
-    args.check()?;
+fn start(workers: Option<usize>, threads: Option<usize>) -> Result<Role> {
     let launch = Launch::detect()?;
-    match args.workers {
+    match workers {
         Some(workers) if workers > 1 && !launch.is_launched() => {
-            let threads = args.threads.unwrap_or_else(|| default_threads(workers));
+            let threads = threads.unwrap_or_else(|| default_threads(workers));
             Ok(Role::Launcher(launch::spawn(workers, threads)?))
         }
         Some(workers) if workers != launch.world_size => Err(Error::Option {
@@ -55,7 +67,7 @@ fn start(args: &TrainArgs) -> Result<Role> {
             range: format!("left out: the launcher has already started {}", launch.world_size),
         }),
         _ => {
-            let threads = args.threads.unwrap_or_else(|| default_threads(launch.local_size));
+            let threads = threads.unwrap_or_else(|| default_threads(launch.local_size));
             launch::limit_threads(threads)?;
             set_threads(threads)?;
             if launch.launcher == Launcher::Alone {
