@@ -7,8 +7,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod bench_step;
+mod canvas;
 mod ci;
+mod figures;
+mod host;
 mod machine;
 mod setup;
 mod shell;

@@ -5,21 +5,18 @@
 //! that what else the machine does hits all of them; ratios are formed within a round, and the
 //! median over the rounds is reported.
 
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::{Result, ensure};
 
 use self::contender::{Contender, Network};
 use self::report::Report;
 use self::sample::Sample;
+use crate::bench::{Output, build, progress_bar};
 use crate::machine;
-use crate::shell::{cargo, repo_root, run as run_command};
 
 mod chart;
 mod contender;
-mod host;
 mod report;
 mod sample;
 
@@ -62,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         contenders.retain(|contender| !contender.is_pytorch());
     }
     ensure!(!contenders.is_empty(), "no contender is left to measure");
-    let runner = sample::Runner::new(build(&contenders)?, python, args);
+    let runner = sample::Runner::new(build_contender(&contenders)?, python, args);
 
     let mut samples = Vec::new();
     let progress = progress_bar(args.rounds * args.networks.len() * contenders.len());
@@ -80,30 +77,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Builds the program of the Rust contenders, where one is asked for, and gives its path.
-fn build(contenders: &[Contender]) -> Result<Option<PathBuf>> {
+fn build_contender(contenders: &[Contender]) -> Result<Option<PathBuf>> {
     if contenders.iter().all(Contender::is_pytorch) {
         return Ok(None);
     }
-    run_command(&mut cargo(&["build", "--release", "--package", "candelabrum-bench-step"]))?;
-    let folder = host::target_dir()?.join("release");
-    Ok(Some(folder.join(format!("bench-step-contender{}", std::env::consts::EXE_SUFFIX))))
-}
-
-fn progress_bar(samples: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left")
-        .expect("the template is correct");
-    ProgressBar::new(samples as u64).with_style(style)
+    build("candelabrum-bench-step", "bench-step-contender", &[]).map(Some)
 }
 
 fn write_and_print(args: &Args, samples: Vec<Sample>) -> Result<()> {
     let report = Report::new(args, samples)?;
     print!("{report}");
-    let folder = args.out.clone().unwrap_or_else(|| repo_root().join("target/bench-step"));
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let json = folder.join("bench_step.json");
-    fs::write(&json, serde_json::to_string_pretty(&report)? + "\n")
-        .with_context(|| format!("cannot write {}", json.display()))?;
-    let svg = folder.join("bench_step.svg");
+    let output = Output::new(args.out.as_deref(), "bench-step")?;
+    let json = output.json("bench_step.json", &report)?;
+    let svg = output.path("bench_step.svg");
     chart::draw(&report, &svg)?;
     println!("\nwrote {} and {}", json.display(), svg.display());
     Ok(())

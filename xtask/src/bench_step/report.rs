@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::Args;
 use super::contender::{Contender, Network};
-use super::host::Host;
 use super::sample::Sample;
+use crate::figures::{Spread, median, or_dash, paired_ratio};
+use crate::host::{self, Host};
 
 /// Everything that goes into bench_step.json.
 #[derive(Debug, Serialize)]
@@ -37,13 +38,6 @@ pub(super) struct Row {
     pub(super) ratio_to_best_pytorch: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-}
-
 impl Report {
     pub(super) fn new(args: &Args, samples: Vec<Sample>) -> Result<Self> {
         let mut rows = Vec::new();
@@ -60,11 +54,6 @@ impl Report {
             rows,
             samples,
         })
-    }
-
-    /// The most that other programs used of this machine during a sample.
-    fn busiest(&self) -> f64 {
-        self.samples.iter().filter_map(|sample| sample.others_cpu_share).fold(0.0, f64::max)
     }
 }
 
@@ -100,26 +89,6 @@ fn rows_of(network: Network, contenders: &[Contender], samples: &[Sample]) -> Re
         })
     };
     present.map(row).collect()
-}
-
-/// The median of the ratios within each round; `None` where there is nothing to compare with.
-fn paired_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
-    median(ours.iter().zip(theirs).map(|(a, b)| a / b).collect())
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = *values.get(middle)?;
-    Some(if values.len() % 2 == 1 { upper } else { (values[middle - 1] + upper) / 2.0 })
-}
-
-impl Spread {
-    fn of(values: Vec<f64>) -> Option<Self> {
-        let min = values.iter().copied().reduce(f64::min)?;
-        let max = values.iter().copied().reduce(f64::max)?;
-        Some(Self { median: median(values)?, min, max })
-    }
 }
 
 impl fmt::Display for Report {
@@ -160,12 +129,9 @@ impl fmt::Display for Report {
                  for a k×k pool),\nso the layers before it learn more slowly."
             )?;
         }
-        if self.busiest() > 0.05 {
-            let percent = 100.0 * self.busiest();
-            writeln!(
-                f,
-                "The machine was not idle: other programs used up to {percent:.0}% of its cores."
-            )?;
+        let shares = self.samples.iter().filter_map(|sample| sample.others_cpu_share);
+        if let Some(remark) = host::remark_if_busy(shares) {
+            writeln!(f, "{remark}")?;
         }
         Ok(())
     }
@@ -175,9 +141,6 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Spread { median, min, max } = self.images_per_second;
         let speed = format!("{median:.0} [{min:.0}-{max:.0}]");
-        let or_dash = |value: Option<f64>, digits| {
-            value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
-        };
         writeln!(
             f,
             "{:<4} {:<22} {speed:>24} {:>9} {:>9} {:>13} {:>10.6}",
@@ -215,20 +178,6 @@ mod tests {
             version: None,
         };
         Sample { round, network: Network::Cnn, contender, measured, others_cpu_share: None }
-    }
-
-    #[test]
-    fn the_median_of_even_and_odd_counts() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(median(vec![]), None);
-    }
-
-    #[test]
-    fn ratios_are_paired_within_rounds() {
-        // The machine slows down by half in round 1: the ratio stays, unlike that of the minima.
-        assert_eq!(paired_ratio(&[400.0, 200.0, 410.0], &[100.0, 50.0, 100.0]), Some(4.0));
-        assert_eq!(paired_ratio(&[400.0], &[]), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::Args;
 use super::contender::{Contender, Network};
-use super::{Args, host};
+use crate::host;
 use crate::shell::{display, repo_root};
 
 /// What one process measured, and under which circumstances.

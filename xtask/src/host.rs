@@ -12,19 +12,19 @@ use crate::shell::{cargo, output, repo_root};
 
 /// What a reader must know to judge the figures.
 #[derive(Debug, Serialize)]
-pub(super) struct Host {
-    pub(super) cpu: String,
-    pub(super) cores: usize,
-    pub(super) system: String,
-    pub(super) date: String,
+pub(crate) struct Host {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) system: String,
+    pub(crate) date: String,
     /// Of this repository; ends in `-dirty` where files differ from it.
-    pub(super) commit: String,
-    pub(super) rustc: String,
-    pub(super) candle: String,
+    pub(crate) commit: String,
+    pub(crate) rustc: String,
+    pub(crate) candle: String,
 }
 
 impl Host {
-    pub(super) fn look() -> Self {
+    pub(crate) fn look() -> Self {
         let root = repo_root();
         let ask = |program: &str, args: &[&str]| {
             let mut command = Command::new(program);
@@ -56,7 +56,7 @@ fn locked_version(package: &str) -> Option<String> {
 }
 
 /// Where cargo builds, wherever the user's settings put it.
-pub(super) fn target_dir() -> Result<PathBuf> {
+pub(crate) fn target_dir() -> Result<PathBuf> {
     let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]));
     let metadata: serde_json::Value =
         serde_json::from_str(&text.context("`cargo metadata` failed")?)?;
@@ -66,7 +66,7 @@ pub(super) fn target_dir() -> Result<PathBuf> {
 
 /// Processor time so far, in the kernel's ticks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CpuTime {
+pub(crate) struct CpuTime {
     /// Of all cores, busy and idle.
     all: u64,
     /// Of all cores, busy.
@@ -77,7 +77,7 @@ pub(super) struct CpuTime {
 
 impl CpuTime {
     /// `None` where there is no /proc.
-    pub(super) fn now() -> Option<Self> {
+    pub(crate) fn now() -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
         let own = fs::read_to_string("/proc/self/stat").ok()?;
         Self::parse(&stat, &own)
@@ -98,13 +98,22 @@ impl CpuTime {
     }
 
     /// The share of all cores that others used in between.
-    pub(super) fn others_share(before: Option<Self>, after: Option<Self>) -> Option<f64> {
+    pub(crate) fn others_share(before: Option<Self>, after: Option<Self>) -> Option<f64> {
         let (before, after) = (before?, after?);
         let all = after.all.checked_sub(before.all).filter(|&all| all > 0)?;
         let busy = after.busy.saturating_sub(before.busy);
         let ours = after.ours.saturating_sub(before.ours);
         Some(busy.saturating_sub(ours) as f64 / all as f64)
     }
+}
+
+/// What to say under a table where others used the machine during a sample; nothing where it was
+/// as good as idle.
+pub(crate) fn remark_if_busy(shares: impl Iterator<Item = f64>) -> Option<String> {
+    let percent = 100.0 * shares.fold(0.0, f64::max);
+    (percent > 5.0).then(|| {
+        format!("The machine was not idle: other programs used up to {percent:.0}% of its cores.")
+    })
 }
 
 #[cfg(test)]
@@ -120,6 +129,12 @@ mod tests {
         let share = CpuTime::others_share(before, after).unwrap();
         assert!((share - 0.2).abs() < 1e-9, "{share}");
         assert_eq!(CpuTime::others_share(before, before), None);
+    }
+
+    #[test]
+    fn only_a_busy_machine_is_remarked_upon() {
+        assert_eq!(remark_if_busy([0.01, 0.04].into_iter()), None);
+        assert!(remark_if_busy([0.2, 0.1].into_iter()).unwrap().contains("up to 20%"));
     }
 
     #[test]

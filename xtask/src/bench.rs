@@ -1,0 +1,73 @@
+//! What the benchmarks share: building a measured program, the progress bar, the folder of results.
+
+use std::env::consts::EXE_SUFFIX;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::host;
+use crate::shell::{cargo, repo_root, run};
+
+/// Builds a package as it is used, and gives the path of its program.
+pub(crate) fn build(package: &str, program: &str, options: &[&str]) -> Result<PathBuf> {
+    run(cargo(&["build", "--release", "--package", package]).args(options))?;
+    Ok(host::target_dir()?.join("release").join(format!("{program}{EXE_SUFFIX}")))
+}
+
+/// A bar on standard error that counts samples.
+pub(crate) fn progress_bar(samples: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left")
+        .expect("the template is correct");
+    ProgressBar::new(samples as u64).with_style(style)
+}
+
+/// The folder where results go.
+#[derive(Debug)]
+pub(crate) struct Output(PathBuf);
+
+impl Output {
+    /// Makes the folder: the one that was asked for, or one of this name in `target`.
+    pub(crate) fn new(asked: Option<&Path>, name: &str) -> Result<Self> {
+        let folder = asked.map_or_else(|| repo_root().join("target").join(name), Path::to_path_buf);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file and gives its path. Whoever stops this program in the middle of it still has
+    /// the file that was there before.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The same for a value as JSON.
+    pub(crate) fn json(&self, name: &str, value: &impl Serialize) -> Result<PathBuf> {
+        self.write(name, &(serde_json::to_string_pretty(value)? + "\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = Output::new(Some(&folder.path().join("made")), "unused").unwrap();
+        for text in ["one", "two"] {
+            let path = output.write("file.csv", text).unwrap();
+            assert_eq!(fs::read_to_string(path).unwrap(), text);
+        }
+        assert_eq!(fs::read_dir(folder.path().join("made")).unwrap().count(), 1);
+    }
+}
