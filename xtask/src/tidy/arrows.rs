@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("candelabrum-testkit", &[]),
+    ("candelabrum-bench-scaling", &["candelabrum"]),
     ("candelabrum-bench-step", &["candelabrum"]),
     ("xtask", &[]),
 ];
