@@ -7,12 +7,16 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::interrupt::Interrupted;
+
 mod bench;
+mod bench_scaling;
 mod bench_step;
 mod canvas;
 mod ci;
 mod figures;
 mod host;
+mod interrupt;
 mod machine;
 mod setup;
 mod shell;
@@ -38,6 +42,8 @@ enum Command {
     Tidy,
     /// Measure training steps against raw candle and, where it is installed, PyTorch
     BenchStep(bench_step::Args),
+    /// Measure how training speeds up with more ranks, by strategy, model and backend
+    BenchScaling(bench_scaling::Args),
 }
 
 fn main() -> ExitCode {
@@ -47,10 +53,11 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => bench_step::run(&args),
+        Command::BenchScaling(args) => bench_scaling::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
     // another program, whose own output stands above.
     eprintln!("error: {error:#}");
-    ExitCode::FAILURE
+    error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, Interrupted::exit_code)
 }

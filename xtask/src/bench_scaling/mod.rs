@@ -1,0 +1,225 @@
+//! `cargo xtask bench-scaling`: how training speeds up with more ranks, and what strategies cost.
+//!
+//! Every sample is a start of fresh processes that warm up and then train a fixed number of steps,
+//! one compute thread per rank. The points take turns, round by round, so that what else the
+//! machine does hits all of them; the median over the rounds is reported. The files are written
+//! after every round and when it is interrupted, from the points that have a sample by then.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use self::plan::{Backend, Plan, Point};
+use self::report::Report;
+use self::sample::{Program, Sample, Settings};
+use crate::bench::{Output, progress_bar};
+use crate::host::Host;
+use crate::interrupt::Watch;
+
+mod chart;
+mod csv;
+#[cfg(test)]
+mod fixture;
+mod plan;
+mod report;
+mod sample;
+mod split;
+mod table;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Numbers of ranks [default: powers of two up to this machine's cores]
+    #[arg(long, value_delimiter = ',', value_name = "N,N..")]
+    workers: Vec<usize>,
+    /// What is trained: cnn, mlp or all
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME,NAME..")]
+    model: Vec<String>,
+    /// How ranks exchange gradients: names of strategies, or all
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME,NAME..")]
+    strategies: Vec<String>,
+    /// How ranks are started and talk
+    #[arg(long, value_delimiter = ',', default_value = "local")]
+    backend: Vec<Backend>,
+    /// Images in a rank's batch
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    /// Measured steps of a sample [default: about a second's, by model]
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Samples of every point
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Share of the elements that sparseTopK sends
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    spars: f64,
+    /// Magnitude from which on sparseThreshold sends
+    #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.001)]
+    threshold_spars: f64,
+    /// Where scaling.json, .csv and .svg go [default: target/bench-scaling]
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let machine = Host::look();
+    let settings = settings(args)?;
+    let workers = plan::worker_counts(&args.workers, machine.cores)?;
+    let output = Output::new(args.out.as_deref(), "bench-scaling")?;
+    let mut backends = Vec::new();
+    for &backend in &args.backend {
+        if !backends.contains(&backend) {
+            backends.push(backend);
+        }
+    }
+    let program = Program::build(&backends)?;
+    let known_strategies = program.list("--list-strategies")?;
+    let plan = Plan {
+        models: plan::pick("--model", &args.model, &program.list("--list-models")?)?,
+        strategies: plan::pick("--strategies", &args.strategies, &known_strategies)?,
+        backends,
+        workers,
+    };
+    let bench = Bench { machine, settings, plan, known_strategies, program, output };
+    let mut samples = Vec::new();
+    let measured = bench.measure(&mut samples);
+    bench.keep(&samples, measured)
+}
+
+/// Refuses what no run can have.
+fn settings(args: &Args) -> Result<Settings> {
+    ensure!(args.batch_size > 0, "--batch-size starts at 1");
+    ensure!(args.steps != Some(0), "--steps starts at 1");
+    ensure!(args.rounds > 0, "--rounds starts at 1");
+    ensure!(args.spars > 0.0 && args.spars <= 1.0, "--spars is above 0 and at most 1");
+    ensure!(args.threshold_spars > 0.0, "--threshold-spars is above 0");
+    Ok(Settings {
+        batch_size: args.batch_size,
+        threads_per_rank: 1,
+        rounds: args.rounds,
+        steps: args.steps,
+        spars: args.spars,
+        threshold_spars: args.threshold_spars,
+    })
+}
+
+/// A plan, and what carries it out.
+struct Bench {
+    machine: Host,
+    settings: Settings,
+    plan: Plan,
+    known_strategies: Vec<String>,
+    program: Program,
+    output: Output,
+}
+
+impl Bench {
+    /// Measures every point once per round, until the end or the first error.
+    fn measure(&self, samples: &mut Vec<Sample>) -> Result<()> {
+        let points = self.plan.points();
+        let watch = Watch::start()?;
+        let progress = progress_bar(self.settings.rounds * points.len());
+        for round in 0..self.settings.rounds {
+            for point in &points {
+                progress.set_message(describe(point));
+                let sample = self.program.sample(round, point, &self.settings);
+                let interrupted = watch.check();
+                // The terminal interrupts the ranks too: that they fail then is no news.
+                if interrupted.is_err() || sample.is_err() {
+                    progress.finish_and_clear();
+                }
+                samples.extend(sample.as_ref().ok().cloned());
+                interrupted?;
+                sample?;
+                progress.inc(1);
+            }
+            self.write(samples)?;
+        }
+        progress.finish_and_clear();
+        Ok(())
+    }
+
+    /// Prints and writes what there is, and says what is missing where it ended early.
+    fn keep(&self, samples: &[Sample], measured: Result<()>) -> Result<()> {
+        if samples.is_empty() {
+            return measured.context("nothing was measured");
+        }
+        print!("{}", self.report(samples));
+        let [json, csv, svg] = self.write(samples)?;
+        println!("\nwrote {}, {} and {}", json.display(), csv.display(), svg.display());
+        measured.with_context(|| {
+            let points = self.plan.points();
+            let reached: BTreeSet<usize> = samples
+                .iter()
+                .filter_map(|sample| points.iter().position(|point| *point == sample.point))
+                .collect();
+            let (runs, all) = (samples.len(), self.settings.rounds * points.len());
+            let (reached, points) = (reached.len(), points.len());
+            format!("kept {reached} of {points} points ({runs} of {all} runs)")
+        })
+    }
+
+    fn write(&self, samples: &[Sample]) -> Result<[PathBuf; 3]> {
+        let report = self.report(samples);
+        let json = self.output.json("scaling.json", &report)?;
+        let csv = self.output.write("scaling.csv", &csv::file(&report.points, &self.settings))?;
+        let svg = self.output.path("scaling.svg");
+        chart::draw(&report, &svg)?;
+        Ok([json, csv, svg])
+    }
+
+    fn report<'a>(&'a self, samples: &'a [Sample]) -> Report<'a> {
+        Report {
+            machine: &self.machine,
+            settings: &self.settings,
+            plan: &self.plan,
+            known_strategies: &self.known_strategies,
+            points: report::rows(&self.plan, samples, self.machine.cores),
+            samples,
+        }
+    }
+}
+
+fn describe(point: &Point) -> String {
+    let Point { model, backend, strategy, workers } = point;
+    let plural = if *workers == 1 { "" } else { "s" };
+    format!("{model}, {}, {strategy}, {workers} worker{plural}", backend.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn nothing_of_nothing_is_refused_in_one_line() {
+        for wrong in [
+            ["--steps", "0"],
+            ["--batch-size", "0"],
+            ["--rounds", "0"],
+            ["--spars", "2"],
+            ["--threshold-spars", "0"],
+        ] {
+            let args = Cli::parse_from([&["x"], &wrong[..]].concat()).args;
+            let message = settings(&args).unwrap_err().to_string();
+            assert!(message.starts_with(wrong[0]) && !message.contains('\n'), "{message}");
+        }
+        assert!(settings(&Cli::parse_from(["x"]).args).is_ok());
+    }
+
+    #[test]
+    fn lists_are_separated_by_commas() {
+        let line = ["x", "--workers", "1,2", "--backend", "local,mpi", "--strategies", "fp32,fp16"];
+        let args = Cli::parse_from(line).args;
+        assert_eq!((args.workers, args.backend.len()), (vec![1, 2], 2));
+        assert_eq!(args.strategies, ["fp32", "fp16"]);
+        assert_eq!(args.model, ["all"]);
+    }
+}
