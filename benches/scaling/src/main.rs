@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
 
-mod figures;
 mod measure;
 mod network;
 
@@ -80,7 +79,7 @@ impl Args {
 fn main() -> ExitCode {
     let args: Args = cli::parse();
     if args.list_strategies {
-        figures::strategies().for_each(|strategy| println!("{strategy}"));
+        DistOption::ALL.iter().for_each(|strategy| println!("{strategy}"));
         return ExitCode::SUCCESS;
     }
     if args.list_models {

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use candelabrum::dist::StepFigures;
 use candelabrum::prelude::*;
 use candelabrum::train::Result;
 use serde::Serialize;
 
-use crate::figures::{self, StepFigures};
 use crate::network::{Name, Network};
 
 /// How many batches are trained on in turn.
@@ -125,13 +125,13 @@ pub(crate) fn measure(setting: &Setting, world: &World, threads: usize) -> Resul
     }
     world.comm().barrier()?;
     run.forward = Duration::ZERO;
-    let before = figures::of(&run.opt, strategy);
+    let before = run.opt.figures(strategy);
     let start = Instant::now();
     for _ in 1..steps {
         run.step()?;
     }
     let loss = run.step()?;
-    let cost = figures::of(&run.opt, strategy) - before;
+    let cost = run.opt.figures(strategy) - before;
     world.comm().barrier()?;
     let total = start.elapsed();
 
@@ -152,7 +152,7 @@ pub(crate) fn measure(setting: &Setting, world: &World, threads: usize) -> Resul
         communication_seconds: cost.communication.as_secs_f64() / steps as f64,
         bytes_sent_per_step: cost.bytes_sent as f64 / steps as f64,
         bytes_received_per_step: cost.bytes_received as f64 / steps as f64,
-        residual_norm: sparse.then(|| figures::residual_norm(&run.opt)),
+        residual_norm: sparse.then(|| run.opt.residual_norm()),
         final_loss: loss.to_scalar()?,
     })
 }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn one_rank_measures_every_strategy_and_model() -> Result<()> {
         use clap::ValueEnum;
-        for strategy in figures::strategies() {
+        for strategy in DistOption::ALL {
             for &network in Name::value_variants() {
                 let setting =
                     Setting { network, strategy, spars: 0.05, batch_size: 3, steps: 2, warm_up: 1 };
