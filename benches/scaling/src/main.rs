@@ -53,7 +53,7 @@ struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     spars: f32,
     /// Magnitude from which on sparseThreshold sends
-    #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.001)]
+    #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.03)]
     threshold_spars: f32,
     /// Compute threads of each rank
     #[arg(long, value_name = "T", default_value = "1")]
@@ -105,7 +105,7 @@ mod tests {
         let spars = |strategy: &str| {
             Args::parse_from(["rank", "--strategy", strategy]).setting().spars.to_string()
         };
-        assert_eq!([spars("sparseTopK"), spars("sparseThreshold")], ["0.05", "0.001"]);
+        assert_eq!([spars("sparseTopK"), spars("sparseThreshold")], ["0.05", "0.03"]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     spars: f64,
     /// Magnitude from which on sparseThreshold sends
-    #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.001)]
+    #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.03)]
     threshold_spars: f64,
     /// Where scaling.json, .csv and .svg go [default: target/bench-scaling]
     #[arg(long)]

@@ -10,6 +10,7 @@
 mod buffer;
 mod collective;
 mod element;
+mod half;
 mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -31,6 +32,7 @@ pub use element::{Element, ElementType};
 pub use pending::Pending;
 pub use stats::CommStats;
 
+pub(crate) use half::Half;
 pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use single::Single;

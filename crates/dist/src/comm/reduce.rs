@@ -3,10 +3,9 @@
 //! Values are combined in the order of the slices, which callers give in rank order: the result
 //! does not depend on who computes it or when. Half precision accumulates in f32.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::{ElementType, ReduceOp};
+use super::{ElementType, Half, ReduceOp};
 
 /// Elements per block: three such blocks of f32 and a part fit in a first-level cache.
 const BLOCK: usize = 1024;
@@ -62,10 +61,10 @@ macro_rules! half {
         impl Reducible for $type {
             type Acc = f32;
             fn widen(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+                Half::widen(from, to);
             }
             fn narrow(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
+                Half::narrow(from, to);
             }
             fn combine(op: ReduceOp, a: f32, b: f32) -> f32 {
                 combine_f32(op, a, b)

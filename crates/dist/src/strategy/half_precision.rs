@@ -7,42 +7,12 @@
 
 use std::marker::PhantomData;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use super::{Message, Strategy, Unit};
-use crate::comm::{Buffer, Collective, Communicator, Element, ReduceOp};
+use crate::comm::{Buffer, Collective, Communicator, Half, ReduceOp};
 use crate::{Error, Result};
 
 /// Elements converted at a time: they stay in the first-level cache.
 const BLOCK: usize = 1024;
-
-/// A 16-bit float that travels.
-pub(super) trait Half: Element {
-    const NAME: &'static str;
-    fn narrow(from: &[f32], to: &mut [Self]);
-    fn widen(from: &[Self], to: &mut [f32]);
-}
-
-impl Half for f16 {
-    const NAME: &'static str = "fp16";
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
-}
-
-impl Half for bf16 {
-    const NAME: &'static str = "bf16";
-    fn narrow(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
-}
 
 /// All-reduce with `T` on the wire.
 #[derive(Debug)]

@@ -1,0 +1,79 @@
+//! Half precision to and from f32, a slice at a time.
+//!
+//! fp16 has instructions, which the `half` crate finds at run time. bf16 is the upper half of an
+//! f32; the loops here are written so that the compiler vectorises them.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::Element;
+
+/// A 16-bit float.
+pub(crate) trait Half: Element {
+    /// Its name as a strategy.
+    const NAME: &'static str;
+
+    /// Exact. The slices have the same length.
+    fn widen(from: &[Self], to: &mut [f32]);
+
+    /// Rounds to nearest, ties to even; what is too large becomes infinite, a NaN stays one.
+    fn narrow(from: &[f32], to: &mut [Self]);
+}
+
+impl Half for f16 {
+    const NAME: &'static str = "fp16";
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
+impl Half for bf16 {
+    const NAME: &'static str = "bf16";
+
+    fn widen(from: &[Self], to: &mut [f32]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+        }
+    }
+
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            let bits = from.to_bits();
+            let upper = bits >> 16;
+            // Adding a half, less one where the upper half is even, carries where it must.
+            let rounded = bits.wrapping_add(0x7fff + (upper & 1)) >> 16;
+            // A NaN may have its only bits in the lower half: keep it one.
+            let nan = upper | 0x40;
+            let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
+            *to = bf16::from_bits(if is_nan { nan } else { rounded } as u16);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_is_what_the_half_crate_makes_one_at_a_time() {
+        // Every upper half, with the lower halves around a tie and at the ends.
+        for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+            let from: Vec<f32> =
+                (0..=0xffff_u32).map(|upper| f32::from_bits(upper << 16 | lower)).collect();
+            let mut narrow = vec![bf16::ZERO; from.len()];
+            Half::narrow(&from, &mut narrow);
+            let mut wide = vec![0.0; from.len()];
+            Half::widen(&narrow, &mut wide);
+            for ((from, narrow), wide) in from.iter().zip(&narrow).zip(&wide) {
+                let expected = bf16::from_f32(*from);
+                assert_eq!(narrow.to_bits(), expected.to_bits(), "{from:e}");
+                assert_eq!(wide.to_bits(), expected.to_f32().to_bits(), "{from:e}");
+            }
+        }
+    }
+}
