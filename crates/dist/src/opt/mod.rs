@@ -4,7 +4,7 @@
 //! |---|---|
 //! | one step, whatever the strategy | `step.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
-//! | candle's gradients on their way into buckets | `gradients.rs` |
+//! | candle's gradients on their way into buckets, and the buckets | `gradients.rs`, `units.rs` |
 //! | what a step costs, what a strategy carries on | `figures.rs`, `state.rs` |
 
 mod config;
@@ -13,6 +13,7 @@ mod gradients;
 mod singa;
 mod state;
 mod step;
+mod units;
 
 pub use config::{DistOptConfig, OnOverflow};
 pub use figures::StepFigures;
@@ -23,9 +24,10 @@ use candelabrum_optim::Optimizer;
 use candle_core::{DType, Shape, Tensor};
 
 use self::gradients::names;
-use self::step::{Bucket, Facts, Step};
-use crate::bucket::{self, Sizing};
-use crate::comm::{Collective, ElementType, Pending, ReduceOp};
+use self::step::Step;
+use self::units::{Bound, Facts};
+use crate::bucket::Sizing;
+use crate::comm::{Collective, Pending, ReduceOp};
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, Strategy, StrategyConfig, Subject, Unit};
 use crate::{Error, Result, World};
@@ -52,13 +54,6 @@ pub struct DistOpt {
     notices: Vec<String>,
     /// All-reduces that `wait` has not been called for.
     started: Vec<(Shape, Pending)>,
-}
-
-/// The parameters, and their buckets for every sizing asked for so far.
-#[derive(Debug)]
-struct Bound {
-    params: Vec<Param>,
-    layouts: Vec<(Sizing, Vec<Bucket>)>,
 }
 
 /// A strategy with its state.
@@ -192,11 +187,11 @@ impl DistOpt {
         let (comm, count) = (self.world.comm(), buckets.len());
         let facts = Facts { comm, params, step: 0, spars: 0.0, count };
         for bucket in buckets {
-            step::load(&facts, bucket)?;
+            units::load(&facts, bucket)?;
             let stopped = Error::Stopped { rank: comm.rank() };
             let buffer = bucket.buffer.take().ok_or(stopped)?;
             bucket.buffer = Some(comm.start(Collective::AllReduce(ReduceOp::Mean), buffer).wait()?);
-            step::store(&facts, bucket)?;
+            units::store(&facts, bucket)?;
         }
         self.replicas_differ = false;
         Ok(())
@@ -296,7 +291,8 @@ impl DistOpt {
         }
         let index = self.engine(ask.option, ask.config)?;
         self.agree(ask, index)?;
-        let subject = self.engines[index].strategy.subject();
+        let engine = &self.engines[index];
+        let subject = engine.strategy.subject(engine.steps);
         if subject == Subject::Gradients {
             self.average(bound)?;
         }
@@ -342,23 +338,6 @@ impl DistOpt {
         check_consistency(self.world.comm(), &facts)?;
         self.agreed = Some(ask);
         Ok(())
-    }
-}
-
-impl Bound {
-    /// The number of the buckets of that size, made now if there are none yet.
-    fn layout(&mut self, sizing: Sizing, world: &World) -> Result<usize> {
-        if let Some(index) = self.layouts.iter().position(|(other, _)| *other == sizing) {
-            return Ok(index);
-        }
-        let sizes: Vec<usize> = self.params.iter().map(|param| param.var().elem_count()).collect();
-        let mut buckets = Vec::new();
-        for plan in bucket::plan(&sizes, sizing) {
-            let buffer = Some(world.comm().alloc(ElementType::F32, plan.len)?);
-            buckets.push(Bucket { plan, buffer });
-        }
-        self.layouts.push((sizing, buckets));
-        Ok(self.layouts.len() - 1)
     }
 }
 

@@ -5,54 +5,17 @@
 
 use std::collections::VecDeque;
 
-use candelabrum_nn::Param;
 use candelabrum_optim::Optimizer;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 
 use super::config::OnOverflow;
 use super::figures::timed;
+use super::units::{self, Bucket, Facts};
 use super::{DistOptConfig, StepFigures, gradients};
-use crate::bucket::BucketPlan;
-use crate::comm::{Buffer, Communicator, Pending, ReduceOp};
-use crate::strategy::{Message, Strategy, Subject, Unit};
+use crate::comm::{Buffer, Pending, ReduceOp};
+use crate::strategy::{Message, Strategy, Subject};
 use crate::{Error, Result};
-
-/// A unit and the memory that it travels in.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    pub(super) plan: BucketPlan,
-    /// Away while its collective is under way, and for good after one that failed.
-    pub(super) buffer: Option<Buffer>,
-}
-
-impl Bucket {
-    /// Its numbers.
-    pub(super) fn values(&mut self, rank: usize) -> Result<&mut [f32]> {
-        self.buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()
-    }
-}
-
-/// What is the same for all units of a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
-    pub(super) comm: &'a dyn Communicator,
-    pub(super) params: &'a [Param],
-    pub(super) step: u64,
-    pub(super) spars: f32,
-    pub(super) count: usize,
-}
-
-impl<'a> Facts<'a> {
-    pub(super) fn unit<'b>(&self, index: usize, plan: &'b BucketPlan) -> Unit<'b>
-    where
-        'a: 'b,
-    {
-        let &Self { comm, params, step, spars, count } = self;
-        let (rank, world_size) = (comm.rank(), comm.world_size());
-        Unit { index, count, step, spars, rank, world_size, plan, params }
-    }
-}
 
 /// All that a step works with.
 #[derive(Debug)]
@@ -86,7 +49,7 @@ impl Step<'_> {
         if !self.strategy.shows_bad_numbers() {
             self.vote(&grads)?;
         }
-        match self.strategy.subject() {
+        match self.strategy.subject(self.facts.step) {
             Subject::Gradients => {
                 self.exchange()?;
                 if self.averages_are_finite(&grads)? {
@@ -268,7 +231,7 @@ impl Step<'_> {
         timed(&mut figures.compress, || {
             for (index, bucket) in buckets.iter_mut().enumerate() {
                 if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
-                    load(facts, bucket)?;
+                    units::load(facts, bucket)?;
                 }
             }
             Ok(())
@@ -281,34 +244,10 @@ impl Step<'_> {
         timed(&mut figures.decompress, || {
             for (index, bucket) in buckets.iter_mut().enumerate() {
                 if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
-                    store(facts, bucket)?;
+                    units::store(facts, bucket)?;
                 }
             }
             Ok(())
         })
     }
-}
-
-/// Copies the values of a bucket's parameters into it.
-pub(super) fn load(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
-    let Bucket { plan, buffer } = bucket;
-    let rank = facts.comm.rank();
-    let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
-    for slot in &plan.slots {
-        let place = &mut values[slot.range.clone()];
-        gradients::copy_values(facts.params[slot.param].tensor(), place)?;
-    }
-    Ok(())
-}
-
-/// Copies a bucket's values into its parameters.
-pub(super) fn store(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
-    let Bucket { plan, buffer } = bucket;
-    let rank = facts.comm.rank();
-    let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
-    for slot in &plan.slots {
-        let new = &values[slot.range.clone()];
-        facts.params[slot.param].update_in_place(|values| values.copy_from_slice(new))?;
-    }
-    Ok(())
 }

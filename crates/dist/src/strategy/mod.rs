@@ -64,8 +64,9 @@ pub trait Strategy: fmt::Debug + Send {
     /// Its name and every setting: equal lines mean equal exchanges, and ranks compare theirs.
     fn describe(&self) -> String;
 
-    /// What it exchanges.
-    fn subject(&self) -> Subject {
+    /// What it exchanges at this step, counted from 0.
+    fn subject(&self, step: u64) -> Subject {
+        let _ = step;
         Subject::Gradients
     }
 

@@ -18,7 +18,7 @@ impl Strategy for PartialUpdate {
         "partialUpdate".to_owned()
     }
 
-    fn subject(&self) -> Subject {
+    fn subject(&self, _step: u64) -> Subject {
         Subject::Parameters
     }
 

@@ -64,7 +64,7 @@ static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
 ///     fn describe(&self) -> String {
 ///         "localSgd".to_owned()
 ///     }
-///     fn subject(&self) -> Subject {
+///     fn subject(&self, _step: u64) -> Subject {
 ///         Subject::Parameters
 ///     }
 ///     fn takes_part(&self, unit: &Unit<'_>) -> bool {
