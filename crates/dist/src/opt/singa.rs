@@ -28,7 +28,7 @@ impl DistOpt {
     /// its own, the others fill a unit until it has more than this many. The same on every rank.
     ///
     /// # Errors
-    /// [`Error::Setting`] for 0.
+    /// [`crate::Error::Setting`] for 0.
     pub fn threshold(&mut self, elements: usize) -> Result<&mut Self> {
         let config = super::DistOptConfig { threshold: Some(elements), ..self.config };
         config.check()?;
@@ -48,7 +48,7 @@ impl DistOpt {
     /// magnitude first (SINGA's `clipping` and `clip_Value`).
     ///
     /// # Errors
-    /// The same, a clip that is not above 0, and [`Error::Overflow`].
+    /// The same, a clip that is not above 0, and [`crate::Error::Overflow`].
     pub fn backward_and_update_half(&mut self, loss: &Tensor, clip: Option<f32>) -> Result<()> {
         let config = StrategyConfig { clip, ..self.config.strategy };
         self.singa_step(loss, DistOption::Fp16, 0.0, config)
