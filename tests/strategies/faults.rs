@@ -1,7 +1,9 @@
 //! What no strategy may swallow: a NaN on one rank, an overflow, ranks that ask for different
 //! things. The error is the same on every rank, and nothing has changed.
 
-use candelabrum::dist::{OnOverflow, parameters_sha256};
+use candelabrum::dist::strategy::{Message, Strategy, Unit, register};
+use candelabrum::dist::{Collective, Error, parameters_sha256};
+use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::RanksOf;
 
@@ -29,6 +31,10 @@ fn spoilt(params: &Params, world: &World, slope: f64) -> Tensor {
 }
 
 pub(crate) fn rank(fault: &str, world: &World) {
+    if fault == "sparse-overflow" {
+        overflow_of_a_sparse_sum(world, OnOverflow::Error);
+        return overflow_of_a_sparse_sum(world, OnOverflow::Skip);
+    }
     let (fault, option) = fault.split_once(' ').unwrap();
     let option: DistOption = option.parse().unwrap();
     let params = params();
@@ -72,6 +78,12 @@ pub(crate) fn rank(fault: &str, world: &World) {
             let threshold = if odd(world) { 100 } else { 200 };
             opt.threshold(threshold).unwrap().backward_and_update(&loss)
         }
+        "stranger" => {
+            // One rank's strategy cannot make its message; the others must not wait for it.
+            let option = register("stranger", |_| Ok(Box::new(Stranger))).unwrap();
+            let loss = spoilt(&params, world, 1.0);
+            opt.backward_and_update_with(&loss, option, 0.5)
+        }
         "half-clip" => {
             let loss = spoilt(&params, world, if odd(world) { f64::INFINITY } else { 1.0 });
             opt.backward_and_update_half(&loss, Some(1.0))
@@ -84,6 +96,48 @@ pub(crate) fn rank(fault: &str, world: &World) {
     let states = opt.strategy_state();
     assert_eq!(states[0], before.1[0], "a failed step is remembered");
     println!("\nrank {} says: {error}", world.rank());
+}
+
+/// A strategy that fails on the last rank alone.
+#[derive(Debug)]
+struct Stranger;
+
+impl Strategy for Stranger {
+    fn describe(&self) -> String {
+        "stranger".to_owned()
+    }
+
+    fn compress(&mut self, unit: &Unit<'_>, _values: &mut [f32]) -> Result<Message, Error> {
+        if unit.rank + 1 == unit.world_size {
+            return Err(Error::Unsupported { what: format!("a message of {unit}") });
+        }
+        Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
+    }
+}
+
+/// A sum of finite gradients that is not finite itself.
+fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
+    let params = params();
+    let config = DistOptConfig { on_overflow, ..DistOptConfig::default() };
+    let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, world, config).unwrap();
+    let step = |opt: &mut DistOpt, factor: f64| {
+        let loss = spoilt(&params, world, factor);
+        opt.backward_and_update_with(&loss, DistOption::SparseTopK, 0.05)
+    };
+    step(&mut opt, 1.0).unwrap();
+    let before = (parameters_sha256(&params).unwrap(), opt.strategy_state()[0].memory.clone());
+    let result = step(&mut opt, 3e38);
+    match on_overflow {
+        OnOverflow::Skip => {
+            result.unwrap();
+            assert_eq!(opt.figures(DistOption::SparseTopK).skipped, 1);
+            let notices = opt.take_notices();
+            assert!(notices[0].contains("left out") && notices[0].contains("`w2`"), "{notices:?}");
+        }
+        _ => assert!(matches!(result, Err(Error::Overflow { .. })), "{result:?}"),
+    }
+    let after = (parameters_sha256(&params).unwrap(), opt.strategy_state()[0].memory.clone());
+    assert!(before == after, "{on_overflow}: a step that was not taken is remembered");
 }
 
 /// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
@@ -126,6 +180,30 @@ fn an_overflow_is_skipped_by_all_ranks_where_that_was_asked_for() {
     for output in &outputs {
         assert!(output.text.contains("skipped 1 of 3 steps"), "{}", output.text);
     }
+}
+
+#[test]
+fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
+    RanksOf::test("rank_main").env(crate::CASE, "sparse-overflow").run_all_good(2);
+}
+
+#[test]
+fn a_rank_that_fails_by_itself_tells_the_others_why() {
+    refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
+}
+
+#[test]
+fn parameters_that_overflow_in_their_average_are_named() {
+    let params = Params::new(0);
+    let weight = params.root().param("weight", 2, Init::Const(3e38)).unwrap();
+    let mut opt = DistOpt::new(Sgd::new(1.0), &params, &World::single()).unwrap();
+    // A loss of zero with a slope that takes the parameters beyond the largest number.
+    let zero = (weight.tensor() - weight.tensor().detach()).unwrap();
+    let slope = Tensor::full(-1e38_f32, 2, &Device::Cpu).unwrap();
+    let loss = (zero * slope).unwrap().sum_all().unwrap();
+    let result = opt.backward_and_update_with(&loss, DistOption::PartialUpdate, 0.5);
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("parameter `weight` is no longer finite"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What strategies carry from step to step survives a save and a load, and other buckets.
 
 use candelabrum::dist::parameters_sha256;
+use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::RanksOf;
 
@@ -54,7 +55,9 @@ pub(crate) fn rank(world: &World) {
     }
     rebucketed(world);
     switched(world);
+    switched_with_the_right_gradient(world);
     sums(world);
+    loaded_wrongly(world);
 }
 
 /// Residuals belong to parameters, not to buckets.
@@ -77,14 +80,86 @@ fn rebucketed(world: &World) {
     assert!((after - expected).abs() < 1e-4 * expected, "{after}, expected {expected}");
 }
 
-/// After partialUpdate, another strategy begins with equal replicas.
+fn assert_equal_ranks(params: &Params, world: &World, what: &str) {
+    let digests = world.comm().all_gather_text(&parameters_sha256(params).unwrap()).unwrap();
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{what}: {digests:?}");
+}
+
+/// After partialUpdate, another strategy makes the replicas equal, and they stay so: what momentum
+/// remembers is averaged, too.
 fn switched(world: &World) {
+    for evaluated in [false, true] {
+        let params = params();
+        let sgd = Sgd::new(0.1).momentum(0.9);
+        let mut opt = DistOpt::new(sgd, &params, world).unwrap();
+        steps(&mut opt, DistOption::PartialUpdate, 0..2);
+        if evaluated {
+            opt.average_parameters().unwrap();
+            assert_equal_ranks(&params, world, "averaged");
+        }
+        for step in 2..5 {
+            steps(&mut opt, DistOption::Fp32, step..step + 1);
+            assert_equal_ranks(&params, world, "switched");
+        }
+    }
+}
+
+/// The step that makes replicas equal again goes along the gradients of the parameters that the
+/// forward pass used, and changes nothing where it fails.
+fn switched_with_the_right_gradient(world: &World) {
+    let params = Params::new(0);
+    let a = params.root().param("a", 1, Init::ZEROS).unwrap();
+    let b = params.root().param("b", 1, Init::ZEROS).unwrap();
+    let mut opt = fresh(&params, world, 300);
+    let zero = ((a.tensor() + b.tensor()).unwrap()
+        * &Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap())
+        .unwrap();
+    // A step of partialUpdate along nothing: the ranks may differ from here on, and do by hand.
+    opt.backward_and_update_with(&zero.sum_all().unwrap(), DistOption::PartialUpdate, 0.5).unwrap();
+    let own = if world.rank() == 0 { 3.0_f32 } else { 1.0 };
+    let set = |param: &candelabrum::nn::Param, value: f32| {
+        param.set(&Tensor::new(&[value], &Device::Cpu).unwrap()).unwrap();
+    };
+    set(&a, own);
+    set(&b, own);
+    let product = || (a.tensor() * b.tensor()).unwrap().sum_all().unwrap();
+
+    // Minus a root at zero: a finite loss without a finite gradient.
+    let zero = (a.tensor() - a.tensor().detach()).unwrap().sqrt().unwrap().sum_all().unwrap();
+    let bad = (product() + zero).unwrap();
+    opt.backward_and_update_with(&bad, DistOption::Fp32, 0.5).unwrap_err();
+    assert_eq!(a.tensor().to_vec1::<f32>().unwrap(), [own], "a failed step");
+
+    opt.backward_and_update_with(&product(), DistOption::Fp32, 0.5).unwrap();
+    // The mean of the parameters less 0.1 times the mean of the ranks' own gradients, which for a
+    // product of equal numbers are those numbers.
+    let ranks = world.world_size() as f32;
+    let mean = (3.0 + (ranks - 1.0)) / ranks;
+    for param in [&a, &b] {
+        let value = param.tensor().to_vec1::<f32>().unwrap()[0];
+        assert!((value - 0.9 * mean).abs() < 1e-6, "{value}, expected {}", 0.9 * mean);
+    }
+}
+
+/// A state that only one rank loads, or that is another model's, is an error.
+fn loaded_wrongly(world: &World) {
     let params = params();
     let mut opt = fresh(&params, world, 300);
-    steps(&mut opt, DistOption::PartialUpdate, 0..2);
-    steps(&mut opt, DistOption::Fp32, 2..3);
-    let digests = world.comm().all_gather_text(&parameters_sha256(&params).unwrap()).unwrap();
-    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    steps(&mut opt, DistOption::SparseTopK, 0..1);
+    let mut states = opt.strategy_state();
+    states[0].memory =
+        [("residual".to_owned(), "w2".to_owned(), vec![1.0; 7])].into_iter().collect();
+    let error = opt.load_strategy_state(&states).unwrap_err().to_string();
+    assert!(error.contains("`w2` has 7 elements, the parameter 200"), "{error}");
+
+    let saved = opt.strategy_state();
+    let mut opt = fresh(&params, world, 300);
+    if world.rank() == 0 {
+        opt.load_strategy_state(&saved).unwrap();
+    }
+    let loss = loss(&params, world.rank(), 0);
+    let error = opt.backward_and_update_with(&loss, DistOption::SparseTopK, 0.05).unwrap_err();
+    assert!(error.to_string().contains("the number of its steps so far differs"), "{error}");
 }
 
 /// SINGA's `all_reduce` and `wait`.

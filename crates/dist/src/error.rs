@@ -216,15 +216,33 @@ pub enum Error {
         /// Its type.
         dtype: String,
     },
-    /// An average too large for its element type, although every rank's gradient is finite.
+    /// An average that is not finite, although every rank's gradient is.
     #[error(
-        "the {strategy} average of `{name}` overflowed although every rank's gradient is finite; no parameter was changed: use bf16 or fp32, clip the gradient, or leave such steps out (--on-overflow skip)"
+        "the average of `{name}` by {strategy} overflowed although every rank's gradient is finite; no parameter was changed: a half precision overflows above 65504 (fp16) or 3e38 (bf16), clip the gradient, take fp32, or skip such steps (on overflow)"
     )]
     Overflow {
         /// What it was averaged by.
         strategy: String,
         /// The first parameter that it happened to.
         name: String,
+    },
+    /// Parameters that have become infinite or no numbers while ranks trained on their own.
+    #[error("parameter `{name}` is no longer finite: is the learning rate too high?")]
+    Diverged {
+        /// The first such parameter.
+        name: String,
+    },
+    /// A saved residual that does not fit.
+    #[error(
+        "the saved residual of `{name}` has {got} elements, the parameter {expected}: is it another model's?"
+    )]
+    Residual {
+        /// The parameter.
+        name: String,
+        /// Its elements; 0 where there is no such parameter.
+        expected: usize,
+        /// The residual's.
+        got: usize,
     },
     /// A strategy that nobody registered.
     #[error(
@@ -264,6 +282,25 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
+    }
+
+    /// Whether every rank gets it, or comes to the same by itself: nobody needs to be told.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::NotFinite { .. }
+            | Self::Overflow { .. }
+            | Self::Diverged { .. }
+            | Self::Inconsistent { .. }
+            | Self::Disagreement { .. }
+            | Self::LateParameters { .. }
+            | Self::NoParameters
+            | Self::Setting { .. }
+            | Self::DistOption { .. }
+            | Self::Timeout { .. }
+            | Self::PeerLeft { .. }
+            | Self::Stopped { .. } => true,
+            other => other.is_echo(),
+        }
     }
 
     /// Whether this rank only reports what happened elsewhere: another rank, or the launcher, knows

@@ -34,6 +34,12 @@ pub trait Optimizer: std::fmt::Debug + Send {
     /// [`Error::Unbound`] and [`Error::Length`] where the call does not fit what was bound.
     fn update(&mut self, index: usize, value: &mut [f32], grad: &[f32]) -> Result<()>;
 
+    /// Every vector that it keeps, in an order that is the same wherever the same parameters were
+    /// bound: replicas that have gone separate ways average theirs when they come together.
+    fn state_mut(&mut self) -> Vec<&mut [f32]> {
+        Vec::new()
+    }
+
     /// Ends a training step: counters and schedules move on.
     fn step(&mut self);
 }

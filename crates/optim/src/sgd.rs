@@ -158,6 +158,10 @@ impl Optimizer for Sgd {
         Ok(())
     }
 
+    fn state_mut(&mut self) -> Vec<&mut [f32]> {
+        self.velocity.iter_mut().map(|velocity| velocity.values.as_mut_slice()).collect()
+    }
+
     fn step(&mut self) {}
 }
 

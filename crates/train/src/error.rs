@@ -45,6 +45,14 @@ pub enum Error {
         /// Among how many ranks it was divided.
         shared_by: usize,
     },
+    /// Ranks that should have ended an epoch with one model.
+    #[error(
+        "rank {rank} has other parameters than rank 0 after the epoch: does a strategy of your own give ranks different averages, or does something else change parameters on one rank?"
+    )]
+    ReplicasDiffer {
+        /// The first rank that differs.
+        rank: usize,
+    },
     /// The thread pool exists already, with another number of threads.
     #[error("{wanted} compute threads were asked for, but the pool already runs with {running}")]
     Threads {

@@ -10,7 +10,10 @@ use candelabrum_dist::{Result as DistResult, StepFigures, check_consistency};
 use candelabrum_nn::{DistOption, Model};
 
 use crate::progress::Progress;
-use crate::{EpochReport, Metrics, Result, StrategyReport, Trainer};
+use crate::{EpochReport, Error, Metrics, Result, StrategyReport, Trainer};
+
+/// Notes that an epoch shows.
+const MOST_NOTES: usize = 3;
 
 /// What [`Trainer::fit`] does; the same on every rank.
 #[derive(Clone, Debug)]
@@ -103,7 +106,7 @@ impl<M: Model> Trainer<M> {
                 exposed_comm_seconds: traffic.exposed.as_secs_f64(),
                 strategy: StrategyReport::new(config.dist_option, &steps, residual_norm),
                 notes,
-                parameters_sha256: self.parameters_sha256()?,
+                parameters_sha256: self.equal_parameters()?,
             });
         }
         Ok(reports)
@@ -139,16 +142,28 @@ impl<M: Model> Trainer<M> {
             metrics.add(&output, &batch.ys, loss)?;
             let opt = self.opt_mut();
             for note in opt.take_notices() {
-                if opt.world().is_root() {
+                // The same thing every time is said once, and counted in the report.
+                let first = notes.len() < MOST_NOTES;
+                if first && opt.world().is_root() {
                     progress.note(&note);
                 }
-                notes.push(note);
+                if first {
+                    notes.push(note);
+                }
             }
             progress.step(sampler.global_batch_size(), loss, || {
                 cost(&(opt.figures(config.dist_option) - before), opt.residual_norm())
             });
         }
         progress.finish();
+        let figures = self.opt().figures(config.dist_option) - before;
+        if figures.skipped > 1 {
+            let note = format!("{} of {} steps were left out", figures.skipped, figures.steps);
+            if self.world().is_root() {
+                progress.note(&note);
+            }
+            notes.push(note);
+        }
         Ok((metrics.over_ranks(self.world().comm())?, notes))
     }
 
@@ -173,6 +188,16 @@ impl<M: Model> Trainer<M> {
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         check_consistency(self.world().comm(), &facts)
+    }
+
+    /// The digest of each rank's parameters, which must be the same.
+    fn equal_parameters(&self) -> Result<Vec<String>> {
+        let digests = self.parameters_sha256()?;
+        let differs = |digest: &String| *digest != digests[0];
+        match digests.iter().position(differs) {
+            Some(rank) => Err(Error::ReplicasDiffer { rank }),
+            None => Ok(digests),
+        }
     }
 
     /// A line of the root's output. A reader that has gone away is no reason to stop training.

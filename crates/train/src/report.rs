@@ -37,6 +37,14 @@ pub struct Report {
     /// SINGA's `threshold` in elements, where it sized the units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<usize>,
+    /// What an overflow led to: `error` or `skip`.
+    pub on_overflow: String,
+    /// Learning rate.
+    pub lr: f32,
+    /// Momentum.
+    pub momentum: f32,
+    /// L2 weight decay.
+    pub weight_decay: f32,
     /// The run's seed.
     pub seed: u64,
     /// Samples per step and rank.
@@ -64,7 +72,8 @@ pub struct EpochReport {
     pub train_seconds: f64,
     /// Training images of all ranks per second of training.
     pub images_per_second: f64,
-    /// Payload that rank 0 handed to the transport while training.
+    /// Payload that rank 0 handed to the transport while training; not that of the evaluation,
+    /// before which partialUpdate averages all parameters.
     pub bytes_sent: u64,
     /// Payload that rank 0 took from the transport while training.
     pub bytes_received: u64,
@@ -100,7 +109,7 @@ pub struct StrategyReport {
     pub compress_seconds: f64,
     /// Collectives, waiting for slower ranks included.
     pub communication_seconds: f64,
-    /// The part of it that the step stood still for.
+    /// Time that the steps stood still for it, the waking of this thread included.
     pub exposed_seconds: f64,
     /// Messages back to averages, and the check that these are finite.
     pub decompress_seconds: f64,
@@ -194,6 +203,10 @@ mod tests {
             spars: 0.05,
             corr: true,
             threshold: None,
+            on_overflow: "error".into(),
+            lr: 0.005,
+            momentum: 0.9,
+            weight_decay: 1e-5,
             seed: 0,
             batch_size: 64,
             dropped_per_epoch: 0,

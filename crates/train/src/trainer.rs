@@ -66,7 +66,8 @@ impl<M: Model> Trainer<M> {
     /// One step on this rank's batch; all ranks must take it. Gives the output and the loss.
     ///
     /// # Errors
-    /// See [`candelabrum_dist::Error`]; the model is then as it was.
+    /// See [`candelabrum_dist::Error`]. The model is then as it was, unless the error came after the
+    /// update, in the average of parameters of partialUpdate.
     pub fn train_one_batch(
         &mut self,
         xs: &Tensor,

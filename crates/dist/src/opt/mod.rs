@@ -27,7 +27,7 @@ use self::gradients::names;
 use self::step::Step;
 use self::units::{Bound, Facts};
 use crate::bucket::Sizing;
-use crate::comm::{Collective, Pending, ReduceOp};
+use crate::comm::Pending;
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, Strategy, StrategyConfig, Subject, Unit};
 use crate::{Error, Result, World};
@@ -49,11 +49,20 @@ pub struct DistOpt {
     engines: Vec<Engine>,
     /// What all ranks are known to ask for.
     agreed: Option<Ask>,
-    /// Whether a strategy has let the ranks' parameters drift apart.
-    replicas_differ: bool,
+    /// How far a strategy has let the ranks drift apart.
+    drift: Drift,
     notices: Vec<String>,
     /// All-reduces that `wait` has not been called for.
     started: Vec<(Shape, Pending)>,
+}
+
+/// What differs between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drift {
+    Nothing,
+    /// What the optimizer keeps; the parameters have been averaged.
+    Momentum,
+    Parameters,
 }
 
 /// A strategy with its state.
@@ -62,8 +71,8 @@ struct Engine {
     option: DistOption,
     config: StrategyConfig,
     strategy: Box<dyn Strategy>,
-    /// The sizing of the units that it has made room for.
-    prepared: Option<Sizing>,
+    /// The layouts that it has made room for.
+    prepared: Vec<usize>,
     steps: u64,
     figures: StepFigures,
 }
@@ -114,7 +123,7 @@ impl DistOpt {
             bound: None,
             engines: Vec::new(),
             agreed: None,
-            replicas_differ: false,
+            drift: Drift::Nothing,
             notices: Vec::new(),
             started: Vec::new(),
         };
@@ -172,28 +181,10 @@ impl DistOpt {
     /// # Errors
     /// What goes wrong between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
-        let Some(mut bound) = self.bound.take() else { return Ok(()) };
-        let result = self.average(&mut bound);
-        self.bound = Some(bound);
-        result
-    }
-
-    fn average(&mut self, bound: &mut Bound) -> Result<()> {
-        if !self.replicas_differ {
-            return Ok(());
+        if self.drift == Drift::Parameters {
+            step::average_parameters(self.world.comm(), &self.params.list())?;
+            self.drift = Drift::Momentum;
         }
-        let Bound { params, layouts } = bound;
-        let Some((_, buckets)) = layouts.first_mut() else { return Ok(()) };
-        let (comm, count) = (self.world.comm(), buckets.len());
-        let facts = Facts { comm, params, step: 0, spars: 0.0, count };
-        for bucket in buckets {
-            units::load(&facts, bucket)?;
-            let stopped = Error::Stopped { rank: comm.rank() };
-            let buffer = bucket.buffer.take().ok_or(stopped)?;
-            bucket.buffer = Some(comm.start(Collective::AllReduce(ReduceOp::Mean), buffer).wait()?);
-            units::store(&facts, bucket)?;
-        }
-        self.replicas_differ = false;
         Ok(())
     }
 
@@ -214,7 +205,9 @@ impl DistOpt {
             }
         }
         self.synchronized = params.len();
-        self.replicas_differ = false;
+        if self.drift == Drift::Parameters {
+            self.drift = Drift::Momentum;
+        }
         Ok(())
     }
 
@@ -270,7 +263,14 @@ impl DistOpt {
         }
         let strategy = strategy::make(option, &config)?;
         let figures = StepFigures::default();
-        self.engines.push(Engine { option, config, strategy, prepared: None, steps: 0, figures });
+        self.engines.push(Engine {
+            option,
+            config,
+            strategy,
+            prepared: Vec::new(),
+            steps: 0,
+            figures,
+        });
         Ok(self.engines.len() - 1)
     }
 
@@ -281,6 +281,12 @@ impl DistOpt {
         };
         let result = self.step_of(&mut bound, loss, ask);
         self.bound = Some(bound);
+        if let Err(error) = &result
+            && !error.is_shared()
+        {
+            // The others would wait for a rank that does not come.
+            self.world.abort(&error.to_string());
+        }
         result
     }
 
@@ -289,35 +295,41 @@ impl DistOpt {
             let late = self.params.list().split_off(bound.params.len());
             return Err(Error::LateParameters { names: names(&late) });
         }
+        if self.agreed != Some(ask) {
+            strategy::check(ask.option, ask.spars, &ask.config)?;
+        }
         let index = self.engine(ask.option, ask.config)?;
         self.agree(ask, index)?;
-        let engine = &self.engines[index];
-        let subject = engine.strategy.subject(engine.steps);
-        if subject == Subject::Gradients {
-            self.average(bound)?;
-        }
 
-        let Self { engines, optimizer, config, world, .. } = self;
+        let Self { engines, optimizer, config, world, notices, .. } = self;
         let (engine, comm) = (&mut engines[index], world.comm());
-        let buckets = bound.layout(ask.sizing, world)?;
-        let (params, buckets) = (&bound.params[..], &mut bound.layouts[buckets].1);
-        let facts =
-            Facts { comm, params, step: engine.steps, spars: ask.spars, count: buckets.len() };
-        if engine.prepared != Some(ask.sizing) {
+        let layout = bound.layout(ask.sizing, world)?;
+        let (params, buckets) = (&bound.params[..], &mut bound.layouts[layout].1);
+        let (step, spars, count) = (engine.steps, ask.spars, buckets.len());
+        let facts = Facts { comm, params, layout, step, spars, count };
+        if !engine.prepared.contains(&layout) {
             let units: Vec<Unit<'_>> =
                 buckets.iter().enumerate().map(|(i, bucket)| facts.unit(i, &bucket.plan)).collect();
             engine.strategy.prepare(&units, comm)?;
-            engine.prepared = Some(ask.sizing);
+            engine.prepared.push(layout);
         }
-        if subject == Subject::Parameters && comm.world_size() > 1 {
-            self.replicas_differ = true;
-        }
-        let figures = StepFigures::default();
         let (strategy, optimizer) = (&mut *engine.strategy, &mut **optimizer);
-        engine.figures +=
-            Step { facts, config, buckets, strategy, optimizer, figures }.run(loss)?;
+        let (subject, figures) = (strategy.subject(step), StepFigures::default());
+        let rejoin = self.drift != Drift::Nothing;
+        if subject == Subject::Parameters && comm.world_size() > 1 {
+            self.drift = Drift::Parameters;
+        }
+        let step =
+            Step { facts, config, buckets, strategy, optimizer, subject, rejoin, notices, figures };
+        let result = step.run(loss);
+        let taken = result.as_ref().is_ok_and(|figures| figures.skipped == 0);
+        engine.strategy.end_step(taken);
+        engine.figures += result?;
         engine.steps += 1;
-        self.notices.extend(engine.strategy.notice());
+        if taken && subject == Subject::Gradients {
+            self.drift = Drift::Nothing;
+        }
+        notices.extend(engine.strategy.notice());
         Ok(())
     }
 
@@ -326,11 +338,11 @@ impl DistOpt {
         if self.agreed == Some(ask) {
             return Ok(());
         }
-        let strategy = &self.engines[engine].strategy;
-        strategy.check_spars(ask.spars)?;
+        let Engine { strategy, steps, .. } = &self.engines[engine];
         let facts = [
             ("the dist option", ask.option.to_string()),
             ("the strategy", strategy.describe()),
+            ("the number of its steps so far", steps.to_string()),
             ("spars", ask.spars.to_string()),
             ("the size of units", format!("{:?}", ask.sizing)),
         ];

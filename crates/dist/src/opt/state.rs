@@ -3,13 +3,12 @@
 use candelabrum_nn::DistOption;
 
 use super::{DistOpt, Engine};
-use crate::Result;
 use crate::strategy::{Memory, StrategyConfig};
+use crate::{Error, Result};
 
 /// What one strategy has done and kept on this rank. Ranks keep different things: each saves its
 /// own, while the parameters, once averaged, are the same on all.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct StrategyState {
     /// The strategy.
     pub option: DistOption,
@@ -34,17 +33,35 @@ impl DistOpt {
         self.engines.iter_mut().map(state).collect()
     }
 
-    /// Goes on where [`Self::strategy_state`] was called. All ranks must load theirs.
+    /// Goes on where [`Self::strategy_state`] was called, and forgets what strategies have done
+    /// here. All ranks must load theirs.
     ///
     /// # Errors
-    /// A strategy of the user's own that is not registered.
+    /// A strategy of the user's own that is not registered; a residual of a parameter that does not
+    /// exist, or has another length.
     pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
+        states.iter().try_for_each(|state| self.check_residuals(&state.memory))?;
+        self.engines.clear();
+        self.agreed = None;
         for state in states {
             let index = self.engine(state.option, state.config)?;
             let engine = &mut self.engines[index];
             engine.steps = state.steps;
             if let Some(memory) = engine.strategy.memory() {
                 *memory = state.memory.clone();
+            }
+        }
+        Ok(())
+    }
+
+    fn check_residuals(&self, memory: &Memory) -> Result<()> {
+        let params = self.params.list();
+        for (_, name, values) in memory.iter().filter(|(kind, ..)| *kind == Memory::RESIDUAL) {
+            let param = params.iter().find(|param| param.name() == name);
+            let expected = param.map_or(0, |param| param.var().elem_count());
+            if expected != values.len() {
+                let (name, got) = (name.to_owned(), values.len());
+                return Err(Error::Residual { name, expected, got });
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use candelabrum_nn::Param;
 use candelabrum_optim::Optimizer;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
@@ -13,7 +14,7 @@ use super::config::OnOverflow;
 use super::figures::timed;
 use super::units::{self, Bucket, Facts};
 use super::{DistOptConfig, StepFigures, gradients};
-use crate::comm::{Buffer, Pending, ReduceOp};
+use crate::comm::{Buffer, Communicator, Pending, ReduceOp};
 use crate::strategy::{Message, Strategy, Subject};
 use crate::{Error, Result};
 
@@ -25,6 +26,11 @@ pub(super) struct Step<'a> {
     pub(super) buckets: &'a mut [Bucket],
     pub(super) strategy: &'a mut dyn Strategy,
     pub(super) optimizer: &'a mut dyn Optimizer,
+    pub(super) subject: Subject,
+    /// Whether the ranks have gone separate ways and come together at this step.
+    pub(super) rejoin: bool,
+    /// What the user should hear of it.
+    pub(super) notices: &'a mut Vec<String>,
     pub(super) figures: StepFigures,
 }
 
@@ -46,19 +52,25 @@ impl Step<'_> {
     pub(super) fn run(mut self, loss: &Tensor) -> Result<StepFigures> {
         let before = self.facts.comm.stats();
         let grads = self.backward(loss)?;
-        if !self.strategy.shows_bad_numbers() {
-            self.vote(&grads)?;
-        }
-        match self.strategy.subject(self.facts.step) {
+        match self.subject {
             Subject::Gradients => {
+                if !self.strategy.shows_bad_numbers() {
+                    self.vote(&grads)?;
+                }
                 self.exchange()?;
                 if self.averages_are_finite(&grads)? {
+                    // After backward, which still needs the parameters of the forward pass.
+                    if self.rejoin {
+                        average_replicas(self.facts.comm, self.facts.params, self.optimizer)?;
+                    }
                     self.update()?;
                 } else {
                     self.figures.skipped = 1;
                 }
             }
             Subject::Parameters => {
+                // The ranks' own gradients are never added: only a vote shows what is wrong.
+                self.vote(&grads)?;
                 self.update()?;
                 self.load_parameters()?;
                 self.exchange()?;
@@ -131,7 +143,7 @@ impl Step<'_> {
         for index in 0..self.buckets.len() {
             let Bucket { plan, buffer } = &mut self.buckets[index];
             let unit = self.facts.unit(index, plan);
-            if !self.strategy.takes_part(&unit) {
+            if self.subject == Subject::Parameters && !self.strategy.takes_part(&unit) {
                 continue;
             }
             let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
@@ -150,7 +162,9 @@ impl Step<'_> {
             let mut received = received?;
             let Bucket { plan, buffer } = &mut self.buckets[index];
             if in_place {
-                *buffer = received.pop();
+                let result = received.pop().filter(|result| result.len() == plan.len);
+                let what = || format!("{} made a unit shorter or longer", self.strategy.describe());
+                *buffer = Some(result.ok_or_else(|| Error::Protocol { what: what() })?);
                 continue;
             }
             let unit = self.facts.unit(index, plan);
@@ -197,10 +211,15 @@ impl Step<'_> {
         if let Some(error) = self.who_is_not_finite(grads)? {
             return Err(error);
         }
-        match self.config.on_overflow {
-            OnOverflow::Skip => Ok(false),
-            OnOverflow::Error => Err(Error::Overflow { strategy: self.strategy.describe(), name }),
+        let strategy = self.strategy.describe();
+        if self.config.on_overflow == OnOverflow::Error {
+            return Err(Error::Overflow { strategy, name });
         }
+        self.notices.push(format!(
+            "step {} was left out: the {strategy} average of `{name}` overflowed",
+            self.facts.step
+        ));
+        Ok(false)
     }
 
     /// Every parameter by what its bucket holds.
@@ -243,11 +262,39 @@ impl Step<'_> {
         let Self { facts, buckets, strategy, figures, .. } = self;
         timed(&mut figures.decompress, || {
             for (index, bucket) in buckets.iter_mut().enumerate() {
-                if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
-                    units::store(facts, bucket)?;
+                let unit = facts.unit(index, &bucket.plan);
+                if !strategy.takes_part(&unit) {
+                    continue;
                 }
+                let Some(buffer) = &bucket.buffer else { continue };
+                let infinite = |value: &f32| !value.is_finite();
+                if let Some(at) = buffer.as_slice()?.iter().position(infinite) {
+                    let name = unit.parameter_at(at).map_or("", Param::name).to_owned();
+                    return Err(Error::Diverged { name });
+                }
+                units::store(facts, bucket)?;
             }
             Ok(())
         })
     }
+}
+
+/// Averages all parameters, and all that the optimizer keeps, over all ranks.
+pub(super) fn average_replicas(
+    comm: &dyn Communicator,
+    params: &[Param],
+    optimizer: &mut dyn Optimizer,
+) -> Result<()> {
+    average_parameters(comm, params)?;
+    optimizer.state_mut().into_iter().try_for_each(|state| comm.all_reduce(state, ReduceOp::Mean))
+}
+
+/// Averages all parameters over all ranks.
+pub(super) fn average_parameters(comm: &dyn Communicator, params: &[Param]) -> Result<()> {
+    for param in params {
+        let mut result = Ok(());
+        param.update_in_place(|values| result = comm.all_reduce(values, ReduceOp::Mean))?;
+        result?;
+    }
+    Ok(())
 }

@@ -52,6 +52,7 @@ impl Bucket {
 pub(super) struct Facts<'a> {
     pub(super) comm: &'a dyn Communicator,
     pub(super) params: &'a [Param],
+    pub(super) layout: usize,
     pub(super) step: u64,
     pub(super) spars: f32,
     pub(super) count: usize,
@@ -62,9 +63,9 @@ impl<'a> Facts<'a> {
     where
         'a: 'b,
     {
-        let &Self { comm, params, step, spars, count } = self;
+        let &Self { comm, params, layout, step, spars, count } = self;
         let (rank, world_size) = (comm.rank(), comm.world_size());
-        Unit { index, count, step, spars, rank, world_size, plan, params }
+        Unit { index, count, layout, step, spars, rank, world_size, plan, params }
     }
 }
 

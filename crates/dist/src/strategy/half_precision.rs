@@ -5,6 +5,7 @@
 //! itself would. The cast rounds to nearest, ties to even. All our backends accumulate half
 //! precision in fp32 and round once.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use super::{Message, Strategy, Unit};
@@ -19,8 +20,8 @@ const BLOCK: usize = 1024;
 pub(super) struct HalfPrecision<T> {
     /// Limits each element of this rank's gradient first: SINGA's `clipping`.
     clip: Option<f32>,
-    /// One per unit, in memory that the backend reduces fastest; away while it travels.
-    buffers: Vec<Option<Buffer>>,
+    /// By layout and unit, in memory that the backend reduces fastest; away while it travels.
+    buffers: BTreeMap<(usize, usize), Buffer>,
     element: PhantomData<T>,
 }
 
@@ -30,11 +31,11 @@ impl<T: Half> HalfPrecision<T> {
             let value = clip.unwrap_or_default().to_string();
             return Err(Error::Setting { setting: "clip", value, range: "above 0" });
         }
-        Ok(Self { clip, buffers: Vec::new(), element: PhantomData })
+        Ok(Self { clip, buffers: BTreeMap::new(), element: PhantomData })
     }
 
     fn buffer(&mut self, unit: &Unit<'_>) -> Buffer {
-        let made = self.buffers.get_mut(unit.index).and_then(Option::take);
+        let made = self.buffers.remove(&(unit.layout, unit.index));
         // An earlier step that failed never gave it back.
         made.unwrap_or_else(|| Buffer::zeros(T::TYPE, unit.len()))
     }
@@ -54,9 +55,9 @@ impl<T: Half> Strategy for HalfPrecision<T> {
     }
 
     fn prepare(&mut self, units: &[Unit<'_>], comm: &dyn Communicator) -> Result<()> {
-        self.buffers.clear();
         for unit in units {
-            self.buffers.push(Some(comm.alloc(T::TYPE, unit.len())?));
+            let buffer = comm.alloc(T::TYPE, unit.len())?;
+            self.buffers.insert((unit.layout, unit.index), buffer);
         }
         Ok(())
     }
@@ -87,9 +88,7 @@ impl<T: Half> Strategy for HalfPrecision<T> {
     ) -> Result<Option<Message>> {
         for buffer in received {
             T::widen(buffer.as_slice::<T>()?, values);
-            if let Some(place) = self.buffers.get_mut(unit.index) {
-                *place = Some(buffer);
-            }
+            self.buffers.insert((unit.layout, unit.index), buffer);
         }
         Ok(None)
     }

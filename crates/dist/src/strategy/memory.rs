@@ -4,50 +4,77 @@
 //! et al., ICML 2019, arXiv:1901.09847) adds what a step did not send to the next step's gradient,
 //! so that nothing is lost, only late. Keyed by name, residuals survive other buckets and belong to
 //! a checkpoint.
+//!
+//! What a step wants to remember is *staged*, and becomes what is remembered when the step has been
+//! taken: one that fails or is skipped leaves no trace.
 
 use std::collections::BTreeMap;
 
 use super::Unit;
 
-/// Vectors of numbers, one per parameter and kind.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Vectors of numbers, one per kind and parameter.
+#[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// By kind, then by parameter name; ordered, because it goes into files.
-    vectors: BTreeMap<String, BTreeMap<String, Vec<f32>>>,
+    vectors: BTreeMap<String, BTreeMap<String, Vector>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Vector {
+    values: Vec<f32>,
+    /// What `values` are to become; other numbers, but the same room, while nothing is staged.
+    next: Vec<f32>,
+    staged: bool,
 }
 
 impl Memory {
     /// The kind of vector that [`Self::add_residual`] and [`Self::set_residual`] keep.
     pub const RESIDUAL: &'static str = "residual";
 
-    /// The vector `kind` of the parameter `name`, `len` zeros where there is none yet or one of
-    /// another length.
-    pub fn vector(&mut self, kind: &str, name: &str, len: usize) -> &mut [f32] {
-        let fits = |by_name: &BTreeMap<String, Vec<f32>>| {
-            by_name.get(name).is_some_and(|vector| vector.len() == len)
-        };
-        if !self.vectors.get(kind).is_some_and(fits) {
+    /// What is remembered of a parameter; nothing at first.
+    pub fn get(&self, kind: &str, name: &str) -> Option<&[f32]> {
+        Some(&self.vectors.get(kind)?.get(name)?.values)
+    }
+
+    /// Room for what is to be remembered of a parameter once this step has been taken. All of it
+    /// must be written.
+    pub fn stage(&mut self, kind: &str, name: &str, len: usize) -> &mut [f32] {
+        let known = self.vectors.get(kind).is_some_and(|by_name| by_name.contains_key(name));
+        if !known {
             let by_name = self.vectors.entry(kind.to_owned()).or_default();
-            by_name.insert(name.to_owned(), vec![0.0; len]);
+            by_name.insert(name.to_owned(), Vector::default());
         }
         let vector = self.vectors.get_mut(kind).and_then(|by_name| by_name.get_mut(name));
-        vector.map_or(&mut [], Vec::as_mut_slice)
+        vector.map_or(&mut [], |vector| {
+            vector.staged = true;
+            vector.next.resize(len, 0.0);
+            &mut vector.next
+        })
+    }
+
+    /// Remembers what was staged where the step was `taken`, and forgets it where not.
+    pub fn end_step(&mut self, taken: bool) {
+        for vector in self.vectors.values_mut().flat_map(BTreeMap::values_mut) {
+            if std::mem::take(&mut vector.staged) && taken {
+                std::mem::swap(&mut vector.values, &mut vector.next);
+            }
+        }
     }
 
     /// `values += residual`.
-    pub fn add_residual(&mut self, unit: &Unit<'_>, values: &mut [f32]) {
+    pub fn add_residual(&self, unit: &Unit<'_>, values: &mut [f32]) {
         for (param, range) in unit.parameters() {
-            let residual = self.vector(Self::RESIDUAL, param.name(), range.len());
+            let Some(residual) = self.get(Self::RESIDUAL, param.name()) else { continue };
             for (value, kept) in values[range].iter_mut().zip(residual) {
                 *value += *kept;
             }
         }
     }
 
-    /// `residual = rest`, or zero where there is none.
+    /// Stages `residual = rest`, or zero where there is none.
     pub fn set_residual(&mut self, unit: &Unit<'_>, rest: Option<&[f32]>) {
         for (param, range) in unit.parameters() {
-            let residual = self.vector(Self::RESIDUAL, param.name(), range.len());
+            let residual = self.stage(Self::RESIDUAL, param.name(), range.len());
             match rest {
                 Some(rest) => residual.copy_from_slice(&rest[range]),
                 None => residual.fill(0.0),
@@ -57,14 +84,77 @@ impl Memory {
 
     /// The Euclidean norm of all residuals: how much this rank has yet to send.
     pub fn residual_norm(&self) -> f64 {
-        let residuals = self.vectors.get(Self::RESIDUAL).into_iter().flat_map(BTreeMap::values);
-        residuals.flatten().fold(0.0, |sum, &value| sum + f64::from(value).powi(2)).sqrt()
+        let residuals = self.iter().filter(|(kind, ..)| *kind == Self::RESIDUAL);
+        let values = residuals.flat_map(|(.., values)| values);
+        values.fold(0.0, |sum, &value| sum + f64::from(value).powi(2)).sqrt()
     }
 
-    /// Every vector with its kind and parameter name, in order.
+    /// Everything that is remembered, with its kind and parameter name, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &[f32])> {
         self.vectors.iter().flat_map(|(kind, by_name)| {
-            by_name.iter().map(|(name, vector)| (kind.as_str(), name.as_str(), vector.as_slice()))
+            let vector = |(name, vector)| -> (&str, &str, &[f32]) {
+                let (name, vector): (&String, &Vector) = (name, vector);
+                (kind, name, &vector.values)
+            };
+            by_name.iter().map(vector)
         })
+    }
+}
+
+/// Of kinds, parameter names and what is remembered of them, as [`Memory::iter`] gives them.
+impl FromIterator<(String, String, Vec<f32>)> for Memory {
+    fn from_iter<I: IntoIterator<Item = (String, String, Vec<f32>)>>(vectors: I) -> Self {
+        let mut memory = Self::default();
+        for (kind, name, values) in vectors {
+            let by_name = memory.vectors.entry(kind).or_default();
+            by_name.insert(name, Vector { values, ..Vector::default() });
+        }
+        memory
+    }
+}
+
+/// Whether the same is remembered.
+impl PartialEq for Memory {
+    fn eq(&self, other: &Self) -> bool {
+        let known = |(.., values): &(&str, &str, &[f32])| !values.is_empty();
+        self.iter().filter(known).eq(other.iter().filter(known))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_staged_is_remembered_only_if_the_step_is_taken() {
+        let mut memory = Memory::default();
+        let stage = |memory: &mut Memory, value: f32| {
+            memory.stage("residual", "w", 2).fill(value);
+        };
+        stage(&mut memory, 1.0);
+        assert_eq!(memory.residual_norm(), 0.0);
+        memory.end_step(true);
+        assert_eq!(memory.get("residual", "w"), Some(&[1.0, 1.0][..]));
+        let before = memory.clone();
+        stage(&mut memory, 2.0);
+        memory.end_step(false);
+        assert_eq!(memory, before);
+        memory.end_step(true);
+        assert_eq!(memory, before, "nothing was staged");
+        stage(&mut memory, 3.0);
+        memory.end_step(true);
+        assert_eq!(memory.residual_norm(), f64::sqrt(18.0));
+    }
+
+    #[test]
+    fn a_memory_is_made_of_what_it_gives() {
+        let mut memory = Memory::default();
+        memory.stage("residual", "w", 2).copy_from_slice(&[1.0, -2.0]);
+        memory.stage("velocity", "b", 1).copy_from_slice(&[0.5]);
+        memory.end_step(true);
+        let owned = |(kind, name, values): (&str, &str, &[f32])| {
+            (kind.to_owned(), name.to_owned(), values.to_vec())
+        };
+        assert_eq!(memory.iter().map(owned).collect::<Memory>(), memory);
     }
 }

@@ -79,13 +79,13 @@ pub trait Strategy: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Whether a NaN or infinity on one rank is sure to leave no finite average on any rank, and
-    /// nothing is remembered of it: then it need not be asked for before the exchange.
+    /// Whether a NaN or infinity in one rank's gradient is sure to leave no finite average on any
+    /// rank: then it need not be asked for before the exchange.
     fn shows_bad_numbers(&self) -> bool {
         false
     }
 
-    /// Makes room, before the first step and when the units have changed.
+    /// Makes room for the units of a layout, before the first step with them.
     ///
     /// # Errors
     /// Those of [`Communicator::alloc`].
@@ -94,8 +94,7 @@ pub trait Strategy: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Whether `unit` is exchanged at this step. A unit of gradients that is not is updated by
-    /// each rank's own, so only a strategy of [`Subject::Parameters`] may leave one out.
+    /// Whether this unit of parameters is exchanged at this step. Gradients always are.
     fn takes_part(&self, unit: &Unit<'_>) -> bool {
         let _ = unit;
         true
@@ -119,15 +118,16 @@ pub trait Strategy: fmt::Debug + Send {
     /// Whatever keeps the message from being made.
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message>;
 
-    /// Memory, second half: keeps `rest`, which [`compress`](Self::compress) left in the values;
-    /// `None` where the values themselves travel and nothing is left.
+    /// Memory, second half: stages `rest`, which [`compress`](Self::compress) left in the values;
+    /// `None` where the values themselves travel and nothing is left. A strategy that knows only
+    /// after the exchange what was lost may stage that in [`aggregate`](Self::aggregate) instead.
     fn update(&mut self, unit: &Unit<'_>, rest: Option<&[f32]>) {
         if let Some(memory) = self.memory() {
             memory.set_residual(unit, rest);
         }
     }
 
-    /// Exchange: starts one collective of a message.
+    /// Exchange: starts one collective of a message. The optimizer waits for it.
     fn exchange(&mut self, comm: &dyn Communicator, op: Collective, buffer: Buffer) -> Pending {
         comm.start(op, buffer)
     }
@@ -146,6 +146,14 @@ pub trait Strategy: fmt::Debug + Send {
     ) -> Result<Option<Message>> {
         let _ = (received, values);
         Err(Error::Protocol { what: format!("{} got a message for {unit}", self.describe()) })
+    }
+
+    /// Ends a step, which was taken or (after an error or an overflow) was not: then nothing of it
+    /// may be remembered.
+    fn end_step(&mut self, taken: bool) {
+        if let Some(memory) = self.memory() {
+            memory.end_step(taken);
+        }
     }
 
     /// Something that the user should hear, once.

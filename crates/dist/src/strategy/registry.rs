@@ -1,7 +1,7 @@
 //! Strategies by name: ours, and those that users add.
 
 use std::fmt;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use candelabrum_nn::DistOption;
 use half::{bf16, f16};
@@ -32,7 +32,7 @@ impl Default for StrategyConfig {
     }
 }
 
-type Make = Box<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
+type Make = Arc<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
 
 struct Custom {
     option: DistOption,
@@ -49,8 +49,9 @@ impl fmt::Debug for Custom {
 static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
 
 /// Adds a strategy of your own: from now on `name` is a dist option, on the command line and in
-/// [`candelabrum_nn::Model::train_one_batch`]. `make` is called once for each [`crate::DistOpt`]
-/// that uses it. Every rank must register it, before the command line is read.
+/// [`candelabrum_nn::Model::train_one_batch`]. `make` is called to check settings and for each
+/// [`crate::DistOpt`] and [`StrategyConfig`] that use it. Every rank must register it, before the
+/// command line is read.
 ///
 /// ```
 /// use candelabrum_dist::comm::{Collective, ReduceOp};
@@ -88,7 +89,7 @@ pub fn register(
 ) -> Result<DistOption> {
     let mut custom = CUSTOM.write().unwrap_or_else(PoisonError::into_inner);
     let option = DistOption::custom(name)?;
-    custom.push(Custom { option, make: Box::new(make) });
+    custom.push(Custom { option, make: Arc::new(make) });
     Ok(option)
 }
 
@@ -111,12 +112,18 @@ pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Box<dy
         DistOption::SparseTopK => Box::new(SparseTopK::new(config.corr)),
         DistOption::SparseThreshold => Box::new(SparseThreshold::new(config.corr)),
         other => {
-            let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
-            let found = custom.iter().find(|custom| custom.option == other);
-            let unknown = || Error::DistOption { option: other.to_string() };
-            (found.ok_or_else(unknown)?.make)(config)?
+            let make = custom_make(other)?;
+            make(config)?
         }
     })
+}
+
+/// Cloned out of the table, which what it makes may use.
+fn custom_make(option: DistOption) -> Result<Make> {
+    let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
+    let found = custom.iter().find(|custom| custom.option == option);
+    let unknown = || Error::DistOption { option: option.to_string() };
+    Ok(Arc::clone(&found.ok_or_else(unknown)?.make))
 }
 
 #[cfg(test)]

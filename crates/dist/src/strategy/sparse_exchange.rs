@@ -30,11 +30,12 @@ pub(super) fn pays(unit: &Unit<'_>, count: usize) -> bool {
 
 /// What to tell the user, once, where it does not.
 pub(super) fn dense_notice(strategy: &str, unit: &Unit<'_>, count: usize) -> String {
-    let (spars, ranks) = (unit.spars, unit.world_size);
     let percent = 100.0 * count as f64 / unit.len().max(1) as f64;
+    let (spars, ranks) = (unit.spars, unit.world_size);
     format!(
-        "{strategy} with spars {spars} would send {percent:.1}% of {unit}: over {ranks} ranks that \
-         takes as many bytes as the whole from 1/{ranks} on, so such units are sent whole"
+        "{strategy} with spars {spars}: positions and values of {percent:.1}% of {unit} take as \
+         many bytes over {ranks} ranks as all of it (from 1/{ranks} on), so such units are sent \
+         whole"
     )
 }
 
@@ -103,9 +104,10 @@ mod tests {
         let params = Params::new(0);
         params.root().param("weight", len, Init::ZEROS).unwrap();
         let plan = BucketPlan { slots: vec![Slot { param: 0, range: 0..len }], len };
-        let (index, count, step, rank) = (0, 1, 0, 0);
+        let (index, count, layout, step, rank) = (0, 1, 0, 0, 0);
         let params = params.list();
-        test(&Unit { index, count, step, spars, rank, world_size, plan: &plan, params: &params })
+        let (plan, params) = (&plan, &params[..]);
+        test(&Unit { index, count, layout, step, spars, rank, world_size, plan, params })
     }
 
     /// The positions and values of a message.

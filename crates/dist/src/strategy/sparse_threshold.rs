@@ -19,7 +19,12 @@ pub(super) struct SparseThreshold {
     notice: Option<String>,
     /// Whether it has been said that a unit went dense.
     said: bool,
+    /// Messages without an element before the first that had any.
+    silent: Option<u32>,
 }
+
+/// So many messages without an element are worth a word.
+const SILENCE: u32 = 100;
 
 #[derive(Debug, Default)]
 enum Round {
@@ -39,6 +44,21 @@ impl SparseThreshold {
             rounds: Vec::new(),
             notice: None,
             said: false,
+            silent: Some(0),
+        }
+    }
+
+    /// A threshold above everything trains nothing: better said than found out.
+    fn count_silence(&mut self, unit: &Unit<'_>) {
+        if let Some(silent) = &mut self.silent {
+            *silent += 1;
+            if *silent == SILENCE {
+                let spars = unit.spars;
+                self.notice = Some(format!(
+                    "sparseThreshold has found no element of magnitude {spars} or more in its first \
+                     {SILENCE} messages: nothing is trained"
+                ));
+            }
         }
     }
 
@@ -60,9 +80,11 @@ impl SparseThreshold {
     ) -> Result<Option<Message>> {
         let most = counts.iter().copied().max().unwrap_or(0);
         if most == 0 {
+            self.count_silence(unit);
             values.fill(0.0);
             return Ok(None);
         }
+        self.silent = None;
         if sparse_exchange::pays(unit, most) {
             let buffer = sparse_exchange::pack(positions, sent, most)?;
             *self.round(unit) = Round::Gathering { counts, room: most };

@@ -14,6 +14,8 @@ pub struct Unit<'a> {
     pub index: usize,
     /// How many units there are.
     pub count: usize,
+    /// Which division of the parameters into units this is, from 0 for the first one used.
+    pub layout: usize,
     /// Steps of this strategy before this one, the same on every rank.
     pub step: u64,
     /// The step's `spars`.

@@ -8,7 +8,7 @@ use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
-use crate::{Error, FitConfig, Report, Result};
+use crate::{FitConfig, Report, Result};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -34,23 +34,24 @@ pub struct TrainArgs {
     pub batch_size: usize,
 
     /// Learning rate
-    #[arg(long, default_value_t = 0.005)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.005)]
     pub lr: f32,
 
     /// Momentum
-    #[arg(long, default_value_t = 0.9)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.9)]
     pub momentum: f32,
 
     /// L2 weight decay
-    #[arg(long, default_value_t = 1e-5)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1e-5)]
     pub weight_decay: f32,
 
-    /// How ranks agree on an update: fp32, fp16, bf16, partialUpdate, sparseTopK, sparseThreshold
+    /// How ranks agree on an update: fp32 (plain), fp16 (half), bf16, partialUpdate, sparseTopK,
+    /// sparseThreshold
     #[arg(long, value_name = "NAME", default_value_t = DistOption::Fp32)]
     pub dist_option: DistOption,
 
     /// Share (sparseTopK) or magnitude (sparseThreshold) that a sparse exchange sends
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.05)]
     pub spars: f32,
 
     /// Error feedback: a sparse exchange adds what it did not send to the next gradient
@@ -85,15 +86,6 @@ impl TrainArgs {
     /// # Errors
     /// [`Error::Option`], or a report that could not be written.
     pub fn check(&self) -> Result<()> {
-        let most = match self.dist_option {
-            DistOption::SparseThreshold | DistOption::Custom(_) => f32::MAX,
-            _ => 1.0,
-        };
-        if !(self.spars > 0.0 && self.spars <= most) {
-            let value = self.spars.to_string();
-            let range = "above 0 and at most 1 (for sparseThreshold any magnitude above 0)".into();
-            return Err(Error::Option { option: "--spars", value, range });
-        }
         let config = self.dist_opt_config();
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;
