@@ -48,7 +48,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let params = Params::from_varmap(&varmap)?;
     let mut trainer = Trainer::new(
         model,
-        DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config())?,
+        DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?,
     );
     trainer.fit(&data.mnist.train, &data.mnist.test, &args.fit_config(), &mut io::stdout())?;
     Ok(())

@@ -1,8 +1,8 @@
 //! A strategy of one's own: random-K. At each step all ranks draw the same K positions of a unit
 //! from a shared seed, so only values travel, and they can be all-reduced.
 //!
-//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). Here the error
-//! feedback is the crate's: a `Memory`, and two lines.
+//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). The
+//! error feedback is the crate's: a `Memory` that `memory` gives.
 //!
 //! ```text
 //! cargo run --release --example custom_strategy -- --workers 2 --dist-option randomK --spars 0.05
@@ -13,8 +13,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use candelabrum::dist::strategy::select::count_of_share;
 use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
-use candelabrum::dist::{Buffer, Collective, ReduceOp, Result as DistResult};
+use candelabrum::dist::{Buffer, Collective, Error, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
@@ -27,31 +28,45 @@ use rand_chacha::ChaCha8Rng;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Sends the share `spars` of each unit, chosen by chance.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RandomK {
-    memory: Memory,
+    seed: u64,
+    memory: Option<Memory>,
 }
 
 impl RandomK {
+    fn new(config: &StrategyConfig) -> DistResult<Self> {
+        config.options.only(&["seed"])?;
+        let seed = config.options.get("seed", 0)?;
+        Ok(Self { seed, memory: config.corr.then(Memory::default) })
+    }
+
     /// The positions that every rank sends of this unit at this step.
-    fn positions(unit: &Unit<'_>) -> Vec<usize> {
-        let count = (unit.spars * unit.len() as f32).ceil() as usize;
-        let mut rng = ChaCha8Rng::seed_from_u64(unit.step << 20 | unit.index as u64);
-        index::sample(&mut rng, unit.len(), count.min(unit.len())).into_vec()
+    fn positions(&self, unit: &Unit<'_>) -> Vec<usize> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(unit.step << 20 | unit.index as u64);
+        index::sample(&mut rng, unit.len(), count_of_share(unit.spars, unit.len())).into_vec()
     }
 }
 
 impl Strategy for RandomK {
     fn describe(&self) -> String {
-        "randomK".to_owned()
+        format!("randomK seed={}", self.seed)
+    }
+
+    fn check_spars(&self, spars: f32) -> DistResult<()> {
+        let (setting, value, range) = ("spars", spars.to_string(), "above 0 and at most 1");
+        let good = spars > 0.0 && spars <= 1.0;
+        if good { Ok(()) } else { Err(Error::Setting { setting, value, range }) }
     }
 
     fn memory(&mut self) -> Option<&mut Memory> {
-        Some(&mut self.memory)
+        self.memory.as_mut()
     }
 
+    /// What is taken is sent; what stays in `values` is kept for the next step.
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> DistResult<Message> {
-        let positions = Self::positions(unit);
+        let positions = self.positions(unit);
         let sent: Vec<f32> = positions.iter().map(|&at| std::mem::take(&mut values[at])).collect();
         Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Buffer::from_slice(&sent)))
     }
@@ -63,7 +78,7 @@ impl Strategy for RandomK {
         values: &mut [f32],
     ) -> DistResult<Option<Message>> {
         values.fill(0.0);
-        for (at, mean) in Self::positions(unit).into_iter().zip(received[0].as_slice()?) {
+        for (at, mean) in self.positions(unit).into_iter().zip(received[0].as_slice()?) {
             values[at] = *mean;
         }
         Ok(None)
@@ -79,7 +94,7 @@ struct Args {
 
 fn main() -> ExitCode {
     // Before the command line is read, which then knows the name.
-    if let Err(error) = register("randomK", |_| Ok(Box::new(RandomK::default()))) {
+    if let Err(error) = register("randomK", |config| Ok(Box::new(RandomK::new(config)?))) {
         eprintln!("error: {error}");
         return ExitCode::FAILURE;
     }
@@ -91,7 +106,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = Params::new(args.seed);
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config())?;
+    let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
     let mut trainer = Trainer::new(model, opt);
     trainer.compile((1, 1, 28, 28))?;
     let config = args.fit_config();

@@ -252,6 +252,14 @@ pub enum Error {
         /// Its name.
         option: String,
     },
+    /// An option that the strategy has not, or a value that it cannot have.
+    #[error("strategy option `{option}`: {why}")]
+    StrategyOption {
+        /// The option as it was given.
+        option: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A setting outside its range.
     #[error("{setting} is {value}: it must be {range}")]
     Setting {
@@ -296,6 +304,7 @@ impl Error {
             | Self::NoParameters
             | Self::Setting { .. }
             | Self::DistOption { .. }
+            | Self::StrategyOption { .. }
             | Self::Timeout { .. }
             | Self::PeerLeft { .. }
             | Self::Stopped { .. } => true,

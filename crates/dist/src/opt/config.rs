@@ -9,7 +9,7 @@ use crate::strategy::StrategyConfig;
 use crate::{Error, Result};
 
 /// Settings of a [`crate::DistOpt`], the same on every rank.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DistOptConfig {
     /// Size of the first bucket in bytes: small, because backward goes on for long after it.
     pub first_bucket_bytes: usize,

@@ -78,7 +78,7 @@ struct Engine {
 }
 
 /// What a step is asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Ask {
     option: DistOption,
     config: StrategyConfig,
@@ -256,16 +256,16 @@ impl DistOpt {
     }
 
     /// The number of the strategy made with these settings, now if there is none yet.
-    fn engine(&mut self, option: DistOption, config: StrategyConfig) -> Result<usize> {
-        let same = |engine: &Engine| engine.option == option && engine.config == config;
+    fn engine(&mut self, option: DistOption, config: &StrategyConfig) -> Result<usize> {
+        let same = |engine: &Engine| engine.option == option && engine.config == *config;
         if let Some(index) = self.engines.iter().position(same) {
             return Ok(index);
         }
-        let strategy = strategy::make(option, &config)?;
+        let strategy = strategy::make(option, config)?;
         let figures = StepFigures::default();
         self.engines.push(Engine {
             option,
-            config,
+            config: config.clone(),
             strategy,
             prepared: Vec::new(),
             steps: 0,
@@ -274,7 +274,7 @@ impl DistOpt {
         Ok(self.engines.len() - 1)
     }
 
-    fn step(&mut self, loss: &Tensor, ask: Ask) -> Result<()> {
+    fn step(&mut self, loss: &Tensor, ask: &Ask) -> Result<()> {
         let mut bound = match self.bound.take() {
             Some(bound) => bound,
             None => self.bind()?,
@@ -290,15 +290,15 @@ impl DistOpt {
         result
     }
 
-    fn step_of(&mut self, bound: &mut Bound, loss: &Tensor, ask: Ask) -> Result<()> {
+    fn step_of(&mut self, bound: &mut Bound, loss: &Tensor, ask: &Ask) -> Result<()> {
         if self.params.len() > bound.params.len() {
             let late = self.params.list().split_off(bound.params.len());
             return Err(Error::LateParameters { names: names(&late) });
         }
-        if self.agreed != Some(ask) {
+        if self.agreed.as_ref() != Some(ask) {
             strategy::check(ask.option, ask.spars, &ask.config)?;
         }
-        let index = self.engine(ask.option, ask.config)?;
+        let index = self.engine(ask.option, &ask.config)?;
         self.agree(ask, index)?;
 
         let Self { engines, optimizer, config, world, notices, .. } = self;
@@ -334,21 +334,22 @@ impl DistOpt {
     }
 
     /// Makes sure, whenever this rank asks for something new, that all ranks ask for the same.
-    fn agree(&mut self, ask: Ask, engine: usize) -> Result<()> {
-        if self.agreed == Some(ask) {
+    fn agree(&mut self, ask: &Ask, engine: usize) -> Result<()> {
+        if self.agreed.as_ref() == Some(ask) {
             return Ok(());
         }
         let Engine { strategy, steps, .. } = &self.engines[engine];
         let facts = [
             ("the dist option", ask.option.to_string()),
             ("the strategy", strategy.describe()),
+            ("the strategy's configuration", format!("{:?}", ask.config)),
             ("the number of its steps so far", steps.to_string()),
             ("spars", ask.spars.to_string()),
             ("the size of units", format!("{:?}", ask.sizing)),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         check_consistency(self.world.comm(), &facts)?;
-        self.agreed = Some(ask);
+        self.agreed = Some(ask.clone());
         Ok(())
     }
 }
@@ -363,7 +364,7 @@ impl BackwardAndUpdate for DistOpt {
         spars: f32,
     ) -> Result<()> {
         let Self { config, .. } = self;
-        let (config, sizing) = (config.strategy, config.sizing());
-        self.step(loss, Ask { option: dist_option, config, spars, sizing })
+        let (config, sizing) = (config.strategy.clone(), config.sizing());
+        self.step(loss, &Ask { option: dist_option, config, spars, sizing })
     }
 }

@@ -30,9 +30,9 @@ impl DistOpt {
     /// # Errors
     /// [`crate::Error::Setting`] for 0.
     pub fn threshold(&mut self, elements: usize) -> Result<&mut Self> {
-        let config = super::DistOptConfig { threshold: Some(elements), ..self.config };
-        config.check()?;
-        self.config = config;
+        let threshold = Some(elements);
+        super::DistOptConfig { threshold, ..super::DistOptConfig::default() }.check()?;
+        self.config.threshold = threshold;
         Ok(self)
     }
 
@@ -41,7 +41,7 @@ impl DistOpt {
     /// # Errors
     /// As for [`candelabrum_nn::BackwardAndUpdate::backward_and_update_with`].
     pub fn backward_and_update(&mut self, loss: &Tensor) -> Result<()> {
-        self.singa_step(loss, DistOption::Fp32, 0.0, self.config.strategy)
+        self.singa_step(loss, DistOption::Fp32, 0.0, self.config.strategy.clone())
     }
 
     /// The same with fp16 on the wire. `clip` limits each element of this rank's gradient to that
@@ -50,7 +50,7 @@ impl DistOpt {
     /// # Errors
     /// The same, a clip that is not above 0, and [`crate::Error::Overflow`].
     pub fn backward_and_update_half(&mut self, loss: &Tensor, clip: Option<f32>) -> Result<()> {
-        let config = StrategyConfig { clip, ..self.config.strategy };
+        let config = StrategyConfig { clip, ..self.config.strategy.clone() };
         self.singa_step(loss, DistOption::Fp16, 0.0, config)
     }
 
@@ -60,7 +60,7 @@ impl DistOpt {
     /// # Errors
     /// As for [`Self::backward_and_update`].
     pub fn backward_and_partial_update(&mut self, loss: &Tensor) -> Result<()> {
-        self.singa_step(loss, DistOption::PartialUpdate, 0.0, self.config.strategy)
+        self.singa_step(loss, DistOption::PartialUpdate, 0.0, self.config.strategy.clone())
     }
 
     /// Each rank sends a part of its gradients: with `top_k` the share `spars` of each unit's
@@ -77,7 +77,7 @@ impl DistOpt {
         corr: bool,
     ) -> Result<()> {
         let option = if top_k { DistOption::SparseTopK } else { DistOption::SparseThreshold };
-        let config = StrategyConfig { corr, ..self.config.strategy };
+        let config = StrategyConfig { corr, ..self.config.strategy.clone() };
         self.singa_step(loss, option, spars, config)
     }
 
@@ -115,6 +115,6 @@ impl DistOpt {
         spars: f32,
         config: StrategyConfig,
     ) -> Result<()> {
-        self.step(loss, Ask { option, config, spars, sizing: self.config.singa_sizing() })
+        self.step(loss, &Ask { option, config, spars, sizing: self.config.singa_sizing() })
     }
 }

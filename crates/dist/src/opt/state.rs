@@ -26,7 +26,7 @@ impl DistOpt {
     pub fn strategy_state(&mut self) -> Vec<StrategyState> {
         let state = |engine: &mut Engine| StrategyState {
             option: engine.option,
-            config: engine.config,
+            config: engine.config.clone(),
             steps: engine.steps,
             memory: engine.strategy.memory().map(|memory| memory.clone()).unwrap_or_default(),
         };
@@ -44,7 +44,7 @@ impl DistOpt {
         self.engines.clear();
         self.agreed = None;
         for state in states {
-            let index = self.engine(state.option, state.config)?;
+            let index = self.engine(state.option, &state.config)?;
             let engine = &mut self.engines[index];
             engine.steps = state.steps;
             if let Some(memory) = engine.strategy.memory() {

@@ -16,6 +16,7 @@
 //! One file per strategy; [`register`] adds one of your own, which `--dist-option` then knows by
 //! name. `examples/custom_strategy.rs` is one.
 
+mod config;
 mod fp32;
 mod half_precision;
 mod memory;
@@ -29,9 +30,10 @@ mod unit;
 
 pub mod select;
 
+pub use config::{StrategyConfig, StrategyOptions};
 pub use memory::Memory;
 pub use message::Message;
-pub use registry::{StrategyConfig, check, register};
+pub use registry::{check, register};
 pub use unit::Unit;
 
 pub(crate) use registry::make;

@@ -6,31 +6,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use candelabrum_nn::DistOption;
 use half::{bf16, f16};
 
-use super::Strategy;
 use super::fp32::Fp32;
 use super::half_precision::HalfPrecision;
 use super::partial_update::PartialUpdate;
 use super::sparse_threshold::SparseThreshold;
 use super::sparse_top_k::SparseTopK;
+use super::{Strategy, StrategyConfig};
 use crate::{Error, Result};
-
-/// What a strategy is made with, the same on every rank.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct StrategyConfig {
-    /// Whether a sparse strategy adds what it did not send to the next gradient (error feedback).
-    /// SINGA's `corr`.
-    pub corr: bool,
-    /// Limits each element of the gradient to this magnitude before fp16 or bf16.
-    pub clip: Option<f32>,
-}
-
-impl Default for StrategyConfig {
-    /// Error feedback, no clipping.
-    fn default() -> Self {
-        Self { corr: true, clip: None }
-    }
-}
 
 type Make = Arc<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
 
@@ -104,6 +86,10 @@ pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<
 
 /// The strategy of that name.
 pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Box<dyn Strategy>> {
+    if let DistOption::Custom(_) = option {
+        return custom_make(option)?(config);
+    }
+    config.options.only(&[])?;
     Ok(match option {
         DistOption::Fp32 => Box::new(Fp32),
         DistOption::Fp16 => Box::new(HalfPrecision::<f16>::new(config.clip)?),
@@ -111,10 +97,7 @@ pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Box<dy
         DistOption::PartialUpdate => Box::new(PartialUpdate),
         DistOption::SparseTopK => Box::new(SparseTopK::new(config.corr)),
         DistOption::SparseThreshold => Box::new(SparseThreshold::new(config.corr)),
-        other => {
-            let make = custom_make(other)?;
-            make(config)?
-        }
+        other => return Err(Error::DistOption { option: other.to_string() }),
     })
 }
 
@@ -151,7 +134,7 @@ mod tests {
         assert!(check(DistOption::SparseTopK, 1.5, &config).is_err());
         assert!(check(DistOption::SparseThreshold, 1.5, &config).is_ok());
         for clip in [0.0, -1.0, f32::NAN] {
-            let config = StrategyConfig { clip: Some(clip), ..config };
+            let config = StrategyConfig { clip: Some(clip), ..config.clone() };
             assert!(check(DistOption::Fp16, 0.0, &config).is_err(), "{clip}");
         }
     }

@@ -58,6 +58,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub corr: bool,
 
+    /// A parameter of the strategy, as a strategy of one's own may have; once for each
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub strategy_option: Vec<String>,
+
     /// Units of an exchange have about this many elements (SINGA's threshold) [default: buckets of
     /// 1 MiB, then 25 MiB]
     #[arg(long, value_name = "N", value_parser = parse_positive)]
@@ -86,7 +90,7 @@ impl TrainArgs {
     /// # Errors
     /// [`Error::Option`], or a report that could not be written.
     pub fn check(&self) -> Result<()> {
-        let config = self.dist_opt_config();
+        let config = self.dist_opt_config()?;
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;
         // An optimizer of nothing still checks its settings.
@@ -103,11 +107,17 @@ impl TrainArgs {
     }
 
     /// The distributed optimizer that the options describe.
-    pub fn dist_opt_config(&self) -> DistOptConfig {
+    ///
+    /// # Errors
+    /// A strategy option that is not `KEY=VALUE`.
+    pub fn dist_opt_config(&self) -> Result<DistOptConfig> {
         let mut strategy = StrategyConfig::default();
         strategy.corr = self.corr;
-        let Self { threshold, on_overflow, .. } = *self;
-        DistOptConfig { threshold, on_overflow, strategy, ..DistOptConfig::default() }
+        for option in &self.strategy_option {
+            strategy.options.set(option)?;
+        }
+        let &Self { threshold, on_overflow, .. } = self;
+        Ok(DistOptConfig { threshold, on_overflow, strategy, ..DistOptConfig::default() })
     }
 
     /// The run that the options describe.
