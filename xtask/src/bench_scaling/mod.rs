@@ -91,8 +91,10 @@ fn settings(args: &Args) -> Result<Settings> {
     ensure!(args.batch_size > 0, "--batch-size starts at 1");
     ensure!(args.steps != Some(0), "--steps starts at 1");
     ensure!(args.rounds > 0, "--rounds starts at 1");
-    ensure!(args.spars > 0.0 && args.spars <= 1.0, "--spars is above 0 and at most 1");
-    ensure!(args.threshold_spars > 0.0, "--threshold-spars is above 0");
+    // As the library will see them: an f32 can round to 0 or to infinity.
+    let (share, magnitude) = (args.spars as f32, args.threshold_spars as f32);
+    ensure!(share > 0.0 && share <= 1.0, "--spars is above 0 and at most 1");
+    ensure!(magnitude > 0.0 && magnitude.is_finite(), "--threshold-spars is a number above 0");
     Ok(Settings {
         batch_size: args.batch_size,
         threads_per_rank: 1,

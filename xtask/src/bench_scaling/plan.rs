@@ -59,9 +59,13 @@ impl Plan {
     }
 }
 
+/// Ranks that the library starts on one machine at most.
+const MOST_WORKERS: usize = 256;
+
 /// The numbers of workers: those that were asked for, or powers of two up to the cores.
 pub(super) fn worker_counts(asked: &[usize], cores: usize) -> Result<Vec<usize>> {
-    ensure!(!asked.contains(&0), "--workers starts at 1");
+    let possible = |count: &usize| (1..=MOST_WORKERS).contains(count);
+    ensure!(asked.iter().all(possible), "--workers are numbers from 1 to {MOST_WORKERS}");
     let mut counts = asked.to_vec();
     if counts.is_empty() {
         counts = (0..usize::BITS).map(|power| 1 << power).take_while(|&n| n <= cores).collect();
