@@ -204,7 +204,7 @@ impl Step<'_> {
             }
             let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
             let unit = self.facts.unit(index, &bucket.plan);
-            overflowed = unit.parameter_at(at).map(|param| param.name().to_owned());
+            overflowed = Some(unit.parameter_at(at).map_or("", Param::name).to_owned());
             break;
         }
         let Some(name) = overflowed else { return Ok(true) };
@@ -266,9 +266,9 @@ impl Step<'_> {
                 if !strategy.takes_part(&unit) {
                     continue;
                 }
-                let Some(buffer) = &bucket.buffer else { continue };
-                let infinite = |value: &f32| !value.is_finite();
-                if let Some(at) = buffer.as_slice()?.iter().position(infinite) {
+                let values = bucket.buffer.as_ref().map_or(Ok(&[] as &[f32]), Buffer::as_slice)?;
+                if !gradients::all_finite(values) {
+                    let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
                     let name = unit.parameter_at(at).map_or("", Param::name).to_owned();
                     return Err(Error::Diverged { name });
                 }
