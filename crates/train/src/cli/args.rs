@@ -88,7 +88,7 @@ impl TrainArgs {
     /// Refuses values that no run can have.
     ///
     /// # Errors
-    /// [`Error::Option`], or a report that could not be written.
+    /// Those of the strategy and the optimizer, or a report that could not be written.
     pub fn check(&self) -> Result<()> {
         let config = self.dist_opt_config()?;
         config.check()?;
