@@ -190,6 +190,10 @@ fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
 #[test]
 fn a_rank_that_fails_by_itself_tells_the_others_why() {
     refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
+    // Over MPI the failing rank ends the job, but not before it has said why.
+    let ranks = RanksOf::test("rank_main").env(crate::CASE, "stranger fp32");
+    let Some(output) = ranks.run_under_mpiexec(2) else { return };
+    assert!(output.text.contains("rank 1 says: a message of unit 0"), "{}", output.text);
 }
 
 #[test]

@@ -71,8 +71,14 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// What has travelled so far.
     fn stats(&self) -> CommStats;
 
-    /// Tells the other ranks that this one has failed, so that they stop and say why.
+    /// Tells the other ranks that this one has failed, so that they stop and say why. Over MPI it
+    /// ends the job, so say it here first.
     fn abort(&self, message: &str);
+
+    /// Tells the other ranks that this one has failed, if the backend can do so and let it live.
+    fn tell(&self, message: &str) {
+        let _ = message;
+    }
 }
 
 /// The blocking form of every operation, on slices.

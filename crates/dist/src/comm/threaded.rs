@@ -183,6 +183,10 @@ impl Communicator for Threaded {
     fn abort(&self, message: &str) {
         self.abort.abort(message);
     }
+
+    fn tell(&self, message: &str) {
+        self.abort.tell(message);
+    }
 }
 
 impl Drop for Threaded {

@@ -33,6 +33,13 @@ pub(crate) trait Transport {
 
 /// How a rank tells the others that it has failed, from whichever thread notices.
 pub(crate) trait Abort: Send + Sync {
-    /// Tells every other rank, as far as that is possible.
+    /// Tells every other rank, as far as that is possible, and may end this process: whoever calls
+    /// it has said why.
     fn abort(&self, message: &str);
+
+    /// Tells every other rank if that can be done without ending this process, which has yet to say
+    /// why.
+    fn tell(&self, message: &str) {
+        let _ = message;
+    }
 }

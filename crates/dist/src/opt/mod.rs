@@ -285,7 +285,7 @@ impl DistOpt {
             && !error.is_shared()
         {
             // The others would wait for a rank that does not come.
-            self.world.abort(&error.to_string());
+            self.world.comm().tell(&error.to_string());
         }
         result
     }

@@ -230,6 +230,10 @@ impl Abort for Writers {
             drop(self.write(peer, FAILED, 0, bytes));
         }
     }
+
+    fn tell(&self, message: &str) {
+        self.abort(message);
+    }
 }
 
 impl Watcher {
