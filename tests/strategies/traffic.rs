@@ -7,21 +7,21 @@ use candelabrum_testkit::ranks::RanksOf;
 /// Elements of the one parameter: one unit, or a small first bucket and the rest would be two.
 const LEN: usize = 10_000;
 
-/// Bytes that one step of a strategy sends, without the vote, and what it says.
-fn step(world: &World, option: DistOption, spars: f32) -> (f64, Vec<String>) {
+/// Bytes per step that a strategy sends, and what it says.
+fn train(world: &World, option: DistOption, spars: f32, steps: u64) -> (f64, Vec<String>) {
     let params = Params::new(0);
     let weight = params.root().param("weight", LEN, Init::ZEROS).unwrap();
     let slope: Vec<f32> = (1..=LEN).map(|i| i as f32 / LEN as f32).collect();
     let slope = Tensor::from_vec(slope, LEN, &Device::Cpu).unwrap();
     let mut opt = DistOpt::new(Sgd::new(0.1), &params, world).unwrap();
-    for _ in 0..2 {
+    for _ in 0..steps {
         let loss = (weight.tensor() * &slope).unwrap().sum_all().unwrap();
         opt.backward_and_update_with(&loss, option, spars).unwrap();
     }
     let figures = opt.figures(option);
-    assert_eq!(figures.steps, 2);
-    assert_eq!(figures.bytes_sent % 2, 0);
-    (figures.bytes_sent as f64 / 2.0, opt.take_notices())
+    assert_eq!(figures.steps, steps);
+    assert_eq!(figures.bytes_sent % steps, 0);
+    (figures.bytes_sent as f64 / steps as f64, opt.take_notices())
 }
 
 /// Prints a table of bytes; the last ranks of the tables must agree with the test's.
@@ -30,31 +30,21 @@ pub(crate) fn rank(world: &World) {
         println!("\n{what}: {bytes} bytes, {} notices {}", notices.len(), notices.join(" "));
     };
     for option in [DistOption::Fp32, DistOption::Fp16, DistOption::Bf16] {
-        say(option.name(), step(world, option, 0.05));
+        say(option.name(), train(world, option, 0.05, 2));
     }
-    say("sparseTopK 0.01", step(world, DistOption::SparseTopK, 0.01));
+    say("sparseTopK 0.01", train(world, DistOption::SparseTopK, 0.01, 2));
     let break_even = LEN / world.world_size();
     for count in [break_even - 1, break_even] {
         let share = count as f32 / LEN as f32;
-        say(&format!("sparseTopK of {count}"), step(world, DistOption::SparseTopK, share));
+        say(&format!("sparseTopK of {count}"), train(world, DistOption::SparseTopK, share, 2));
     }
     // The slope rises evenly, so that `count` elements are at least this large.
     for count in [break_even - 1, break_even] {
         let spars = (LEN - count) as f32 / LEN as f32 + 0.5 / LEN as f32;
         // Only the first step is counted by hand: in the second the residual has grown.
-        say(&format!("sparseThreshold of {count}"), first_step(world, spars));
+        let first = train(world, DistOption::SparseThreshold, spars, 1);
+        say(&format!("sparseThreshold of {count}"), first);
     }
-}
-
-fn first_step(world: &World, spars: f32) -> (f64, Vec<String>) {
-    let params = Params::new(0);
-    let weight = params.root().param("weight", LEN, Init::ZEROS).unwrap();
-    let slope: Vec<f32> = (1..=LEN).map(|i| i as f32 / LEN as f32).collect();
-    let slope = Tensor::from_vec(slope, LEN, &Device::Cpu).unwrap();
-    let mut opt = DistOpt::new(Sgd::new(0.1), &params, world).unwrap();
-    let loss = (weight.tensor() * &slope).unwrap().sum_all().unwrap();
-    opt.backward_and_update_with(&loss, DistOption::SparseThreshold, spars).unwrap();
-    (opt.figures(DistOption::SparseThreshold).bytes_sent as f64, opt.take_notices())
 }
 
 /// The bytes and notices that rank 0 printed for `what`.

@@ -70,10 +70,9 @@ impl<M: Model> Trainer<M> {
         for epoch in 0..config.epochs {
             self.say(out, format_args!("Starting Epoch {epoch}:"));
             let start = Instant::now();
-            let before = (self.world().comm().stats(), self.opt().figures(config.dist_option));
-            let (trained, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
-            let traffic = self.world().comm().stats() - before.0;
-            let steps = self.opt().figures(config.dist_option) - before.1;
+            let before = self.world().comm().stats();
+            let (trained, steps, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
+            let traffic = self.world().comm().stats() - before;
             let residual_norm = self.opt_mut().residual_norm();
             let train_seconds = start.elapsed().as_secs_f64();
             self.say(
@@ -120,13 +119,14 @@ impl<M: Model> Trainer<M> {
         self.divide(train, config.batch_size, config.seed, Remainder::Drop)
     }
 
+    /// Metrics over all ranks, what the steps cost this one, and what the strategy had to say.
     fn train_one_epoch(
         &mut self,
         train: &ImageDataset,
         sampler: &DistributedSampler,
         epoch: usize,
         config: &FitConfig,
-    ) -> Result<(Metrics, Vec<String>)> {
+    ) -> Result<(Metrics, StepFigures, Vec<String>)> {
         let options =
             BatchOptions { augment: config.augment, seed: config.seed, ..BatchOptions::default() };
         let mut progress = Progress::new(epoch, sampler.steps(), self.world().is_root());
@@ -143,13 +143,13 @@ impl<M: Model> Trainer<M> {
             let opt = self.opt_mut();
             for note in opt.take_notices() {
                 // The same thing every time is said once, and counted in the report.
-                let first = notes.len() < MOST_NOTES;
-                if first && opt.world().is_root() {
+                if notes.len() == MOST_NOTES {
+                    continue;
+                }
+                if opt.world().is_root() {
                     progress.note(&note);
                 }
-                if first {
-                    notes.push(note);
-                }
+                notes.push(note);
             }
             progress.step(sampler.global_batch_size(), loss, || {
                 cost(&(opt.figures(config.dist_option) - before), opt.residual_norm())
@@ -164,7 +164,7 @@ impl<M: Model> Trainer<M> {
             }
             notes.push(note);
         }
-        Ok((metrics.over_ranks(self.world().comm())?, notes))
+        Ok((metrics.over_ranks(self.world().comm())?, figures, notes))
     }
 
     /// Refuses ranks that would not train the same run.

@@ -199,9 +199,7 @@ impl DistOpt {
         let comm = self.world.comm();
         if comm.world_size() > 1 {
             for param in &params {
-                let mut result = Ok(());
-                param.update_in_place(|values| result = comm.broadcast(values, 0))?;
-                result?;
+                units::change(param, |values| comm.broadcast(values, 0))?;
             }
         }
         self.synchronized = params.len();
@@ -295,11 +293,7 @@ impl DistOpt {
             let late = self.params.list().split_off(bound.params.len());
             return Err(Error::LateParameters { names: names(&late) });
         }
-        if self.agreed.as_ref() != Some(ask) {
-            strategy::check(ask.option, ask.spars, &ask.config)?;
-        }
-        let index = self.engine(ask.option, &ask.config)?;
-        self.agree(ask, index)?;
+        let index = self.agree(ask)?;
 
         let Self { engines, optimizer, config, world, notices, .. } = self;
         let (engine, comm) = (&mut engines[index], world.comm());
@@ -333,11 +327,14 @@ impl DistOpt {
         Ok(())
     }
 
-    /// Makes sure, whenever this rank asks for something new, that all ranks ask for the same.
-    fn agree(&mut self, ask: &Ask, engine: usize) -> Result<()> {
+    /// The number of the strategy asked for. Makes sure, whenever this rank asks for something new,
+    /// that it is possible and that all ranks ask for the same.
+    fn agree(&mut self, ask: &Ask) -> Result<usize> {
         if self.agreed.as_ref() == Some(ask) {
-            return Ok(());
+            return self.engine(ask.option, &ask.config);
         }
+        strategy::check(ask.option, ask.spars, &ask.config)?;
+        let engine = self.engine(ask.option, &ask.config)?;
         let Engine { strategy, steps, .. } = &self.engines[engine];
         let facts = [
             ("the dist option", ask.option.to_string()),
@@ -350,7 +347,7 @@ impl DistOpt {
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         check_consistency(self.world.comm(), &facts)?;
         self.agreed = Some(ask.clone());
-        Ok(())
+        Ok(engine)
     }
 }
 

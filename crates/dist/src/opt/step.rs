@@ -232,11 +232,9 @@ impl Step<'_> {
                 let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
                 for slot in &plan.slots {
                     let grad = &values[slot.range.clone()];
-                    let mut result = Ok(());
-                    facts.params[slot.param].update_in_place(|values| {
-                        result = optimizer.update(slot.param, values, grad);
+                    units::change(&facts.params[slot.param], |values| {
+                        Ok(optimizer.update(slot.param, values, grad)?)
                     })?;
-                    result?;
                 }
             }
             optimizer.step();
@@ -291,10 +289,6 @@ pub(super) fn average_replicas(
 
 /// Averages all parameters over all ranks.
 pub(super) fn average_parameters(comm: &dyn Communicator, params: &[Param]) -> Result<()> {
-    for param in params {
-        let mut result = Ok(());
-        param.update_in_place(|values| result = comm.all_reduce(values, ReduceOp::Mean))?;
-        result?;
-    }
-    Ok(())
+    let average = |values: &mut [f32]| comm.all_reduce(values, ReduceOp::Mean);
+    params.iter().try_for_each(|param| units::change(param, average))
 }

@@ -92,3 +92,13 @@ pub(super) fn store(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
     }
     Ok(())
 }
+
+/// Lets `change`, which may fail, rewrite a parameter's values where they are.
+pub(super) fn change(
+    param: &Param,
+    mut change: impl FnMut(&mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let mut result = Ok(());
+    param.update_in_place(|values| result = change(values))?;
+    result
+}

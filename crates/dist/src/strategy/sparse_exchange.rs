@@ -7,8 +7,8 @@
 //! An all-gather of density d costs each rank 8·d·n·(N-1) bytes where a dense all-reduce costs
 //! 8·n·(N-1)/N: from d = 1/N on, dense is no dearer, and it loses nothing.
 
-use super::Unit;
-use crate::comm::{Buffer, ElementType};
+use super::{Message, Unit};
+use crate::comm::{Buffer, Collective, ElementType, ReduceOp};
 use crate::{Error, Result};
 
 /// Refuses units whose positions do not fit the words of a message.
@@ -28,15 +28,33 @@ pub(super) fn pays(unit: &Unit<'_>, count: usize) -> bool {
     count.saturating_mul(unit.world_size) < unit.len()
 }
 
-/// What to tell the user, once, where it does not.
-pub(super) fn dense_notice(strategy: &str, unit: &Unit<'_>, count: usize) -> String {
-    let percent = 100.0 * count as f64 / unit.len().max(1) as f64;
-    let (spars, ranks) = (unit.spars, unit.world_size);
-    format!(
-        "{strategy} with spars {spars}: positions and values of {percent:.1}% of {unit} take as \
-         many bytes over {ranks} ranks as all of it (from 1/{ranks} on), so such units are sent \
-         whole"
-    )
+/// What happens where it does not: the unit travels whole, and the user hears of it once.
+#[derive(Debug, Default)]
+pub(super) struct Dense {
+    said: bool,
+}
+
+impl Dense {
+    /// The message in which all of `unit` travels; the first time, what to tell the user is left
+    /// in `notice`.
+    pub(super) fn message(
+        &mut self,
+        strategy: &str,
+        unit: &Unit<'_>,
+        count: usize,
+        notice: &mut Option<String>,
+    ) -> Message {
+        if !std::mem::replace(&mut self.said, true) {
+            let percent = 100.0 * count as f64 / unit.len().max(1) as f64;
+            let (spars, ranks) = (unit.spars, unit.world_size);
+            *notice = Some(format!(
+                "{strategy} with spars {spars}: positions and values of {percent:.1}% of {unit} \
+                 take as many bytes over {ranks} ranks as all of it (from 1/{ranks} on), so such \
+                 units are sent whole"
+            ));
+        }
+        Message::InPlace(Collective::AllReduce(ReduceOp::Mean))
+    }
 }
 
 /// Takes the elements at `positions` out of `values`: zeros stay in their places.
@@ -90,9 +108,9 @@ mod tests {
 
     use super::*;
     use crate::bucket::{BucketPlan, Slot};
+    use crate::strategy::Strategy as _;
     use crate::strategy::sparse_threshold::SparseThreshold;
     use crate::strategy::sparse_top_k::SparseTopK;
-    use crate::strategy::{Message, Strategy as _};
 
     /// Calls `test` with a unit of one parameter of `len` elements in a world of `world_size`.
     fn with_unit<T>(

@@ -5,8 +5,9 @@
 //! or, where that takes as many bytes, all of the unit.
 
 use super::select::Selector;
+use super::sparse_exchange::Dense;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
-use crate::comm::{Buffer, Collective, Communicator, ReduceOp};
+use crate::comm::{Buffer, Collective, Communicator};
 use crate::{Error, Result};
 
 /// Sends what is large enough.
@@ -17,8 +18,7 @@ pub(super) struct SparseThreshold {
     /// Where each unit is in its exchange.
     rounds: Vec<Round>,
     notice: Option<String>,
-    /// Whether it has been said that a unit went dense.
-    said: bool,
+    dense: Dense,
     /// Messages without an element before the first that had any.
     silent: Option<u32>,
 }
@@ -43,7 +43,7 @@ impl SparseThreshold {
             selector: Selector::default(),
             rounds: Vec::new(),
             notice: None,
-            said: false,
+            dense: Dense::default(),
             silent: Some(0),
         }
     }
@@ -90,15 +90,12 @@ impl SparseThreshold {
             *self.round(unit) = Round::Gathering { counts, room: most };
             return Ok(Some(Message::new(Collective::AllGather, buffer)));
         }
-        if !std::mem::replace(&mut self.said, true) {
-            self.notice = Some(sparse_exchange::dense_notice("sparseThreshold", unit, most));
-        }
         // Everything is sent after all: what was taken out goes back, nothing is kept.
         for (&at, &value) in positions.iter().zip(sent) {
             values[at as usize] = value;
         }
         self.update(unit, None);
-        Ok(Some(Message::InPlace(Collective::AllReduce(ReduceOp::Mean))))
+        Ok(Some(self.dense.message("sparseThreshold", unit, most, &mut self.notice)))
     }
 }
 

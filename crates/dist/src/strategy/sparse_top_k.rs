@@ -5,8 +5,9 @@
 //! comparator sees integers.
 
 use super::select::{Selector, count_of_share};
+use super::sparse_exchange::Dense;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
-use crate::comm::{Buffer, Collective, Communicator, ReduceOp};
+use crate::comm::{Buffer, Collective, Communicator};
 use crate::{Error, Result};
 
 /// Sends a share of each unit.
@@ -16,8 +17,7 @@ pub(super) struct SparseTopK {
     selector: Selector,
     positions: Vec<u32>,
     notice: Option<String>,
-    /// Whether it has been said that a unit went dense.
-    said: bool,
+    dense: Dense,
 }
 
 impl SparseTopK {
@@ -27,7 +27,7 @@ impl SparseTopK {
             selector: Selector::default(),
             positions: Vec::new(),
             notice: None,
-            said: false,
+            dense: Dense::default(),
         }
     }
 }
@@ -56,10 +56,7 @@ impl Strategy for SparseTopK {
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
         let count = count_of_share(unit.spars, values.len());
         if !sparse_exchange::pays(unit, count) {
-            if !std::mem::replace(&mut self.said, true) {
-                self.notice = Some(sparse_exchange::dense_notice("sparseTopK", unit, count));
-            }
-            return Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)));
+            return Ok(self.dense.message("sparseTopK", unit, count, &mut self.notice));
         }
         self.selector.top_k(values, count, &mut self.positions);
         let sent = sparse_exchange::take_out(&self.positions, values);
