@@ -24,7 +24,9 @@ pub mod prelude {
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
     };
-    pub use candelabrum_optim::{Optimizer, Sgd};
+    pub use candelabrum_optim::{
+        AdaGrad, Adam, AdamW, Clip, Group, Lamb, Lars, OneCycle, Optimizer, RmsProp, Schedule, Sgd,
+    };
     pub use candelabrum_train::{FitConfig, Trainer};
     pub use candle_core::{DType, Device, Module, Tensor};
 }

@@ -20,7 +20,7 @@ pub use figures::StepFigures;
 pub use state::StrategyState;
 
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
-use candelabrum_optim::Optimizer;
+use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Shape, Tensor};
 
 use self::gradients::names;
@@ -234,8 +234,9 @@ impl DistOpt {
             self.check_same(&params)?;
             self.check_equal_values(&params[self.synchronized..])?;
         }
-        let sizes: Vec<usize> = params.iter().map(|param| param.var().elem_count()).collect();
-        self.optimizer.bind(&sizes)?;
+        let info = |param| ParamInfo { name: Param::name(param), dims: param.var().dims() };
+        let infos: Vec<_> = params.iter().map(info).collect();
+        self.optimizer.bind(&infos)?;
         Ok(Bound { params, layouts: Vec::new() })
     }
 
