@@ -5,8 +5,10 @@
 //! | one step, whatever the strategy | `step.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | candle's gradients on their way into buckets, and the buckets | `gradients.rs`, `units.rs` |
+//! | gradient clipping | `clip.rs` |
 //! | what a step costs, what a strategy carries on | `figures.rs`, `state.rs` |
 
+mod clip;
 mod config;
 mod figures;
 mod gradients;
