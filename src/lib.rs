@@ -9,6 +9,9 @@ pub use candelabrum_optim as optim;
 pub use candelabrum_train as train;
 pub use candle_core as candle;
 
+#[doc = include_str!("../docs/optimizers.md")]
+pub mod optimizers_guide {}
+
 /// What a training program usually needs: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{

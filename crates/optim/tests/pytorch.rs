@@ -2,6 +2,7 @@
 //! (`scripts/golden.py` wrote the values, and says which numbers go in).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "how far apart the two are, for --nocapture")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
