@@ -143,6 +143,11 @@ impl DistOpt {
         &self.world
     }
 
+    /// What updates the parameters: its learning rate, how many steps it has taken.
+    pub fn optimizer(&self) -> &dyn Optimizer {
+        &*self.optimizer
+    }
+
     /// Its settings.
     pub fn config(&self) -> &DistOptConfig {
         &self.config
