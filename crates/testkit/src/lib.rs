@@ -1,9 +1,12 @@
-//! Test helpers: gradient checks, close comparisons, golden files, reproducible numbers.
+//! Test helpers: gradient checks, close comparisons, golden files, reproducible numbers, counted
+//! allocations.
 //!
 //! For tests only, so failures panic with a message that says where to look.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[expect(unsafe_code, reason = "an allocator")]
+mod allocations;
 mod close;
 mod golden;
 mod gradcheck;
@@ -11,6 +14,7 @@ pub mod mnist_cnn_recipe;
 mod random;
 pub mod ranks;
 
+pub use allocations::LargeAllocations;
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;

@@ -4,6 +4,7 @@ use super::float::Float;
 use crate::activation::Activation;
 
 /// Adds `bias` to every element and applies the activation.
+#[inline(always)]
 pub(super) fn bias_activation<T: Float>(ys: &mut [T], bias: T, activation: Option<Activation>) {
     match activation {
         None => ys.iter_mut().for_each(|y| *y += bias),
@@ -12,6 +13,7 @@ pub(super) fn bias_activation<T: Float>(ys: &mut [T], bias: T, activation: Optio
 }
 
 /// Adds `bias` to a row element by element and applies the activation.
+#[inline(always)]
 pub(super) fn bias_row_activation<T: Float>(
     ys: &mut [T],
     bias: &[T],
@@ -25,6 +27,7 @@ pub(super) fn bias_row_activation<T: Float>(
 }
 
 /// Applies the activation alone.
+#[inline(always)]
 pub(super) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
     match activation {
         None => {}
@@ -33,6 +36,7 @@ pub(super) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
 }
 
 /// `dy *= activation'(z)`, from the activation's result `ys`.
+#[inline(always)]
 pub(super) fn activation_backward<T: Float>(dys: &mut [T], ys: &[T], activation: Activation) {
     match activation {
         Activation::Relu => relu_backward(dys, ys),
@@ -47,6 +51,7 @@ pub(super) fn relu<T: Float>(x: T) -> T {
 }
 
 /// The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN lets it through.
+#[inline(always)]
 fn relu_backward<T: Float>(dys: &mut [T], ys: &[T]) {
     for (dy, &y) in dys.iter_mut().zip(ys) {
         *dy = if y <= T::zero() { T::zero() } else { *dy };
@@ -54,6 +59,7 @@ fn relu_backward<T: Float>(dys: &mut [T], ys: &[T]) {
 }
 
 /// The sum of a slice in sixteen lanes, in an order that depends on the length only.
+#[inline(always)]
 pub(super) fn sum<T: Float>(xs: &[T]) -> T {
     let mut lanes = [T::zero(); 16];
     let chunks = xs.chunks_exact(16);
@@ -70,6 +76,7 @@ pub(super) fn sum<T: Float>(xs: &[T]) -> T {
 }
 
 /// `ys += xs`.
+#[inline(always)]
 pub(super) fn add_assign<T: Float>(ys: &mut [T], xs: &[T]) {
     for (y, &x) in ys.iter_mut().zip(xs) {
         *y += x;

@@ -15,6 +15,7 @@ use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::simd::simd;
 
 const NAME: &str = "max_pool2d";
 
@@ -95,7 +96,7 @@ impl Fused for MaxPool2d {
         let xs = inputs[0];
         let run = |(x, y): (&[T], &mut [T])| {
             if self.is_two_by_two() {
-                self.forward_two_by_two(x, y);
+                simd(|| self.forward_two_by_two(x, y));
             } else {
                 self.forward_any(x, y);
             }
@@ -114,7 +115,7 @@ impl Fused for MaxPool2d {
         let (xs, ys, dys) = (pass.inputs[0], pass.ys, &*pass.dys);
         let run = |x: &[T], y: &[T], dy: &[T], dx: &mut [T]| {
             if self.is_two_by_two() && !has_nan(y) {
-                self.backward_two_by_two(x, y, dy, dx);
+                simd(|| self.backward_two_by_two(x, y, dy, dx));
             } else {
                 self.backward_any(x, y, dy, dx);
             }
@@ -148,6 +149,7 @@ impl MaxPool2d {
         rayon::current_num_threads() > 1 && elements > 1 << 15
     }
 
+    #[inline(always)]
     fn forward_two_by_two<T: Float>(&self, x: &[T], y: &mut [T]) {
         let (width, out_width) = (self.in_size.1, self.out_size.1);
         for (rows, y) in x.chunks_exact(2 * width).zip(y.chunks_exact_mut(out_width)) {
@@ -176,6 +178,7 @@ impl MaxPool2d {
     }
 
     /// Overwrites the windows of `dx`; `y` must hold no NaN.
+    #[inline(always)]
     fn backward_two_by_two<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         let (width, out_width) = (self.in_size.1, self.out_size.1);
         if x.len() != 4 * y.len() {
@@ -196,6 +199,7 @@ impl MaxPool2d {
 
     /// Short rows leave the vectors of [`route`] half empty, so the rows of a plane are put
     /// together first: half of the time for rows of 4 and 12.
+    #[inline(always)]
     fn backward_short_rows<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         let (width, row) = (self.in_size.1, 2 * self.out_size.1);
         let mut scratch = Pooled::new(8 * y.len());
@@ -261,7 +265,7 @@ fn larger<T: Float>(max: T, x: T) -> T {
 ///
 /// Indices, pairs and masks instead of iterators and branches: in this form the compiler makes
 /// vectors of it, and the place of a maximum cannot be predicted.
-#[inline(never)]
+#[inline(always)]
 fn route<T: Float>(
     y: &[T],
     dy: &[T],

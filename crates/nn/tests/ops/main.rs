@@ -3,6 +3,7 @@
 mod behaviour;
 mod golden;
 mod gradients;
+mod mixing;
 mod naive_conv2d;
 mod reproducibility;
 

@@ -10,6 +10,7 @@ use super::geometry::Geometry;
 use crate::ops::float::Float;
 
 /// Writes an image's columns of `patches` (K x `columns`) from the image `x`.
+#[inline(always)]
 pub(super) fn unfold<T: Float>(
     geometry: &Geometry,
     x: &[T],
@@ -43,6 +44,7 @@ pub(super) fn unfold<T: Float>(
 }
 
 /// Adds an image's columns of `patches` (K x `columns`) to the elements of `dx` that they came from.
+#[inline(always)]
 pub(super) fn fold<T: Float>(
     geometry: &Geometry,
     patches: &[T],
@@ -146,6 +148,7 @@ struct Inside {
 }
 
 impl Inside {
+    #[inline(always)]
     fn rows(geometry: &Geometry, ky: usize) -> Self {
         Self::new(
             geometry.in_size.0,
@@ -156,6 +159,7 @@ impl Inside {
         )
     }
 
+    #[inline(always)]
     fn cols(geometry: &Geometry, kx: usize) -> Self {
         Self::new(
             geometry.in_size.1,
@@ -167,6 +171,7 @@ impl Inside {
     }
 
     /// The input index of output `o` is `o * stride + offset - padding`.
+    #[inline(always)]
     fn new(size: usize, out: usize, offset: usize, stride: usize, padding: usize) -> Self {
         let start = padding.saturating_sub(offset).div_ceil(stride);
         let end = (size + padding).saturating_sub(offset).div_ceil(stride).min(out);

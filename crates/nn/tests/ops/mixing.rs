@@ -1,0 +1,187 @@
+//! Fused operations among candle's own: whichever way a gradient travels, it is the same.
+
+use candelabrum_nn::ops::{
+    Conv2dConfig, Pool2dConfig, conv2d, linear, max_pool2d, relu, softmax_cross_entropy,
+};
+use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params};
+use candelabrum_testkit::{assert_close, gradcheck, uniform};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::random;
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+
+#[test]
+fn fused_and_candles_operations_in_turn() -> Result<()> {
+    let f = |t: &[Tensor]| {
+        let ys = conv2d(&t[0], &t[1], None, Conv2dConfig::default(), None)?;
+        let ys = (ys.tanh()? * 0.5)?; // candle's between two of ours
+        let ys = max_pool2d(&relu(&ys)?, Pool2dConfig::square(2))?;
+        linear(&ys.flatten_from(1)?.sqr()?, &t[2], None, Some(Activation::Relu))
+    };
+    let inputs = [random((2, 1, 7, 6), 1)?, random((3, 1, 2, 3), 2)?, random((4, 18), 3)?];
+    gradcheck(f, &inputs, EPS, TOL)
+}
+
+#[test]
+fn results_that_several_operations_use() -> Result<()> {
+    let f = |t: &[Tensor]| {
+        let ys = linear(&t[0], &t[1], None, None)?;
+        // Two fused operations, candle's, and one that takes it twice.
+        let a = linear(&ys, &t[2], None, None)?;
+        let b = linear(&ys, &ys, None, None)?;
+        (a.sum(0)? + (relu(&ys)? * ys.sqr()?)?.sum_all()?.broadcast_as(5)?)?
+            + b.sum_all()?.broadcast_as(5)?
+    };
+    gradcheck(f, &[random((3, 4), 1)?, random((2, 4), 2)?, random((5, 2), 3)?], EPS, TOL)
+}
+
+#[test]
+fn views_of_results() -> Result<()> {
+    let f = |t: &[Tensor]| {
+        let ys = linear(&t[0], &t[1], None, None)?; // (3, 4)
+        let whole = linear(&ys.reshape((2, 6))?, &t[2], None, None)?;
+        let unsqueezed = relu(&ys.unsqueeze(0)?.squeeze(0)?)?;
+        let part = linear(&ys.narrow(0, 1, 2)?, &t[3], None, None)?;
+        let transposed = linear(&ys.t()?, &t[4], None, None)?;
+        let sums = [whole.sum_all()?, unsqueezed.sum_all()?, part.sqr()?.sum_all()?];
+        (Tensor::stack(&sums, 0)?.sum_all()? + transposed.sqr()?.sum_all()?)?.reshape(1)
+    };
+    let inputs = [
+        random((3, 5), 1)?,
+        random((4, 5), 2)?,
+        random((2, 6), 3)?,
+        random((2, 4), 4)?,
+        random((2, 3), 5)?,
+    ];
+    gradcheck(f, &inputs, EPS, TOL)
+}
+
+#[test]
+fn a_detached_result_passes_no_gradient() -> Result<()> {
+    let weight = Var::from_tensor(&random((2, 3), 1)?)?;
+    let head = Var::from_tensor(&random((1, 2), 2)?)?;
+    let ys = linear(&random((4, 3), 3)?, &weight, None, None)?;
+    let grads = linear(&ys.detach(), &head, None, None)?.sum_all()?.backward()?;
+    assert!(grads.get(&weight).is_none());
+    assert!(grads.get(&head).is_some());
+    // `ys` itself still can.
+    let grads = linear(&ys, &head, None, None)?.sum_all()?.backward()?;
+    assert!(grads.get(&weight).is_some());
+    Ok(())
+}
+
+#[test]
+fn a_graph_can_be_walked_twice_and_from_another_thread() -> Result<()> {
+    let weight = Var::from_tensor(&random((2, 3), 1)?)?;
+    let xs = relu(&linear(&random((4, 3), 2)?, &weight, None, None)?)?;
+    let loss = linear(&xs, &random((1, 2), 3)?, None, None)?.sum_all()?;
+    let gradient = |loss: &Tensor| -> Result<Vec<Vec<f64>>> {
+        loss.backward()?.get(&weight).expect("a gradient").to_vec2()
+    };
+    let first = gradient(&loss)?;
+    assert_eq!(first, gradient(&loss)?);
+    let elsewhere = std::thread::scope(|scope| scope.spawn(|| gradient(&loss)).join());
+    assert_eq!(first, elsewhere.expect("the thread ends well")?);
+    Ok(())
+}
+
+/// Parameters in one flat buffer, in reverse order.
+struct Flat {
+    params: Params,
+    gradients: FlatGradients<Vec<f32>>,
+}
+
+impl Flat {
+    fn new(shapes: &[&[usize]]) -> Result<Self> {
+        let params = Params::new(0);
+        for (i, shape) in shapes.iter().enumerate() {
+            params.root().param(&format!("p{i}"), *shape, Init::Normal { std: 1.0 })?;
+        }
+        let list = params.list();
+        let mut places: Vec<(&Param, std::ops::Range<usize>)> = Vec::new();
+        let mut end = 0;
+        for param in list.iter().rev() {
+            let start = end;
+            end += param.var().elem_count();
+            places.push((param, start..end));
+        }
+        let mut gradients = FlatGradients::default();
+        // Something that must be overwritten.
+        gradients.push(vec![f32::NAN; end], places);
+        Ok(Self { params, gradients })
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.params.list().iter().map(|param| param.tensor().clone()).collect()
+    }
+
+    /// By parameter, in their order.
+    fn gradients(&mut self) -> Result<Vec<Tensor>> {
+        let values = self.gradients.buffers_mut()[0].clone().expect("the buffer is there");
+        let mut end = values.len();
+        let of = |param: &Param| {
+            let start = end - param.var().elem_count();
+            let values = values[start..end].to_vec();
+            end = start;
+            Tensor::from_vec(values, param.var().shape(), &Device::Cpu)
+        };
+        self.params.list().iter().map(of).collect()
+    }
+}
+
+/// A network in which parameters are used by fused operations, by candle's, by both, and twice.
+fn tangled(t: &[Tensor], xs: &Tensor) -> Result<Tensor> {
+    let ys = linear(xs, &t[0], Some(&t[1]), Some(Activation::Relu))?;
+    let ys = linear(&ys, &t[0].t()?.contiguous()?, None, None)?; // tied, by way of candle
+    let ys = linear(&linear(&ys, &t[2], None, None)?, &t[2], Some(&t[3]), None)?; // tied
+    let ys = (ys.broadcast_mul(&t[3])? + relu(&t[3])?.sum_all()?.broadcast_as((5, 4))?)?;
+    let ys = ys.matmul(&t[4])?;
+    softmax_cross_entropy(&ys, &Tensor::new(&[0u32, 1, 2, 1, 0], &Device::Cpu)?)
+}
+
+const TANGLED: [&[usize]; 5] = [&[3, 4], &[3], &[4, 4], &[4], &[4, 3]];
+
+#[test]
+fn flat_gradients_are_those_of_candles_store() -> Result<()> {
+    let mut flat = Flat::new(&TANGLED)?;
+    let xs = uniform((5, 4), 9, -1.0, 1.0, DType::F32)?;
+    let loss = tangled(&flat.tensors(), &xs)?;
+    let store = loss.backward()?;
+    for _ in 0..2 {
+        flat.gradients.clear();
+        flat.gradients.backward(&loss)?;
+        for (param, gradient) in flat.params.list().iter().zip(flat.gradients()?) {
+            let expected = store.get(param.tensor()).expect("every parameter is used");
+            assert_close(&gradient, expected, 1e-6, 1e-6);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn flat_gradients_add_up_until_they_are_cleared() -> Result<()> {
+    let mut flat = Flat::new(&TANGLED)?;
+    let batch = |seed| uniform((5, 4), seed, -1.0, 1.0, DType::F32);
+    let (one, two) = (batch(1)?, batch(2)?);
+    let sum = (tangled(&flat.tensors(), &one)? + tangled(&flat.tensors(), &two)?)?.backward()?;
+    flat.gradients.backward(&tangled(&flat.tensors(), &one)?)?;
+    flat.gradients.backward(&tangled(&flat.tensors(), &two)?)?;
+    for (param, gradient) in flat.params.list().iter().zip(flat.gradients()?) {
+        assert_close(&gradient, sum.get(param.tensor()).expect("used"), 1e-5, 1e-6);
+    }
+    Ok(())
+}
+
+#[test]
+fn parameters_without_a_gradient_are_known() -> Result<()> {
+    let mut flat = Flat::new(&[&[2, 3], &[2], &[2, 3]])?;
+    let t = flat.tensors();
+    let xs = uniform((4, 3), 1, -1.0, 1.0, DType::F32)?;
+    flat.gradients.backward(&linear(&xs, &t[2], Some(&t[1]), None)?.sum_all()?)?;
+    assert_eq!(flat.gradients.holds().collect::<Vec<_>>(), [true, true, false]);
+    flat.gradients.zero_rest()?;
+    assert_eq!(flat.gradients()?[0].to_vec2::<f32>()?, [[0.0; 3]; 2]);
+    Ok(())
+}

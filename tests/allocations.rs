@@ -1,0 +1,58 @@
+//! A training step in its steady state allocates nothing large but what candle hands to the user.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use candelabrum::models::{Cnn, Mlp};
+use candelabrum::prelude::*;
+use candelabrum_testkit::{LargeAllocations, mnist_cnn_recipe};
+
+#[global_allocator]
+static ALLOCATOR: LargeAllocations = LargeAllocations::above(4096);
+
+const BATCH: usize = mnist_cnn_recipe::BATCH_SIZE;
+
+/// The sizes in elements of the large allocations of one step after some others.
+fn of_a_step(
+    model: &impl Model,
+    params: &Params,
+    optimizer: impl Optimizer + 'static,
+) -> Vec<usize> {
+    model.compile(params, (1, 1, 28, 28)).unwrap();
+    let mut opt = DistOpt::new(optimizer, params, &World::single()).unwrap();
+    let batches: Vec<_> = (0..2).map(|i| mnist_cnn_recipe::batch(i).unwrap()).collect();
+    let mut step = |number: usize| {
+        let (images, labels) = &batches[number % 2];
+        model.train_one_batch(&mut opt, images, labels, DistOption::Fp32, 0.0).unwrap();
+    };
+    (0..5).for_each(&mut step);
+    let sizes = ALLOCATOR.during(|| step(5));
+    sizes.into_iter().map(|bytes| bytes / size_of::<f32>()).collect()
+}
+
+/// One test, as the allocator sees every thread.
+#[test]
+fn a_step_allocates_the_results_of_its_layers_and_nothing_else() {
+    // Why these remain: a layer's result is a tensor that the user may keep for as long as he
+    // likes, so its memory is candle's, which frees it when nobody has it any more.
+    let cnn = [
+        BATCH * 20 * 24 * 24, // conv1
+        BATCH * 20 * 12 * 12, // pool
+        BATCH * 50 * 8 * 8,   // conv2
+        BATCH * 50 * 4 * 4,   // pool
+        BATCH * 500,          // linear1; the 64 x 10 logits are small
+    ];
+    let mlp = [BATCH * 1024, BATCH * 1024];
+    for threads in [1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let params = Params::new(0);
+            let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
+            let sizes = of_a_step(&Cnn::new(&params.root(), 10), &params, sgd);
+            assert_eq!(sizes, cnn, "elements per allocation, {threads} thread(s)");
+
+            let params = Params::new(0);
+            let sizes = of_a_step(&Mlp::new(&params.root(), 10), &params, AdamW::new(1e-3));
+            assert_eq!(sizes, mlp, "elements per allocation, {threads} thread(s)");
+        });
+    }
+}
