@@ -3,8 +3,11 @@
 mod behaviour;
 mod golden;
 mod gradients;
+mod loss;
 mod naive_conv2d;
+mod norms;
 mod reproducibility;
+mod residual;
 
 use std::path::PathBuf;
 
