@@ -174,18 +174,18 @@ fn batch_norm2d_step(bencher: Bencher<'_, '_>) {
     let (xs, weight, bias) = (variable(&[64, 64, 8, 8], 1), variable(&[64], 2), variable(&[64], 3));
     let config = BatchNormConfig { activation: RELU, ..Default::default() };
     let norm = || ops::batch_norm2d(&xs, Some(&weight), Some(&bias), None, config);
-    bencher.bench_local(|| step(norm().unwrap()));
+    bencher.bench_local(|| step(&norm().unwrap()));
 }
 
 #[divan::bench]
 fn layer_norm_step(bencher: Bencher<'_, '_>) {
     let (xs, weight, bias) = (variable(&[2048, 512], 1), variable(&[512], 2), variable(&[512], 3));
     let norm = || ops::layer_norm(&xs, &[512], Some(&weight), Some(&bias), 1e-5);
-    bencher.bench_local(|| step(norm().unwrap()));
+    bencher.bench_local(|| step(&norm().unwrap()));
 }
 
 /// The backward of what a forward has just made.
-fn step(ys: Tensor) -> GradStore {
+fn step(ys: &Tensor) -> GradStore {
     ys.sum_all().unwrap().backward().unwrap()
 }
 

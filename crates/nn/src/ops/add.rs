@@ -71,7 +71,7 @@ impl Fused for Add {
         let one = |(number, (first, dys)): (usize, (&mut [T], &[T]))| {
             activated(first, dys, number * CHUNK);
         };
-        let both = |(number, ((first, dys), second)): (usize, ((&mut [T], &[T]), &mut [T]))| {
+        let both = |number: usize, (first, dys): (&mut [T], &[T]), second: &mut [T]| {
             activated(first, dys, number * CHUNK);
             second.copy_from_slice(first);
         };
@@ -79,13 +79,19 @@ impl Fused for Add {
             let pairs = first.par_chunks_mut(CHUNK).zip(dys.par_chunks(CHUNK));
             match second {
                 None => pairs.enumerate().for_each(one),
-                Some(second) => pairs.zip(second.par_chunks_mut(CHUNK)).enumerate().for_each(both),
+                Some(second) => pairs
+                    .zip(second.par_chunks_mut(CHUNK))
+                    .enumerate()
+                    .for_each(|(number, (pair, second))| both(number, pair, second)),
             }
         } else {
             let pairs = first.chunks_mut(CHUNK).zip(dys.chunks(CHUNK));
             match second {
                 None => pairs.enumerate().for_each(one),
-                Some(second) => pairs.zip(second.chunks_mut(CHUNK)).enumerate().for_each(both),
+                Some(second) => pairs
+                    .zip(second.chunks_mut(CHUNK))
+                    .enumerate()
+                    .for_each(|(number, (pair, second))| both(number, pair, second)),
             }
         }
         Ok(())

@@ -154,13 +154,18 @@ impl Fused for BatchNorm2d {
                 let xs = self.geometry.gather(xs, channel);
                 let mut scratch = Pooled::new(xs.len());
                 let planes = Planes { parts: &mut [&mut scratch], start: 0, plane: xs.len() };
-                let line =
-                    simd(|| self.forward_channel(whole.planes(&xs, 0), planes, running, line));
+                let line = simd(
+                    #[inline(always)]
+                    || self.forward_channel(whole.planes(&xs, 0), planes, running, line),
+                );
                 ys.scatter(&scratch);
                 line
             } else {
                 let xs = self.geometry.planes(xs, channel);
-                simd(|| self.forward_channel(xs, ys, running, line))
+                simd(
+                    #[inline(always)]
+                    || self.forward_channel(xs, ys, running, line),
+                )
             };
             line.save(saved);
         };
@@ -188,13 +193,19 @@ impl Fused for BatchNorm2d {
                 let mut scratch = Pooled::new(xs.len());
                 let planes = Planes { parts: &mut [&mut scratch], start: 0, plane: xs.len() };
                 let pairs = whole.planes(&xs, 0).zip(whole.planes(&dys, 0));
-                let sums = simd(|| self.backward_channel(pairs, planes, line));
+                let sums = simd(
+                    #[inline(always)]
+                    || self.backward_channel(pairs, planes, line),
+                );
                 dxs.scatter(&scratch);
                 sums
             } else {
                 let xs = self.geometry.planes(xs, channel);
                 let pairs = xs.zip(self.geometry.planes(dys, channel));
-                simd(|| self.backward_channel(pairs, dxs, line))
+                simd(
+                    #[inline(always)]
+                    || self.backward_channel(pairs, dxs, line),
+                )
             };
             sums.copy_from_slice(&[T::narrow(dw), T::narrow(db)]);
         };
@@ -366,11 +377,7 @@ impl Geometry {
     }
 
     /// The planes of a channel.
-    fn planes<'a, T>(
-        self,
-        values: &'a [T],
-        channel: usize,
-    ) -> impl Iterator<Item = &'a [T]> + Clone {
+    fn planes<T>(self, values: &[T], channel: usize) -> impl Iterator<Item = &[T]> + Clone {
         let images = values.chunks_exact(self.channels * self.plane);
         images.map(move |image| &image[channel * self.plane..][..self.plane])
     }

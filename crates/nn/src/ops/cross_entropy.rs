@@ -145,7 +145,7 @@ impl Fused for SoftmaxCrossEntropy {
         let batch = logits.len() / self.classes;
         let mut saved = Pooled::new(SAVED * batch);
         let mut losses = Pooled::new(batch);
-        let run = |(row, ((z, saved), loss)): (usize, ((&[T], &mut [T]), &mut T))| {
+        let run = |row: usize, (z, saved): (&[T], &mut [T]), loss: &mut T| {
             let mut scratch = Pooled::new(z.len());
             let (max, sum) = exp_into(z, &mut scratch);
             saved.copy_from_slice(&[max, sum]);
@@ -153,10 +153,10 @@ impl Fused for SoftmaxCrossEntropy {
         };
         if worth_threads(logits.len()) {
             let rows = logits.par_chunks(self.classes).zip(saved.par_chunks_mut(SAVED));
-            rows.zip(&mut losses[..]).enumerate().for_each(run);
+            rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
         } else {
             let rows = logits.chunks(self.classes).zip(saved.chunks_mut(SAVED));
-            rows.zip(&mut losses[..]).enumerate().for_each(run);
+            rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
         }
         let total: f64 = losses.iter().map(|loss| loss.widen()).sum();
         loss[0] = T::narrow(total / self.rows as f64);
@@ -167,22 +167,25 @@ impl Fused for SoftmaxCrossEntropy {
         let &[logits, targets] = pass.inputs else { unreachable!("two inputs") };
         let Some(dzs) = pass.grads.take(0) else { return Ok(()) };
         let scale = pass.dys[0] / T::from_f64(self.rows as f64);
-        let run = |(row, ((dz, z), saved)): (usize, ((&mut [T], &[T]), &[T]))| {
+        let run = |row: usize, (dz, z): (&mut [T], &[T]), saved: &[T]| {
             let &[max, sum] = saved else { unreachable!("two numbers per row") };
             self.gradient(z, self.target(targets, row), (max, sum), scale, dz);
         };
         if worth_threads(logits.len()) {
             let rows = dzs.par_chunks_mut(self.classes).zip(logits.par_chunks(self.classes));
-            rows.zip(pass.saved.par_chunks(SAVED)).enumerate().for_each(run);
+            let rows = rows.zip(pass.saved.par_chunks(SAVED)).enumerate();
+            rows.for_each(|(row, (z, saved))| run(row, z, saved));
         } else {
             let rows = dzs.chunks_mut(self.classes).zip(logits.chunks(self.classes));
-            rows.zip(pass.saved.chunks(SAVED)).enumerate().for_each(run);
+            let rows = rows.zip(pass.saved.chunks(SAVED)).enumerate();
+            rows.for_each(|(row, (z, saved))| run(row, z, saved));
         }
         Ok(())
     }
 }
 
 /// The target of a row.
+#[derive(Clone, Copy, Debug)]
 enum Target<'a, T> {
     Class(usize),
     Probabilities(&'a [T]),

@@ -1,48 +1,41 @@
 //! Sums over long slices, and mean and variance from them.
 //!
-//! A sum is added up in lanes of the element type, as many as fill the vectors of a processor, and
-//! carried over to f64 before a lane has seen many numbers. The order depends on the lengths alone.
+//! A sum is added up in lanes of the element type, which the compiler makes vectors of, and carried
+//! over to f64 before a lane has seen many numbers. The order depends on the lengths alone.
 
 use super::float::Float;
 
-const LANES: usize = 32;
-/// Numbers between two carries to f64: 32 per lane.
-const CARRY: usize = 1024;
+/// So many that the loop over them is not unrolled, which would end in scalar additions.
+const LANES: usize = 128;
+/// Numbers between two carries to f64.
+const CARRY: usize = 4096;
+/// Sums in f64.
+const WIDE: usize = 16;
 
 /// `N` sums at once.
 pub(super) struct Sums<T, const N: usize> {
     lanes: [[T; LANES]; N],
-    totals: [[f64; LANES]; N],
+    totals: [[f64; WIDE]; N],
     pending: usize,
 }
 
 impl<T: Float, const N: usize> Sums<T, N> {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self { lanes: [[T::zero(); LANES]; N], totals: [[0.0; LANES]; N], pending: 0 }
+        Self { lanes: [[T::zero(); LANES]; N], totals: [[0.0; WIDE]; N], pending: 0 }
     }
 
     /// Adds `f(x, y)` of all pairs; the slices are of one length.
     #[inline(always)]
     pub(super) fn add(&mut self, xs: &[T], ys: &[T], f: impl Fn(T, T) -> [T; N]) {
-        for (xs, ys) in xs.chunks(CARRY).zip(ys.chunks(CARRY)) {
-            let mut lanes = self.lanes;
-            let (x_chunks, x_rest) = xs.as_chunks::<LANES>();
-            let (y_chunks, y_rest) = ys.as_chunks::<LANES>();
-            for (x, y) in x_chunks.iter().zip(y_chunks) {
-                for lane in 0..LANES {
-                    let values = f(x[lane], y[lane]);
-                    for (lanes, value) in lanes.iter_mut().zip(values) {
-                        lanes[lane] += value;
-                    }
+        for (xs, ys) in xs.chunks(LANES).zip(ys.chunks(LANES)) {
+            // Indices: iterators over the lanes of two sums become scalar additions.
+            for lane in 0..xs.len().min(ys.len()).min(LANES) {
+                let values = f(xs[lane], ys[lane]);
+                for sum in 0..N {
+                    self.lanes[sum][lane] += values[sum];
                 }
             }
-            for (lane, (&x, &y)) in x_rest.iter().zip(y_rest).enumerate() {
-                for (lanes, value) in lanes.iter_mut().zip(f(x, y)) {
-                    lanes[lane] += value;
-                }
-            }
-            self.lanes = lanes;
             self.pending += xs.len();
             if self.pending >= CARRY {
                 self.carry();
@@ -53,10 +46,14 @@ impl<T: Float, const N: usize> Sums<T, N> {
     #[inline(always)]
     fn carry(&mut self) {
         for (totals, lanes) in self.totals.iter_mut().zip(&mut self.lanes) {
-            for (total, lane) in totals.iter_mut().zip(lanes) {
-                *total += lane.widen();
-                *lane = T::zero();
+            let mut len = LANES / 2;
+            while len >= WIDE {
+                let (low, high) = lanes.split_at_mut(len);
+                low.iter_mut().zip(high).for_each(|(a, b)| *a += *b);
+                len /= 2;
             }
+            totals.iter_mut().zip(&*lanes).for_each(|(total, lane)| *total += lane.widen());
+            lanes.fill(T::zero());
         }
         self.pending = 0;
     }
@@ -64,16 +61,7 @@ impl<T: Float, const N: usize> Sums<T, N> {
     #[inline(always)]
     pub(super) fn totals(mut self) -> [f64; N] {
         self.carry();
-        // In halves: 32 additions one after the other would wait for each other.
-        self.totals.map(|mut totals| {
-            let mut len = LANES / 2;
-            while len > 0 {
-                let (low, high) = totals.split_at_mut(len);
-                low.iter_mut().zip(high).for_each(|(a, b)| *a += *b);
-                len /= 2;
-            }
-            totals[0]
-        })
+        self.totals.map(|totals| totals.iter().sum())
     }
 }
 

@@ -99,22 +99,27 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
         let len = self.len.max(1);
         let mut saved = Pooled::new(ys.len() / len * Scale::<T>::LEN);
         let run = |((x, y), saved): ((&[T], &mut [T]), &mut [T])| {
-            simd(|| {
-                let scale = self.scale(x);
-                let pairs = y.iter_mut().zip(x);
-                match (weight, bias) {
-                    ([], []) => pairs.for_each(|(y, &x)| *y = scale.at(x)),
-                    (weight, []) => {
-                        pairs.zip(weight).for_each(|((y, &x), &w)| *y = scale.at(x) * w);
+            simd(
+                #[inline(always)]
+                || {
+                    let scale = self.scale(x);
+                    let pairs = y.iter_mut().zip(x);
+                    match (weight, bias) {
+                        ([], []) => pairs.for_each(|(y, &x)| *y = scale.at(x)),
+                        (weight, []) => {
+                            pairs.zip(weight).for_each(|((y, &x), &w)| *y = scale.at(x) * w);
+                        }
+                        ([], bias) => {
+                            pairs.zip(bias).for_each(|((y, &x), &b)| *y = scale.at(x) + b)
+                        }
+                        (weight, bias) => {
+                            let triples = pairs.zip(weight).zip(bias);
+                            triples.for_each(|(((y, &x), &w), &b)| *y = scale.at(x) * w + b);
+                        }
                     }
-                    ([], bias) => pairs.zip(bias).for_each(|((y, &x), &b)| *y = scale.at(x) + b),
-                    (weight, bias) => {
-                        let triples = pairs.zip(weight).zip(bias);
-                        triples.for_each(|(((y, &x), &w), &b)| *y = scale.at(x) * w + b);
-                    }
-                }
-                saved.copy_from_slice(&[scale.shift, scale.rest, scale.inverse]);
-            });
+                    saved.copy_from_slice(&[scale.shift, scale.rest, scale.inverse]);
+                },
+            );
         };
         if worth_threads(ys.len()) {
             let records = saved.par_chunks_mut(Scale::<T>::LEN);
@@ -156,15 +161,18 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
                 let (x, dy) = (&xs[row * len..][..len], &dys[row * len..][..len]);
                 let dx = dxs.get_mut((row - first) * len..).and_then(|dx| dx.get_mut(..len));
                 let scale = Scale::load(&saved[row * Scale::<T>::LEN..]);
-                simd(|| {
-                    if let Some(dx) = dx {
-                        Self::input_gradient(x, dy, weight, scale, dx);
-                    }
-                    for (((dw, db), &x), &dy) in dw.iter_mut().zip(&mut *db).zip(x).zip(dy) {
-                        *dw += dy * scale.at(x);
-                        *db += dy;
-                    }
-                });
+                simd(
+                    #[inline(always)]
+                    || {
+                        if let Some(dx) = dx {
+                            Self::input_gradient(x, dy, weight, scale, dx);
+                        }
+                        for (((dw, db), &x), &dy) in dw.iter_mut().zip(&mut *db).zip(x).zip(dy) {
+                            *dw += dy * scale.at(x);
+                            *db += dy;
+                        }
+                    },
+                );
             }
         };
         if worth_threads(dys.len()) {
