@@ -29,11 +29,10 @@ impl<T: Float, const N: usize> Sums<T, N> {
     #[inline(always)]
     pub(super) fn add(&mut self, xs: &[T], ys: &[T], f: impl Fn(T, T) -> [T; N]) {
         for (xs, ys) in xs.chunks(LANES).zip(ys.chunks(LANES)) {
-            // Indices: iterators over the lanes of two sums become scalar additions.
             for lane in 0..xs.len().min(ys.len()).min(LANES) {
                 let values = f(xs[lane], ys[lane]);
-                for sum in 0..N {
-                    self.lanes[sum][lane] += values[sum];
+                for (lanes, value) in self.lanes.iter_mut().zip(values) {
+                    lanes[lane] += value;
                 }
             }
             self.pending += xs.len();

@@ -110,7 +110,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
                             pairs.zip(weight).for_each(|((y, &x), &w)| *y = scale.at(x) * w);
                         }
                         ([], bias) => {
-                            pairs.zip(bias).for_each(|((y, &x), &b)| *y = scale.at(x) + b)
+                            pairs.zip(bias).for_each(|((y, &x), &b)| *y = scale.at(x) + b);
                         }
                         (weight, bias) => {
                             let triples = pairs.zip(weight).zip(bias);
