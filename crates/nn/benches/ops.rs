@@ -10,8 +10,9 @@
 #![expect(clippy::unwrap_used, reason = "a bench has nobody to hand an error to")]
 
 use candelabrum_nn::Activation;
-use candelabrum_nn::ops::{self, Conv2dConfig, Pool2dConfig};
+use candelabrum_nn::ops::{self, BatchNormConfig, Conv2dConfig, Pool2dConfig};
 use candelabrum_testkit::{mnist_cnn_recipe, uniform};
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
 use divan::Bencher;
 
@@ -165,6 +166,27 @@ mod linear1 {
     fn backward(bencher: Bencher<'_, '_>, by: By) {
         super::backward(bencher, run(by));
     }
+}
+
+/// A block of ResNet-18 on CIFAR-10, at its third stage.
+#[divan::bench]
+fn batch_norm2d_step(bencher: Bencher<'_, '_>) {
+    let (xs, weight, bias) = (variable(&[64, 64, 8, 8], 1), variable(&[64], 2), variable(&[64], 3));
+    let config = BatchNormConfig { activation: RELU, ..Default::default() };
+    let norm = || ops::batch_norm2d(&xs, Some(&weight), Some(&bias), None, config);
+    bencher.bench_local(|| step(&norm().unwrap()));
+}
+
+#[divan::bench]
+fn layer_norm_step(bencher: Bencher<'_, '_>) {
+    let (xs, weight, bias) = (variable(&[2048, 512], 1), variable(&[512], 2), variable(&[512], 3));
+    let norm = || ops::layer_norm(&xs, &[512], Some(&weight), Some(&bias), 1e-5);
+    bencher.bench_local(|| step(&norm().unwrap()));
+}
+
+/// The backward of what a forward has just made.
+fn step(ys: &Tensor) -> GradStore {
+    ys.sum_all().unwrap().backward().unwrap()
 }
 
 /// Forward and backward of the whole network; the optimizer is not part of it.

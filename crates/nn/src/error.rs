@@ -9,9 +9,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Two parameters asked for the same name.
+    /// Two parameters or buffers asked for the same name.
     #[error(
-        "two parameters are called `{name}`: give each layer a path of its own with `scope.pp(..)`"
+        "two parameters or buffers are called `{name}`: give each layer a path of its own with `scope.pp(..)`"
     )]
     DuplicateName {
         /// The name in question.
@@ -25,10 +25,8 @@ pub enum Error {
         /// The names that exist, comma-separated.
         known: String,
     },
-    /// A value does not fit its parameter.
-    #[error(
-        "parameter `{name}` is {expected:?} {expected_dtype:?}, the value {got:?} {got_dtype:?}"
-    )]
+    /// A value does not fit its parameter or buffer.
+    #[error("`{name}` is {expected:?} {expected_dtype:?}, the value {got:?} {got_dtype:?}")]
     Mismatch {
         /// The parameter.
         name: String,

@@ -3,6 +3,7 @@
 //! | idea | where |
 //! |---|---|
 //! | named, ordered, seeded parameters | [`Params`], [`Scope`], [`Init`] |
+//! | state that is not trained | [`Buffer`] |
 //! | layers with inferred input sizes | [`layers`] |
 //! | a model, its training step, its summary | [`Model`], [`Summary`] |
 //! | fused operations with their own backward | [`ops`] |
@@ -10,6 +11,7 @@
 //! The crate knows no ranks: what a training step hands its loss to is behind [`BackwardAndUpdate`].
 
 mod activation;
+mod buffers;
 mod dist_option;
 mod error;
 mod gradients;
@@ -24,6 +26,7 @@ pub mod ops;
 pub mod seed;
 
 pub use activation::Activation;
+pub use buffers::Buffer;
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
 pub use gradients::{FlatGradients, GradientBuffer};

@@ -12,7 +12,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor, Var};
 use candle_nn::VarMap;
 
-use crate::{Error, Init, LayerRow, Result, seed};
+use crate::{Buffer, Error, Init, LayerRow, Result, seed};
 
 /// One trainable tensor and its name; a cheap handle, clones share the value.
 #[derive(Clone, Debug)]
@@ -97,6 +97,7 @@ struct Store {
     device: Device,
     dtype: DType,
     list: RwLock<Vec<Param>>,
+    buffers: RwLock<Vec<Buffer>>,
     training: AtomicBool,
     noise_stream: AtomicU64,
     noise_draws: AtomicU64,
@@ -116,6 +117,7 @@ impl Params {
             device: device.clone(),
             dtype,
             list: RwLock::default(),
+            buffers: RwLock::default(),
             training: AtomicBool::new(true),
             noise_stream: AtomicU64::new(0),
             noise_draws: AtomicU64::new(0),
@@ -159,6 +161,12 @@ impl Params {
     /// Every parameter, in order.
     pub fn list(&self) -> Vec<Param> {
         self.0.list.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Every buffer, the state that is not trained, in order of creation. Ranks that train together
+    /// do not average it: each has that of its own batches.
+    pub fn buffers(&self) -> Vec<Buffer> {
+        self.0.buffers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The parameter of that name.
@@ -240,13 +248,31 @@ impl Params {
 
     fn insert(&self, name: String, var: Var) -> Result<Param> {
         let mut list = self.0.list.write().unwrap_or_else(PoisonError::into_inner);
-        if list.iter().any(|param| param.name() == name) {
+        let buffers = self.0.buffers.read().unwrap_or_else(PoisonError::into_inner);
+        if is_taken(&list, &buffers, &name) {
             return Err(Error::DuplicateName { name });
         }
         let param = Param { name: name.into(), var };
         list.push(param.clone());
         Ok(param)
     }
+
+    fn insert_buffer(&self, name: String, var: Var) -> Result<Buffer> {
+        // Both are locked in the order of `insert`.
+        let list = self.0.list.read().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = self.0.buffers.write().unwrap_or_else(PoisonError::into_inner);
+        if is_taken(&list, &buffers, &name) {
+            return Err(Error::DuplicateName { name });
+        }
+        let buffer = Buffer::new(name.into(), var);
+        buffers.push(buffer.clone());
+        Ok(buffer)
+    }
+}
+
+fn is_taken(list: &[Param], buffers: &[Buffer], name: &str) -> bool {
+    let mut names = list.iter().map(Param::name).chain(buffers.iter().map(Buffer::name));
+    names.any(|taken| taken == name)
 }
 
 impl fmt::Debug for Params {
@@ -286,10 +312,24 @@ impl Scope {
     /// [`Error::DuplicateName`] where it exists already.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
         let name = self.join(name);
+        let var = self.initial(&name, &shape.into(), init)?;
+        self.params.insert(name, var)
+    }
+
+    /// Creates the buffer `name` of this scope: state that is not trained.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateName`] where a buffer or a parameter has that name.
+    pub fn buffer(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Buffer> {
+        let name = self.join(name);
+        let var = self.initial(&name, &shape.into(), init)?;
+        self.params.insert_buffer(name, var)
+    }
+
+    fn initial(&self, name: &str, shape: &Shape, init: Init) -> Result<Var> {
         let store = &self.params.0;
-        let mut rng = seed::rng(seed::derive(store.seed, &name));
-        let value = init.tensor(&shape.into(), store.dtype, &store.device, &mut rng)?;
-        self.params.insert(name, Var::from_tensor(&value)?)
+        let mut rng = seed::rng(seed::derive(store.seed, name));
+        Ok(Var::from_tensor(&init.tensor(shape, store.dtype, &store.device, &mut rng)?)?)
     }
 
     /// Whether layers are to behave as in training.

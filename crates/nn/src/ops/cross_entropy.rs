@@ -2,19 +2,36 @@
 //!
 //! ```text
 //! lse_n   = max_c z_nc + ln(sum_c exp(z_nc - max_c z_nc))
-//! loss    = mean_n sum_c t_nc (lse_n - z_nc)
-//! dz_nc   = dloss / N * (exp(z_nc - lse_n) * sum_c t_nc - t_nc)
+//! t'_nc   = (1 - s) t_nc + s / C
+//! loss    = mean_n sum_c t'_nc (lse_n - z_nc)
+//! dz_nc   = dloss / N * (exp(z_nc - lse_n) * sum_c t'_nc - t'_nc)
 //! ```
 //!
-//! The maximum keeps `exp` from overflowing. Class indices are the one-hot case of `t`. The mean
-//! over the batch is PyTorch's, for indices and probabilities alike.
+//! The maximum keeps `exp` from overflowing. Class indices are the one-hot case of `t`; `s` is the
+//! label smoothing (Szegedy et al., CVPR 2016, arXiv:1512.00567). The mean over the batch is
+//! PyTorch's, for indices and probabilities alike: over the `N` rows that are not ignored.
 
 use candle_core::{DType, Result, Tensor, bail};
+use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::parallel::worth_threads;
+use super::softmax::exp_into;
 
 const NAME: &str = "softmax_cross_entropy";
+
+/// What stands for the class of a row that does not count.
+const IGNORED: u32 = u32::MAX;
+
+/// The variants of the cross entropy, both off by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CrossEntropyConfig {
+    /// The share of the probability, from 0 to 1, that is spread evenly over all classes.
+    pub label_smoothing: f32,
+    /// Rows of this class add nothing to the loss, nor to the number of rows in the mean.
+    pub ignore_index: Option<i64>,
+}
 
 /// The mean cross entropy between `softmax(logits)` and the targets.
 ///
@@ -28,28 +45,63 @@ const NAME: &str = "softmax_cross_entropy";
 /// If a class index is out of range, if shapes or dtypes do not fit together, if the batch is
 /// empty, or if `targets` would need a gradient: detach them.
 pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    softmax_cross_entropy_with(logits, targets, CrossEntropyConfig::default())
+}
+
+/// [`softmax_cross_entropy`] with smoothed labels or rows that are ignored.
+///
+/// # Errors
+///
+/// Those of [`softmax_cross_entropy`]; if the label smoothing lies outside of `[0, 1]`, if targets
+/// that are probabilities come with a class to ignore, or if every row is ignored (PyTorch's loss
+/// is NaN then).
+pub fn softmax_cross_entropy_with(
+    logits: &Tensor,
+    targets: &Tensor,
+    config: CrossEntropyConfig,
+) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
     if batch == 0 || classes == 0 {
         bail!("{NAME}: nothing to take the mean of, logits of shape {:?}", logits.shape());
     }
+    let smoothing = config.label_smoothing;
+    if !(0.0..=1.0).contains(&smoothing) {
+        bail!("{NAME}: label smoothing {smoothing} outside of [0, 1]");
+    }
+    let smoothing = f64::from(smoothing);
     let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
     if indices && targets.dims() == [batch] {
-        let indices = class_indices(targets, classes)?;
-        let op = SoftmaxCrossEntropy { batch, classes, indices };
+        let indices = class_indices(targets, classes, config.ignore_index)?;
+        let rows = indices.iter().filter(|&&index| index != IGNORED).count();
+        if rows == 0 {
+            bail!("{NAME}: nothing to take the mean of, every row is ignored");
+        }
+        let op = SoftmaxCrossEntropy { rows, classes, smoothing, indices };
         return fused::run(op, (), &[Some(logits), None]);
     }
     check_probabilities(targets, logits)?;
-    let op = SoftmaxCrossEntropy { batch, classes, indices: Vec::new() };
+    if config.ignore_index.is_some() {
+        bail!("{NAME}: targets that are probabilities have no class to ignore");
+    }
+    let op = SoftmaxCrossEntropy { rows: batch, classes, smoothing, indices: Vec::new() };
     fused::run(op, (), &[Some(logits), Some(targets)])
 }
 
-fn class_indices(targets: &Tensor, classes: usize) -> Result<Vec<usize>> {
-    let labels = targets.to_dtype(DType::I64)?.to_vec1::<i64>()?;
-    let index = |(row, label): (usize, i64)| match usize::try_from(label) {
-        Ok(index) if index < classes => Ok(index),
+fn class_indices(targets: &Tensor, classes: usize, ignored: Option<i64>) -> Result<Vec<u32>> {
+    let index = |(row, label): (usize, i64)| match u32::try_from(label) {
+        _ if Some(label) == ignored => Ok(IGNORED),
+        Ok(index) if (index as usize) < classes && index != IGNORED => Ok(index),
         _ => bail!("{NAME}: class {label} in row {row}, but there are {classes} classes"),
     };
-    labels.into_iter().enumerate().map(index).collect()
+    match targets.dtype() {
+        DType::U8 => {
+            targets.to_vec1::<u8>()?.into_iter().map(i64::from).enumerate().map(index).collect()
+        }
+        DType::U32 => {
+            targets.to_vec1::<u32>()?.into_iter().map(i64::from).enumerate().map(index).collect()
+        }
+        _ => targets.to_vec1::<i64>()?.into_iter().enumerate().map(index).collect(),
+    }
 }
 
 fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
@@ -70,11 +122,16 @@ fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
 }
 
 struct SoftmaxCrossEntropy {
-    batch: usize,
+    /// Those that count.
+    rows: usize,
     classes: usize,
+    smoothing: f64,
     /// Empty where the targets are probabilities.
-    indices: Vec<usize>,
+    indices: Vec<u32>,
 }
+
+/// What the backward finds of every row: the maximum and the sum of `exp(z - maximum)`.
+const SAVED: usize = 2;
 
 impl Fused for SoftmaxCrossEntropy {
     const NAME: &'static str = NAME;
@@ -85,68 +142,119 @@ impl Fused for SoftmaxCrossEntropy {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let &[logits, targets] = inputs else { unreachable!("two inputs") };
-        let rows = logits.chunks_exact(self.classes);
-        let mut total = T::zero();
-        if targets.is_empty() {
-            for (row, &index) in rows.zip(&self.indices) {
-                total += log_sum_exp(row) - row[index];
-            }
+        let batch = logits.len() / self.classes;
+        let mut saved = Pooled::new(SAVED * batch);
+        let mut losses = Pooled::new(batch);
+        let run = |row: usize, (z, saved): (&[T], &mut [T]), loss: &mut T| {
+            let mut scratch = Pooled::new(z.len());
+            let (max, sum) = exp_into(z, &mut scratch);
+            saved.copy_from_slice(&[max, sum]);
+            *loss = self.loss(z, self.target(targets, row), max, sum.ln());
+        };
+        if worth_threads(logits.len()) {
+            let rows = logits.par_chunks(self.classes).zip(saved.par_chunks_mut(SAVED));
+            rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
         } else {
-            for (row, targets) in rows.zip(targets.chunks_exact(self.classes)) {
-                let lse = log_sum_exp(row);
-                for (&z, &t) in row.iter().zip(targets) {
-                    // 0 * infinity is 0 here: a class without weight does not count.
-                    if t != T::zero() {
-                        total += t * (lse - z);
-                    }
-                }
-            }
+            let rows = logits.chunks(self.classes).zip(saved.chunks_mut(SAVED));
+            rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
         }
-        loss[0] = total / T::from_f64(self.batch as f64);
-        Ok(Pooled::none())
+        let total: f64 = losses.iter().map(|loss| loss.widen()).sum();
+        loss[0] = T::narrow(total / self.rows as f64);
+        Ok(saved)
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let &[logits, targets] = pass.inputs else { unreachable!("two inputs") };
         let Some(dzs) = pass.grads.take(0) else { return Ok(()) };
-        let scale = pass.dys[0] / T::from_f64(self.batch as f64);
-        let rows = dzs.chunks_exact_mut(self.classes).zip(logits.chunks_exact(self.classes));
-        if targets.is_empty() {
-            for ((dz, z), &index) in rows.zip(&self.indices) {
-                softmax_into(dz, z, scale);
-                dz[index] -= scale;
-            }
+        let scale = pass.dys[0] / T::from_f64(self.rows as f64);
+        let run = |row: usize, (dz, z): (&mut [T], &[T]), saved: &[T]| {
+            let &[max, sum] = saved else { unreachable!("two numbers per row") };
+            self.gradient(z, self.target(targets, row), (max, sum), scale, dz);
+        };
+        if worth_threads(logits.len()) {
+            let rows = dzs.par_chunks_mut(self.classes).zip(logits.par_chunks(self.classes));
+            let rows = rows.zip(pass.saved.par_chunks(SAVED)).enumerate();
+            rows.for_each(|(row, (z, saved))| run(row, z, saved));
         } else {
-            for ((dz, z), t) in rows.zip(targets.chunks_exact(self.classes)) {
-                let weight = t.iter().fold(T::zero(), |sum, &t| sum + t);
-                softmax_into(dz, z, scale * weight);
-                for (dz, &t) in dz.iter_mut().zip(t) {
-                    *dz -= scale * t;
-                }
-            }
+            let rows = dzs.chunks_mut(self.classes).zip(logits.chunks(self.classes));
+            let rows = rows.zip(pass.saved.chunks(SAVED)).enumerate();
+            rows.for_each(|(row, (z, saved))| run(row, z, saved));
         }
         Ok(())
     }
 }
 
-fn log_sum_exp<T: Float>(row: &[T]) -> T {
-    let max = row_max(row);
-    let sum = row.iter().fold(T::zero(), |sum, &z| sum + (z - max).exp());
-    max + sum.ln()
+/// The target of a row.
+#[derive(Clone, Copy, Debug)]
+enum Target<'a, T> {
+    Class(usize),
+    Probabilities(&'a [T]),
+    Ignored,
 }
 
-/// `out = scale * softmax(row)`
-fn softmax_into<T: Float>(out: &mut [T], row: &[T], scale: T) {
-    let max = row_max(row);
-    let mut sum = T::zero();
-    for (out, &z) in out.iter_mut().zip(row) {
-        *out = (z - max).exp();
-        sum += *out;
+impl SoftmaxCrossEntropy {
+    fn target<'a, T>(&self, probabilities: &'a [T], row: usize) -> Target<'a, T> {
+        match self.indices.get(row) {
+            Some(&IGNORED) => Target::Ignored,
+            Some(&index) => Target::Class(index as usize),
+            None => Target::Probabilities(&probabilities[row * self.classes..][..self.classes]),
+        }
     }
-    let factor = scale / sum;
-    out.iter_mut().for_each(|out| *out *= factor);
-}
 
-fn row_max<T: Float>(row: &[T]) -> T {
-    row.iter().fold(row[0], |max, &z| if z > max { z } else { max })
+    /// What the smoothing gives to every class.
+    fn even_share<T: Float>(&self) -> T {
+        T::from_f64(self.smoothing / self.classes as f64)
+    }
+
+    /// The loss of a row, with `lse = max + ln`.
+    fn loss<T: Float>(&self, z: &[T], target: Target<'_, T>, max: T, ln: T) -> T {
+        // In this order the digits of `ln` survive a large maximum.
+        let surprise = |z: T| (max - z) + ln;
+        let labels = match target {
+            Target::Ignored => return T::zero(),
+            Target::Class(class) => surprise(z[class]),
+            Target::Probabilities(ts) => {
+                // 0 * infinity is 0 here: a class without weight does not count.
+                let pairs = z.iter().zip(ts).filter(|(_, t)| **t != T::zero());
+                pairs.fold(T::zero(), |sum, (&z, &t)| sum + t * surprise(z))
+            }
+        };
+        if self.smoothing == 0.0 {
+            return labels;
+        }
+        let all = z.iter().fold(T::zero(), |sum, &z| sum + surprise(z));
+        T::from_f64(1.0 - self.smoothing) * labels + self.even_share::<T>() * all
+    }
+
+    /// `dz = scale (exp(z - lse) sum(t') - t')`
+    fn gradient<T: Float>(
+        &self,
+        z: &[T],
+        target: Target<'_, T>,
+        (max, sum): (T, T),
+        scale: T,
+        dz: &mut [T],
+    ) {
+        let (labels, even) = (scale * T::from_f64(1.0 - self.smoothing), scale * self.even_share());
+        let softmax = |dz: &mut [T], weight: T| {
+            let factor = weight / sum;
+            for (dz, &z) in dz.iter_mut().zip(z) {
+                *dz = (z - max).exp() * factor - even;
+            }
+        };
+        match target {
+            Target::Ignored => dz.fill(T::zero()),
+            Target::Class(class) => {
+                softmax(dz, scale);
+                dz[class] -= labels;
+            }
+            Target::Probabilities(ts) => {
+                let weight = ts.iter().fold(T::zero(), |sum, &t| sum + t);
+                softmax(dz, labels * weight + scale * T::from_f64(self.smoothing));
+                for (dz, &t) in dz.iter_mut().zip(ts) {
+                    *dz -= labels * t;
+                }
+            }
+        }
+    }
 }

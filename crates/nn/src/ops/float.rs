@@ -16,6 +16,9 @@ pub(super) trait Float: WithDType + Default {
     fn keep_if(self, condition: bool) -> Self;
     fn tanh(self) -> Self;
     fn sqrt(self) -> Self;
+    fn widen(self) -> f64;
+    /// Rounded.
+    fn narrow(value: f64) -> Self;
     /// The memory of this thread.
     fn pool() -> &'static PoolKey<Self>;
     fn into_values(values: Pooled<Self>) -> Values;
@@ -47,6 +50,16 @@ macro_rules! impl_float {
 
             fn sqrt(self) -> Self {
                 $float::sqrt(self)
+            }
+
+            #[inline(always)]
+            fn widen(self) -> f64 {
+                f64::from(self)
+            }
+
+            #[inline(always)]
+            fn narrow(value: f64) -> Self {
+                value as $float
             }
 
             #[inline(always)]

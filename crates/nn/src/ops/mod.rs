@@ -5,6 +5,9 @@
 //! scalar sums; its max-pool backward scales the gradient by `1/k^2`; its relu passes the
 //! gradient at exactly 0. PyTorch is the reference here for every tie and edge.
 //!
+//! candle-nn's `LayerNorm`, `RmsNorm` and `ops::softmax_last_dim` have no backward, its `BatchNorm`
+//! and `loss::cross_entropy` are graphs of many operations; none of them is used here.
+//!
 //! Rules that hold for every operation of this module:
 //!
 //! - f32 is the fast type, f64 works the same way (gradient checks need it); any other dtype is
@@ -18,6 +21,8 @@
 //! - CPU only so far: no operation implements `cuda_fwd`, so candle answers a CUDA tensor with
 //!   an error that names the operation.
 
+mod add;
+mod batch_norm2d;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
@@ -27,14 +32,22 @@ mod fused;
 mod linear;
 mod matmul;
 mod max_pool2d;
+mod moments;
+mod parallel;
 mod relu;
+mod row_norm;
 mod simd;
+mod softmax;
 
 pub mod profile;
 
+pub use add::add;
+pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d};
 pub use conv2d::{Conv2dConfig, conv2d};
-pub use cross_entropy::softmax_cross_entropy;
+pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;
 pub use linear::linear;
 pub use max_pool2d::{Pool2dConfig, max_pool2d};
 pub use relu::relu;
+pub use row_norm::{layer_norm, rms_norm};
+pub use softmax::{log_softmax, softmax};

@@ -12,19 +12,19 @@ use candle_core::{DType, Result, Tensor, Var};
 use crate::golden_path;
 
 /// One case of a golden file: its tensors by name.
-struct Case {
-    name: String,
-    tensors: BTreeMap<String, Tensor>,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
 }
 
 impl Case {
-    fn config(&self) -> Result<Vec<usize>> {
+    pub(crate) fn config(&self) -> Result<Vec<usize>> {
         let config = self.tensors["config"].to_vec1::<i64>()?;
         Ok(config.into_iter().map(|n| usize::try_from(n).expect("no size is negative")).collect())
     }
 }
 
-fn cases(file: &str) -> Vec<Case> {
+pub(crate) fn cases(file: &str) -> Vec<Case> {
     let tensors = golden(golden_path(file));
     let split = |name: &str| {
         let (case, tensor) = name.split_once('.').expect("names are `case.tensor`");
@@ -39,15 +39,25 @@ fn cases(file: &str) -> Vec<Case> {
     names.into_iter().map(case).collect()
 }
 
-/// Runs `f` on variables with the values of `inputs` (those that the case has) and compares the
-/// result and all gradients, in both dtypes.
-#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
-fn check(
+/// [`check_within`] the rounding of a few hundred additions.
+pub(crate) fn check(
     case: &Case,
     inputs: &[&str],
     f: impl Fn(&BTreeMap<&str, Tensor>) -> Result<Tensor>,
 ) -> Result<()> {
-    for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-6)] {
+    check_within(1e-12, case, inputs, f)
+}
+
+/// Runs `f` on variables with the values of `inputs` (those that the case has) and compares the
+/// result and all gradients, in f64 within `tolerance` and in f32.
+#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
+pub(crate) fn check_within(
+    tolerance: f64,
+    case: &Case,
+    inputs: &[&str],
+    f: impl Fn(&BTreeMap<&str, Tensor>) -> Result<Tensor>,
+) -> Result<()> {
+    for (dtype, tolerance) in [(DType::F64, tolerance), (DType::F32, 2e-6)] {
         println!("{} in {dtype:?}", case.name);
         let mut vars = BTreeMap::new();
         for &name in inputs.iter().filter(|name| case.tensors.contains_key(**name)) {
@@ -68,7 +78,7 @@ fn check(
     Ok(())
 }
 
-fn activation(flag: usize) -> Option<Activation> {
+pub(crate) fn activation(flag: usize) -> Option<Activation> {
     (flag == 1).then_some(Activation::Relu)
 }
 

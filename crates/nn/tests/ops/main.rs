@@ -3,9 +3,12 @@
 mod behaviour;
 mod golden;
 mod gradients;
+mod loss;
 mod mixing;
 mod naive_conv2d;
+mod norms;
 mod reproducibility;
+mod residual;
 
 use std::path::PathBuf;
 

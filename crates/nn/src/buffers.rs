@@ -1,0 +1,144 @@
+//! State of a model that is not trained: the running statistics of a normalisation.
+//!
+//! A buffer has a name and a value like a parameter, but it is in no gradient and no optimizer
+//! sees it; [`Params::buffers`](crate::Params::buffers) lists them for who saves or shares a model.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+
+use crate::{Error, Result};
+
+/// One tensor of state and its name; a cheap handle, clones share the value.
+///
+/// ```
+/// use candelabrum_nn::{Init, Params};
+///
+/// let params = Params::new(0);
+/// let count = params.root().pp("norm").buffer("count", 2, Init::ZEROS)?;
+/// count.update_in_place(|_, old| old + 1.0)?;
+/// assert_eq!(params.buffers()[0].name(), "norm.count");
+/// assert_eq!(params.buffers()[0].value().to_vec1::<f32>()?, [1.0, 1.0]);
+/// assert!(params.is_empty());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    name: Arc<str>,
+    var: Var,
+}
+
+impl Buffer {
+    pub(crate) fn new(name: Arc<str>, var: Var) -> Self {
+        Self { name, var }
+    }
+
+    /// The full name, layers and buffer joined by dots: `norm1.running_mean`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The value, outside of the graph. It is not a copy: updates of the buffer show in it.
+    pub fn value(&self) -> Tensor {
+        self.var.as_tensor().detach()
+    }
+
+    /// Copies `value` into the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where shape or element type differ.
+    pub fn set(&self, value: &Tensor) -> Result<()> {
+        if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
+            return Err(Error::Mismatch {
+                name: self.name.to_string(),
+                expected: self.var.shape().clone(),
+                expected_dtype: self.var.dtype(),
+                got: value.shape().clone(),
+                got_dtype: value.dtype(),
+            });
+        }
+        Ok(self.var.set(&value.detach())?)
+    }
+
+    /// Puts `change(index, old)` in the place of every element, in row-major order.
+    ///
+    /// # Errors
+    /// A buffer that is neither f32 nor f64, or not on the CPU.
+    pub fn update_in_place(&self, change: impl FnMut(usize, f64) -> f64) -> Result<()> {
+        Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
+    }
+}
+
+/// A change of every element as an operation of candle.
+struct InPlace<F>(RefCell<F>);
+
+impl<F: FnMut(usize, f64) -> f64> InplaceOp1 for InPlace<F> {
+    fn name(&self) -> &'static str {
+        "update-buffer"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("a buffer must be contiguous to be updated")
+        };
+        let mut change = self.0.borrow_mut();
+        match storage {
+            CpuStorage::F32(values) => {
+                for (index, value) in values[start..end].iter_mut().enumerate() {
+                    *value = change(index, f64::from(*value)) as f32;
+                }
+            }
+            CpuStorage::F64(values) => {
+                for (index, value) in values[start..end].iter_mut().enumerate() {
+                    *value = change(index, *value);
+                }
+            }
+            other => candle_core::bail!(
+                "a buffer must be f32 or f64 to be updated, this one is {:?}",
+                other.dtype()
+            ),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::{Init, Params};
+
+    #[test]
+    fn names_are_shared_with_parameters_and_listed_in_order() -> Result<()> {
+        let params = Params::new(0);
+        let scope = params.root().pp("norm");
+        scope.buffer("b", 1, Init::ZEROS)?;
+        scope.buffer("a", 1, Init::ZEROS)?;
+        scope.param("weight", 1, Init::ZEROS)?;
+        assert!(scope.param("a", 1, Init::ZEROS).is_err());
+        assert!(scope.buffer("b", 1, Init::ZEROS).is_err());
+        let error = scope.buffer("weight", 1, Init::ZEROS).unwrap_err();
+        assert!(error.to_string().contains("`norm.weight`"), "{error}");
+        let names: Vec<_> = params.buffers().iter().map(|b| b.name().to_owned()).collect();
+        assert_eq!(names, ["norm.b", "norm.a"]);
+        assert_eq!(params.len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_value_is_outside_of_the_graph_and_must_fit() -> Result<()> {
+        let params = Params::on(0, DType::F64, &Device::Cpu);
+        let buffer = params.root().buffer("state", 2, Init::Const(2.0))?;
+        assert!(!buffer.value().track_op());
+        buffer.update_in_place(|index, old| old * (index + 1) as f64)?;
+        assert_eq!(buffer.value().to_vec1::<f64>()?, [2.0, 4.0]);
+        buffer.set(&Tensor::new(&[7f64, 8.0], &Device::Cpu)?)?;
+        assert_eq!(buffer.value().to_vec1::<f64>()?, [7.0, 8.0]);
+        let error = buffer.set(&Tensor::new(&[7f32, 8.0], &Device::Cpu)?).unwrap_err();
+        assert!(error.to_string().contains("`state`"), "{error}");
+        Ok(())
+    }
+}

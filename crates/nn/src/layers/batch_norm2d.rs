@@ -1,0 +1,102 @@
+//! Batch normalisation (Ioffe and Szegedy, ICML 2015).
+
+use candle_core::{Module, Result, Tensor};
+
+use super::{check_features, described};
+use crate::lazy::Lazy;
+use crate::ops::{self, BatchNormConfig, RunningStatistics};
+use crate::{Activation, Init, Param, Scope};
+
+/// `(N, C, H, W)` or `(N, C)` to the same: mean 0 and variance 1 per channel, then `weight` and
+/// `bias` of it.
+///
+/// In training by the statistics of the batch, which the running ones move towards; in evaluation
+/// by the running ones, the buffers `running_mean` and `running_var`. The number of channels is
+/// that of the first input; `weight` starts at one, `bias` at zero.
+///
+/// Data-parallel replicas normalise by their own part of the batch and keep running statistics of
+/// their own.
+#[derive(Debug)]
+pub struct BatchNorm2d {
+    scope: Scope,
+    affine: bool,
+    momentum: f64,
+    eps: f64,
+    activation: Option<Activation>,
+    state: Lazy<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    affine: Option<(Param, Param)>,
+    running: RunningStatistics,
+}
+
+impl BatchNorm2d {
+    /// PyTorch's defaults: momentum 0.1, eps 1e-5, weight and bias.
+    pub fn new(scope: &Scope) -> Self {
+        let BatchNormConfig { momentum, eps, activation, .. } = BatchNormConfig::default();
+        let state = Lazy::default();
+        Self { scope: scope.clone(), affine: true, momentum, eps, activation, state }
+    }
+
+    /// The weight of a new batch in the running statistics.
+    #[must_use]
+    pub fn momentum(mut self, momentum: f64) -> Self {
+        self.momentum = momentum;
+        self
+    }
+
+    /// What is added to the variance.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// Leaves weight and bias out.
+    #[must_use]
+    pub fn no_affine(mut self) -> Self {
+        self.affine = false;
+        self
+    }
+
+    /// Applies `activation` to the output, fused into the normalisation.
+    #[must_use]
+    pub fn activation(mut self, activation: Activation) -> Self {
+        self.activation = Some(activation);
+        self
+    }
+
+    fn create(&self, channels: usize) -> Result<State> {
+        let scope = &self.scope;
+        let affine = if self.affine {
+            let weight = scope.param("weight", channels, Init::Const(1.0))?;
+            Some((weight, scope.param("bias", channels, Init::ZEROS)?))
+        } else {
+            None
+        };
+        let mean = scope.buffer("running_mean", channels, Init::ZEROS)?;
+        let variance = scope.buffer("running_var", channels, Init::Const(1.0))?;
+        Ok(State { affine, running: RunningStatistics { mean, variance } })
+    }
+}
+
+impl Module for BatchNorm2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let channels = xs.dim(1)?;
+        let State { affine, running } = self.state.get_or_try_init(|| self.create(channels))?;
+        check_features(&self.scope, "channels", running.mean.value().dim(0)?, channels)?;
+        let (weight, bias) =
+            affine.as_ref().map(|(weight, bias)| (weight.tensor(), bias.tensor())).unzip();
+        let config = BatchNormConfig {
+            training: self.scope.is_training(),
+            momentum: self.momentum,
+            eps: self.eps,
+            activation: self.activation,
+        };
+        let ys = ops::batch_norm2d(xs, weight, bias, Some(running), config)?;
+        self.scope.trace(&described("BatchNorm2d".to_owned(), self.activation), &ys);
+        Ok(ys)
+    }
+}

@@ -1,0 +1,168 @@
+//! Layer normalisation (Ba, Kiros and Hinton 2016) and RMS normalisation (Zhang and Sennrich 2019).
+
+use candle_core::{DType, Module, Result, Tensor, bail};
+
+use crate::lazy::Lazy;
+use crate::{Init, Param, Scope, ops};
+
+/// `(.., R) -> (.., R)`: mean 0 and variance 1 per row, then `weight` and `bias` of it.
+///
+/// A row is the last dimension, or the last ones ([`Self::dims`]), of the size of the first input.
+/// `weight` starts at one, `bias` at zero.
+#[derive(Debug)]
+pub struct LayerNorm {
+    scope: Scope,
+    dims: usize,
+    weight: bool,
+    bias: bool,
+    eps: f64,
+    state: Lazy<State>,
+}
+
+/// `(.., R) -> (.., R)`: mean square 1 per row, then `weight` times it.
+///
+/// A row is the last dimension, or the last ones ([`Self::dims`]), of the size of the first input.
+/// `weight` starts at one.
+#[derive(Debug)]
+pub struct RmsNorm {
+    scope: Scope,
+    dims: usize,
+    weight: bool,
+    eps: Option<f64>,
+    state: Lazy<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    row: Vec<usize>,
+    weight: Option<Param>,
+    bias: Option<Param>,
+}
+
+impl LayerNorm {
+    /// PyTorch's defaults: eps 1e-5, weight and bias.
+    pub fn new(scope: &Scope) -> Self {
+        let state = Lazy::default();
+        Self { scope: scope.clone(), dims: 1, weight: true, bias: true, eps: 1e-5, state }
+    }
+
+    /// Normalises over the last `dims` dimensions together.
+    #[must_use]
+    pub fn dims(mut self, dims: usize) -> Self {
+        self.dims = dims;
+        self
+    }
+
+    /// What is added to the variance.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// Leaves the bias out.
+    #[must_use]
+    pub fn no_bias(mut self) -> Self {
+        self.bias = false;
+        self
+    }
+
+    /// Leaves weight and bias out.
+    #[must_use]
+    pub fn no_affine(mut self) -> Self {
+        (self.weight, self.bias) = (false, false);
+        self
+    }
+}
+
+impl RmsNorm {
+    /// PyTorch's defaults: a weight, and the epsilon of the input's type (1.2e-7 in f32).
+    pub fn new(scope: &Scope) -> Self {
+        Self { scope: scope.clone(), dims: 1, weight: true, eps: None, state: Lazy::default() }
+    }
+
+    /// Normalises over the last `dims` dimensions together.
+    #[must_use]
+    pub fn dims(mut self, dims: usize) -> Self {
+        self.dims = dims;
+        self
+    }
+
+    /// What is added to the mean square.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = Some(eps);
+        self
+    }
+
+    /// Leaves the weight out.
+    #[must_use]
+    pub fn no_affine(mut self) -> Self {
+        self.weight = false;
+        self
+    }
+}
+
+/// The last `dims` dimensions.
+fn row(scope: &Scope, xs: &Tensor, dims: usize) -> Result<Vec<usize>> {
+    match xs.rank().checked_sub(dims) {
+        Some(start) if dims > 0 => Ok(xs.dims()[start..].to_vec()),
+        _ => bail!(
+            "layer `{}` normalises over the last {dims} dimensions, the input is {:?}",
+            scope.path(),
+            xs.shape()
+        ),
+    }
+}
+
+impl State {
+    fn new(scope: &Scope, row: Vec<usize>, weight: bool, bias: bool) -> Result<Self> {
+        let create = |wanted: bool, name: &str, value: f64| {
+            wanted.then(|| scope.param(name, &row[..], Init::Const(value))).transpose()
+        };
+        let (weight, bias) = (create(weight, "weight", 1.0)?, create(bias, "bias", 0.0)?);
+        Ok(Self { row, weight, bias })
+    }
+
+    fn check(&self, scope: &Scope, xs: &Tensor) -> Result<()> {
+        if xs.dims().ends_with(&self.row) {
+            return Ok(());
+        }
+        bail!(
+            "layer `{}` takes rows of {:?}, the input is {:?}",
+            scope.path(),
+            self.row,
+            xs.shape()
+        )
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let state = self.state.get_or_try_init(|| {
+            State::new(&self.scope, row(&self.scope, xs, self.dims)?, self.weight, self.bias)
+        })?;
+        state.check(&self.scope, xs)?;
+        let weight = state.weight.as_ref().map(Param::tensor);
+        let bias = state.bias.as_ref().map(Param::tensor);
+        let ys = ops::layer_norm(xs, &state.row, weight, bias, self.eps)?;
+        self.scope.trace("LayerNorm", &ys);
+        Ok(ys)
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let state = self.state.get_or_try_init(|| {
+            State::new(&self.scope, row(&self.scope, xs, self.dims)?, self.weight, false)
+        })?;
+        state.check(&self.scope, xs)?;
+        let eps = self.eps.unwrap_or(match xs.dtype() {
+            DType::F64 => f64::EPSILON,
+            _ => f64::from(f32::EPSILON),
+        });
+        let ys = ops::rms_norm(xs, &state.row, state.weight.as_ref().map(Param::tensor), eps)?;
+        self.scope.trace("RmsNorm", &ys);
+        Ok(ys)
+    }
+}

@@ -1,0 +1,146 @@
+//! Sums over long slices, and mean and variance from them.
+//!
+//! A sum is added up in lanes of the element type, which the compiler makes vectors of, and carried
+//! over to f64 before a lane has seen many numbers. The order depends on the lengths alone.
+
+use super::float::Float;
+
+/// So many that the loop over them is not unrolled, which would end in scalar additions.
+const LANES: usize = 128;
+/// Numbers between two carries to f64.
+const CARRY: usize = 4096;
+/// Sums in f64.
+const WIDE: usize = 16;
+
+/// `N` sums at once.
+pub(super) struct Sums<T, const N: usize> {
+    lanes: [[T; LANES]; N],
+    totals: [[f64; WIDE]; N],
+    pending: usize,
+}
+
+impl<T: Float, const N: usize> Sums<T, N> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self { lanes: [[T::zero(); LANES]; N], totals: [[0.0; WIDE]; N], pending: 0 }
+    }
+
+    /// Adds `f(x, y)` of all pairs; the slices are of one length.
+    #[inline(always)]
+    pub(super) fn add(&mut self, xs: &[T], ys: &[T], f: impl Fn(T, T) -> [T; N]) {
+        for (xs, ys) in xs.chunks(LANES).zip(ys.chunks(LANES)) {
+            for lane in 0..xs.len().min(ys.len()).min(LANES) {
+                let values = f(xs[lane], ys[lane]);
+                for (lanes, value) in self.lanes.iter_mut().zip(values) {
+                    lanes[lane] += value;
+                }
+            }
+            self.pending += xs.len();
+            if self.pending >= CARRY {
+                self.carry();
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn carry(&mut self) {
+        for (totals, lanes) in self.totals.iter_mut().zip(&mut self.lanes) {
+            let mut len = LANES / 2;
+            while len >= WIDE {
+                let (low, high) = lanes.split_at_mut(len);
+                low.iter_mut().zip(high).for_each(|(a, b)| *a += *b);
+                len /= 2;
+            }
+            totals.iter_mut().zip(&*lanes).for_each(|(total, lane)| *total += lane.widen());
+            lanes.fill(T::zero());
+        }
+        self.pending = 0;
+    }
+
+    #[inline(always)]
+    pub(super) fn totals(mut self) -> [f64; N] {
+        self.carry();
+        self.totals.map(|totals| totals.iter().sum())
+    }
+}
+
+/// Mean and variance. The mean has two parts, so that `x - mean` keeps its digits where the mean is
+/// large beside the deviation: `(x - shift) - rest`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moments<T> {
+    /// The mean, rounded.
+    pub(super) shift: T,
+    /// What the rounding took away.
+    pub(super) rest: f64,
+    /// The biased variance.
+    pub(super) variance: f64,
+}
+
+/// Mean and variance of all `count` elements of the slices. They are read twice: the second time
+/// for the squares of deviations from the mean of the first.
+#[inline(always)]
+pub(super) fn moments<'a, T: Float>(
+    slices: impl Iterator<Item = &'a [T]> + Clone,
+    count: usize,
+) -> Moments<T> {
+    let count = count as f64;
+    let mut sum = Sums::new();
+    for xs in slices.clone() {
+        sum.add(xs, xs, |x, _| [x]);
+    }
+    let [sum] = sum.totals();
+    let first = T::narrow(sum / count);
+    let mut sums = Sums::new();
+    for xs in slices {
+        sums.add(xs, xs, |x, _| {
+            let deviation = x - first;
+            [deviation, deviation * deviation]
+        });
+    }
+    let [sum, squares] = sums.totals();
+    let error = sum / count;
+    let mean = first.widen() + error;
+    let shift = T::narrow(mean);
+    let variance = squares / count - error * error;
+    Moments {
+        shift,
+        rest: (first.widen() - shift.widen()) + error,
+        // Not `max`, which would make 0 of NaN.
+        variance: if variance < 0.0 { 0.0 } else { variance },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_every_length_are_exact_on_whole_numbers() {
+        for len in [0_usize, 1, 31, 32, 33, 1023, 1024, 1025, 3000] {
+            let xs: Vec<f32> = (0..len).map(|i| (i % 7) as f32).collect();
+            let mut sums = Sums::new();
+            sums.add(&xs, &xs, |x, y| [x, x * y]);
+            sums.add(&xs, &xs, |x, y| [x, x * y]);
+            let [sum, squares] = sums.totals();
+            assert_eq!(sum, 2.0 * xs.iter().sum::<f32>() as f64, "{len}");
+            assert_eq!(squares, 2.0 * xs.iter().map(|x| x * x).sum::<f32>() as f64, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_large_mean_takes_no_digits_from_the_variance() {
+        let xs: Vec<f32> = (0..5000).map(|i| 1e4 + (i % 9) as f32 / 8.0).collect();
+        let wide: Vec<f64> = xs.iter().map(|x| f64::from(*x)).collect();
+        let mean = wide.iter().sum::<f64>() / 5000.0;
+        let variance = wide.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 5000.0;
+        let found = moments(xs.chunks(49), 5000);
+        assert!((found.shift.widen() + found.rest - mean).abs() < 1e-9, "{found:?}, {mean}");
+        assert!((found.variance / variance - 1.0).abs() < 1e-6, "{found:?}, {variance}");
+    }
+
+    #[test]
+    fn nan_stays_nan() {
+        let found = moments([1.0_f32, f32::NAN, 2.0].chunks(3), 3);
+        assert!(found.shift.is_nan() && found.variance.is_nan());
+    }
+}

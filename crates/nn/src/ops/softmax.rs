@@ -1,0 +1,113 @@
+//! Softmax over the last dimension, and its logarithm.
+//!
+//! ```text
+//! softmax       y_c = exp(x_c - max) / sum_k exp(x_k - max)      dx = y (dy - sum_k dy_k y_k)
+//! log_softmax   y_c = x_c - max - ln(sum_k exp(x_k - max))       dx = dy - exp(y) sum_k dy_k
+//! ```
+//!
+//! The maximum keeps `exp` from overflowing. The backward reads the result, not the input.
+
+use candle_core::{D, Result, Tensor};
+use rayon::prelude::*;
+
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::moments::Sums;
+use super::parallel::worth_threads;
+
+/// `exp(xs)` over its sum along the last dimension: what is left adds up to 1.
+///
+/// A row of which all is minus infinity gives NaN, as in PyTorch.
+///
+/// # Shapes
+///
+/// (.., C) -> (.., C)
+///
+/// # Errors
+///
+/// If `xs` is a scalar, or its dtype neither f32 nor f64.
+pub fn softmax(xs: &Tensor) -> Result<Tensor> {
+    fused::run(Softmax::<false> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
+}
+
+/// The logarithm of [`softmax`], which does not underflow where that is 0.
+///
+/// # Shapes
+///
+/// (.., C) -> (.., C)
+///
+/// # Errors
+///
+/// If `xs` is a scalar, or its dtype neither f32 nor f64.
+pub fn log_softmax(xs: &Tensor) -> Result<Tensor> {
+    fused::run(Softmax::<true> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
+}
+
+struct Softmax<const LOG: bool> {
+    classes: usize,
+}
+
+impl<const LOG: bool> Fused for Softmax<LOG> {
+    const NAME: &'static str = if LOG { "log_softmax" } else { "softmax" };
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING.and_output(true)
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let (xs, classes) = (inputs[0], self.classes.max(1));
+        let run = |(x, y): (&[T], &mut [T])| {
+            let (max, sum) = exp_into(x, y);
+            if LOG {
+                let ln = sum.ln();
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = (x - max) - ln);
+            } else {
+                y.iter_mut().for_each(|y| *y /= sum);
+            }
+        };
+        if worth_threads(ys.len()) {
+            xs.par_chunks(classes).zip(ys.par_chunks_mut(classes)).for_each(run);
+        } else {
+            xs.chunks(classes).zip(ys.chunks_mut(classes)).for_each(run);
+        }
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
+        let (ys, dys, classes) = (pass.ys, &*pass.dys, self.classes.max(1));
+        let run = |((y, dy), dx): ((&[T], &[T]), &mut [T])| {
+            let mut sum = Sums::new();
+            sum.add(y, dy, |y, dy| [if LOG { dy } else { dy * y }]);
+            let [sum] = sum.totals().map(T::narrow);
+            for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+                *dx = if LOG { dy - y.exp() * sum } else { y * (dy - sum) };
+            }
+        };
+        if worth_threads(dys.len()) {
+            let results = ys.par_chunks(classes).zip(dys.par_chunks(classes));
+            results.zip(dxs.par_chunks_mut(classes)).for_each(run);
+        } else {
+            let results = ys.chunks(classes).zip(dys.chunks(classes));
+            results.zip(dxs.chunks_mut(classes)).for_each(run);
+        }
+        Ok(())
+    }
+}
+
+/// `out = exp(row - max)`; gives the maximum and the sum.
+pub(super) fn exp_into<T: Float>(row: &[T], out: &mut [T]) -> (T, T) {
+    let max = row_max(row);
+    for (out, &x) in out.iter_mut().zip(row) {
+        *out = (x - max).exp();
+    }
+    let mut sum = Sums::new();
+    sum.add(out, out, |x, _| [x]);
+    let [sum] = sum.totals();
+    (max, T::narrow(sum))
+}
+
+/// The largest of a row that is not empty. NaN may be passed over: the sum of `exp` is NaN then.
+fn row_max<T: Float>(row: &[T]) -> T {
+    row.iter().fold(row[0], |max, &x| if x > max { x } else { max })
+}

@@ -1,0 +1,344 @@
+//! Batch, layer and RMS normalisation: gradients, PyTorch, threads, running statistics, errors.
+
+use candelabrum_nn::layers::{BatchNorm2d, LayerNorm, RmsNorm};
+use candelabrum_nn::ops::{BatchNormConfig, RunningStatistics, batch_norm2d, layer_norm, rms_norm};
+use candelabrum_nn::{Activation, FromModule, Init, Model, Params};
+use candelabrum_testkit::{assert_close, golden, gradcheck, uniform};
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
+
+use crate::behaviour::message;
+use crate::golden::{Case, activation, cases, check_within};
+use crate::{golden_path, random};
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+const RELU: Option<Activation> = Some(Activation::Relu);
+
+/// Statistics with these values.
+fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
+    let params = Params::on(0, mean.dtype(), &Device::Cpu);
+    let buffer = |name: &str, value: &Tensor| {
+        let buffer = params.root().buffer(name, value.dims(), Init::ZEROS)?;
+        buffer.set(value)?;
+        candelabrum_nn::Result::Ok(buffer)
+    };
+    Ok(RunningStatistics { mean: buffer("mean", mean)?, variance: buffer("variance", variance)? })
+}
+
+fn some_running(channels: usize) -> Result<RunningStatistics> {
+    running(&random(channels, 91)?, &random(channels, 92)?.affine(0.4, 1.0)?)
+}
+
+/// Where the mean is 1e4, PyTorch itself rounds it by as much in f64.
+fn tolerance(case: &Case) -> f64 {
+    if case.name == "large_mean" { 1e-11 } else { 1e-12 }
+}
+
+#[test]
+fn batch_norm_on_odd_shapes() -> Result<()> {
+    for dims in [&[3, 2, 3, 5][..], &[1, 3, 2, 3], &[4, 5], &[2, 1, 6, 7], &[2, 3, 1, 1]] {
+        let channels = dims[1];
+        let inputs = [random(dims, 1)?, random(channels, 2)?, random(channels, 3)?];
+        for (training, activation) in [(true, None), (true, RELU), (false, None), (false, RELU)] {
+            let config = BatchNormConfig { training, activation, eps: 1e-3, ..Default::default() };
+            let statistics = (!training).then(|| some_running(channels)).transpose()?;
+            let affine = |t: &[Tensor]| {
+                batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), statistics.as_ref(), config)
+            };
+            gradcheck(affine, &inputs, EPS, TOL)?;
+            let plain = |t: &[Tensor]| batch_norm2d(&t[0], None, None, statistics.as_ref(), config);
+            gradcheck(plain, &inputs[..1], EPS, TOL)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn batch_norm_of_views() -> Result<()> {
+    let f = |t: &[Tensor]| {
+        let xs = t[0].permute((3, 1, 2, 0))?.narrow(3, 1, 2)?; // (5, 3, 2, 2)
+        let (weight, bias) = (t[1].narrow(0, 2, 3)?, t[2].t()?.get(1)?);
+        let config = BatchNormConfig { activation: RELU, ..Default::default() };
+        batch_norm2d(&xs, Some(&weight), Some(&bias), None, config)?.transpose(1, 2)
+    };
+    gradcheck(f, &[random((4, 3, 2, 5), 1)?, random(5, 2)?, random((3, 2), 3)?], EPS, TOL)
+}
+
+#[test]
+fn batch_norm_is_pytorchs_and_so_are_the_running_statistics() -> Result<()> {
+    for case in cases("batch_norm2d.safetensors") {
+        let [training, relu] = case.config()?[..] else { panic!("two numbers") };
+        let eps = case.tensors["eps"].to_scalar::<f64>()?;
+        let config = BatchNormConfig {
+            training: training == 1,
+            activation: activation(relu),
+            eps,
+            ..Default::default()
+        };
+        check_within(tolerance(&case), &case, &["xs", "weight", "bias"], |t| {
+            let dtype = t["xs"].dtype();
+            let of = |name: &str| case.tensors[name].to_dtype(dtype);
+            let running = running(&of("mean_before")?, &of("var_before")?)?;
+            let (weight, bias) = (t.get("weight"), t.get("bias"));
+            let ys = batch_norm2d(&t["xs"], weight, bias, Some(&running), config)?;
+            let tolerance = if dtype == DType::F64 { 1e-12 } else { 3e-7 };
+            assert_close(&running.mean.value(), &of("mean_after")?, tolerance, tolerance);
+            assert_close(&running.variance.value(), &of("var_after")?, tolerance, tolerance);
+            Ok(ys)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn five_steps_of_the_layer_are_pytorchs() -> Result<()> {
+    let expected = golden(golden_path("batch_norm2d_layer.safetensors"));
+    let params = Params::new(0);
+    let norm = BatchNorm2d::new(&params.root().pp("norm"));
+    let batch = |step: u32| {
+        uniform((4, 3, 5, 5), 8200 + u64::from(step), -f64::from(step), 2.0, DType::F32)
+    };
+    for step in 1..=5 {
+        norm.forward(&batch(step)?)?;
+    }
+    let buffers = params.buffers();
+    let names: Vec<&str> = buffers.iter().map(|buffer| buffer.name()).collect();
+    assert_eq!(names, ["norm.running_mean", "norm.running_var"]);
+    let check = || {
+        for (buffer, name) in buffers.iter().zip(["running_mean", "running_var"]) {
+            assert_close(&buffer.value(), &expected[name], 1e-6, 1e-7);
+        }
+    };
+    check();
+    params.eval();
+    assert_close(&norm.forward(&batch(1)?)?, &expected["ys"], 1e-6, 1e-6);
+    // Evaluation leaves them alone.
+    check();
+    Ok(())
+}
+
+#[test]
+fn the_dry_run_creates_a_batch_norm_and_does_not_move_its_statistics() -> Result<()> {
+    let params = Params::new(0);
+    let norm = BatchNorm2d::new(&params.root().pp("norm")).activation(Activation::Relu);
+    let model = FromModule(norm);
+    let summary = model.compile(&params, (1, 6, 4, 4))?;
+    assert_eq!(summary.layers()[0].kind, "BatchNorm2d, relu");
+    assert_eq!(summary.parameter_count(), 12);
+    let [mean, variance] = &params.buffers()[..] else { panic!("two buffers") };
+    assert_eq!(mean.value().to_vec1::<f32>()?, [0.0; 6]);
+    assert_eq!(variance.value().to_vec1::<f32>()?, [1.0; 6]);
+    let error = message(model.forward(&Tensor::zeros((2, 5, 4, 4), DType::F32, &Device::Cpu)?));
+    assert_eq!(error, "layer `norm` takes 6 channels, the input has 5");
+    Ok(())
+}
+
+#[test]
+fn the_options_of_a_batch_norm_reach_it() -> Result<()> {
+    let params = Params::new(0);
+    let norm = BatchNorm2d::new(&params.root()).no_affine().momentum(1.0).eps(3.0);
+    let xs = Tensor::new(&[[1f32], [3.0]], &Device::Cpu)?;
+    // Variance 1, with eps 4: half of the deviation.
+    assert_eq!(norm.forward(&xs)?.flatten_all()?.to_vec1::<f32>()?, [-0.5, 0.5]);
+    let [mean, variance] = &params.buffers()[..] else { panic!("two buffers") };
+    assert_eq!(mean.value().to_vec1::<f32>()?, [2.0]);
+    assert_eq!(variance.value().to_vec1::<f32>()?, [2.0]);
+    assert!(params.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_batch_norm_refuses_what_it_cannot_normalise() -> Result<()> {
+    let config = BatchNormConfig::default();
+    let norm = |dims: &[usize], config| -> Result<String> {
+        Ok(message(batch_norm2d(&random(dims, 1)?, None, None, None, config)))
+    };
+    assert!(norm(&[1, 3, 1, 1], config)?.contains("more than one value per channel"));
+    assert!(norm(&[1, 3], config)?.contains("the input is [1, 3]"));
+    assert!(norm(&[2, 3, 4], config)?.contains("expected (N, C, H, W) or (N, C)"));
+    assert!(norm(&[2, 3], BatchNormConfig { eps: -1.0, ..config })?.contains("eps -1"));
+    let evaluation = BatchNormConfig { training: false, ..config };
+    assert!(norm(&[2, 3], evaluation)?.contains("needs running statistics"));
+    let (xs, weight) = (random((2, 3), 1)?, random(4, 2)?);
+    let expected = "batch_norm2d: weight of shape [4] for 3 channels";
+    assert_eq!(message(batch_norm2d(&xs, Some(&weight), None, None, config)), expected);
+    let expected = "batch_norm2d: running mean of shape [4] for 3 channels";
+    let statistics = some_running(4)?;
+    assert_eq!(message(batch_norm2d(&xs, None, None, Some(&statistics), config)), expected);
+    let xs = xs.to_dtype(DType::F16)?;
+    let expected = "unsupported dtype F16 for op batch_norm2d";
+    assert_eq!(message(batch_norm2d(&xs, None, None, None, config)), expected);
+    Ok(())
+}
+
+#[test]
+fn an_empty_batch_passes_a_batch_norm_in_evaluation() -> Result<()> {
+    let xs = random((0, 3, 4, 4), 1)?;
+    let (weight, bias) = (Var::from_tensor(&random(3, 2)?)?, Var::from_tensor(&random(3, 3)?)?);
+    let config = BatchNormConfig { training: false, ..Default::default() };
+    let ys = batch_norm2d(&xs, Some(&weight), Some(&bias), Some(&some_running(3)?), config)?;
+    assert_eq!(ys.dims(), [0, 3, 4, 4]);
+    let grads = ys.sum_all()?.backward()?;
+    for var in [&weight, &bias] {
+        let grad = grads.get(var).expect("zeros, not nothing");
+        assert_eq!(grad.to_vec1::<f64>()?, [0.0; 3]);
+    }
+    Ok(())
+}
+
+#[test]
+fn row_norms_on_odd_shapes() -> Result<()> {
+    for (dims, of_row) in
+        [(&[3, 5][..], 1), (&[2, 3, 4], 1), (&[2, 3, 4], 2), (&[7], 1), (&[19, 3], 1)]
+    {
+        let row = &dims[dims.len() - of_row..];
+        let inputs = [random(dims, 1)?, random(row, 2)?, random(row, 3)?];
+        let (eps, one) = (1e-3, &inputs[..1]);
+        gradcheck(|t| layer_norm(&t[0], row, Some(&t[1]), Some(&t[2]), eps), &inputs, EPS, TOL)?;
+        gradcheck(|t| layer_norm(&t[0], row, Some(&t[1]), None, eps), &inputs[..2], EPS, TOL)?;
+        gradcheck(|t| layer_norm(&t[0], row, None, None, eps), one, EPS, TOL)?;
+        gradcheck(|t| rms_norm(&t[0], row, Some(&t[1]), eps), &inputs[..2], EPS, TOL)?;
+        gradcheck(|t| rms_norm(&t[0], row, None, eps), one, EPS, TOL)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_layer_norm_with_a_bias_alone_or_a_frozen_input() -> Result<()> {
+    let (xs, weight, bias) = (random((5, 3), 1)?, random(3, 2)?, random(3, 3)?);
+    let f = |t: &[Tensor]| layer_norm(&t[0], &[3], None, Some(&t[1]), 1e-5);
+    gradcheck(f, &[xs.clone(), bias.clone()], EPS, TOL)?;
+    let f = |t: &[Tensor]| layer_norm(&xs, &[3], Some(&t[0]), Some(&t[1]), 1e-5);
+    gradcheck(f, &[weight.clone(), bias.clone()], EPS, TOL)?;
+    let f = |t: &[Tensor]| layer_norm(&xs, &[3], Some(&weight), Some(&t[0]), 1e-5);
+    gradcheck(f, &[bias], EPS, TOL)
+}
+
+#[test]
+fn row_norms_of_views() -> Result<()> {
+    let f = |t: &[Tensor]| {
+        let (weight, bias) = (t[1].narrow(0, 1, 3)?, t[2].t()?.get(1)?);
+        layer_norm(&t[0].t()?, &[3], Some(&weight), Some(&bias), 1e-5)?.t()
+    };
+    gradcheck(f, &[random((3, 5), 1)?, random(5, 2)?, random((3, 2), 3)?], EPS, TOL)?;
+    let f = |t: &[Tensor]| rms_norm(&t[0].t()?.narrow(1, 1, 2)?, &[2], None, 1e-5)?.t();
+    gradcheck(f, &[random((3, 5), 1)?], EPS, TOL)
+}
+
+#[test]
+fn layer_norm_and_rms_norm_are_pytorchs() -> Result<()> {
+    for (file, centred) in [("layer_norm.safetensors", true), ("rms_norm.safetensors", false)] {
+        for case in cases(file) {
+            let [dims] = case.config()?[..] else { panic!("one number") };
+            let eps = case.tensors["eps"].to_scalar::<f64>()?;
+            check_within(tolerance(&case), &case, &["xs", "weight", "bias"], |t| {
+                let row = &t["xs"].dims()[t["xs"].rank() - dims..];
+                if centred {
+                    layer_norm(&t["xs"], row, t.get("weight"), t.get("bias"), eps)
+                } else {
+                    rms_norm(&t["xs"], row, t.get("weight"), eps)
+                }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn layers_of_row_norms_create_their_parameters() -> Result<()> {
+    let params = Params::new(0);
+    let xs = uniform((2, 3, 4), 1, -1.0, 1.0, DType::F32)?;
+    let layers: [Box<dyn Module>; 4] = [
+        Box::new(LayerNorm::new(&params.root().pp("a"))),
+        Box::new(LayerNorm::new(&params.root().pp("b")).dims(2).no_bias().eps(1e-3)),
+        Box::new(RmsNorm::new(&params.root().pp("c"))),
+        Box::new(RmsNorm::new(&params.root().pp("d")).no_affine()),
+    ];
+    for layer in &layers {
+        assert_eq!(layer.forward(&xs)?.dims(), xs.dims());
+    }
+    let list = params.list();
+    let shapes: Vec<(&str, &[usize])> = list.iter().map(|p| (p.name(), p.var().dims())).collect();
+    let expected: [(&str, &[usize]); 4] =
+        [("a.weight", &[4]), ("a.bias", &[4]), ("b.weight", &[3, 4]), ("c.weight", &[4])];
+    assert_eq!(shapes, expected);
+    let sums = layers[0].forward(&xs)?.sum(2)?.abs()?.max_all()?.to_scalar::<f32>()?;
+    assert!(sums < 1e-5, "{sums}");
+    let squares = layers[3].forward(&xs)?.sqr()?.mean(2)?;
+    assert_close(&squares, &Tensor::ones((2, 3), DType::F32, &Device::Cpu)?, 1e-5, 0.0);
+    let error = message(layers[1].forward(&xs.narrow(2, 0, 3)?));
+    assert_eq!(error, "layer `b` takes rows of [3, 4], the input is [2, 3, 3]");
+    Ok(())
+}
+
+#[test]
+fn row_norms_refuse_shapes_that_do_not_fit() -> Result<()> {
+    let xs = random((2, 3), 1)?;
+    let expected = "layer_norm: input of shape [2, 3] for rows of [2]";
+    assert_eq!(message(layer_norm(&xs, &[2], None, None, 1e-5)), expected);
+    assert!(message(layer_norm(&xs, &[], None, None, 1e-5)).contains("for rows of []"));
+    let weight = random(2, 2)?;
+    let expected = "rms_norm: weight of shape [2] for rows of [3]";
+    assert_eq!(message(rms_norm(&xs, &[3], Some(&weight), 1e-5)), expected);
+    assert!(message(rms_norm(&xs, &[3], None, f64::NAN)).contains("eps NaN"));
+    let xs = xs.to_dtype(DType::BF16)?;
+    let expected = "unsupported dtype BF16 for op layer_norm";
+    assert_eq!(message(layer_norm(&xs, &[3], None, None, 1e-5)), expected);
+    Ok(())
+}
+
+#[test]
+fn an_empty_batch_passes_a_row_norm() -> Result<()> {
+    let weight = Var::from_tensor(&random(3, 2)?)?;
+    let ys = layer_norm(&random((0, 3), 1)?, &[3], Some(&weight), None, 1e-5)?;
+    assert_eq!(ys.dims(), [0, 3]);
+    let grads = ys.sum_all()?.backward()?;
+    assert_eq!(grads.get(&weight).expect("zeros, not nothing").to_vec1::<f64>()?, [0.0; 3]);
+    Ok(())
+}
+
+/// Results, gradients and statistics of every norm in f32, with `threads` threads.
+fn run(rows: usize, threads: usize) -> Result<Vec<Vec<u32>>> {
+    let step = || -> Result<Vec<Vec<u32>>> {
+        let flat = |tensor: &Tensor| -> Result<Vec<u32>> {
+            let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+            Ok(values.into_iter().map(f32::to_bits).collect())
+        };
+        let variable =
+            |dims: &[usize], seed| Var::from_tensor(&uniform(dims, seed, -1.0, 1.0, DType::F32)?);
+        let mut results = Vec::new();
+        for dims in [[rows, 24, 6, 8], [rows, 300, 2, 1]] {
+            let (xs, ws) = (variable(&dims, 1)?, variable(&[dims[1]], 2)?);
+            let row = variable(&dims[1..], 3)?;
+            let params = Params::new(0);
+            let norm = BatchNorm2d::new(&params.root()).activation(Activation::Relu);
+            let ys = norm.forward(&xs)?;
+            let config = BatchNormConfig::default();
+            let ys = batch_norm2d(&ys, Some(&ws), Some(&ws), None, config)?;
+            let ys = layer_norm(&ys, &dims[1..], Some(&row), Some(&row), 1e-5)?;
+            let ys = rms_norm(&ys, &dims[3..], None, 1e-5)?;
+            let grads = ys.sqr()?.sum_all()?.backward()?;
+            results.push(flat(&ys)?);
+            for var in [&xs, &ws, &row] {
+                results.push(flat(grads.get(var).expect("every variable has a gradient"))?);
+            }
+            for buffer in params.buffers() {
+                results.push(flat(&buffer.value())?);
+            }
+        }
+        Ok(results)
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
+    pool.install(step)
+}
+
+#[test]
+fn norms_do_not_depend_on_the_number_of_threads_or_the_run() -> Result<()> {
+    for rows in [2, 61] {
+        let expected = run(rows, 1)?;
+        for threads in [1, 2, 5] {
+            assert!(run(rows, threads)? == expected, "{rows} rows, {threads} threads");
+        }
+    }
+    Ok(())
+}

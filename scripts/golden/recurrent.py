@@ -1,0 +1,42 @@
+"""GRU and LSTM."""
+
+import torch
+
+from common import leaf, save, uniform
+
+
+def recurrent():
+    """`nn.GRU` and `nn.LSTM`, batch first. `ys` are all hidden states, `final` the last cell state."""
+    cases = {  # batch, steps, inputs, hidden, bias, initial state
+        "plain": (3, 5, 4, 7, True, False),
+        "state": (3, 5, 4, 7, True, True),
+        "no_bias": (2, 4, 3, 5, False, False),
+        "one_step": (4, 1, 3, 6, True, True),
+        "one_sequence": (1, 6, 5, 3, True, False),
+        "one_unit": (2, 3, 1, 1, True, True),
+        "zeros": (2, 3, 3, 4, True, False),
+    }
+    for kind, gates, seed in (("gru", 3, 3600), ("lstm", 4, 3800)):
+        tensors = {}
+        for case, (batch, steps, width, hidden, bias, state) in cases.items():
+            seed += 10
+            layer = getattr(torch.nn, kind.upper())(width, hidden, bias=bias, batch_first=True).double()
+            shapes = {"weight_ih": (gates * hidden, width), "weight_hh": (gates * hidden, hidden)}
+            if bias:
+                shapes |= {"bias_ih": (gates * hidden,), "bias_hh": (gates * hidden,)}
+            xs = uniform((batch, steps, width), seed)
+            inputs = {"xs": leaf(torch.zeros_like(xs) if case == "zeros" else xs)}
+            for index, (name, shape) in enumerate(shapes.items()):
+                inputs[name] = leaf(uniform(shape, seed + 1 + index, -0.7, 0.7))
+            if state:
+                inputs["h0"] = leaf(uniform((batch, hidden), seed + 5))
+                if kind == "lstm":
+                    inputs["c0"] = leaf(uniform((batch, hidden), seed + 6, -2.0, 2.0))
+            parameters = {f"{name}_l0": inputs[name] for name in shapes}
+            start = [inputs[name][None] for name in ("h0", "c0") if name in inputs]
+            start = (tuple(start) if kind == "lstm" else start[0]) if start else None
+            ys, end = torch.func.functional_call(layer, parameters, (inputs["xs"], start))
+            backward(tensors, case, inputs, ys, seed + 7)
+            if kind == "lstm":
+                tensors[f"{case}.final"] = end[1][0]
+        save(f"crates/nn/tests/golden/{kind}.safetensors", tensors)
