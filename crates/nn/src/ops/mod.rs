@@ -25,6 +25,7 @@ mod elementwise;
 mod float;
 mod fused;
 mod linear;
+mod math;
 mod matmul;
 mod max_pool2d;
 mod relu;
