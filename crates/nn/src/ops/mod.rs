@@ -18,24 +18,39 @@
 //! - CPU only so far: no operation implements `cuda_fwd`, so candle answers a CUDA tensor with
 //!   an error that names the operation.
 
+mod activations;
+mod avg_pool2d;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
+mod embedding;
 mod float;
 mod fused;
+mod gru;
+mod last_step;
 mod linear;
+mod lstm;
 mod math;
 mod matmul;
 mod max_pool2d;
-mod relu;
+mod parallel;
+mod pool2d;
+mod recurrent;
 mod simd;
 
 pub mod profile;
 
+pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::softmax_cross_entropy;
 pub use dropout::dropout;
+pub use embedding::embedding;
+pub use gru::gru;
+pub use last_step::last_step;
 pub use linear::linear;
-pub use max_pool2d::{Pool2dConfig, max_pool2d};
-pub use relu::relu;
+pub use lstm::lstm;
+pub use max_pool2d::max_pool2d;
+pub use pool2d::Pool2dConfig;
+pub use recurrent::RecurrentWeights;

@@ -15,6 +15,7 @@ mod patches;
 use candle_core::{Result, Tensor, bail};
 
 use self::geometry::Geometry;
+use super::activations;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use crate::activation::Activation;
@@ -67,8 +68,11 @@ pub fn conv2d(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
         bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
     }
-    let op = Conv2d { geometry, activation };
-    fused::run(op, geometry.output_shape(), &[Some(xs), Some(weight), bias])
+    let (late, at_once): (Option<_>, Option<_>) =
+        if activation.is_some_and(Activation::needs_input) { (activation, None) } else { (None, activation) };
+    let op = Conv2d { geometry, activation: at_once };
+    let ys = fused::run(op, geometry.output_shape(), &[Some(xs), Some(weight), bias])?;
+    late.map_or(Ok(ys.clone()), |activation| activations::apply(&ys, activation))
 }
 
 struct Conv2d {

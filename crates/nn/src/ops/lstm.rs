@@ -1,0 +1,109 @@
+//! Long short-term memory (Hochreiter and Schmidhuber, 1997) with a forget gate (Gers,
+//! Schmidhuber and Cummins, 2000), as in PyTorch.
+//!
+//! ```text
+//! i  = sigmoid(s_i)    f = sigmoid(s_f)    g = tanh(s_g)    o = sigmoid(s_o)
+//!                                          s = x W_ih^T + b_ih + h W_hh^T + b_hh
+//! c' = f c + i g
+//! h' = o tanh(c')
+//! ```
+
+use candle_core::{Result, Tensor, bail};
+
+use super::float::Float;
+use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
+use super::simd::simd;
+
+/// All hidden states of a sequence, and the final cell state; `state` holds the hidden and the cell
+/// state before it, zeros if left out.
+///
+/// # Shapes
+///
+/// `xs` (N, T, I), weights of 4 gates in the order i, f, g, o, `state` twice (N, H) ->
+/// (N, T, H) and (N, H).
+///
+/// # Errors
+///
+/// If shapes or dtypes do not fit together, a sequence is empty, or the dtype is neither f32 nor
+/// f64.
+///
+/// # Cost
+///
+/// Kept for the backward: `5 H` elements per step and sequence beside input and result.
+///
+/// The final cell state is detached: no gradient comes back through it.
+pub fn lstm(
+    xs: &Tensor,
+    weights: RecurrentWeights<'_>,
+    state: Option<(&Tensor, &Tensor)>,
+) -> Result<(Tensor, Tensor)> {
+    let (h0, c0) = state.unzip();
+    let (ys, c) = recurrent::run::<Lstm>(xs, weights, h0, c0)?;
+    let Some(c) = c else { bail!("{}: no final cell state, this is a bug", Lstm::NAME) };
+    Ok((ys, c))
+}
+
+struct Lstm;
+
+impl Cell for Lstm {
+    const NAME: &'static str = "lstm";
+    const GATES: usize = 4;
+    const HAS_CELL_STATE: bool = true;
+    const SPLIT: bool = false;
+
+    /// `extra` is the cell state before the step.
+    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]) {
+        extra.copy_from_slice(c);
+        let [i, f, g, o] = parts_mut(gates);
+        let [b_i, b_f, b_g, b_o] = parts(b);
+        // Passes with few slices each: the compiler makes vectors of them.
+        simd(|| {
+            for (gate, b) in [(&mut *i, b_i), (&mut *f, b_f), (&mut *o, b_o)] {
+                for (gate, &b) in gate.iter_mut().zip(b) {
+                    *gate = (*gate + b).sigmoid();
+                }
+            }
+            for (g, &b) in g.iter_mut().zip(b_g) {
+                *g = (*g + b).tanh();
+            }
+            for (((c, &f), &i), &g) in c.iter_mut().zip(&*f).zip(&*i).zip(&*g) {
+                *c = f * *c + i * g;
+            }
+            for ((h, &o), &c) in h.iter_mut().zip(&*o).zip(&*c) {
+                *h = o * c.tanh();
+            }
+        });
+    }
+
+    fn backward<T: Float>(step: StepBackward<'_, T>) {
+        let StepBackward { gates, extra: c_prev, dh, dc, da, .. } = step;
+        let [i, f, g, o] = parts(gates);
+        let [di, df, dg, d_o] = parts_mut(da);
+        let one = T::one();
+        simd(|| {
+            // First tanh(c'), in the place of the last gradient.
+            for ((((t, &c), &f), &i), &g) in d_o.iter_mut().zip(c_prev).zip(f).zip(i).zip(g) {
+                *t = (f * c + i * g).tanh();
+            }
+            for (((dc, &dh), &o), &t) in dc.iter_mut().zip(&*dh).zip(o).zip(&*d_o) {
+                *dc += dh * o * (one - t * t);
+            }
+            for ((d_o, &dh), &o) in d_o.iter_mut().zip(&*dh).zip(o) {
+                *d_o = dh * *d_o * o * (one - o);
+            }
+            for (((di, &dc), &g), &i) in di.iter_mut().zip(&*dc).zip(g).zip(i) {
+                *di = dc * g * i * (one - i);
+            }
+            for (((df, &dc), &c), &f) in df.iter_mut().zip(&*dc).zip(c_prev).zip(f) {
+                *df = dc * c * f * (one - f);
+            }
+            for (((dg, &dc), &i), &g) in dg.iter_mut().zip(&*dc).zip(i).zip(g) {
+                *dg = dc * i * (one - g * g);
+            }
+            for (dc, &f) in dc.iter_mut().zip(f) {
+                *dc *= f;
+            }
+        });
+        dh.fill(T::zero());
+    }
+}
