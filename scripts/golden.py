@@ -1,7 +1,7 @@
 """Writes the golden files of the tests with PyTorch. Run by hand, from anywhere:
 
     pip install torch safetensors numpy
-    python scripts/golden.py
+    python scripts/golden.py [function ..]        all of them, or those named
 
 Inputs come from an integer hash, implemented identically in crates/testkit/src/random.rs, so that
 both sides make the same numbers without a file:
@@ -20,6 +20,7 @@ are in the metadata of each file.
 
 import json
 import pathlib
+import sys
 
 import numpy as np
 import safetensors
@@ -175,6 +176,119 @@ def relu():
     save("crates/nn/tests/golden/relu.safetensors", tensors)
 
 
+def activations():
+    inf, nan = float("inf"), float("nan")
+    special = torch.tensor([0.0, -0.0, 1.0, -1.0, 100.0, -100.0, 1e-30, inf, -inf, nan]).double()
+    xs = torch.cat([special, uniform((40,), 3100, -8.0, 8.0)])
+    functions = {
+        "gelu": F.gelu,
+        "gelu_tanh": lambda xs: F.gelu(xs, approximate="tanh"),
+        "silu": F.silu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+    }
+    tensors = {}
+    for index, (case, function) in enumerate(functions.items()):
+        inputs = {"xs": leaf(xs)}
+        backward(tensors, case, inputs, function(inputs["xs"]), 3110 + index)
+        seed = 3200 + 10 * index
+        inputs = {
+            "xs": leaf(uniform((5, 3), seed)),
+            "weight": leaf(uniform((4, 3), seed + 1)),
+            "bias": leaf(uniform((4,), seed + 2)),
+        }
+        ys = function(F.linear(*inputs.values()))
+        backward(tensors, f"linear_{case}", inputs, ys, seed + 3)
+    save("crates/nn/tests/golden/activations.safetensors", tensors)
+
+
+def avg_pool2d():
+    cases = {
+        "two_by_two": ((2, 3, 6, 8), (2, 2), (2, 2), (0, 0), True),
+        "odd_size": ((2, 2, 7, 9), (2, 2), (2, 2), (0, 0), True),
+        "overlapping": ((2, 2, 7, 8), (3, 3), (2, 2), (1, 1), True),
+        "overlapping_inside": ((2, 2, 7, 8), (3, 3), (2, 2), (1, 1), False),
+        "unequal_sides": ((2, 1, 9, 7), (3, 2), (2, 1), (1, 0), False),
+        "gaps": ((1, 2, 9, 9), (2, 2), (3, 4), (0, 0), True),
+        "wide_padding": ((1, 2, 4, 5), (4, 5), (1, 2), (2, 2), True),
+        "wide_padding_inside": ((1, 2, 4, 5), (4, 5), (1, 2), (2, 2), False),
+        "all_equal": (None, (3, 3), (2, 2), (1, 1), True),
+    }
+    tensors = {}
+    for index, (case, (shape, kernel, stride, padding, include)) in enumerate(cases.items()):
+        equal = torch.full((1, 2, 5, 5), 0.5, dtype=torch.float64)
+        inputs = {"xs": leaf(uniform(shape, 3300 + 10 * index) if shape else equal)}
+        ys = F.avg_pool2d(inputs["xs"], kernel, stride, padding, count_include_pad=include)
+        backward(tensors, case, inputs, ys, 3305 + 10 * index)
+        config = [*kernel, *stride, *padding, int(include)]
+        tensors[f"{case}.config"] = torch.tensor(config)
+    order = "kernel y, x; stride y, x; padding y, x; count_include_pad"
+    save("crates/nn/tests/golden/avg_pool2d.safetensors", tensors, config=order)
+
+
+def global_avg_pool2d():
+    tensors = {}
+    for index, (case, shape) in enumerate({"plain": (2, 3, 5, 7), "one": (3, 2, 1, 1)}.items()):
+        inputs = {"xs": leaf(uniform(shape, 3400 + 10 * index))}
+        ys = F.adaptive_avg_pool2d(inputs["xs"], 1).flatten(1)
+        backward(tensors, case, inputs, ys, 3405 + 10 * index)
+    save("crates/nn/tests/golden/global_avg_pool2d.safetensors", tensors)
+
+
+def embedding():
+    cases = {
+        "repeated": (integers((4, 6), 3501, 5), None),
+        "padding": (integers((4, 6), 3511, 5), 2),
+        "scalar": (torch.tensor(3), None),
+        "none": (torch.zeros((0, 2), dtype=torch.int64), None),
+    }
+    tensors = {}
+    for case, (indices, padding) in cases.items():
+        inputs = {"weight": leaf(uniform((7, 3), 3500))}
+        ys = F.embedding(indices, inputs["weight"], padding_idx=padding)
+        backward(tensors, case, inputs, ys, 3502)
+        tensors[f"{case}.indices"] = indices
+        tensors[f"{case}.config"] = torch.tensor([] if padding is None else [padding]).long()
+    save("crates/nn/tests/golden/embedding.safetensors", tensors, config="padding_idx or nothing")
+
+
+def recurrent():
+    """`nn.GRU` and `nn.LSTM`, batch first. `ys` are all hidden states, `final` the last cell state."""
+    cases = {  # batch, steps, inputs, hidden, bias, initial state
+        "plain": (3, 5, 4, 7, True, False),
+        "state": (3, 5, 4, 7, True, True),
+        "no_bias": (2, 4, 3, 5, False, False),
+        "one_step": (4, 1, 3, 6, True, True),
+        "one_sequence": (1, 6, 5, 3, True, False),
+        "one_unit": (2, 3, 1, 1, True, True),
+        "zeros": (2, 3, 3, 4, True, False),
+    }
+    for kind, gates, seed in (("gru", 3, 3600), ("lstm", 4, 3800)):
+        tensors = {}
+        for case, (batch, steps, width, hidden, bias, state) in cases.items():
+            seed += 10
+            layer = getattr(torch.nn, kind.upper())(width, hidden, bias=bias, batch_first=True).double()
+            shapes = {"weight_ih": (gates * hidden, width), "weight_hh": (gates * hidden, hidden)}
+            if bias:
+                shapes |= {"bias_ih": (gates * hidden,), "bias_hh": (gates * hidden,)}
+            xs = uniform((batch, steps, width), seed)
+            inputs = {"xs": leaf(torch.zeros_like(xs) if case == "zeros" else xs)}
+            for index, (name, shape) in enumerate(shapes.items()):
+                inputs[name] = leaf(uniform(shape, seed + 1 + index, -0.7, 0.7))
+            if state:
+                inputs["h0"] = leaf(uniform((batch, hidden), seed + 5))
+                if kind == "lstm":
+                    inputs["c0"] = leaf(uniform((batch, hidden), seed + 6, -2.0, 2.0))
+            parameters = {f"{name}_l0": inputs[name] for name in shapes}
+            start = [inputs[name][None] for name in ("h0", "c0") if name in inputs]
+            start = (tuple(start) if kind == "lstm" else start[0]) if start else None
+            ys, end = torch.func.functional_call(layer, parameters, (inputs["xs"], start))
+            backward(tensors, case, inputs, ys, seed + 7)
+            if kind == "lstm":
+                tensors[f"{case}.final"] = end[1][0]
+        save(f"crates/nn/tests/golden/{kind}.safetensors", tensors)
+
+
 def cross_entropy():
     one_hot = F.one_hot(integers((5,), 4011, 7), 7).double()
     probabilities = F.softmax(uniform((5, 7), 4021), 1)
@@ -317,5 +431,12 @@ def mnist_cnn_sgd():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for write in (conv2d, linear, max_pool2d, relu, cross_entropy, sgd, mnist_cnn_sgd):
-        write()
+    files = (conv2d, linear, max_pool2d, relu, activations, avg_pool2d, global_avg_pool2d)
+    files += (embedding, recurrent, cross_entropy, sgd, mnist_cnn_sgd)
+    names = sys.argv[1:]
+    unknown = set(names) - {write.__name__ for write in files}
+    if unknown:
+        sys.exit(f"no such files: {', '.join(sorted(unknown))}")
+    for write in files:
+        if not names or write.__name__ in names:
+            write()

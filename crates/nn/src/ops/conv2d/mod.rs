@@ -68,11 +68,14 @@ pub fn conv2d(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
         bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
     }
-    let (late, at_once): (Option<_>, Option<_>) =
-        if activation.is_some_and(Activation::needs_input) { (activation, None) } else { (None, activation) };
-    let op = Conv2d { geometry, activation: at_once };
+    let late = activation.filter(|activation| activation.needs_input());
+    let activation = activation.filter(|activation| !activation.needs_input());
+    let op = Conv2d { geometry, activation };
     let ys = fused::run(op, geometry.output_shape(), &[Some(xs), Some(weight), bias])?;
-    late.map_or(Ok(ys.clone()), |activation| activations::apply(&ys, activation))
+    match late {
+        Some(activation) => activations::apply(&ys, activation),
+        None => Ok(ys),
+    }
 }
 
 struct Conv2d {
