@@ -20,13 +20,7 @@ pub struct Embedding {
 impl Embedding {
     /// A table of `vocabulary` rows of `dim` elements.
     pub fn new(scope: &Scope, vocabulary: usize, dim: usize) -> Self {
-        Self {
-            scope: scope.clone(),
-            vocabulary,
-            dim,
-            padding_index: None,
-            weight: Lazy::default(),
-        }
+        Self { scope: scope.clone(), vocabulary, dim, padding_index: None, weight: Lazy::default() }
     }
 
     /// The row `index` stands for no word: it starts at zero and is not trained.

@@ -166,7 +166,9 @@ impl MaxPool2d {
         dx.fill(T::zero());
         let results = y.iter().zip(dy).enumerate();
         for (index, (&y, &dy)) in results {
-            let (rows, cols) = self.windows.window(index / self.windows.out_size.1, index % self.windows.out_size.1);
+            let (rows, cols) = self
+                .windows
+                .window(index / self.windows.out_size.1, index % self.windows.out_size.1);
             let mut winner = None;
             for iy in rows {
                 for ix in cols.clone() {

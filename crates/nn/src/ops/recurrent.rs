@@ -150,8 +150,7 @@ impl<C: Cell> Fused for Recurrent<C> {
                 let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
                 let (gates, b) = (&mut gates[wide.clone()], &b[wide]);
                 C::forward(gates, b, &mut extra[narrow.clone()], &mut h[narrow.clone()], c);
-                ys[(n * self.steps + t) * self.hidden..][..self.hidden]
-                    .copy_from_slice(&h[narrow]);
+                ys[(n * self.steps + t) * self.hidden..][..self.hidden].copy_from_slice(&h[narrow]);
             }
         }
         if C::HAS_CELL_STATE {
@@ -256,7 +255,11 @@ impl<C: Cell> Recurrent<C> {
     fn previous<T: Float>(&self, ys: &[T], h0: &[T]) -> Pooled<T> {
         let mut previous = Pooled::new(ys.len());
         let (first, rest) = previous.split_at_mut(self.batch * self.hidden);
-        if h0.is_empty() { first.fill(T::zero()) } else { first.copy_from_slice(h0) }
+        if h0.is_empty() {
+            first.fill(T::zero())
+        } else {
+            first.copy_from_slice(h0)
+        }
         for t in 1..self.steps {
             for n in 0..self.batch {
                 let h = &ys[(n * self.steps + t - 1) * self.hidden..][..self.hidden];

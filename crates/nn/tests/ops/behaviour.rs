@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use crate::random;
 
 /// The outermost error, without a backtrace.
-fn message<T>(result: Result<T>) -> String {
+pub(crate) fn message<T>(result: Result<T>) -> String {
     let error = result.err().expect("this call must fail");
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

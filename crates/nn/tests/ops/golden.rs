@@ -12,19 +12,19 @@ use candle_core::{DType, Result, Tensor, Var};
 use crate::golden_path;
 
 /// One case of a golden file: its tensors by name.
-struct Case {
-    name: String,
-    tensors: BTreeMap<String, Tensor>,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
 }
 
 impl Case {
-    fn config(&self) -> Result<Vec<usize>> {
+    pub(crate) fn config(&self) -> Result<Vec<usize>> {
         let config = self.tensors["config"].to_vec1::<i64>()?;
         Ok(config.into_iter().map(|n| usize::try_from(n).expect("no size is negative")).collect())
     }
 }
 
-fn cases(file: &str) -> Vec<Case> {
+pub(crate) fn cases(file: &str) -> Vec<Case> {
     let tensors = golden(golden_path(file));
     let split = |name: &str| {
         let (case, tensor) = name.split_once('.').expect("names are `case.tensor`");
@@ -42,7 +42,7 @@ fn cases(file: &str) -> Vec<Case> {
 /// Runs `f` on variables with the values of `inputs` (those that the case has) and compares the
 /// result and all gradients, in both dtypes.
 #[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
-fn check(
+pub(crate) fn check(
     case: &Case,
     inputs: &[&str],
     f: impl Fn(&BTreeMap<&str, Tensor>) -> Result<Tensor>,

@@ -1,10 +1,15 @@
 //! The fused operations against central differences, PyTorch and plain loops.
 
+mod activations;
+mod avg_pool2d;
 mod behaviour;
+mod embedding;
 mod golden;
 mod gradients;
 mod naive_conv2d;
+mod recurrent;
 mod reproducibility;
+mod threads;
 
 use std::path::PathBuf;
 
