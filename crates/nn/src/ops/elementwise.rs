@@ -3,6 +3,8 @@
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::iter;
 
+use pulp::NullaryFnOnce;
+
 use super::float::Float;
 use super::simd::simd;
 use crate::activation::Activation;
@@ -36,22 +38,13 @@ fn each<T: Float, B>(
     activation: Option<Activation>,
 ) {
     match activation {
-        None => map(ys, bs, add),
-        Some(Activation::Relu) => map(ys, bs, |y, b| relu(add(y, b))),
-        Some(Activation::Gelu) => {
-            let gelu = Gelu::new();
-            map(ys, bs, |y, b| gelu.forward(add(y, b)));
-        }
-        Some(Activation::GeluTanh) => {
-            let gelu = GeluTanh::new();
-            map(ys, bs, |y, b| gelu.forward(add(y, b)));
-        }
-        Some(Activation::Silu) => map(ys, bs, |y, b| {
-            let z = add(y, b);
-            z * z.sigmoid()
-        }),
-        Some(Activation::Sigmoid) => map(ys, bs, |y, b| add(y, b).sigmoid()),
-        Some(Activation::Tanh) => map(ys, bs, |y, b| add(y, b).tanh()),
+        None => simd(Forward { ys, bs, add, function: Identity }),
+        Some(Activation::Relu) => simd(Forward { ys, bs, add, function: Relu }),
+        Some(Activation::Gelu) => simd(Forward { ys, bs, add, function: Gelu::new() }),
+        Some(Activation::GeluTanh) => simd(Forward { ys, bs, add, function: GeluTanh::new() }),
+        Some(Activation::Silu) => simd(Forward { ys, bs, add, function: Silu }),
+        Some(Activation::Sigmoid) => simd(Forward { ys, bs, add, function: Sigmoid }),
+        Some(Activation::Tanh) => simd(Forward { ys, bs, add, function: Tanh }),
     }
 }
 
@@ -62,44 +55,144 @@ pub(super) fn activation_backward<T: Float>(
     reference: &[T],
     activation: Activation,
 ) {
-    let one = T::one();
     match activation {
-        // The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN passes it.
-        Activation::Relu => {
-            map(dys, reference.iter(), |dy, &y| if y <= T::zero() { T::zero() } else { dy });
-        }
-        Activation::Gelu => {
-            let gelu = Gelu::new();
-            map(dys, reference.iter(), |dy, &z| dy * gelu.derivative(z));
-        }
-        Activation::GeluTanh => {
-            let gelu = GeluTanh::new();
-            map(dys, reference.iter(), |dy, &z| dy * gelu.derivative(z));
-        }
-        Activation::Silu => map(dys, reference.iter(), |dy, &z| {
-            let s = z.sigmoid();
-            dy * s * (one + z * (one - s))
-        }),
-        Activation::Sigmoid => map(dys, reference.iter(), |dy, &y| dy * y * (one - y)),
-        Activation::Tanh => map(dys, reference.iter(), |dy, &y| dy * (one - y * y)),
+        Activation::Relu => simd(BackwardPass { dys, reference, function: Relu }),
+        Activation::Gelu => simd(BackwardPass { dys, reference, function: Gelu::new() }),
+        Activation::GeluTanh => simd(BackwardPass { dys, reference, function: GeluTanh::new() }),
+        Activation::Silu => simd(BackwardPass { dys, reference, function: Silu }),
+        Activation::Sigmoid => simd(BackwardPass { dys, reference, function: Sigmoid }),
+        Activation::Tanh => simd(BackwardPass { dys, reference, function: Tanh }),
     }
 }
 
-/// `y = f(y, b)` in the vectors of this machine.
-#[inline(always)]
-fn map<T: Float, B>(ys: &mut [T], bs: impl Iterator<Item = B>, f: impl Fn(T, B) -> T) {
-    simd(|| {
-        for (y, b) in ys.iter_mut().zip(bs) {
-            *y = f(*y, b);
-        }
-    });
+/// The loop of [`each`], a type so that [`simd`] has all of it inlined.
+struct Forward<'a, T, I, A, F> {
+    ys: &'a mut [T],
+    bs: I,
+    add: A,
+    function: F,
 }
 
-/// `max(x, 0)` that keeps NaN.
-#[inline(always)]
-fn relu<T: Float>(x: T) -> T {
-    // In this order it is one `maxps`, whose second operand wins when one is NaN.
-    if T::zero() > x { T::zero() } else { x }
+impl<T, B, I, A, F> NullaryFnOnce for Forward<'_, T, I, A, F>
+where
+    T: Float,
+    I: Iterator<Item = B>,
+    A: Fn(T, B) -> T,
+    F: Function<T>,
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (y, b) in self.ys.iter_mut().zip(self.bs) {
+            *y = self.function.forward((self.add)(*y, b));
+        }
+    }
+}
+
+/// The loop of [`activation_backward`].
+struct BackwardPass<'a, T, F> {
+    dys: &'a mut [T],
+    reference: &'a [T],
+    function: F,
+}
+
+impl<T: Float, F: Function<T>> NullaryFnOnce for BackwardPass<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (dy, &reference) in self.dys.iter_mut().zip(self.reference) {
+            *dy = self.function.backward(*dy, reference);
+        }
+    }
+}
+
+/// A function of one number; every method is inlined into the loops above.
+trait Function<T>: Copy {
+    fn forward(self, z: T) -> T;
+
+    /// `dy` times the derivative, from `z` or from the result as the activation has it.
+    fn backward(self, dy: T, reference: T) -> T;
+}
+
+#[derive(Clone, Copy)]
+struct Identity;
+
+impl<T: Float> Function<T> for Identity {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, _: T) -> T {
+        dy
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Relu;
+
+impl<T: Float> Function<T> for Relu {
+    /// Keeps NaN.
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        // In this order it is one `maxps`, whose second operand wins when one is NaN.
+        if T::zero() > z { T::zero() } else { z }
+    }
+
+    /// The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN passes it.
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        if y <= T::zero() { T::zero() } else { dy }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl<T: Float> Function<T> for Silu {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * z.sigmoid()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let s = z.sigmoid();
+        dy * s * (T::one() + z * (T::one() - s))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sigmoid;
+
+impl<T: Float> Function<T> for Sigmoid {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z.sigmoid()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        dy * y * (T::one() - y)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Tanh;
+
+impl<T: Float> Function<T> for Tanh {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z.tanh()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        dy * (T::one() - y * y)
+    }
 }
 
 /// The numbers in `x Phi(x)`.
@@ -120,17 +213,19 @@ impl<T: Float> Gelu<T> {
             density: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0),
         }
     }
+}
 
+impl<T: Float> Function<T> for Gelu<T> {
     #[inline(always)]
-    fn forward(self, x: T) -> T {
-        x * self.half * (T::one() + (x * self.root).erf())
+    fn forward(self, z: T) -> T {
+        z * self.half * (T::one() + (z * self.root).erf())
     }
 
-    /// `Phi(x) + x Phi'(x)`
+    /// `dy (Phi(z) + z Phi'(z))`
     #[inline(always)]
-    fn derivative(self, x: T) -> T {
-        let below = self.half * (T::one() + (x * self.root).erf());
-        below + x * self.density * (T::zero() - x * x * self.half).exp()
+    fn backward(self, dy: T, z: T) -> T {
+        let below = self.half * (T::one() + (z * self.root).erf());
+        dy * (below + z * self.density * (T::zero() - z * z * self.half).exp())
     }
 }
 
@@ -156,21 +251,23 @@ impl<T: Float> GeluTanh<T> {
     }
 
     #[inline(always)]
-    fn inner(self, x: T) -> T {
-        (self.beta * (x + self.kappa * x * x * x)).tanh()
+    fn inner(self, z: T) -> T {
+        (self.beta * (z + self.kappa * z * z * z)).tanh()
+    }
+}
+
+impl<T: Float> Function<T> for GeluTanh<T> {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * self.half * (T::one() + self.inner(z))
     }
 
     #[inline(always)]
-    fn forward(self, x: T) -> T {
-        x * self.half * (T::one() + self.inner(x))
-    }
-
-    #[inline(always)]
-    fn derivative(self, x: T) -> T {
-        let t = self.inner(x);
-        let inner_derivative = self.beta * (T::one() + self.three_kappa * x * x);
-        let right = x * self.half * (T::one() - t * t) * inner_derivative;
-        self.half * (T::one() + t) + right
+    fn backward(self, dy: T, z: T) -> T {
+        let t = self.inner(z);
+        let inner_derivative = self.beta * (T::one() + self.three_kappa * z * z);
+        let right = z * self.half * (T::one() - t * t) * inner_derivative;
+        dy * (self.half * (T::one() + t) + right)
     }
 }
 

@@ -12,9 +12,11 @@
 
 use candle_core::{Result, Tensor};
 
+use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
 use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
 use super::simd::simd;
+use crate::activation::Activation;
 
 /// All hidden states of a sequence; `h0` is the state before it, zeros if left out.
 ///
@@ -48,14 +50,15 @@ impl Cell for Gru {
         let (b_rz, b_n) = b.split_at(2 * h.len());
         extra.copy_from_slice(b_n);
         // Passes with few slices each: the compiler makes vectors of them.
+        bias_row_activation(rz, b_rz, Some(Activation::Sigmoid));
+        let [r, z] = parts(rz);
         simd(|| {
-            for (gate, &b) in rz.iter_mut().zip(b_rz) {
-                *gate = (*gate + b).sigmoid();
-            }
-            let [r, z] = parts(rz);
             for ((n, &b), &r) in n.iter_mut().zip(b_n).zip(r) {
-                *n = (*n + r * b).tanh();
+                *n += r * b;
             }
+        });
+        activate(n, Some(Activation::Tanh));
+        simd(|| {
             for ((h, &z), &n) in h.iter_mut().zip(z).zip(&*n) {
                 *h = n + z * (*h - n);
             }

@@ -10,9 +10,11 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
 use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
 use super::simd::simd;
+use crate::activation::Activation;
 
 /// All hidden states of a sequence, and the final cell state; `state` holds the hidden and the cell
 /// state before it, zeros if left out.
@@ -54,23 +56,23 @@ impl Cell for Lstm {
     /// `extra` is the cell state before the step.
     fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]) {
         extra.copy_from_slice(c);
-        let [i, f, g, o] = parts_mut(gates);
         let [b_i, b_f, b_g, b_o] = parts(b);
+        let [i, f, g, o] = parts_mut(gates);
         // Passes with few slices each: the compiler makes vectors of them.
+        for (gate, b) in [(&mut *i, b_i), (&mut *f, b_f), (&mut *o, b_o)] {
+            bias_row_activation(gate, b, Some(Activation::Sigmoid));
+        }
+        bias_row_activation(g, b_g, Some(Activation::Tanh));
         simd(|| {
-            for (gate, b) in [(&mut *i, b_i), (&mut *f, b_f), (&mut *o, b_o)] {
-                for (gate, &b) in gate.iter_mut().zip(b) {
-                    *gate = (*gate + b).sigmoid();
-                }
-            }
-            for (g, &b) in g.iter_mut().zip(b_g) {
-                *g = (*g + b).tanh();
-            }
             for (((c, &f), &i), &g) in c.iter_mut().zip(&*f).zip(&*i).zip(&*g) {
                 *c = f * *c + i * g;
             }
-            for ((h, &o), &c) in h.iter_mut().zip(&*o).zip(&*c) {
-                *h = o * c.tanh();
+        });
+        h.copy_from_slice(c);
+        activate(h, Some(Activation::Tanh));
+        simd(|| {
+            for (h, &o) in h.iter_mut().zip(&*o) {
+                *h *= o;
             }
         });
     }
@@ -80,11 +82,14 @@ impl Cell for Lstm {
         let [i, f, g, o] = parts(gates);
         let [di, df, dg, d_o] = parts_mut(da);
         let one = T::one();
+        // First tanh(c'), in the place of the last gradient.
         simd(|| {
-            // First tanh(c'), in the place of the last gradient.
             for ((((t, &c), &f), &i), &g) in d_o.iter_mut().zip(c_prev).zip(f).zip(i).zip(g) {
-                *t = (f * c + i * g).tanh();
+                *t = f * c + i * g;
             }
+        });
+        activate(d_o, Some(Activation::Tanh));
+        simd(|| {
             for (((dc, &dh), &o), &t) in dc.iter_mut().zip(&*dh).zip(o).zip(&*d_o) {
                 *dc += dh * o * (one - t * t);
             }

@@ -27,12 +27,7 @@ fn gradients_of_views_and_every_index_type() -> Result<()> {
     for dtype in [DType::U8, DType::U32, DType::I64] {
         let indices = indices.to_dtype(dtype)?;
         let f = |t: &[Tensor]| embedding(&t[0].t()?.narrow(0, 2, 5)?, &indices, None)?.t();
-        gradcheck(
-            |t| f(t).or_else(|_| embedding(&t[0].t()?, &indices, None)),
-            std::slice::from_ref(&weight),
-            1e-5,
-            1e-7,
-        )?;
+        gradcheck(f, std::slice::from_ref(&weight), 1e-5, 1e-7)?;
     }
     Ok(())
 }
