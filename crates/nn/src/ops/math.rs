@@ -19,7 +19,7 @@
 /// 1.5 * 2^23: added to a number it leaves the nearest integer in the lowest bits.
 const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts, the first with so few digits that its product with an exponent is exact.
-const LN_2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
+const LN_2: (f32, f32) = (355.0 / 512.0, -2.121_944_4e-4);
 
 /// `e^x`.
 #[inline(always)]
@@ -34,7 +34,7 @@ pub(super) fn exp(x: f32) -> f32 {
     let p = p * r + 8.333_452e-3;
     let p = p * r + 4.166_579_6e-2;
     let p = p * r + 1.666_666_6e-1;
-    let p = p * r + 5.000_000_1e-1;
+    let p = p * r + 0.5;
     let p = p * (r * r) + r + 1.0;
     // 2^n in two factors, as it may not be a normal number where the result is one.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
@@ -53,10 +53,10 @@ fn power_of_two(n: i32) -> f32 {
 pub(super) fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let z = a * a;
-    let p = -5.704_988_7e-3 * z + 2.063_908_9e-2;
+    let p = -5.704_988_7e-3 * z + 2.063_909e-2;
     let p = p * z - 5.373_971_6e-2;
     let p = p * z + 1.333_144_2e-1;
-    let p = p * z - 3.333_328_2e-1;
+    let p = p * z - 3.333_328e-1;
     let small = p * z * a + a;
     let large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
     (if a < 0.625 { small } else { large }).copysign(x)
@@ -80,7 +80,7 @@ pub(super) fn erf(x: f32) -> f32 {
     let p = p * z - 2.676_813_5e-2;
     let p = p * z + 1.128_199_25e-1;
     let p = p * z - 3.761_253_4e-1;
-    let p = p * z + 1.283_791_66e-1;
+    let p = p * z + 1.283_791_7e-1;
     let small = p * a + a;
     let q = -1.728_534_7e-5 * a + 3.831_971_3e-4;
     let q = q * z + (-3.883_964_4e-3 * a + 2.425_462_2e-2);

@@ -256,9 +256,9 @@ impl<C: Cell> Recurrent<C> {
         let mut previous = Pooled::new(ys.len());
         let (first, rest) = previous.split_at_mut(self.batch * self.hidden);
         if h0.is_empty() {
-            first.fill(T::zero())
+            first.fill(T::zero());
         } else {
-            first.copy_from_slice(h0)
+            first.copy_from_slice(h0);
         }
         for t in 1..self.steps {
             for n in 0..self.batch {
