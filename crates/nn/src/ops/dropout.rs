@@ -82,3 +82,22 @@ impl Fused for Dropout {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn element_i_depends_on_the_seed_and_i_alone_across_blocks() -> Result<()> {
+        let ones = Tensor::ones(70_001, DType::F32, &Device::Cpu)?;
+        let ys = dropout(&ones, 0.25, 42)?.to_vec1::<f32>()?;
+        let threshold = 1u64 << 30;
+        for (i, y) in ys.into_iter().enumerate() {
+            let number = mix(mix(42).wrapping_add((i as u64 + 1).wrapping_mul(GOLDEN)));
+            assert_eq!(y != 0.0, number >> 32 >= threshold, "element {i}");
+        }
+        Ok(())
+    }
+}
