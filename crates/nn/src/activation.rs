@@ -1,8 +1,8 @@
 //! The activations that layers can apply inside their own pass.
 //!
 //! `Conv2d` and `Linear` take an optional [`Activation`]; it runs while the result is still in
-//! cache and its backward needs nothing but the saved result. Any other function goes after the
-//! layer, as in every candle program.
+//! cache, and its backward needs the result or one saved copy of its input. Any other function goes
+//! after the layer, as in every candle program.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,17 +15,41 @@ use thiserror::Error;
 pub enum Activation {
     /// `max(x, 0)`, with gradient 0 at exactly 0; NaN stays NaN.
     Relu,
+    /// `x Phi(x)` with the normal distribution's `Phi`, exact: [`gelu`](crate::ops::gelu).
+    Gelu,
+    /// The approximation of `Gelu` by tanh: [`gelu_tanh`](crate::ops::gelu_tanh).
+    GeluTanh,
+    /// `x sigmoid(x)`, also called swish.
+    Silu,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 impl Activation {
     /// Every activation, in the order in which error messages list them.
-    pub const ALL: &[Self] = &[Self::Relu];
+    pub const ALL: &[Self] =
+        &[Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu, Self::Sigmoid, Self::Tanh];
 
     /// The name that [`FromStr`] reads back.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Relu => "relu",
+            Self::Gelu => "gelu",
+            Self::GeluTanh => "gelu_tanh",
+            Self::Silu => "silu",
+            Self::Sigmoid => "sigmoid",
+            Self::Tanh => "tanh",
+        }
+    }
+
+    /// Whether the derivative comes from the input; the others take it from the result.
+    pub(crate) const fn needs_input(self) -> bool {
+        match self {
+            Self::Relu | Self::Sigmoid | Self::Tanh => false,
+            Self::Gelu | Self::GeluTanh | Self::Silu => true,
         }
     }
 }
@@ -74,7 +98,9 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_choices() {
-        let error = "gelu".parse::<Activation>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown activation `gelu`, expected one of: relu");
+        let error = "maxout".parse::<Activation>().unwrap_err();
+        let expected = "unknown activation `maxout`, expected one of: \
+                        relu, gelu, gelu_tanh, silu, sigmoid, tanh";
+        assert_eq!(error.to_string(), expected);
     }
 }

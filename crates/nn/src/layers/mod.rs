@@ -1,24 +1,30 @@
 //! Layers: each creates its parameters at the first call, so that input sizes are inferred where
 //! the user leaves them out, and each is a candle [`Module`](candle_core::Module).
 
+mod activations;
 mod batch_norm2d;
 mod conv2d;
 mod dropout;
+mod embedding;
 mod flatten;
 mod layer_norm;
 mod linear;
 mod pool2d;
+mod recurrent;
 mod relu;
 mod softmax;
 mod softmax_cross_entropy;
 
+pub use activations::{Gelu, GeluTanh, Sigmoid, Silu, Tanh};
 pub use batch_norm2d::BatchNorm2d;
 pub use conv2d::Conv2d;
 pub use dropout::Dropout;
+pub use embedding::Embedding;
 pub use flatten::Flatten;
 pub use layer_norm::{LayerNorm, RmsNorm};
 pub use linear::Linear;
-pub use pool2d::MaxPool2d;
+pub use pool2d::{AvgPool2d, GlobalAvgPool, MaxPool2d};
+pub use recurrent::{Gru, Lstm};
 pub use relu::ReLU;
 pub use softmax::Softmax;
 pub use softmax_cross_entropy::SoftMaxCrossEntropy;

@@ -54,3 +54,67 @@ impl Module for MaxPool2d {
         Ok(ys)
     }
 }
+
+/// `(N, C, H, W) -> (N, C, H', W')`: the mean of each window, as in PyTorch.
+#[derive(Debug)]
+pub struct AvgPool2d {
+    scope: Option<Scope>,
+    config: Pool2dConfig,
+    count_include_pad: bool,
+}
+
+impl AvgPool2d {
+    /// Windows of `kernel` × `kernel` that do not overlap.
+    pub fn new(kernel: usize) -> Self {
+        Self { scope: None, config: Pool2dConfig::square(kernel), count_include_pad: true }
+    }
+
+    /// Step of the window, in pixels.
+    #[must_use]
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.config.stride = (stride, stride);
+        self
+    }
+
+    /// Zeros on each side, in pixels; at most half the kernel.
+    #[must_use]
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.config.padding = (padding, padding);
+        self
+    }
+
+    /// Takes the mean over the pixels of the image alone, PyTorch's `count_include_pad=False`.
+    #[must_use]
+    pub fn without_padding_in_mean(mut self) -> Self {
+        self.count_include_pad = false;
+        self
+    }
+
+    /// Shows the layer in the model's summary under the name of `scope`.
+    #[must_use]
+    pub fn named(mut self, scope: &Scope) -> Self {
+        self.scope = Some(scope.clone());
+        self
+    }
+}
+
+impl Module for AvgPool2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = ops::avg_pool2d(xs, self.config, self.count_include_pad)?;
+        if let Some(scope) = &self.scope {
+            let (height, width) = self.config.kernel;
+            scope.trace(&format!("AvgPool2d {height}×{width}"), &ys);
+        }
+        Ok(ys)
+    }
+}
+
+/// `(N, C, H, W) -> (N, C)`: the mean of each channel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GlobalAvgPool;
+
+impl Module for GlobalAvgPool {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        ops::global_avg_pool2d(xs)
+    }
+}

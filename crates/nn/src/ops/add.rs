@@ -4,6 +4,7 @@
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
+use super::activations;
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
@@ -24,7 +25,10 @@ pub fn add(xs: &Tensor, ys: &Tensor, activation: Option<Activation>) -> Result<T
     if xs.dims() != ys.dims() {
         bail!("{NAME}: shapes {:?} and {:?} differ", xs.shape(), ys.shape());
     }
-    fused::run(Add { activation }, xs.shape(), &[Some(xs), Some(ys)])
+    let late = activation.filter(|activation| activation.needs_input());
+    let activation = activation.filter(|activation| !activation.needs_input());
+    let sums = fused::run(Add { activation }, xs.shape(), &[Some(xs), Some(ys)])?;
+    activations::apply(sums, late)
 }
 
 struct Add {

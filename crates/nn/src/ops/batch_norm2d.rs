@@ -18,7 +18,8 @@
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::elementwise::relu;
+use super::activations;
+use super::elementwise::rectified;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::moments::{Moments, Sums, moments};
@@ -103,7 +104,12 @@ pub fn batch_norm2d(
         }
     }
     let geometry = Geometry { batch, channels, plane };
-    let op = BatchNorm2d { geometry, running: running.cloned(), config };
+    // The others would have to be computed once more in the backward.
+    let (rectify, late) = match config.activation {
+        Some(Activation::Relu) => (true, None),
+        other => (false, other),
+    };
+    let op = BatchNorm2d { geometry, running: running.cloned(), rectify, config };
     if config.training {
         if batch * plane < 2 {
             bail!(
@@ -111,17 +117,21 @@ pub fn batch_norm2d(
                 xs.shape()
             );
         }
-        return fused::run(op, xs.shape(), &[Some(xs), weight, bias, None, None]);
+        let ys = fused::run(op, xs.shape(), &[Some(xs), weight, bias, None, None])?;
+        return activations::apply(ys, late);
     }
     if running.is_none() {
         bail!("{NAME}: evaluation needs running statistics");
     }
-    fused::run(op, xs.shape(), &[Some(xs), weight, bias, mean, variance])
+    let ys = fused::run(op, xs.shape(), &[Some(xs), weight, bias, mean, variance])?;
+    activations::apply(ys, late)
 }
 
 struct BatchNorm2d {
     geometry: Geometry,
     running: Option<RunningStatistics>,
+    /// Whether a ReLU is fused.
+    rectify: bool,
     config: BatchNormConfig,
 }
 
@@ -231,9 +241,10 @@ impl BatchNorm2d {
         let line = line(running.unwrap_or_else(|| moments(xs.clone(), count)));
         for (x, y) in xs.zip(ys.iter_mut()) {
             let pairs = y.iter_mut().zip(x);
-            match self.config.activation {
-                None => pairs.for_each(|(y, &x)| *y = line.at(x)),
-                Some(Activation::Relu) => pairs.for_each(|(y, &x)| *y = relu(line.at(x))),
+            if self.rectify {
+                pairs.for_each(|(y, &x)| *y = rectified(line.at(x)));
+            } else {
+                pairs.for_each(|(y, &x)| *y = line.at(x));
             }
         }
         line
@@ -247,12 +258,13 @@ impl BatchNorm2d {
         dxs: Planes<'_, '_, T>,
         line: Line<T>,
     ) -> (f64, f64) {
-        match self.config.activation {
-            None => self.differentiate(pairs, dxs, line, |_, dy| dy),
-            Some(Activation::Relu) => self.differentiate(pairs, dxs, line, |x, dy| {
+        if self.rectify {
+            self.differentiate(pairs, dxs, line, |x, dy| {
                 let dead = line.at(x) <= T::zero();
                 dy.keep_if(!dead)
-            }),
+            })
+        } else {
+            self.differentiate(pairs, dxs, line, |_, dy| dy)
         }
     }
 

@@ -8,6 +8,8 @@ use candle_core::{Result, Tensor, bail};
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::parallel::in_blocks;
+use super::simd::simd;
 
 const NAME: &str = "dropout";
 
@@ -36,11 +38,17 @@ impl Dropout {
         // Compared with the upper 32 bits of each number.
         let threshold = (f64::from(self.p) * 2f64.powi(32)).round() as u64;
         let scale = T::from_f64(1.0 / (1.0 - f64::from(self.p)));
-        for ((y, &x), counter) in ys.iter_mut().zip(xs).zip(1u64..) {
-            let kept = mix(key.wrapping_add(counter.wrapping_mul(GOLDEN))) >> 32 >= threshold;
-            // Not `x * mask`: a dropped NaN or infinity is 0.
-            *y = if kept { x * scale } else { T::zero() };
-        }
+        in_blocks(ys, |start, ys| {
+            let xs = &xs[start..][..ys.len()];
+            let first = key.wrapping_add((start as u64).wrapping_mul(GOLDEN));
+            simd(|| {
+                for ((y, &x), counter) in ys.iter_mut().zip(xs).zip(1u64..) {
+                    let number = mix(first.wrapping_add(counter.wrapping_mul(GOLDEN)));
+                    // Not `x * mask`: a dropped NaN or infinity is 0.
+                    *y = (x * scale).keep_if(number >> 32 >= threshold);
+                }
+            });
+        });
     }
 }
 
@@ -48,6 +56,7 @@ impl Dropout {
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The finalizer of SplitMix64.
+#[inline(always)]
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -69,6 +78,25 @@ impl Fused for Dropout {
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         if let Some(dxs) = pass.grads.take(0) {
             self.apply(pass.dys, dxs);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn element_i_depends_on_the_seed_and_i_alone_across_blocks() -> Result<()> {
+        let ones = Tensor::ones(70_001, DType::F32, &Device::Cpu)?;
+        let ys = dropout(&ones, 0.25, 42)?.to_vec1::<f32>()?;
+        let threshold = 1u64 << 30;
+        for (i, y) in ys.into_iter().enumerate() {
+            let number = mix(mix(42).wrapping_add((i as u64 + 1).wrapping_mul(GOLDEN)));
+            assert_eq!(y != 0.0, number >> 32 >= threshold, "element {i}");
         }
         Ok(())
     }

@@ -1,15 +1,18 @@
 //! Passes over whole slices that several operations share.
 
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
+use std::iter;
+
+use pulp::NullaryFnOnce;
+
 use super::float::Float;
+use super::simd::simd;
 use crate::activation::Activation;
 
 /// Adds `bias` to every element and applies the activation.
 #[inline(always)]
 pub(super) fn bias_activation<T: Float>(ys: &mut [T], bias: T, activation: Option<Activation>) {
-    match activation {
-        None => ys.iter_mut().for_each(|y| *y += bias),
-        Some(Activation::Relu) => ys.iter_mut().for_each(|y| *y = relu(*y + bias)),
-    }
+    each(ys, iter::repeat(bias), |y, b| y + b, activation);
 }
 
 /// Adds `bias` to a row element by element and applies the activation.
@@ -19,42 +22,260 @@ pub(super) fn bias_row_activation<T: Float>(
     bias: &[T],
     activation: Option<Activation>,
 ) {
-    let pairs = ys.iter_mut().zip(bias);
-    match activation {
-        None => pairs.for_each(|(y, &b)| *y += b),
-        Some(Activation::Relu) => pairs.for_each(|(y, &b)| *y = relu(*y + b)),
-    }
+    each(ys, bias.iter(), |y, &b| y + b, activation);
 }
 
 /// Applies the activation alone.
 #[inline(always)]
 pub(super) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
-    match activation {
-        None => {}
-        Some(Activation::Relu) => ys.iter_mut().for_each(|y| *y = relu(*y)),
+    if activation.is_some() {
+        each(ys, iter::repeat(()), |y, ()| y, activation);
     }
 }
 
-/// `dy *= activation'(z)`, from the activation's result `ys`.
-#[inline(always)]
-pub(super) fn activation_backward<T: Float>(dys: &mut [T], ys: &[T], activation: Activation) {
+/// `y = activation(add(y, b))`.
+fn each<T: Float, B>(
+    ys: &mut [T],
+    bs: impl Iterator<Item = B>,
+    add: impl Fn(T, B) -> T,
+    activation: Option<Activation>,
+) {
     match activation {
-        Activation::Relu => relu_backward(dys, ys),
+        None => simd(Forward { ys, bs, add, function: Identity }),
+        Some(Activation::Relu) => simd(Forward { ys, bs, add, function: Relu }),
+        Some(Activation::Gelu) => simd(Forward { ys, bs, add, function: Gelu::new() }),
+        Some(Activation::GeluTanh) => simd(Forward { ys, bs, add, function: GeluTanh::new() }),
+        Some(Activation::Silu) => simd(Forward { ys, bs, add, function: Silu }),
+        Some(Activation::Sigmoid) => simd(Forward { ys, bs, add, function: Sigmoid }),
+        Some(Activation::Tanh) => simd(Forward { ys, bs, add, function: Tanh }),
     }
 }
 
-/// `max(x, 0)` that keeps NaN.
+/// `dy *= activation'(z)`. `reference` is `z` where the activation [needs its
+/// input](Activation::needs_input), and its result otherwise.
+pub(super) fn activation_backward<T: Float>(
+    dys: &mut [T],
+    reference: &[T],
+    activation: Activation,
+) {
+    match activation {
+        Activation::Relu => simd(BackwardPass { dys, reference, function: Relu }),
+        Activation::Gelu => simd(BackwardPass { dys, reference, function: Gelu::new() }),
+        Activation::GeluTanh => simd(BackwardPass { dys, reference, function: GeluTanh::new() }),
+        Activation::Silu => simd(BackwardPass { dys, reference, function: Silu }),
+        Activation::Sigmoid => simd(BackwardPass { dys, reference, function: Sigmoid }),
+        Activation::Tanh => simd(BackwardPass { dys, reference, function: Tanh }),
+    }
+}
+
+/// The loop of [`each`], a type so that [`simd`] has all of it inlined.
+struct Forward<'a, T, I, A, F> {
+    ys: &'a mut [T],
+    bs: I,
+    add: A,
+    function: F,
+}
+
+impl<T, B, I, A, F> NullaryFnOnce for Forward<'_, T, I, A, F>
+where
+    T: Float,
+    I: Iterator<Item = B>,
+    A: Fn(T, B) -> T,
+    F: Function<T>,
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (y, b) in self.ys.iter_mut().zip(self.bs) {
+            *y = self.function.forward((self.add)(*y, b));
+        }
+    }
+}
+
+/// The loop of [`activation_backward`].
+struct BackwardPass<'a, T, F> {
+    dys: &'a mut [T],
+    reference: &'a [T],
+    function: F,
+}
+
+impl<T: Float, F: Function<T>> NullaryFnOnce for BackwardPass<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (dy, &reference) in self.dys.iter_mut().zip(self.reference) {
+            *dy = self.function.backward(*dy, reference);
+        }
+    }
+}
+
+/// A function of one number; every method is inlined into the loops above.
+trait Function<T>: Copy {
+    fn forward(self, z: T) -> T;
+
+    /// `dy` times the derivative, from `z` or from the result as the activation has it.
+    fn backward(self, dy: T, reference: T) -> T;
+}
+
+#[derive(Clone, Copy)]
+struct Identity;
+
+impl<T: Float> Function<T> for Identity {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, _: T) -> T {
+        dy
+    }
+}
+
+/// `max(z, 0)` that keeps NaN.
 #[inline(always)]
-pub(super) fn relu<T: Float>(x: T) -> T {
+pub(super) fn rectified<T: Float>(z: T) -> T {
     // In this order it is one `maxps`, whose second operand wins when one is NaN.
-    if T::zero() > x { T::zero() } else { x }
+    if T::zero() > z { T::zero() } else { z }
 }
 
-/// The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN lets it through.
-#[inline(always)]
-fn relu_backward<T: Float>(dys: &mut [T], ys: &[T]) {
-    for (dy, &y) in dys.iter_mut().zip(ys) {
-        *dy = if y <= T::zero() { T::zero() } else { *dy };
+#[derive(Clone, Copy)]
+struct Relu;
+
+impl<T: Float> Function<T> for Relu {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        rectified(z)
+    }
+
+    /// The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN passes it.
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        if y <= T::zero() { T::zero() } else { dy }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl<T: Float> Function<T> for Silu {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * z.sigmoid()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let s = z.sigmoid();
+        dy * s * (T::one() + z * (T::one() - s))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sigmoid;
+
+impl<T: Float> Function<T> for Sigmoid {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z.sigmoid()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        dy * y * (T::one() - y)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Tanh;
+
+impl<T: Float> Function<T> for Tanh {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z.tanh()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        dy * (T::one() - y * y)
+    }
+}
+
+/// The numbers in `x Phi(x)`.
+#[derive(Clone, Copy)]
+struct Gelu<T> {
+    half: T,
+    /// `1 / sqrt(2)`
+    root: T,
+    /// `1 / sqrt(2 pi)`
+    density: T,
+}
+
+impl<T: Float> Gelu<T> {
+    fn new() -> Self {
+        Self {
+            half: T::from_f64(0.5),
+            root: T::from_f64(FRAC_1_SQRT_2),
+            density: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0),
+        }
+    }
+}
+
+impl<T: Float> Function<T> for Gelu<T> {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * self.half * (T::one() + (z * self.root).erf())
+    }
+
+    /// `dy (Phi(z) + z Phi'(z))`
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let below = self.half * (T::one() + (z * self.root).erf());
+        dy * (below + z * self.density * (T::zero() - z * z * self.half).exp())
+    }
+}
+
+/// The numbers in `x / 2 (1 + tanh(beta (x + kappa x^3)))`.
+#[derive(Clone, Copy)]
+struct GeluTanh<T> {
+    half: T,
+    beta: T,
+    kappa: T,
+    three_kappa: T,
+}
+
+impl<T: Float> GeluTanh<T> {
+    const KAPPA: f64 = 0.044_715;
+
+    fn new() -> Self {
+        Self {
+            half: T::from_f64(0.5),
+            beta: T::from_f64(SQRT_2 * FRAC_2_SQRT_PI / 2.0),
+            kappa: T::from_f64(Self::KAPPA),
+            three_kappa: T::from_f64(3.0 * Self::KAPPA),
+        }
+    }
+
+    #[inline(always)]
+    fn inner(self, z: T) -> T {
+        (self.beta * (z + self.kappa * z * z * z)).tanh()
+    }
+}
+
+impl<T: Float> Function<T> for GeluTanh<T> {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * self.half * (T::one() + self.inner(z))
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let t = self.inner(z);
+        let inner_derivative = self.beta * (T::one() + self.three_kappa * z * z);
+        let right = z * self.half * (T::one() - t * t) * inner_derivative;
+        dy * (self.half * (T::one() + t) + right)
     }
 }
 

@@ -5,17 +5,22 @@ use std::cell::RefCell;
 use candle_core::{CpuStorage, Layout, Result, TensorId, WithDType};
 
 use super::fused::{Pool, PoolKey, Pooled, Values};
+use super::math;
 use crate::gradients::{self, Place};
 
 /// f32 and f64: what the kernels need to know about a number.
 pub(super) trait Float: WithDType + Default {
+    /// In f32 this one and the next three are [`math`]'s, made for [`simd`](super::simd::simd).
     fn exp(self) -> Self;
+    fn tanh(self) -> Self;
+    /// `1 / (1 + e^-x)`.
+    fn sigmoid(self) -> Self;
+    /// The error function.
+    fn erf(self) -> Self;
     fn ln(self) -> Self;
     fn is_nan(self) -> bool;
     /// `self` or 0, without a branch: the place of a maximum is not predictable.
     fn keep_if(self, condition: bool) -> Self;
-    fn tanh(self) -> Self;
-    fn sqrt(self) -> Self;
     fn widen(self) -> f64;
     /// Rounded.
     fn narrow(value: f64) -> Self;
@@ -34,22 +39,34 @@ pub(super) trait Float: WithDType + Default {
 }
 
 macro_rules! impl_float {
-    ($float:ident, $variant:ident, $with_places:path) => {
+    ($float:ident, $variant:ident, $functions:path, $with_places:path) => {
         impl Float for $float {
+            #[inline(always)]
             fn exp(self) -> Self {
-                $float::exp(self)
+                use $functions as functions;
+                functions::exp(self)
+            }
+
+            #[inline(always)]
+            fn tanh(self) -> Self {
+                use $functions as functions;
+                functions::tanh(self)
+            }
+
+            #[inline(always)]
+            fn sigmoid(self) -> Self {
+                use $functions as functions;
+                functions::sigmoid(self)
+            }
+
+            #[inline(always)]
+            fn erf(self) -> Self {
+                use $functions as functions;
+                functions::erf(self)
             }
 
             fn ln(self) -> Self {
                 $float::ln(self)
-            }
-
-            fn tanh(self) -> Self {
-                $float::tanh(self)
-            }
-
-            fn sqrt(self) -> Self {
-                $float::sqrt(self)
             }
 
             #[inline(always)]
@@ -102,8 +119,26 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, F32, gradients::with_places);
-impl_float!(f64, F64, no_places);
+impl_float!(f32, F32, math, gradients::with_places);
+impl_float!(f64, F64, in_f64, no_places);
+
+/// The functions of [`math`] in f64, which checks and not speed is for.
+mod in_f64 {
+    pub(super) use libm::erf;
+
+    pub(super) fn exp(x: f64) -> f64 {
+        x.exp()
+    }
+
+    pub(super) fn tanh(x: f64) -> f64 {
+        x.tanh()
+    }
+
+    pub(super) fn sigmoid(x: f64) -> f64 {
+        let e = (-x.abs()).exp();
+        (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+    }
+}
 
 /// Only f32 parameters are trained.
 fn no_places<R>(

@@ -5,7 +5,8 @@
 //! backward   dz = dy * act'(z)      dx = dz w      dw = dz^T x      db = column sums of dz
 //! ```
 //!
-//! The backward takes `act'` from the saved result.
+//! The backward takes `act'` from the result, or from `z = x w^T + b` that the forward saves where
+//! the activation needs it.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -13,6 +14,7 @@ use super::elementwise::{activate, activation_backward, add_assign, bias_row_act
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::parallel::in_blocks;
 use crate::activation::Activation;
 
 const NAME: &str = "linear";
@@ -55,7 +57,7 @@ impl Fused for Linear {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1]).and_output(self.activation.is_some())
+        Reads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -63,21 +65,31 @@ impl Fused for Linear {
         let xs = Mat::new(xs, ys.len() / self.outputs.max(1), self.inputs);
         let weight = Mat::new(weight, self.outputs, self.inputs);
         matmul(ys, Dst::Overwrite, xs, weight.t(), all_threads());
+        let late = self.activation.filter(|activation| activation.needs_input());
+        let at_once = if late.is_some() { None } else { self.activation };
         if bias.is_empty() {
-            activate(ys, self.activation);
+            activate(ys, at_once);
         } else {
             for row in ys.chunks_exact_mut(self.outputs) {
-                bias_row_activation(row, bias, self.activation);
+                bias_row_activation(row, bias, at_once);
             }
         }
-        Ok(Pooled::none())
+        if late.is_none() {
+            return Ok(Pooled::none());
+        }
+        let saved = Pooled::copy_of(ys);
+        in_blocks(ys, |_, ys| activate(ys, late));
+        Ok(saved)
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, dys, mut grads, .. } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads } = pass;
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         if let Some(activation) = self.activation {
-            activation_backward(dys, ys, activation);
+            let reference = if activation.needs_input() { saved } else { ys };
+            in_blocks(dys, |start, dys| {
+                activation_backward(dys, &reference[start..][..dys.len()], activation);
+            });
         }
         let dz = &*dys;
         let rows = dz.len() / self.outputs.max(1);

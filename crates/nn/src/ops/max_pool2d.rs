@@ -8,38 +8,18 @@
 //! Nothing is saved for the backward: it finds the winner again by comparing input and result,
 //! which is cheaper than writing and reading an index per window.
 
-use std::ops::Range;
-
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::pool2d::{Pool2dConfig, Windows};
 use super::simd::simd;
 
 const NAME: &str = "max_pool2d";
 
 /// Output rows below this length go through `backward_short_rows`.
 const SHORT_ROW: usize = 32;
-
-/// The windows of a pooling, each pair as (height, width).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Pool2dConfig {
-    /// The size of a window.
-    pub kernel: (usize, usize),
-    /// The step between two windows.
-    pub stride: (usize, usize),
-    /// How far windows reach over the edges, at most half of the kernel.
-    pub padding: (usize, usize),
-}
-
-impl Pool2dConfig {
-    /// Square windows side by side: stride = kernel, no padding.
-    #[must_use]
-    pub fn square(kernel: usize) -> Self {
-        Self { kernel: (kernel, kernel), stride: (kernel, kernel), padding: (0, 0) }
-    }
-}
 
 /// The maximum of every window.
 ///
@@ -51,37 +31,13 @@ impl Pool2dConfig {
 ///
 /// If the configuration does not fit the input, or the dtype is neither f32 nor f64.
 pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
-    let (batch, channels, height, width) = xs.dims4()?;
-    let Pool2dConfig { kernel, stride, padding } = config;
-    if [kernel.0, kernel.1, stride.0, stride.1].contains(&0) {
-        bail!("{NAME}: kernel and stride must be positive, got {config:?}");
-    }
-    if padding.0 > kernel.0 / 2 || padding.1 > kernel.1 / 2 {
-        bail!("{NAME}: padding must be at most half of the kernel, got {config:?}");
-    }
-    let out = |size: usize, kernel: usize, stride: usize, padding: usize| {
-        (size + 2 * padding).checked_sub(kernel).map(|rest| rest / stride + 1)
-    };
-    let (Some(out_height), Some(out_width)) =
-        (out(height, kernel.0, stride.0, padding.0), out(width, kernel.1, stride.1, padding.1))
-    else {
-        bail!("{NAME}: kernel {kernel:?} is larger than the padded input {:?}", xs.shape());
-    };
-    if height == 0 || width == 0 {
-        bail!("{NAME}: empty images, input {:?}", xs.shape());
-    }
-    let out_size = (out_height, out_width);
-    let op = MaxPool2d { batch, channels, in_size: (height, width), out_size, config };
-    fused::run(op, (batch, channels, out_height, out_width), &[Some(xs)])
+    let windows = Windows::new(NAME, xs.shape(), config)?;
+    fused::run(MaxPool2d { windows }, windows.output_shape(), &[Some(xs)])
 }
 
 #[derive(Debug, Clone, Copy)]
 struct MaxPool2d {
-    batch: usize,
-    channels: usize,
-    in_size: (usize, usize),
-    out_size: (usize, usize),
-    config: Pool2dConfig,
+    windows: Windows,
 }
 
 impl Fused for MaxPool2d {
@@ -92,16 +48,19 @@ impl Fused for MaxPool2d {
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        let (in_plane, out_plane) = self.plane_sizes();
+        let (in_plane, out_plane) = self.windows.plane_sizes();
         let xs = inputs[0];
         let run = |(x, y): (&[T], &mut [T])| {
             if self.is_two_by_two() {
-                simd(|| self.forward_two_by_two(x, y));
+                simd(
+                    #[inline(always)]
+                    || self.forward_two_by_two(x, y),
+                );
             } else {
                 self.forward_any(x, y);
             }
         };
-        if self.worth_threads() {
+        if self.windows.worth_threads() {
             xs.par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane)).for_each(run);
         } else {
             xs.chunks(in_plane).zip(ys.chunks_mut(out_plane)).for_each(run);
@@ -111,16 +70,19 @@ impl Fused for MaxPool2d {
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
-        let (in_plane, out_plane) = self.plane_sizes();
+        let (in_plane, out_plane) = self.windows.plane_sizes();
         let (xs, ys, dys) = (pass.inputs[0], pass.ys, &*pass.dys);
         let run = |x: &[T], y: &[T], dy: &[T], dx: &mut [T]| {
             if self.is_two_by_two() && !has_nan(y) {
-                simd(|| self.backward_two_by_two(x, y, dy, dx));
+                simd(
+                    #[inline(always)]
+                    || self.backward_two_by_two(x, y, dy, dx),
+                );
             } else {
                 self.backward_any(x, y, dy, dx);
             }
         };
-        if self.worth_threads() {
+        if self.windows.worth_threads() {
             let results = xs.par_chunks(in_plane).zip(ys.par_chunks(out_plane));
             let gradients = dys.par_chunks(out_plane).zip(dxs.par_chunks_mut(in_plane));
             results.zip(gradients).for_each(|((x, y), (dy, dx))| run(x, y, dy, dx));
@@ -134,24 +96,14 @@ impl Fused for MaxPool2d {
 }
 
 impl MaxPool2d {
-    fn plane_sizes(&self) -> (usize, usize) {
-        (self.in_size.0 * self.in_size.1, self.out_size.0 * self.out_size.1)
-    }
-
     fn is_two_by_two(&self) -> bool {
-        let Pool2dConfig { kernel, stride, padding } = self.config;
+        let Pool2dConfig { kernel, stride, padding } = self.windows.config;
         (kernel, stride, padding) == ((2, 2), (2, 2), (0, 0))
-    }
-
-    /// Below some 10 microseconds of work, waking another thread costs more than it saves.
-    fn worth_threads(&self) -> bool {
-        let elements = self.batch * self.channels * self.in_size.0 * self.in_size.1;
-        rayon::current_num_threads() > 1 && elements > 1 << 15
     }
 
     #[inline(always)]
     fn forward_two_by_two<T: Float>(&self, x: &[T], y: &mut [T]) {
-        let (width, out_width) = (self.in_size.1, self.out_size.1);
+        let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
         for (rows, y) in x.chunks_exact(2 * width).zip(y.chunks_exact_mut(out_width)) {
             let (top, bottom) = rows.split_at(width);
             let (top, _) = top.as_chunks::<2>();
@@ -163,12 +115,12 @@ impl MaxPool2d {
     }
 
     fn forward_any<T: Float>(&self, x: &[T], y: &mut [T]) {
-        for (oy, y) in y.chunks_exact_mut(self.out_size.1).enumerate() {
+        for (oy, y) in y.chunks_exact_mut(self.windows.out_size.1).enumerate() {
             for (ox, y) in y.iter_mut().enumerate() {
-                let (rows, cols) = self.window(oy, ox);
-                let mut max = x[rows.start * self.in_size.1 + cols.start];
+                let (rows, cols) = self.windows.window(oy, ox);
+                let mut max = x[rows.start * self.windows.in_size.1 + cols.start];
                 for iy in rows {
-                    for &x in &x[iy * self.in_size.1..][cols.clone()] {
+                    for &x in &x[iy * self.windows.in_size.1..][cols.clone()] {
                         max = larger(max, x);
                     }
                 }
@@ -180,7 +132,7 @@ impl MaxPool2d {
     /// Overwrites the windows of `dx`; `y` must hold no NaN.
     #[inline(always)]
     fn backward_two_by_two<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
-        let (width, out_width) = (self.in_size.1, self.out_size.1);
+        let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
         if x.len() != 4 * y.len() {
             // An odd row or column is in no window.
             dx.fill(T::zero());
@@ -201,7 +153,7 @@ impl MaxPool2d {
     /// together first: half of the time for rows of 4 and 12.
     #[inline(always)]
     fn backward_short_rows<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
-        let (width, row) = (self.in_size.1, 2 * self.out_size.1);
+        let (width, row) = (self.windows.in_size.1, 2 * self.windows.out_size.1);
         let mut scratch = Pooled::new(8 * y.len());
         let (x_rows, dx_rows) = scratch.split_at_mut(4 * y.len());
         let (top, bottom) = x_rows.split_at_mut(2 * y.len());
@@ -224,11 +176,13 @@ impl MaxPool2d {
         dx.fill(T::zero());
         let results = y.iter().zip(dy).enumerate();
         for (index, (&y, &dy)) in results {
-            let (rows, cols) = self.window(index / self.out_size.1, index % self.out_size.1);
+            let (rows, cols) = self
+                .windows
+                .window(index / self.windows.out_size.1, index % self.windows.out_size.1);
             let mut winner = None;
             for iy in rows {
                 for ix in cols.clone() {
-                    let index = iy * self.in_size.1 + ix;
+                    let index = iy * self.windows.in_size.1 + ix;
                     let x = x[index];
                     // The first maximum, or the last NaN.
                     if (x == y && winner.is_none()) || (x.is_nan() && y.is_nan()) {
@@ -238,20 +192,6 @@ impl MaxPool2d {
             }
             dx[winner.expect("the maximum lies in its window")] += dy;
         }
-    }
-
-    /// The rows and columns of a window that lie inside of the image; never empty, as the padding
-    /// is at most half of the kernel.
-    fn window(&self, oy: usize, ox: usize) -> (Range<usize>, Range<usize>) {
-        let Pool2dConfig { kernel, stride, padding } = self.config;
-        let range = |o: usize, size: usize, kernel: usize, stride: usize, padding: usize| {
-            let start = o * stride;
-            start.saturating_sub(padding)..(start + kernel - padding).min(size)
-        };
-        (
-            range(oy, self.in_size.0, kernel.0, stride.0, padding.0),
-            range(ox, self.in_size.1, kernel.1, stride.1, padding.1),
-        )
     }
 }
 

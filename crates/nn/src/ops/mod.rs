@@ -21,33 +21,48 @@
 //! - CPU only so far: no operation implements `cuda_fwd`, so candle answers a CUDA tensor with
 //!   an error that names the operation.
 
+mod activations;
 mod add;
+mod avg_pool2d;
 mod batch_norm2d;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
+mod embedding;
 mod float;
 mod fused;
+mod gru;
+mod last_step;
 mod linear;
+mod lstm;
+mod math;
 mod matmul;
 mod max_pool2d;
 mod moments;
 mod parallel;
-mod relu;
+mod pool2d;
+mod recurrent;
 mod row_norm;
 mod simd;
 mod softmax;
 
 pub mod profile;
 
+pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
 pub use add::add;
+pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d};
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;
+pub use embedding::embedding;
+pub use gru::gru;
+pub use last_step::last_step;
 pub use linear::linear;
-pub use max_pool2d::{Pool2dConfig, max_pool2d};
-pub use relu::relu;
+pub use lstm::lstm;
+pub use max_pool2d::max_pool2d;
+pub use pool2d::Pool2dConfig;
+pub use recurrent::RecurrentWeights;
 pub use row_norm::{layer_norm, rms_norm};
 pub use softmax::{log_softmax, softmax};

@@ -3,10 +3,12 @@
 //! The program is built for any x86-64 or aarch64, so the compiler may use only the oldest vectors.
 //! Inside of [`simd`] it may use those that the processor is found to have at run time.
 
+use pulp::NullaryFnOnce;
+
 /// Runs `f` as if the program had been built for this processor. Only code that is inlined into `f`
-/// gains: mark what it calls, and a closure of some size itself, `#[inline(always)]`. The bits of a result do not depend on it, as the
-/// compiler neither fuses nor reorders floating-point operations.
+/// gains: mark what it calls, and a closure itself, `#[inline(always)]`. The bits of a result do not
+/// depend on it, as the compiler neither fuses nor reorders floating-point operations.
 #[inline(always)]
-pub(super) fn simd<R>(f: impl FnOnce() -> R) -> R {
+pub(super) fn simd<F: NullaryFnOnce>(f: F) -> F::Output {
     pulp::Arch::new().dispatch(f)
 }

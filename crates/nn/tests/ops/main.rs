@@ -1,14 +1,19 @@
 //! The fused operations against central differences, PyTorch and plain loops.
 
+mod activations;
+mod avg_pool2d;
 mod behaviour;
+mod embedding;
 mod golden;
 mod gradients;
 mod loss;
 mod mixing;
 mod naive_conv2d;
 mod norms;
+mod recurrent;
 mod reproducibility;
 mod residual;
+mod threads;
 
 use std::path::PathBuf;
 

@@ -112,11 +112,9 @@ impl<T: Float> Conv<'_, T> {
     /// Bias and activation of rows that are an output channel each.
     fn finish(&self, ys: &mut [T], bias: Option<&[T]>, row: usize) {
         let Some(bias) = bias else { return activate(ys, self.activation) };
-        simd(|| {
-            for (ys, &bias) in ys.chunks_exact_mut(row).zip(bias) {
-                bias_activation(ys, bias, self.activation);
-            }
-        });
+        for (ys, &bias) in ys.chunks_exact_mut(row).zip(bias) {
+            bias_activation(ys, bias, self.activation);
+        }
     }
 
     /// The gradients, from `dys`, which is overwritten. `reference` is what the activation takes
@@ -188,7 +186,7 @@ impl<T: Float> Conv<'_, T> {
         for (number, (xs, dzs)) in chunks.enumerate() {
             if let Some(activation) = self.activation {
                 let reference = references.next().unwrap_or_default();
-                simd(|| activation_backward(dzs, reference, activation));
+                activation_backward(dzs, reference, activation);
             }
             let dst = if number == 0 { Dst::Overwrite } else { Dst::Add };
             if let Some(db) = &mut part.db {
@@ -203,13 +201,16 @@ impl<T: Float> Conv<'_, T> {
         if dst == Dst::Overwrite {
             db.fill(T::zero());
         }
-        simd(|| {
-            for dz in dzs.chunks_exact(self.geometry.out_image()) {
-                for (db, dz) in db.iter_mut().zip(dz.chunks_exact(self.geometry.out_pixels())) {
-                    *db += sum(dz);
+        simd(
+            #[inline(always)]
+            || {
+                for dz in dzs.chunks_exact(self.geometry.out_image()) {
+                    for (db, dz) in db.iter_mut().zip(dz.chunks_exact(self.geometry.out_pixels())) {
+                        *db += sum(dz);
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     fn chunk_gradients(
@@ -285,7 +286,10 @@ impl<'a, T: Float> Patches<'a, T> {
         for (image, x) in images.enumerate() {
             let x = &x[group * group_size..][..group_size];
             let first = image * geometry.out_pixels();
-            simd(|| unfold(geometry, x, memory, *columns, first));
+            simd(
+                #[inline(always)]
+                || unfold(geometry, x, memory, *columns, first),
+            );
         }
         memory
     }
@@ -326,6 +330,9 @@ fn fold_all<T: Float>(
         let dx = &mut dx[group * group_size..][..group_size];
         dx.fill(T::zero());
         let first = image * geometry.out_pixels();
-        simd(|| fold(geometry, dpatches, columns, first, dx));
+        simd(
+            #[inline(always)]
+            || fold(geometry, dpatches, columns, first, dx),
+        );
     }
 }

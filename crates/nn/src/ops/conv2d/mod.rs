@@ -18,8 +18,10 @@ use candle_core::{Result, Tensor, bail};
 use self::geometry::Geometry;
 use self::kernel::{Conv, Gradients};
 use self::weight::{crop, uncrop};
+use super::elementwise::activate;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::parallel::in_blocks;
 use crate::activation::Activation;
 
 const NAME: &str = "conv2d";
@@ -83,18 +85,30 @@ impl Fused for Conv2d {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1]).and_output(self.activation.is_some())
+        Reads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let bias = (!bias.is_empty()).then_some(bias);
-        self.conv(weight, &mut Pooled::none()).forward(xs, bias, ys);
-        Ok(Pooled::none())
+        let late = self.activation.filter(|activation| activation.needs_input());
+        let mut cropped = Pooled::none();
+        let mut conv = self.conv(weight, &mut cropped);
+        if late.is_some() {
+            conv.activation = None;
+        }
+        conv.forward(xs, bias, ys);
+        if late.is_none() {
+            return Ok(Pooled::none());
+        }
+        let saved = Pooled::copy_of(ys);
+        in_blocks(ys, |_, ys| activate(ys, late));
+        Ok(saved)
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, dys, mut grads, .. } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads } = pass;
+        let ys = if self.activation.is_some_and(Activation::needs_input) { saved } else { ys };
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         let (dxs, dw, db) = (grads.take(0), grads.take(1), grads.take(2));
         let mut cropped = Pooled::none();

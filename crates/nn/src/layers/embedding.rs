@@ -1,0 +1,52 @@
+//! A table of vectors, one per word.
+
+use candle_core::{Module, Result, Tensor};
+
+use crate::lazy::Lazy;
+use crate::{Init, Param, Scope, ops};
+
+/// `(..) -> (.., dim)`: row `i` of the table for each index `i` of u8, u32 or i64.
+///
+/// The table `weight` `(vocabulary, dim)` starts normal with deviation 1, as in PyTorch.
+#[derive(Debug)]
+pub struct Embedding {
+    scope: Scope,
+    vocabulary: usize,
+    dim: usize,
+    padding_index: Option<usize>,
+    weight: Lazy<Param>,
+}
+
+impl Embedding {
+    /// A table of `vocabulary` rows of `dim` elements.
+    pub fn new(scope: &Scope, vocabulary: usize, dim: usize) -> Self {
+        Self { scope: scope.clone(), vocabulary, dim, padding_index: None, weight: Lazy::default() }
+    }
+
+    /// The row `index` stands for no word: it starts at zero and is not trained.
+    #[must_use]
+    pub fn padding_index(mut self, index: usize) -> Self {
+        self.padding_index = Some(index);
+        self
+    }
+
+    fn create(&self) -> Result<Param> {
+        let shape = (self.vocabulary, self.dim);
+        let weight = self.scope.param("weight", shape, Init::Normal { std: 1.0 })?;
+        if let Some(index) = self.padding_index.filter(|index| *index < self.vocabulary) {
+            let tensor = weight.var().as_detached_tensor();
+            let row = tensor.narrow(0, index, 1)?.zeros_like()?;
+            weight.set(&tensor.slice_scatter0(&row, index)?)?;
+        }
+        Ok(weight)
+    }
+}
+
+impl Module for Embedding {
+    fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        let weight = self.weight.get_or_try_init(|| self.create())?;
+        let ys = ops::embedding(weight.tensor(), indices, self.padding_index)?;
+        self.scope.trace(&format!("Embedding {}", self.vocabulary), &ys);
+        Ok(ys)
+    }
+}

@@ -1,0 +1,149 @@
+//! Recurrent layers over whole sequences: one layer, one direction, the batch first.
+
+use candle_core::{Module, Result, Tensor};
+
+use super::check_features;
+use crate::lazy::Lazy;
+use crate::ops::{self, RecurrentWeights};
+use crate::{Init, Param, Scope};
+
+/// Gated recurrent unit, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.GRU` with
+/// `batch_first=True`; equations at [`ops::gru()`].
+///
+/// The number of inputs is that of the first input. Parameters `weight_ih` `(3 hidden, in)`,
+/// `weight_hh` `(3 hidden, hidden)`, `bias_ih` and `bias_hh` `(3 hidden)` with the gates in the
+/// order r, z, n start uniform within `1 / sqrt(hidden)`. For the last hidden state alone,
+/// [`ops::last_step()`] follows.
+#[derive(Debug)]
+pub struct Gru {
+    scope: Scope,
+    hidden: usize,
+    weights: Lazy<Weights>,
+}
+
+impl Gru {
+    /// A layer of `hidden` units.
+    pub fn new(scope: &Scope, hidden: usize) -> Self {
+        Self { scope: scope.clone(), hidden, weights: Lazy::default() }
+    }
+
+    /// From the hidden state `(N, hidden)` on instead of zeros; gives all hidden states and the
+    /// final one. Detach that before it goes into the next piece of a long sequence, unless
+    /// gradients shall flow back through it.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub fn forward_with(&self, xs: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
+        let ys = self.run(xs, Some(state))?;
+        let state = ops::last_step(&ys)?;
+        Ok((ys, state))
+    }
+
+    fn run(&self, xs: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
+        let weights = Weights::of(&self.weights, &self.scope, (3, self.hidden), xs)?;
+        let ys = ops::gru(xs, weights.borrow(), state)?;
+        self.scope.trace("Gru", &ys);
+        Ok(ys)
+    }
+}
+
+impl Module for Gru {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.run(xs, None)
+    }
+}
+
+/// Long short-term memory, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.LSTM` with
+/// `batch_first=True`; equations at [`ops::lstm()`].
+///
+/// Parameters as those of [`Gru`], with four gates in the order i, f, g, o.
+#[derive(Debug)]
+pub struct Lstm {
+    scope: Scope,
+    hidden: usize,
+    weights: Lazy<Weights>,
+}
+
+impl Lstm {
+    /// A layer of `hidden` units.
+    pub fn new(scope: &Scope, hidden: usize) -> Self {
+        Self { scope: scope.clone(), hidden, weights: Lazy::default() }
+    }
+
+    /// From the hidden and cell state, both `(N, hidden)`, on instead of zeros; gives all hidden
+    /// states and the final hidden and cell state. The final cell state is detached: gradients
+    /// come back through the hidden states only.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub fn forward_with(
+        &self,
+        xs: &Tensor,
+        (hidden, cell): (&Tensor, &Tensor),
+    ) -> Result<(Tensor, (Tensor, Tensor))> {
+        let (ys, cell) = self.run(xs, Some((hidden, cell)))?;
+        let hidden = ops::last_step(&ys)?;
+        Ok((ys, (hidden, cell)))
+    }
+
+    fn run(&self, xs: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor)> {
+        let weights = Weights::of(&self.weights, &self.scope, (4, self.hidden), xs)?;
+        let (ys, cell) = ops::lstm(xs, weights.borrow(), state)?;
+        self.scope.trace("Lstm", &ys);
+        Ok((ys, cell))
+    }
+}
+
+impl Module for Lstm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        Ok(self.run(xs, None)?.0)
+    }
+}
+
+/// The parameters of a recurrent layer.
+#[derive(Debug)]
+struct Weights {
+    weight_ih: Param,
+    weight_hh: Param,
+    bias_ih: Param,
+    bias_hh: Param,
+}
+
+impl Weights {
+    /// Those in `lazy`, made for the input `xs` if it is the first.
+    fn of<'a>(
+        lazy: &'a Lazy<Self>,
+        scope: &Scope,
+        (gates, hidden): (usize, usize),
+        xs: &Tensor,
+    ) -> Result<&'a Self> {
+        let (_, _, inputs) = xs.dims3()?;
+        let weights = lazy.get_or_try_init(|| Self::new(scope, gates, hidden, inputs))?;
+        check_features(scope, "features", weights.weight_ih.var().dim(1)?, inputs)?;
+        Ok(weights)
+    }
+
+    fn new(scope: &Scope, gates: usize, hidden: usize, inputs: usize) -> Result<Self> {
+        if hidden == 0 {
+            candle_core::bail!("layer `{}` has no hidden units", scope.path())
+        }
+        let bound = 1.0 / (hidden as f64).sqrt();
+        let init = Init::Uniform { low: -bound, high: bound };
+        let rows = gates * hidden;
+        Ok(Self {
+            weight_ih: scope.param("weight_ih", (rows, inputs), init)?,
+            weight_hh: scope.param("weight_hh", (rows, hidden), init)?,
+            bias_ih: scope.param("bias_ih", rows, init)?,
+            bias_hh: scope.param("bias_hh", rows, init)?,
+        })
+    }
+
+    fn borrow(&self) -> RecurrentWeights<'_> {
+        RecurrentWeights {
+            weight_ih: self.weight_ih.tensor(),
+            weight_hh: self.weight_hh.tensor(),
+            bias_ih: Some(self.bias_ih.tensor()),
+            bias_hh: Some(self.bias_hh.tensor()),
+        }
+    }
+}

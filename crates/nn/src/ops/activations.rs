@@ -1,0 +1,162 @@
+//! Activations as operations of their own, one pass each.
+//!
+//! ```text
+//! relu       max(x, 0)
+//! gelu       x Phi(x) = x / 2 (1 + erf(x / sqrt(2)))
+//! gelu_tanh  x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+//! silu       x sigmoid(x)
+//! sigmoid    1 / (1 + e^-x)
+//! tanh       (e^x - e^-x) / (e^x + e^-x)
+//! ```
+//!
+//! relu, sigmoid and tanh take their derivative from the result, the others from the input. At
+//! infinities and NaN all are PyTorch's: `silu(-inf)`, for instance, is NaN.
+
+use std::marker::PhantomData;
+
+use candle_core::{Result, Tensor};
+
+use super::elementwise::{activate, activation_backward};
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::parallel::in_blocks;
+use crate::activation::Activation;
+
+/// `max(x, 0)`, element by element; NaN stays NaN, and the gradient at exactly 0 is 0, as in
+/// PyTorch (candle passes it).
+///
+/// # Errors
+///
+/// If `xs` is neither f32 nor f64.
+pub fn relu(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<Relu>(PhantomData))
+}
+
+/// `x Phi(x)` with the normal distribution's `Phi`, exact by the error function (Hendrycks and
+/// Gimpel, 2016, arXiv:1606.08415).
+///
+/// # Errors
+///
+/// If `xs` is neither f32 nor f64.
+pub fn gelu(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<Gelu>(PhantomData))
+}
+
+/// [`gelu`] by tanh, the approximation of the same paper (section 2).
+///
+/// # Errors
+///
+/// If `xs` is neither f32 nor f64.
+pub fn gelu_tanh(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<GeluTanh>(PhantomData))
+}
+
+/// `x sigmoid(x)` (Elfwing, Uchibe and Doya, 2017, arXiv:1702.03118).
+///
+/// # Errors
+///
+/// If `xs` is neither f32 nor f64.
+pub fn silu(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<Silu>(PhantomData))
+}
+
+/// `1 / (1 + e^-x)`.
+///
+/// # Errors
+///
+/// If `xs` is neither f32 nor f64.
+pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<Sigmoid>(PhantomData))
+}
+
+/// The hyperbolic tangent.
+///
+/// # Errors
+///
+/// If `xs` is neither f32 nor f64.
+pub fn tanh(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<Tanh>(PhantomData))
+}
+
+/// Any of them, or none.
+pub(super) fn apply(xs: Tensor, activation: Option<Activation>) -> Result<Tensor> {
+    let Some(activation) = activation else { return Ok(xs) };
+    let xs = &xs;
+    match activation {
+        Activation::Relu => relu(xs),
+        Activation::Gelu => gelu(xs),
+        Activation::GeluTanh => gelu_tanh(xs),
+        Activation::Silu => silu(xs),
+        Activation::Sigmoid => sigmoid(xs),
+        Activation::Tanh => tanh(xs),
+    }
+}
+
+fn run<K: Kind>(xs: &Tensor, op: Pointwise<K>) -> Result<Tensor> {
+    fused::run(op, xs.shape(), &[Some(xs)])
+}
+
+/// An activation as a type, since an operation's name is a constant of its type.
+trait Kind: Send + Sync + 'static {
+    const ACTIVATION: Activation;
+}
+
+struct Relu;
+struct Gelu;
+struct GeluTanh;
+struct Silu;
+struct Sigmoid;
+struct Tanh;
+
+impl Kind for Relu {
+    const ACTIVATION: Activation = Activation::Relu;
+}
+impl Kind for Gelu {
+    const ACTIVATION: Activation = Activation::Gelu;
+}
+impl Kind for GeluTanh {
+    const ACTIVATION: Activation = Activation::GeluTanh;
+}
+impl Kind for Silu {
+    const ACTIVATION: Activation = Activation::Silu;
+}
+impl Kind for Sigmoid {
+    const ACTIVATION: Activation = Activation::Sigmoid;
+}
+impl Kind for Tanh {
+    const ACTIVATION: Activation = Activation::Tanh;
+}
+
+struct Pointwise<K>(PhantomData<K>);
+
+impl<K: Kind> Fused for Pointwise<K> {
+    const NAME: &'static str = K::ACTIVATION.name();
+
+    fn reads(&self) -> Reads {
+        if K::ACTIVATION.needs_input() {
+            Reads::inputs(&[0])
+        } else {
+            Reads::NOTHING.and_output(true)
+        }
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        in_blocks(ys, |start, ys| {
+            ys.copy_from_slice(&inputs[0][start..][..ys.len()]);
+            activate(ys, Some(K::ACTIVATION));
+        });
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
+        let reference = if K::ACTIVATION.needs_input() { pass.inputs[0] } else { pass.ys };
+        let dys = &*pass.dys;
+        in_blocks(dxs, |start, dxs| {
+            let block = start..start + dxs.len();
+            dxs.copy_from_slice(&dys[block.clone()]);
+            activation_backward(dxs, &reference[block], K::ACTIVATION);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! 2-d average pooling with PyTorch's rules.
+//!
+//! ```text
+//! forward    y = (sum of the window) / count
+//! backward   dx = sum over the windows that hold x of dy / count
+//! ```
+//!
+//! `count` is the size of the window, or, where padding shall not count, of its part inside of the
+//! image. The global average (Lin, Chen and Yan, 2013, arXiv:1312.4400) is one window per channel.
+
+use candle_core::{Result, Tensor, bail};
+use rayon::prelude::*;
+
+use super::elementwise::sum;
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::parallel;
+use super::pool2d::{Pool2dConfig, Windows};
+use super::simd::simd;
+
+const NAME: &str = "avg_pool2d";
+const GLOBAL: &str = "global_avg_pool2d";
+
+/// The mean of every window. `count_include_pad` says whether the zeros of the padding count, as
+/// they do by default in PyTorch.
+///
+/// # Shapes
+///
+/// `xs` (N, C, H, W) -> (N, C, OH, OW) with `OH = (H + 2 padding - kernel) / stride + 1`.
+///
+/// # Errors
+///
+/// If the configuration does not fit the input, or the dtype is neither f32 nor f64.
+pub fn avg_pool2d(xs: &Tensor, config: Pool2dConfig, count_include_pad: bool) -> Result<Tensor> {
+    let windows = Windows::new(NAME, xs.shape(), config)?;
+    fused::run(AvgPool2d { windows, count_include_pad }, windows.output_shape(), &[Some(xs)])
+}
+
+/// The mean of every channel.
+///
+/// # Shapes
+///
+/// `xs` (N, C, H, W) -> (N, C).
+///
+/// # Errors
+///
+/// If the images are empty, or the dtype is neither f32 nor f64.
+pub fn global_avg_pool2d(xs: &Tensor) -> Result<Tensor> {
+    let (batch, channels, height, width) = xs.dims4()?;
+    if height * width == 0 {
+        bail!("{GLOBAL}: empty images, input {:?}", xs.shape());
+    }
+    fused::run(GlobalAvgPool2d { plane: height * width }, (batch, channels), &[Some(xs)])
+}
+
+struct AvgPool2d {
+    windows: Windows,
+    count_include_pad: bool,
+}
+
+impl Fused for AvgPool2d {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let (in_plane, out_plane) = self.windows.plane_sizes();
+        let run = |(x, y): (&[T], &mut [T])| self.forward_plane(x, y);
+        if self.windows.worth_threads() {
+            inputs[0].par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane)).for_each(run);
+        } else {
+            inputs[0].chunks(in_plane).zip(ys.chunks_mut(out_plane)).for_each(run);
+        }
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
+        let (in_plane, out_plane) = self.windows.plane_sizes();
+        let dys = &*pass.dys;
+        let run = |(dy, dx): (&[T], &mut [T])| self.backward_plane(dy, dx);
+        if self.windows.worth_threads() {
+            dys.par_chunks(out_plane).zip(dxs.par_chunks_mut(in_plane)).for_each(run);
+        } else {
+            dys.chunks(out_plane).zip(dxs.chunks_mut(in_plane)).for_each(run);
+        }
+        Ok(())
+    }
+}
+
+impl AvgPool2d {
+    fn forward_plane<T: Float>(&self, x: &[T], y: &mut [T]) {
+        let (in_width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
+        for (index, y) in y.iter_mut().enumerate() {
+            let (rows, cols) = self.windows.window(index / out_width, index % out_width);
+            let count = self.count(rows.len() * cols.len());
+            let mut sum = T::zero();
+            for iy in rows {
+                for &x in &x[iy * in_width..][cols.clone()] {
+                    sum += x;
+                }
+            }
+            *y = sum / count;
+        }
+    }
+
+    /// Adds, as windows may overlap.
+    fn backward_plane<T: Float>(&self, dy: &[T], dx: &mut [T]) {
+        let (in_width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
+        dx.fill(T::zero());
+        for (index, &dy) in dy.iter().enumerate() {
+            let (rows, cols) = self.windows.window(index / out_width, index % out_width);
+            let share = dy / self.count(rows.len() * cols.len());
+            for iy in rows {
+                for dx in &mut dx[iy * in_width..][cols.clone()] {
+                    *dx += share;
+                }
+            }
+        }
+    }
+
+    fn count<T: Float>(&self, inside: usize) -> T {
+        let (height, width) = self.windows.config.kernel;
+        T::from_f64(if self.count_include_pad { height * width } else { inside } as f64)
+    }
+}
+
+struct GlobalAvgPool2d {
+    plane: usize,
+}
+
+impl Fused for GlobalAvgPool2d {
+    const NAME: &'static str = GLOBAL;
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let (xs, count) = (inputs[0], T::from_f64(self.plane as f64));
+        let mean = |(x, y): (&[T], &mut T)| *y = simd(|| sum(x)) / count;
+        if parallel::worth_threads(xs.len()) {
+            xs.par_chunks(self.plane).zip(ys).for_each(mean);
+        } else {
+            xs.chunks(self.plane).zip(ys).for_each(mean);
+        }
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
+        let count = T::from_f64(self.plane as f64);
+        for (dx, &dy) in dxs.chunks_mut(self.plane).zip(&*pass.dys) {
+            dx.fill(dy / count);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! Gated recurrent unit (Cho et al., 2014, arXiv:1406.1078), PyTorch's variant.
+//!
+//! ```text
+//! r  = sigmoid(a_r + b_r)        a = x W_ih^T + b_ih
+//! z  = sigmoid(a_z + b_z)        b = h W_hh^T + b_hh
+//! n  = tanh(a_n + r b_n)
+//! h' = (1 - z) n + z h
+//! ```
+//!
+//! The reset gate `r` is applied after the product with `W_hh`, unlike in the paper, so that one
+//! product serves all gates.
+
+use candle_core::{Result, Tensor};
+
+use super::elementwise::{activate, bias_row_activation};
+use super::float::Float;
+use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
+use super::simd::simd;
+use crate::activation::Activation;
+
+/// All hidden states of a sequence; `h0` is the state before it, zeros if left out.
+///
+/// # Shapes
+///
+/// `xs` (N, T, I), weights of 3 gates in the order r, z, n, `h0` (N, H) -> (N, T, H).
+///
+/// # Errors
+///
+/// If shapes or dtypes do not fit together, a sequence is empty, or the dtype is neither f32 nor
+/// f64.
+///
+/// # Cost
+///
+/// Kept for the backward: `4 H` elements per step and sequence beside input and result.
+pub fn gru(xs: &Tensor, weights: RecurrentWeights<'_>, h0: Option<&Tensor>) -> Result<Tensor> {
+    Ok(recurrent::run::<Gru>(xs, weights, h0, None)?.0)
+}
+
+struct Gru;
+
+impl Cell for Gru {
+    const NAME: &'static str = "gru";
+    const GATES: usize = 3;
+    const HAS_CELL_STATE: bool = false;
+    const SPLIT: bool = true;
+
+    /// `extra` is `b_n`.
+    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], _: &mut [T]) {
+        let (rz, n) = gates.split_at_mut(2 * h.len());
+        let (b_rz, b_n) = b.split_at(2 * h.len());
+        extra.copy_from_slice(b_n);
+        // Passes with few slices each: the compiler makes vectors of them.
+        bias_row_activation(rz, b_rz, Some(Activation::Sigmoid));
+        let [r, z] = parts(rz);
+        simd(|| {
+            for ((n, &b), &r) in n.iter_mut().zip(b_n).zip(r) {
+                *n += r * b;
+            }
+        });
+        activate(n, Some(Activation::Tanh));
+        simd(|| {
+            for ((h, &z), &n) in h.iter_mut().zip(z).zip(&*n) {
+                *h = n + z * (*h - n);
+            }
+        });
+    }
+
+    fn backward<T: Float>(step: StepBackward<'_, T>) {
+        let StepBackward { gates, extra: b_n, h_prev, dh, da, db, .. } = step;
+        let [r, z, n] = parts(gates);
+        let one = T::one();
+        let [dr, dz, dn] = parts_mut(da);
+        simd(|| {
+            for (((dn, &dh), &z), &n) in dn.iter_mut().zip(&*dh).zip(z).zip(n) {
+                *dn = dh * (one - z) * (one - n * n);
+            }
+            for ((((dz, &dh), &z), &n), &h) in dz.iter_mut().zip(&*dh).zip(z).zip(n).zip(h_prev) {
+                *dz = dh * (h - n) * z * (one - z);
+            }
+            for (((dr, &dn), &b), &r) in dr.iter_mut().zip(&*dn).zip(b_n).zip(r) {
+                *dr = dn * b * r * (one - r);
+            }
+            for (dh, &z) in dh.iter_mut().zip(z) {
+                *dh *= z;
+            }
+        });
+        let [db_r, db_z, db_n] = parts_mut(db);
+        db_r.copy_from_slice(dr);
+        db_z.copy_from_slice(dz);
+        for ((db, &dn), &r) in db_n.iter_mut().zip(&*dn).zip(r) {
+            *db = dn * r;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Long short-term memory (Hochreiter and Schmidhuber, 1997) with a forget gate (Gers,
+//! Schmidhuber and Cummins, 2000), as in PyTorch.
+//!
+//! ```text
+//! i  = sigmoid(s_i)    f = sigmoid(s_f)    g = tanh(s_g)    o = sigmoid(s_o)
+//!                                          s = x W_ih^T + b_ih + h W_hh^T + b_hh
+//! c' = f c + i g
+//! h' = o tanh(c')
+//! ```
+
+use candle_core::{Result, Tensor, bail};
+
+use super::elementwise::{activate, bias_row_activation};
+use super::float::Float;
+use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
+use super::simd::simd;
+use crate::activation::Activation;
+
+/// All hidden states of a sequence, and the final cell state; `state` holds the hidden and the cell
+/// state before it, zeros if left out.
+///
+/// # Shapes
+///
+/// `xs` (N, T, I), weights of 4 gates in the order i, f, g, o, `state` twice (N, H) ->
+/// (N, T, H) and (N, H).
+///
+/// # Errors
+///
+/// If shapes or dtypes do not fit together, a sequence is empty, or the dtype is neither f32 nor
+/// f64.
+///
+/// # Cost
+///
+/// Kept for the backward: `5 H` elements per step and sequence beside input and result.
+///
+/// The final cell state is detached: no gradient comes back through it.
+pub fn lstm(
+    xs: &Tensor,
+    weights: RecurrentWeights<'_>,
+    state: Option<(&Tensor, &Tensor)>,
+) -> Result<(Tensor, Tensor)> {
+    let (h0, c0) = state.unzip();
+    let (ys, c) = recurrent::run::<Lstm>(xs, weights, h0, c0)?;
+    let Some(c) = c else { bail!("{}: no final cell state, this is a bug", Lstm::NAME) };
+    Ok((ys, c))
+}
+
+struct Lstm;
+
+impl Cell for Lstm {
+    const NAME: &'static str = "lstm";
+    const GATES: usize = 4;
+    const HAS_CELL_STATE: bool = true;
+    const SPLIT: bool = false;
+
+    /// `extra` is the cell state before the step.
+    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]) {
+        extra.copy_from_slice(c);
+        let [b_i, b_f, b_g, b_o] = parts(b);
+        let [i, f, g, o] = parts_mut(gates);
+        // Passes with few slices each: the compiler makes vectors of them.
+        for (gate, b) in [(&mut *i, b_i), (&mut *f, b_f), (&mut *o, b_o)] {
+            bias_row_activation(gate, b, Some(Activation::Sigmoid));
+        }
+        bias_row_activation(g, b_g, Some(Activation::Tanh));
+        simd(|| {
+            for (((c, &f), &i), &g) in c.iter_mut().zip(&*f).zip(&*i).zip(&*g) {
+                *c = f * *c + i * g;
+            }
+        });
+        h.copy_from_slice(c);
+        activate(h, Some(Activation::Tanh));
+        simd(|| {
+            for (h, &o) in h.iter_mut().zip(&*o) {
+                *h *= o;
+            }
+        });
+    }
+
+    fn backward<T: Float>(step: StepBackward<'_, T>) {
+        let StepBackward { gates, extra: c_prev, dh, dc, da, .. } = step;
+        let [i, f, g, o] = parts(gates);
+        let [di, df, dg, d_o] = parts_mut(da);
+        let one = T::one();
+        // First tanh(c'), in the place of the last gradient.
+        simd(|| {
+            for ((((t, &c), &f), &i), &g) in d_o.iter_mut().zip(c_prev).zip(f).zip(i).zip(g) {
+                *t = f * c + i * g;
+            }
+        });
+        activate(d_o, Some(Activation::Tanh));
+        simd(|| {
+            for (((dc, &dh), &o), &t) in dc.iter_mut().zip(&*dh).zip(o).zip(&*d_o) {
+                *dc += dh * o * (one - t * t);
+            }
+            for ((d_o, &dh), &o) in d_o.iter_mut().zip(&*dh).zip(o) {
+                *d_o = dh * *d_o * o * (one - o);
+            }
+            for (((di, &dc), &g), &i) in di.iter_mut().zip(&*dc).zip(g).zip(i) {
+                *di = dc * g * i * (one - i);
+            }
+            for (((df, &dc), &c), &f) in df.iter_mut().zip(&*dc).zip(c_prev).zip(f) {
+                *df = dc * c * f * (one - f);
+            }
+            for (((dg, &dc), &i), &g) in dg.iter_mut().zip(&*dc).zip(i).zip(g) {
+                *dg = dc * i * (one - g * g);
+            }
+            for (dc, &f) in dc.iter_mut().zip(f) {
+                *dc *= f;
+            }
+        });
+        dh.fill(T::zero());
+    }
+}

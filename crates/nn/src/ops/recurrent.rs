@@ -1,0 +1,306 @@
+//! A whole recurrent layer as one operation: what the cells of `gru.rs` and `lstm.rs` share.
+//!
+//! ```text
+//! forward    a   = x W_ih^T + b_ih                 all steps at once
+//!            b_t = h_(t-1) W_hh^T + b_hh           step by step
+//!            h_t = cell(a_t, b_t, h_(t-1))
+//! backward   da_t, db_t from dh_t, last step first (backpropagation through time)
+//!            dh_(t-1) += db_t W_hh
+//!            dx = da W_ih    dW_ih = da^T x    dW_hh = db^T h_prev    column sums for the biases
+//! ```
+//!
+//! Inside, time comes first, (T, N, ..), so that a step is one piece of memory and everything but
+//! `b_t` is one matrix product over all steps. Saved for the backward: the gates, and one more
+//! number per hidden unit that the cell chooses.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::elementwise::add_assign;
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::simd::simd;
+
+/// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
+#[derive(Debug, Clone, Copy)]
+pub struct RecurrentWeights<'a> {
+    /// From the input: (G H, I).
+    pub weight_ih: &'a Tensor,
+    /// From the hidden state: (G H, H).
+    pub weight_hh: &'a Tensor,
+    /// Added to the part from the input: (G H).
+    pub bias_ih: Option<&'a Tensor>,
+    /// Added to the part from the hidden state: (G H).
+    pub bias_hh: Option<&'a Tensor>,
+}
+
+/// One step of one sequence; all slices have `H` elements, `GATES` times as many for gates.
+pub(super) trait Cell: Send + Sync + 'static {
+    const NAME: &'static str;
+    const GATES: usize;
+    /// Whether there is a second state beside `h`; without it `c` is empty.
+    const HAS_CELL_STATE: bool;
+    /// Whether `da` and `db` differ; if not, `db` is empty.
+    const SPLIT: bool;
+
+    /// `gates` holds `a` before and the gates after; `h` and `c` go to the next step.
+    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]);
+
+    /// `dh` and `dc` go to the previous step, `dh` without the part through `b`.
+    fn backward<T: Float>(step: StepBackward<'_, T>);
+}
+
+/// The arguments of [`Cell::backward`].
+pub(super) struct StepBackward<'a, T> {
+    pub(super) gates: &'a [T],
+    pub(super) extra: &'a [T],
+    pub(super) h_prev: &'a [T],
+    pub(super) dh: &'a mut [T],
+    pub(super) dc: &'a mut [T],
+    pub(super) da: &'a mut [T],
+    pub(super) db: &'a mut [T],
+}
+
+/// Runs a layer; gives all hidden states and, for a cell that has one, the final cell state.
+pub(super) fn run<C: Cell>(
+    xs: &Tensor,
+    weights: RecurrentWeights<'_>,
+    h0: Option<&Tensor>,
+    c0: Option<&Tensor>,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let (batch, steps, inputs) = xs.dims3()?;
+    let RecurrentWeights { weight_ih, weight_hh, bias_ih, bias_hh } = weights;
+    let (rows, hidden) = weight_hh.dims2()?;
+    if steps == 0 || inputs == 0 || hidden == 0 {
+        bail!("{}: nothing to do, input {:?}, {hidden} hidden units", C::NAME, xs.shape());
+    }
+    if rows != C::GATES * hidden {
+        bail!("{}: weight_hh of shape {:?}, expected {} rows", C::NAME, weight_hh.shape(), {
+            C::GATES * hidden
+        });
+    }
+    let expect = |what: &str, tensor: Option<&Tensor>, dims: &[usize]| match tensor {
+        Some(tensor) if tensor.dims() != dims => {
+            bail!("{}: {what} of shape {:?}, expected {dims:?}", C::NAME, tensor.shape())
+        }
+        _ => Ok(()),
+    };
+    expect("weight_ih", Some(weight_ih), &[rows, inputs])?;
+    expect("bias_ih", bias_ih, &[rows])?;
+    expect("bias_hh", bias_hh, &[rows])?;
+    expect("initial hidden state", h0, &[batch, hidden])?;
+    expect("initial cell state", c0, &[batch, hidden])?;
+    let final_cell = Arc::new(OnceLock::new());
+    let op = Recurrent::<C> {
+        batch,
+        steps,
+        inputs,
+        hidden,
+        final_cell: Arc::clone(&final_cell),
+        cell: PhantomData,
+    };
+    let tensors = [Some(xs), Some(weight_ih), Some(weight_hh), bias_ih, bias_hh, h0, c0];
+    let ys = fused::run(op, (batch, steps, hidden), &tensors)?;
+    Ok((ys, final_cell.get().cloned()))
+}
+
+struct Recurrent<C> {
+    batch: usize,
+    steps: usize,
+    inputs: usize,
+    hidden: usize,
+    /// The final cell state, set by the forward.
+    final_cell: Arc<OnceLock<Tensor>>,
+    cell: PhantomData<C>,
+}
+
+impl<C: Cell> Fused for Recurrent<C> {
+    const NAME: &'static str = C::NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0, 1, 2, 5]).and_output(true)
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let &[xs, w_ih, w_hh, b_ih, b_hh, h0, c0] = inputs else { unreachable!("seven inputs") };
+        let (units, width, gate_width) = self.sizes();
+        let mut saved = Pooled::new(self.steps * (gate_width + units));
+        let (gates, extra) = saved.split_at_mut(self.steps * gate_width);
+        fill_rows(gates, b_ih);
+        let by_time = self.by_time(xs, self.inputs);
+        let xs = Mat::new(&by_time, self.steps * self.batch, self.inputs);
+        matmul(gates, Dst::Add, xs, Mat::new(w_ih, width, self.inputs).t(), all_threads());
+        drop(by_time);
+
+        let w_hh = Mat::new(w_hh, width, self.hidden).t();
+        let mut b = Pooled::new(gate_width);
+        let mut h = state(h0, units);
+        let mut c = state(c0, if C::HAS_CELL_STATE { units } else { 0 });
+        for t in 0..self.steps {
+            fill_rows(&mut b, b_hh);
+            let h_mat = Mat::new(&h, self.batch, self.hidden);
+            matmul(&mut b, Dst::Add, h_mat, w_hh, all_threads());
+            let gates = &mut gates[t * gate_width..][..gate_width];
+            let extra = &mut extra[t * units..][..units];
+            for n in 0..self.batch {
+                let (wide, narrow) = (self.row(n, width), self.row(n, self.hidden));
+                let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
+                let (gates, b) = (&mut gates[wide.clone()], &b[wide]);
+                C::forward(gates, b, &mut extra[narrow.clone()], &mut h[narrow.clone()], c);
+                ys[(n * self.steps + t) * self.hidden..][..self.hidden].copy_from_slice(&h[narrow]);
+            }
+        }
+        if C::HAS_CELL_STATE {
+            let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
+            self.final_cell.get_or_init(|| c);
+        }
+        Ok(saved)
+    }
+
+    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
+        let Backward { inputs, ys, saved, dys, mut grads } = pass;
+        let &[xs, w_ih, w_hh, _, _, h0, _] = inputs else { unreachable!("seven inputs") };
+        let (units, width, gate_width) = self.sizes();
+        let rows = self.steps * self.batch;
+        let (gates, extra) = saved.split_at(self.steps * gate_width);
+        let h_prev = self.previous(ys, h0);
+        let w_hh = Mat::new(w_hh, width, self.hidden);
+        let split = |len: usize| if C::SPLIT { len } else { 0 };
+        let mut da = Pooled::new(gates.len());
+        let mut db = Pooled::new(split(gates.len()));
+        let mut dh = Pooled::zeros(units);
+        let mut dc = Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 });
+        let dh0 = grads.take(5);
+        for t in (0..self.steps).rev() {
+            let da = &mut da[t * gate_width..][..gate_width];
+            let db = &mut db[split(t * gate_width)..][..split(gate_width)];
+            let gates = &gates[t * gate_width..][..gate_width];
+            let (extra, h_prev) = (&extra[t * units..][..units], &h_prev[t * units..][..units]);
+            for n in 0..self.batch {
+                let (wide, narrow) = (self.row(n, width), self.row(n, self.hidden));
+                let dh = &mut dh[narrow.clone()];
+                add_assign(dh, &dys[(n * self.steps + t) * self.hidden..][..self.hidden]);
+                C::backward(StepBackward {
+                    gates: &gates[wide.clone()],
+                    extra: &extra[narrow.clone()],
+                    h_prev: &h_prev[narrow.clone()],
+                    dh,
+                    dc: if C::HAS_CELL_STATE { &mut dc[narrow] } else { &mut [] },
+                    da: &mut da[wide.clone()],
+                    db: if C::SPLIT { &mut db[wide] } else { &mut [] },
+                });
+            }
+            if t > 0 || dh0.is_some() {
+                let db = Mat::new(if C::SPLIT { db } else { da }, self.batch, width);
+                matmul(&mut dh, Dst::Add, db, w_hh, all_threads());
+            }
+        }
+        if let Some(dh0) = dh0 {
+            dh0.copy_from_slice(&dh);
+        }
+        if let Some(dc0) = grads.take(6) {
+            dc0.copy_from_slice(&dc);
+        }
+
+        let db: &[T] = if C::SPLIT { &db } else { &da };
+        let (da_mat, db_mat) = (Mat::new(&da, rows, width), Mat::new(db, rows, width));
+        if let Some(dw_hh) = grads.take(2) {
+            let h_prev = Mat::new(&h_prev, rows, self.hidden);
+            matmul(dw_hh, Dst::Overwrite, db_mat.t(), h_prev, all_threads());
+        }
+        drop(h_prev);
+        if let Some(dw_ih) = grads.take(1) {
+            let by_time = self.by_time(xs, self.inputs);
+            let xs = Mat::new(&by_time, rows, self.inputs);
+            matmul(dw_ih, Dst::Overwrite, da_mat.t(), xs, all_threads());
+        }
+        if let Some(dxs) = grads.take(0) {
+            let mut by_time = Pooled::new(dxs.len());
+            let w_ih = Mat::new(w_ih, width, self.inputs);
+            matmul(&mut by_time, Dst::Overwrite, da_mat, w_ih, all_threads());
+            swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
+        }
+        for (number, gradient) in [(3, &*da), (4, db)] {
+            if let Some(sum) = grads.take(number) {
+                sum.fill(T::zero());
+                simd(|| gradient.chunks_exact(width).for_each(|row| add_assign(sum, row)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<C: Cell> Recurrent<C> {
+    /// The elements of a state, of a row of gates, and of a step's gates.
+    fn sizes(&self) -> (usize, usize, usize) {
+        let width = C::GATES * self.hidden;
+        (self.batch * self.hidden, width, self.batch * width)
+    }
+
+    fn row(&self, number: usize, width: usize) -> std::ops::Range<usize> {
+        number * width..(number + 1) * width
+    }
+
+    /// (N, T, width) -> (T, N, width)
+    fn by_time<T: Float>(&self, values: &[T], width: usize) -> Pooled<T> {
+        let mut by_time = Pooled::new(values.len());
+        swap_outer(&mut by_time, values, self.batch, self.steps, width);
+        by_time
+    }
+
+    /// The hidden state before each step, (T, N, H).
+    fn previous<T: Float>(&self, ys: &[T], h0: &[T]) -> Pooled<T> {
+        let mut previous = Pooled::new(ys.len());
+        let (first, rest) = previous.split_at_mut(self.batch * self.hidden);
+        if h0.is_empty() {
+            first.fill(T::zero());
+        } else {
+            first.copy_from_slice(h0);
+        }
+        for t in 1..self.steps {
+            for n in 0..self.batch {
+                let h = &ys[(n * self.steps + t - 1) * self.hidden..][..self.hidden];
+                rest[((t - 1) * self.batch + n) * self.hidden..][..self.hidden].copy_from_slice(h);
+            }
+        }
+        previous
+    }
+}
+
+/// The initial state, zeros where it was left out.
+fn state<T: Float>(initial: &[T], len: usize) -> Pooled<T> {
+    if initial.is_empty() { Pooled::zeros(len) } else { Pooled::copy_of(initial) }
+}
+
+/// Every row becomes `row`, or zeros where that was left out.
+fn fill_rows<T: Float>(values: &mut [T], row: &[T]) {
+    if row.is_empty() {
+        values.fill(T::zero());
+        return;
+    }
+    values.chunks_exact_mut(row.len()).for_each(|values| values.copy_from_slice(row));
+}
+
+/// (outer, inner, width) -> (inner, outer, width)
+fn swap_outer<T: Float>(to: &mut [T], from: &[T], outer: usize, inner: usize, width: usize) {
+    for (o, block) in from.chunks_exact((inner * width).max(1)).enumerate() {
+        for (i, row) in block.chunks_exact(width).enumerate() {
+            to[(i * outer + o) * width..][..width].copy_from_slice(row);
+        }
+    }
+}
+
+/// `row` cut into `N` equal parts.
+pub(super) fn parts<const N: usize, T>(row: &[T]) -> [&[T]; N] {
+    let width = row.len() / N;
+    std::array::from_fn(|part| &row[part * width..][..width])
+}
+
+/// `row` cut into `N` equal parts.
+pub(super) fn parts_mut<const N: usize, T>(row: &mut [T]) -> [&mut [T]; N] {
+    let mut parts = row.chunks_exact_mut(row.len() / N);
+    std::array::from_fn(|_| parts.next().expect("as many parts as asked for"))
+}
