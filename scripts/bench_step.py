@@ -194,9 +194,9 @@ class Run:
         initialise(network)
         network = network.to(memory_format=layout)
         batches = [network.batch(i, args.batch_size) for i in range(BATCHES)]
-        if layout != torch.contiguous_format:
-            batches = [(xs.to(memory_format=layout), ys) for xs, ys in batches]
-        self.batches = batches
+        self.batches = batches if layout == torch.contiguous_format else [
+            (xs.to(memory_format=layout), ys) for xs, ys in batches
+        ]
         self.optimizer = torch.optim.SGD(
             network.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-5
         )
@@ -252,10 +252,9 @@ def main():
 
     torch.set_num_threads(args.threads)
     run = Run(args)
-    for _ in range(args.warm_up):
-        loss = run.step()
+    losses = [run.step().item() for _ in range(args.warm_up)]
     version = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    say("ready", warm_up_loss=loss.item(), version=version)
+    say("ready", warm_up_losses=losses, version=version)
     while line := sys.stdin.readline():
         word, seconds = line.split()
         assert word == "go", f"asked for {line!r}, expected `go SECONDS`"

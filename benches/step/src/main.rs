@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
+#![expect(clippy::print_stderr, reason = "a command-line program says what failed")]
 
 mod candle;
 mod network;
@@ -14,6 +15,7 @@ mod profile;
 mod run;
 
 use std::io;
+use std::process::ExitCode;
 
 use candelabrum::dist::{StepFigures, launch};
 use candle_core::Tensor;
@@ -61,8 +63,14 @@ trait Train {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    let Err(error) = run(&Args::parse()) else { return ExitCode::SUCCESS };
+    // On one line: the caller shows it in a table.
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
     if let Contender::Ours = args.contender {
         // As the project's own programs do. candle is left as its user finds it: there
         // RAYON_NUM_THREADS, which the caller sets, bounds both of its pools.

@@ -20,8 +20,8 @@ use crate::Train;
 pub(crate) enum Event {
     /// Warm: from now on it can be asked for samples.
     Ready {
-        /// The loss of the last warm-up step, which is the same step for every contender.
-        warm_up_loss: f32,
+        /// The loss of each warm-up step, which every contender takes on the same batch.
+        warm_up_losses: Vec<f32>,
     },
     /// One sample.
     Sample {
@@ -62,12 +62,9 @@ impl Run {
         self.contender.step(xs, ys)
     }
 
-    /// Takes `steps`, at least one, and gives the loss of the last.
-    pub(crate) fn warm_up(&mut self, steps: usize) -> anyhow::Result<f32> {
-        for _ in 1..steps {
-            self.step()?;
-        }
-        Ok(self.step()?.to_scalar()?)
+    /// Takes some steps and gives their losses.
+    pub(crate) fn warm_up(&mut self, steps: usize) -> anyhow::Result<Vec<f32>> {
+        (0..steps).map(|_| Ok(self.step()?.to_scalar()?)).collect()
     }
 
     /// Trains for some seconds, at least one step; gives the steps, the time and the last loss.
@@ -103,7 +100,7 @@ impl Run {
         input: impl BufRead,
         mut say: impl FnMut(&Event) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        say(&Event::Ready { warm_up_loss: self.warm_up(warm_up)? })?;
+        say(&Event::Ready { warm_up_losses: self.warm_up(warm_up)? })?;
         for line in input.lines() {
             say(&self.sample(seconds_asked(&line?)?)?)?;
         }
@@ -151,7 +148,7 @@ mod tests {
         let zero = Tensor::new(0_u32, &Device::Cpu).unwrap();
         let mut run = Run::new(Box::new(Counter(0.0)), vec![(zero.clone(), zero)]);
         let mut events = Vec::new();
-        let result = run.serve(14, input.as_bytes(), |event| {
+        let result = run.serve(3, input.as_bytes(), |event| {
             events.push(event.clone());
             Ok(())
         });
@@ -162,8 +159,8 @@ mod tests {
     fn every_line_is_a_sample_between_ready_and_done() {
         let (events, result) = serve("go 0\ngo 0.000\n");
         result.unwrap();
-        assert_eq!(events[0], Event::Ready { warm_up_loss: 14.0 });
-        for (event, last) in events[1..3].iter().zip([15.0, 16.0]) {
+        assert_eq!(events[0], Event::Ready { warm_up_losses: vec![1.0, 2.0, 3.0] });
+        for (event, last) in events[1..3].iter().zip([4.0, 5.0]) {
             assert!(matches!(event, Event::Sample { steps: 1, loss, .. } if *loss == last));
         }
         assert!(matches!(events[3], Event::Done { .. }));
