@@ -12,6 +12,7 @@
 mod activation;
 mod dist_option;
 mod error;
+mod gradients;
 mod init;
 mod lazy;
 mod model;
@@ -25,6 +26,7 @@ pub mod seed;
 pub use activation::Activation;
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
+pub use gradients::{FlatGradients, GradientBuffer};
 pub use init::Init;
 pub use model::{BackwardAndUpdate, FromModule, Model};
 pub use params::{Param, Params, Scope};

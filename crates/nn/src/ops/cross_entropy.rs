@@ -9,10 +9,10 @@
 //! The maximum keeps `exp` from overflowing. Class indices are the one-hot case of `t`. The mean
 //! over the batch is PyTorch's, for indices and probabilities alike.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
-use super::float::{Float, cpu_slice, for_float, with_slices};
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
 
 const NAME: &str = "softmax_cross_entropy";
 
@@ -32,108 +32,100 @@ pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor
     if batch == 0 || classes == 0 {
         bail!("{NAME}: nothing to take the mean of, logits of shape {:?}", logits.shape());
     }
-    let targets = Targets::new(targets, batch, classes, logits.dtype())?;
-    logits.contiguous()?.apply_op1(SoftmaxCrossEntropy { batch, classes, targets })
-}
-
-enum Targets {
-    Indices(Vec<usize>),
-    Probabilities(Tensor),
-}
-
-impl Targets {
-    fn new(targets: &Tensor, batch: usize, classes: usize, dtype: DType) -> Result<Self> {
-        let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
-        if indices && targets.dims() == [batch] {
-            let labels = targets.to_dtype(DType::I64)?.to_vec1::<i64>()?;
-            let index = |(row, label): (usize, i64)| match usize::try_from(label) {
-                Ok(index) if index < classes => Ok(index),
-                _ => bail!("{NAME}: class {label} in row {row}, but there are {classes} classes"),
-            };
-            return Ok(Self::Indices(
-                labels.into_iter().enumerate().map(index).collect::<Result<_>>()?,
-            ));
-        }
-        if targets.dtype() != dtype || targets.dims() != [batch, classes] {
-            bail!(
-                "{NAME}: targets of shape {:?} and dtype {:?}, expected ({batch}) in u8, u32 or \
-                 i64, or ({batch}, {classes}) in {dtype:?}",
-                targets.shape(),
-                targets.dtype()
-            );
-        }
-        if targets.track_op() {
-            bail!("{NAME}: no gradient for the targets, detach them");
-        }
-        Ok(Self::Probabilities(targets.contiguous()?))
+    let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
+    if indices && targets.dims() == [batch] {
+        let indices = class_indices(targets, classes)?;
+        let op = SoftmaxCrossEntropy { batch, classes, indices };
+        return fused::run(op, (), &[Some(logits), None]);
     }
+    check_probabilities(targets, logits)?;
+    let op = SoftmaxCrossEntropy { batch, classes, indices: Vec::new() };
+    fused::run(op, (), &[Some(logits), Some(targets)])
+}
+
+fn class_indices(targets: &Tensor, classes: usize) -> Result<Vec<usize>> {
+    let labels = targets.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+    let index = |(row, label): (usize, i64)| match usize::try_from(label) {
+        Ok(index) if index < classes => Ok(index),
+        _ => bail!("{NAME}: class {label} in row {row}, but there are {classes} classes"),
+    };
+    labels.into_iter().enumerate().map(index).collect()
+}
+
+fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
+    if targets.dtype() != logits.dtype() || targets.dims() != logits.dims() {
+        let (batch, classes) = logits.dims2()?;
+        bail!(
+            "{NAME}: targets of shape {:?} and dtype {:?}, expected ({batch}) in u8, u32 or i64, \
+             or ({batch}, {classes}) in {:?}",
+            targets.shape(),
+            targets.dtype(),
+            logits.dtype()
+        );
+    }
+    if targets.track_op() {
+        bail!("{NAME}: no gradient for the targets, detach them");
+    }
+    Ok(())
 }
 
 struct SoftmaxCrossEntropy {
     batch: usize,
     classes: usize,
-    targets: Targets,
+    /// Empty where the targets are probabilities.
+    indices: Vec<usize>,
 }
 
-impl SoftmaxCrossEntropy {
-    fn forward<T: Float>(&self, logits: &[T]) -> Result<T> {
-        let rows = logits.chunks_exact(self.classes);
-        let total: T = match &self.targets {
-            Targets::Indices(indices) => {
-                let mut total = T::zero();
-                for (row, &index) in rows.zip(indices) {
-                    total += log_sum_exp(row) - row[index];
-                }
-                total
-            }
-            Targets::Probabilities(targets) => {
-                with_slices([targets], NAME, |[targets]: [&[T]; 1]| {
-                    let mut total = T::zero();
-                    for (row, targets) in rows.zip(targets.chunks_exact(self.classes)) {
-                        let lse = log_sum_exp(row);
-                        for (&z, &t) in row.iter().zip(targets) {
-                            // 0 * infinity is 0 here: a class without weight does not count.
-                            if t != T::zero() {
-                                total += t * (lse - z);
-                            }
-                        }
-                    }
-                    Ok(total)
-                })?
-            }
-        };
-        Ok(total / self.count())
+impl Fused for SoftmaxCrossEntropy {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0, 1])
     }
 
-    fn backward<T: Float>(&self, logits: &[T], dloss: T) -> Result<Vec<T>> {
-        let scale = dloss / self.count();
-        let mut dzs = vec![T::zero(); logits.len()];
-        let rows = dzs.chunks_exact_mut(self.classes).zip(logits.chunks_exact(self.classes));
-        match &self.targets {
-            Targets::Indices(indices) => {
-                for ((dz, z), &index) in rows.zip(indices) {
-                    softmax_into(dz, z, scale);
-                    dz[index] -= scale;
-                }
+    fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
+        let &[logits, targets] = inputs else { unreachable!("two inputs") };
+        let rows = logits.chunks_exact(self.classes);
+        let mut total = T::zero();
+        if targets.is_empty() {
+            for (row, &index) in rows.zip(&self.indices) {
+                total += log_sum_exp(row) - row[index];
             }
-            Targets::Probabilities(targets) => {
-                with_slices([targets], NAME, |[targets]: [&[T]; 1]| {
-                    for ((dz, z), t) in rows.zip(targets.chunks_exact(self.classes)) {
-                        let weight = t.iter().fold(T::zero(), |sum, &t| sum + t);
-                        softmax_into(dz, z, scale * weight);
-                        for (dz, &t) in dz.iter_mut().zip(t) {
-                            *dz -= scale * t;
-                        }
+        } else {
+            for (row, targets) in rows.zip(targets.chunks_exact(self.classes)) {
+                let lse = log_sum_exp(row);
+                for (&z, &t) in row.iter().zip(targets) {
+                    // 0 * infinity is 0 here: a class without weight does not count.
+                    if t != T::zero() {
+                        total += t * (lse - z);
                     }
-                    Ok(())
-                })?;
+                }
             }
         }
-        Ok(dzs)
+        loss[0] = total / T::from_f64(self.batch as f64);
+        Ok(Pooled::none())
     }
 
-    fn count<T: Float>(&self) -> T {
-        T::from_f64(self.batch as f64)
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let &[logits, targets] = pass.inputs else { unreachable!("two inputs") };
+        let Some(dzs) = pass.grads.take(0) else { return Ok(()) };
+        let scale = pass.dys[0] / T::from_f64(self.batch as f64);
+        let rows = dzs.chunks_exact_mut(self.classes).zip(logits.chunks_exact(self.classes));
+        if targets.is_empty() {
+            for ((dz, z), &index) in rows.zip(&self.indices) {
+                softmax_into(dz, z, scale);
+                dz[index] -= scale;
+            }
+        } else {
+            for ((dz, z), t) in rows.zip(targets.chunks_exact(self.classes)) {
+                let weight = t.iter().fold(T::zero(), |sum, &t| sum + t);
+                softmax_into(dz, z, scale * weight);
+                for (dz, &t) in dz.iter_mut().zip(t) {
+                    *dz -= scale * t;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -157,29 +149,4 @@ fn softmax_into<T: Float>(out: &mut [T], row: &[T], scale: T) {
 
 fn row_max<T: Float>(row: &[T]) -> T {
     row.iter().fold(row[0], |max, &z| if z > max { z } else { max })
-}
-
-impl CustomOp1 for SoftmaxCrossEntropy {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        for_float!(storage.dtype(), NAME, T => {
-            let loss = self.forward::<T>(cpu_slice(storage, layout, NAME)?)?;
-            Ok((T::to_cpu_storage_owned(vec![loss]), Shape::from(())))
-        })
-    }
-
-    fn bwd(&self, logits: &Tensor, _loss: &Tensor, dloss: &Tensor) -> Result<Option<Tensor>> {
-        if !logits.track_op() {
-            return Ok(None);
-        }
-        for_float!(logits.dtype(), NAME, T => {
-            let dzs = with_slices([logits, dloss], NAME, |[logits, dloss]: [&[T]; 2]| {
-                self.backward(logits, dloss[0])
-            })?;
-            Tensor::from_vec(dzs, logits.shape(), logits.device()).map(Some)
-        })
-    }
 }

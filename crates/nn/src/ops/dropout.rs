@@ -4,10 +4,10 @@
 //! and Flood 2014) is at least `p`, and then scaled by `1 / (1 - p)`. The backward computes the
 //! same mask again, so none is stored, and the result does not depend on threads.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{Result, Tensor, bail};
 
-use super::float::{Float, cpu_slice, for_float, with_slices};
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
 
 const NAME: &str = "dropout";
 
@@ -22,7 +22,7 @@ pub fn dropout(xs: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
     if !(0.0..1.0).contains(&p) {
         bail!("{NAME}: probability {p} outside of [0, 1)");
     }
-    xs.contiguous()?.apply_op1(Dropout { p, seed })
+    fused::run(Dropout { p, seed }, xs.shape(), &[Some(xs)])
 }
 
 struct Dropout {
@@ -31,17 +31,16 @@ struct Dropout {
 }
 
 impl Dropout {
-    fn apply<T: Float>(&self, xs: &[T]) -> Vec<T> {
+    fn apply<T: Float>(&self, xs: &[T], ys: &mut [T]) {
         let key = mix(self.seed);
         // Compared with the upper 32 bits of each number.
         let threshold = (f64::from(self.p) * 2f64.powi(32)).round() as u64;
         let scale = T::from_f64(1.0 / (1.0 - f64::from(self.p)));
-        let element = |(x, counter): (&T, u64)| {
+        for ((y, &x), counter) in ys.iter_mut().zip(xs).zip(1u64..) {
             let kept = mix(key.wrapping_add(counter.wrapping_mul(GOLDEN))) >> 32 >= threshold;
             // Not `x * mask`: a dropped NaN or infinity is 0.
-            if kept { *x * scale } else { T::zero() }
-        };
-        xs.iter().zip(1u64..).map(element).collect()
+            *y = if kept { x * scale } else { T::zero() };
+        }
     }
 }
 
@@ -55,26 +54,22 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-impl CustomOp1 for Dropout {
-    fn name(&self) -> &'static str {
-        NAME
+impl Fused for Dropout {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
     }
 
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        for_float!(storage.dtype(), NAME, T => {
-            let ys = self.apply::<T>(cpu_slice(storage, layout, NAME)?);
-            Ok((T::to_cpu_storage_owned(ys), layout.shape().clone()))
-        })
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        self.apply(inputs[0], ys);
+        Ok(Pooled::none())
     }
 
-    fn bwd(&self, xs: &Tensor, _ys: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        if !xs.track_op() {
-            return Ok(None);
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        if let Some(dxs) = pass.grads.take(0) {
+            self.apply(pass.dys, dxs);
         }
-        let dys = dys.contiguous()?;
-        for_float!(xs.dtype(), NAME, T => {
-            let dxs = with_slices([&dys], NAME, |[dys]: [&[T]; 1]| Ok(self.apply(dys)))?;
-            Tensor::from_vec(dxs, xs.shape(), xs.device()).map(Some)
-        })
+        Ok(())
     }
 }

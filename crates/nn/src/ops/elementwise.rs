@@ -32,15 +32,10 @@ pub(super) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
     }
 }
 
-/// `dz = dy * activation'(z)`, from the activation's result `ys`.
-pub(super) fn activation_backward<T: Float>(
-    dzs: &mut [T],
-    dys: &[T],
-    ys: &[T],
-    activation: Activation,
-) {
+/// `dy *= activation'(z)`, from the activation's result `ys`.
+pub(super) fn activation_backward<T: Float>(dys: &mut [T], ys: &[T], activation: Activation) {
     match activation {
-        Activation::Relu => relu_backward(dzs, dys, ys),
+        Activation::Relu => relu_backward(dys, ys),
     }
 }
 
@@ -52,9 +47,9 @@ pub(super) fn relu<T: Float>(x: T) -> T {
 }
 
 /// The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN lets it through.
-pub(super) fn relu_backward<T: Float>(dxs: &mut [T], dys: &[T], ys: &[T]) {
-    for ((dx, &dy), &y) in dxs.iter_mut().zip(dys).zip(ys) {
-        *dx = if y <= T::zero() { T::zero() } else { dy };
+fn relu_backward<T: Float>(dys: &mut [T], ys: &[T]) {
+    for (dy, &y) in dys.iter_mut().zip(ys) {
+        *dy = if y <= T::zero() { T::zero() } else { *dy };
     }
 }
 

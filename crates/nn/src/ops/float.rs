@@ -1,9 +1,11 @@
 //! The element types of the fused operations, and access to the memory of CPU tensors.
 
-use std::cell::Cell;
-use std::thread::LocalKey;
+use std::cell::RefCell;
 
-use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, WithDType};
+use candle_core::{CpuStorage, Layout, Result, TensorId, WithDType};
+
+use super::fused::{Pool, PoolKey, Pooled, Values};
+use crate::gradients::{self, Place};
 
 /// f32 and f64: what the kernels need to know about a number.
 pub(super) trait Float: WithDType + Default {
@@ -12,12 +14,24 @@ pub(super) trait Float: WithDType + Default {
     fn is_nan(self) -> bool;
     /// `self` or 0, without a branch: the place of a maximum is not predictable.
     fn keep_if(self, condition: bool) -> Self;
-    /// The scratch memory of this thread.
-    fn scratch() -> &'static LocalKey<Cell<Vec<Self>>>;
+    fn tanh(self) -> Self;
+    fn sqrt(self) -> Self;
+    /// The memory of this thread.
+    fn pool() -> &'static PoolKey<Self>;
+    fn into_values(values: Pooled<Self>) -> Values;
+    /// The values, if they are of this type.
+    fn of_values(values: Values) -> Option<Pooled<Self>>;
+    /// The values, if they are of this type.
+    fn values(values: &Values) -> Option<&[Self]>;
+    /// Calls `f` with the places of the variables in the flat gradients of this backward pass.
+    fn with_places<R>(
+        variables: &[Option<TensorId>],
+        f: impl FnOnce(Vec<Option<Place<'_, Self>>>) -> R,
+    ) -> R;
 }
 
 macro_rules! impl_float {
-    ($float:ident) => {
+    ($float:ident, $variant:ident, $with_places:path) => {
         impl Float for $float {
             fn exp(self) -> Self {
                 $float::exp(self)
@@ -25,6 +39,14 @@ macro_rules! impl_float {
 
             fn ln(self) -> Self {
                 $float::ln(self)
+            }
+
+            fn tanh(self) -> Self {
+                $float::tanh(self)
+            }
+
+            fn sqrt(self) -> Self {
+                $float::sqrt(self)
             }
 
             #[inline(always)]
@@ -38,16 +60,45 @@ macro_rules! impl_float {
                 $float::from_bits(self.to_bits() & mask)
             }
 
-            fn scratch() -> &'static LocalKey<Cell<Vec<Self>>> {
-                thread_local!(static SCRATCH: Cell<Vec<$float>> = const { Cell::new(Vec::new()) });
-                &SCRATCH
+            fn pool() -> &'static PoolKey<Self> {
+                thread_local!(
+                    static POOL: RefCell<Pool<$float>> = const { RefCell::new(Pool::new()) };
+                );
+                &POOL
+            }
+
+            fn into_values(values: Pooled<Self>) -> Values {
+                Values::$variant(values)
+            }
+
+            fn of_values(values: Values) -> Option<Pooled<Self>> {
+                if let Values::$variant(values) = values { Some(values) } else { None }
+            }
+
+            fn values(values: &Values) -> Option<&[Self]> {
+                if let Values::$variant(values) = values { Some(values) } else { None }
+            }
+
+            fn with_places<R>(
+                variables: &[Option<TensorId>],
+                f: impl FnOnce(Vec<Option<Place<'_, Self>>>) -> R,
+            ) -> R {
+                $with_places(variables, f)
             }
         }
     };
 }
 
-impl_float!(f32);
-impl_float!(f64);
+impl_float!(f32, F32, gradients::with_places);
+impl_float!(f64, F64, no_places);
+
+/// Only f32 parameters are trained.
+fn no_places<R>(
+    variables: &[Option<TensorId>],
+    f: impl FnOnce(Vec<Option<Place<'_, f64>>>) -> R,
+) -> R {
+    f(variables.iter().map(|_| None).collect())
+}
 
 /// Evaluates `$body` with `$T` standing for the Rust type of `$dtype`; a dtype that the operations
 /// do not know is an error that names it and `$op`.
@@ -68,21 +119,6 @@ macro_rules! for_float {
 }
 pub(super) use for_float;
 
-/// Lends `len` elements with unspecified contents to `f`.
-///
-/// The memory stays with the thread for the next call, as large as the largest call so far: the
-/// kernels ask for the same few sizes in every step.
-pub(super) fn with_scratch<T: Float, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
-    // Taken out, not borrowed: a nested call finds an empty vector and allocates its own.
-    let mut scratch = T::scratch().take();
-    if scratch.len() < len {
-        scratch.resize(len, T::default());
-    }
-    let result = f(&mut scratch[..len]);
-    T::scratch().set(scratch);
-    result
-}
-
 /// The elements of a contiguous CPU storage.
 pub(super) fn cpu_slice<'a, T: Float>(
     storage: &'a CpuStorage,
@@ -93,21 +129,4 @@ pub(super) fn cpu_slice<'a, T: Float>(
         return Err(candle_core::Error::RequiresContiguous { op }.bt());
     };
     Ok(&T::cpu_storage_as_slice(storage)?[start..end])
-}
-
-/// Calls `f` with the elements of each tensor; all must be contiguous and on the CPU.
-pub(super) fn with_slices<T: Float, R, const N: usize>(
-    tensors: [&Tensor; N],
-    op: &'static str,
-    f: impl FnOnce([&[T]; N]) -> Result<R>,
-) -> Result<R> {
-    let guards = tensors.map(Tensor::storage_and_layout);
-    let mut slices = [&[][..]; N];
-    for (slice, (storage, layout)) in slices.iter_mut().zip(&guards) {
-        let Storage::Cpu(storage) = &**storage else {
-            candle_core::bail!("{op}: no backward for this device yet, only for the CPU")
-        };
-        *slice = cpu_slice(storage, layout, op)?;
-    }
-    f(slices)
 }

@@ -7,11 +7,11 @@
 //!
 //! The backward takes `act'` from the saved result.
 
-use candle_core::{Result, Shape, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
-use super::affine::{self, Affine, Gradients, Wanted};
 use super::elementwise::{activate, activation_backward, add_assign, bias_row_activation};
 use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use crate::activation::Activation;
 
@@ -36,7 +36,13 @@ pub fn linear(
     if xs.dims().last() != Some(&inputs) {
         bail!("{NAME}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
     }
-    affine::apply(Linear { inputs, outputs, activation }, xs, weight, bias)
+    if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
+        bail!("{NAME}: bias of shape {:?} for {outputs} outputs", bias.shape());
+    }
+    let mut shape = xs.dims().to_vec();
+    shape.pop();
+    shape.push(outputs);
+    fused::run(Linear { inputs, outputs, activation }, shape, &[Some(xs), Some(weight), bias])
 }
 
 struct Linear {
@@ -45,82 +51,51 @@ struct Linear {
     activation: Option<Activation>,
 }
 
-impl Affine for Linear {
+impl Fused for Linear {
     const NAME: &'static str = NAME;
 
-    fn outputs(&self) -> usize {
-        self.outputs
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0, 1]).and_output(self.activation.is_some())
     }
 
-    fn forward<T: Float>(
-        &self,
-        xs: &[T],
-        xs_shape: &Shape,
-        weight: &[T],
-        bias: Option<&[T]>,
-    ) -> (Vec<T>, Shape) {
-        let mut dims = xs_shape.dims().to_vec();
-        dims.pop();
-        let rows = dims.iter().product();
-        dims.push(self.outputs);
-        let mut ys = vec![T::zero(); rows * self.outputs];
-        let xs = Mat::new(xs, rows, self.inputs);
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
+        let xs = Mat::new(xs, ys.len() / self.outputs.max(1), self.inputs);
         let weight = Mat::new(weight, self.outputs, self.inputs);
-        matmul(&mut ys, Dst::Overwrite, xs, weight.t(), all_threads());
-        match bias {
-            None => activate(&mut ys, self.activation),
-            Some(bias) => {
-                for row in ys.chunks_exact_mut(self.outputs.max(1)) {
-                    bias_row_activation(row, bias, self.activation);
-                }
+        matmul(ys, Dst::Overwrite, xs, weight.t(), all_threads());
+        if bias.is_empty() {
+            activate(ys, self.activation);
+        } else {
+            for row in ys.chunks_exact_mut(self.outputs) {
+                bias_row_activation(row, bias, self.activation);
             }
         }
-        (ys, Shape::from(dims))
+        Ok(Pooled::none())
     }
 
-    fn backward<T: Float>(
-        &self,
-        wanted: Wanted,
-        xs: &[T],
-        weight: &[T],
-        ys: &[T],
-        dys: &[T],
-    ) -> Gradients<Vec<T>> {
-        let masked;
-        let dz = match self.activation {
-            None => dys,
-            Some(activation) => {
-                masked = masked_gradient(dys, ys, activation);
-                &masked
-            }
-        };
+    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
+        let Backward { inputs, ys, dys, mut grads, .. } = pass;
+        let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
+        if let Some(activation) = self.activation {
+            activation_backward(dys, ys, activation);
+        }
+        let dz = &*dys;
         let rows = dz.len() / self.outputs.max(1);
         let dz_mat = Mat::new(dz, rows, self.outputs);
-        let input = wanted.input.then(|| {
-            let mut dx = vec![T::zero(); xs.len()];
+        if let Some(dx) = grads.take(0) {
             let weight = Mat::new(weight, self.outputs, self.inputs);
-            matmul(&mut dx, Dst::Overwrite, dz_mat, weight, all_threads());
-            dx
-        });
-        let weight = wanted.weight.then(|| {
-            let mut dw = vec![T::zero(); weight.len()];
+            matmul(dx, Dst::Overwrite, dz_mat, weight, all_threads());
+        }
+        if let Some(dw) = grads.take(1) {
             let xs = Mat::new(xs, rows, self.inputs);
-            matmul(&mut dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
-            dw
-        });
-        let bias = wanted.bias.then(|| {
-            let mut db = vec![T::zero(); self.outputs];
-            for row in dz.chunks_exact(self.outputs.max(1)) {
-                add_assign(&mut db, row);
+            matmul(dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
+        }
+        if let Some(db) = grads.take(2) {
+            db.fill(T::zero());
+            for row in dz.chunks_exact(self.outputs) {
+                add_assign(db, row);
             }
-            db
-        });
-        Gradients { input, weight, bias }
+        }
+        Ok(())
     }
-}
-
-fn masked_gradient<T: Float>(dys: &[T], ys: &[T], activation: Activation) -> Vec<T> {
-    let mut dzs = vec![T::zero(); ys.len()];
-    activation_backward(&mut dzs, dys, ys, activation);
-    dzs
 }

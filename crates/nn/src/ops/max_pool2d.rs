@@ -10,11 +10,11 @@
 
 use std::ops::Range;
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, bail};
+use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::float::{Float, cpu_slice, for_float, with_scratch, with_slices};
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
 
 const NAME: &str = "max_pool2d";
 
@@ -71,7 +71,7 @@ pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
     }
     let out_size = (out_height, out_width);
     let op = MaxPool2d { batch, channels, in_size: (height, width), out_size, config };
-    xs.contiguous()?.apply_op1(op)
+    fused::run(op, (batch, channels, out_height, out_width), &[Some(xs)])
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -83,13 +83,16 @@ struct MaxPool2d {
     config: Pool2dConfig,
 }
 
-impl MaxPool2d {
-    fn forward<T: Float>(&self, xs: &[T]) -> Vec<T> {
+impl Fused for MaxPool2d {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0]).and_output(true)
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (in_plane, out_plane) = self.plane_sizes();
-        let mut ys = vec![T::zero(); self.batch * self.channels * out_plane];
-        if ys.is_empty() {
-            return ys;
-        }
+        let xs = inputs[0];
         let run = |(x, y): (&[T], &mut [T])| {
             if self.is_two_by_two() {
                 self.forward_two_by_two(x, y);
@@ -102,15 +105,13 @@ impl MaxPool2d {
         } else {
             xs.chunks(in_plane).zip(ys.chunks_mut(out_plane)).for_each(run);
         }
-        ys
+        Ok(Pooled::none())
     }
 
-    fn backward<T: Float>(&self, xs: &[T], ys: &[T], dys: &[T]) -> Vec<T> {
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         let (in_plane, out_plane) = self.plane_sizes();
-        let mut dxs = vec![T::zero(); xs.len()];
-        if dys.is_empty() {
-            return dxs;
-        }
+        let (xs, ys, dys) = (pass.inputs[0], pass.ys, &*pass.dys);
         let run = |x: &[T], y: &[T], dy: &[T], dx: &mut [T]| {
             if self.is_two_by_two() && !has_nan(y) {
                 self.backward_two_by_two(x, y, dy, dx);
@@ -127,9 +128,11 @@ impl MaxPool2d {
             let gradients = dys.chunks(out_plane).zip(dxs.chunks_mut(in_plane));
             results.zip(gradients).for_each(|((x, y), (dy, dx))| run(x, y, dy, dx));
         }
-        dxs
+        Ok(())
     }
+}
 
+impl MaxPool2d {
     fn plane_sizes(&self) -> (usize, usize) {
         (self.in_size.0 * self.in_size.1, self.out_size.0 * self.out_size.1)
     }
@@ -175,6 +178,10 @@ impl MaxPool2d {
     /// Overwrites the windows of `dx`; `y` must hold no NaN.
     fn backward_two_by_two<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         let (width, out_width) = (self.in_size.1, self.out_size.1);
+        if x.len() != 4 * y.len() {
+            // An odd row or column is in no window.
+            dx.fill(T::zero());
+        }
         if out_width < SHORT_ROW {
             return self.backward_short_rows(x, y, dy, dx);
         }
@@ -191,26 +198,26 @@ impl MaxPool2d {
     /// together first: half of the time for rows of 4 and 12.
     fn backward_short_rows<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         let (width, row) = (self.in_size.1, 2 * self.out_size.1);
-        with_scratch(8 * y.len(), |scratch| {
-            let (x_rows, dx_rows) = scratch.split_at_mut(4 * y.len());
-            let (top, bottom) = x_rows.split_at_mut(2 * y.len());
-            let pairs = top.chunks_exact_mut(row).zip(bottom.chunks_exact_mut(row));
-            for (x, (top, bottom)) in x.chunks_exact(2 * width).zip(pairs) {
-                top.copy_from_slice(&x[..row]);
-                bottom.copy_from_slice(&x[width..][..row]);
-            }
-            let (dx_top, dx_bottom) = dx_rows.split_at_mut(2 * y.len());
-            route(y, dy, (top, bottom), (dx_top, dx_bottom));
-            let pairs = dx_top.chunks_exact(row).zip(dx_bottom.chunks_exact(row));
-            for (dx, (top, bottom)) in dx.chunks_exact_mut(2 * width).zip(pairs) {
-                dx[..row].copy_from_slice(top);
-                dx[width..][..row].copy_from_slice(bottom);
-            }
-        });
+        let mut scratch = Pooled::new(8 * y.len());
+        let (x_rows, dx_rows) = scratch.split_at_mut(4 * y.len());
+        let (top, bottom) = x_rows.split_at_mut(2 * y.len());
+        let pairs = top.chunks_exact_mut(row).zip(bottom.chunks_exact_mut(row));
+        for (x, (top, bottom)) in x.chunks_exact(2 * width).zip(pairs) {
+            top.copy_from_slice(&x[..row]);
+            bottom.copy_from_slice(&x[width..][..row]);
+        }
+        let (dx_top, dx_bottom) = dx_rows.split_at_mut(2 * y.len());
+        route(y, dy, (top, bottom), (dx_top, dx_bottom));
+        let pairs = dx_top.chunks_exact(row).zip(dx_bottom.chunks_exact(row));
+        for (dx, (top, bottom)) in dx.chunks_exact_mut(2 * width).zip(pairs) {
+            dx[..row].copy_from_slice(top);
+            dx[width..][..row].copy_from_slice(bottom);
+        }
     }
 
-    /// Adds to `dx`, as windows may overlap.
+    /// Adds, as windows may overlap.
     fn backward_any<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
+        dx.fill(T::zero());
         let results = y.iter().zip(dy).enumerate();
         for (index, (&y, &dy)) in results {
             let (rows, cols) = self.window(index / self.out_size.1, index % self.out_size.1);
@@ -277,31 +284,4 @@ fn route<T: Float>(
 
 fn has_nan<T: Float>(xs: &[T]) -> bool {
     xs.iter().fold(false, |nan, &x| nan | x.is_nan())
-}
-
-impl CustomOp1 for MaxPool2d {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let shape = Shape::from((self.batch, self.channels, self.out_size.0, self.out_size.1));
-        for_float!(storage.dtype(), NAME, T => {
-            let xs = cpu_slice::<T>(storage, layout, NAME)?;
-            Ok((T::to_cpu_storage_owned(self.forward(xs)), shape))
-        })
-    }
-
-    fn bwd(&self, xs: &Tensor, ys: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        if !xs.track_op() {
-            return Ok(None);
-        }
-        let dys = dys.contiguous()?;
-        for_float!(xs.dtype(), NAME, T => {
-            let dxs = with_slices([xs, ys, &dys], NAME, |[x, y, dy]: [&[T]; 3]| {
-                Ok(self.backward(x, y, dy))
-            })?;
-            Tensor::from_vec(dxs, xs.shape(), xs.device()).map(Some)
-        })
-    }
 }

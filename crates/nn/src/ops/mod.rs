@@ -18,16 +18,19 @@
 //! - CPU only so far: no operation implements `cuda_fwd`, so candle answers a CUDA tensor with
 //!   an error that names the operation.
 
-mod affine;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod float;
+mod fused;
 mod linear;
 mod matmul;
 mod max_pool2d;
 mod relu;
+mod simd;
+
+pub mod profile;
 
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::softmax_cross_entropy;

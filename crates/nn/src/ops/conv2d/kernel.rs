@@ -17,9 +17,9 @@ use rayon::prelude::*;
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
 use crate::activation::Activation;
-use crate::ops::affine::{Gradients, Wanted};
 use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
-use crate::ops::float::{Float, with_scratch};
+use crate::ops::float::Float;
+use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
 
 /// Into how many parts the images are split at most in the backward. It bounds the memory for
@@ -33,11 +33,8 @@ pub(super) fn forward<T: Float>(
     weight: &[T],
     bias: Option<&[T]>,
     activation: Option<Activation>,
-) -> Vec<T> {
-    let mut ys = vec![T::zero(); geometry.batch * geometry.out_image()];
-    if ys.is_empty() {
-        return ys;
-    }
+    ys: &mut [T],
+) {
     let images = xs.chunks(geometry.in_image());
     if geometry.batch == 1 || rayon::current_num_threads() == 1 {
         for (x, y) in images.zip(ys.chunks_mut(geometry.out_image())) {
@@ -49,70 +46,61 @@ pub(super) fn forward<T: Float>(
             forward_image(geometry, x, weight, bias, activation, y, Parallelism::None);
         });
     }
-    ys
+}
+
+/// Where the gradients go that are wanted.
+pub(super) struct Gradients<'a, T> {
+    pub(super) dxs: Option<&'a mut [T]>,
+    pub(super) dw: Option<&'a mut [T]>,
+    pub(super) db: Option<&'a mut [T]>,
 }
 
 pub(super) fn backward<T: Float>(
     geometry: &Geometry,
-    wanted: Wanted,
     activation: Option<Activation>,
     xs: &[T],
     weight: &[T],
     ys: &[T],
     dys: &[T],
-) -> Gradients<Vec<T>> {
+    gradients: Gradients<'_, T>,
+) {
+    let Gradients { dxs, dw, db } = gradients;
+    let wanted = (dw.is_some(), db.is_some());
     let pass = Backward { geometry, wanted, activation, xs, weight, ys, dys };
-    let mut dxs = wanted.input.then(|| vec![T::zero(); xs.len()]);
     let part_images = geometry.batch.div_ceil(MAX_PARTS).max(1);
-    let starts = (0..geometry.batch).step_by(part_images);
-    let mut dx_parts = dxs.as_mut().map(|dxs| dxs.chunks_mut(part_images * geometry.in_image()));
-    let parts: Vec<Part<'_, T>> = starts
+    let mut dx_parts = dxs.map(|dxs| dxs.chunks_mut(part_images * geometry.in_image()));
+    let parts: Vec<Part<'_, T>> = (0..geometry.batch)
+        .step_by(part_images)
         .map(|start| Part {
             start,
             end: geometry.batch.min(start + part_images),
             dxs: dx_parts.as_mut().and_then(Iterator::next),
         })
         .collect();
-
-    let mut sums = pass.empty_sums();
+    let mut total = pass.empty_sums();
     if parts.len() == 1 || rayon::current_num_threads() == 1 {
-        let mut part_sums = pass.empty_sums();
         for (index, part) in parts.into_iter().enumerate() {
-            if index == 0 {
-                pass.run(part, &mut sums, all_threads());
-            } else {
-                pass.run(part, &mut part_sums, Parallelism::None);
-                sums.add(&part_sums);
-            }
+            let parallelism = if index == 0 { all_threads() } else { Parallelism::None };
+            total.add(&pass.run(part, parallelism));
         }
     } else {
-        let part_sums: Vec<Sums<T>> = parts
-            .into_par_iter()
-            .map(|part| {
-                let mut sums = pass.empty_sums();
-                pass.run(part, &mut sums, Parallelism::None);
-                sums
-            })
-            .collect();
-        for (index, part) in part_sums.into_iter().enumerate() {
-            if index == 0 {
-                sums = part;
-            } else {
-                sums.add(&part);
-            }
-        }
+        let sums: Vec<Sums<T>> =
+            parts.into_par_iter().map(|part| pass.run(part, Parallelism::None)).collect();
+        sums.iter().for_each(|sums| total.add(sums));
     }
-    Gradients {
-        input: dxs,
-        weight: wanted.weight.then_some(sums.weight),
-        bias: wanted.bias.then_some(sums.bias),
+    if let Some(dw) = dw {
+        dw.copy_from_slice(&total.weight);
+    }
+    if let Some(db) = db {
+        db.copy_from_slice(&total.bias);
     }
 }
 
 /// The arguments of a backward pass.
 struct Backward<'a, T> {
     geometry: &'a Geometry,
-    wanted: Wanted,
+    /// Weight, bias.
+    wanted: (bool, bool),
     activation: Option<Activation>,
     xs: &'a [T],
     weight: &'a [T],
@@ -128,9 +116,9 @@ struct Part<'a, T> {
 }
 
 /// Gradients that are sums over images; empty if not wanted.
-struct Sums<T> {
-    weight: Vec<T>,
-    bias: Vec<T>,
+struct Sums<T: Float> {
+    weight: Pooled<T>,
+    bias: Pooled<T>,
 }
 
 impl<T: Float> Sums<T> {
@@ -142,45 +130,41 @@ impl<T: Float> Sums<T> {
 
 impl<T: Float> Backward<'_, T> {
     fn empty_sums(&self) -> Sums<T> {
-        let zeros = |wanted: bool, len: usize| vec![T::zero(); if wanted { len } else { 0 }];
+        let zeros = |wanted, len| if wanted { Pooled::zeros(len) } else { Pooled::none() };
         Sums {
-            weight: zeros(self.wanted.weight, self.weight.len()),
-            bias: zeros(self.wanted.bias, self.geometry.out_channels),
+            weight: zeros(self.wanted.0, self.weight.len()),
+            bias: zeros(self.wanted.1, self.geometry.out_channels),
         }
     }
 
-    /// The gradients of the images of one part; `sums` is overwritten.
-    fn run(&self, mut part: Part<'_, T>, sums: &mut Sums<T>, parallelism: Parallelism) {
+    /// The gradients of the images of one part.
+    fn run(&self, mut part: Part<'_, T>, parallelism: Parallelism) -> Sums<T> {
         let geometry = self.geometry;
         let (in_image, out_image) = (geometry.in_image(), geometry.out_image());
-        let patches = geometry.patch() * geometry.out_pixels();
-        sums.bias.fill(T::zero());
-        with_scratch(out_image + patches, |scratch| {
-            let (masked, patches) = scratch.split_at_mut(out_image);
-            for image in part.start..part.end {
-                let x = &self.xs[image * in_image..][..in_image];
-                let y = &self.ys[image * out_image..][..out_image];
-                let dy = &self.dys[image * out_image..][..out_image];
-                let dz = match self.activation {
-                    None => dy,
-                    Some(activation) => {
-                        activation_backward(masked, dy, y, activation);
-                        &*masked
-                    }
-                };
-                for (db, dz) in sums.bias.iter_mut().zip(dz.chunks(geometry.out_pixels())) {
-                    *db += sum(dz);
-                }
-                if self.wanted.weight {
-                    let dst = if image == part.start { Dst::Overwrite } else { Dst::Add };
-                    weight_gradient(geometry, x, dz, patches, &mut sums.weight, dst, parallelism);
-                }
-                if let Some(dxs) = &mut part.dxs {
-                    let dx = &mut dxs[(image - part.start) * in_image..][..in_image];
-                    input_gradient(geometry, self.weight, dz, patches, dx, parallelism);
-                }
+        let mut sums = self.empty_sums();
+        let mut masked = Pooled::new(out_image);
+        let mut patches = Pooled::new(geometry.patch() * geometry.out_pixels());
+        for image in part.start..part.end {
+            let x = &self.xs[image * in_image..][..in_image];
+            let dz = &mut *masked;
+            dz.copy_from_slice(&self.dys[image * out_image..][..out_image]);
+            if let Some(activation) = self.activation {
+                activation_backward(dz, &self.ys[image * out_image..][..out_image], activation);
             }
-        });
+            for (db, dz) in sums.bias.iter_mut().zip(dz.chunks(geometry.out_pixels())) {
+                *db += sum(dz);
+            }
+            if self.wanted.0 {
+                let dst = if image == part.start { Dst::Overwrite } else { Dst::Add };
+                weight_gradient(geometry, x, dz, &mut patches, &mut sums.weight, dst, parallelism);
+            }
+            if let Some(dxs) = &mut part.dxs {
+                let dx = &mut dxs[(image - part.start) * in_image..][..in_image];
+                dx.fill(T::zero());
+                input_gradient(geometry, self.weight, dz, &mut patches, dx, parallelism);
+            }
+        }
+        sums
     }
 }
 
@@ -207,10 +191,9 @@ fn forward_image<T: Float>(
         if geometry.is_pointwise() {
             product(x);
         } else {
-            with_scratch(patch * pixels, |patches| {
-                unfold(geometry, x, patches);
-                product(patches);
-            });
+            let mut patches = Pooled::new(patch * pixels);
+            unfold(geometry, x, &mut patches);
+            product(&patches);
         }
         match bias {
             None => activate(y, activation),

@@ -12,11 +12,11 @@ mod geometry;
 mod kernel;
 mod patches;
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use self::geometry::Geometry;
-use super::affine::{self, Affine, Gradients, Wanted};
 use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
 use crate::activation::Activation;
 
 const NAME: &str = "conv2d";
@@ -64,7 +64,11 @@ pub fn conv2d(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let geometry = Geometry::new(xs.shape(), weight.shape(), config)?;
-    affine::apply(Conv2d { geometry, activation }, xs, weight, bias)
+    if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
+        bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
+    }
+    let op = Conv2d { geometry, activation };
+    fused::run(op, geometry.output_shape(), &[Some(xs), Some(weight), bias])
 }
 
 struct Conv2d {
@@ -72,32 +76,27 @@ struct Conv2d {
     activation: Option<Activation>,
 }
 
-impl Affine for Conv2d {
+impl Fused for Conv2d {
     const NAME: &'static str = NAME;
 
-    fn outputs(&self) -> usize {
-        self.geometry.out_channels
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0, 1]).and_output(self.activation.is_some())
     }
 
-    fn forward<T: Float>(
-        &self,
-        xs: &[T],
-        _xs_shape: &Shape,
-        weight: &[T],
-        bias: Option<&[T]>,
-    ) -> (Vec<T>, Shape) {
-        let ys = kernel::forward(&self.geometry, xs, weight, bias, self.activation);
-        (ys, self.geometry.output_shape())
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
+        let bias = (!bias.is_empty()).then_some(bias);
+        kernel::forward(&self.geometry, xs, weight, bias, self.activation, ys);
+        Ok(Pooled::none())
     }
 
-    fn backward<T: Float>(
-        &self,
-        wanted: Wanted,
-        xs: &[T],
-        weight: &[T],
-        ys: &[T],
-        dys: &[T],
-    ) -> Gradients<Vec<T>> {
-        kernel::backward(&self.geometry, wanted, self.activation, xs, weight, ys, dys)
+    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
+        let &[xs, weight, _] = pass.inputs else { unreachable!("three inputs") };
+        let mut grads = pass.grads;
+        let (dxs, dw, db) = (grads.take(0), grads.take(1), grads.take(2));
+        let Backward { ys, dys, .. } = pass;
+        let gradients = kernel::Gradients { dxs, dw, db };
+        kernel::backward(&self.geometry, self.activation, xs, weight, ys, dys, gradients);
+        Ok(())
     }
 }

@@ -1,0 +1,247 @@
+//! Flat gradients: the gradients of parameters, one after the other, in memory that is used again
+//! at every step.
+//!
+//! candle's backward pass gives a new tensor per parameter. Here a gradient is written to its place
+//! as soon as it is known, in the middle of the backward pass, by the fused operations; what candle
+//! computes for other operations is added at the end. The buffers may be anybody's, the buckets of
+//! an all-reduce for instance.
+//!
+//! ```
+//! use candelabrum_nn::{FlatGradients, Init, Params, ops};
+//! use candle_core::{Device, Tensor};
+//!
+//! let params = Params::new(0);
+//! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
+//! let mut gradients = FlatGradients::<Vec<f32>>::default();
+//! gradients.push(vec![0.0; 2], [(&weight, 0..2)]);
+//!
+//! let xs = Tensor::new(&[[3f32, 4.]], &Device::Cpu)?;
+//! let loss = ops::linear(&xs, weight.tensor(), None, None)?.sum_all()?;
+//! gradients.backward(&loss)?;
+//! assert_eq!(gradients.buffers_mut()[0].as_deref(), Some(&[3.0, 4.0][..]));
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::mem;
+use std::ops::Range;
+
+use candle_core::backprop::GradStore;
+use candle_core::{Result, Storage, Tensor, TensorId, bail};
+
+use crate::Param;
+
+/// Memory for gradients.
+pub trait GradientBuffer: Send + 'static {
+    /// Its elements; always the same number.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    fn values_mut(&mut self) -> Result<&mut [f32]>;
+}
+
+impl GradientBuffer for Vec<f32> {
+    fn values_mut(&mut self) -> Result<&mut [f32]> {
+        Ok(self)
+    }
+}
+
+/// Buffers, and the places of parameters in them.
+#[derive(Debug)]
+pub struct FlatGradients<B> {
+    /// In the order of the parameters' places, buffer by buffer.
+    slots: Vec<Slot>,
+    by_variable: HashMap<TensorId, usize>,
+    buffers: Vec<Option<B>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    variable: TensorId,
+    buffer: usize,
+    range: Range<usize>,
+    /// Whether a gradient is there.
+    holds: bool,
+}
+
+impl<B> Default for FlatGradients<B> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), by_variable: HashMap::new(), buffers: Vec::new() }
+    }
+}
+
+impl<B: GradientBuffer> FlatGradients<B> {
+    /// Adds a buffer, in which each of these parameters has its range of elements. Ranges come in
+    /// ascending order and do not overlap.
+    pub fn push<'a>(
+        &mut self,
+        buffer: impl Into<Option<B>>,
+        places: impl IntoIterator<Item = (&'a Param, Range<usize>)>,
+    ) {
+        let number = self.buffers.len();
+        self.buffers.push(buffer.into());
+        for (param, range) in places {
+            let variable = param.tensor().id();
+            self.by_variable.insert(variable, self.slots.len());
+            self.slots.push(Slot { variable, buffer: number, range, holds: false });
+        }
+    }
+
+    /// The buffers, in the order in which they were pushed; `None` for one that was taken away.
+    pub fn buffers_mut(&mut self) -> &mut [Option<B>] {
+        &mut self.buffers
+    }
+
+    /// Forgets the gradients: the next ones overwrite them. Without this, they are added.
+    pub fn clear(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.holds = false);
+    }
+
+    /// Whether a parameter has a gradient, by place in the order of [`Self::push`].
+    pub fn holds(&self) -> impl Iterator<Item = bool> {
+        self.slots.iter().map(|slot| slot.holds)
+    }
+
+    /// Writes zeros where no gradient is.
+    ///
+    /// # Errors
+    /// A buffer that was taken away.
+    pub fn zero_rest(&mut self) -> Result<()> {
+        for slot in self.slots.iter_mut().filter(|slot| !slot.holds) {
+            values(&mut self.buffers, slot)?.fill(0.0);
+        }
+        Ok(())
+    }
+
+    /// candle's backward pass from `loss`, a scalar; every gradient of a parameter goes to its
+    /// place, or is added to what is there since the last [`Self::clear`].
+    ///
+    /// # Errors
+    /// Those of candle and of the operations; then the gradients mean nothing.
+    ///
+    /// # Panics
+    /// Never: what it lends to the operations comes back.
+    pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
+        let lent: Box<dyn Sink> = Box::new(mem::take(self));
+        let before = CURRENT.replace(Some(lent));
+        let store = loss.backward();
+        let lent = CURRENT.replace(before).expect("only this function takes it away");
+        *self = *lent.into_any().downcast().expect("it is the one that was lent");
+        self.add_candles(&store?)
+    }
+
+    /// Adds the gradients that candle has.
+    fn add_candles(&mut self, store: &GradStore) -> Result<()> {
+        for slot in &mut self.slots {
+            let Some(gradient) = store.get_id(slot.variable) else { continue };
+            let place = values(&mut self.buffers, slot)?;
+            let holds = mem::replace(&mut slot.holds, true);
+            read(gradient, place, |place, gradient| {
+                if holds {
+                    place.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+                } else {
+                    place.copy_from_slice(gradient);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn values<'a, B: GradientBuffer>(
+    buffers: &'a mut [Option<B>],
+    slot: &Slot,
+) -> Result<&'a mut [f32]> {
+    let Some(buffer) = &mut buffers[slot.buffer] else {
+        bail!("gradients: buffer {} is not there", slot.buffer)
+    };
+    let values = buffer.values_mut()?;
+    let len = values.len();
+    match values.get_mut(slot.range.clone()) {
+        Some(values) => Ok(values),
+        None => bail!("gradients: elements {:?} of a buffer of {len}", slot.range),
+    }
+}
+
+/// Calls `f` with `place` and the elements of an f32 tensor, as many.
+fn read(tensor: &Tensor, place: &mut [f32], f: impl FnOnce(&mut [f32], &[f32])) -> Result<()> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { bail!("gradients: one is not on the CPU") };
+    let start = layout.start_offset();
+    let found = storage.as_slice::<f32>()?.get(start..start + tensor.elem_count());
+    match found.filter(|gradient| gradient.len() == place.len()) {
+        Some(gradient) => f(place, gradient),
+        None => bail!("gradients: one of {:?} for {} elements", tensor.shape(), place.len()),
+    }
+    Ok(())
+}
+
+/// The place of a variable's gradient.
+#[derive(Debug)]
+pub(crate) struct Place<'a, T> {
+    pub(crate) values: &'a mut [T],
+    /// Whether a gradient is there, to be added to.
+    pub(crate) holds: bool,
+}
+
+/// [`FlatGradients`] of any buffer.
+trait Sink {
+    fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>>;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+thread_local! {
+    /// Those of the backward pass that this thread is in.
+    static CURRENT: RefCell<Option<Box<dyn Sink>>> = const { RefCell::new(None) };
+}
+
+/// Calls `f` with the places of the variables, which are then taken for written. `None` stands for
+/// a variable without a place, and for one that is named a second time.
+pub(crate) fn with_places<R>(
+    variables: &[Option<TensorId>],
+    f: impl FnOnce(Vec<Option<Place<'_, f32>>>) -> R,
+) -> R {
+    CURRENT.with_borrow_mut(|current| match current {
+        Some(sink) => f(sink.places(variables)),
+        None => f(variables.iter().map(|_| None).collect()),
+    })
+}
+
+impl<B: GradientBuffer> Sink for FlatGradients<B> {
+    fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>> {
+        let mut places: Vec<Option<Place<'_, f32>>> = variables.iter().map(|_| None).collect();
+        // Which of the arguments each slot belongs to, in the order in which the slots lie.
+        let slot = |(argument, variable): (usize, &Option<TensorId>)| {
+            Some((*self.by_variable.get(&(*variable)?)?, argument))
+        };
+        let mut wanted: Vec<(usize, usize)> =
+            variables.iter().enumerate().filter_map(slot).collect();
+        wanted.sort_unstable();
+        wanted.dedup_by_key(|(slot, _)| *slot);
+        let mut wanted = wanted.into_iter().peekable();
+        for (number, buffer) in self.buffers.iter_mut().enumerate() {
+            let Some(Ok(mut rest)) = buffer.as_mut().map(B::values_mut) else { continue };
+            let mut start = 0;
+            while let Some((slot, argument)) =
+                wanted.next_if(|(slot, _)| self.slots[*slot].buffer == number)
+            {
+                let Slot { range, holds, .. } = &mut self.slots[slot];
+                let skipped = range.start.checked_sub(start);
+                let Some((_, tail)) = skipped.and_then(|n| rest.split_at_mut_checked(n)) else {
+                    break;
+                };
+                let Some((values, tail)) = tail.split_at_mut_checked(range.len()) else { break };
+                places[argument] = Some(Place { values, holds: mem::replace(holds, true) });
+                (rest, start) = (tail, range.end);
+            }
+        }
+        places
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

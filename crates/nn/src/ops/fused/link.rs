@@ -1,0 +1,100 @@
+//! Which tensors are results of fused operations.
+//!
+//! A tensor is found by the address of its storage. The address is that of a result as long as the
+//! result's tensor lives, and its [`Mark`] with it, for the mark belongs to the tensor's own
+//! operation: an entry whose mark is gone means nothing, whatever lies at the address by then.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use candle_core::{Result, Storage, Tensor};
+
+use super::{Pooled, Values};
+use crate::ops::elementwise::add_assign;
+use crate::ops::float::Float;
+
+/// Where the gradient of a result gathers during a backward pass.
+#[derive(Debug, Default)]
+pub(super) struct Inbox(Mutex<Option<Values>>);
+
+impl Inbox {
+    /// Adds to what is there.
+    pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
+        let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match inbox.take().and_then(T::of_values) {
+            None => *inbox = Some(T::into_values(gradient)),
+            Some(mut sum) => {
+                add_assign(&mut sum, &gradient);
+                *inbox = Some(T::into_values(sum));
+            }
+        }
+    }
+
+    /// The sum of what was delivered.
+    pub(super) fn take(&self) -> Option<Values> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A result as another operation sees it: what to join instead of the tensor, and where its
+/// gradient goes.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) token: Tensor,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) elements: usize,
+}
+
+/// Owned by the operation that candle's graph has for a result, and by nobody else.
+#[derive(Debug)]
+pub(super) struct Mark(pub(super) Link);
+
+thread_local! {
+    static RESULTS: RefCell<HashMap<usize, Weak<Mark>>> = RefCell::default();
+}
+
+impl Mark {
+    pub(super) fn inbox(&self) -> &Inbox {
+        &self.0.inbox
+    }
+
+    /// Makes `tensor`, a result, known by its mark.
+    pub(super) fn register(self: &Arc<Self>, tensor: &Tensor) {
+        let address = address(tensor);
+        RESULTS.with_borrow_mut(|results| {
+            // Now and then, before the table grows, those that are gone are thrown out.
+            if results.len() == results.capacity() {
+                results.retain(|_, mark| mark.strong_count() > 0);
+            }
+            results.insert(address, Arc::downgrade(self));
+        });
+    }
+}
+
+/// The link of `tensor`, if it is the result of a fused operation, or a view of all its elements in
+/// their order: candle's views pass a gradient on as it is. A detached tensor has no link.
+pub(super) fn find(tensor: &Tensor) -> Option<Link> {
+    if !tensor.track_op() || tensor.is_variable() {
+        return None;
+    }
+    if tensor.layout().contiguous_offsets() != Some((0, tensor.elem_count())) {
+        return None;
+    }
+    let address = address(tensor);
+    let mark = RESULTS.with_borrow(|results| results.get(&address).and_then(Weak::upgrade))?;
+    (mark.0.elements == tensor.elem_count()).then(|| mark.0.clone())
+}
+
+fn address(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref::<Storage>(&storage).addr()
+}
+
+/// The elements of a gradient that candle computed.
+pub(super) fn values_of<T: Float>(gradient: &Tensor) -> Result<Pooled<T>> {
+    let gradient = gradient.contiguous()?;
+    super::with_inputs(&[Some(&gradient)], "gradient", |slices: &[&[T]]| {
+        Ok(Pooled::copy_of(slices[0]))
+    })
+}

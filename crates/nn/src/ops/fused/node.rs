@@ -1,0 +1,393 @@
+//! A fused operation in candle's graph: [`Join`] under a scalar token, [`Emit`] under the result.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use candle_core::{
+    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor, TensorId,
+    bail,
+};
+
+use super::link::{self, Inbox, Link, Mark};
+use super::{Backward, Fused, Grads, Pooled, Values, with_inputs};
+use crate::gradients::Place;
+use crate::ops::elementwise::add_assign;
+use crate::ops::float::{Float, for_float};
+use crate::ops::profile::{self, Phase};
+
+/// Makes a tensor of `ys`, tied into the graph if an input is.
+pub(super) fn attach<F: Fused, T: Float>(
+    op: F,
+    inputs: Vec<Option<Tensor>>,
+    shape: Shape,
+    ys: Vec<T>,
+    saved: Pooled<T>,
+) -> Result<Tensor> {
+    let reads = op.reads();
+    let targets: Vec<Option<Target>> = inputs.iter().map(|x| Target::new(x.as_ref())).collect();
+    let parents: Vec<(usize, Tensor)> = targets
+        .iter()
+        .enumerate()
+        .filter_map(|(number, target)| Some((number, target.as_ref()?.graph_tensor().clone())))
+        .collect();
+    if parents.is_empty() {
+        return Tensor::from_vec(ys, shape, &Device::Cpu);
+    }
+    // Detached: only the numbers are kept, not what lies below them in the graph.
+    let kept = inputs
+        .into_iter()
+        .enumerate()
+        .map(|(number, input)| input.filter(|_| reads.input(number)).map(|input| input.detach()))
+        .collect();
+    let inbox = Arc::new(Inbox::default());
+    let node: Arc<dyn Differentiable> = Arc::new(Node {
+        op,
+        targets,
+        kept,
+        output: OnceLock::new(),
+        output_dims: shape.dims().to_vec(),
+        saved: T::into_values(saved),
+        inbox: Arc::clone(&inbox),
+        ready: Mutex::default(),
+    });
+    let token = Join::all(&node, F::NAME, parents)?;
+    let elements = shape.elem_count();
+    let mark = Arc::new(Mark(Link { token: token.clone(), inbox, elements }));
+    let ys = Mutex::new(Some(T::to_cpu_storage_owned(ys)));
+    let emit = Emit { name: F::NAME, shape, ys, mark: Arc::clone(&mark) };
+    let result = token.apply_op1(emit)?;
+    mark.register(&result);
+    if reads.output {
+        node.keep_output(result.detach());
+    }
+    Ok(result)
+}
+
+/// An input that wants a gradient.
+#[derive(Debug)]
+enum Target {
+    /// The result of another fused operation.
+    Link(Link),
+    /// Anything else in candle's graph.
+    Tensor(Tensor),
+}
+
+impl Target {
+    fn new(input: Option<&Tensor>) -> Option<Self> {
+        let input = input.filter(|input| input.track_op())?;
+        Some(link::find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))
+    }
+
+    /// What candle's graph has for it.
+    fn graph_tensor(&self) -> &Tensor {
+        match self {
+            Self::Link(link) => &link.token,
+            Self::Tensor(tensor) => tensor,
+        }
+    }
+
+    fn variable(&self) -> Option<TensorId> {
+        match self {
+            Self::Tensor(tensor) if tensor.is_variable() => Some(tensor.id()),
+            _ => None,
+        }
+    }
+}
+
+/// One call of an operation, kept for the backward pass.
+struct Node<F> {
+    op: F,
+    /// By input; `None` for those that want no gradient.
+    targets: Vec<Option<Target>>,
+    /// By input; `None` for those that the backward does not read.
+    kept: Vec<Option<Tensor>>,
+    output: OnceLock<Tensor>,
+    output_dims: Vec<usize>,
+    saved: Values,
+    inbox: Arc<Inbox>,
+    /// Gradients for candle, by input, until their join asks for them.
+    ready: Mutex<Vec<Option<Tensor>>>,
+}
+
+/// A node, whatever its operation.
+trait Differentiable: Send + Sync {
+    fn keep_output(&self, output: Tensor);
+    /// Runs the backward; gradients go where they belong, those for candle wait.
+    fn differentiate(&self) -> Result<()>;
+    /// The gradient that candle gets for an input.
+    fn gradient(&self, number: usize) -> Result<Option<Tensor>>;
+}
+
+impl<F: Fused> Differentiable for Node<F> {
+    fn keep_output(&self, output: Tensor) {
+        drop(self.output.set(output));
+    }
+
+    fn differentiate(&self) -> Result<()> {
+        let ready = match self.inbox.take() {
+            Some(Values::F32(dys)) => self.backward(dys)?,
+            Some(Values::F64(dys)) => self.backward(dys)?,
+            None => bail!("{}: the result has no gradient, this is a bug", F::NAME),
+        };
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
+        Ok(())
+    }
+
+    fn gradient(&self, number: usize) -> Result<Option<Tensor>> {
+        if let Some(Target::Link(_)) = self.targets[number] {
+            return nothing().map(Some);
+        }
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(ready.get_mut(number).and_then(Option::take))
+    }
+}
+
+impl<F: Fused> Node<F> {
+    /// The gradients that are candle's to add, by input; the others are where they belong.
+    fn backward<T: Float>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
+        let Some(saved) = T::values(&self.saved) else {
+            bail!("{}: a gradient of another dtype than the result", F::NAME)
+        };
+        let kept = self.kept.iter().map(Option::as_ref);
+        let tensors: Vec<Option<&Tensor>> = kept.chain([self.output.get()]).collect();
+        let variables: Vec<Option<TensorId>> =
+            self.targets.iter().map(|target| target.as_ref()?.variable()).collect();
+        T::with_places(&variables, |places| {
+            let places = self.targets.iter().zip(places);
+            let mut gradients: Vec<Gradient<'_, T>> =
+                places.map(|(target, place)| Gradient::new(target.as_ref(), place)).collect();
+            with_inputs(&tensors, F::NAME, |slices: &[&[T]]| {
+                let (ys, inputs) = slices.split_last().expect("the result is among them");
+                let grads = Grads(gradients.iter_mut().map(Gradient::slice).collect());
+                let dys = &mut *dys;
+                let pass = Backward { inputs, ys, saved, dys, grads };
+                profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
+                    self.op.backward(pass)
+                })
+            })?;
+            gradients.into_iter().map(Gradient::finish).collect()
+        })
+    }
+}
+
+/// Where an operation writes the gradient of an input, and where it goes from there.
+enum Gradient<'a, T: Float> {
+    Unwanted,
+    /// The first gradient of a variable: straight to its place.
+    Straight(&'a mut [T]),
+    /// A further gradient of a variable.
+    Added(&'a mut [T], Pooled<T>),
+    Linked(&'a Inbox, Pooled<T>),
+    Candles(&'a Tensor, Vec<T>),
+}
+
+impl<'a, T: Float> Gradient<'a, T> {
+    fn new(target: Option<&'a Target>, place: Option<Place<'a, T>>) -> Self {
+        match (target, place) {
+            (None, _) => Self::Unwanted,
+            (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, Pooled::new(link.elements)),
+            (Some(Target::Tensor(_)), Some(Place { values, holds: false })) => {
+                Self::Straight(values)
+            }
+            (Some(Target::Tensor(_)), Some(Place { values, holds: true })) => {
+                let gradient = Pooled::new(values.len());
+                Self::Added(values, gradient)
+            }
+            (Some(Target::Tensor(tensor)), None) => {
+                Self::Candles(tensor, vec![T::zero(); tensor.elem_count()])
+            }
+        }
+    }
+
+    fn slice(&mut self) -> Option<&mut [T]> {
+        match self {
+            Self::Unwanted => None,
+            Self::Straight(values) => Some(values),
+            Self::Added(_, values) | Self::Linked(_, values) => Some(values),
+            Self::Candles(_, values) => Some(values),
+        }
+    }
+
+    fn finish(self) -> Result<Option<Tensor>> {
+        match self {
+            Self::Unwanted | Self::Straight(_) => Ok(None),
+            Self::Added(sum, values) => {
+                add_assign(sum, &values);
+                Ok(None)
+            }
+            Self::Linked(inbox, values) => {
+                inbox.deliver(values);
+                Ok(None)
+            }
+            Self::Candles(tensor, values) => {
+                Tensor::from_vec(values, tensor.shape(), &Device::Cpu).map(Some)
+            }
+        }
+    }
+}
+
+/// Joins what an operation depends on into one scalar token: the place of the operation in candle's
+/// graph. candle's custom ops have up to three arguments, so more of them are joined in a tree.
+struct Join {
+    node: Arc<dyn Differentiable>,
+    name: &'static str,
+    /// By argument: the number of the input, or `None` for the token of an inner join.
+    inputs: Vec<Option<usize>>,
+    /// Whether it runs the backward; the inner ones come later and only fetch their gradients.
+    outermost: bool,
+}
+
+impl Join {
+    fn all(
+        node: &Arc<dyn Differentiable>,
+        name: &'static str,
+        parents: Vec<(usize, Tensor)>,
+    ) -> Result<Tensor> {
+        let mut parts: Vec<(Option<usize>, Tensor)> =
+            parents.into_iter().map(|(number, tensor)| (Some(number), tensor)).collect();
+        while parts.len() > 3 {
+            let inner = Self::some(node, name, &parts[..3], false)?;
+            parts.splice(..3, [(None, inner)]);
+        }
+        Self::some(node, name, &parts, true)
+    }
+
+    fn some(
+        node: &Arc<dyn Differentiable>,
+        name: &'static str,
+        parts: &[(Option<usize>, Tensor)],
+        outermost: bool,
+    ) -> Result<Tensor> {
+        let inputs = parts.iter().map(|(input, _)| *input).collect();
+        let join = Self { node: Arc::clone(node), name, inputs, outermost };
+        match parts {
+            [(_, a)] => a.apply_op1(join),
+            [(_, a), (_, b)] => a.apply_op2(b, join),
+            [(_, a), (_, b), (_, c)] => a.apply_op3(b, c, join),
+            _ => bail!("{name}: a join of {} tensors, this is a bug", parts.len()),
+        }
+    }
+
+    /// The gradients of the arguments.
+    fn gradients<const N: usize>(&self) -> Result<[Option<Tensor>; N]> {
+        if self.outermost {
+            self.node.differentiate()?;
+        }
+        let mut gradients = [const { None }; N];
+        for (gradient, input) in gradients.iter_mut().zip(&self.inputs) {
+            *gradient = match input {
+                Some(number) => self.node.gradient(*number)?,
+                None => Some(nothing()?),
+            };
+        }
+        Ok(gradients)
+    }
+}
+
+/// What candle gets in place of a gradient that travels past it, and as the value of a token.
+fn nothing() -> Result<Tensor> {
+    Tensor::new(0.0_f32, &Device::Cpu)
+}
+
+fn token() -> (CpuStorage, Shape) {
+    (CpuStorage::F32(vec![0.0]), Shape::from(()))
+}
+
+impl CustomOp1 for Join {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok(token())
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        self.gradients().map(|[a]| a)
+    }
+}
+
+impl CustomOp2 for Join {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        Ok(token())
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        self.gradients().map(|[a, b]| (a, b))
+    }
+}
+
+impl CustomOp3 for Join {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        Ok(token())
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        self.gradients().map(|[a, b, c]| (a, b, c))
+    }
+}
+
+/// Gives the token the shape and the numbers of the result. Where candle's own operations use the
+/// result, their gradient comes in here.
+struct Emit {
+    name: &'static str,
+    shape: Shape,
+    /// Taken by the forward.
+    ys: Mutex<Option<CpuStorage>>,
+    /// Keeps the result known as long as this operation, and thereby the result, lives.
+    mark: Arc<Mark>,
+}
+
+impl CustomOp1 for Emit {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let ys = self.ys.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(ys) = ys else { bail!("{}: forward twice, this is a bug", self.name) };
+        Ok((ys, self.shape.clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
+        let inbox = self.mark.inbox();
+        for_float!(dys.dtype(), self.name, T => {
+            inbox.deliver(link::values_of::<T>(dys)?);
+            nothing().map(Some)
+        })
+    }
+}

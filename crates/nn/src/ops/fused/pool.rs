@@ -1,0 +1,151 @@
+//! Memory that is used again: gradients on their way, scratch, what a forward saves.
+//!
+//! A training step asks for the same sizes in the same order every time, so after the first steps
+//! nothing is allocated. Each thread has its own pool: no locks, and memory stays in the cache of
+//! the core that used it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+
+use crate::ops::float::Float;
+
+/// A slice in recycled memory; goes back to the pool of the thread that drops it.
+pub(in crate::ops) struct Pooled<T: Float> {
+    memory: Vec<T>,
+    len: usize,
+}
+
+impl<T: Float> Pooled<T> {
+    /// `len` elements with unspecified contents.
+    pub(in crate::ops) fn new(len: usize) -> Self {
+        let mut memory = T::pool().with_borrow_mut(|pool| pool.take(len));
+        if memory.len() < len {
+            memory.resize(len, T::default());
+        }
+        Self { memory, len }
+    }
+
+    /// `len` zeros.
+    pub(in crate::ops) fn zeros(len: usize) -> Self {
+        let mut values = Self::new(len);
+        values.fill(T::default());
+        values
+    }
+
+    /// A copy of `values`.
+    pub(in crate::ops) fn copy_of(values: &[T]) -> Self {
+        let mut copy = Self::new(values.len());
+        copy.copy_from_slice(values);
+        copy
+    }
+
+    /// No element, no memory.
+    pub(in crate::ops) fn none() -> Self {
+        Self { memory: Vec::new(), len: 0 }
+    }
+}
+
+impl<T: Float> Deref for Pooled<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.memory[..self.len]
+    }
+}
+
+impl<T: Float> DerefMut for Pooled<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.memory[..self.len]
+    }
+}
+
+impl<T: Float> Drop for Pooled<T> {
+    fn drop(&mut self) {
+        let memory = mem::take(&mut self.memory);
+        if memory.capacity() > 0 {
+            // A thread that ends may have no pool any more.
+            let _ = T::pool().try_with(|pool| {
+                // The pool is borrowed only for a moment, never while a slice is dropped.
+                if let Ok(mut pool) = pool.try_borrow_mut() {
+                    pool.put(memory);
+                }
+            });
+        }
+    }
+}
+
+impl<T: Float> fmt::Debug for Pooled<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pooled({})", self.len)
+    }
+}
+
+/// A pooled slice of either element type.
+#[derive(Debug)]
+pub(in crate::ops) enum Values {
+    F32(Pooled<f32>),
+    F64(Pooled<f64>),
+}
+
+/// The memory of one thread that is not in use.
+#[derive(Debug, Default)]
+pub(in crate::ops) struct Pool<T>(Vec<Vec<T>>);
+
+impl<T> Pool<T> {
+    /// As many pieces are in use at the same time as a network branches, and a few for scratch.
+    const MOST: usize = 64;
+
+    pub(in crate::ops) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The smallest piece that is large enough. Where there is none, the largest is given up for it:
+    /// so there never are more pieces than were in use together.
+    fn take(&mut self, len: usize) -> Vec<T> {
+        let fits = self.0.iter().enumerate().filter(|(_, piece)| piece.capacity() >= len);
+        if let Some((index, _)) = fits.min_by_key(|(_, piece)| piece.capacity()) {
+            return self.0.swap_remove(index);
+        }
+        let largest = self.0.iter().enumerate().max_by_key(|(_, piece)| piece.capacity());
+        if let Some((index, _)) = largest {
+            drop(self.0.swap_remove(index));
+        }
+        Vec::with_capacity(len)
+    }
+
+    fn put(&mut self, piece: Vec<T>) {
+        if self.0.len() < Self::MOST {
+            self.0.push(piece);
+        }
+    }
+}
+
+/// One thread's pool as the element types declare it.
+pub(in crate::ops) type PoolKey<T> = std::thread::LocalKey<RefCell<Pool<T>>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_back() {
+        let first = Pooled::<f32>::new(5000);
+        let address = first.as_ptr();
+        drop(first);
+        assert_eq!(Pooled::<f32>::new(4000).as_ptr(), address);
+        assert_eq!(Pooled::<f32>::zeros(5000).as_ptr(), address);
+    }
+
+    #[test]
+    fn pieces_in_use_do_not_overlap_and_the_best_fit_is_taken() {
+        let (large, small) = (Pooled::<f64>::new(9000), Pooled::<f64>::new(90));
+        let (large_at, small_at) = (large.as_ptr(), small.as_ptr());
+        assert_ne!(large_at, small_at);
+        drop((large, small));
+        assert_eq!(Pooled::<f64>::new(50).as_ptr(), small_at);
+        assert_eq!(Pooled::<f64>::new(91).as_ptr(), large_at);
+        assert_eq!(Pooled::<f64>::none().len(), 0);
+    }
+}
