@@ -187,16 +187,13 @@ class Run:
     """A contender in training."""
 
     def __init__(self, args):
-        layout = torch.contiguous_format
-        if args.contender == "pytorch-channels-last":
-            layout = torch.channels_last
         network = NETWORKS[args.network]()
         initialise(network)
-        network = network.to(memory_format=layout)
-        batches = [network.batch(i, args.batch_size) for i in range(BATCHES)]
-        self.batches = batches if layout == torch.contiguous_format else [
-            (xs.to(memory_format=layout), ys) for xs, ys in batches
-        ]
+        self.batches = [network.batch(i, args.batch_size) for i in range(BATCHES)]
+        if args.contender == "pytorch-channels-last":
+            layout = torch.channels_last
+            network = network.to(memory_format=layout)
+            self.batches = [(xs.to(memory_format=layout), ys) for xs, ys in self.batches]
         self.optimizer = torch.optim.SGD(
             network.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-5
         )

@@ -262,7 +262,8 @@ impl Line<'_> {
         };
         let figure = match row.ratio_to_best_pytorch {
             Some(ratio) if self.contender == Contender::Ours => {
-                format!("{}  ({ratio:.2}× PyTorch)", speed_figure(median))
+                let digits = if ratio < 10.0 { 2 } else { 0 };
+                format!("{} ({ratio:.digits$}× PyTorch)", speed_figure(median))
             }
             _ => speed_figure(median),
         };
@@ -317,7 +318,7 @@ mod tests {
         let machine = Host::look();
         draw(&Report::new(&machine, &plan, &outcomes), &path).unwrap();
         let svg = fs::read_to_string(path).unwrap();
-        for text in ["1,234  (2.00× PyTorch)", "2,345", "failed", "not reached", "1 thread,"] {
+        for text in ["1,234 (2.00× PyTorch)", "2,345", "failed", "not reached", "1 thread,"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
     }

@@ -119,31 +119,30 @@ fn speed_ratio(ours: &Outcome, theirs: &Outcome) -> Option<f64> {
     paired_ratio(&a, &b)
 }
 
-/// Which contenders' losses are to be trusted to be each other's.
+/// Who trained the same way, as far as the losses tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
     All,
-    /// All but candle's.
+    /// All but candle.
     ButCandle,
     None,
 }
 
-/// Whether the contenders of one configuration trained the same way.
-pub(super) fn agreement<'a>(rows: impl Iterator<Item = &'a Row<'a>> + Clone) -> Agreement {
-    let spread = |rows: &mut dyn Iterator<Item = &'a Row<'a>>| {
-        let losses: Vec<f64> = rows.filter_map(Row::compared_loss).collect();
+/// Whether the contenders of one configuration had the same loss in the same step.
+pub(super) fn agreement(rows: &[&Row<'_>]) -> Agreement {
+    let agree = |counts: fn(&Row<'_>) -> bool| {
+        let rows = rows.iter().filter(|row| counts(row));
+        let losses: Vec<(f64, f64)> = rows
+            .filter_map(|row| {
+                Some((row.compared_loss()?, row.config.network.loss_check().tolerance))
+            })
+            .collect();
         // A loss that is no number agrees with none.
-        if losses.iter().any(|loss| loss.is_nan()) {
-            return f64::INFINITY;
-        }
-        Spread::of(losses).map_or(0.0, |losses| losses.max - losses.min)
+        losses.iter().all(|(a, tolerance)| losses.iter().all(|(b, _)| (a - b).abs() <= *tolerance))
     };
-    let Some(first) = rows.clone().next() else { return Agreement::All };
-    let tolerance = first.config.network.loss_check().tolerance;
-    let mut but_candle = rows.clone().filter(|row| row.contender != Contender::Candle);
-    if spread(&mut rows.clone()) <= tolerance {
+    if agree(|_| true) {
         Agreement::All
-    } else if spread(&mut but_candle) <= tolerance {
+    } else if agree(|row| row.contender != Contender::Candle) {
         Agreement::ButCandle
     } else {
         Agreement::None
@@ -219,7 +218,7 @@ mod tests {
                 .zip(losses)
                 .map(|(&who, loss)| outcome(config(64, 1), who, &[1.0], loss))
                 .collect();
-            agreement(rows(&outcomes).iter())
+            agreement(&rows(&outcomes).iter().collect::<Vec<_>>())
         };
         assert_eq!(agreement_of([2.0, 2.00001, 2.00005]), Agreement::All);
         assert_eq!(agreement_of([2.0, 2.1, 2.00005]), Agreement::ButCandle);

@@ -19,10 +19,10 @@ impl fmt::Display for Report<'_> {
         }
         let mut verdicts = Vec::new();
         for config in plan.configs() {
-            let rows = || self.rows.iter().filter(|row| row.config == config);
-            if rows().next().is_some() {
-                table(f, config, rows())?;
-                verdicts.push((config, agreement(rows())));
+            let rows: Vec<&Row<'_>> = self.rows.iter().filter(|row| row.config == config).collect();
+            if !rows.is_empty() {
+                table(f, config, &rows)?;
+                verdicts.push((config, agreement(&rows)));
             }
         }
         writeln!(f, "\n×: median of the ratios within a round. cores: processor time over time.")?;
@@ -42,11 +42,7 @@ fn name(config: Config) -> String {
     format!("{}, batch {batch_size}, {threads} thread{plural}", network.name())
 }
 
-fn table<'a>(
-    f: &mut fmt::Formatter<'_>,
-    config: Config,
-    rows: impl Iterator<Item = &'a Row<'a>>,
-) -> fmt::Result {
+fn table(f: &mut fmt::Formatter<'_>, config: Config, rows: &[&Row<'_>]) -> fmt::Result {
     let speed = format!("{}/s [min-max]", config.network.unit());
     let loss = format!("loss {}", config.network.loss_check().step);
     writeln!(f, "\n{}", name(config))?;
@@ -55,7 +51,7 @@ fn table<'a>(
         "{:<22}{speed:>24}{:>10}{:>10}{:>14}{:>9}{:>7}{loss:>10}",
         "", "ms/step", "× candle", "× best torch", "peak MB", "cores"
     )?;
-    rows.into_iter().try_for_each(|row| line(f, row))
+    rows.iter().try_for_each(|row| line(f, row))
 }
 
 fn line(f: &mut fmt::Formatter<'_>, row: &Row<'_>) -> fmt::Result {
