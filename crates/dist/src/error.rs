@@ -83,6 +83,11 @@ pub enum Error {
         /// What the first of those has.
         got: String,
     },
+    /// A step whose units are not those that gradients were accumulated in.
+    #[error(
+        "gradients were accumulated for units of another size than this step asks for: take a step of that kind first, or set `threshold`"
+    )]
+    Accumulated,
     /// A rank number that does not exist.
     #[error("{op}: there is no rank {rank} in a world of {world_size}")]
     RankOutOfRange {

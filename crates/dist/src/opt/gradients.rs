@@ -1,29 +1,94 @@
-//! candle's gradients on their way into buckets, and what is wrong with them.
+//! A backward pass whose gradients are born in their buckets, and what is wrong with them.
 
-use candelabrum_nn::Param;
-use candle_core::Tensor;
-use candle_core::backprop::GradStore;
+use candelabrum_nn::{FlatGradients, GradientBuffer, Param};
+use candle_core::{DType, Tensor};
 
-use crate::bucket::BucketPlan;
+use super::units::{Bucket, Layout};
+use crate::comm::Buffer;
 use crate::{Error, Result};
 
-/// Copies the gradients of a bucket's parameters into it.
-pub(super) fn fill(
+impl GradientBuffer for Buffer {
+    fn values_mut(&mut self) -> candle_core::Result<&mut [f32]> {
+        self.as_mut_slice().map_err(candle_core::Error::wrap)
+    }
+}
+
+/// The memory of a model's gradients: their places in the buckets of a layout.
+pub(super) fn places(params: &[Param], buckets: &[Bucket]) -> FlatGradients<Buffer> {
+    let mut gradients = FlatGradients::default();
+    for Bucket { plan, .. } in buckets {
+        let places = plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()));
+        gradients.push(None, places);
+    }
+    gradients
+}
+
+/// candle's backward pass. The gradients are added to those in the buckets, if they are `pending`;
+/// a loss that is no number is made to show in all of them.
+pub(super) fn backward(
+    loss: &Tensor,
+    layout: &mut Layout,
     params: &[Param],
-    plan: &BucketPlan,
-    grads: &GradStore,
     allow_unused: bool,
-    bucket: &mut [f32],
+    pending: bool,
 ) -> Result<()> {
-    for slot in &plan.slots {
-        let place = &mut bucket[slot.range.clone()];
-        match grads.get(params[slot.param].tensor()) {
-            Some(grad) => copy_values(grad, place)?,
-            None if allow_unused => place.fill(0.0),
-            None => return Err(no_gradient(params, grads)),
+    let Layout { buckets, gradients, .. } = layout;
+    let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
+    if !pending {
+        gradients.clear();
+    }
+    for (bucket, place) in buckets.iter_mut().zip(gradients.buffers_mut()) {
+        *place = bucket.buffer.take();
+    }
+    let mut result = gradients.backward(loss).map_err(Error::from);
+    if result.is_ok() && allow_unused {
+        result = gradients.zero_rest().map_err(Error::from);
+    }
+    for (bucket, place) in buckets.iter_mut().zip(gradients.buffers_mut()) {
+        bucket.buffer = place.take();
+    }
+    result?;
+    if !allow_unused && gradients.holds().any(|holds| !holds) {
+        let slots = buckets.iter().flat_map(|bucket| &bucket.plan.slots);
+        let missing = slots.zip(gradients.holds()).filter(|(_, holds)| !holds);
+        let mut missing: Vec<usize> = missing.map(|(slot, _)| slot.param).collect();
+        missing.sort_unstable();
+        return Err(Error::NoGradient { names: names(missing.iter().map(|&i| &params[i])) });
+    }
+    if !finite_loss {
+        // It can have finite gradients; let it be seen in the average.
+        for buffer in buckets.iter_mut().filter_map(|bucket| bucket.buffer.as_mut()) {
+            buffer.as_mut_slice::<f32>()?.fill(f32::NAN);
         }
     }
     Ok(())
+}
+
+/// What of this rank's is not finite: the loss, or the first parameter's gradient.
+pub(super) fn first_bad(
+    params: &[Param],
+    buckets: &[Bucket],
+    loss: &Tensor,
+) -> Result<Option<String>> {
+    let mut first: Option<usize> = None;
+    for Bucket { plan, buffer } in buckets {
+        let values = buffer.as_ref().map_or(Ok(&[] as &[f32]), Buffer::as_slice)?;
+        if all_finite(values) {
+            continue;
+        }
+        let bad = |param: &usize| {
+            let mut slots = plan.slots.iter().filter(|slot| slot.param == *param);
+            slots.any(|slot| !all_finite(&values[slot.range.clone()]))
+        };
+        let found = plan.slots.iter().map(|slot| slot.param).filter(bad).min();
+        first = first.into_iter().chain(found).min();
+    }
+    let Some(first) = first else { return Ok(None) };
+    let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
+    Ok(Some(match finite_loss {
+        true => format!("the gradient of `{}`", params[first].name()),
+        false => "the loss".to_owned(),
+    }))
 }
 
 /// Copies the elements of an f32 tensor to `place`, which has as many.
@@ -42,25 +107,6 @@ pub(super) fn copy_values(tensor: &Tensor, place: &mut [f32]) -> Result<()> {
     })?;
     place.copy_from_slice(values);
     Ok(())
-}
-
-/// What of this rank's is not finite: the loss, or the first parameter's gradient.
-pub(super) fn first_bad(params: &[Param], grads: &GradStore, finite_loss: bool) -> Option<String> {
-    if !finite_loss {
-        return Some("the loss".to_owned());
-    }
-    let is_finite = |grad: &Tensor| {
-        let mut values = vec![0.0; grad.elem_count()];
-        copy_values(grad, &mut values).is_ok() && all_finite(&values)
-    };
-    let bad = |param: &&Param| grads.get(param.tensor()).is_some_and(|grad| !is_finite(grad));
-    params.iter().find(bad).map(|param| format!("the gradient of `{}`", param.name()))
-}
-
-/// Names every parameter that the loss does not depend on.
-fn no_gradient(params: &[Param], grads: &GradStore) -> Error {
-    let missing = params.iter().filter(|param| grads.get(param.tensor()).is_none());
-    Error::NoGradient { names: names(missing) }
 }
 
 /// The parameters' names in one line.

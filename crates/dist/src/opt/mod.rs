@@ -51,6 +51,8 @@ pub struct DistOpt {
     agreed: Option<Ask>,
     /// How far a strategy has let the ranks drift apart.
     drift: Drift,
+    /// The layout whose buckets hold gradients that are yet to be part of a step.
+    accumulated: Option<usize>,
     notices: Vec<String>,
     /// All-reduces that `wait` has not been called for.
     started: Vec<(Shape, Pending)>,
@@ -124,6 +126,7 @@ impl DistOpt {
             engines: Vec::new(),
             agreed: None,
             drift: Drift::Nothing,
+            accumulated: None,
             notices: Vec::new(),
             started: Vec::new(),
         };
@@ -173,6 +176,33 @@ impl DistOpt {
     /// What the user should hear since the last call, such as that a sparse exchange went dense.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// Adds the gradients of `loss` to those of the next step, which counts and travels as one:
+    /// PyTorch's `no_sync`. Gradients are added, so divide each of `k` losses by `k` to train as on
+    /// one batch of all their examples. Nothing is exchanged: ranks may call it different numbers of
+    /// times.
+    ///
+    /// # Errors
+    /// Those of the backward pass, and parameters that the loss does not depend on.
+    pub fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
+        let mut bound = match self.bound.take() {
+            Some(bound) => bound,
+            None => self.bind()?,
+        };
+        let result = self.accumulate_into(&mut bound, loss);
+        self.bound = Some(bound);
+        result
+    }
+
+    fn accumulate_into(&mut self, bound: &mut Bound, loss: &Tensor) -> Result<()> {
+        let sizing = self.agreed.as_ref().map_or(self.config.sizing(), |ask| ask.sizing);
+        let layout = bound.layout(sizing, &self.world)?;
+        let pending = self.accumulated.take() == Some(layout);
+        let (params, allow_unused) = (&bound.params, self.config.allow_unused);
+        gradients::backward(loss, &mut bound.layouts[layout], params, allow_unused, pending)?;
+        self.accumulated = Some(layout);
+        Ok(())
     }
 
     /// Averages all parameters over all ranks, if a strategy has let them drift apart: before an
@@ -298,7 +328,11 @@ impl DistOpt {
         let Self { engines, optimizer, config, world, notices, .. } = self;
         let (engine, comm) = (&mut engines[index], world.comm());
         let layout = bound.layout(ask.sizing, world)?;
-        let (params, buckets) = (&bound.params[..], &mut bound.layouts[layout].1);
+        let pending = match self.accumulated.take() {
+            Some(accumulated) if accumulated != layout => return Err(Error::Accumulated),
+            accumulated => accumulated.is_some(),
+        };
+        let (params, buckets) = (&bound.params[..], &bound.layouts[layout].buckets);
         let (step, spars, count) = (engine.steps, ask.spars, buckets.len());
         let facts = Facts { comm, params, layout, step, spars, count };
         if !engine.prepared.contains(&layout) {
@@ -313,8 +347,18 @@ impl DistOpt {
         if subject == Subject::Parameters && comm.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
-        let step =
-            Step { facts, config, buckets, strategy, optimizer, subject, rejoin, notices, figures };
+        let step = Step {
+            facts,
+            config,
+            layout: &mut bound.layouts[layout],
+            pending,
+            strategy,
+            optimizer,
+            subject,
+            rejoin,
+            notices,
+            figures,
+        };
         let result = step.run(loss);
         let taken = result.as_ref().is_ok_and(|figures| figures.skipped == 0);
         engine.strategy.end_step(taken);

@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 
 use candelabrum_nn::Param;
 use candelabrum_optim::Optimizer;
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use super::config::OnOverflow;
 use super::figures::timed;
-use super::units::{self, Bucket, Facts};
+use super::units::{self, Bucket, Facts, Layout};
 use super::{DistOptConfig, StepFigures, gradients};
 use crate::comm::{Buffer, Communicator, Pending, ReduceOp};
 use crate::strategy::{Message, Strategy, Subject};
@@ -23,7 +22,9 @@ use crate::{Error, Result};
 pub(super) struct Step<'a> {
     pub(super) facts: Facts<'a>,
     pub(super) config: &'a DistOptConfig,
-    pub(super) buckets: &'a mut [Bucket],
+    pub(super) layout: &'a mut Layout,
+    /// Whether the buckets hold gradients that those of this step are added to.
+    pub(super) pending: bool,
     pub(super) strategy: &'a mut dyn Strategy,
     pub(super) optimizer: &'a mut dyn Optimizer,
     pub(super) subject: Subject,
@@ -32,12 +33,6 @@ pub(super) struct Step<'a> {
     /// What the user should hear of it.
     pub(super) notices: &'a mut Vec<String>,
     pub(super) figures: StepFigures,
-}
-
-/// This rank's gradients, and whether they come from a number.
-struct Gradients {
-    store: GradStore,
-    finite_loss: bool,
 }
 
 /// A message under way.
@@ -51,14 +46,14 @@ impl Step<'_> {
     /// Takes the step; gives what it cost.
     pub(super) fn run(mut self, loss: &Tensor) -> Result<StepFigures> {
         let before = self.facts.comm.stats();
-        let grads = self.backward(loss)?;
+        let bad = self.backward(loss)?;
         match self.subject {
             Subject::Gradients => {
                 if !self.strategy.shows_bad_numbers() {
-                    self.vote(&grads)?;
+                    self.vote(bad.as_deref())?;
                 }
                 self.exchange()?;
-                if self.averages_are_finite(&grads)? {
+                if self.averages_are_finite(bad.as_deref())? {
                     // After backward, which still needs the parameters of the forward pass.
                     if self.rejoin {
                         average_replicas(self.facts.comm, self.facts.params, self.optimizer)?;
@@ -70,7 +65,7 @@ impl Step<'_> {
             }
             Subject::Parameters => {
                 // The ranks' own gradients are never added: only a vote shows what is wrong.
-                self.vote(&grads)?;
+                self.vote(bad.as_deref())?;
                 self.update()?;
                 self.load_parameters()?;
                 self.exchange()?;
@@ -88,50 +83,32 @@ impl Step<'_> {
         })
     }
 
-    /// candle's backward pass, and its gradients into the buckets.
-    fn backward(&mut self, loss: &Tensor) -> Result<Gradients> {
-        let Self { facts, config, buckets, figures, .. } = self;
+    /// The gradients into the buckets; what of them is not finite.
+    fn backward(&mut self, loss: &Tensor) -> Result<Option<String>> {
+        let Self { facts, config, layout, figures, pending, .. } = self;
         timed(&mut figures.backward, || {
-            let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
-            let store = loss.backward()?;
-            for bucket in buckets.iter_mut() {
-                let rank = facts.comm.rank();
-                let values = bucket.buffer.as_mut().ok_or(Error::Stopped { rank })?;
-                let values = values.as_mut_slice()?;
-                let params = facts.params;
-                gradients::fill(params, &bucket.plan, &store, config.allow_unused, values)?;
-                // A loss that is no number can have finite gradients; let it be seen in the average.
-                if !finite_loss {
-                    values.fill(f32::NAN);
-                }
-            }
-            Ok(Gradients { store, finite_loss })
+            gradients::backward(loss, layout, facts.params, config.allow_unused, *pending)?;
+            gradients::first_bad(facts.params, &layout.buckets, loss)
         })
     }
 
     /// Asks all ranks whether their gradients are finite, for strategies whose averages would not
     /// tell, or which remember what they saw.
-    fn vote(&mut self, grads: &Gradients) -> Result<()> {
+    fn vote(&mut self, bad: Option<&str>) -> Result<()> {
         let rank = self.facts.comm.rank();
-        let mut bad = [i32::from(!grads.finite_loss)];
-        for bucket in self.buckets.iter_mut() {
-            let values = bucket.values(rank)?;
-            let check = || gradients::all_finite(values);
-            bad[0] |= i32::from(!timed(&mut self.figures.compress, check));
-        }
-        self.facts.comm.all_reduce(&mut bad, ReduceOp::Max)?;
-        match bad {
+        let mut votes = [i32::from(bad.is_some())];
+        self.facts.comm.all_reduce(&mut votes, ReduceOp::Max)?;
+        match votes {
             [0] => Ok(()),
             _ => Err(self
-                .who_is_not_finite(grads)?
+                .who_is_not_finite(bad)?
                 .unwrap_or(Error::NotFinite { what: "a gradient".to_owned(), rank })),
         }
     }
 
     /// Where the first number that is not finite comes from, if it comes from any rank's gradients.
-    fn who_is_not_finite(&self, grads: &Gradients) -> Result<Option<Error>> {
-        let own = gradients::first_bad(self.facts.params, &grads.store, grads.finite_loss);
-        let found = self.facts.comm.all_gather_text(&own.unwrap_or_default())?;
+    fn who_is_not_finite(&self, bad: Option<&str>) -> Result<Option<Error>> {
+        let found = self.facts.comm.all_gather_text(bad.unwrap_or_default())?;
         let first = found.into_iter().enumerate().find(|(_, what)| !what.is_empty());
         Ok(first.map(|(rank, what)| Error::NotFinite { what, rank }))
     }
@@ -140,8 +117,8 @@ impl Step<'_> {
     fn exchange(&mut self) -> Result<()> {
         let rank = self.facts.comm.rank();
         let mut flying = VecDeque::new();
-        for index in 0..self.buckets.len() {
-            let Bucket { plan, buffer } = &mut self.buckets[index];
+        for index in 0..self.layout.buckets.len() {
+            let Bucket { plan, buffer } = &mut self.layout.buckets[index];
             let unit = self.facts.unit(index, plan);
             if self.subject == Subject::Parameters && !self.strategy.takes_part(&unit) {
                 continue;
@@ -160,7 +137,7 @@ impl Step<'_> {
         while let Some(Flight { unit: index, in_place, pending }) = flying.pop_front() {
             let received: Result<Vec<Buffer>> = pending.into_iter().map(Pending::wait).collect();
             let mut received = received?;
-            let Bucket { plan, buffer } = &mut self.buckets[index];
+            let Bucket { plan, buffer } = &mut self.layout.buckets[index];
             if in_place {
                 let result = received.pop().filter(|result| result.len() == plan.len);
                 let what = || format!("{} made a unit shorter or longer", self.strategy.describe());
@@ -184,7 +161,7 @@ impl Step<'_> {
         let in_place = matches!(message, Message::InPlace(_));
         let parts = match message {
             Message::InPlace(op) => {
-                vec![(op, self.buckets[unit].buffer.take().ok_or(stopped)?)]
+                vec![(op, self.layout.buckets[unit].buffer.take().ok_or(stopped)?)]
             }
             Message::Buffers(parts) => parts,
         };
@@ -194,10 +171,10 @@ impl Step<'_> {
 
     /// Whether the step can be taken; not where an overflow is to be skipped. Averages are the same
     /// on every rank, and so is the answer.
-    fn averages_are_finite(&mut self, grads: &Gradients) -> Result<bool> {
+    fn averages_are_finite(&mut self, bad: Option<&str>) -> Result<bool> {
         let rank = self.facts.comm.rank();
         let mut overflowed = None;
-        for (index, bucket) in self.buckets.iter_mut().enumerate() {
+        for (index, bucket) in self.layout.buckets.iter_mut().enumerate() {
             let values = bucket.values(rank)?;
             if timed(&mut self.figures.decompress, || gradients::all_finite(values)) {
                 continue;
@@ -208,7 +185,7 @@ impl Step<'_> {
             break;
         }
         let Some(name) = overflowed else { return Ok(true) };
-        if let Some(error) = self.who_is_not_finite(grads)? {
+        if let Some(error) = self.who_is_not_finite(bad)? {
             return Err(error);
         }
         let strategy = self.strategy.describe();
@@ -225,9 +202,9 @@ impl Step<'_> {
     /// Every parameter by what its bucket holds.
     fn update(&mut self) -> Result<()> {
         let rank = self.facts.comm.rank();
-        let Self { facts, buckets, optimizer, figures, .. } = self;
+        let Self { facts, layout, optimizer, figures, .. } = self;
         timed(&mut figures.update, || {
-            for bucket in buckets.iter_mut() {
+            for bucket in layout.buckets.iter_mut() {
                 let Bucket { plan, buffer } = bucket;
                 let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
                 for slot in &plan.slots {
@@ -244,9 +221,9 @@ impl Step<'_> {
 
     /// The parameters of the units that take part, into their buckets.
     fn load_parameters(&mut self) -> Result<()> {
-        let Self { facts, buckets, strategy, figures, .. } = self;
+        let Self { facts, layout, strategy, figures, .. } = self;
         timed(&mut figures.compress, || {
-            for (index, bucket) in buckets.iter_mut().enumerate() {
+            for (index, bucket) in layout.buckets.iter_mut().enumerate() {
                 if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
                     units::load(facts, bucket)?;
                 }
@@ -257,9 +234,9 @@ impl Step<'_> {
 
     /// And back.
     fn store_parameters(&mut self) -> Result<()> {
-        let Self { facts, buckets, strategy, figures, .. } = self;
+        let Self { facts, layout, strategy, figures, .. } = self;
         timed(&mut figures.decompress, || {
-            for (index, bucket) in buckets.iter_mut().enumerate() {
+            for (index, bucket) in layout.buckets.iter_mut().enumerate() {
                 let unit = facts.unit(index, &bucket.plan);
                 if !strategy.takes_part(&unit) {
                     continue;

@@ -1,6 +1,6 @@
 //! The parameters in units: buckets for every sizing that a step has asked for.
 
-use candelabrum_nn::Param;
+use candelabrum_nn::{FlatGradients, Param};
 
 use super::gradients;
 use crate::bucket::{self, BucketPlan, Sizing};
@@ -12,13 +12,22 @@ use crate::{Error, Result, World};
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) params: Vec<Param>,
-    pub(super) layouts: Vec<(Sizing, Vec<Bucket>)>,
+    pub(super) layouts: Vec<Layout>,
+}
+
+/// The buckets of one sizing.
+#[derive(Debug)]
+pub(super) struct Layout {
+    sizing: Sizing,
+    pub(super) buckets: Vec<Bucket>,
+    /// Where gradients go in them.
+    pub(super) gradients: FlatGradients<Buffer>,
 }
 
 impl Bound {
-    /// The number of the buckets of that size, made now if there are none yet.
+    /// The number of the layout of that size, made now if there is none yet.
     pub(super) fn layout(&mut self, sizing: Sizing, world: &World) -> Result<usize> {
-        if let Some(index) = self.layouts.iter().position(|(other, _)| *other == sizing) {
+        if let Some(index) = self.layouts.iter().position(|layout| layout.sizing == sizing) {
             return Ok(index);
         }
         let sizes: Vec<usize> = self.params.iter().map(|param| param.var().elem_count()).collect();
@@ -27,7 +36,8 @@ impl Bound {
             let buffer = Some(world.comm().alloc(ElementType::F32, plan.len)?);
             buckets.push(Bucket { plan, buffer });
         }
-        self.layouts.push((sizing, buckets));
+        let gradients = gradients::places(&self.params, &buckets);
+        self.layouts.push(Layout { sizing, buckets, gradients });
         Ok(self.layouts.len() - 1)
     }
 }
