@@ -56,6 +56,11 @@ impl Row<'_> {
     pub(super) fn compared_loss(&self) -> Option<f64> {
         self.warm_up_losses.get(self.config.network.loss_check().step - 1).copied()
     }
+
+    /// Whether it kept to its threads; the clocks may differ by a little.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.cores_used.is_none_or(|cores| cores <= 1.05 * self.config.threads as f64)
+    }
 }
 
 /// A row for every outcome, in their order.

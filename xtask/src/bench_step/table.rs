@@ -27,6 +27,10 @@ impl fmt::Display for Report<'_> {
         }
         writeln!(f, "\n×: median of the ratios within a round. cores: processor time over time.")?;
         losses(f, &verdicts)?;
+        for row in self.rows.iter().filter(|row| !row.is_bounded()) {
+            let (who, where_) = (row.contender.name(), name(row.config));
+            writeln!(f, "WARNING: {who} used more threads than it was given: {where_}")?;
+        }
         let samples = self.rows.iter().flat_map(|row| row.samples);
         let shares = samples.filter_map(|sample| sample.others_cpu_share);
         if let Some(remark) = host::remark_if_busy(shares) {
@@ -145,6 +149,16 @@ mod tests {
         assert!(text.contains("failed after 1 sample(s): signal: 9 (SIGKILL)"), "{text}");
         assert!(line("pytorch-compile").ends_with("failed: no C++ compiler"), "{text}");
         assert!(!text.contains("WARNING"), "{text}");
+    }
+
+    #[test]
+    fn who_takes_more_threads_than_given_is_told_of() {
+        let mut candle = outcome(config(64, 1), Contender::Candle, &[100.0], 2.0);
+        assert!(!shown(&[candle.clone()]).contains("WARNING"));
+        candle.samples[0].measured.cpu_seconds *= 1.9;
+        let text = shown(&[candle]);
+        let warning = "candle used more threads than it was given: cnn, batch 64, 1 thread";
+        assert!(text.contains(warning), "{text}");
     }
 
     #[test]
