@@ -1,7 +1,7 @@
 """Writes the golden files of the tests with PyTorch. Run by hand, from anywhere:
 
     pip install torch safetensors numpy
-    python scripts/golden.py
+    python scripts/golden.py [NAME ...]      all files, or those of these names
 
 Inputs come from an integer hash, implemented identically in crates/testkit/src/random.rs, so that
 both sides make the same numbers without a file:
@@ -13,13 +13,14 @@ both sides make the same numbers without a file:
     integers(.., n)[i]     = (hash(seed, i) >> 32) mod n
 
 Files: crates/nn/tests/golden/*.safetensors (operations: computed in float64, `<case>.<name>`, with
-`<case>.config` as integers), crates/optim/tests/golden/sgd.safetensors, and
-tests/golden/mnist_cnn_sgd.safetensors (recipe at `mnist_cnn_sgd`). Versions and hyper-parameters
-are in the metadata of each file.
+`<case>.config` as integers), crates/optim/tests/golden/*.safetensors (50 steps of each optimizer,
+the schedules, clipping), and tests/golden/mnist_cnn_sgd.safetensors (recipe at `mnist_cnn_sgd`).
+Versions and hyper-parameters are in the metadata of each file.
 """
 
 import json
 import pathlib
+import sys
 
 import numpy as np
 import safetensors
@@ -194,51 +195,243 @@ def cross_entropy():
     save("crates/nn/tests/golden/cross_entropy.safetensors", tensors)
 
 
-def sgd():
-    """20 steps of torch.optim.SGD, float32, on param0..param2 of 1, 7 and 33 elements.
+# The optimizers' golden runs: 50 steps, float32, on param0..param2 of shape (1,), (7,), (3, 11).
+#
+# Initial values: uniform(shape, 5000 + j, -1, 1). The gradient of param j in step s = 1..50 is
+# uniform(shape, 6000 + 10 s + j, -1, 1). Stored: <case>.param<j>.step<s> after these steps.
+SHAPES, STEPS, STORED = ((1,), (7,), (3, 11)), 50, (1, 10, 25, 50)
 
-    Initial values: uniform((n,), 5000 + j, -1, 1). The gradient of param j in step s = 1..20 is
-    uniform((n,), 6000 + 10 s + j, -1, 1). Stored: initial.param<j>, grad.param<j>.step<s>, and
-    <case>.param<j>.step<s> after steps 5, 10, 15 and 20.
-    """
-    cases = {
-        "plain": {},
-        "momentum": {"momentum": 0.9},
-        "momentum_dampening": {"momentum": 0.9, "dampening": 0.1},
-        "momentum_nesterov": {"momentum": 0.9, "nesterov": True},
-        "weight_decay": {"weight_decay": 0.01},
-        "momentum_weight_decay": {"momentum": 0.9, "weight_decay": 0.01},
-        "momentum_dampening_weight_decay": {
-            "momentum": 0.9,
-            "dampening": 0.1,
-            "weight_decay": 0.01,
-        },
-        "momentum_nesterov_weight_decay": {
-            "momentum": 0.9,
-            "nesterov": True,
-            "weight_decay": 0.01,
-        },
-    }
-    lr, sizes, steps = 0.1, (1, 7, 33), range(1, 21)
-    initial = [uniform((n,), 5000 + j, dtype=torch.float32) for j, n in enumerate(sizes)]
-    grads = {
-        (j, s): uniform((n,), 6000 + 10 * s + j, dtype=torch.float32)
-        for j, n in enumerate(sizes)
-        for s in steps
-    }
-    tensors = {f"initial.param{j}": p for j, p in enumerate(initial)}
-    tensors |= {f"grad.param{j}.step{s}": g for (j, s), g in grads.items()}
+# Other settings for the vectors, the first two parameters, in the cases that say so.
+VECTORS = {"weight_decay": 0.0, "lr_scale": 2.0}
+
+
+def optimizer_runs(path, make, lr, cases):
+    """`cases`: options of `make`; "schedule" and "groups" are ours: cosine from lr to 0 in 50 steps,
+    and VECTORS."""
+    tensors = {}
     for case, options in cases.items():
-        params = [p.clone().requires_grad_() for p in initial]
-        optimizer = torch.optim.SGD(params, lr=lr, **options)
-        for s in steps:
+        options = dict(options)
+        schedule, groups = options.pop("schedule", False), options.pop("groups", False)
+        params = [
+            uniform(shape, 5000 + j, dtype=torch.float32).requires_grad_()
+            for j, shape in enumerate(SHAPES)
+        ]
+        settings = [{"params": params}]
+        if groups:
+            vectors = {"lr": VECTORS["lr_scale"] * lr, "weight_decay": VECTORS["weight_decay"]}
+            settings = [{"params": params[:2]} | vectors, {"params": params[2:]}]
+        optimizer = make(settings, lr=lr, **options)
+        if schedule:
+            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        for s in range(1, STEPS + 1):
             for j, p in enumerate(params):
-                p.grad = grads[j, s].clone()
+                p.grad = uniform(p.shape, 6000 + 10 * s + j, dtype=torch.float32)
             optimizer.step()
-            if s % 5 == 0:
+            if schedule:
+                scheduler.step()
+            if s in STORED:
                 tensors |= {f"{case}.param{j}.step{s}": p.clone() for j, p in enumerate(params)}
     options = {case: {"lr": lr} | options for case, options in cases.items()}
-    save("crates/optim/tests/golden/sgd.safetensors", tensors, **options)
+    save(path, tensors, vectors=VECTORS, **options)
+
+
+class Lamb(torch.optim.Optimizer):
+    """Algorithm 2 of arXiv 1904.00962; the trust ratio is 1 where a norm is 0."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self.betas, self.eps, self.t = betas, eps, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.t += 1
+        beta1, beta2 = self.betas
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                m, v = state.get("m", torch.zeros_like(p)), state.get("v", torch.zeros_like(p))
+                m = beta1 * m + (1 - beta1) * p.grad
+                v = beta2 * v + (1 - beta2) * p.grad**2
+                self.state[p] = {"m": m, "v": v}
+                m, v = m / (1 - beta1**self.t), v / (1 - beta2**self.t)
+                r = m / (v.sqrt() + self.eps) + group["weight_decay"] * p
+                norms = p.norm().item(), r.norm().item()
+                trust = norms[0] / norms[1] if min(norms) > 0 else 1.0
+                p -= group["lr"] * trust * r
+
+
+class Lars(torch.optim.Optimizer):
+    """Algorithm 1 of arXiv 1708.03888; the trust ratio is 1 where a norm is 0."""
+
+    def __init__(self, params, lr, momentum=0.9, trust_coefficient=0.001, weight_decay=0.0005):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self.momentum, self.trust_coefficient = momentum, trust_coefficient
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            lr, decay = group["lr"], group["weight_decay"]
+            for p in group["params"]:
+                norms = p.norm().item(), p.grad.norm().item()
+                trust = 1.0
+                if min(norms) > 0:
+                    trust = self.trust_coefficient * norms[0] / (norms[1] + decay * norms[0])
+                v = self.state[p].get("v", torch.zeros_like(p))
+                v = self.momentum * v + lr * trust * (p.grad + decay * p)
+                self.state[p] = {"v": v}
+                p -= v
+
+
+def one_at_a_time(optimizer):
+    """torch's plain code, not its fused or grouped one."""
+    return lambda params, **options: optimizer(params, foreach=False, **options)
+
+
+def sgd():
+    momentum, dampening = {"momentum": 0.9}, {"momentum": 0.9, "dampening": 0.1}
+    nesterov, decay = {"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.01}
+    cases = {
+        "plain": {},
+        "momentum": momentum,
+        "momentum_dampening": dampening,
+        "momentum_nesterov": nesterov,
+        "weight_decay": decay,
+        "momentum_weight_decay": momentum | decay,
+        "momentum_dampening_weight_decay": dampening | decay,
+        "momentum_nesterov_weight_decay": nesterov | decay,
+        "momentum_schedule": momentum | {"schedule": True},
+        "momentum_groups_schedule": momentum | decay | {"groups": True, "schedule": True},
+    }
+    make = one_at_a_time(torch.optim.SGD)
+    optimizer_runs("crates/optim/tests/golden/sgd.safetensors", make, 0.1, cases)
+
+
+def adam(make=torch.optim.Adam, name="adam"):
+    cases = {
+        "plain": {},
+        "weight_decay": {"weight_decay": 0.1},
+        "betas_eps": {"betas": (0.8, 0.95), "eps": 1e-3},
+        "amsgrad": {"amsgrad": True, "betas": (0.9, 0.9)},
+        "amsgrad_weight_decay": {"amsgrad": True, "weight_decay": 0.1},
+        "schedule": {"schedule": True},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    path = f"crates/optim/tests/golden/{name}.safetensors"
+    optimizer_runs(path, one_at_a_time(make), 0.01, cases)
+
+
+def adamw():
+    adam(torch.optim.AdamW, "adamw")
+
+
+def rms_prop():
+    cases = {
+        "plain": {},
+        "weight_decay": {"weight_decay": 0.1},
+        "alpha_eps": {"alpha": 0.9, "eps": 1e-3},
+        "momentum": {"momentum": 0.9},
+        "centered": {"centered": True},
+        "centered_momentum_weight_decay": {"centered": True, "momentum": 0.5, "weight_decay": 0.1},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    make = one_at_a_time(torch.optim.RMSprop)
+    optimizer_runs("crates/optim/tests/golden/rms_prop.safetensors", make, 0.01, cases)
+
+
+def ada_grad():
+    cases = {
+        "plain": {},
+        "weight_decay": {"weight_decay": 0.1},
+        "lr_decay": {"lr_decay": 0.05},
+        "initial_accumulator": {"initial_accumulator_value": 0.5, "eps": 1e-3},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    make = one_at_a_time(torch.optim.Adagrad)
+    optimizer_runs("crates/optim/tests/golden/ada_grad.safetensors", make, 0.01, cases)
+
+
+def lamb():
+    cases = {
+        "plain": {},
+        "no_weight_decay": {"weight_decay": 0.0},
+        "betas_eps": {"betas": (0.8, 0.95), "eps": 1e-3},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    optimizer_runs("crates/optim/tests/golden/lamb.safetensors", Lamb, 0.01, cases)
+
+
+def lars():
+    cases = {
+        "plain": {},
+        "no_momentum": {"momentum": 0.0},
+        "trust_coefficient": {"trust_coefficient": 0.02, "weight_decay": 0.1},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    optimizer_runs("crates/optim/tests/golden/lars.safetensors", Lars, 1.0, cases)
+
+
+def schedules():
+    """Rates of steps 0..59, float64, of torch.optim.lr_scheduler; SINGA's as its formula."""
+    s = torch.optim.lr_scheduler
+
+    def warm_then_cosine(optimizer):
+        parts = [s.LinearLR(optimizer, 0.1, 1.0, 10), s.CosineAnnealingLR(optimizer, 50, 0.01)]
+        return s.SequentialLR(optimizer, parts, [10])
+
+    def one_cycle(optimizer, **options):
+        return s.OneCycleLR(optimizer, 0.5, 60, cycle_momentum=False, **options)
+
+    cases = {
+        "constant": lambda o: s.ConstantLR(o, 1.0),
+        "step": lambda o: s.StepLR(o, 7, 0.3),
+        "multi_step": lambda o: s.MultiStepLR(o, [5, 17, 17, 40], 0.5),
+        "exponential": lambda o: s.ExponentialLR(o, 0.9),
+        "cosine": lambda o: s.CosineAnnealingLR(o, 59, 0.001),
+        "cosine_and_up_again": lambda o: s.CosineAnnealingLR(o, 20),
+        "linear": lambda o: s.LinearLR(o, 1 / 3, 1.0, 25),
+        "linear_decay": lambda o: s.LinearLR(o, 1.0, 0.1, 59),
+        "warm_up_cosine": warm_then_cosine,
+        "one_cycle": one_cycle,
+        "one_cycle_linear": lambda o: one_cycle(o, anneal_strategy="linear", pct_start=0.25),
+        "one_cycle_three_phase": lambda o: one_cycle(o, three_phase=True, div_factor=10.0),
+        "one_cycle_linear_three_phase": lambda o: one_cycle(
+            o, three_phase=True, anneal_strategy="linear", final_div_factor=100.0
+        ),
+    }
+    lr, steps, tensors = 0.2, range(60), {}
+    for case, make in cases.items():
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+        scheduler, rates = make(optimizer), []
+        for _ in steps:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        tensors[case] = torch.tensor(rates, dtype=torch.float64)
+    singa = {
+        "singa_exponential": [lr * 0.5 ** (step / 8) for step in steps],
+        "singa_staircase": [lr * 0.5 ** (step // 8) for step in steps],
+    }
+    tensors |= {case: torch.tensor(rates, dtype=torch.float64) for case, rates in singa.items()}
+    save("crates/optim/tests/golden/schedules.safetensors", tensors, lr=lr)
+
+
+def clip():
+    """Gradients uniform(shape, 5100 + j, -2, 2), their norm, and what is left of them."""
+    cases = {
+        "norm": lambda params: torch.nn.utils.clip_grad_norm_(params, 1.5, foreach=False),
+        "norm_large": lambda params: torch.nn.utils.clip_grad_norm_(params, 100.0, foreach=False),
+        "value": lambda params: torch.nn.utils.clip_grad_value_(params, 0.5, foreach=False),
+    }
+    tensors = {}
+    for case, apply in cases.items():
+        params = [torch.zeros(shape, requires_grad=True) for shape in SHAPES]
+        for j, p in enumerate(params):
+            p.grad = uniform(p.shape, 5100 + j, -2.0, 2.0, torch.float32)
+        norm = apply(params)
+        if norm is not None:
+            tensors[f"{case}.norm"] = norm
+        tensors |= {f"{case}.param{j}": p.grad for j, p in enumerate(params)}
+    save("crates/optim/tests/golden/clip.safetensors", tensors)
 
 
 def mnist_cnn_sgd():
@@ -315,7 +508,18 @@ def mnist_cnn_sgd():
     save("tests/golden/mnist_cnn_sgd.safetensors", tensors, optimizer=options, batch_size="64")
 
 
+FILES = (
+    *(conv2d, linear, max_pool2d, relu, cross_entropy),
+    *(sgd, adam, adamw, rms_prop, ada_grad, lamb, lars, schedules, clip),
+    mnist_cnn_sgd,
+)
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for write in (conv2d, linear, max_pool2d, relu, cross_entropy, sgd, mnist_cnn_sgd):
-        write()
+    names = sys.argv[1:] or [write.__name__ for write in FILES]
+    unknown = set(names) - {write.__name__ for write in FILES}
+    if unknown:
+        sys.exit(f"no such file: {', '.join(sorted(unknown))}")
+    for write in FILES:
+        if write.__name__ in names:
+            write()

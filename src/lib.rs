@@ -9,6 +9,9 @@ pub use candelabrum_optim as optim;
 pub use candelabrum_train as train;
 pub use candle_core as candle;
 
+#[doc = include_str!("../docs/optimizers.md")]
+pub mod optimizers_guide {}
+
 /// What a training program usually needs: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
@@ -24,7 +27,9 @@ pub mod prelude {
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
     };
-    pub use candelabrum_optim::{Optimizer, Sgd};
+    pub use candelabrum_optim::{
+        AdaGrad, Adam, AdamW, Clip, Group, Lamb, Lars, OneCycle, Optimizer, RmsProp, Schedule, Sgd,
+    };
     pub use candelabrum_train::{FitConfig, Trainer};
     pub use candle_core::{DType, Device, Module, Tensor};
 }

@@ -147,9 +147,96 @@ fn small_buckets_give_the_bits_of_one_large_one() {
         }
         parameters_sha256(&params).unwrap()
     };
-    let small =
-        DistOptConfig { first_bucket_bytes: 4, bucket_bytes: 64, ..DistOptConfig::default() };
-    assert_eq!(train(small), train(DistOptConfig::default()));
+    for clip_gradients in [None, Some(Clip::Norm(0.05)), Some(Clip::Value(0.01))] {
+        let large = DistOptConfig { clip_gradients, ..DistOptConfig::default() };
+        let small = DistOptConfig { first_bucket_bytes: 4, bucket_bytes: 64, ..large.clone() };
+        assert_eq!(train(small), train(large), "{clip_gradients:?}");
+    }
+}
+
+/// The parameters after five steps on this rank's part of a batch of eight, gradients clipped.
+fn clipped(world: &World, option: DistOption, clip_gradients: Option<Clip>) -> Vec<f32> {
+    let params = Params::new(0);
+    let model = Net::new(&params.root(), 7);
+    model.compile(&params, (1, 5)).unwrap();
+    let config = DistOptConfig { clip_gradients, ..DistOptConfig::default() };
+    let mut opt = DistOpt::with_config(sgd(), &params, world, config).unwrap();
+    let share = 8 / world.world_size();
+    let xs = candelabrum_testkit::uniform((8, 5), 1, -3.0, 3.0, DType::F32).unwrap();
+    let ys = Tensor::new(&[0_u32, 1, 2, 0, 2, 2, 1, 0], &Device::Cpu).unwrap();
+    let part = |t: &Tensor| t.narrow(0, world.rank() * share, share).unwrap();
+    for _ in 0..5 {
+        model.train_one_batch(&mut opt, &part(&xs), &part(&ys), option, 0.05).unwrap();
+    }
+    let values = |param: &candelabrum::nn::Param| param.tensor().flatten_all()?.to_vec1::<f32>();
+    params.list().iter().flat_map(|param| values(param).unwrap()).collect()
+}
+
+const LIMIT: Option<Clip> = Some(Clip::Norm(0.1));
+
+/// One rank of the next test.
+#[test]
+fn clip_main() {
+    if is_rank() {
+        let world = World::from_env().unwrap();
+        let values = clipped(&world, DistOption::Fp32, LIMIT);
+        println!("\nrank {} has: {values:?}", world.rank());
+    }
+}
+
+#[test]
+fn two_ranks_clip_by_the_norm_of_the_joint_batch() {
+    let one = clipped(&World::single(), DistOption::Fp32, LIMIT);
+    let free = clipped(&World::single(), DistOption::Fp32, None);
+    let largest = |other: &[f32]| {
+        assert_eq!(one.len(), other.len());
+        one.iter().zip(other).fold(0.0, |max: f32, (a, b)| max.max((a - b).abs()))
+    };
+    assert!(largest(&free) > 1e-2, "nothing was clipped");
+    // Ranks without a partner clip the average of one, whatever is exchanged.
+    assert_eq!(one, clipped(&World::single(), DistOption::PartialUpdate, LIMIT));
+    for (rank, output) in RanksOf::test("clip_main").run_all_good(2).iter().enumerate() {
+        let has = format!("rank {rank} has: [");
+        let values =
+            output.text.lines().find_map(|line| line.strip_prefix(&has)?.strip_suffix(']'));
+        let values: Vec<f32> = values.unwrap().split(", ").map(|x| x.parse().unwrap()).collect();
+        println!("rank {rank} differs by {:e}", largest(&values));
+        assert!(largest(&values) < 1e-6, "rank {rank}: {:e}", largest(&values));
+    }
+}
+
+#[test]
+fn a_limit_that_clips_everything_or_nothing_is_refused() {
+    for limit in [Clip::Norm(0.0), Clip::Value(f32::NAN)] {
+        let config = DistOptConfig { clip_gradients: Some(limit), ..DistOptConfig::default() };
+        let world = World::single();
+        let error = DistOpt::with_config(sgd(), &Params::new(0), &world, config).unwrap_err();
+        assert!(error.to_string().contains("above 0"), "{error}");
+    }
+}
+
+#[test]
+fn a_group_selects_by_the_names_of_the_model() {
+    let params = Params::new(0);
+    let model = Net::new(&params.root(), 7);
+    model.compile(&params, (1, 5)).unwrap();
+    let frozen = || params.list().iter().map(|p| p.tensor().copy().unwrap()).collect::<Vec<_>>();
+    let before = frozen();
+    let adam = AdamW::new(0.1).group(Group::matching("hidden.*").lr_scale(0.0));
+    let mut opt = DistOpt::new(adam, &params, &World::single()).unwrap();
+    let (xs, ys) = batch(1.0);
+    model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).unwrap();
+    for ((param, old), new) in params.list().iter().zip(&before).zip(&frozen()) {
+        let same = old.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            == new.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(same, param.name().starts_with("hidden."), "{}", param.name());
+    }
+
+    let adam = AdamW::new(0.1).group(Group::matching("hiden.*").lr_scale(0.0));
+    let mut opt = DistOpt::new(adam, &params, &World::single()).unwrap();
+    let error = model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).unwrap_err();
+    assert!(error.to_string().contains("`hiden.*`"), "{error}");
+    assert!(error.to_string().contains("hidden.weight"), "{error}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candelabrum::models::Cnn;
+use candelabrum::optim::ParamInfo;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 
@@ -110,7 +111,9 @@ fn one_after_the_other(world_size: usize, seed: u64) -> HashMap<String, Tensor> 
     model.compile(&params, (1, 1, 28, 28)).unwrap();
     let list = params.list();
     let mut sgd = sgd();
-    sgd.bind(&list.iter().map(|p| p.var().elem_count()).collect::<Vec<_>>()).unwrap();
+    let infos: Vec<_> =
+        list.iter().map(|p| ParamInfo { name: p.name(), dims: p.var().dims() }).collect();
+    sgd.bind(&infos).unwrap();
     for _ in 0..STEPS {
         let mut sums: Vec<Vec<f32>> = Vec::new();
         for batches in &mut batches {

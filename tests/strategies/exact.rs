@@ -14,7 +14,7 @@ use crate::reference::{self, Elements};
 pub(crate) fn rank(world: &World) {
     for (number, case) in CASES.into_iter().enumerate() {
         let params = params();
-        let sgd = Sgd::new(LR).momentum(MOMENTUM).weight_decay(WEIGHT_DECAY);
+        let sgd = Sgd::new(LR).momentum(MOMENTUM.into()).weight_decay(WEIGHT_DECAY.into());
         let mut opt = DistOpt::with_config(sgd, &params, world, case.config()).unwrap();
         for step in 0..STEPS {
             let loss = loss(&params, world.rank(), step);

@@ -2,44 +2,65 @@
 //!
 //! An [`Optimizer`] sees numbers only: slices of values and of gradients, by the parameter's
 //! index. It knows neither tensors nor ranks, so the same code serves one process, gradient
-//! buckets that arrive one by one, and tests against PyTorch. Here is [`Sgd`].
+//! buckets that arrive one by one, and tests against PyTorch.
+//!
+//! | what | where |
+//! |---|---|
+//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`] |
+//! | learning rates | [`Schedule`], [`OneCycle`] |
+//! | other settings for some parameters | [`Group`] |
+//! | clipping | [`Clip`] |
+//! | what all optimizers share, and one of your own | [`Flat`], [`Rule`] |
+//!
+//! ```
+//! use candelabrum_optim::{Adam, Group, Optimizer, ParamInfo, Schedule};
+//!
+//! let rate = Schedule::Cosine { lr: 1e-3, steps: 900, min: 0.0 }.warm_up(100, 0.1);
+//! let mut adam = Adam::new(rate)
+//!     .weight_decay(1e-2)
+//!     .group(Group::matching("*.bias").weight_decay(0.0).lr_scale(2.0));
+//! adam.bind(&[
+//!     ParamInfo { name: "fc.weight", dims: &[2, 2] },
+//!     ParamInfo { name: "fc.bias", dims: &[2] },
+//! ])?;
+//! let (mut weight, mut bias) = ([0.5, -0.5, 0.25, 1.0], [0.0, 0.0]);
+//! adam.update(0, &mut weight, &[0.1, 0.2, -0.1, 0.0])?;
+//! adam.update(1, &mut bias, &[1.0, -1.0])?;
+//! adam.step();
+//! assert!(bias[0] < 0.0 && bias[1] > 0.0);
+//! # Ok::<(), candelabrum_optim::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod ada_grad;
+mod adam;
+mod chunks;
+mod clip;
 mod error;
+mod flat;
+mod group;
+mod lamb;
+mod lars;
+mod one_cycle;
+mod optimizer;
+mod rms_prop;
+mod rule;
+mod schedule;
 mod sgd;
 
-pub use error::{Error, Result};
-pub use sgd::Sgd;
-
-/// Turns averaged gradients into new values, one parameter at a time.
-///
-/// The calls of one training step: [`update`](Self::update) once for each parameter, in any order,
-/// then [`step`](Self::step). Updates of different parameters do not depend on each other, so a
-/// parameter can be updated as soon as its gradient is there.
-pub trait Optimizer: std::fmt::Debug + Send {
-    /// One line that names the optimizer and every setting: equal lines mean equal updates, and
-    /// ranks compare theirs before they train.
-    fn describe(&self) -> String;
-
-    /// Allocates the state for parameters of `sizes` elements, once, before the first update.
-    ///
-    /// # Errors
-    /// Settings that make no sense.
-    fn bind(&mut self, sizes: &[usize]) -> Result<()>;
-
-    /// Replaces `value`, parameter number `index`, by its successor along `grad`.
-    ///
-    /// # Errors
-    /// [`Error::Unbound`] and [`Error::Length`] where the call does not fit what was bound.
-    fn update(&mut self, index: usize, value: &mut [f32], grad: &[f32]) -> Result<()>;
-
-    /// Every vector that it keeps, in an order that is the same wherever the same parameters were
-    /// bound: replicas that have gone separate ways average theirs when they come together.
-    fn state_mut(&mut self) -> Vec<&mut [f32]> {
-        Vec::new()
-    }
-
-    /// Ends a training step: counters and schedules move on.
-    fn step(&mut self);
-}
+pub use ada_grad::{AdaGrad, AdaGradRule};
+pub use adam::{Adam, AdamRule, AdamW};
+pub use chunks::{CHUNK, Parts};
+pub use clip::{Clip, clip, clip_values, global_norm, scale};
+pub use error::{Error, Range, Result};
+pub use flat::Flat;
+pub use group::Group;
+pub use lamb::{Lamb, LambRule};
+pub use lars::{Lars, LarsRule};
+pub use one_cycle::{Anneal, OneCycle};
+pub use optimizer::{Optimizer, ParamInfo};
+pub use rms_prop::{RmsProp, RmsPropRule};
+pub use rule::{MAX_STATES, Now, Rule};
+pub use schedule::Schedule;
+pub use sgd::{Sgd, SgdRule};

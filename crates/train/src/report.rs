@@ -40,11 +40,11 @@ pub struct Report {
     /// What an overflow led to: `error` or `skip`.
     pub on_overflow: String,
     /// Learning rate.
-    pub lr: f32,
+    pub lr: f64,
     /// Momentum.
-    pub momentum: f32,
+    pub momentum: f64,
     /// L2 weight decay.
-    pub weight_decay: f32,
+    pub weight_decay: f64,
     /// The run's seed.
     pub seed: u64,
     /// Samples per step and rank.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use candelabrum_optim::Clip;
+
 use crate::bucket::Sizing;
 use crate::comm::ElementType;
 use crate::strategy::StrategyConfig;
@@ -23,6 +25,10 @@ pub struct DistOptConfig {
     /// What follows when an average is too large for its element type although every gradient is
     /// finite.
     pub on_overflow: OnOverflow,
+    /// How the averaged gradient is clipped before every update; not at all where nothing is given.
+    /// Its norm is that of the whole model and, because it is of the average, the same on every
+    /// rank. Where ranks average parameters instead (partialUpdate), each clips its own gradient.
+    pub clip_gradients: Option<Clip>,
     /// What strategies are made with.
     pub strategy: StrategyConfig,
 }
@@ -39,7 +45,7 @@ pub enum OnOverflow {
 }
 
 impl Default for DistOptConfig {
-    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; an overflow is an error.
+    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; an overflow is an error; nothing is clipped.
     fn default() -> Self {
         Self {
             first_bucket_bytes: 1 << 20,
@@ -47,6 +53,7 @@ impl Default for DistOptConfig {
             threshold: None,
             allow_unused: false,
             on_overflow: OnOverflow::Error,
+            clip_gradients: None,
             strategy: StrategyConfig::default(),
         }
     }
@@ -59,13 +66,13 @@ impl DistOptConfig {
     /// Refuses settings that make no sense.
     ///
     /// # Errors
-    /// [`Error::Setting`].
+    /// [`Error::Setting`], and the optimizers' own for what clips gradients.
     pub fn check(&self) -> Result<()> {
         if self.threshold == Some(0) {
             let (setting, value) = ("threshold", "0".to_owned());
             return Err(Error::Setting { setting, value, range: "at least 1 (element)" });
         }
-        Ok(())
+        self.clip_gradients.map_or(Ok(()), |clip| Ok(clip.check()?))
     }
 
     pub(crate) fn sizing(&self) -> Sizing {

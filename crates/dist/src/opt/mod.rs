@@ -5,8 +5,10 @@
 //! | one step, whatever the strategy | `step.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | candle's gradients on their way into buckets, and the buckets | `gradients.rs`, `units.rs` |
+//! | gradient clipping | `clip.rs` |
 //! | what a step costs, what a strategy carries on | `figures.rs`, `state.rs` |
 
+mod clip;
 mod config;
 mod figures;
 mod gradients;
@@ -20,7 +22,7 @@ pub use figures::StepFigures;
 pub use state::StrategyState;
 
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
-use candelabrum_optim::Optimizer;
+use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Shape, Tensor};
 
 use self::gradients::names;
@@ -144,6 +146,11 @@ impl DistOpt {
         &self.world
     }
 
+    /// What updates the parameters: its learning rate, how many steps it has taken.
+    pub fn optimizer(&self) -> &dyn Optimizer {
+        &*self.optimizer
+    }
+
     /// Its settings.
     pub fn config(&self) -> &DistOptConfig {
         &self.config
@@ -264,8 +271,9 @@ impl DistOpt {
             self.check_same(&params)?;
             self.check_equal_values(&params[self.synchronized..])?;
         }
-        let sizes: Vec<usize> = params.iter().map(|param| param.var().elem_count()).collect();
-        self.optimizer.bind(&sizes)?;
+        let info = |param| ParamInfo { name: Param::name(param), dims: param.var().dims() };
+        let infos: Vec<_> = params.iter().map(info).collect();
+        self.optimizer.bind(&infos)?;
         Ok(Bound { params, layouts: Vec::new() })
     }
 

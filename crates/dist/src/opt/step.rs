@@ -12,7 +12,7 @@ use candle_core::Tensor;
 use super::config::OnOverflow;
 use super::figures::timed;
 use super::units::{self, Bucket, Facts, Layout};
-use super::{DistOptConfig, StepFigures, gradients};
+use super::{DistOptConfig, StepFigures, clip, gradients};
 use crate::comm::{Buffer, Communicator, Pending, ReduceOp};
 use crate::strategy::{Message, Strategy, Subject};
 use crate::{Error, Result};
@@ -58,6 +58,7 @@ impl Step<'_> {
                     if self.rejoin {
                         average_replicas(self.facts.comm, self.facts.params, self.optimizer)?;
                     }
+                    self.clip()?;
                     self.update()?;
                 } else {
                     self.figures.skipped = 1;
@@ -66,6 +67,7 @@ impl Step<'_> {
             Subject::Parameters => {
                 // The ranks' own gradients are never added: only a vote shows what is wrong.
                 self.vote(bad.as_deref())?;
+                self.clip()?;
                 self.update()?;
                 self.load_parameters()?;
                 self.exchange()?;
@@ -197,6 +199,13 @@ impl Step<'_> {
             self.facts.step
         ));
         Ok(false)
+    }
+
+    /// What the buckets hold, to the limits asked for.
+    fn clip(&mut self) -> Result<()> {
+        let Some(limit) = self.config.clip_gradients else { return Ok(()) };
+        let Self { facts, layout, figures, .. } = self;
+        timed(&mut figures.update, || clip::clip(limit, &mut layout.buckets, facts.comm.rank()))
     }
 
     /// Every parameter by what its bucket holds.

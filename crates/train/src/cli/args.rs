@@ -35,15 +35,15 @@ pub struct TrainArgs {
 
     /// Learning rate
     #[arg(long, allow_negative_numbers = true, default_value_t = 0.005)]
-    pub lr: f32,
+    pub lr: f64,
 
     /// Momentum
     #[arg(long, allow_negative_numbers = true, default_value_t = 0.9)]
-    pub momentum: f32,
+    pub momentum: f64,
 
     /// L2 weight decay
     #[arg(long, allow_negative_numbers = true, default_value_t = 1e-5)]
-    pub weight_decay: f32,
+    pub weight_decay: f64,
 
     /// How ranks agree on an update: fp32 (plain), fp16 (half), bf16, partialUpdate, sparseTopK,
     /// sparseThreshold

@@ -1,11 +1,13 @@
 //! The sizes of a convolution, checked once.
 
+use std::ops::Range;
+
 use candle_core::{Result, Shape, bail};
 
 use super::{Conv2dConfig, NAME};
 
 /// All sizes of one convolution; every kernel relies on the checks in [`Geometry::new`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Geometry {
     pub(super) batch: usize,
     /// Input channels of all groups together.
@@ -18,6 +20,9 @@ pub(super) struct Geometry {
     pub(super) stride: (usize, usize),
     pub(super) padding: (usize, usize),
     pub(super) dilation: (usize, usize),
+    /// Rows and columns of the kernel that meet the image anywhere. Small images with padding leave
+    /// some out: of a 3 x 3 kernel over a single pixel, all but the middle.
+    pub(super) taps: (Range<usize>, Range<usize>),
 }
 
 impl Geometry {
@@ -48,7 +53,26 @@ impl Geometry {
         let (Some(out_height), Some(out_width)) = (out_height, out_width) else {
             bail!("{NAME}: kernel of shape {weight:?} is larger than the padded input {xs:?}");
         };
+        let taps = |size: usize, kernel: usize, stride: usize, padding: usize, dilation: usize| {
+            let out = out(size, kernel, stride, padding, dilation).unwrap_or(0);
+            let meets = |&tap: &usize| {
+                let start = padding.saturating_sub(tap * dilation).div_ceil(stride);
+                let end = (size + padding).saturating_sub(tap * dilation).div_ceil(stride);
+                start < end.min(out)
+            };
+            let first = (0..kernel).find(meets).unwrap_or(0);
+            first..(first..kernel).rev().find(meets).map_or(first, |last| last + 1)
+        };
+        let mut taps = (
+            taps(height, kernel_height, stride.0, padding.0, dilation.0),
+            taps(width, kernel_width, stride.1, padding.1, dilation.1),
+        );
+        if taps.0.is_empty() || taps.1.is_empty() {
+            // Nothing but padding: rare, and no reason for matrices without rows.
+            taps = (0..kernel_height, 0..kernel_width);
+        }
         Ok(Self {
+            taps,
             batch,
             in_channels,
             out_channels,
@@ -71,9 +95,20 @@ impl Geometry {
         self.out_size.0 * self.out_size.1
     }
 
-    /// Elements of one patch, within a group: rows of the patch matrix.
+    /// Elements of one patch, within a group and without those that meet only padding: rows of the
+    /// patch matrix.
     pub(super) fn patch(&self) -> usize {
-        self.in_channels / self.groups * self.kernel.0 * self.kernel.1
+        self.in_channels / self.groups * self.taps.0.len() * self.taps.1.len()
+    }
+
+    /// Whether some of the kernel's elements meet only padding.
+    pub(super) fn is_cropped(&self) -> bool {
+        self.taps != (0..self.kernel.0, 0..self.kernel.1)
+    }
+
+    /// Elements of the weight that meet the image.
+    pub(super) fn weight(&self) -> usize {
+        self.out_channels * self.patch()
     }
 
     /// Elements of one input image.

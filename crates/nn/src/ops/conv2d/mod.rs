@@ -11,10 +11,13 @@
 mod geometry;
 mod kernel;
 mod patches;
+mod weight;
 
 use candle_core::{Result, Tensor, bail};
 
 use self::geometry::Geometry;
+use self::kernel::{Conv, Gradients};
+use self::weight::{crop, uncrop};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use crate::activation::Activation;
@@ -67,8 +70,8 @@ pub fn conv2d(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
         bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
     }
-    let op = Conv2d { geometry, activation };
-    fused::run(op, geometry.output_shape(), &[Some(xs), Some(weight), bias])
+    let shape = geometry.output_shape();
+    fused::run(Conv2d { geometry, activation }, shape, &[Some(xs), Some(weight), bias])
 }
 
 struct Conv2d {
@@ -86,17 +89,40 @@ impl Fused for Conv2d {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let bias = (!bias.is_empty()).then_some(bias);
-        kernel::forward(&self.geometry, xs, weight, bias, self.activation, ys);
+        self.conv(weight, &mut Pooled::none()).forward(xs, bias, ys);
         Ok(Pooled::none())
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let &[xs, weight, _] = pass.inputs else { unreachable!("three inputs") };
-        let mut grads = pass.grads;
+        let Backward { inputs, ys, dys, mut grads, .. } = pass;
+        let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         let (dxs, dw, db) = (grads.take(0), grads.take(1), grads.take(2));
-        let Backward { ys, dys, .. } = pass;
-        let gradients = kernel::Gradients { dxs, dw, db };
-        kernel::backward(&self.geometry, self.activation, xs, weight, ys, dys, gradients);
+        let mut cropped = Pooled::none();
+        let conv = self.conv(weight, &mut cropped);
+        match dw {
+            Some(dw) if self.geometry.is_cropped() => {
+                let mut cropped = Pooled::new(self.geometry.weight());
+                let gradients = Gradients { dxs, dw: Some(&mut cropped), db };
+                conv.backward(xs, ys, dys, gradients);
+                uncrop(&self.geometry, &cropped, dw);
+            }
+            dw => conv.backward(xs, ys, dys, Gradients { dxs, dw, db }),
+        }
         Ok(())
+    }
+}
+
+impl Conv2d {
+    /// The convolution, without the elements of the weight that meet only padding.
+    fn conv<'a, T: Float>(&'a self, weight: &'a [T], cropped: &'a mut Pooled<T>) -> Conv<'a, T> {
+        let Self { geometry, activation } = self;
+        let weight = if geometry.is_cropped() {
+            *cropped = Pooled::new(geometry.weight());
+            crop(geometry, weight, cropped);
+            &*cropped
+        } else {
+            weight
+        };
+        Conv { geometry, weight, activation: *activation }
     }
 }

@@ -1,31 +1,38 @@
 //! Images to matrices of patches and back (im2col and col2im), for the channels of one group.
 //!
 //! Row `(c, ky, kx)` of the matrix holds, for every output pixel, the input element that this
-//! element of the kernel meets there, or 0 in the padding.
+//! element of the kernel meets there, or 0 in the padding. The pixels of one image are some of the
+//! columns: `columns` of them in all, from column `first` on.
 
 use std::ops::Range;
 
 use super::geometry::Geometry;
 use crate::ops::float::Float;
 
-/// Writes every element of `patches` (K x P) from the image `x`.
-pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) {
+/// Writes an image's columns of `patches` (K x `columns`) from the image `x`.
+pub(super) fn unfold<T: Float>(
+    geometry: &Geometry,
+    x: &[T],
+    patches: &mut [T],
+    columns: usize,
+    first: usize,
+) {
     let (height, width) = geometry.in_size;
     let out_width = geometry.out_size.1;
     let row_step = geometry.stride.0 * width;
-    let mut patch_rows = patches.chunks_exact_mut(geometry.out_pixels());
+    let mut patch_rows = patches.chunks_exact_mut(columns);
     for plane in x.chunks_exact(height * width) {
-        for ky in 0..geometry.kernel.0 {
+        for ky in geometry.taps.0.clone() {
             let rows = Inside::rows(geometry, ky);
-            for kx in 0..geometry.kernel.1 {
+            for kx in geometry.taps.1.clone() {
                 let cols = Inside::cols(geometry, kx);
                 let patch_row = patch_rows.next().expect("K rows by construction");
-                if rows.out.is_empty() || cols.out.is_empty() {
-                    patch_row.fill(T::zero());
-                    continue;
-                }
+                let patch_row = &mut patch_row[first..first + geometry.out_pixels()];
                 if cols.out != (0..out_width) || rows.out != (0..geometry.out_size.0) {
                     patch_row.fill(T::zero());
+                }
+                if rows.out.is_empty() || cols.out.is_empty() {
+                    continue;
                 }
                 let inside = &mut patch_row[rows.out.start * out_width..rows.out.end * out_width];
                 let source = &plane[rows.first * width + cols.first..];
@@ -35,21 +42,28 @@ pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) 
     }
 }
 
-/// Adds every element of `patches` (K x P) to the element of `dx` that it came from.
-pub(super) fn fold<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
+/// Adds an image's columns of `patches` (K x `columns`) to the elements of `dx` that they came from.
+pub(super) fn fold<T: Float>(
+    geometry: &Geometry,
+    patches: &[T],
+    columns: usize,
+    first: usize,
+    dx: &mut [T],
+) {
     let (height, width) = geometry.in_size;
     let out_width = geometry.out_size.1;
     let row_step = geometry.stride.0 * width;
-    let mut patch_rows = patches.chunks_exact(geometry.out_pixels());
+    let mut patch_rows = patches.chunks_exact(columns);
     for plane in dx.chunks_exact_mut(height * width) {
-        for ky in 0..geometry.kernel.0 {
+        for ky in geometry.taps.0.clone() {
             let rows = Inside::rows(geometry, ky);
-            for kx in 0..geometry.kernel.1 {
+            for kx in geometry.taps.1.clone() {
                 let cols = Inside::cols(geometry, kx);
                 let patch_row = patch_rows.next().expect("K rows by construction");
                 if rows.out.is_empty() || cols.out.is_empty() {
                     continue;
                 }
+                let patch_row = &patch_row[first..first + geometry.out_pixels()];
                 let inside = &patch_row[rows.out.start * out_width..rows.out.end * out_width];
                 let target = &mut plane[rows.first * width + cols.first..];
                 add_rows(inside, out_width, cols.out, target, row_step, geometry.stride.1);

@@ -1,0 +1,93 @@
+//! AdaGrad, as PyTorch's `torch.optim.Adagrad`, with step t from 1:
+//!
+//! ```text
+//! g = grad + weight_decay · p
+//! s = s + g²                                 s begins with initial_accumulator
+//! p = p - lr / (1 + (t - 1) · lr_decay) · g / (sqrt(s) + eps)
+//! ```
+//!
+//! Duchi, Hazan and Singer, JMLR 12, 2011. SINGA's has eps (1e-8) inside of the square root,
+//! `g / sqrt(s + eps)`, and neither `lr_decay` nor an initial value.
+
+use crate::chunks::Parts;
+use crate::error::Range;
+use crate::{Flat, Now, Result, Rule, Schedule};
+
+/// AdaGrad.
+pub type AdaGrad = Flat<AdaGradRule>;
+
+/// The formula of [`AdaGrad`].
+#[derive(Clone, Debug)]
+pub struct AdaGradRule {
+    lr_decay: f64,
+    initial_accumulator: f64,
+    eps: f64,
+}
+
+impl AdaGrad {
+    /// PyTorch's settings: eps 1e-10, no decay of the rate, sums that begin with 0.
+    pub fn new(lr: impl Into<Schedule>) -> Self {
+        let rule = AdaGradRule { lr_decay: 0.0, initial_accumulator: 0.0, eps: 1e-10 };
+        Self::with_rule(rule, lr, 0.0)
+    }
+
+    /// Divides the rate by 1 plus this for each step taken; on top of any schedule.
+    #[must_use]
+    pub fn lr_decay(mut self, lr_decay: f64) -> Self {
+        self.rule.lr_decay = lr_decay;
+        self
+    }
+
+    /// What the sums of squares begin with.
+    #[must_use]
+    pub fn initial_accumulator(mut self, value: f64) -> Self {
+        self.rule.initial_accumulator = value;
+        self
+    }
+
+    /// Added to the square root, outside of it.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.rule.eps = eps;
+        self
+    }
+}
+
+impl Rule for AdaGradRule {
+    const NAME: &'static str = "AdaGrad";
+
+    fn check(&self) -> Result<()> {
+        Range::NotNegative.check(Self::NAME, "lr_decay", self.lr_decay)?;
+        Range::NotNegative.check(Self::NAME, "initial_accumulator", self.initial_accumulator)?;
+        Range::NotNegative.check(Self::NAME, "eps", self.eps)
+    }
+
+    fn describe(&self) -> String {
+        let Self { lr_decay, initial_accumulator, eps } = self;
+        format!("lr_decay={lr_decay} initial_accumulator={initial_accumulator} eps={eps}")
+    }
+
+    fn states(&self) -> usize {
+        1
+    }
+
+    fn initial_state(&self) -> f32 {
+        self.initial_accumulator as f32
+    }
+
+    fn update(&self, now: Now, parts: Parts<'_>) {
+        let lr = now.lr / (1.0 + (now.step - 1) as f64 * self.lr_decay);
+        let factors = [now.weight_decay as f32, -lr as f32, self.eps as f32];
+        parts.for_each(|Parts { value, grad, state: [sums, ..] }| {
+            ada_grad(value, grad, sums, factors);
+        });
+    }
+}
+
+fn ada_grad(value: &mut [f32], grad: &[f32], sums: &mut [f32], [l2, step, eps]: [f32; 3]) {
+    for ((p, &g), s) in value.iter_mut().zip(grad).zip(sums) {
+        let g = g + l2 * *p;
+        *s += g * g;
+        *p += step * g / (s.sqrt() + eps);
+    }
+}

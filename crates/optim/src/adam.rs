@@ -1,0 +1,150 @@
+//! Adam and AdamW, as PyTorch's `torch.optim.Adam` and `AdamW`, with step t from 1:
+//!
+//! ```text
+//! g = grad + weight_decay · p                Adam: L2, part of the gradient
+//! p = p · (1 - lr · weight_decay)            AdamW: decoupled, first
+//! m = m + (1 - beta1) · (g - m)
+//! v = beta2 · v + (1 - beta2) · g²
+//! s = v                                      AMSGrad: s = max(s, v)
+//! p = p - lr / (1 - beta1^t) · m / (sqrt(s) / sqrt(1 - beta2^t) + eps)
+//! ```
+//!
+//! Kingma and Ba, ICLR 2015 (arXiv 1412.6980); AMSGrad: Reddi et al., ICLR 2018 (arXiv 1904.09237);
+//! AdamW: Loshchilov and Hutter, ICLR 2019 (arXiv 1711.05101). SINGA's Adam has eps at the same
+//! place and L2 decay; its learning rate is 0.1 by default, PyTorch's 0.001, ours is always given.
+
+use crate::chunks::Parts;
+use crate::error::Range;
+use crate::{Flat, Now, Result, Rule, Schedule};
+
+/// Adam, whose weight decay is part of the gradient.
+pub type Adam = Flat<AdamRule<false>>;
+
+/// Adam, whose weight decay is apart from the gradient; 0.01 unless said otherwise.
+pub type AdamW = Flat<AdamRule<true>>;
+
+/// The formula of [`Adam`] and [`AdamW`].
+#[derive(Clone, Debug)]
+pub struct AdamRule<const DECOUPLED: bool> {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    amsgrad: bool,
+}
+
+impl<const DECOUPLED: bool> Flat<AdamRule<DECOUPLED>> {
+    /// PyTorch's settings: betas 0.9 and 0.999, eps 1e-8.
+    pub fn new(lr: impl Into<Schedule>) -> Self {
+        let rule = AdamRule { beta1: 0.9, beta2: 0.999, eps: 1e-8, amsgrad: false };
+        Self::with_rule(rule, lr, if DECOUPLED { 0.01 } else { 0.0 })
+    }
+
+    /// What the averages of the gradient and of its square keep at each step.
+    #[must_use]
+    pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
+        (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
+        self
+    }
+
+    /// Added to the square root, outside of it.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.rule.eps = eps;
+        self
+    }
+
+    /// Divides by the largest average of squares so far.
+    #[must_use]
+    pub fn amsgrad(mut self) -> Self {
+        self.rule.amsgrad = true;
+        self
+    }
+}
+
+impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
+    const NAME: &'static str = if DECOUPLED { "AdamW" } else { "Adam" };
+
+    fn check(&self) -> Result<()> {
+        Range::Share.check(Self::NAME, "beta1", self.beta1)?;
+        Range::Share.check(Self::NAME, "beta2", self.beta2)?;
+        Range::NotNegative.check(Self::NAME, "eps", self.eps)
+    }
+
+    fn describe(&self) -> String {
+        let Self { beta1, beta2, eps, amsgrad } = self;
+        format!("beta1={beta1} beta2={beta2} eps={eps} amsgrad={amsgrad}")
+    }
+
+    fn states(&self) -> usize {
+        if self.amsgrad { 3 } else { 2 }
+    }
+
+    fn update(&self, now: Now, parts: Parts<'_>) {
+        let decay = now.weight_decay;
+        let factors = Factors {
+            l2: if DECOUPLED { 0.0 } else { decay as f32 },
+            shrink: if DECOUPLED { (1.0 - now.lr * decay) as f32 } else { 1.0 },
+            take1: (1.0 - self.beta1) as f32,
+            keep2: self.beta2 as f32,
+            take2: (1.0 - self.beta2) as f32,
+            root: now.bias_correction(self.beta2).sqrt() as f32,
+            eps: self.eps as f32,
+            step: (-now.lr / now.bias_correction(self.beta1)) as f32,
+        };
+        parts.for_each(|Parts { value, grad, state: [m, v, max] }| {
+            if self.amsgrad {
+                amsgrad(value, grad, m, v, max, &factors);
+            } else {
+                adam(value, grad, m, v, &factors);
+            }
+        });
+    }
+}
+
+/// The numbers of one step, computed in f64.
+struct Factors {
+    l2: f32,
+    shrink: f32,
+    take1: f32,
+    keep2: f32,
+    take2: f32,
+    root: f32,
+    eps: f32,
+    step: f32,
+}
+
+impl Factors {
+    fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
+        let g = g + self.l2 * *p;
+        *p *= self.shrink;
+        *m += self.take1 * (g - *m);
+        *v = self.keep2 * *v + self.take2 * g * g;
+    }
+
+    fn descend(&self, p: &mut f32, m: f32, squares: f32) {
+        *p += self.step * m / (squares.sqrt() / self.root + self.eps);
+    }
+}
+
+fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: &Factors) {
+    for (((p, &g), m), v) in value.iter_mut().zip(grad).zip(m).zip(v) {
+        factors.average(p, g, m, v);
+        factors.descend(p, *m, *v);
+    }
+}
+
+fn amsgrad(
+    value: &mut [f32],
+    grad: &[f32],
+    m: &mut [f32],
+    v: &mut [f32],
+    max: &mut [f32],
+    factors: &Factors,
+) {
+    for ((((p, &g), m), v), max) in value.iter_mut().zip(grad).zip(m).zip(v).zip(max) {
+        factors.average(p, g, m, v);
+        // Not `f32::max`, which would forget a NaN.
+        *max = if *max > *v { *max } else { *v };
+        factors.descend(p, *m, *max);
+    }
+}

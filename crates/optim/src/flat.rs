@@ -1,0 +1,167 @@
+//! What all optimizers share: learning rate, weight decay, groups, state and the count of steps.
+
+use crate::chunks::Parts;
+use crate::error::Range;
+use crate::rule::{MAX_STATES, Now, Rule};
+use crate::{Error, Group, Optimizer, ParamInfo, Result, Schedule};
+
+/// The optimizer that a [`Rule`] makes: [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and the others
+/// are names for it, and so can be one of your own.
+#[derive(Clone, Debug)]
+pub struct Flat<R> {
+    pub(crate) rule: R,
+    lr: Schedule,
+    weight_decay: f64,
+    groups: Vec<Group>,
+    steps: u64,
+    /// The coming step's rate, and after it one for each group, which is used if the group has one.
+    rates: Vec<f64>,
+    params: Vec<Bound>,
+}
+
+/// A bound parameter.
+#[derive(Clone, Debug)]
+struct Bound {
+    elements: usize,
+    /// Which of the rates is its.
+    rate: usize,
+    lr_scale: f64,
+    weight_decay: f64,
+    trust_ratio: bool,
+    /// Those that the rule does not ask for stay empty.
+    state: [Vec<f32>; MAX_STATES],
+}
+
+impl<R: Rule> Flat<R> {
+    /// An optimizer of your own rule; ours have a `new` each.
+    pub fn with_rule(rule: R, lr: impl Into<Schedule>, weight_decay: f64) -> Self {
+        Self {
+            rule,
+            lr: lr.into(),
+            weight_decay,
+            groups: Vec::new(),
+            steps: 0,
+            rates: Vec::new(),
+            params: Vec::new(),
+        }
+    }
+
+    /// Pulls the parameters towards 0 by this much; how, is in the optimizer's formula.
+    #[must_use]
+    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
+        self.weight_decay = weight_decay;
+        self
+    }
+
+    /// Other settings for some parameters. What a later group says comes before an earlier one's.
+    #[must_use]
+    pub fn group(mut self, group: Group) -> Self {
+        self.groups.push(group);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        self.lr.check(R::NAME, "lr")?;
+        Range::NotNegative.check(R::NAME, "weight_decay", self.weight_decay)?;
+        self.rule.check()?;
+        self.groups.iter().try_for_each(|group| group.check(R::NAME))
+    }
+
+    fn bound(&self, param: &ParamInfo<'_>) -> Bound {
+        let elements = param.elements();
+        let mut bound = Bound {
+            elements,
+            rate: 0,
+            lr_scale: 1.0,
+            weight_decay: self.weight_decay,
+            trust_ratio: true,
+            state: [const { Vec::new() }; MAX_STATES],
+        };
+        for state in bound.state.iter_mut().take(self.rule.states()) {
+            *state = vec![self.rule.initial_state(); elements];
+        }
+        for (index, group) in self.groups.iter().enumerate().filter(|(_, g)| g.selects(param)) {
+            if group.lr.is_some() {
+                bound.rate = index + 1;
+            }
+            bound.lr_scale = group.lr_scale.unwrap_or(bound.lr_scale);
+            bound.weight_decay = group.weight_decay.unwrap_or(bound.weight_decay);
+            bound.trust_ratio = group.trust_ratio.unwrap_or(bound.trust_ratio);
+        }
+        bound
+    }
+
+    /// Computes the rates of the coming step.
+    fn refresh(&mut self) {
+        let schedules = self.groups.iter().map(|group| group.lr.as_ref());
+        for (rate, schedule) in
+            self.rates.iter_mut().zip([Some(&self.lr)].into_iter().chain(schedules))
+        {
+            *rate = schedule.map_or(0.0, |schedule| schedule.at(self.steps));
+        }
+    }
+}
+
+impl<R: Rule> Optimizer for Flat<R> {
+    fn describe(&self) -> String {
+        let (lr, own, decay) = (&self.lr, self.rule.describe(), self.weight_decay);
+        let mut line = format!("{} lr={lr} {own} weight_decay={decay}", R::NAME);
+        for group in &self.groups {
+            line += &format!("; {group}");
+        }
+        line
+    }
+
+    fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<()> {
+        self.check()?;
+        if !params.is_empty() {
+            self.groups.iter().try_for_each(|group| group.check_selects(R::NAME, params))?;
+        }
+        self.params = params.iter().map(|param| self.bound(param)).collect();
+        self.rates = vec![0.0; 1 + self.groups.len()];
+        self.refresh();
+        Ok(())
+    }
+
+    fn update(&mut self, index: usize, value: &mut [f32], grad: &[f32]) -> Result<()> {
+        let bound = self.params.len();
+        let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
+        let expected = param.elements;
+        if value.len() != expected || grad.len() != expected {
+            let (value, grad) = (value.len(), grad.len());
+            return Err(Error::Length { index, expected, value, grad });
+        }
+        let now = Now {
+            step: self.steps + 1,
+            lr: self.rates[param.rate] * param.lr_scale,
+            weight_decay: param.weight_decay,
+            trust_ratio: param.trust_ratio,
+        };
+        let state = param.state.each_mut().map(Vec::as_mut_slice);
+        self.rule.update(now, Parts { value, grad, state });
+        Ok(())
+    }
+
+    fn state_mut(&mut self) -> Vec<&mut [f32]> {
+        let kept = self.rule.states();
+        let states = self.params.iter_mut().flat_map(|param| param.state.iter_mut().take(kept));
+        states.map(Vec::as_mut_slice).collect()
+    }
+
+    fn step(&mut self) {
+        self.set_steps(self.steps + 1);
+    }
+
+    fn learning_rate(&self) -> f32 {
+        self.lr.rate(self.steps)
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+        self.refresh();
+    }
+}

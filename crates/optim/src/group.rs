@@ -1,0 +1,196 @@
+//! Parameter groups: other settings for some parameters.
+//!
+//! Weight decay belongs on weights, hardly ever on biases and on the scales of norms; a pretrained
+//! part often learns more slowly than a new one.
+
+use std::fmt;
+
+use crate::error::Range;
+use crate::{Error, ParamInfo, Result, Schedule};
+
+/// Settings of the parameters that it selects. Given to an optimizer, which has its own settings
+/// for all others.
+///
+/// Where several groups select a parameter, each setting is that of the last one that has it.
+///
+/// ```
+/// use candelabrum_optim::{AdamW, Group};
+///
+/// let adamw = AdamW::new(1e-3)
+///     .group(Group::below_dims(2).weight_decay(0.0)) // biases and norms
+///     .group(Group::matching("encoder.*").lr_scale(0.1));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    selection: Selection,
+    pub(crate) lr: Option<Schedule>,
+    pub(crate) lr_scale: Option<f64>,
+    pub(crate) weight_decay: Option<f64>,
+    pub(crate) trust_ratio: Option<bool>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Selection {
+    Names(String),
+    BelowDims(usize),
+}
+
+impl Group {
+    /// The parameters whose whole name fits `pattern`, where `*` stands for any characters, dots
+    /// included, or none: `*.bias`, `encoder.*.weight`.
+    pub fn matching(pattern: impl Into<String>) -> Self {
+        Self::of(Selection::Names(pattern.into()))
+    }
+
+    /// The parameters with fewer than `dims` dimensions: with 2, biases and the scales of norms.
+    pub fn below_dims(dims: usize) -> Self {
+        Self::of(Selection::BelowDims(dims))
+    }
+
+    fn of(selection: Selection) -> Self {
+        Self { selection, lr: None, lr_scale: None, weight_decay: None, trust_ratio: None }
+    }
+
+    /// Their learning rate, instead of the optimizer's.
+    #[must_use]
+    pub fn lr(mut self, lr: impl Into<Schedule>) -> Self {
+        self.lr = Some(lr.into());
+        self
+    }
+
+    /// Multiplies their learning rate, the optimizer's or a group's.
+    #[must_use]
+    pub fn lr_scale(mut self, scale: f64) -> Self {
+        self.lr_scale = Some(scale);
+        self
+    }
+
+    /// Their weight decay.
+    #[must_use]
+    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
+        self.weight_decay = Some(weight_decay);
+        self
+    }
+
+    /// Whether [`Lamb`](crate::Lamb) and [`Lars`](crate::Lars) scale their rate by norms; it is
+    /// usual that they do not for biases and norms. Other optimizers never do, whatever this says.
+    #[must_use]
+    pub fn trust_ratio(mut self, on: bool) -> Self {
+        self.trust_ratio = Some(on);
+        self
+    }
+
+    pub(crate) fn selects(&self, param: &ParamInfo<'_>) -> bool {
+        match &self.selection {
+            Selection::Names(pattern) => fits(pattern.as_bytes(), param.name.as_bytes()),
+            Selection::BelowDims(dims) => param.dims.len() < *dims,
+        }
+    }
+
+    pub(crate) fn check(&self, owner: &'static str) -> Result<()> {
+        let selection = &self.selection;
+        if let Some(lr) = &self.lr {
+            lr.check(owner, &format!("lr of the group {selection}"))?;
+        }
+        let settings = [("lr_scale", self.lr_scale), ("weight_decay", self.weight_decay)];
+        for (setting, value) in settings {
+            let setting = format!("{setting} of the group {selection}");
+            value.map_or(Ok(()), |value| Range::NotNegative.check(owner, setting, value))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a group that none of `params` is in.
+    pub(crate) fn check_selects(
+        &self,
+        owner: &'static str,
+        params: &[ParamInfo<'_>],
+    ) -> Result<()> {
+        const SHOWN: usize = 40;
+        if params.iter().any(|param| self.selects(param)) {
+            return Ok(());
+        }
+        let shown: Vec<&str> = params.iter().take(SHOWN).map(|param| param.name).collect();
+        let mut names = shown.join(", ");
+        if params.len() > SHOWN {
+            names += &format!(" and {} more", params.len() - SHOWN);
+        }
+        Err(Error::NothingMatches { owner, group: self.selection.to_string(), names })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {}:", self.selection)?;
+        if let Some(lr) = &self.lr {
+            write!(f, " lr={lr}")?;
+        }
+        if let Some(scale) = self.lr_scale {
+            write!(f, " lr_scale={scale}")?;
+        }
+        if let Some(decay) = self.weight_decay {
+            write!(f, " weight_decay={decay}")?;
+        }
+        if let Some(on) = self.trust_ratio {
+            write!(f, " trust_ratio={on}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Names(pattern) => write!(f, "`{pattern}`"),
+            Self::BelowDims(dims) => write!(f, "below {dims} dims"),
+        }
+    }
+}
+
+/// Whether `name` fits `pattern`, whose stars stand for any characters. Each star takes as little
+/// as it can; where the rest does not fit, only the last star has to take one more.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut last_star = None;
+    while n < name.len() {
+        if p < pattern.len() && pattern[p] == b'*' {
+            last_star = Some((p + 1, n));
+            p += 1;
+        } else if p < pattern.len() && pattern[p] == name[n] {
+            (p, n) = (p + 1, n + 1);
+        } else if let Some((after, taken)) = last_star {
+            last_star = Some((after, taken + 1));
+            (p, n) = (after, taken + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stand_for_any_characters() {
+        let cases = [
+            ("fc.bias", "fc.bias", true),
+            ("fc.bias", "fc.bias2", false),
+            ("*.bias", "a.b.bias", true),
+            ("*.bias", "bias", false),
+            ("*bias", "bias", true),
+            ("a.*.weight", "a.b.c.weight", true),
+            ("a.*.weight", "a.weight", false),
+            ("*ab*ab", "abab", true),
+            ("*ab*ab", "xabyabzab", true),
+            ("*ab*ab", "ab", false),
+            ("*", "", true),
+            ("**", "x", true),
+            ("", "x", false),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+        }
+    }
+}

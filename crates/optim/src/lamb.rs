@@ -1,0 +1,134 @@
+//! LAMB: Adam whose step has, layer by layer, a length in proportion to the layer's weights. You et
+//! al., ICLR 2020 (arXiv 1904.00962), algorithm 2, with step t from 1:
+//!
+//! ```text
+//! m = m + (1 - beta1) · (grad - m)
+//! v = beta2 · v + (1 - beta2) · grad²
+//! r = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay · p
+//! p = p - lr · ‖p‖ / ‖r‖ · r
+//! ```
+//!
+//! Where implementations differ, this is the paper: bias correction is on, the scaling function is
+//! the identity, and no gradient is clipped (that is [`Clip`](crate::Clip)'s). The trust ratio
+//! ‖p‖ / ‖r‖ is 1 where either norm is 0, as in the authors' code, and wherever a group turns it
+//! off, as they do for biases and norms. A layer is one parameter.
+
+use crate::chunks::{Parts, squares};
+use crate::error::Range;
+use crate::{Flat, Now, Result, Rule, Schedule};
+
+/// LAMB, for large batches.
+pub type Lamb = Flat<LambRule>;
+
+/// The formula of [`Lamb`].
+#[derive(Clone, Debug)]
+pub struct LambRule {
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+}
+
+impl Lamb {
+    /// The paper's settings: betas 0.9 and 0.999, eps 1e-6, weight decay 0.01.
+    pub fn new(lr: impl Into<Schedule>) -> Self {
+        Self::with_rule(LambRule { beta1: 0.9, beta2: 0.999, eps: 1e-6 }, lr, 0.01)
+    }
+
+    /// What the averages of the gradient and of its square keep at each step.
+    #[must_use]
+    pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
+        (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
+        self
+    }
+
+    /// Added to the square root, outside of it.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.rule.eps = eps;
+        self
+    }
+}
+
+impl Rule for LambRule {
+    const NAME: &'static str = "Lamb";
+
+    fn check(&self) -> Result<()> {
+        Range::Share.check(Self::NAME, "beta1", self.beta1)?;
+        Range::Share.check(Self::NAME, "beta2", self.beta2)?;
+        Range::NotNegative.check(Self::NAME, "eps", self.eps)
+    }
+
+    fn describe(&self) -> String {
+        let Self { beta1, beta2, eps } = self;
+        format!("beta1={beta1} beta2={beta2} eps={eps}")
+    }
+
+    fn states(&self) -> usize {
+        2
+    }
+
+    fn update(&self, now: Now, mut parts: Parts<'_>) {
+        let take1 = (1.0 - self.beta1) as f32;
+        let (keep2, take2) = (self.beta2 as f32, (1.0 - self.beta2) as f32);
+        let direction = Direction {
+            scale1: (1.0 / now.bias_correction(self.beta1)) as f32,
+            scale2: (1.0 / now.bias_correction(self.beta2)) as f32,
+            eps: self.eps as f32,
+            decay: now.weight_decay as f32,
+        };
+        let [value, step] = parts.again().sums(|Parts { value, grad, state: [m, v, _] }| {
+            average(grad, m, v, [take1, keep2, take2]);
+            if now.trust_ratio { direction.squares(value, m, v) } else { [0.0; 2] }
+        });
+        let ratio = trust_ratio(value.sqrt(), step.sqrt());
+        let step = (-now.lr * ratio) as f32;
+        // Computed again: cheaper than to write it down and read it back.
+        parts.for_each(|Parts { value, state: [m, v, _], .. }| direction.go(value, m, v, step));
+    }
+}
+
+/// `value / step`, and 1 where one of them says nothing.
+pub(crate) fn trust_ratio(value: f64, step: f64) -> f64 {
+    if value > 0.0 && step > 0.0 { value / step } else { 1.0 }
+}
+
+fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], [take1, keep2, take2]: [f32; 3]) {
+    for ((&g, m), v) in grad.iter().zip(m).zip(v) {
+        *m += take1 * (g - *m);
+        *v = keep2 * *v + take2 * g * g;
+    }
+}
+
+/// Where a step goes, before its length is known.
+struct Direction {
+    scale1: f32,
+    scale2: f32,
+    eps: f32,
+    decay: f32,
+}
+
+impl Direction {
+    fn of(&self, p: f32, m: f32, v: f32) -> f32 {
+        m * self.scale1 / ((v * self.scale2).sqrt() + self.eps) + self.decay * p
+    }
+
+    /// The squares of the value and of the direction, block by block on the stack.
+    fn squares(&self, value: &[f32], m: &[f32], v: &[f32]) -> [f64; 2] {
+        const BLOCK: usize = 256;
+        let mut block = [0.0; BLOCK];
+        let mut sums = [squares(value), 0.0];
+        for ((value, m), v) in value.chunks(BLOCK).zip(m.chunks(BLOCK)).zip(v.chunks(BLOCK)) {
+            for (((r, &p), &m), &v) in block.iter_mut().zip(value).zip(m).zip(v) {
+                *r = self.of(p, m, v);
+            }
+            sums[1] += squares(&block[..value.len()]);
+        }
+        sums
+    }
+
+    fn go(&self, value: &mut [f32], m: &[f32], v: &[f32], step: f32) {
+        for ((p, &m), &v) in value.iter_mut().zip(m).zip(v) {
+            *p += step * self.of(*p, m, v);
+        }
+    }
+}

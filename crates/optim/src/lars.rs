@@ -1,0 +1,87 @@
+//! LARS: SGD whose layers have rates in proportion to the ratio of weight to gradient. You, Gitman
+//! and Ginsburg 2017 (arXiv 1708.03888), algorithm 1:
+//!
+//! ```text
+//! ratio = trust_coefficient · ‖p‖ / (‖grad‖ + weight_decay · ‖p‖)
+//! v = momentum · v + lr · ratio · (grad + weight_decay · p)
+//! p = p - v
+//! ```
+//!
+//! As in the paper the rate is in the velocity, so a new rate changes new gradients only; SGD as
+//! PyTorch has it multiplies the whole velocity. The ratio is 1 where ‖p‖ or the divisor is 0, and
+//! wherever a group turns it off, as is usual for biases and norms. A layer is one parameter.
+
+use crate::chunks::{Parts, squares};
+use crate::error::Range;
+use crate::lamb::trust_ratio;
+use crate::{Flat, Now, Result, Rule, Schedule};
+
+/// LARS, for large batches.
+pub type Lars = Flat<LarsRule>;
+
+/// The formula of [`Lars`].
+#[derive(Clone, Debug)]
+pub struct LarsRule {
+    momentum: f64,
+    trust_coefficient: f64,
+}
+
+impl Lars {
+    /// The paper's settings: momentum 0.9, trust coefficient 0.001, weight decay 0.0005.
+    pub fn new(lr: impl Into<Schedule>) -> Self {
+        Self::with_rule(LarsRule { momentum: 0.9, trust_coefficient: 0.001 }, lr, 0.0005)
+    }
+
+    /// Keeps this share of the velocity at each step.
+    #[must_use]
+    pub fn momentum(mut self, momentum: f64) -> Self {
+        self.rule.momentum = momentum;
+        self
+    }
+
+    /// How far a layer may move, as a share of its norm.
+    #[must_use]
+    pub fn trust_coefficient(mut self, coefficient: f64) -> Self {
+        self.rule.trust_coefficient = coefficient;
+        self
+    }
+}
+
+impl Rule for LarsRule {
+    const NAME: &'static str = "Lars";
+
+    fn check(&self) -> Result<()> {
+        Range::NotNegative.check(Self::NAME, "momentum", self.momentum)?;
+        Range::Positive.check(Self::NAME, "trust_coefficient", self.trust_coefficient)
+    }
+
+    fn describe(&self) -> String {
+        let Self { momentum, trust_coefficient } = self;
+        format!("momentum={momentum} trust_coefficient={trust_coefficient}")
+    }
+
+    fn states(&self) -> usize {
+        1
+    }
+
+    fn update(&self, now: Now, mut parts: Parts<'_>) {
+        let mut rate = now.lr;
+        if now.trust_ratio {
+            let norms = parts.again().sums(|chunk| [squares(chunk.value), squares(chunk.grad)]);
+            let [value, grad] = norms.map(f64::sqrt);
+            let divisor = grad + now.weight_decay * value;
+            rate *= trust_ratio(self.trust_coefficient * value, divisor);
+        }
+        let factors = [now.weight_decay as f32, self.momentum as f32, rate as f32];
+        parts.for_each(|Parts { value, grad, state: [velocity, ..] }| {
+            lars(value, grad, velocity, factors);
+        });
+    }
+}
+
+fn lars(value: &mut [f32], grad: &[f32], velocity: &mut [f32], [decay, keep, rate]: [f32; 3]) {
+    for ((p, &g), v) in value.iter_mut().zip(grad).zip(velocity) {
+        *v = keep * *v + rate * (g + decay * *p);
+        *p -= *v;
+    }
+}

@@ -1,0 +1,122 @@
+//! The one-cycle policy: up to a high rate, then down to almost nothing.
+//!
+//! Smith and Topin 2017, arXiv 1708.07120; phases and their ends as in PyTorch's `OneCycleLR`. What
+//! PyTorch can also do, lower the momentum while the rate rises, is not here.
+
+use std::f64::consts::PI;
+use std::fmt;
+
+use crate::Result;
+use crate::error::Range;
+
+/// Settings of the one-cycle policy.
+///
+/// The rate goes from `max_lr / div_factor` up to `max_lr` in the first `start_share` of the steps,
+/// and then down to `max_lr / div_factor / final_div_factor`; with `three_phase` down to the first
+/// rate in as many steps as it went up, and to the last one in what is left. After `steps` steps,
+/// where PyTorch's ends with an error, it keeps the last rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OneCycle {
+    /// The highest rate.
+    pub max_lr: f64,
+    /// How many steps the cycle has.
+    pub steps: u64,
+    /// Which share of them goes up (`pct_start`).
+    pub start_share: f64,
+    /// How the rate goes from one end of a phase to the other.
+    pub anneal: Anneal,
+    /// The highest rate over the first.
+    pub div_factor: f64,
+    /// The first rate over the last.
+    pub final_div_factor: f64,
+    /// Whether the way down is two phases.
+    pub three_phase: bool,
+}
+
+/// How a rate goes from one value to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Anneal {
+    /// Along half a cosine wave.
+    #[default]
+    Cos,
+    /// Along a line.
+    Linear,
+}
+
+impl OneCycle {
+    /// PyTorch's defaults: up in 30 % of the steps, from a 25th, down to a 250000th, by cosine, in
+    /// two phases.
+    pub fn new(max_lr: f64, steps: u64) -> Self {
+        Self {
+            max_lr,
+            steps,
+            start_share: 0.3,
+            anneal: Anneal::Cos,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+            three_phase: false,
+        }
+    }
+
+    pub(crate) fn at(&self, step: u64) -> f64 {
+        let first = self.max_lr / self.div_factor;
+        let last = first / self.final_div_factor;
+        let end = self.steps as f64 - 1.0;
+        let up = self.start_share * self.steps as f64 - 1.0;
+        // The last step of each phase, and the rates at its ends.
+        let phases = if self.three_phase {
+            let down = 2.0 * self.start_share * self.steps as f64 - 2.0;
+            [(up, first, self.max_lr), (down, self.max_lr, first), (end, first, last)]
+        } else {
+            // The same phase twice: the first of the two is never left.
+            [(up, first, self.max_lr), (end, self.max_lr, last), (end, self.max_lr, last)]
+        };
+        let t = (step as f64).min(end);
+        let mut begin = 0.0;
+        for (end, from, to) in phases {
+            if t <= end {
+                let length = end - begin;
+                let share = if length > 0.0 { (t - begin) / length } else { 1.0 };
+                return self.anneal.between(from, to, share);
+            }
+            begin = end;
+        }
+        last
+    }
+
+    pub(crate) fn check(&self, owner: &'static str, name: &str) -> Result<()> {
+        let settings = [
+            ("max_lr", self.max_lr, Range::NotNegative),
+            ("steps", self.steps as f64, Range::Positive),
+            ("start_share", self.start_share, Range::UpToOne),
+            ("div_factor", self.div_factor, Range::Positive),
+            ("final_div_factor", self.final_div_factor, Range::Positive),
+        ];
+        settings.into_iter().try_for_each(|(setting, value, range)| {
+            range.check(owner, format_args!("{setting} of the schedule {name}"), value)
+        })
+    }
+}
+
+impl Anneal {
+    fn between(self, from: f64, to: f64, share: f64) -> f64 {
+        match self {
+            Self::Cos => to + (from - to) / 2.0 * (1.0 + (PI * share).cos()),
+            Self::Linear => from + (to - from) * share,
+        }
+    }
+}
+
+impl fmt::Display for OneCycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { max_lr, steps, start_share, anneal, div_factor, final_div_factor, three_phase } =
+            self;
+        let phases = if *three_phase { 3 } else { 2 };
+        write!(
+            f,
+            "one_cycle({max_lr} in {steps}, up in {start_share}, {anneal:?}, /{div_factor}, \
+             /{final_div_factor}, {phases} phases)"
+        )
+    }
+}

@@ -1,0 +1,189 @@
+//! RMSProp, as PyTorch's `torch.optim.RMSprop`:
+//!
+//! ```text
+//! g = grad + weight_decay · p
+//! s = alpha · s + (1 - alpha) · g²
+//! a = a + (1 - alpha) · (g - a)              centered
+//! d = sqrt(s) + eps                          (centered: sqrt(s - a²) + eps)
+//! p = p - lr · g / d                         without momentum
+//! b = momentum · b + g / d,  p = p - lr · b  with momentum
+//! ```
+//!
+//! Tieleman and Hinton, COURSERA lecture 6.5, 2012; centered after Graves 2013 (arXiv 1308.0850,
+//! equation 40). SINGA's (its `rho` is alpha, 0.9 by default) has eps inside of the square root,
+//! `g / sqrt(s + eps)`, and neither momentum nor the centered form. Where rounding makes `s - a²`
+//! negative, PyTorch's value becomes NaN; ours counts as 0.
+
+use crate::chunks::Parts;
+use crate::error::Range;
+use crate::{Flat, Now, Result, Rule, Schedule};
+
+/// RMSProp, with momentum and centered where asked for.
+pub type RmsProp = Flat<RmsPropRule>;
+
+/// The formula of [`RmsProp`].
+#[derive(Clone, Debug)]
+pub struct RmsPropRule {
+    alpha: f64,
+    eps: f64,
+    momentum: f64,
+    centered: bool,
+}
+
+impl RmsProp {
+    /// PyTorch's settings: alpha 0.99, eps 1e-8.
+    pub fn new(lr: impl Into<Schedule>) -> Self {
+        let rule = RmsPropRule { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false };
+        Self::with_rule(rule, lr, 0.0)
+    }
+
+    /// What the average of squares keeps at each step.
+    #[must_use]
+    pub fn alpha(mut self, alpha: f64) -> Self {
+        self.rule.alpha = alpha;
+        self
+    }
+
+    /// Added to the square root, outside of it.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.rule.eps = eps;
+        self
+    }
+
+    /// Keeps this share of the velocity at each step.
+    #[must_use]
+    pub fn momentum(mut self, momentum: f64) -> Self {
+        self.rule.momentum = momentum;
+        self
+    }
+
+    /// Divides by the standard deviation instead of the root mean square.
+    #[must_use]
+    pub fn centered(mut self) -> Self {
+        self.rule.centered = true;
+        self
+    }
+}
+
+impl Rule for RmsPropRule {
+    const NAME: &'static str = "RmsProp";
+
+    fn check(&self) -> Result<()> {
+        Range::Share.check(Self::NAME, "alpha", self.alpha)?;
+        Range::NotNegative.check(Self::NAME, "eps", self.eps)?;
+        Range::NotNegative.check(Self::NAME, "momentum", self.momentum)
+    }
+
+    fn describe(&self) -> String {
+        let Self { alpha, eps, momentum, centered } = self;
+        format!("alpha={alpha} eps={eps} momentum={momentum} centered={centered}")
+    }
+
+    fn states(&self) -> usize {
+        1 + usize::from(self.momentum != 0.0) + usize::from(self.centered)
+    }
+
+    fn update(&self, now: Now, parts: Parts<'_>) {
+        let factors = Factors {
+            l2: now.weight_decay as f32,
+            keep: self.alpha as f32,
+            take: (1.0 - self.alpha) as f32,
+            eps: self.eps as f32,
+            momentum: self.momentum as f32,
+            step: -now.lr as f32,
+        };
+        parts.for_each(|Parts { value, grad, state: [squares, second, third] }| {
+            match (self.centered, self.momentum != 0.0) {
+                (false, false) => plain(value, grad, squares, &factors),
+                (false, true) => with_momentum(value, grad, squares, second, &factors),
+                (true, false) => centered(value, grad, squares, second, &factors),
+                (true, true) => centered_momentum(value, grad, squares, second, third, &factors),
+            }
+        });
+    }
+}
+
+/// The numbers of one step.
+struct Factors {
+    l2: f32,
+    keep: f32,
+    take: f32,
+    eps: f32,
+    momentum: f32,
+    step: f32,
+}
+
+impl Factors {
+    fn square(&self, s: &mut f32, g: f32) -> f32 {
+        *s = self.keep * *s + self.take * g * g;
+        *s
+    }
+
+    fn variance(&self, s: &mut f32, a: &mut f32, g: f32) -> f32 {
+        let s = self.square(s, g);
+        *a += self.take * (g - *a);
+        (s - *a * *a).max(0.0)
+    }
+
+    fn descend(&self, p: &mut f32, g: f32, s: f32) {
+        *p += self.step * g / (s.sqrt() + self.eps);
+    }
+
+    fn roll(&self, p: &mut f32, b: &mut f32, g: f32, s: f32) {
+        *b = self.momentum * *b + g / (s.sqrt() + self.eps);
+        *p += self.step * *b;
+    }
+}
+
+fn plain(value: &mut [f32], grad: &[f32], squares: &mut [f32], factors: &Factors) {
+    for ((p, &g), s) in value.iter_mut().zip(grad).zip(squares) {
+        let g = g + factors.l2 * *p;
+        let s = factors.square(s, g);
+        factors.descend(p, g, s);
+    }
+}
+
+fn with_momentum(
+    value: &mut [f32],
+    grad: &[f32],
+    squares: &mut [f32],
+    velocity: &mut [f32],
+    factors: &Factors,
+) {
+    for (((p, &g), s), b) in value.iter_mut().zip(grad).zip(squares).zip(velocity) {
+        let g = g + factors.l2 * *p;
+        let s = factors.square(s, g);
+        factors.roll(p, b, g, s);
+    }
+}
+
+fn centered(
+    value: &mut [f32],
+    grad: &[f32],
+    squares: &mut [f32],
+    means: &mut [f32],
+    factors: &Factors,
+) {
+    for (((p, &g), s), a) in value.iter_mut().zip(grad).zip(squares).zip(means) {
+        let g = g + factors.l2 * *p;
+        let s = factors.variance(s, a, g);
+        factors.descend(p, g, s);
+    }
+}
+
+fn centered_momentum(
+    value: &mut [f32],
+    grad: &[f32],
+    squares: &mut [f32],
+    means: &mut [f32],
+    velocity: &mut [f32],
+    factors: &Factors,
+) {
+    let kept = squares.iter_mut().zip(means).zip(velocity);
+    for ((p, &g), ((s, a), b)) in value.iter_mut().zip(grad).zip(kept) {
+        let g = g + factors.l2 * *p;
+        let s = factors.variance(s, a, g);
+        factors.roll(p, b, g, s);
+    }
+}

@@ -1,0 +1,343 @@
+//! What holds for every optimizer: bits that do not depend on threads or on the order of updates,
+//! groups, settings that are refused, and a run that goes on where another one stopped.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use candelabrum_optim::{
+    AdaGrad, Adam, AdamW, CHUNK, Clip, Error, Group, Lamb, Lars, Optimizer, ParamInfo, RmsProp,
+    Schedule, Sgd, clip, global_norm,
+};
+use candelabrum_testkit::uniform;
+use candle_core::DType;
+
+fn all() -> Vec<Box<dyn Optimizer>> {
+    vec![
+        Box::new(Sgd::new(0.1).weight_decay(0.1)),
+        Box::new(Sgd::new(0.1).momentum(0.9).dampening(0.5)),
+        Box::new(Sgd::new(0.1).momentum(0.9).nesterov().weight_decay(0.1)),
+        Box::new(Adam::new(0.1).weight_decay(0.1)),
+        Box::new(AdamW::new(0.1).amsgrad()),
+        Box::new(RmsProp::new(0.1)),
+        Box::new(RmsProp::new(0.1).momentum(0.5)),
+        Box::new(RmsProp::new(0.1).centered()),
+        Box::new(RmsProp::new(0.1).centered().momentum(0.5)),
+        Box::new(AdaGrad::new(0.1).lr_decay(0.1)),
+        Box::new(Lamb::new(Schedule::Step { lr: 0.1, every: 1, factor: 0.5 })),
+        Box::new(Lars::new(0.1).trust_coefficient(0.1)),
+    ]
+}
+
+fn numbers(len: usize, seed: u64) -> Vec<f32> {
+    uniform(len, seed, -1.0, 1.0, DType::F32).unwrap().to_vec1().unwrap()
+}
+
+const SIZES: [usize; 6] = [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5, 5 * CHUNK + 3];
+
+fn bind(optimizer: &mut dyn Optimizer, sizes: &[usize]) {
+    let infos: Vec<_> =
+        sizes.iter().map(|len| ParamInfo { name: "p", dims: std::slice::from_ref(len) }).collect();
+    optimizer.bind(&infos).unwrap();
+}
+
+fn start(sizes: &[usize]) -> Vec<Vec<f32>> {
+    sizes.iter().enumerate().map(|(i, &len)| numbers(len, i as u64)).collect()
+}
+
+/// Takes steps `steps` with the parameters in this order.
+fn train(
+    optimizer: &mut dyn Optimizer,
+    params: &mut [Vec<f32>],
+    steps: std::ops::Range<u64>,
+    order: &[usize],
+) {
+    for step in steps {
+        for &i in order {
+            let grad = numbers(params[i].len(), 1000 + 10 * step + i as u64);
+            optimizer.update(i, &mut params[i], &grad).unwrap();
+        }
+        optimizer.step();
+    }
+}
+
+fn bits(params: &[Vec<f32>]) -> Vec<u32> {
+    params.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn bits_do_not_depend_on_threads() {
+    let in_pool = |threads: usize, index: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let mut optimizer = all().swap_remove(index);
+        let mut params = start(&SIZES);
+        bind(&mut *optimizer, &SIZES);
+        pool.install(|| train(&mut *optimizer, &mut params, 0..3, &[0, 1, 2, 3, 4, 5]));
+        bits(&params)
+    };
+    for (index, optimizer) in all().iter().enumerate() {
+        let one = in_pool(1, index);
+        assert!(one.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+        for threads in [2, 5] {
+            assert!(one == in_pool(threads, index), "{threads}: {}", optimizer.describe());
+        }
+    }
+}
+
+#[test]
+fn norms_and_clipping_do_not_depend_on_threads() {
+    let in_pool = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut grads = start(&SIZES);
+            let mut slices: Vec<&mut [f32]> = grads.iter_mut().map(Vec::as_mut_slice).collect();
+            let norm = clip(Clip::Norm(1.0), &mut slices).unwrap();
+            clip(Clip::Value(1e-3), &mut slices);
+            (norm.to_bits(), bits(&grads))
+        })
+    };
+    let one = in_pool(1);
+    let grads = start(&SIZES);
+    let exact = grads.iter().flatten().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    assert!((f64::from_bits(one.0) - exact).abs() <= 1e-12 * exact);
+    assert!(in_pool(2) == one && in_pool(5) == one);
+}
+
+#[test]
+fn a_clipped_gradient_has_the_norm_asked_for() {
+    let mut grads = start(&[3, 1, 40]);
+    let mut slices: Vec<&mut [f32]> = grads.iter_mut().map(Vec::as_mut_slice).collect();
+    clip(Clip::Norm(0.5), &mut slices).unwrap();
+    let norm = global_norm(grads.iter().map(Vec::as_slice));
+    assert!((norm - 0.5).abs() < 1e-6, "{norm}");
+}
+
+#[test]
+fn parameters_may_be_updated_in_any_order() {
+    let sizes = [3, 1, 40];
+    for (mut a, mut b) in all().into_iter().zip(all()) {
+        let (mut first, mut second) = (start(&sizes), start(&sizes));
+        bind(&mut *a, &sizes);
+        bind(&mut *b, &sizes);
+        train(&mut *a, &mut first, 0..4, &[0, 1, 2]);
+        train(&mut *b, &mut second, 0..4, &[2, 0, 1]);
+        assert_eq!(bits(&first), bits(&second), "{}", a.describe());
+    }
+}
+
+#[test]
+fn state_and_count_are_all_that_a_run_needs_to_go_on() {
+    let (sizes, order) = ([3, 1, 40], [0, 1, 2]);
+    for (mut whole, mut part) in all().into_iter().zip(all()) {
+        let mut expected = start(&sizes);
+        bind(&mut *whole, &sizes);
+        train(&mut *whole, &mut expected, 0..6, &order);
+
+        let mut params = start(&sizes);
+        bind(&mut *part, &sizes);
+        train(&mut *part, &mut params, 0..2, &order);
+        let state: Vec<Vec<f32>> = part.state_mut().iter().map(|state| state.to_vec()).collect();
+        let index = all().iter().position(|o| o.describe() == part.describe()).unwrap();
+        let mut resumed = all().swap_remove(index);
+        bind(&mut *resumed, &sizes);
+        resumed.set_steps(part.steps());
+        for (new, old) in resumed.state_mut().into_iter().zip(&state) {
+            new.copy_from_slice(old);
+        }
+        train(&mut *resumed, &mut params, 2..6, &order);
+        assert_eq!(bits(&params), bits(&expected), "{}", whole.describe());
+        assert_eq!(resumed.learning_rate(), whole.learning_rate());
+    }
+}
+
+#[test]
+fn zeros_leave_numbers_behind() {
+    // A parameter, a gradient or both that are 0: no norm, no root and no average to divide by.
+    for mut optimizer in all() {
+        bind(&mut *optimizer, &[3, 3]);
+        let mut params = [vec![0.0; 3], vec![1.0; 3]];
+        for _ in 0..3 {
+            for (i, param) in params.iter_mut().enumerate() {
+                optimizer.update(i, param, &[0.0; 3]).unwrap();
+            }
+            optimizer.step();
+        }
+        assert_eq!(params[0], [0.0; 3], "{}", optimizer.describe());
+        assert!(params[1].iter().all(|x| x.is_finite()), "{}", optimizer.describe());
+        optimizer.update(0, &mut params[0], &[1.0, 0.0, -1.0]).unwrap();
+        assert!(params[0][0] < 0.0 && params[0][1] == 0.0 && params[0][2] > 0.0);
+    }
+}
+
+#[test]
+fn nan_is_not_forgotten() {
+    for mut optimizer in all() {
+        bind(&mut *optimizer, &[3]);
+        let mut param = vec![1.0; 3];
+        optimizer.update(0, &mut param, &[f32::NAN, 0.5, 0.5]).unwrap();
+        assert!(param[0].is_nan(), "{}", optimizer.describe());
+    }
+}
+
+const NAMED: [ParamInfo<'static>; 4] = [
+    ParamInfo { name: "conv.weight", dims: &[1, 1, 1, 1] },
+    ParamInfo { name: "conv.bias", dims: &[1] },
+    ParamInfo { name: "fc.weight", dims: &[1, 1] },
+    ParamInfo { name: "fc.bias", dims: &[1] },
+];
+
+/// The values of [`NAMED`], which begin with 1, after one step along gradients of 1.
+fn one_step(mut optimizer: impl Optimizer) -> [f32; 4] {
+    optimizer.bind(&NAMED).unwrap();
+    let mut values = [1.0; 4];
+    for (i, value) in values.iter_mut().enumerate() {
+        optimizer.update(i, std::slice::from_mut(value), &[1.0]).unwrap();
+    }
+    values
+}
+
+#[test]
+fn groups_have_settings_of_their_own() {
+    let sgd = || Sgd::new(0.25);
+    let cases = [
+        (sgd().group(Group::matching("*.bias").lr_scale(2.0)), [0.75, 0.5, 0.75, 0.5]),
+        (sgd().group(Group::below_dims(2).lr(0.0)), [0.75, 1.0, 0.75, 1.0]),
+        (
+            sgd().weight_decay(1.0).group(Group::matching("fc.*").weight_decay(0.0)),
+            [0.5, 0.5, 0.75, 0.75],
+        ),
+        // The later group wins, setting by setting.
+        (
+            sgd()
+                .group(Group::matching("*").lr_scale(2.0).weight_decay(1.0))
+                .group(Group::matching("conv.*").lr_scale(0.0))
+                .group(Group::matching("fc.bias").weight_decay(0.0)),
+            [1.0, 1.0, 0.0, 0.5],
+        ),
+        // A scale scales a group's own rate too.
+        (
+            sgd()
+                .group(Group::below_dims(3).lr(0.5))
+                .group(Group::matching("fc.bias").lr_scale(0.5)),
+            [0.75, 0.5, 0.5, 0.75],
+        ),
+    ];
+    for (sgd, expected) in cases {
+        let line = sgd.describe();
+        assert_eq!(one_step(sgd), expected, "{line}");
+    }
+}
+
+#[test]
+fn a_groups_schedule_moves_on() {
+    let half = Schedule::Step { lr: 0.5, every: 1, factor: 0.5 };
+    let mut sgd = Sgd::new(0.0).group(Group::matching("fc.bias").lr(half));
+    sgd.bind(&NAMED).unwrap();
+    let mut value = [1.0];
+    for expected in [0.5, 0.25, 0.125] {
+        sgd.update(3, &mut value, &[1.0]).unwrap();
+        sgd.step();
+        assert_eq!(value, [expected]);
+    }
+}
+
+#[test]
+fn a_group_without_a_trust_ratio_takes_adams_step() {
+    let off = Group::matching("*").trust_ratio(false);
+    let lamb = one_step(Lamb::new(0.1).eps(1e-8).group(off.clone()));
+    let adam = one_step(AdamW::new(0.1));
+    assert!(lamb.iter().zip(&adam).all(|(a, b)| (a - b).abs() < 1e-6), "{lamb:?} {adam:?}");
+    let lars = one_step(Lars::new(0.25).weight_decay(0.0).group(off));
+    assert_eq!(lars, [0.75; 4]);
+}
+
+#[test]
+fn a_group_that_selects_nothing_is_an_error() {
+    let mut adam = Adam::new(0.1).group(Group::matching("*.bais").weight_decay(0.0));
+    let error = adam.bind(&NAMED).unwrap_err();
+    assert!(matches!(error, Error::NothingMatches { .. }));
+    let message = error.to_string();
+    for part in ["Adam", "`*.bais`", "conv.weight, conv.bias, fc.weight, fc.bias"] {
+        assert!(message.contains(part), "{message}");
+    }
+    adam.bind(&[]).unwrap();
+    assert!(Adam::new(0.1).group(Group::below_dims(1)).bind(&NAMED).is_err());
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let zero_steps = Schedule::Cosine { lr: 0.1, steps: 0, min: 0.0 };
+    let cases: Vec<(Box<dyn Optimizer>, &str)> = vec![
+        (Box::new(Sgd::new(-1.0)), "Sgd: lr"),
+        (Box::new(Sgd::new(f32::NAN)), "Sgd: lr"),
+        (Box::new(Sgd::new(zero_steps.clone())), "Sgd: steps of the schedule lr"),
+        (Box::new(Sgd::new(0.1).momentum(-0.5)), "Sgd: momentum"),
+        (Box::new(Sgd::new(0.1).weight_decay(f64::INFINITY)), "Sgd: weight_decay"),
+        (Box::new(Sgd::new(0.1).nesterov()), "Sgd: momentum"),
+        (Box::new(Sgd::new(0.1).momentum(0.9).dampening(0.1).nesterov()), "Sgd: dampening"),
+        (Box::new(Adam::new(0.1).betas(1.0, 0.9)), "Adam: beta1"),
+        (Box::new(AdamW::new(0.1).betas(0.9, -0.1)), "AdamW: beta2"),
+        (Box::new(Adam::new(0.1).eps(-1.0)), "Adam: eps"),
+        (Box::new(RmsProp::new(0.1).alpha(1.5)), "RmsProp: alpha"),
+        (Box::new(RmsProp::new(0.1).momentum(f64::NAN)), "RmsProp: momentum"),
+        (Box::new(AdaGrad::new(0.1).lr_decay(-1.0)), "AdaGrad: lr_decay"),
+        (Box::new(AdaGrad::new(0.1).initial_accumulator(-1.0)), "AdaGrad: initial_accumulator"),
+        (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "Lamb: beta2"),
+        (Box::new(Lars::new(0.1).trust_coefficient(0.0)), "Lars: trust_coefficient"),
+        (
+            Box::new(Sgd::new(0.1).group(Group::matching("*.bias").weight_decay(-1.0))),
+            "Sgd: weight_decay of the group `*.bias`",
+        ),
+        (
+            Box::new(Sgd::new(0.1).group(Group::below_dims(2).lr(zero_steps))),
+            "Sgd: steps of the schedule lr of the group below 2 dims",
+        ),
+    ];
+    for (mut optimizer, expected) in cases {
+        let message = optimizer.bind(&[]).unwrap_err().to_string();
+        assert!(message.contains(expected), "{expected} is missing: {message}");
+    }
+}
+
+#[test]
+fn every_setting_is_in_the_description() {
+    let group = || Group::matching("a");
+    let adams = [
+        Adam::new(0.1),
+        Adam::new(0.2),
+        Adam::new(Schedule::Cosine { lr: 0.1, steps: 5, min: 0.0 }),
+        Adam::new(0.1).weight_decay(0.1),
+        Adam::new(0.1).betas(0.8, 0.999),
+        Adam::new(0.1).betas(0.9, 0.99),
+        Adam::new(0.1).eps(1e-7),
+        Adam::new(0.1).amsgrad(),
+        Adam::new(0.1).group(group()),
+        Adam::new(0.1).group(group().lr(0.1)),
+        Adam::new(0.1).group(group().lr_scale(0.1)),
+        Adam::new(0.1).group(group().weight_decay(0.1)),
+        Adam::new(0.1).group(group().trust_ratio(false)),
+        Adam::new(0.1).group(Group::matching("b")),
+        Adam::new(0.1).group(Group::below_dims(2)),
+        Adam::new(0.1).group(Group::below_dims(3)),
+    ];
+    let lines: std::collections::BTreeSet<_> = adams.iter().map(|adam| adam.describe()).collect();
+    assert_eq!(lines.len(), adams.len(), "{lines:#?}");
+}
+
+#[test]
+fn a_call_that_does_not_fit_is_an_error() {
+    let mut sgd = Sgd::new(0.1);
+    bind(&mut sgd, &[2]);
+    assert_eq!(sgd.update(1, &mut [0.0], &[0.0]), Err(Error::Unbound { index: 1, bound: 1 }));
+    assert!(sgd.update(0, &mut [0.0], &[0.0, 1.0]).is_err());
+}
+
+#[test]
+fn two_steps_by_hand() {
+    let mut sgd = Sgd::new(0.5).momentum(0.5).weight_decay(1.0);
+    bind(&mut sgd, &[1]);
+    let mut p = [1.0];
+    sgd.update(0, &mut p, &[1.0]).unwrap(); // g = 2, v = 2, p = 1 - 1 = 0
+    sgd.step();
+    assert_eq!(p, [0.0]);
+    sgd.update(0, &mut p, &[1.0]).unwrap(); // g = 1, v = 2, p = 0 - 1 = -1
+    assert_eq!(p, [-1.0]);
+}
