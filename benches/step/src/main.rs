@@ -92,3 +92,35 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn losses(contender: Box<dyn Train>, network: Network, size: usize) -> Vec<f32> {
+        let batches = problem::batches(network, size).expect("batches are made");
+        Run::new(contender, batches).warm_up(3).expect("it trains")
+    }
+
+    #[test]
+    fn candle_trains_every_network() -> anyhow::Result<()> {
+        for &network in Network::value_variants() {
+            let losses = losses(Box::new(candle::Candle::new(network)?), network, 4);
+            assert!(losses.iter().all(|loss| loss.is_finite()), "{network:?}: {losses:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn ours_and_candle_train_the_same_way_where_nothing_is_pooled() -> anyhow::Result<()> {
+        for network in [Network::Mlp] {
+            let xs = &problem::batches(network, 4)?[0].0;
+            let ours = losses(ours::new(network, xs)?, network, 4);
+            let candles = losses(Box::new(candle::Candle::new(network)?), network, 4);
+            for (a, b) in ours.iter().zip(&candles) {
+                assert!((a - b).abs() < 1e-4, "{network:?}: {ours:?}, {candles:?}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -28,8 +28,8 @@ impl fmt::Display for Report<'_> {
         writeln!(f, "\n×: median of the ratios within a round. cores: processor time over time.")?;
         losses(f, &verdicts)?;
         for row in self.rows.iter().filter(|row| !row.is_bounded()) {
-            let (who, where_) = (row.contender.name(), name(row.config));
-            writeln!(f, "WARNING: {who} used more threads than it was given: {where_}")?;
+            let (who, which) = (row.contender.name(), name(row.config));
+            writeln!(f, "WARNING: {who} used more threads than it was given: {which}")?;
         }
         let samples = self.rows.iter().flat_map(|row| row.samples);
         let shares = samples.filter_map(|sample| sample.others_cpu_share);
