@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn ours_and_candle_train_the_same_way_where_nothing_is_pooled() -> anyhow::Result<()> {
-        for network in [Network::Mlp] {
+        for network in [Network::Mlp, Network::Gru] {
             let xs = &problem::batches(network, 4)?[0].0;
             let ours = losses(ours::new(network, xs)?, network, 4);
             let candles = losses(Box::new(candle::Candle::new(network)?), network, 4);

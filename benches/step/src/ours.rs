@@ -7,8 +7,9 @@ use candelabrum::dist::StepFigures;
 use candelabrum::models;
 use candelabrum::prelude::*;
 
+use crate::Train;
 use crate::network::Network;
-use crate::{Train, problem};
+use crate::problem::{self, VOCABULARY};
 
 /// A network and its optimizer.
 pub(crate) struct Ours<M> {
@@ -23,8 +24,15 @@ pub(crate) fn new(network: Network, xs: &Tensor) -> anyhow::Result<Box<dyn Train
     match network {
         Network::Cnn => Ours::boxed(models::Cnn::new(&root, 10), network, &params, xs),
         Network::Mlp => Ours::boxed(models::Mlp::new(&root, 10), network, &params, xs),
-        Network::Resnet18 | Network::Gru => {
-            anyhow::bail!("this project has no layers for it yet")
+        Network::Resnet18 => Ours::boxed(models::ResNet18::new(&root, 10), network, &params, xs),
+        Network::Gru => {
+            let config = models::GruClassifierConfig {
+                vocabulary: VOCABULARY,
+                embedding: 64,
+                hidden: 128,
+                classes: 10,
+            };
+            Ours::boxed(models::GruClassifier::new(&root, config), network, &params, xs)
         }
     }
 }
