@@ -1,25 +1,25 @@
-"""The PyTorch side of `cargo xtask bench-step`: one measured run, one JSON line.
+"""The PyTorch side of `cargo xtask bench-step`: one contender on one network.
 
-The network, its initial weights and the batches are those of benches/step/src/problem.rs: both
-draw them from the same integer hash, so the losses of all contenders can be compared.
+It warms up, prints a JSON line, and then takes a sample for every line `go SECONDS` that it reads.
+The networks, their initial weights and the batches are those of benches/step: both sides draw them
+from the same integer hash, so the losses of all contenders can be compared.
 """
 
 import argparse
 import json
 import platform
+import sys
 import time
 
 import torch
 from torch import nn
 
-WARM_UP_STEPS = 14
 BATCHES = 8
-PARAMETERS = [  # name, fan-in; the shapes are the modules' own
-    ("conv1", 25),
-    ("conv2", 500),
-    ("linear1", 800),
-    ("linear2", 500),
-]
+SEQUENCE = 32
+VOCABULARY = 64
+
+# Streams of the hash. Those below are the parameters', by their place in the network.
+NOISE, LABELS, PATTERNS, TOKENS = 100, 200, 300, 400
 
 
 def hashes(stream, count):
@@ -35,6 +35,23 @@ def uniform(stream, count):
     return (hashes(stream, count) >> 8).to(torch.float32) / 2**24
 
 
+def images(index, size, channels, side):
+    """Images of ten coarse patterns under noise, and the number of each one's pattern."""
+    labels = hashes(LABELS + index, size) % 10
+    blocks = (channels, side // 4, side // 4)
+    patterns = hashes(PATTERNS, 10 * channels * (side // 4) ** 2) & 1
+    patterns = patterns.to(torch.float32).reshape(10, *blocks)
+    patterns = patterns.repeat_interleave(4, 2).repeat_interleave(4, 3)
+    noise = uniform(NOISE + index, size * channels * side**2).reshape(size, channels, side, side)
+    return 0.5 * noise + 0.5 * patterns[labels], labels
+
+
+def sequences(index, size):
+    """Tokens, labelled by how many of them are of the vocabulary's first half."""
+    tokens = (hashes(TOKENS + index, size * SEQUENCE) % VOCABULARY).reshape(size, SEQUENCE)
+    return tokens, (tokens < VOCABULARY // 2).sum(1).clamp(11, 20) - 11
+
+
 class Cnn(nn.Module):
     """SINGA's network for MNIST."""
 
@@ -45,25 +62,165 @@ class Cnn(nn.Module):
         self.pool = nn.MaxPool2d(2)
         self.linear1 = nn.Linear(800, 500)
         self.linear2 = nn.Linear(500, 10)
-        with torch.no_grad():
-            for i, (name, fan_in) in enumerate(PARAMETERS):
-                for j, tensor in enumerate(getattr(self, name).parameters()):
-                    values = 2 * uniform(2 * i + j, tensor.numel()) - 1
-                    tensor.copy_((values * fan_in**-0.5).reshape(tensor.shape))
 
     def forward(self, xs):
         ys = self.pool(torch.relu(self.conv1(xs)))
         ys = self.pool(torch.relu(self.conv2(ys)))
         return self.linear2(torch.relu(self.linear1(ys.flatten(1))))
 
+    @staticmethod
+    def batch(index, size):
+        return images(index, size, 1, 28)
 
-def batch(index, size):
-    """Images of ten coarse patterns under noise, and the number of each one's pattern."""
-    labels = hashes(200 + index, size) % 10
-    patterns = (hashes(300, 10 * 49) & 1).to(torch.float32).reshape(10, 1, 7, 7)
-    patterns = patterns.repeat_interleave(4, 2).repeat_interleave(4, 3)
-    noise = uniform(100 + index, size * 784).reshape(size, 1, 28, 28)
-    return 0.5 * noise + 0.5 * patterns[labels], labels
+
+class Mlp(nn.Module):
+    """784-1024-1024-10, on the same images."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear1 = nn.Linear(784, 1024)
+        self.linear2 = nn.Linear(1024, 1024)
+        self.linear3 = nn.Linear(1024, 10)
+
+    def forward(self, xs):
+        return self.linear3(torch.relu(self.linear2(torch.relu(self.linear1(xs)))))
+
+    @staticmethod
+    def batch(index, size):
+        xs, ys = images(index, size, 1, 28)
+        return xs.flatten(1), ys
+
+
+class Block(nn.Module):
+    """torchvision's BasicBlock."""
+
+    def __init__(self, inputs, channels, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = None
+        if stride != 1 or inputs != channels:
+            conv = nn.Conv2d(inputs, channels, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(channels))
+
+    def forward(self, xs):
+        ys = self.relu(self.bn1(self.conv1(xs)))
+        ys = self.bn2(self.conv2(ys))
+        shortcut = xs if self.downsample is None else self.downsample(xs)
+        ys += shortcut
+        return self.relu(ys)
+
+
+class Resnet18(nn.Module):
+    """torchvision's resnet18(num_classes=10)."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        self.layer1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
+        self.layer2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
+        self.layer3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
+        self.layer4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, 10)
+
+    def forward(self, xs):
+        ys = self.maxpool(self.relu(self.bn1(self.conv1(xs))))
+        ys = self.layer4(self.layer3(self.layer2(self.layer1(ys))))
+        return self.fc(self.avgpool(ys).flatten(1))
+
+    @staticmethod
+    def batch(index, size):
+        return images(index, size, 3, 32)
+
+
+class Gru(nn.Module):
+    """A classifier of token sequences: embedding, GRU, a linear layer on the last hidden state."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 64)
+        self.gru = nn.GRU(64, 128, batch_first=True)
+        self.linear = nn.Linear(128, 10)
+
+    def forward(self, xs):
+        ys, _ = self.gru(self.embedding(xs))
+        return self.linear(ys[:, -1])
+
+    @staticmethod
+    def batch(index, size):
+        return sequences(index, size)
+
+
+NETWORKS = {"cnn": Cnn, "mlp": Mlp, "resnet18": Resnet18, "gru": Gru}
+
+
+def fan_in(module):
+    """What a module's parameters start by, uniform in ±1/√fan-in; None leaves 1 and 0 (norms)."""
+    if isinstance(module, nn.BatchNorm2d):
+        return None
+    if isinstance(module, nn.GRU):
+        return module.hidden_size
+    if isinstance(module, nn.Embedding):
+        return 1
+    return module.weight[0].numel()
+
+
+@torch.no_grad()
+def initialise(network):
+    stream = 0
+    for module in network.modules():
+        for tensor in module.parameters(recurse=False):
+            if (inputs := fan_in(module)) is not None:
+                values = 2 * uniform(stream, tensor.numel()) - 1
+                tensor.copy_((values * inputs**-0.5).reshape(tensor.shape))
+            stream += 1
+
+
+class Run:
+    """A contender in training."""
+
+    def __init__(self, args):
+        network = NETWORKS[args.network]()
+        initialise(network)
+        self.batches = [network.batch(i, args.batch_size) for i in range(BATCHES)]
+        if args.contender == "pytorch-channels-last":
+            layout = torch.channels_last
+            network = network.to(memory_format=layout)
+            self.batches = [(xs.to(memory_format=layout), ys) for xs, ys in self.batches]
+        self.optimizer = torch.optim.SGD(
+            network.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-5
+        )
+        self.criterion = nn.CrossEntropyLoss()
+        compiled = args.contender == "pytorch-compile"
+        self.network = torch.compile(network) if compiled else network
+        self.taken = 0
+
+    def step(self):
+        xs, ys = self.batches[self.taken % BATCHES]
+        self.taken += 1
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.network(xs), ys)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def sample(self, seconds):
+        """Trains for some seconds, at least one step."""
+        steps, elapsed = 0, 0.0
+        cpu, start = time.process_time(), time.perf_counter()
+        while elapsed < seconds or steps == 0:
+            loss = self.step()
+            steps += 1
+            elapsed = time.perf_counter() - start
+        cpu = time.process_time() - cpu
+        return {"steps": steps, "seconds": elapsed, "cpu_seconds": cpu, "loss": loss.item()}
 
 
 def peak_rss_mb():
@@ -76,54 +233,30 @@ def peak_rss_mb():
         return None
 
 
+def say(event, **figures):
+    print(json.dumps({"event": event, **figures}), flush=True)
+
+
 def main():
+    contenders = ["pytorch", "pytorch-channels-last", "pytorch-compile"]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--contender", choices=["pytorch", "pytorch-channels-last"], required=True)
-    parser.add_argument("--network", choices=["cnn"], default="cnn")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--contender", choices=contenders, required=True)
+    parser.add_argument("--network", choices=NETWORKS, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--warm-up", type=int, required=True)
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
-    layout = torch.contiguous_format
-    if args.contender == "pytorch-channels-last":
-        layout = torch.channels_last
-    model = Cnn().to(memory_format=layout)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-5)
-    criterion = nn.CrossEntropyLoss()
-    batches = [batch(i, args.batch_size) for i in range(BATCHES)]
-    batches = [(xs.to(memory_format=layout), ys) for xs, ys in batches]
-
-    def step(number):
-        xs, ys = batches[number % BATCHES]
-        optimizer.zero_grad()
-        loss = criterion(model(xs), ys)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    for number in range(WARM_UP_STEPS):
-        loss = step(number)
-    warm_up_loss = loss.item()
-
-    steps = 0
-    start = time.perf_counter()
-    while time.perf_counter() - start < args.seconds or steps == 0:
-        loss = step(WARM_UP_STEPS + steps)
-        steps += 1
-    seconds = time.perf_counter() - start
-
-    sample = {
-        "images_per_second": steps * args.batch_size / seconds,
-        "steps": steps,
-        "warm_up_loss": warm_up_loss,
-        "final_loss": loss.item(),
-        "peak_rss_mb": peak_rss_mb(),
-        "threads": args.threads,
-        "version": f"PyTorch {torch.__version__}, Python {platform.python_version()}",
-    }
-    print(json.dumps(sample))
+    run = Run(args)
+    losses = [run.step().item() for _ in range(args.warm_up)]
+    version = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
+    say("ready", warm_up_losses=losses, version=version)
+    while line := sys.stdin.readline():
+        word, seconds = line.split()
+        assert word == "go", f"asked for {line!r}, expected `go SECONDS`"
+        say("sample", **run.sample(float(seconds)))
+    say("done", peak_rss_mb=peak_rss_mb())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod cnn;
+mod gru_classifier;
 mod mlp;
+mod resnet;
 
 pub use cnn::Cnn;
+pub use gru_classifier::{GruClassifier, GruClassifierConfig};
 pub use mlp::Mlp;
+pub use resnet::{ResNet18, Stem};

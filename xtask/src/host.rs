@@ -71,16 +71,21 @@ pub(crate) struct CpuTime {
     all: u64,
     /// Of all cores, busy.
     busy: u64,
-    /// Of this process and of the children it has waited for.
+    /// Of this process, of the children it has waited for, and of the child that is measured.
     ours: u64,
 }
 
 impl CpuTime {
-    /// `None` where there is no /proc.
-    pub(crate) fn now() -> Option<Self> {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        let own = fs::read_to_string("/proc/self/stat").ok()?;
-        Self::parse(&stat, &own)
+    /// With a child that is measured while it lives; `None` where there is no /proc.
+    pub(crate) fn now(child: Option<u32>) -> Option<Self> {
+        let read = |path: &str| fs::read_to_string(path).ok();
+        let (stat, own) = (read("/proc/stat")?, read("/proc/self/stat")?);
+        let child = match child {
+            Some(id) => ticks_used(&read(&format!("/proc/{id}/stat"))?)?,
+            None => 0,
+        };
+        let time = Self::parse(&stat, &own)?;
+        Some(Self { ours: time.ours + child, ..time })
     }
 
     fn parse(stat: &str, own: &str) -> Option<Self> {
@@ -90,11 +95,7 @@ impl CpuTime {
         // user nice system idle iowait irq softirq steal; guest time is part of user
         let all = ticks.iter().take(8).sum();
         let idle = ticks.get(3)? + ticks.get(4)?;
-        // After the name in parentheses: utime, stime, cutime and cstime are fields 14 to 17 of
-        // the line, 12 to 15 after the name.
-        let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
-        let ours = fields.get(11..15)?.iter().filter_map(|word| word.parse::<u64>().ok()).sum();
-        Some(Self { all, busy: all - idle, ours })
+        Some(Self { all, busy: all - idle, ours: ticks_used(own)? })
     }
 
     /// The share of all cores that others used in between.
@@ -105,6 +106,14 @@ impl CpuTime {
         let ours = after.ours.saturating_sub(before.ours);
         Some(busy.saturating_sub(ours) as f64 / all as f64)
     }
+}
+
+/// Of a process and the children it has waited for, by its `/proc/<pid>/stat`.
+fn ticks_used(stat: &str) -> Option<u64> {
+    // After the name in parentheses: utime, stime, cutime and cstime are fields 14 to 17 of the
+    // line, 12 to 15 after the name.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields.get(11..15)?.iter().filter_map(|word| word.parse::<u64>().ok()).sum())
 }
 
 /// What to say under a table where others used the machine during a sample; nothing where it was

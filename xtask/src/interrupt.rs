@@ -41,6 +41,12 @@ impl Watch {
         Ok(Self(noted))
     }
 
+    /// One that hears nothing.
+    #[cfg(test)]
+    pub(crate) fn quiet() -> Self {
+        Self(Arc::default())
+    }
+
     /// An error once a signal has come.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         match self.0.load(Ordering::Relaxed) {
@@ -63,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_noted_signal_is_an_error_from_then_on() {
-        let watch = Watch(Arc::new(AtomicUsize::new(0)));
+        let watch = Watch::quiet();
         assert!(watch.check().is_ok());
         watch.0.store(15, Ordering::Relaxed);
         assert_eq!(watch.check().unwrap_err().to_string(), "interrupted by SIGTERM");

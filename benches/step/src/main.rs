@@ -1,41 +1,49 @@
-//! One measured program of `cargo xtask bench-step`: trains for some seconds, prints a JSON line.
+//! A measured program of `cargo xtask bench-step`: one contender on one network.
 //!
 //! Every contender of this file has mimalloc and, by feature unification, candle's AVX-512 matrix
 //! products: the raw candle contender is candle at its best.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
+#![expect(clippy::print_stderr, reason = "a command-line program says what failed")]
 
 mod candle;
+mod network;
 mod ours;
 mod problem;
+mod profile;
+mod run;
 
-use std::fs;
-use std::time::{Duration, Instant};
+use std::io;
+use std::process::ExitCode;
 
-use candle_core::{Result, Tensor};
+use candelabrum::dist::{StepFigures, launch};
+use candle_core::Tensor;
 use clap::{Parser, ValueEnum};
-use serde::Serialize;
+
+use crate::network::Network;
+use crate::run::Run;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Steps before the clock starts; the loss of the last one is compared between contenders.
-const WARM_UP_STEPS: usize = 14;
-
+/// Train a network: say when it is warm, then take a sample for every line `go SECONDS`
 #[derive(Debug, Parser)]
 struct Args {
     #[arg(long)]
     contender: Contender,
-    #[arg(long, default_value = "cnn")]
+    #[arg(long)]
     network: Network,
-    #[arg(long, default_value_t = 64)]
+    #[arg(long)]
     batch_size: usize,
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Only reported: the threads are bounded by RAYON_NUM_THREADS
-    #[arg(long, default_value_t = 1)]
+    #[arg(long)]
     threads: usize,
+    /// Steps before the first sample
+    #[arg(long)]
+    warm_up: usize,
+    /// Instead of samples, the time of each operation in some seconds of training
+    #[arg(long, value_name = "SECONDS")]
+    profile: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -44,75 +52,75 @@ enum Contender {
     Candle,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Network {
-    Cnn,
-}
-
 /// A network with its optimizer.
 trait Train {
     /// Forward, loss, backward, update; gives the loss before the update.
-    fn step(&mut self, images: &Tensor, labels: &Tensor) -> anyhow::Result<Tensor>;
-}
+    fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor>;
 
-/// What the caller reads.
-#[derive(Debug, Serialize)]
-struct Sample {
-    images_per_second: f64,
-    steps: usize,
-    warm_up_loss: f32,
-    final_loss: f32,
-    peak_rss_mb: Option<f64>,
-    threads: usize,
-}
-
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
-    let mut contender: Box<dyn Train> = match (args.contender, args.network) {
-        (Contender::Ours, Network::Cnn) => Box::new(ours::Cnn::new()?),
-        (Contender::Candle, Network::Cnn) => Box::new(candle::Cnn::new()?),
-    };
-    let sample = measure(&mut *contender, &args)?;
-    println!("{}", serde_json::to_string(&sample)?);
-    Ok(())
-}
-
-fn measure(contender: &mut dyn Train, args: &Args) -> anyhow::Result<Sample> {
-    let batches = (0..problem::BATCHES)
-        .map(|index| problem::batch(index, args.batch_size))
-        .collect::<Result<Vec<_>>>()?;
-    let mut step = |number: usize| {
-        let (images, labels) = &batches[number % batches.len()];
-        contender.step(images, labels)
-    };
-    let mut loss = step(0)?;
-    for number in 1..WARM_UP_STEPS {
-        loss = step(number)?;
+    /// What the steps have cost so far, where it is counted.
+    fn figures(&self) -> Option<StepFigures> {
+        None
     }
-    let warm_up_loss = loss.to_scalar()?;
+}
 
-    let limit = Duration::from_secs_f64(args.seconds);
-    let mut steps = 0;
-    let start = Instant::now();
-    while start.elapsed() < limit || steps == 0 {
-        loss = step(WARM_UP_STEPS + steps)?;
-        steps += 1;
+fn main() -> ExitCode {
+    let Err(error) = run(&Args::parse()) else { return ExitCode::SUCCESS };
+    // On one line: the caller shows it in a table.
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    if let Contender::Ours = args.contender {
+        // As the project's own programs do. candle is left as its user finds it: there
+        // RAYON_NUM_THREADS, which the caller sets, bounds both of its pools.
+        launch::limit_threads(args.threads)?;
     }
-    let seconds = start.elapsed().as_secs_f64();
-    Ok(Sample {
-        images_per_second: (steps * args.batch_size) as f64 / seconds,
-        steps,
-        warm_up_loss,
-        final_loss: loss.to_scalar()?,
-        peak_rss_mb: peak_rss_mb(),
-        threads: args.threads,
+    let batches = problem::batches(args.network, args.batch_size)?;
+    let contender: Box<dyn Train> = match args.contender {
+        Contender::Ours => ours::new(args.network, &batches[0].0)?,
+        Contender::Candle => Box::new(candle::Candle::new(args.network)?),
+    };
+    let mut run = Run::new(contender, batches);
+    if let Some(seconds) = args.profile {
+        run.warm_up(args.warm_up)?;
+        println!("{}", serde_json::to_string(&profile::profile(&mut run, seconds)?)?);
+        return Ok(());
+    }
+    run.serve(args.warm_up, io::stdin().lock(), |event| {
+        println!("{}", serde_json::to_string(event)?);
+        Ok(())
     })
 }
 
-/// The most memory this process ever held; `None` where the system does not tell.
-fn peak_rss_mb() -> Option<f64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib / 1024.0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn losses(contender: Box<dyn Train>, network: Network, size: usize) -> Vec<f32> {
+        let batches = problem::batches(network, size).expect("batches are made");
+        Run::new(contender, batches).warm_up(3).expect("it trains")
+    }
+
+    #[test]
+    fn candle_trains_every_network() -> anyhow::Result<()> {
+        for &network in Network::value_variants() {
+            let losses = losses(Box::new(candle::Candle::new(network)?), network, 4);
+            assert!(losses.iter().all(|loss| loss.is_finite()), "{network:?}: {losses:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn ours_and_candle_train_the_same_way_where_nothing_is_pooled() -> anyhow::Result<()> {
+        for network in [Network::Mlp, Network::Gru] {
+            let xs = &problem::batches(network, 4)?[0].0;
+            let ours = losses(ours::new(network, xs)?, network, 4);
+            let candles = losses(Box::new(candle::Candle::new(network)?), network, 4);
+            for (a, b) in ours.iter().zip(&candles) {
+                assert!((a - b).abs() < 1e-4, "{network:?}: {ours:?}, {candles:?}");
+            }
+        }
+        Ok(())
+    }
 }

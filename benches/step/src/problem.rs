@@ -5,48 +5,83 @@
 
 use candle_core::{Device, Result, Tensor};
 
+use crate::network::{Network, Parameter, Start};
+
 /// How many batches are trained on in turn.
 pub(crate) const BATCHES: usize = 8;
 
-/// The parameters of the CNN: name, shape, fan-in.
-pub(crate) const CNN: [(&str, &[usize], usize); 8] = [
-    ("conv1.weight", &[20, 1, 5, 5], 25),
-    ("conv1.bias", &[20], 25),
-    ("conv2.weight", &[50, 20, 5, 5], 500),
-    ("conv2.bias", &[50], 500),
-    ("linear1.weight", &[500, 800], 800),
-    ("linear1.bias", &[500], 800),
-    ("linear2.weight", &[10, 500], 500),
-    ("linear2.bias", &[10], 500),
-];
+/// Tokens of a sequence, and how many different ones there are.
+pub(crate) const SEQUENCE: usize = 32;
+pub(crate) const VOCABULARY: usize = 64;
 
-/// The initial values of the CNN's parameters: uniform in ±1/√fan-in.
-pub(crate) fn cnn_parameters() -> Result<Vec<(&'static str, Tensor)>> {
-    let parameter = |(stream, &(name, shape, fan_in)): (usize, &(_, &[usize], usize))| {
-        let count = shape.iter().product();
-        let bound = (fan_in as f64).powf(-0.5) as f32;
-        let values: Vec<f32> =
-            (0..count).map(|i| (2.0 * uniform(stream, i) - 1.0) * bound).collect();
-        Ok((name, Tensor::from_vec(values, shape, &Device::Cpu)?))
+/// Streams of the hash. Those below are the parameters', by their place in the network's list.
+const NOISE: usize = 100;
+const LABELS: usize = 200;
+const PATTERNS: usize = 300;
+const TOKENS: usize = 400;
+
+/// Inputs and labels `(size,)`: all batches of a run.
+pub(crate) fn batches(network: Network, size: usize) -> Result<Vec<(Tensor, Tensor)>> {
+    let batch = |index| match network {
+        Network::Cnn => images(index, size, 1, 28),
+        Network::Mlp => {
+            let (xs, ys) = images(index, size, 1, 28)?;
+            Ok((xs.flatten_from(1)?, ys))
+        }
+        Network::Resnet18 => images(index, size, 3, 32),
+        Network::Gru => sequences(index, size),
     };
-    CNN.iter().enumerate().map(parameter).collect()
+    (0..BATCHES).map(batch).collect()
 }
 
-/// Images `(size, 1, 28, 28)` of ten coarse patterns under noise, and the number of each one's
-/// pattern `(size,)`.
-pub(crate) fn batch(index: usize, size: usize) -> Result<(Tensor, Tensor)> {
-    let labels: Vec<u32> = (0..size).map(|n| hash(200 + index, n) % 10).collect();
-    let mut images = Vec::with_capacity(size * 784);
+/// The initial value of each parameter: uniform in ±1/√fan-in, or one value.
+pub(crate) fn parameters(network: Network) -> Result<Vec<(String, Tensor)>> {
+    let parameter = |(stream, Parameter { name, shape, start }): (usize, Parameter)| {
+        let value = match start {
+            Start::Const(value) => Tensor::full(value, shape, &Device::Cpu)?,
+            Start::Uniform { fan_in } => {
+                let bound = (fan_in as f64).powf(-0.5) as f32;
+                let count = shape.iter().product();
+                let values: Vec<f32> =
+                    (0..count).map(|i| (2.0 * uniform(stream, i) - 1.0) * bound).collect();
+                Tensor::from_vec(values, shape, &Device::Cpu)?
+            }
+        };
+        Ok((name, value))
+    };
+    network.parameters().into_iter().enumerate().map(parameter).collect()
+}
+
+/// Images `(size, channels, side, side)` of ten coarse patterns under noise, and the number of
+/// each one's pattern.
+fn images(index: usize, size: usize, channels: usize, side: usize) -> Result<(Tensor, Tensor)> {
+    let labels: Vec<u32> = (0..size).map(|n| hash(LABELS + index, n) % 10).collect();
+    let (pixels, blocks) = (channels * side * side, side / 4);
+    let mut images = Vec::with_capacity(size * pixels);
     for (n, &label) in labels.iter().enumerate() {
-        for pixel in 0..784 {
-            let (row, column) = (pixel / 28, pixel % 28);
-            let block = label as usize * 49 + row / 4 * 7 + column / 4;
-            let pattern = (hash(300, block) & 1) as f32;
-            images.push(0.5 * uniform(100 + index, n * 784 + pixel) + 0.5 * pattern);
+        for pixel in 0..pixels {
+            let (row, column) = (pixel / side, pixel % side); // rows of all channels
+            let block = (label as usize * channels * blocks + row / 4) * blocks + column / 4;
+            let pattern = (hash(PATTERNS, block) & 1) as f32;
+            images.push(0.5 * uniform(NOISE + index, n * pixels + pixel) + 0.5 * pattern);
         }
     }
-    let images = Tensor::from_vec(images, (size, 1, 28, 28), &Device::Cpu)?;
+    let images = Tensor::from_vec(images, (size, channels, side, side), &Device::Cpu)?;
     Ok((images, Tensor::from_vec(labels, size, &Device::Cpu)?))
+}
+
+/// Token sequences `(size, SEQUENCE)`, labelled by how many of their tokens are of the
+/// vocabulary's first half: 11 or fewer are class 0, 20 or more class 9.
+fn sequences(index: usize, size: usize) -> Result<(Tensor, Tensor)> {
+    let token = |i| hash(TOKENS + index, i) % VOCABULARY as u32;
+    let tokens: Vec<u32> = (0..size * SEQUENCE).map(token).collect();
+    let label = |sequence: &[u32]| {
+        let low = sequence.iter().filter(|&&token| token < VOCABULARY as u32 / 2).count();
+        low.clamp(11, 20) as u32 - 11
+    };
+    let labels: Vec<u32> = tokens.chunks_exact(SEQUENCE).map(label).collect();
+    let tokens = Tensor::from_vec(tokens, (size, SEQUENCE), &Device::Cpu)?;
+    Ok((tokens, Tensor::from_vec(labels, size, &Device::Cpu)?))
 }
 
 /// A number in [0, 1), exact in f32.
@@ -68,19 +103,61 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_one_of_the_python_script() {
-        // hashes(0, 2), hashes(3, 2) and hashes(300, 2) of scripts/bench_step.py
-        let expected = [[0, 0x514E_28B7], [0x1B14_7DCC, 0x971E_9964], [0xCBAD_538B, 0xE37A_AB19]];
-        let got = [0, 3, 300].map(|stream| [hash(stream, 0), hash(stream, 1)]);
+        // hashes(stream, 2) of scripts/bench_step.py
+        let expected = [
+            [0, 0x514E_28B7],
+            [0x1B14_7DCC, 0x971E_9964],
+            [0xCBAD_538B, 0xE37A_AB19],
+            [0x7AB1_197E, 0x6359_8FD3],
+            [0x0038_5B85, 0x08BE_C8E4],
+        ];
+        let got = [0, 3, PATTERNS, TOKENS, TOKENS + 7].map(|s| [hash(s, 0), hash(s, 1)]);
         assert_eq!(got, expected);
     }
 
     #[test]
+    fn sequences_are_those_of_the_python_script() -> Result<()> {
+        // sequences(1, 8) of scripts/bench_step.py: the first tokens and the labels
+        let (tokens, labels) = sequences(1, 8)?;
+        assert_eq!(tokens.dims(), [8, SEQUENCE]);
+        assert_eq!(tokens.to_vec2::<u32>()?[0][..8], [39, 55, 57, 58, 60, 5, 32, 25]);
+        assert_eq!(labels.to_vec1::<u32>()?, [0, 4, 4, 0, 6, 8, 4, 1]);
+        Ok(())
+    }
+
+    #[test]
+    fn images_are_those_of_the_python_script() -> Result<()> {
+        // images(1, 2, 3, 32)[0][1, 2, 31, 24:] of scripts/bench_step.py
+        let (images, _) = images(1, 2, 3, 32)?;
+        let corner = images.get(1)?.get(2)?.get(31)?.narrow(0, 24, 8)?;
+        let expected: [f32; 8] = [
+            0.439_804_67,
+            0.418_507_28,
+            0.397_905_4,
+            0.049_492_15,
+            0.798_273_56,
+            0.890_548_35,
+            0.863_308_3,
+            0.976_704_24,
+        ];
+        assert_eq!(corner.to_vec1::<f32>()?, expected);
+        Ok(())
+    }
+
+    #[test]
     fn every_label_has_its_pattern() -> Result<()> {
-        let (images, labels) = batch(0, 16)?;
+        let (images, labels) = images(0, 16, 1, 28)?;
         assert_eq!(images.dims(), [16, 1, 28, 28]);
         assert!(labels.to_vec1::<u32>()?.iter().all(|&label| label < 10));
         let pixels = images.flatten_all()?.to_vec1::<f32>()?;
         assert!(pixels.iter().all(|pixel| (0.0..1.0).contains(pixel)));
+        Ok(())
+    }
+
+    #[test]
+    fn every_class_of_sequences_occurs() -> Result<()> {
+        let labels = sequences(0, 256)?.1.to_vec1::<u32>()?;
+        assert!((0..10).all(|class| labels.contains(&class)), "{labels:?}");
         Ok(())
     }
 }

@@ -92,13 +92,13 @@ impl Program {
     ) -> Result<Sample> {
         let mut command = self.command(point, settings);
         let shown = display(&command);
-        let before = host::CpuTime::now();
+        let before = host::CpuTime::now(None);
         // Its errors are told by ours, so that they do not run into the progress bar.
         let output = command
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("cannot start `{shown}`"))?;
-        let others_cpu_share = host::CpuTime::others_share(before, host::CpuTime::now());
+        let others_cpu_share = host::CpuTime::others_share(before, host::CpuTime::now(None));
         let measured = read(&output, point).with_context(|| format!("`{shown}`"))?;
         Ok(Sample { round, point: point.clone(), measured, others_cpu_share })
     }

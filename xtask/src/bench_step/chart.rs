@@ -1,4 +1,5 @@
-//! bench_step.svg: a horizontal bar per contender, its median, its slowest and fastest sample.
+//! bench_step.svg: a row of panels per network. A panel per number of threads has a bar per
+//! contender, grouped by batch size; the last panel of a row has the memory.
 
 use std::path::Path;
 
@@ -6,18 +7,39 @@ use anyhow::{Context, Result};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::contender::Contender;
+use super::contender::{Contender, Network};
+use super::plan::Config;
 use super::report::{Report, Row};
-use crate::canvas::{Canvas, GREY, LIGHT, okabe_ito};
-use crate::figures::{thousands, tick_step};
+use crate::canvas::{Canvas, GREY, LIGHT, okabe_ito, text_width};
+use crate::figures::{Spread, thousands};
 
-const WIDTH: u32 = 860;
-const LEFT: i32 = 200;
-const RIGHT: i32 = 40;
-const TOP: i32 = 78;
-const BAR_STEP: i32 = 52;
-const BOTTOM: i32 = 62;
-const BAR: i32 = 30;
+const MARGIN: i32 = 24;
+const TOP: i32 = 84;
+/// The contenders' names, left of the panels.
+const NAMES: i32 = 168;
+const SPEED_PANEL: i32 = 350;
+const MEMORY_PANEL: i32 = 230;
+const BETWEEN: i32 = 30;
+/// A network's name and the panels' above their bars.
+const HEADING: i32 = 58;
+const GROUP_NAME: i32 = 22;
+const BAR_STEP: i32 = 20;
+const BAR: i32 = 13;
+const AFTER_GROUP: i32 = 8;
+const AFTER_NETWORK: i32 = 26;
+const FOOTNOTE: i32 = 20;
+const TEXT: i32 = 13;
+
+/// Writes the chart.
+pub(super) fn draw(report: &Report<'_>, path: &Path) -> Result<()> {
+    let paint = || {
+        let layout = Layout::new(report);
+        let canvas = Canvas::new(path, (layout.width as u32, layout.height as u32))?;
+        layout.paint(&canvas)?;
+        canvas.finish()
+    };
+    paint().with_context(|| format!("cannot draw {}", path.display()))
+}
 
 fn colour(contender: Contender) -> RGBColor {
     match contender {
@@ -25,77 +47,279 @@ fn colour(contender: Contender) -> RGBColor {
         Contender::Candle => okabe_ito::ORANGE,
         Contender::PyTorch => okabe_ito::GREEN,
         Contender::PyTorchChannelsLast => okabe_ito::PURPLE,
+        Contender::PyTorchCompile => okabe_ito::SKY,
     }
 }
 
-/// Writes the chart.
-pub(super) fn draw(report: &Report, path: &Path) -> Result<()> {
-    let height = TOP + BAR_STEP * report.rows.len() as i32 + BOTTOM;
-    let canvas = Canvas::new(path, (WIDTH, height as u32))?;
-    paint(report, &canvas, height)
-        .and_then(|()| canvas.finish())
-        .with_context(|| format!("cannot draw {}", path.display()))
+/// What is drawn, and from where on down.
+struct Layout<'a> {
+    report: &'a Report<'a>,
+    bands: Vec<Band<'a>>,
+    footnotes: Vec<String>,
+    footnotes_top: i32,
+    width: i32,
+    height: i32,
 }
 
-fn paint(report: &Report, canvas: &Canvas<'_>, height: i32) -> Result<()> {
-    let fastest = report.rows.iter().map(|row| row.images_per_second.max).fold(1.0, f64::max);
-    let tick = tick_step(fastest);
-    // Room for the figure behind the longest bar.
-    let scale = f64::from(WIDTH as i32 - LEFT - RIGHT - 150) / fastest;
-    let x = |value: f64| LEFT + (value * scale).round() as i32;
-    let text = |text: &str, at: (i32, i32), size: i32, colour: RGBColor, anchor: HPos| {
-        canvas.text(text, at, size, colour, anchor)
-    };
-    let line = |points: Vec<(i32, i32)>, style: ShapeStyle| canvas.line(points, style);
+/// One network's row of panels.
+struct Band<'a> {
+    network: Network,
+    top: i32,
+    groups: Vec<Group<'a>>,
+    floor: i32,
+}
 
-    let title = "Training throughput, MNIST CNN (higher is better)";
-    text(title, (LEFT, 24), 19, BLACK, HPos::Left)?;
-    let Report { batch_size, threads, rounds, machine, .. } = report;
-    let plural = if *threads == 1 { "" } else { "s" };
-    let under =
-        format!("batch {batch_size}, {threads} thread{plural}, {rounds} rounds; {}", machine.cpu);
-    text(&under, (LEFT, 50), 13, GREY, HPos::Left)?;
+/// The contenders of one batch size.
+struct Group<'a> {
+    batch_size: usize,
+    top: i32,
+    lines: Vec<Line<'a>>,
+}
 
-    let floor = height - BOTTOM;
-    let mut value = 0.0;
-    while value <= fastest {
-        line(vec![(x(value), TOP), (x(value), floor)], LIGHT.stroke_width(1))?;
-        text(&thousands(value), (x(value), floor + 14), 13, GREY, HPos::Center)?;
-        value += tick;
-    }
-    text(
-        "images per second; whiskers: slowest and fastest sample",
-        (LEFT, floor + 40),
-        13,
-        GREY,
-        HPos::Left,
-    )?;
+/// One contender: a bar in each panel.
+struct Line<'a> {
+    contender: Contender,
+    middle: i32,
+    rows: Vec<&'a Row<'a>>,
+}
 
-    for (i, row) in report.rows.iter().enumerate() {
-        let middle = TOP + BAR_STEP * i as i32 + BAR_STEP / 2;
-        let speed = row.images_per_second;
-        let corners = [(LEFT, middle - BAR / 2), (x(speed.median), middle + BAR / 2)];
-        canvas.rectangle(corners, colour(row.contender).filled())?;
-        let (from, to) = (x(speed.min), x(speed.max));
-        line(vec![(from, middle), (to, middle)], BLACK.stroke_width(2))?;
-        for end in [from, to] {
-            line(vec![(end, middle - 6), (end, middle + 6)], BLACK.stroke_width(2))?;
+/// A bar to be drawn.
+struct Bar {
+    middle: i32,
+    colour: RGBColor,
+    length: f64,
+    /// From where to where the whisker goes.
+    whisker: Option<(f64, f64)>,
+    figure: String,
+}
+
+impl<'a> Layout<'a> {
+    fn new(report: &'a Report<'a>) -> Self {
+        let mut top = TOP;
+        let mut bands = Vec::new();
+        for &network in &report.plan.networks {
+            let rows = report.rows.iter().filter(|row| row.config.network == network);
+            let band = Band::new(report, network, &rows.collect::<Vec<_>>(), top);
+            if !band.groups.is_empty() {
+                top = band.floor + AFTER_NETWORK;
+                bands.push(band);
+            }
         }
-        text(row.contender.label(), (LEFT - 12, middle), 15, BLACK, HPos::Right)?;
-        let figure_at = (to.max(x(speed.median)) + 10, middle);
-        text(&figure(row), figure_at, 15, BLACK, HPos::Left)?;
+        let footnotes = footnotes(report);
+        let panels = report.plan.threads.len() as i32;
+        let width = 2 * MARGIN + NAMES + panels * (SPEED_PANEL + BETWEEN) + MEMORY_PANEL;
+        let widest = footnotes.iter().map(|note| text_width(note, TEXT)).max().unwrap_or(0);
+        Self {
+            report,
+            bands,
+            footnotes_top: top,
+            height: top + FOOTNOTE * footnotes.len() as i32 + MARGIN,
+            width: width.max(widest + 2 * MARGIN),
+            footnotes,
+        }
     }
-    line(vec![(LEFT, TOP), (LEFT, floor)], BLACK.stroke_width(1))?;
-    Ok(())
+
+    fn paint(&self, canvas: &Canvas<'_>) -> Result<()> {
+        let plan = self.report.plan;
+        let title = "Training throughput (higher is better) and peak memory (lower is better)";
+        canvas.text(title, (MARGIN, 26), 19, BLACK, HPos::Left)?;
+        let under = format!("{}; medians of {} rounds", self.report.machine.cpu, plan.rounds);
+        canvas.text(&under, (MARGIN, 52), TEXT, GREY, HPos::Left)?;
+        for band in &self.bands {
+            band.paint(canvas, &plan.threads)?;
+        }
+        for (i, note) in self.footnotes.iter().enumerate() {
+            let at = (MARGIN, self.footnotes_top + FOOTNOTE * i as i32 + FOOTNOTE / 2);
+            canvas.text(note, at, TEXT, GREY, HPos::Left)?;
+        }
+        Ok(())
+    }
 }
 
-/// The median, and how many times candle that is.
-fn figure(row: &Row) -> String {
-    let median = thousands(row.images_per_second.median);
-    match row.ratio_to_candle {
-        Some(ratio) if row.contender != Contender::Candle => {
-            format!("{median}  ({ratio:.1}× candle)")
+fn footnotes(report: &Report<'_>) -> Vec<String> {
+    let mut notes = vec![
+        "Whiskers: slowest and fastest sample. ×: median of the ratios within a round, to the \
+         fastest PyTorch there."
+            .to_owned(),
+        "Memory: the most that the process held; of several numbers of threads, the highest."
+            .to_owned(),
+    ];
+    let versions = [Some(format!("candle {}", report.machine.candle)), report.pytorch.clone()];
+    notes.push(versions.into_iter().flatten().collect::<Vec<_>>().join(", "));
+    notes
+}
+
+impl<'a> Band<'a> {
+    fn new(report: &'a Report<'a>, network: Network, rows: &[&'a Row<'a>], top: i32) -> Self {
+        let mut groups = Vec::new();
+        let mut y = top + HEADING;
+        for &batch_size in &report.plan.batch_sizes {
+            let of_group = rows.iter().filter(|row| row.config.batch_size == batch_size);
+            let of_group: Vec<&Row<'_>> = of_group.copied().collect();
+            if of_group.is_empty() {
+                continue;
+            }
+            let mut group = Group { batch_size, top: y, lines: Vec::new() };
+            y += GROUP_NAME;
+            for contender in report.plan.contenders_of(network) {
+                let own = of_group.iter().filter(|row| row.contender == contender);
+                let rows = own.copied().collect();
+                group.lines.push(Line { contender, middle: y + BAR_STEP / 2, rows });
+                y += BAR_STEP;
+            }
+            y += AFTER_GROUP;
+            groups.push(group);
         }
-        _ => median,
+        Self { network, top, groups, floor: y }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &Line<'a>> {
+        self.groups.iter().flat_map(|group| &group.lines)
+    }
+
+    fn paint(&self, canvas: &Canvas<'_>, threads: &[usize]) -> Result<()> {
+        let text = |text: &str, x: i32, y: i32, size: i32, colour: RGBColor, anchor: HPos| {
+            canvas.text(text, (x, y), size, colour, anchor)
+        };
+        let right = MARGIN + NAMES + threads.len() as i32 * (SPEED_PANEL + BETWEEN) + MEMORY_PANEL;
+        canvas.line(vec![(MARGIN, self.top), (right, self.top)], LIGHT.stroke_width(1))?;
+        text(self.network.label(), MARGIN, self.top + 18, 16, BLACK, HPos::Left)?;
+        let names_end = MARGIN + NAMES - 10;
+        for group in &self.groups {
+            let name = format!("batch {}", group.batch_size);
+            text(&name, MARGIN, group.top + GROUP_NAME / 2, TEXT, GREY, HPos::Left)?;
+            for line in &group.lines {
+                let label = line.contender.label();
+                text(label, names_end, line.middle, TEXT, BLACK, HPos::Right)?;
+            }
+        }
+        let mut left = MARGIN + NAMES;
+        for &count in threads {
+            let plural = if count == 1 { "" } else { "s" };
+            let name = format!("{count} thread{plural}, {} per second", self.network.unit());
+            text(&name, left, self.top + 42, TEXT, GREY, HPos::Left)?;
+            let bars = self.lines().map(|line| line.speed_bar(count));
+            self.panel(canvas, left, SPEED_PANEL, &bars.collect::<Vec<_>>())?;
+            left += SPEED_PANEL + BETWEEN;
+        }
+        text("peak memory, MB", left, self.top + 42, TEXT, GREY, HPos::Left)?;
+        let bars = self.lines().map(Line::memory_bar);
+        self.panel(canvas, left, MEMORY_PANEL, &bars.collect::<Vec<_>>())
+    }
+
+    /// Bars to the right of `left`, on a scale that leaves room for their figures.
+    fn panel(&self, canvas: &Canvas<'_>, left: i32, width: i32, bars: &[Bar]) -> Result<()> {
+        let reach = |bar: &Bar| bar.whisker.map_or(bar.length, |(_, to)| to.max(bar.length));
+        let scale = bars
+            .iter()
+            .filter(|bar| reach(bar) > 0.0)
+            .map(|bar| f64::from(width - 10 - text_width(&bar.figure, TEXT)) / reach(bar))
+            .fold(f64::INFINITY, f64::min);
+        let x = |value: f64| {
+            if value > 0.0 { left + (value * scale).round() as i32 } else { left }
+        };
+        for bar in bars {
+            let (upper, lower) = (bar.middle - BAR / 2, bar.middle + BAR / 2);
+            let corners = [(left, upper), (x(bar.length), lower)];
+            canvas.rectangle(corners, bar.colour.filled())?;
+            if let Some((from, to)) = bar.whisker {
+                let (from, to, middle) = (x(from), x(to), bar.middle);
+                canvas.line(vec![(from, middle), (to, middle)], BLACK.stroke_width(1))?;
+                for end in [from, to] {
+                    canvas
+                        .line(vec![(end, middle - 4), (end, middle + 4)], BLACK.stroke_width(1))?;
+                }
+            }
+            let colour = if bar.length > 0.0 { BLACK } else { GREY };
+            let at = (x(reach(bar)) + 8, bar.middle);
+            canvas.text(&bar.figure, at, TEXT, colour, HPos::Left)?;
+        }
+        for group in &self.groups {
+            let ends = [group.lines.first(), group.lines.last()];
+            if let [Some(first), Some(last)] = ends {
+                let ends = [first.middle - BAR_STEP / 2, last.middle + BAR_STEP / 2];
+                let axis = ends.map(|y| (left, y)).to_vec();
+                canvas.line(axis, BLACK.stroke_width(1))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Line<'_> {
+    fn bar(&self, length: f64, whisker: Option<(f64, f64)>, figure: String) -> Bar {
+        Bar { middle: self.middle, colour: colour(self.contender), length, whisker, figure }
+    }
+
+    /// The median, and for ours how many times the best PyTorch that is.
+    fn speed_bar(&self, threads: usize) -> Bar {
+        let row =
+            self.rows.iter().find(|Row { config: Config { threads: n, .. }, .. }| *n == threads);
+        let Some(row) = row else { return self.bar(0.0, None, "not reached".into()) };
+        let Some(Spread { median, min, max }) = row.examples_per_second else {
+            let why = if row.failure.is_some() { "failed" } else { "not reached" };
+            return self.bar(0.0, None, why.into());
+        };
+        let figure = match row.ratio_to_best_pytorch {
+            Some(ratio) if self.contender == Contender::Ours => {
+                let digits = if ratio < 10.0 { 2 } else { 0 };
+                format!("{} ({ratio:.digits$}× PyTorch)", speed_figure(median))
+            }
+            _ => speed_figure(median),
+        };
+        self.bar(median, Some((min, max)), figure)
+    }
+
+    /// The highest of all numbers of threads.
+    fn memory_bar(&self) -> Bar {
+        let peaks = self.rows.iter().filter_map(|row| row.peak_rss_mb);
+        match peaks.reduce(f64::max) {
+            Some(peak) => self.bar(peak, None, thousands(peak)),
+            None => self.bar(0.0, None, "unknown".into()),
+        }
+    }
+}
+
+/// Small speeds with a digit after the point.
+fn speed_figure(speed: f64) -> String {
+    if speed < 20.0 { format!("{speed:.1}") } else { thousands(speed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::bench_step::fixture::{config, outcome};
+    use crate::bench_step::live::Failure;
+    use crate::bench_step::plan::Plan;
+    use crate::host::Host;
+
+    #[test]
+    fn every_contender_has_its_bar_or_says_that_it_failed() {
+        let plan = Plan {
+            networks: vec![Network::Cnn],
+            batch_sizes: vec![64],
+            threads: vec![1, 2],
+            contenders: vec![Contender::Ours, Contender::PyTorch, Contender::PyTorchCompile],
+            rounds: 1,
+            seconds: 1.0,
+        };
+        let mut compiled = outcome(config(64, 1), Contender::PyTorchCompile, &[], 2.0);
+        compiled.failure = Some(Failure { reason: "no compiler".into(), stderr: Vec::new() });
+        let outcomes = [
+            outcome(config(64, 1), Contender::Ours, &[1234.0], 2.0),
+            outcome(config(64, 1), Contender::PyTorch, &[617.0], 2.0),
+            compiled,
+            outcome(config(64, 2), Contender::Ours, &[2345.0], 2.0),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chart.svg");
+        let machine = Host::look();
+        draw(&Report::new(&machine, &plan, &outcomes), &path).unwrap();
+        let svg = fs::read_to_string(path).unwrap();
+        for text in ["1,234 (2.00× PyTorch)", "2,345", "failed", "not reached", "1 thread,"] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
     }
 }

@@ -1,221 +1,233 @@
-//! What the samples say: medians, paired ratios, and the table.
+//! What the outcomes say: medians, and ratios within a round.
 
-use std::fmt;
-
-use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::Args;
-use super::contender::{Contender, Network};
-use super::sample::Sample;
-use crate::figures::{Spread, median, or_dash, paired_ratio};
-use crate::host::{self, Host};
+use super::contender::Contender;
+use super::live::Failure;
+use super::plan::{Config, Plan};
+use super::trial::{Outcome, Sample};
+use crate::figures::{Spread, median, paired_ratio};
+use crate::host::Host;
 
 /// Everything that goes into bench_step.json.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
-    pub(super) machine: Host,
+pub(super) struct Report<'a> {
+    pub(super) machine: &'a Host,
     pub(super) pytorch: Option<String>,
-    pub(super) threads: usize,
-    pub(super) batch_size: usize,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
-    pub(super) rows: Vec<Row>,
-    pub(super) samples: Vec<Sample>,
+    pub(super) plan: &'a Plan,
+    pub(super) rows: Vec<Row<'a>>,
 }
 
-/// One contender on one network, over all rounds.
+/// One contender in one configuration, over the rounds that it reached.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) network: Network,
+pub(super) struct Row<'a> {
+    #[serde(flatten)]
+    pub(super) config: Config,
     pub(super) contender: Contender,
-    pub(super) images_per_second: Spread,
-    pub(super) peak_rss_mb: Option<f64>,
-    pub(super) warm_up_loss: f64,
+    /// Images or sequences; `None` where it gave no sample.
+    pub(super) examples_per_second: Option<Spread>,
+    pub(super) step_seconds: Option<f64>,
     /// Median over the rounds of this contender's speed to candle's of the same round.
     pub(super) ratio_to_candle: Option<f64>,
     /// The same, to the PyTorch contender with the highest median.
     pub(super) ratio_to_best_pytorch: Option<f64>,
+    pub(super) peak_rss_mb: Option<f64>,
+    /// Processor time over time: how many threads were really at work.
+    pub(super) cores_used: Option<f64>,
+    pub(super) warm_up_losses: &'a [f64],
+    pub(super) failure: Option<&'a Failure>,
+    pub(super) samples: &'a [Sample],
 }
 
-impl Report {
-    pub(super) fn new(args: &Args, samples: Vec<Sample>) -> Result<Self> {
-        let mut rows = Vec::new();
-        for &network in &args.networks {
-            rows.extend(rows_of(network, &args.contenders, &samples)?);
+impl<'a> Report<'a> {
+    pub(super) fn new(machine: &'a Host, plan: &'a Plan, outcomes: &'a [Outcome]) -> Self {
+        let mut versions = outcomes.iter().filter_map(|outcome| outcome.ready.as_ref());
+        Self {
+            machine,
+            pytorch: versions.find_map(|ready| ready.version.clone()),
+            plan,
+            rows: rows(outcomes),
         }
-        Ok(Self {
-            machine: Host::look(),
-            pytorch: samples.iter().find_map(|sample| sample.measured.version.clone()),
-            threads: args.threads,
-            batch_size: args.batch_size,
-            rounds: args.rounds,
-            seconds: args.seconds,
-            rows,
-            samples,
-        })
     }
 }
 
-/// The rows of one network, in the contenders' order.
-fn rows_of(network: Network, contenders: &[Contender], samples: &[Sample]) -> Result<Vec<Row>> {
-    let of = |contender| -> Vec<&Sample> {
-        let fits = |sample: &&Sample| sample.contender == contender && sample.network == network;
-        samples.iter().filter(fits).collect()
-    };
-    let speeds = |contender| -> Vec<f64> {
-        of(contender).iter().map(|sample| sample.measured.images_per_second).collect()
-    };
-    let median_speed = |contender: &Contender| median(speeds(*contender)).unwrap_or(0.0);
-    let present = contenders.iter().copied().filter(|&contender| !of(contender).is_empty());
-    let best_pytorch = present
-        .clone()
-        .filter(Contender::is_pytorch)
-        .max_by(|a, b| median_speed(a).total_cmp(&median_speed(b)));
+impl Row<'_> {
+    /// The loss by which contenders are compared.
+    pub(super) fn compared_loss(&self) -> Option<f64> {
+        self.warm_up_losses.get(self.config.network.loss_check().step - 1).copied()
+    }
 
-    let row = |contender| {
-        let own = of(contender);
-        let rss = own.iter().filter_map(|sample| sample.measured.peak_rss_mb).collect();
-        Ok(Row {
-            network,
-            contender,
-            images_per_second: Spread::of(speeds(contender))
-                .context("a contender has no sample")?,
-            peak_rss_mb: median(rss),
-            warm_up_loss: own.first().context("a contender has no sample")?.measured.warm_up_loss,
-            ratio_to_candle: paired_ratio(&speeds(contender), &speeds(Contender::Candle)),
-            ratio_to_best_pytorch: best_pytorch
-                .and_then(|best| paired_ratio(&speeds(contender), &speeds(best))),
-        })
-    };
-    present.map(row).collect()
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { threads, batch_size, rounds, seconds, machine, .. } = self;
-        writeln!(
-            f,
-            "\ntraining step, batch {batch_size}, {threads} thread(s), {rounds} rounds of {seconds} s"
-        )?;
-        writeln!(f, "{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle)?;
-        if let Some(version) = &self.pytorch {
-            writeln!(f, "{version}")?;
-        }
-        writeln!(
-            f,
-            "\n{:<4} {:<22} {:>24} {:>9} {:>9} {:>13} {:>10}",
-            "net",
-            "contender",
-            "images/s [min-max]",
-            "RSS MB",
-            "x candle",
-            "x best torch",
-            "loss 14"
-        )?;
-        for row in &self.rows {
-            row.fmt(f)?;
-        }
-        writeln!(
-            f,
-            "\nx: median of the ratios within a round. loss 14: of the 14th step, the same for all."
-        )?;
-        if losses_differ(&self.rows, |row| row.contender != Contender::Candle) {
-            writeln!(f, "WARNING: the losses differ: these contenders do not train the same way!")?;
-        } else if losses_differ(&self.rows, |_| true) {
-            writeln!(
-                f,
-                "candle's loss differs: its max-pool passes back a quarter of the gradient (1/k² \
-                 for a k×k pool),\nso the layers before it learn more slowly."
-            )?;
-        }
-        let shares = self.samples.iter().filter_map(|sample| sample.others_cpu_share);
-        if let Some(remark) = host::remark_if_busy(shares) {
-            writeln!(f, "{remark}")?;
-        }
-        Ok(())
+    /// Whether it kept to its threads; the clocks may differ by a little.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.cores_used.is_none_or(|cores| cores <= 1.05 * self.config.threads as f64)
     }
 }
 
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Spread { median, min, max } = self.images_per_second;
-        let speed = format!("{median:.0} [{min:.0}-{max:.0}]");
-        writeln!(
-            f,
-            "{:<4} {:<22} {speed:>24} {:>9} {:>9} {:>13} {:>10.6}",
-            self.network.name(),
-            self.contender.name(),
-            or_dash(self.peak_rss_mb, 0),
-            or_dash(self.ratio_to_candle, 2),
-            or_dash(self.ratio_to_best_pytorch, 2),
-            self.warm_up_loss,
-        )
+/// A row for every outcome, in their order.
+fn rows(outcomes: &[Outcome]) -> Vec<Row<'_>> {
+    let peers = |config: Config| outcomes.iter().filter(move |other| other.config == config);
+    let mut rows = Vec::new();
+    for outcome in outcomes {
+        let candle = peers(outcome.config).find(|other| other.contender == Contender::Candle);
+        let best_pytorch = peers(outcome.config)
+            .filter(|other| other.contender.is_pytorch())
+            .max_by(|a, b| median_speed(a).total_cmp(&median_speed(b)));
+        rows.push(row(outcome, candle, best_pytorch));
+    }
+    rows
+}
+
+fn row<'a>(
+    outcome: &'a Outcome,
+    candle: Option<&Outcome>,
+    best_pytorch: Option<&Outcome>,
+) -> Row<'a> {
+    let samples = outcome.samples.iter().map(|sample| &sample.measured);
+    let ratio = |other: Option<&Outcome>| other.and_then(|other| speed_ratio(outcome, other));
+    Row {
+        config: outcome.config,
+        contender: outcome.contender,
+        examples_per_second: Spread::of(speeds(outcome).map(|(_, speed)| speed).collect()),
+        step_seconds: median(samples.clone().map(|s| s.seconds / s.steps as f64).collect()),
+        ratio_to_candle: ratio(candle),
+        ratio_to_best_pytorch: ratio(best_pytorch),
+        peak_rss_mb: outcome.peak_rss_mb,
+        cores_used: median(samples.map(|s| s.cpu_seconds / s.seconds).collect()),
+        warm_up_losses: outcome.ready.as_ref().map_or(&[], |ready| &ready.warm_up_losses),
+        failure: outcome.failure.as_ref(),
+        samples: &outcome.samples,
     }
 }
 
-/// Whether two of these contenders had another loss in the same step of the same network.
-fn losses_differ(rows: &[Row], counts: impl Fn(&Row) -> bool) -> bool {
-    let differs =
-        |a: &Row, b: &Row| a.network == b.network && (a.warm_up_loss - b.warm_up_loss).abs() > 1e-4;
-    let rows: Vec<&Row> = rows.iter().filter(|row| counts(row)).collect();
-    rows.iter().any(|a| rows.iter().any(|b| differs(a, b)))
+/// The examples per second of each round that it reached.
+fn speeds(outcome: &Outcome) -> impl Iterator<Item = (usize, f64)> {
+    let batch_size = outcome.config.batch_size as f64;
+    outcome.samples.iter().map(move |sample| {
+        let measured = &sample.measured;
+        (sample.round, measured.steps as f64 * batch_size / measured.seconds)
+    })
+}
+
+fn median_speed(outcome: &Outcome) -> f64 {
+    median(speeds(outcome).map(|(_, speed)| speed).collect()).unwrap_or(0.0)
+}
+
+/// The median of the ratios within the rounds that both reached.
+fn speed_ratio(ours: &Outcome, theirs: &Outcome) -> Option<f64> {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for (round, speed) in speeds(ours) {
+        if let Some((_, other)) = speeds(theirs).find(|(other, _)| *other == round) {
+            a.push(speed);
+            b.push(other);
+        }
+    }
+    paired_ratio(&a, &b)
+}
+
+/// Who trained the same way, as far as the losses tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agreement {
+    All,
+    /// All but candle.
+    ButCandle,
+    None,
+}
+
+/// Whether the contenders of one configuration had the same loss in the same step.
+pub(super) fn agreement(rows: &[&Row<'_>]) -> Agreement {
+    let agree = |counts: fn(&Row<'_>) -> bool| {
+        let rows = rows.iter().filter(|row| counts(row));
+        let losses: Vec<(f64, f64)> = rows
+            .filter_map(|row| {
+                Some((row.compared_loss()?, row.config.network.loss_check().tolerance))
+            })
+            .collect();
+        // A loss that is no number agrees with none.
+        losses.iter().all(|(a, tolerance)| losses.iter().all(|(b, _)| (a - b).abs() <= *tolerance))
+    };
+    if agree(|_| true) {
+        Agreement::All
+    } else if agree(|row| row.contender != Contender::Candle) {
+        Agreement::ButCandle
+    } else {
+        Agreement::None
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use Contender::{Candle, Ours, PyTorch, PyTorchChannelsLast};
+
     use super::*;
-    use crate::bench_step::sample::Measured;
+    use crate::bench_step::fixture::{config, outcome};
 
-    fn sample(contender: Contender, round: usize, images_per_second: f64, loss: f64) -> Sample {
-        let measured = Measured {
-            images_per_second,
-            steps: 1,
-            warm_up_loss: loss,
-            final_loss: loss,
-            peak_rss_mb: Some(10.0),
-            threads: 1,
-            version: None,
-        };
-        Sample { round, network: Network::Cnn, contender, measured, others_cpu_share: None }
-    }
+    const ORDER: [Contender; 4] = [Ours, Candle, PyTorch, PyTorchChannelsLast];
 
     #[test]
-    fn rows_compare_with_candle_and_the_best_pytorch() {
-        use Contender::{Candle, Ours, PyTorch, PyTorchChannelsLast};
-        let order = [Ours, Candle, PyTorch, PyTorchChannelsLast];
-        let speeds = [600.0, 100.0, 200.0, 300.0];
-        let samples: Vec<_> = (0..3)
-            .flat_map(|round| order.iter().zip(speeds).map(move |(&c, s)| sample(c, round, s, 2.0)))
+    fn rows_compare_with_candle_and_the_best_pytorch_of_the_same_round() {
+        // In round 1 the machine has half its speed.
+        let outcomes: Vec<_> = ORDER
+            .iter()
+            .zip([600.0, 100.0, 200.0, 300.0])
+            .map(|(&who, speed)| outcome(config(64, 1), who, &[speed, speed / 2.0, speed], 2.0))
             .collect();
-        let rows = rows_of(Network::Cnn, &order, &samples).unwrap();
-        assert_eq!(rows[0].ratio_to_candle, Some(6.0));
-        assert_eq!(rows[0].ratio_to_best_pytorch, Some(2.0));
-        assert_eq!(rows[1].ratio_to_candle, Some(1.0));
-        assert!(!losses_differ(&rows, |_| true));
+        let rows = rows(&outcomes);
+        let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-9);
+        assert!(close(rows[0].ratio_to_candle, 6.0), "{:?}", rows[0]);
+        assert!(close(rows[0].ratio_to_best_pytorch, 2.0), "{:?}", rows[0]);
+        assert!(close(rows[1].ratio_to_candle, 1.0));
+        assert!(close(rows[0].step_seconds, 64.0 / 600.0));
+        let speed = rows[0].examples_per_second.unwrap();
+        assert!((speed.min - 300.0).abs() < 1e-9 && (speed.max - 600.0).abs() < 1e-9);
     }
 
     #[test]
-    fn without_pytorch_there_is_no_ratio_to_it() {
-        let order = [Contender::Ours, Contender::Candle];
-        let samples =
-            [sample(Contender::Ours, 0, 2.0, 2.1), sample(Contender::Candle, 0, 1.0, 2.2)];
-        let rows = rows_of(Network::Cnn, &order, &samples).unwrap();
+    fn configurations_are_compared_with_themselves_alone() {
+        let outcomes = [
+            outcome(config(64, 1), Ours, &[400.0], 2.0),
+            outcome(config(64, 1), Candle, &[100.0], 2.0),
+            outcome(config(64, 2), Ours, &[600.0], 2.0),
+            outcome(config(64, 2), Candle, &[100.0], 2.0),
+            outcome(config(256, 2), Ours, &[600.0], 2.0),
+        ];
+        let ratios: Vec<_> = rows(&outcomes).iter().map(|row| row.ratio_to_candle).collect();
+        assert_eq!(ratios, [Some(4.0), Some(1.0), Some(6.0), Some(1.0), None]);
+    }
+
+    #[test]
+    fn rounds_that_one_did_not_reach_do_not_count() {
+        let mut late = outcome(config(64, 1), Ours, &[500.0, 300.0], 2.0);
+        // It has no sample of round 0.
+        late.samples[0].round = 1;
+        late.samples[1].round = 2;
+        let other = outcome(config(64, 1), PyTorch, &[1000.0, 100.0], 2.0);
+        assert_eq!(rows(&[late, other])[0].ratio_to_best_pytorch, Some(5.0));
+    }
+
+    #[test]
+    fn a_contender_without_samples_has_a_row_and_no_figures() {
+        let outcomes = [
+            outcome(config(64, 1), Ours, &[400.0], 2.0),
+            outcome(config(64, 1), PyTorch, &[], 2.0),
+        ];
+        let rows = rows(&outcomes);
         assert_eq!(rows[0].ratio_to_best_pytorch, None);
-        assert!(rows[0].to_string().contains(" - "));
+        assert_eq!((rows[1].examples_per_second, rows[1].step_seconds), (None, None));
     }
 
     #[test]
     fn only_candle_may_have_another_loss() {
-        let order = [Contender::Ours, Contender::Candle, Contender::PyTorch];
-        let rows = |losses: [f64; 3]| {
-            let samples: Vec<_> =
-                order.iter().zip(losses).map(|(&c, loss)| sample(c, 0, 1.0, loss)).collect();
-            rows_of(Network::Cnn, &order, &samples).unwrap()
+        let agreement_of = |losses: [f64; 3]| {
+            let outcomes: Vec<_> = ORDER
+                .iter()
+                .zip(losses)
+                .map(|(&who, loss)| outcome(config(64, 1), who, &[1.0], loss))
+                .collect();
+            agreement(&rows(&outcomes).iter().collect::<Vec<_>>())
         };
-        let but_candle = |row: &Row| row.contender != Contender::Candle;
-        assert!(!losses_differ(&rows([2.0, 2.1, 2.00005]), but_candle));
-        assert!(losses_differ(&rows([2.0, 2.1, 2.0]), |_| true));
-        assert!(losses_differ(&rows([2.0, 2.1, 2.1]), but_candle));
+        assert_eq!(agreement_of([2.0, 2.00001, 2.00005]), Agreement::All);
+        assert_eq!(agreement_of([2.0, 2.1, 2.00005]), Agreement::ButCandle);
+        assert_eq!(agreement_of([2.0, 2.1, 2.1]), Agreement::None);
+        assert_eq!(agreement_of([f64::NAN, 2.0, 2.0]), Agreement::None);
     }
 }

@@ -1,0 +1,135 @@
+//! torchvision's `resnet18` in candle.
+
+use candle_core::{D, Module, Result, Tensor};
+use candle_nn::{BatchNorm, Conv2d, Conv2dConfig, Linear, VarBuilder};
+
+pub(super) struct Resnet18 {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    blocks: Vec<Block>,
+    fc: Linear,
+}
+
+struct Block {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    conv2: Conv2d,
+    bn2: BatchNorm,
+    downsample: Option<(Conv2d, BatchNorm)>,
+}
+
+impl Resnet18 {
+    pub(super) fn new(vb: &VarBuilder<'_>) -> Result<Self> {
+        let mut blocks = Vec::new();
+        let mut inputs = 64;
+        for (stage, channels) in [(1, 64), (2, 128), (3, 256), (4, 512)] {
+            for block in 0..2 {
+                let vb = vb.pp(format!("layer{stage}.{block}"));
+                blocks.push(Block::new(inputs, channels, &vb)?);
+                inputs = channels;
+            }
+        }
+        Ok(Self {
+            conv1: conv([3, 64, 7], 2, vb.pp("conv1"))?,
+            bn1: candle_nn::batch_norm(64, 1e-5, vb.pp("bn1"))?,
+            blocks,
+            fc: candle_nn::linear(512, 10, vb.pp("fc"))?,
+        })
+    }
+}
+
+impl Module for Resnet18 {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = self.bn1.forward_train(&self.conv1.forward(xs)?)?.relu()?; // (N, 64, H/2, W/2)
+        let mut ys = max_pool(&max_pool(&ys, 2)?, 3)?; // (N, 64, H/4, W/4)
+        for block in &self.blocks {
+            ys = block.forward(&ys)?;
+        }
+        self.fc.forward(&ys.mean(D::Minus1)?.mean(D::Minus1)?)
+    }
+}
+
+impl Block {
+    fn new(inputs: usize, channels: usize, vb: &VarBuilder<'_>) -> Result<Self> {
+        let stride = if inputs == channels { 1 } else { 2 };
+        let downsample = if inputs == channels {
+            None
+        } else {
+            let conv = conv([inputs, channels, 1], stride, vb.pp("downsample.0"))?;
+            Some((conv, candle_nn::batch_norm(channels, 1e-5, vb.pp("downsample.1"))?))
+        };
+        Ok(Self {
+            conv1: conv([inputs, channels, 3], stride, vb.pp("conv1"))?,
+            bn1: candle_nn::batch_norm(channels, 1e-5, vb.pp("bn1"))?,
+            conv2: conv([channels, channels, 3], 1, vb.pp("conv2"))?,
+            bn2: candle_nn::batch_norm(channels, 1e-5, vb.pp("bn2"))?,
+            downsample,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = self.bn1.forward_train(&self.conv1.forward(xs)?)?.relu()?;
+        let ys = self.bn2.forward_train(&self.conv2.forward(&ys)?)?;
+        let shortcut = match &self.downsample {
+            Some((conv, norm)) => norm.forward_train(&conv.forward(xs)?)?,
+            None => xs.clone(),
+        };
+        (ys + shortcut)?.relu()
+    }
+}
+
+/// Inputs, outputs and kernel; padded so that stride 1 keeps the size.
+fn conv(
+    [inputs, outputs, kernel]: [usize; 3],
+    stride: usize,
+    vb: VarBuilder<'_>,
+) -> Result<Conv2d> {
+    let config = Conv2dConfig { padding: kernel / 2, stride, ..Default::default() };
+    candle_nn::conv2d_no_bias(inputs, outputs, kernel, config, vb)
+}
+
+/// One direction of the 3x3 max-pool with stride 2 and padding 1.
+///
+/// candle's own has no padding and no gradient where windows overlap, so the maximum is taken of
+/// the even places, the odd ones, and the even ones one further. What is pooled is at least 0, so
+/// that zeros can be the padding.
+fn max_pool(xs: &Tensor, dim: usize) -> Result<Tensor> {
+    let half = xs.dim(dim)? / 2;
+    let padded = xs.pad_with_zeros(dim, 1, 1)?;
+    let mut pairs = padded.dims().to_vec(); // (.., half + 1, 2, ..)
+    pairs.splice(dim..=dim, [half + 1, 2]);
+    let pairs = padded.reshape(pairs)?;
+    let even = pairs.narrow(dim + 1, 0, 1)?.squeeze(dim + 1)?;
+    let odd = pairs.narrow(dim + 1, 1, 1)?.squeeze(dim + 1)?;
+    let middle = even.narrow(dim, 0, half)?.maximum(&odd.narrow(dim, 0, half)?)?;
+    middle.maximum(&even.narrow(dim, 1, half)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn the_pooling_is_the_maximum_of_three_by_three() -> Result<()> {
+        let values: Vec<f32> = (0..36_u32).map(|i| (i * 7 % 37) as f32).collect();
+        let xs = Var::from_tensor(&Tensor::from_vec(values, (1, 1, 6, 6), &Device::Cpu)?)?;
+        let ys = max_pool(&max_pool(&xs, 2)?, 3)?;
+        let place = |row: usize, column: usize| ((row * 6 + column) * 7 % 37) as f32;
+        let mut expected = vec![0.0_f32; 9];
+        for (i, largest) in expected.iter_mut().enumerate() {
+            for row in (2 * (i / 3)).saturating_sub(1)..=2 * (i / 3) + 1 {
+                for column in (2 * (i % 3)).saturating_sub(1)..=2 * (i % 3) + 1 {
+                    *largest = largest.max(place(row, column));
+                }
+            }
+        }
+        assert_eq!(ys.flatten_all()?.to_vec1::<f32>()?, expected);
+        // Every window passes one unit back.
+        let grads = ys.sum_all()?.backward()?;
+        let sum = grads.get(&xs).expect("it is differentiable").sum_all()?;
+        assert_eq!(sum.to_scalar::<f32>()?, 9.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! A contender in training: its warm-up, and the samples that the caller asks for.
+//!
+//! The caller writes `go SECONDS` lines and reads one JSON line for each; at the end of the input
+//! the contender says how much memory it needed, and ends.
+
+use std::fs;
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use candle_core::Tensor;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::Train;
+
+/// What the caller reads, a line each.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// Warm: from now on it can be asked for samples.
+    Ready {
+        /// The loss of each warm-up step, which every contender takes on the same batch.
+        warm_up_losses: Vec<f32>,
+    },
+    /// One sample.
+    Sample {
+        steps: usize,
+        seconds: f64,
+        /// Of all threads of this process.
+        cpu_seconds: f64,
+        /// Of the last step; the faster contender is further on.
+        loss: f32,
+    },
+    /// The end.
+    Done {
+        /// The most memory this process ever held; `None` where the system does not tell.
+        peak_rss_mb: Option<f64>,
+    },
+}
+
+/// A contender and its batches.
+pub(crate) struct Run {
+    contender: Box<dyn Train>,
+    batches: Vec<(Tensor, Tensor)>,
+    taken: usize,
+}
+
+impl Run {
+    pub(crate) fn new(contender: Box<dyn Train>, batches: Vec<(Tensor, Tensor)>) -> Self {
+        Self { contender, batches, taken: 0 }
+    }
+
+    pub(crate) fn contender(&self) -> &dyn Train {
+        &*self.contender
+    }
+
+    /// Gives the loss before the update.
+    pub(crate) fn step(&mut self) -> anyhow::Result<Tensor> {
+        let (xs, ys) = &self.batches[self.taken % self.batches.len()];
+        self.taken += 1;
+        self.contender.step(xs, ys)
+    }
+
+    /// Takes some steps and gives their losses.
+    pub(crate) fn warm_up(&mut self, steps: usize) -> anyhow::Result<Vec<f32>> {
+        (0..steps).map(|_| Ok(self.step()?.to_scalar()?)).collect()
+    }
+
+    /// Trains for some seconds, at least one step; gives the steps, the time and the last loss.
+    pub(crate) fn train(&mut self, seconds: f64) -> anyhow::Result<(usize, Duration, Tensor)> {
+        let limit = Duration::from_secs_f64(seconds);
+        let start = Instant::now();
+        let mut steps = 0;
+        loop {
+            let loss = self.step()?;
+            steps += 1;
+            let elapsed = start.elapsed();
+            if elapsed >= limit {
+                return Ok((steps, elapsed, loss));
+            }
+        }
+    }
+
+    fn sample(&mut self, seconds: f64) -> anyhow::Result<Event> {
+        let cpu = cpu_time();
+        let (steps, elapsed, loss) = self.train(seconds)?;
+        Ok(Event::Sample {
+            steps,
+            seconds: elapsed.as_secs_f64(),
+            cpu_seconds: (cpu_time() - cpu).as_secs_f64(),
+            loss: loss.to_scalar()?,
+        })
+    }
+
+    /// Warms up, answers every line of `input`, and says good-bye.
+    pub(crate) fn serve(
+        &mut self,
+        warm_up: usize,
+        input: impl BufRead,
+        mut say: impl FnMut(&Event) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        say(&Event::Ready { warm_up_losses: self.warm_up(warm_up)? })?;
+        for line in input.lines() {
+            say(&self.sample(seconds_asked(&line?)?)?)?;
+        }
+        say(&Event::Done { peak_rss_mb: peak_rss_mb() })
+    }
+}
+
+fn seconds_asked(line: &str) -> anyhow::Result<f64> {
+    let seconds = line.strip_prefix("go ").and_then(|seconds| seconds.trim().parse().ok());
+    seconds
+        .filter(|seconds: &f64| (0.0..1e6).contains(seconds))
+        .with_context(|| format!("asked for `{line}`, expected `go SECONDS`"))
+}
+
+/// Processor time of this process so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+fn peak_rss_mb() -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    /// Its loss is the number of its step.
+    struct Counter(f32);
+
+    impl Train for Counter {
+        fn step(&mut self, _: &Tensor, _: &Tensor) -> anyhow::Result<Tensor> {
+            self.0 += 1.0;
+            Ok(Tensor::new(self.0, &Device::Cpu)?)
+        }
+    }
+
+    fn serve(input: &str) -> (Vec<Event>, anyhow::Result<()>) {
+        let zero = Tensor::new(0_u32, &Device::Cpu).unwrap();
+        let mut run = Run::new(Box::new(Counter(0.0)), vec![(zero.clone(), zero)]);
+        let mut events = Vec::new();
+        let result = run.serve(3, input.as_bytes(), |event| {
+            events.push(event.clone());
+            Ok(())
+        });
+        (events, result)
+    }
+
+    #[test]
+    fn every_line_is_a_sample_between_ready_and_done() {
+        let (events, result) = serve("go 0\ngo 0.000\n");
+        result.unwrap();
+        assert_eq!(events[0], Event::Ready { warm_up_losses: vec![1.0, 2.0, 3.0] });
+        for (event, last) in events[1..3].iter().zip([4.0, 5.0]) {
+            assert!(matches!(event, Event::Sample { steps: 1, loss, .. } if *loss == last));
+        }
+        assert!(matches!(events[3], Event::Done { .. }));
+        assert_eq!(events.len(), 4);
+    }
+
+    #[test]
+    fn another_line_is_an_error() {
+        for line in ["stop", "go", "go x", "go -1", "go NaN"] {
+            let message = serve(line).1.unwrap_err().to_string();
+            assert!(message.contains(line), "{message}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A classifier of token sequences: embedding, gated recurrent units (Cho et al.,
+//! arXiv:1406.1078), a linear layer on the last hidden state.
+
+use candelabrum_nn::layers::{Embedding, Gru, Linear};
+use candelabrum_nn::{Model, Scope};
+use candle_core::{Module, Result, Tensor};
+
+/// How large a [`GruClassifier`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GruClassifierConfig {
+    /// How many different tokens there are.
+    pub vocabulary: usize,
+    /// Numbers that a token is embedded in.
+    pub embedding: usize,
+    /// Numbers in the hidden state.
+    pub hidden: usize,
+    /// Outputs.
+    pub classes: usize,
+}
+
+/// Tokens `(N, length) -> (N, classes)`.
+#[derive(Debug)]
+pub struct GruClassifier {
+    embedding: Embedding,
+    gru: Gru,
+    linear: Linear,
+}
+
+impl GruClassifier {
+    /// The network of that size.
+    pub fn new(scope: &Scope, config: GruClassifierConfig) -> Self {
+        let GruClassifierConfig { vocabulary, embedding, hidden, classes } = config;
+        Self {
+            embedding: Embedding::new(&scope.pp("embedding"), vocabulary, embedding),
+            gru: Gru::new(&scope.pp("gru"), hidden),
+            linear: Linear::new(&scope.pp("linear"), classes),
+        }
+    }
+}
+
+impl Model for GruClassifier {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let states = self.gru.forward(&self.embedding.forward(xs)?)?; // (N, length, hidden)
+        let last = states.narrow(1, states.dim(1)? - 1, 1)?.squeeze(1)?; // (N, hidden)
+        self.linear.forward(&last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candelabrum_nn::Params;
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn every_sequence_has_its_scores_and_every_parameter_its_place() -> Result<()> {
+        let params = Params::new(0);
+        let config =
+            GruClassifierConfig { vocabulary: 64, embedding: 64, hidden: 128, classes: 10 };
+        let model = GruClassifier::new(&params.root(), config);
+        let tokens = Tensor::arange(0_u32, 15, &Device::Cpu)?.reshape((3, 5))?;
+        assert_eq!(model.forward(&tokens)?.dims(), [3, 10]);
+        assert_eq!(params.element_count(), 79_882);
+        assert_eq!(params.get("gru.weight_ih").expect("it is there").var().dims(), [384, 64]);
+        Ok(())
+    }
+}
