@@ -1,67 +1,98 @@
-//! An allocator that takes note of large allocations.
+//! An allocator that takes note of large allocations, and of whom they are by.
 //!
 //! ```
 //! use candelabrum_testkit::LargeAllocations;
 //!
 //! #[global_allocator]
-//! static ALLOCATOR: LargeAllocations = LargeAllocations::above(4096);
+//! static ALLOCATOR: LargeAllocations = LargeAllocations::above(4096, "no_such_crate::");
 //!
-//! let sizes = ALLOCATOR.during(|| drop(vec![1_u8; 5000]));
-//! assert_eq!(sizes, [5000]);
+//! let large = ALLOCATOR.during(|| drop(vec![1_u8; 5000]));
+//! assert_eq!((large.sizes, large.excused), (vec![5000], 0));
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The most allocations that are noted at a time.
 const ROOM: usize = 1024;
+
+thread_local! {
+    /// Whether this thread is taking note, which allocates too.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The system's allocator, which notes every allocation above a size, of any thread, while it is
 /// asked to.
 #[derive(Debug)]
 pub struct LargeAllocations {
     limit: usize,
+    excused_by: &'static str,
     noting: AtomicBool,
+    excused: AtomicUsize,
     count: AtomicUsize,
     sizes: [AtomicUsize; ROOM],
 }
 
+/// What was noted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Large {
+    /// The sizes in bytes, in their order, without the excused ones.
+    pub sizes: Vec<usize>,
+    /// How many there were below the functions that excuse them.
+    pub excused: usize,
+}
+
 impl LargeAllocations {
-    /// Notes allocations of more than `limit` bytes.
-    pub const fn above(limit: usize) -> Self {
+    /// Notes allocations of more than `limit` bytes; only counts those made below a function whose
+    /// path contains `excused_by`.
+    pub const fn above(limit: usize, excused_by: &'static str) -> Self {
         Self {
             limit,
+            excused_by,
             noting: AtomicBool::new(false),
+            excused: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             sizes: [const { AtomicUsize::new(0) }; ROOM],
         }
     }
 
-    /// The sizes in bytes of the large allocations while `work` runs, in their order.
+    /// The large allocations while `work` runs.
     ///
     /// # Panics
     /// If there are more than a thousand.
-    pub fn during(&self, work: impl FnOnce()) -> Vec<usize> {
+    pub fn during(&self, work: impl FnOnce()) -> Large {
+        self.excused.store(0, Ordering::SeqCst);
         self.count.store(0, Ordering::SeqCst);
         self.noting.store(true, Ordering::SeqCst);
         work();
         self.noting.store(false, Ordering::SeqCst);
         let count = self.count.load(Ordering::SeqCst);
         assert!(count <= ROOM, "{count} large allocations");
-        self.sizes[..count].iter().map(|size| size.load(Ordering::SeqCst)).collect()
+        let sizes = self.sizes[..count].iter().map(|size| size.load(Ordering::SeqCst));
+        Large { sizes: sizes.collect(), excused: self.excused.load(Ordering::SeqCst) }
     }
 
     fn note(&self, size: usize) {
-        if size > self.limit && self.noting.load(Ordering::Relaxed) {
-            let number = self.count.fetch_add(1, Ordering::SeqCst);
-            if let Some(place) = self.sizes.get(number) {
-                place.store(size, Ordering::SeqCst);
-            }
+        if size <= self.limit || !self.noting.load(Ordering::Relaxed) || BUSY.get() {
+            return;
+        }
+        BUSY.set(true);
+        let callers = Backtrace::force_capture().to_string();
+        BUSY.set(false);
+        if callers.contains(self.excused_by) {
+            self.excused.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        let number = self.count.fetch_add(1, Ordering::SeqCst);
+        if let Some(place) = self.sizes.get(number) {
+            place.store(size, Ordering::SeqCst);
         }
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it is; taking note allocates nothing.
+// SAFETY: every call goes to the system's allocator as it is; what taking note allocates is not noted.
 unsafe impl GlobalAlloc for LargeAllocations {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.note(layout.size());

@@ -14,7 +14,7 @@ pub mod mnist_cnn_recipe;
 mod random;
 pub mod ranks;
 
-pub use allocations::LargeAllocations;
+pub use allocations::{Large, LargeAllocations};
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
