@@ -1,5 +1,7 @@
 //! Matrix products through the `gemm` crate: the only unsafe code of the operations.
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 
 use super::float::Float;
@@ -18,6 +20,21 @@ impl<'a, T> Mat<'a, T> {
     /// Rows one after the other.
     pub(super) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// Some of its columns.
+    pub(super) fn columns(self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.cols, "columns {range:?} of {}", self.cols);
+        let data = &self.data[range.start * self.col_stride..];
+        Self { data, cols: range.len(), ..self }
+    }
+
+    /// One more than the offset of the last element.
+    fn reach(&self) -> usize {
+        match (self.rows, self.cols) {
+            (0, _) | (_, 0) => 0,
+            (rows, cols) => (rows - 1) * self.row_stride + (cols - 1) * self.col_stride + 1,
+        }
     }
 
     /// The transposed matrix, without moving an element.
@@ -54,13 +71,13 @@ pub(super) fn matmul<T: Float>(
     let (m, k, n) = (a.rows, a.cols, b.cols);
     assert_eq!(k, b.rows, "inner sizes of a matrix product");
     assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
-    assert!(a.data.len() >= m * k, "left operand of {} for {m} x {k}", a.data.len());
-    assert!(b.data.len() >= k * n, "right operand of {} for {k} x {n}", b.data.len());
+    assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
+    assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
-    // SAFETY: a `Mat` is `rows x cols` packed in row or column order, so its largest offset is
-    // `rows * cols - 1`, and the same holds for `out`; the asserts above compared these sizes
-    // with the lengths of the slices. `out` is borrowed mutably, so nothing overlaps it, and all
-    // its elements are initialised.
+    // SAFETY: the largest offset of an operand is one below its `reach`, that of `out`, which is
+    // packed row by row, `m * n - 1`; the asserts above compared these with the lengths of the
+    // slices. `out` is borrowed mutably, so nothing overlaps it, and all its elements are
+    // initialised.
     unsafe {
         gemm::gemm(
             m,

@@ -5,10 +5,11 @@
 //! are several; padding never wins. (candle's backward scales the gradient by `1/k^2`, shares it
 //! between ties and refuses overlapping windows.)
 //!
-//! Nothing is saved for the backward: it finds the winner again by comparing input and result,
-//! which is cheaper than writing and reading an index per window.
+//! For windows of 2 x 2 side by side nothing is saved for the backward: it finds the winner again by
+//! comparing input and result, which is cheaper than writing and reading an index per window. For
+//! all others the winner's place is saved, as a number of the element type.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
@@ -17,6 +18,9 @@ use super::pool2d::{Pool2dConfig, Windows};
 use super::simd::simd;
 
 const NAME: &str = "max_pool2d";
+
+/// Every whole number up to here is an f32.
+const MAX_PIXELS: usize = 1 << 24;
 
 /// Output rows below this length go through `backward_short_rows`.
 const SHORT_ROW: usize = 32;
@@ -29,9 +33,13 @@ const SHORT_ROW: usize = 32;
 ///
 /// # Errors
 ///
-/// If the configuration does not fit the input, or the dtype is neither f32 nor f64.
+/// If the configuration does not fit the input, or the dtype is neither f32 nor f64, or an image
+/// has more than 2^24 pixels.
 pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
     let windows = Windows::new(NAME, xs.shape(), config)?;
+    if windows.plane_sizes().0 > MAX_PIXELS {
+        bail!("{NAME}: images of more than {MAX_PIXELS} pixels, input {:?}", xs.shape());
+    }
     fused::run(MaxPool2d { windows }, windows.output_shape(), &[Some(xs)])
 }
 
@@ -44,21 +52,34 @@ impl Fused for MaxPool2d {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0]).and_output(true)
+        if self.is_two_by_two() { Reads::inputs(&[0]).and_output(true) } else { Reads::NOTHING }
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (in_plane, out_plane) = self.windows.plane_sizes();
         let xs = inputs[0];
-        let run = |(x, y): (&[T], &mut [T])| {
-            if self.is_two_by_two() {
+        if !self.is_two_by_two() {
+            let mut winners = Pooled::new(ys.len());
+            let run = |((x, y), winners): ((&[T], &mut [T]), &mut [T])| {
                 simd(
                     #[inline(always)]
-                    || self.forward_two_by_two(x, y),
+                    || self.forward_any(x, y, winners),
                 );
+            };
+            if self.windows.worth_threads() {
+                let planes = xs.par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane));
+                planes.zip(winners.par_chunks_mut(out_plane)).for_each(run);
             } else {
-                self.forward_any(x, y);
+                let planes = xs.chunks(in_plane).zip(ys.chunks_mut(out_plane));
+                planes.zip(winners.chunks_mut(out_plane)).for_each(run);
             }
+            return Ok(winners);
+        }
+        let run = |(x, y): (&[T], &mut [T])| {
+            simd(
+                #[inline(always)]
+                || self.forward_two_by_two(x, y),
+            );
         };
         if self.windows.worth_threads() {
             xs.par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane)).for_each(run);
@@ -72,14 +93,22 @@ impl Fused for MaxPool2d {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         let (in_plane, out_plane) = self.windows.plane_sizes();
         let (xs, ys, dys) = (pass.inputs[0], pass.ys, &*pass.dys);
-        let run = |x: &[T], y: &[T], dy: &[T], dx: &mut [T]| {
-            if self.is_two_by_two() && !has_nan(y) {
-                simd(
-                    #[inline(always)]
-                    || self.backward_two_by_two(x, y, dy, dx),
-                );
+        if !self.is_two_by_two() {
+            let run = |((winners, dy), dx): ((&[T], &[T]), &mut [T])| to_winners(winners, dy, dx);
+            if self.windows.worth_threads() {
+                let planes = pass.saved.par_chunks(out_plane).zip(dys.par_chunks(out_plane));
+                planes.zip(dxs.par_chunks_mut(in_plane)).for_each(run);
             } else {
-                self.backward_any(x, y, dy, dx);
+                let planes = pass.saved.chunks(out_plane).zip(dys.chunks(out_plane));
+                planes.zip(dxs.chunks_mut(in_plane)).for_each(run);
+            }
+            return Ok(());
+        }
+        let run = |x: &[T], y: &[T], dy: &[T], dx: &mut [T]| {
+            if has_nan(y) {
+                self.backward_with_nan(x, y, dy, dx);
+            } else {
+                self.backward_two_by_two(x, y, dy, dx);
             }
         };
         if self.windows.worth_threads() {
@@ -114,17 +143,38 @@ impl MaxPool2d {
         }
     }
 
-    fn forward_any<T: Float>(&self, x: &[T], y: &mut [T]) {
-        for (oy, y) in y.chunks_exact_mut(self.windows.out_size.1).enumerate() {
-            for (ox, y) in y.iter_mut().enumerate() {
-                let (rows, cols) = self.windows.window(oy, ox);
-                let mut max = x[rows.start * self.windows.in_size.1 + cols.start];
-                for iy in rows {
-                    for &x in &x[iy * self.windows.in_size.1..][cols.clone()] {
-                        max = larger(max, x);
+    /// Tap by tap of the window over a row of results: a loop without branches.
+    #[inline(always)]
+    fn forward_any<T: Float>(&self, x: &[T], y: &mut [T], winners: &mut [T]) {
+        let Pool2dConfig { kernel, stride, padding } = self.windows.config;
+        let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
+        let rows = y.chunks_exact_mut(out_width).zip(winners.chunks_exact_mut(out_width));
+        for (oy, (y, winners)) in rows.enumerate() {
+            let (inside, _) = self.windows.window(oy, 0);
+            for (ox, winner) in winners.iter_mut().enumerate() {
+                let first = inside.start * width + (ox * stride.1).saturating_sub(padding.1);
+                *winner = T::from_f64(first as f64);
+            }
+            y.fill(T::from_f64(f64::NEG_INFINITY));
+            for iy in inside {
+                for kx in 0..kernel.1 {
+                    // Of the results, those whose window has this tap inside of the image.
+                    let start = padding.1.saturating_sub(kx).div_ceil(stride.1);
+                    let end = (width + padding.1).saturating_sub(kx).div_ceil(stride.1);
+                    let end = end.min(out_width);
+                    if start >= end {
+                        continue;
+                    }
+                    let first = iy * width + start * stride.1 + kx - padding.1;
+                    let taps = x[first..].iter().step_by(stride.1);
+                    let results = y[start..end].iter_mut().zip(&mut winners[start..end]);
+                    for (((y, winner), &x), ox) in results.zip(taps).zip(0_u32..) {
+                        let wins = (x > *y) | x.is_nan();
+                        let place = f64::from(first as u32 + ox * stride.1 as u32);
+                        *y = if wins { x } else { *y };
+                        *winner = if wins { T::from_f64(place) } else { *winner };
                     }
                 }
-                *y = max;
             }
         }
     }
@@ -171,27 +221,29 @@ impl MaxPool2d {
         }
     }
 
-    /// Adds, as windows may overlap.
-    fn backward_any<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
+    /// As [`Self::backward_two_by_two`], where NaN, which equals nothing, may have won.
+    fn backward_with_nan<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         dx.fill(T::zero());
-        let results = y.iter().zip(dy).enumerate();
-        for (index, (&y, &dy)) in results {
-            let (rows, cols) = self
-                .windows
-                .window(index / self.windows.out_size.1, index % self.windows.out_size.1);
-            let mut winner = None;
-            for iy in rows {
-                for ix in cols.clone() {
-                    let index = iy * self.windows.in_size.1 + ix;
-                    let x = x[index];
-                    // The first maximum, or the last NaN.
-                    if (x == y && winner.is_none()) || (x.is_nan() && y.is_nan()) {
-                        winner = Some(index);
-                    }
-                }
-            }
+        let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
+        for (index, (&y, &dy)) in y.iter().zip(dy).enumerate() {
+            let (rows, cols) = self.windows.window(index / out_width, index % out_width);
+            let places = rows.flat_map(|iy| cols.clone().map(move |ix| iy * width + ix));
+            // The first maximum, or the last NaN.
+            let winner = if y.is_nan() {
+                places.filter(|&place| x[place].is_nan()).last()
+            } else {
+                places.into_iter().find(|&place| x[place] == y)
+            };
             dx[winner.expect("the maximum lies in its window")] += dy;
         }
+    }
+}
+
+/// Adds every gradient to the place of its winner.
+fn to_winners<T: Float>(winners: &[T], dy: &[T], dx: &mut [T]) {
+    dx.fill(T::zero());
+    for (winner, &dy) in winners.iter().zip(dy) {
+        dx[winner.to_f64() as usize] += dy;
     }
 }
 
@@ -205,7 +257,7 @@ fn larger<T: Float>(max: T, x: T) -> T {
 ///
 /// Indices, pairs and masks instead of iterators and branches: in this form the compiler makes
 /// vectors of it, and the place of a maximum cannot be predicted.
-#[inline(always)]
+#[inline(never)]
 fn route<T: Float>(
     y: &[T],
     dy: &[T],

@@ -3,7 +3,7 @@
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{Conv2dConfig, conv2d};
 use candelabrum_testkit::assert_close;
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor, Var};
 use proptest::prelude::*;
 
 use crate::random;
@@ -45,12 +45,66 @@ fn naive(
     Tensor::from_vec(y, (n, o, oh, ow), &Device::Cpu)
 }
 
+/// The result and the gradients of input, weight and bias for `dys`.
+fn step(
+    [xs, weight, bias]: [&Tensor; 3],
+    config: Conv2dConfig,
+    activation: Option<Activation>,
+    dys: &Tensor,
+) -> Result<[Tensor; 4]> {
+    let [xs, weight, bias] = [xs, weight, bias].map(|tensor| Var::from_tensor(tensor));
+    let [xs, weight, bias] = [xs?, weight?, bias?];
+    let ys = conv2d(&xs, &weight, Some(&bias), config, activation)?;
+    let mut grads = (&ys * dys)?.sum_all()?.backward()?;
+    let [dxs, dw, db] = [&xs, &weight, &bias].map(|var| grads.remove(var).expect("a gradient"));
+    Ok([ys.detach(), dxs, dw, db])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
+    /// Many small images lie side by side in the products, one image lies alone.
+    #[test]
+    fn a_batch_is_its_images(
+        (batch, groups, in_per_group, out_per_group) in (8usize..40, 1usize..3, 1usize..20, 1usize..5),
+        kernel in (1usize..4, 1usize..4),
+        (height, width) in (1usize..6, 1usize..6),
+        stride in (1usize..3, 1usize..3),
+        padding in (0usize..3, 0usize..3),
+        dilation in (1usize..3, 1usize..3),
+        activation in prop_oneof![
+            Just(None), Just(Some(Activation::Relu)), Just(Some(Activation::Gelu))
+        ],
+        seed in 0u64..1000,
+    ) {
+        prop_assume!(dilation.0 * (kernel.0 - 1) + 1 <= height + 2 * padding.0);
+        prop_assume!(dilation.1 * (kernel.1 - 1) + 1 <= width + 2 * padding.1);
+        let xs = random((batch, groups * in_per_group, height, width), seed).unwrap();
+        let weight = random((groups * out_per_group, in_per_group, kernel.0, kernel.1), seed + 1);
+        let weight = weight.unwrap();
+        let bias = random(groups * out_per_group, seed + 2).unwrap();
+        let config = Conv2dConfig { stride, padding, dilation, groups };
+        let shape = conv2d(&xs, &weight, None, config, None).unwrap().shape().clone();
+        let dys = random(shape, seed + 3).unwrap();
+        let whole = step([&xs, &weight, &bias], config, activation, &dys).unwrap();
+        let image = |n: usize| {
+            let (x, dy) = (xs.narrow(0, n, 1).unwrap(), dys.narrow(0, n, 1).unwrap());
+            step([&x, &weight, &bias], config, activation, &dy).unwrap()
+        };
+        let images: Vec<[Tensor; 4]> = (0..batch).map(image).collect();
+        for (part, whole) in whole.iter().enumerate() {
+            let parts: Vec<&Tensor> = images.iter().map(|image| &image[part]).collect();
+            let expected = match part {
+                0 | 1 => Tensor::cat(&parts, 0).unwrap(),
+                _ => Tensor::stack(&parts, 0).unwrap().sum(0).unwrap(),
+            };
+            assert_close(whole, &expected, 1e-11, 1e-11);
+        }
+    }
+
     #[test]
     fn conv2d_is_the_direct_sum(
-        (batch, groups, in_per_group, out_per_group) in (1usize..4, 1usize..4, 1usize..4, 1usize..4),
+        (batch, groups, in_per_group, out_per_group) in (prop_oneof![1usize..4, 8usize..20], 1usize..4, 1usize..4, 1usize..4),
         kernel in (1usize..5, 1usize..5),
         extra in (0usize..8, 0usize..8),
         stride in (1usize..4, 1usize..4),

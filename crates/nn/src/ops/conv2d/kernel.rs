@@ -16,6 +16,7 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
+use super::small::is_small;
 use crate::activation::Activation;
 use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
 use crate::ops::float::Float;
@@ -65,6 +66,9 @@ impl<T: Float> Conv<'_, T> {
     }
 
     pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+        if is_small(self.geometry) {
+            return self.forward_small(xs, bias, ys);
+        }
         let (geometry, chunk) = (self.geometry, self.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let shared = rayon::current_num_threads() == 1 || chunk >= geometry.batch;
@@ -127,6 +131,9 @@ impl<T: Float> Conv<'_, T> {
         gradients: Gradients<'_, T>,
     ) {
         let geometry = self.geometry;
+        if is_small(geometry) {
+            return self.backward_small(xs, reference, dys, gradients);
+        }
         let Gradients { dxs, mut dw, mut db } = gradients;
         if geometry.batch == 0 {
             [dw, db].into_iter().flatten().for_each(|sum| sum.fill(T::zero()));

@@ -11,6 +11,7 @@
 mod geometry;
 mod kernel;
 mod patches;
+mod small;
 mod weight;
 
 use candle_core::{Result, Tensor, bail};

@@ -1,0 +1,347 @@
+//! Convolutions of small images.
+//!
+//! The rows of an image of a few pixels are too short to be copied one by one. Here the images lie
+//! side by side: `(C, H, W, N)` instead of `(N, C, H, W)`, so that an element of a patch is the same
+//! element of all images, a run of `N`. The columns of the matrices are `(pixel, image)`:
+//!
+//! ```text
+//! forward    y    (O x PN) = w (O x K)   patches (K x PN)
+//! backward   dw   (O x K)  = dz (O x PN) patches^T
+//!            dx            = fold(w^T (K x O) dz (O x PN))
+//! ```
+//!
+//! The threads share the rows of each product, in blocks that do not depend on their number; so no
+//! partial sums of large weights are needed.
+
+use std::ops::Range;
+
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+use super::geometry::Geometry;
+use super::kernel::{Conv, Gradients};
+use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
+use crate::ops::float::Float;
+use crate::ops::fused::Pooled;
+use crate::ops::matmul::{Dst, Mat, matmul};
+use crate::ops::parallel::in_blocks;
+use crate::ops::simd::simd;
+
+/// Pixels of a result from which on its rows are long enough by themselves.
+const SMALL: usize = 64;
+
+/// Columns of a product: a compromise between reading the weight again for every chunk of images
+/// and patches that stay near.
+const COLUMNS: usize = 256;
+
+/// Rows of a product that a thread computes at a time.
+const ROWS: usize = 64;
+
+/// Whether the images are small and many enough.
+pub(super) fn is_small(geometry: &Geometry) -> bool {
+    geometry.out_pixels() < SMALL && geometry.batch >= 8
+}
+
+impl<T: Float> Conv<'_, T> {
+    pub(super) fn forward_small(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+        let geometry = self.geometry;
+        let chunk = images_per_chunk(geometry);
+        let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
+        for (xs, ys) in xs.chunks(in_chunk).zip(ys.chunks_mut(out_chunk)) {
+            let side_by_side = SideBySide::new(geometry, xs);
+            let columns = side_by_side.columns();
+            let mut product = Pooled::new(geometry.out_channels * columns);
+            let (patch, channels) = (geometry.patch(), geometry.group_channels());
+            for group in 0..geometry.groups {
+                let patches = side_by_side.patches(group);
+                let weight = &self.weight[group * channels * patch..][..channels * patch];
+                let product = &mut product[group * channels * columns..][..channels * columns];
+                for_rows(product, columns, |rows, product| {
+                    let weight = &weight[rows.start * patch..rows.end * patch];
+                    let weight = Mat::new(weight, rows.len(), patch);
+                    let patches = Mat::new(&patches, patch, columns);
+                    matmul(product, Dst::Overwrite, weight, patches, Parallelism::None);
+                    match bias {
+                        None => activate(product, self.activation),
+                        Some(bias) => {
+                            let bias = &bias[group * channels + rows.start..];
+                            for (ys, &bias) in product.chunks_exact_mut(columns).zip(bias) {
+                                bias_activation(ys, bias, self.activation);
+                            }
+                        }
+                    }
+                });
+            }
+            transpose(&product, side_by_side.images, ys);
+        }
+    }
+
+    pub(super) fn backward_small(
+        &self,
+        xs: &[T],
+        reference: &[T],
+        dys: &mut [T],
+        gradients: Gradients<'_, T>,
+    ) {
+        let geometry = self.geometry;
+        let Gradients { dxs, mut dw, mut db } = gradients;
+        if let Some(activation) = self.activation {
+            in_blocks(dys, |start, dys| {
+                activation_backward(dys, &reference[start..][..dys.len()], activation);
+            });
+        }
+        let chunk = images_per_chunk(geometry);
+        let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
+        let mut dx_chunks = dxs.map(|dxs| dxs.chunks_mut(in_chunk));
+        let mut dst = Dst::Overwrite;
+        for (xs, dzs) in xs.chunks(in_chunk).zip(dys.chunks(out_chunk)) {
+            let images = xs.len() / geometry.in_image();
+            let columns = images * geometry.out_pixels();
+            let mut dz = Pooled::new(dzs.len());
+            transpose(dzs, geometry.out_image(), &mut dz);
+            if let Some(db) = &mut db {
+                for (db, dz) in db.iter_mut().zip(dz.chunks_exact(columns)) {
+                    let before = if dst == Dst::Add { *db } else { T::zero() };
+                    *db = before + sum(dz);
+                }
+            }
+            if let Some(dw) = &mut dw {
+                self.weight_gradient(&SideBySide::new(geometry, xs), &dz, dw, dst);
+            }
+            if let Some(dxs) = dx_chunks.as_mut().and_then(Iterator::next) {
+                self.input_gradient(images, &dz, dxs);
+            }
+            dst = Dst::Add;
+        }
+    }
+
+    fn weight_gradient(&self, xs: &SideBySide<'_, T>, dz: &[T], dw: &mut [T], dst: Dst) {
+        let (patch, channels) = (self.geometry.patch(), self.geometry.group_channels());
+        let columns = xs.columns();
+        let groups = dw.chunks_mut(channels * patch).zip(dz.chunks(channels * columns));
+        for (group, (dw, dz)) in groups.enumerate() {
+            let patches = xs.patches(group);
+            for_rows(dw, patch, |rows, dw| {
+                let dz = Mat::new(&dz[rows.start * columns..], rows.len(), columns);
+                let patches = Mat::new(&patches, patch, columns);
+                matmul(dw, dst, dz, patches.t(), Parallelism::None);
+            });
+        }
+    }
+
+    fn input_gradient(&self, images: usize, dz: &[T], dxs: &mut [T]) {
+        let geometry = self.geometry;
+        let (patch, channels) = (geometry.patch(), geometry.group_channels());
+        let columns = images * geometry.out_pixels();
+        let in_channels = geometry.in_channels / geometry.groups;
+        let taps = patch / in_channels;
+        let plane = geometry.in_size.0 * geometry.in_size.1 * images;
+        let mut dx = Pooled::new(dxs.len());
+        // As many input channels as have about a block of rows.
+        let block = (ROWS / taps).clamp(1, in_channels);
+        for (group, dx) in dx.chunks_mut(in_channels * plane).enumerate() {
+            let weight = &self.weight[group * channels * patch..][..channels * patch];
+            let dz = &dz[group * channels * columns..][..channels * columns];
+            let run = |(number, dx): (usize, &mut [T])| {
+                let rows = number * block * taps..(number * block + dx.len() / plane) * taps;
+                let mut dpatches = Pooled::new(rows.len() * columns);
+                let weight = Mat::new(weight, channels, patch).columns(rows);
+                let dz = Mat::new(dz, channels, columns);
+                matmul(&mut dpatches, Dst::Overwrite, weight.t(), dz, Parallelism::None);
+                dx.fill(T::zero());
+                simd(
+                    #[inline(always)]
+                    || fold(geometry, &dpatches, images, dx),
+                );
+            };
+            if rayon::current_num_threads() == 1 {
+                dx.chunks_mut(block * plane).enumerate().for_each(run);
+            } else {
+                dx.par_chunks_mut(block * plane).enumerate().for_each(run);
+            }
+        }
+        transpose(&dx, images, dxs);
+    }
+}
+
+fn images_per_chunk(geometry: &Geometry) -> usize {
+    (COLUMNS / geometry.out_pixels()).clamp(1, geometry.batch)
+}
+
+/// Some images as (C, H, W, N).
+struct SideBySide<'a, T: Float> {
+    geometry: &'a Geometry,
+    images: usize,
+    values: Pooled<T>,
+}
+
+impl<'a, T: Float> SideBySide<'a, T> {
+    fn new(geometry: &'a Geometry, xs: &[T]) -> Self {
+        let mut values = Pooled::new(xs.len());
+        transpose(xs, geometry.in_image(), &mut values);
+        Self { geometry, images: xs.len() / geometry.in_image(), values }
+    }
+
+    fn columns(&self) -> usize {
+        self.images * self.geometry.out_pixels()
+    }
+
+    /// The patches of a group, (K x PN).
+    fn patches(&self, group: usize) -> Pooled<T> {
+        let &Self { geometry, images, .. } = self;
+        let columns = self.columns();
+        let channels = geometry.in_channels / geometry.groups;
+        let plane = geometry.in_size.0 * geometry.in_size.1 * images;
+        let xs = &self.values[group * channels * plane..][..channels * plane];
+        if geometry.is_pointwise() {
+            return Pooled::copy_of(xs);
+        }
+        let rows = geometry.patch() / channels;
+        let mut patches = Pooled::new(geometry.patch() * columns);
+        let run = |(patches, x): (&mut [T], &[T])| {
+            simd(
+                #[inline(always)]
+                || unfold(geometry, x, images, patches),
+            );
+        };
+        if rayon::current_num_threads() == 1 {
+            patches.chunks_mut(rows * columns).zip(xs.chunks(plane)).for_each(run);
+        } else {
+            let patches = patches.par_chunks_mut(rows * columns).with_min_len(8);
+            patches.zip(xs.par_chunks(plane)).for_each(run);
+        }
+        patches
+    }
+}
+
+/// Calls `f` with blocks of rows of `values` and their numbers.
+fn for_rows<T: Float>(values: &mut [T], row: usize, f: impl Fn(Range<usize>, &mut [T]) + Sync) {
+    let run = |(number, values): (usize, &mut [T])| {
+        let first = number * ROWS;
+        f(first..first + values.len() / row, values);
+    };
+    if rayon::current_num_threads() == 1 {
+        values.chunks_mut(ROWS * row).enumerate().for_each(run);
+    } else {
+        values.par_chunks_mut(ROWS * row).enumerate().for_each(run);
+    }
+}
+
+/// The rows of patches of one channel.
+#[inline(always)]
+fn unfold<T: Float>(geometry: &Geometry, x: &[T], images: usize, patches: &mut [T]) {
+    for_taps(geometry, images, |tap, pixels, from| {
+        let row = &mut patches[tap * geometry.out_pixels() * images..];
+        match from {
+            Some(from) => row[pixels.clone()].copy_from_slice(&x[from..from + pixels.len()]),
+            None => row[pixels].fill(T::zero()),
+        }
+    });
+}
+
+/// Adds the rows of patches of some channels to the elements that they came from.
+#[inline(always)]
+fn fold<T: Float>(geometry: &Geometry, patches: &[T], images: usize, dx: &mut [T]) {
+    let plane = geometry.in_size.0 * geometry.in_size.1 * images;
+    let taps = geometry.taps.0.len() * geometry.taps.1.len();
+    let row = geometry.out_pixels() * images;
+    for (patches, dx) in patches.chunks_exact(taps * row).zip(dx.chunks_exact_mut(plane)) {
+        for_taps(geometry, images, |tap, pixels, from| {
+            if let Some(from) = from {
+                add_assign(&mut dx[from..from + pixels.len()], &patches[tap * row..][pixels]);
+            }
+        });
+    }
+}
+
+/// Calls `f` with the number of each tap, a run of its row of patches, and where the run lies in the
+/// channel; `None` for one that lies in the padding.
+#[inline(always)]
+fn for_taps(
+    geometry: &Geometry,
+    images: usize,
+    mut f: impl FnMut(usize, Range<usize>, Option<usize>),
+) {
+    let ((height, width), (out_height, out_width)) = (geometry.in_size, geometry.out_size);
+    let inside = |out: usize, tap: usize, stride: usize, dilation: usize, padding: usize, size| {
+        (out * stride + tap * dilation).checked_sub(padding).filter(|&place| place < size)
+    };
+    let mut tap = 0;
+    for ky in geometry.taps.0.clone() {
+        for kx in geometry.taps.1.clone() {
+            for oy in 0..out_height {
+                let iy = inside(
+                    oy,
+                    ky,
+                    geometry.stride.0,
+                    geometry.dilation.0,
+                    geometry.padding.0,
+                    height,
+                );
+                for ox in 0..out_width {
+                    let ix = inside(
+                        ox,
+                        kx,
+                        geometry.stride.1,
+                        geometry.dilation.1,
+                        geometry.padding.1,
+                        width,
+                    );
+                    let pixel = (oy * out_width + ox) * images;
+                    let from = iy.zip(ix).map(|(iy, ix)| (iy * width + ix) * images);
+                    f(tap, pixel..pixel + images, from);
+                }
+            }
+            tap += 1;
+        }
+    }
+}
+
+/// `to` becomes the transpose of `from`, whose rows have `row` elements.
+fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T]) {
+    let rows = from.len() / row.max(1);
+    if rows == 1 || row == 1 {
+        to.copy_from_slice(from);
+        return;
+    }
+    // Blocks of rows of the result, so that a thread writes what lies together.
+    let run = |(number, to): (usize, &mut [T])| {
+        simd(
+            #[inline(always)]
+            || transpose_rows(from, row, number * BLOCK, rows, to),
+        );
+    };
+    if rayon::current_num_threads() == 1 || from.len() < 1 << 15 {
+        to.chunks_mut(BLOCK * rows).enumerate().for_each(run);
+    } else {
+        to.par_chunks_mut(BLOCK * rows).with_min_len(8).enumerate().for_each(run);
+    }
+}
+
+/// The side of the squares that are transposed in registers.
+const BLOCK: usize = 16;
+
+/// Rows of the transpose from row `first` on.
+#[inline(always)]
+fn transpose_rows<T: Float>(from: &[T], row: usize, first: usize, rows: usize, to: &mut [T]) {
+    let wide = to.len() / rows;
+    let mut start = 0;
+    while wide == BLOCK && start + BLOCK <= rows {
+        let mut square = [[T::default(); BLOCK]; BLOCK];
+        for (i, square) in square.iter_mut().enumerate() {
+            square.copy_from_slice(&from[(start + i) * row + first..][..BLOCK]);
+        }
+        for (j, to) in to.chunks_exact_mut(rows).enumerate() {
+            let to = &mut to[start..start + BLOCK];
+            for (i, to) in to.iter_mut().enumerate() {
+                *to = square[i][j];
+            }
+        }
+        start += BLOCK;
+    }
+    for (j, to) in to.chunks_exact_mut(rows).enumerate() {
+        for (i, to) in to.iter_mut().enumerate().skip(start) {
+            *to = from[i * row + first + j];
+        }
+    }
+}
