@@ -140,7 +140,12 @@ impl Fused for GlobalAvgPool2d {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (xs, count) = (inputs[0], T::from_f64(self.plane as f64));
-        let mean = |(x, y): (&[T], &mut T)| *y = simd(|| sum(x)) / count;
+        let mean = |(x, y): (&[T], &mut T)| {
+            *y = simd(
+                #[inline(always)]
+                || sum(x),
+            ) / count
+        };
         if parallel::worth_threads(xs.len()) {
             xs.par_chunks(self.plane).zip(ys).for_each(mean);
         } else {

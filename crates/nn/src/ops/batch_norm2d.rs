@@ -24,7 +24,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
-use super::simd::simd;
+use super::simd::simd_once;
 use crate::{Activation, Buffer};
 
 const NAME: &str = "batch_norm2d";
@@ -164,7 +164,7 @@ impl Fused for BatchNorm2d {
                 let xs = self.geometry.gather(xs, channel);
                 let mut scratch = Pooled::new(xs.len());
                 let planes = Planes { parts: &mut [&mut scratch], start: 0, plane: xs.len() };
-                let line = simd(
+                let line = simd_once(
                     #[inline(always)]
                     || self.forward_channel(whole.planes(&xs, 0), planes, running, line),
                 );
@@ -172,7 +172,7 @@ impl Fused for BatchNorm2d {
                 line
             } else {
                 let xs = self.geometry.planes(xs, channel);
-                simd(
+                simd_once(
                     #[inline(always)]
                     || self.forward_channel(xs, ys, running, line),
                 )
@@ -203,7 +203,7 @@ impl Fused for BatchNorm2d {
                 let mut scratch = Pooled::new(xs.len());
                 let planes = Planes { parts: &mut [&mut scratch], start: 0, plane: xs.len() };
                 let pairs = whole.planes(&xs, 0).zip(whole.planes(&dys, 0));
-                let sums = simd(
+                let sums = simd_once(
                     #[inline(always)]
                     || self.backward_channel(pairs, planes, line),
                 );
@@ -212,7 +212,7 @@ impl Fused for BatchNorm2d {
             } else {
                 let xs = self.geometry.planes(xs, channel);
                 let pairs = xs.zip(self.geometry.planes(dys, channel));
-                simd(
+                simd_once(
                     #[inline(always)]
                     || self.backward_channel(pairs, dxs, line),
                 )

@@ -41,13 +41,16 @@ impl Dropout {
         in_blocks(ys, |start, ys| {
             let xs = &xs[start..][..ys.len()];
             let first = key.wrapping_add((start as u64).wrapping_mul(GOLDEN));
-            simd(|| {
-                for ((y, &x), counter) in ys.iter_mut().zip(xs).zip(1u64..) {
-                    let number = mix(first.wrapping_add(counter.wrapping_mul(GOLDEN)));
-                    // Not `x * mask`: a dropped NaN or infinity is 0.
-                    *y = (x * scale).keep_if(number >> 32 >= threshold);
-                }
-            });
+            simd(
+                #[inline(always)]
+                || {
+                    for ((y, &x), counter) in ys.iter_mut().zip(xs).zip(1u64..) {
+                        let number = mix(first.wrapping_add(counter.wrapping_mul(GOLDEN)));
+                        // Not `x * mask`: a dropped NaN or infinity is 0.
+                        *y = (x * scale).keep_if(number >> 32 >= threshold);
+                    }
+                },
+            );
         });
     }
 }

@@ -6,7 +6,7 @@ use std::iter;
 use pulp::NullaryFnOnce;
 
 use super::float::Float;
-use super::simd::simd;
+use super::simd::simd_once;
 use crate::activation::Activation;
 
 /// Adds `bias` to every element and applies the activation.
@@ -41,13 +41,13 @@ fn each<T: Float, B>(
     activation: Option<Activation>,
 ) {
     match activation {
-        None => simd(Forward { ys, bs, add, function: Identity }),
-        Some(Activation::Relu) => simd(Forward { ys, bs, add, function: Relu }),
-        Some(Activation::Gelu) => simd(Forward { ys, bs, add, function: Gelu::new() }),
-        Some(Activation::GeluTanh) => simd(Forward { ys, bs, add, function: GeluTanh::new() }),
-        Some(Activation::Silu) => simd(Forward { ys, bs, add, function: Silu }),
-        Some(Activation::Sigmoid) => simd(Forward { ys, bs, add, function: Sigmoid }),
-        Some(Activation::Tanh) => simd(Forward { ys, bs, add, function: Tanh }),
+        None => simd_once(Forward { ys, bs, add, function: Identity }),
+        Some(Activation::Relu) => simd_once(Forward { ys, bs, add, function: Relu }),
+        Some(Activation::Gelu) => simd_once(Forward { ys, bs, add, function: Gelu::new() }),
+        Some(Activation::GeluTanh) => simd_once(Forward { ys, bs, add, function: GeluTanh::new() }),
+        Some(Activation::Silu) => simd_once(Forward { ys, bs, add, function: Silu }),
+        Some(Activation::Sigmoid) => simd_once(Forward { ys, bs, add, function: Sigmoid }),
+        Some(Activation::Tanh) => simd_once(Forward { ys, bs, add, function: Tanh }),
     }
 }
 
@@ -59,12 +59,14 @@ pub(super) fn activation_backward<T: Float>(
     activation: Activation,
 ) {
     match activation {
-        Activation::Relu => simd(BackwardPass { dys, reference, function: Relu }),
-        Activation::Gelu => simd(BackwardPass { dys, reference, function: Gelu::new() }),
-        Activation::GeluTanh => simd(BackwardPass { dys, reference, function: GeluTanh::new() }),
-        Activation::Silu => simd(BackwardPass { dys, reference, function: Silu }),
-        Activation::Sigmoid => simd(BackwardPass { dys, reference, function: Sigmoid }),
-        Activation::Tanh => simd(BackwardPass { dys, reference, function: Tanh }),
+        Activation::Relu => simd_once(BackwardPass { dys, reference, function: Relu }),
+        Activation::Gelu => simd_once(BackwardPass { dys, reference, function: Gelu::new() }),
+        Activation::GeluTanh => {
+            simd_once(BackwardPass { dys, reference, function: GeluTanh::new() })
+        }
+        Activation::Silu => simd_once(BackwardPass { dys, reference, function: Silu }),
+        Activation::Sigmoid => simd_once(BackwardPass { dys, reference, function: Sigmoid }),
+        Activation::Tanh => simd_once(BackwardPass { dys, reference, function: Tanh }),
     }
 }
 

@@ -52,17 +52,23 @@ impl Cell for Gru {
         // Passes with few slices each: the compiler makes vectors of them.
         bias_row_activation(rz, b_rz, Some(Activation::Sigmoid));
         let [r, z] = parts(rz);
-        simd(|| {
-            for ((n, &b), &r) in n.iter_mut().zip(b_n).zip(r) {
-                *n += r * b;
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for ((n, &b), &r) in n.iter_mut().zip(b_n).zip(r) {
+                    *n += r * b;
+                }
+            },
+        );
         activate(n, Some(Activation::Tanh));
-        simd(|| {
-            for ((h, &z), &n) in h.iter_mut().zip(z).zip(&*n) {
-                *h = n + z * (*h - n);
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for ((h, &z), &n) in h.iter_mut().zip(z).zip(&*n) {
+                    *h = n + z * (*h - n);
+                }
+            },
+        );
     }
 
     fn backward<T: Float>(step: StepBackward<'_, T>) {
@@ -70,20 +76,24 @@ impl Cell for Gru {
         let [r, z, n] = parts(gates);
         let one = T::one();
         let [dr, dz, dn] = parts_mut(da);
-        simd(|| {
-            for (((dn, &dh), &z), &n) in dn.iter_mut().zip(&*dh).zip(z).zip(n) {
-                *dn = dh * (one - z) * (one - n * n);
-            }
-            for ((((dz, &dh), &z), &n), &h) in dz.iter_mut().zip(&*dh).zip(z).zip(n).zip(h_prev) {
-                *dz = dh * (h - n) * z * (one - z);
-            }
-            for (((dr, &dn), &b), &r) in dr.iter_mut().zip(&*dn).zip(b_n).zip(r) {
-                *dr = dn * b * r * (one - r);
-            }
-            for (dh, &z) in dh.iter_mut().zip(z) {
-                *dh *= z;
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for (((dn, &dh), &z), &n) in dn.iter_mut().zip(&*dh).zip(z).zip(n) {
+                    *dn = dh * (one - z) * (one - n * n);
+                }
+                for ((((dz, &dh), &z), &n), &h) in dz.iter_mut().zip(&*dh).zip(z).zip(n).zip(h_prev)
+                {
+                    *dz = dh * (h - n) * z * (one - z);
+                }
+                for (((dr, &dn), &b), &r) in dr.iter_mut().zip(&*dn).zip(b_n).zip(r) {
+                    *dr = dn * b * r * (one - r);
+                }
+                for (dh, &z) in dh.iter_mut().zip(z) {
+                    *dh *= z;
+                }
+            },
+        );
         let [db_r, db_z, db_n] = parts_mut(db);
         db_r.copy_from_slice(dr);
         db_z.copy_from_slice(dz);

@@ -63,18 +63,24 @@ impl Cell for Lstm {
             bias_row_activation(gate, b, Some(Activation::Sigmoid));
         }
         bias_row_activation(g, b_g, Some(Activation::Tanh));
-        simd(|| {
-            for (((c, &f), &i), &g) in c.iter_mut().zip(&*f).zip(&*i).zip(&*g) {
-                *c = f * *c + i * g;
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for (((c, &f), &i), &g) in c.iter_mut().zip(&*f).zip(&*i).zip(&*g) {
+                    *c = f * *c + i * g;
+                }
+            },
+        );
         h.copy_from_slice(c);
         activate(h, Some(Activation::Tanh));
-        simd(|| {
-            for (h, &o) in h.iter_mut().zip(&*o) {
-                *h *= o;
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for (h, &o) in h.iter_mut().zip(&*o) {
+                    *h *= o;
+                }
+            },
+        );
     }
 
     fn backward<T: Float>(step: StepBackward<'_, T>) {
@@ -83,32 +89,38 @@ impl Cell for Lstm {
         let [di, df, dg, d_o] = parts_mut(da);
         let one = T::one();
         // First tanh(c'), in the place of the last gradient.
-        simd(|| {
-            for ((((t, &c), &f), &i), &g) in d_o.iter_mut().zip(c_prev).zip(f).zip(i).zip(g) {
-                *t = f * c + i * g;
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for ((((t, &c), &f), &i), &g) in d_o.iter_mut().zip(c_prev).zip(f).zip(i).zip(g) {
+                    *t = f * c + i * g;
+                }
+            },
+        );
         activate(d_o, Some(Activation::Tanh));
-        simd(|| {
-            for (((dc, &dh), &o), &t) in dc.iter_mut().zip(&*dh).zip(o).zip(&*d_o) {
-                *dc += dh * o * (one - t * t);
-            }
-            for ((d_o, &dh), &o) in d_o.iter_mut().zip(&*dh).zip(o) {
-                *d_o = dh * *d_o * o * (one - o);
-            }
-            for (((di, &dc), &g), &i) in di.iter_mut().zip(&*dc).zip(g).zip(i) {
-                *di = dc * g * i * (one - i);
-            }
-            for (((df, &dc), &c), &f) in df.iter_mut().zip(&*dc).zip(c_prev).zip(f) {
-                *df = dc * c * f * (one - f);
-            }
-            for (((dg, &dc), &i), &g) in dg.iter_mut().zip(&*dc).zip(i).zip(g) {
-                *dg = dc * i * (one - g * g);
-            }
-            for (dc, &f) in dc.iter_mut().zip(f) {
-                *dc *= f;
-            }
-        });
+        simd(
+            #[inline(always)]
+            || {
+                for (((dc, &dh), &o), &t) in dc.iter_mut().zip(&*dh).zip(o).zip(&*d_o) {
+                    *dc += dh * o * (one - t * t);
+                }
+                for ((d_o, &dh), &o) in d_o.iter_mut().zip(&*dh).zip(o) {
+                    *d_o = dh * *d_o * o * (one - o);
+                }
+                for (((di, &dc), &g), &i) in di.iter_mut().zip(&*dc).zip(g).zip(i) {
+                    *di = dc * g * i * (one - i);
+                }
+                for (((df, &dc), &c), &f) in df.iter_mut().zip(&*dc).zip(c_prev).zip(f) {
+                    *df = dc * c * f * (one - f);
+                }
+                for (((dg, &dc), &i), &g) in dg.iter_mut().zip(&*dc).zip(i).zip(g) {
+                    *dg = dc * i * (one - g * g);
+                }
+                for (dc, &f) in dc.iter_mut().zip(f) {
+                    *dc *= f;
+                }
+            },
+        );
         dh.fill(T::zero());
     }
 }

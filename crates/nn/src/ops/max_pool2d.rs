@@ -22,6 +22,9 @@ const NAME: &str = "max_pool2d";
 /// Every whole number up to here is an f32.
 const MAX_PIXELS: usize = 1 << 24;
 
+/// Planes that share their scratch memory.
+const PLANES: usize = 16;
+
 /// Output rows below this length go through `backward_short_rows`.
 const SHORT_ROW: usize = 32;
 
@@ -60,18 +63,29 @@ impl Fused for MaxPool2d {
         let xs = inputs[0];
         if !self.is_two_by_two() {
             let mut winners = Pooled::new(ys.len());
-            let run = |((x, y), winners): ((&[T], &mut [T]), &mut [T])| {
-                simd(
-                    #[inline(always)]
-                    || self.forward_any(x, y, winners),
-                );
-            };
-            if self.windows.worth_threads() {
-                let planes = xs.par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane));
-                planes.zip(winners.par_chunks_mut(out_plane)).for_each(run);
-            } else {
+            let (firsts, places) = self.places(out_plane);
+            let (firsts, places) = (&*firsts, &*places);
+            let run = |((xs, ys), winners): ((&[T], &mut [T]), &mut [T])| {
                 let planes = xs.chunks(in_plane).zip(ys.chunks_mut(out_plane));
-                planes.zip(winners.chunks_mut(out_plane)).for_each(run);
+                let (mut padded, mut taps) = self.scratch();
+                for ((x, y), winners) in planes.zip(winners.chunks_mut(out_plane)) {
+                    simd(
+                        #[inline(always)]
+                        || {
+                            self.pad(x, &mut padded);
+                            winners.copy_from_slice(firsts);
+                            self.forward_any(&padded, places, &mut taps, y, winners);
+                        },
+                    );
+                }
+            };
+            let (inputs, outputs) = (PLANES * in_plane, PLANES * out_plane);
+            if self.windows.worth_threads() {
+                let planes = xs.par_chunks(inputs).zip(ys.par_chunks_mut(outputs));
+                planes.zip(winners.par_chunks_mut(outputs)).for_each(run);
+            } else {
+                let planes = xs.chunks(inputs).zip(ys.chunks_mut(outputs));
+                planes.zip(winners.chunks_mut(outputs)).for_each(run);
             }
             return Ok(winners);
         }
@@ -143,38 +157,63 @@ impl MaxPool2d {
         }
     }
 
-    /// Tap by tap of the window over a row of results: a loop without branches.
-    #[inline(always)]
-    fn forward_any<T: Float>(&self, x: &[T], y: &mut [T], winners: &mut [T]) {
-        let Pool2dConfig { kernel, stride, padding } = self.windows.config;
+    /// By result: the place in its plane of the window's first tap, and of the first one inside.
+    fn places<T: Float>(&self, results: usize) -> (Pooled<T>, Pooled<T>) {
         let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
-        let rows = y.chunks_exact_mut(out_width).zip(winners.chunks_exact_mut(out_width));
-        for (oy, (y, winners)) in rows.enumerate() {
-            let (inside, _) = self.windows.window(oy, 0);
-            for (ox, winner) in winners.iter_mut().enumerate() {
-                let first = inside.start * width + (ox * stride.1).saturating_sub(padding.1);
-                *winner = T::from_f64(first as f64);
-            }
-            y.fill(T::from_f64(f64::NEG_INFINITY));
-            for iy in inside {
-                for kx in 0..kernel.1 {
-                    // Of the results, those whose window has this tap inside of the image.
-                    let start = padding.1.saturating_sub(kx).div_ceil(stride.1);
-                    let end = (width + padding.1).saturating_sub(kx).div_ceil(stride.1);
-                    let end = end.min(out_width);
-                    if start >= end {
-                        continue;
-                    }
-                    let first = iy * width + start * stride.1 + kx - padding.1;
-                    let taps = x[first..].iter().step_by(stride.1);
-                    let results = y[start..end].iter_mut().zip(&mut winners[start..end]);
-                    for (((y, winner), &x), ox) in results.zip(taps).zip(0_u32..) {
-                        let wins = (x > *y) | x.is_nan();
-                        let place = f64::from(first as u32 + ox * stride.1 as u32);
-                        *y = if wins { x } else { *y };
-                        *winner = if wins { T::from_f64(place) } else { *winner };
-                    }
+        let stride = self.windows.config.stride;
+        let (mut firsts, mut places) = (Pooled::new(results), Pooled::new(results));
+        for (index, (first, place)) in firsts.iter_mut().zip(&mut *places).enumerate() {
+            let (oy, ox) = (index / out_width, index % out_width);
+            let (rows, columns) = self.windows.window(oy, ox);
+            *first = T::from_f64((rows.start * width + columns.start) as f64);
+            *place = T::from_f64((oy * stride.0 * width + ox * stride.1) as f64);
+        }
+        (firsts, places)
+    }
+
+    /// Room for a plane with its padding, and for what one tap meets.
+    fn scratch<T: Float>(&self) -> (Pooled<T>, Pooled<T>) {
+        let Windows { in_size, config, .. } = self.windows;
+        let height = in_size.0 + 2 * config.padding.0;
+        let width = in_size.1 + 2 * config.padding.1;
+        let mut padded = Pooled::new(height * width);
+        padded.fill(T::from_f64(f64::NEG_INFINITY));
+        (padded, Pooled::new(self.windows.plane_sizes().1))
+    }
+
+    /// Copies a plane into the middle of the padding, which stays minus infinity and never wins.
+    #[inline(always)]
+    fn pad<T: Float>(&self, x: &[T], padded: &mut [T]) {
+        let (width, padding) = (self.windows.in_size.1, self.windows.config.padding);
+        let rows = padded.chunks_exact_mut(width + 2 * padding.1).skip(padding.0);
+        for (row, x) in rows.zip(x.chunks_exact(width)) {
+            row[padding.1..padding.1 + width].copy_from_slice(x);
+        }
+    }
+
+    /// Tap by tap of the window over all results of a plane: loops without branches.
+    #[inline(always)]
+    fn forward_any<T: Float>(
+        &self,
+        padded: &[T],
+        places: &[T],
+        taps: &mut [T],
+        y: &mut [T],
+        winners: &mut [T],
+    ) {
+        let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
+        let Pool2dConfig { kernel, stride, padding } = self.windows.config;
+        let padded_width = width + 2 * padding.1;
+        let number = |n: usize| T::from_f64(n as f64);
+        y.fill(T::from_f64(f64::NEG_INFINITY));
+        for ky in 0..kernel.0 {
+            for kx in 0..kernel.1 {
+                for (oy, taps) in taps.chunks_exact_mut(out_width).enumerate() {
+                    let start = (oy * stride.0 + ky) * padded_width + kx;
+                    every(stride.1, &padded[start..], taps);
                 }
+                let offset = number(ky * width + kx) - number(padding.0 * width + padding.1);
+                best(taps, places, offset, y, winners);
             }
         }
     }
@@ -235,6 +274,41 @@ impl MaxPool2d {
                 places.into_iter().find(|&place| x[place] == y)
             };
             dx[winner.expect("the maximum lies in its window")] += dy;
+        }
+    }
+}
+
+/// Where a tap is larger than the maximum so far (or NaN) it is the new one, at its place.
+#[inline(always)]
+fn best<T: Float>(taps: &[T], places: &[T], offset: T, y: &mut [T], winners: &mut [T]) {
+    // Equal lengths that the compiler sees, and no branch: this becomes vectors.
+    let n = y.len();
+    let (taps, places, winners) = (&taps[..n], &places[..n], &mut winners[..n]);
+    for i in 0..n {
+        let wins = (taps[i] > y[i]) | taps[i].is_nan();
+        let place = places[i] + offset;
+        y[i] = if wins { taps[i] } else { y[i] };
+        winners[i] = if wins { place } else { winners[i] };
+    }
+}
+
+/// Every `stride`-th element of `xs`.
+#[inline(always)]
+fn every<T: Float>(stride: usize, xs: &[T], out: &mut [T]) {
+    if stride == 1 {
+        out.copy_from_slice(&xs[..out.len()]);
+    } else if stride == 2 {
+        let (pairs, rest) = xs.as_chunks::<2>();
+        let count = out.len().min(pairs.len());
+        for (out, pair) in out.iter_mut().zip(pairs) {
+            *out = pair[0];
+        }
+        if let Some(last) = out.get_mut(count) {
+            *last = rest[0];
+        }
+    } else {
+        for (out, &x) in out.iter_mut().zip(xs.iter().step_by(stride)) {
+            *out = x;
         }
     }
 }

@@ -226,7 +226,10 @@ impl<C: Cell> Fused for Recurrent<C> {
         for (number, gradient) in [(3, &*da), (4, db)] {
             if let Some(sum) = grads.take(number) {
                 sum.fill(T::zero());
-                simd(|| gradient.chunks_exact(width).for_each(|row| add_assign(sum, row)));
+                simd(
+                    #[inline(always)]
+                    || gradient.chunks_exact(width).for_each(|row| add_assign(sum, row)),
+                );
             }
         }
         Ok(())

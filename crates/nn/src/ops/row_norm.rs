@@ -159,12 +159,12 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
             let (dw, db) = sums.unwrap_or_default();
             for row in first..last {
                 let (x, dy) = (&xs[row * len..][..len], &dys[row * len..][..len]);
-                let dx = dxs.get_mut((row - first) * len..).and_then(|dx| dx.get_mut(..len));
+                let mut dx = dxs.get_mut((row - first) * len..).and_then(|dx| dx.get_mut(..len));
                 let scale = Scale::load(&saved[row * Scale::<T>::LEN..]);
                 simd(
                     #[inline(always)]
                     || {
-                        if let Some(dx) = dx {
+                        if let Some(dx) = &mut dx {
                             Self::input_gradient(x, dy, weight, scale, dx);
                         }
                         for (((dw, db), &x), &dy) in dw.iter_mut().zip(&mut *db).zip(x).zip(dy) {

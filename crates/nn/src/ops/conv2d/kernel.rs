@@ -335,7 +335,6 @@ fn fold_all<T: Float>(
     let group_size = geometry.in_image() / geometry.groups;
     for (image, dx) in dxs.chunks_exact_mut(geometry.in_image()).enumerate() {
         let dx = &mut dx[group * group_size..][..group_size];
-        dx.fill(T::zero());
         let first = image * geometry.out_pixels();
         simd(
             #[inline(always)]

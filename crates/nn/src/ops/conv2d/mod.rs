@@ -92,15 +92,13 @@ impl Fused for Conv2d {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let bias = (!bias.is_empty()).then_some(bias);
+        let cropped = self.crop(weight);
+        let weight = if self.geometry.is_cropped() { &*cropped } else { weight };
         let late = self.activation.filter(|activation| activation.needs_input());
-        let mut cropped = Pooled::none();
-        let mut conv = self.conv(weight, &mut cropped);
-        if late.is_some() {
-            conv.activation = None;
-        }
-        conv.forward(xs, bias, ys);
+        let activation = if late.is_some() { None } else { self.activation };
+        Conv { geometry: &self.geometry, weight, activation }.forward(xs, bias, ys);
         if late.is_none() {
-            return Ok(Pooled::none());
+            return Ok(cropped);
         }
         let saved = Pooled::copy_of(ys);
         in_blocks(ys, |_, ys| activate(ys, late));
@@ -109,35 +107,42 @@ impl Fused for Conv2d {
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
         let Backward { inputs, ys, saved, dys, mut grads } = pass;
-        let ys = if self.activation.is_some_and(Activation::needs_input) { saved } else { ys };
+        let Self { geometry, activation } = self;
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         let (dxs, dw, db) = (grads.take(0), grads.take(1), grads.take(2));
-        let mut cropped = Pooled::none();
-        let conv = self.conv(weight, &mut cropped);
-        match dw {
-            Some(dw) if self.geometry.is_cropped() => {
-                let mut cropped = Pooled::new(self.geometry.weight());
-                let gradients = Gradients { dxs, dw: Some(&mut cropped), db };
-                conv.backward(xs, ys, dys, gradients);
-                uncrop(&self.geometry, &cropped, dw);
+        let late = activation.is_some_and(Activation::needs_input);
+        let reference = if late { saved } else { ys };
+        let again;
+        let weight = match (geometry.is_cropped(), late) {
+            (false, _) => weight,
+            (true, false) => saved,
+            (true, true) => {
+                again = self.crop(weight);
+                &*again
             }
-            dw => conv.backward(xs, ys, dys, Gradients { dxs, dw, db }),
+        };
+        let conv = Conv { geometry, weight, activation: *activation };
+        match dw {
+            Some(dw) if geometry.is_cropped() => {
+                let mut cropped = Pooled::new(geometry.weight());
+                let gradients = Gradients { dxs, dw: Some(&mut cropped), db };
+                conv.backward(xs, reference, dys, gradients);
+                uncrop(geometry, &cropped, dw);
+            }
+            dw => conv.backward(xs, reference, dys, Gradients { dxs, dw, db }),
         }
         Ok(())
     }
 }
 
 impl Conv2d {
-    /// The convolution, without the elements of the weight that meet only padding.
-    fn conv<'a, T: Float>(&'a self, weight: &'a [T], cropped: &'a mut Pooled<T>) -> Conv<'a, T> {
-        let Self { geometry, activation } = self;
-        let weight = if geometry.is_cropped() {
-            *cropped = Pooled::new(geometry.weight());
-            crop(geometry, weight, cropped);
-            &*cropped
-        } else {
-            weight
-        };
-        Conv { geometry, weight, activation: *activation }
+    /// The weight without the elements that meet only padding, if there are such.
+    fn crop<T: Float>(&self, weight: &[T]) -> Pooled<T> {
+        if !self.geometry.is_cropped() {
+            return Pooled::none();
+        }
+        let mut cropped = Pooled::new(self.geometry.weight());
+        crop(&self.geometry, weight, &mut cropped);
+        cropped
     }
 }

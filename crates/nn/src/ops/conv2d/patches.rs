@@ -3,11 +3,13 @@
 //! Row `(c, ky, kx)` of the matrix holds, for every output pixel, the input element that this
 //! element of the kernel meets there, or 0 in the padding. The pixels of one image are some of the
 //! columns: `columns` of them in all, from column `first` on.
-
-use std::ops::Range;
+//!
+//! An image with padding is copied into a larger one with zeros around it first: after that every
+//! row of a patch is whole, and its length is known to the loop that copies it.
 
 use super::geometry::Geometry;
 use crate::ops::float::Float;
+use crate::ops::fused::Pooled;
 
 /// Writes an image's columns of `patches` (K x `columns`) from the image `x`.
 #[inline(always)]
@@ -18,32 +20,22 @@ pub(super) fn unfold<T: Float>(
     columns: usize,
     first: usize,
 ) {
-    let (height, width) = geometry.in_size;
-    let out_width = geometry.out_size.1;
-    let row_step = geometry.stride.0 * width;
-    let mut patch_rows = patches.chunks_exact_mut(columns);
-    for plane in x.chunks_exact(height * width) {
-        for ky in geometry.taps.0.clone() {
-            let rows = Inside::rows(geometry, ky);
-            for kx in geometry.taps.1.clone() {
-                let cols = Inside::cols(geometry, kx);
-                let patch_row = patch_rows.next().expect("K rows by construction");
-                let patch_row = &mut patch_row[first..first + geometry.out_pixels()];
-                if cols.out != (0..out_width) || rows.out != (0..geometry.out_size.0) {
-                    patch_row.fill(T::zero());
-                }
-                if rows.out.is_empty() || cols.out.is_empty() {
-                    continue;
-                }
-                let inside = &mut patch_row[rows.out.start * out_width..rows.out.end * out_width];
-                let source = &plane[rows.first * width + cols.first..];
-                copy_rows(inside, out_width, cols.out, source, row_step, geometry.stride.1);
-            }
-        }
+    let padded;
+    let x = if geometry.padding == (0, 0) {
+        x
+    } else {
+        padded = pad(geometry, x);
+        &*padded
+    };
+    let rows = patches.chunks_exact_mut(columns);
+    for (patch_row, start) in rows.zip(starts(geometry)) {
+        let out = &mut patch_row[first..first + geometry.out_pixels()];
+        copy_rows(geometry, out, &x[start..]);
     }
 }
 
-/// Adds an image's columns of `patches` (K x `columns`) to the elements of `dx` that they came from.
+/// Writes the gradient of an image, the sum of its columns of `patches` (K x `columns`) at the
+/// elements that they came from.
 #[inline(always)]
 pub(super) fn fold<T: Float>(
     geometry: &Geometry,
@@ -52,133 +44,147 @@ pub(super) fn fold<T: Float>(
     first: usize,
     dx: &mut [T],
 ) {
-    let (height, width) = geometry.in_size;
+    if geometry.padding == (0, 0) {
+        dx.fill(T::zero());
+        return fold_whole(geometry, patches, columns, first, dx);
+    }
+    let mut padded = Pooled::zeros(padded_len(geometry, dx.len()));
+    fold_whole(geometry, patches, columns, first, &mut padded);
+    for (inner, row) in inner_rows(geometry, dx.len()).zip(dx.chunks_exact_mut(geometry.in_size.1))
+    {
+        row.copy_from_slice(&padded[inner..inner + row.len()]);
+    }
+}
+
+#[inline(always)]
+fn fold_whole<T: Float>(
+    geometry: &Geometry,
+    patches: &[T],
+    columns: usize,
+    first: usize,
+    dx: &mut [T],
+) {
+    let rows = patches.chunks_exact(columns);
+    for (patch_row, start) in rows.zip(starts(geometry)) {
+        let row = &patch_row[first..first + geometry.out_pixels()];
+        add_rows(geometry, row, &mut dx[start..]);
+    }
+}
+
+/// Height and width with the padding.
+fn padded_size(geometry: &Geometry) -> (usize, usize) {
+    let ((height, width), padding) = (geometry.in_size, geometry.padding);
+    (height + 2 * padding.0, width + 2 * padding.1)
+}
+
+/// The elements of planes of `len` elements, once they are padded.
+fn padded_len(geometry: &Geometry, len: usize) -> usize {
+    let (height, width) = padded_size(geometry);
+    len / (geometry.in_size.0 * geometry.in_size.1) * height * width
+}
+
+/// Where the rows of planes of `len` elements lie among their padding.
+fn inner_rows(geometry: &Geometry, len: usize) -> impl Iterator<Item = usize> {
+    let (height, width) = padded_size(geometry);
+    let planes = len / (geometry.in_size.0 * geometry.in_size.1);
+    let (rows, padding) = (geometry.in_size.0, geometry.padding);
+    (0..planes).flat_map(move |plane| {
+        (0..rows).map(move |row| (plane * height + padding.0 + row) * width + padding.1)
+    })
+}
+
+#[inline(always)]
+fn pad<T: Float>(geometry: &Geometry, x: &[T]) -> Pooled<T> {
+    let mut padded = Pooled::zeros(padded_len(geometry, x.len()));
+    for (inner, row) in inner_rows(geometry, x.len()).zip(x.chunks_exact(geometry.in_size.1)) {
+        padded[inner..inner + row.len()].copy_from_slice(row);
+    }
+    padded
+}
+
+/// Where in the padded image the rows of patches start, in their order.
+#[inline(always)]
+fn starts(geometry: &Geometry) -> impl Iterator<Item = usize> {
+    let (height, width) = padded_size(geometry);
+    let ((kys, kxs), dilation) = (geometry.taps.clone(), geometry.dilation);
+    (0..geometry.in_channels / geometry.groups).flat_map(move |channel| {
+        let kxs = kxs.clone();
+        kys.clone().flat_map(move |ky| {
+            let row = channel * height + ky * dilation.0;
+            kxs.clone().map(move |kx| row * width + kx * dilation.1)
+        })
+    })
+}
+
+/// The rows of `out` become every `stride`-th element of every `stride`-th row of `source`.
+#[inline(always)]
+fn copy_rows<T: Float>(geometry: &Geometry, out: &mut [T], source: &[T]) {
     let out_width = geometry.out_size.1;
-    let row_step = geometry.stride.0 * width;
-    let mut patch_rows = patches.chunks_exact(columns);
-    for plane in dx.chunks_exact_mut(height * width) {
-        for ky in geometry.taps.0.clone() {
-            let rows = Inside::rows(geometry, ky);
-            for kx in geometry.taps.1.clone() {
-                let cols = Inside::cols(geometry, kx);
-                let patch_row = patch_rows.next().expect("K rows by construction");
-                if rows.out.is_empty() || cols.out.is_empty() {
-                    continue;
-                }
-                let patch_row = &patch_row[first..first + geometry.out_pixels()];
-                let inside = &patch_row[rows.out.start * out_width..rows.out.end * out_width];
-                let target = &mut plane[rows.first * width + cols.first..];
-                add_rows(inside, out_width, cols.out, target, row_step, geometry.stride.1);
+    let step = geometry.stride.0 * padded_size(geometry).1;
+    if geometry.stride.1 != 1 {
+        let rows = out.chunks_exact_mut(out_width).zip((0..).step_by(step));
+        for (out, start) in rows {
+            for (out, &x) in out.iter_mut().zip(source[start..].iter().step_by(geometry.stride.1)) {
+                *out = x;
+            }
+        }
+        return;
+    }
+    // A known size needs no loop per row: the widths of the MNIST CNN and of deep layers.
+    match out_width {
+        8 => copy_rows_of::<T, 8>(out, source, step),
+        16 => copy_rows_of::<T, 16>(out, source, step),
+        24 => copy_rows_of::<T, 24>(out, source, step),
+        32 => copy_rows_of::<T, 32>(out, source, step),
+        _ => {
+            for (out, start) in out.chunks_exact_mut(out_width).zip((0..).step_by(step)) {
+                copy(out, &source[start..start + out_width]);
             }
         }
     }
 }
 
-/// Row `i` of `out`, in its columns `cols`, becomes every `stride`-th element of `source` from
-/// `i * row_step` on.
 #[inline(always)]
-fn copy_rows<T: Float>(
-    out: &mut [T],
-    out_width: usize,
-    cols: Range<usize>,
-    source: &[T],
-    row_step: usize,
-    stride: usize,
-) {
-    let rows = out.chunks_exact_mut(out_width).zip((0..).step_by(row_step));
-    if stride != 1 {
-        for (out, start) in rows {
-            let out = &mut out[cols.clone()];
-            for (out, &x) in out.iter_mut().zip(source[start..].iter().step_by(stride)) {
-                *out = x;
-            }
-        }
-    } else if cols == (0..8) && out_width == 8 {
-        // The width of the second convolution of the MNIST CNN, and of the deep layers of others:
-        // a known size needs no loop per row.
-        let (out, _) = out.as_chunks_mut::<8>();
-        for (out, start) in out.iter_mut().zip((0..).step_by(row_step)) {
-            out.copy_from_slice(&source[start..start + 8]);
-        }
-    } else {
-        for (out, start) in rows {
-            let out = &mut out[cols.clone()];
-            copy(out, &source[start..start + out.len()]);
-        }
+fn copy_rows_of<T: Float, const N: usize>(out: &mut [T], source: &[T], step: usize) {
+    let (out, _) = out.as_chunks_mut::<N>();
+    for (out, start) in out.iter_mut().zip((0..).step_by(step)) {
+        out.copy_from_slice(&source[start..start + N]);
     }
 }
 
 /// The reverse of [`copy_rows`]: adds the rows to `target`.
 #[inline(always)]
-fn add_rows<T: Float>(
-    rows: &[T],
-    out_width: usize,
-    cols: Range<usize>,
-    target: &mut [T],
-    row_step: usize,
-    stride: usize,
-) {
-    if stride != 1 {
-        for (row, start) in rows.chunks_exact(out_width).zip((0..).step_by(row_step)) {
-            let row = &row[cols.clone()];
-            for (x, &d) in target[start..].iter_mut().step_by(stride).zip(row) {
+fn add_rows<T: Float>(geometry: &Geometry, rows: &[T], target: &mut [T]) {
+    let out_width = geometry.out_size.1;
+    let step = geometry.stride.0 * padded_size(geometry).1;
+    if geometry.stride.1 != 1 {
+        for (row, start) in rows.chunks_exact(out_width).zip((0..).step_by(step)) {
+            for (x, &d) in target[start..].iter_mut().step_by(geometry.stride.1).zip(row) {
                 *x += d;
             }
         }
-    } else if cols == (0..8) && out_width == 8 {
-        let (rows, _) = rows.as_chunks::<8>();
-        for (row, start) in rows.iter().zip((0..).step_by(row_step)) {
-            for (x, &d) in target[start..start + 8].iter_mut().zip(row) {
-                *x += d;
+        return;
+    }
+    match out_width {
+        8 => add_rows_of::<T, 8>(rows, target, step),
+        16 => add_rows_of::<T, 16>(rows, target, step),
+        24 => add_rows_of::<T, 24>(rows, target, step),
+        32 => add_rows_of::<T, 32>(rows, target, step),
+        _ => {
+            for (row, start) in rows.chunks_exact(out_width).zip((0..).step_by(step)) {
+                add(&mut target[start..start + out_width], row);
             }
-        }
-    } else {
-        for (row, start) in rows.chunks_exact(out_width).zip((0..).step_by(row_step)) {
-            let row = &row[cols.clone()];
-            add(&mut target[start..start + row.len()], row);
         }
     }
 }
 
-/// Which outputs meet one element of the kernel inside of the image, along one axis.
-struct Inside {
-    out: Range<usize>,
-    /// The input index for `out.start`.
-    first: usize,
-}
-
-impl Inside {
-    #[inline(always)]
-    fn rows(geometry: &Geometry, ky: usize) -> Self {
-        Self::new(
-            geometry.in_size.0,
-            geometry.out_size.0,
-            ky * geometry.dilation.0,
-            geometry.stride.0,
-            geometry.padding.0,
-        )
-    }
-
-    #[inline(always)]
-    fn cols(geometry: &Geometry, kx: usize) -> Self {
-        Self::new(
-            geometry.in_size.1,
-            geometry.out_size.1,
-            kx * geometry.dilation.1,
-            geometry.stride.1,
-            geometry.padding.1,
-        )
-    }
-
-    /// The input index of output `o` is `o * stride + offset - padding`.
-    #[inline(always)]
-    fn new(size: usize, out: usize, offset: usize, stride: usize, padding: usize) -> Self {
-        let start = padding.saturating_sub(offset).div_ceil(stride);
-        let end = (size + padding).saturating_sub(offset).div_ceil(stride).min(out);
-        if start >= end {
-            return Self { out: 0..0, first: 0 };
+#[inline(always)]
+fn add_rows_of<T: Float, const N: usize>(rows: &[T], target: &mut [T], step: usize) {
+    let (rows, _) = rows.as_chunks::<N>();
+    for (row, start) in rows.iter().zip((0..).step_by(step)) {
+        for (x, &d) in target[start..start + N].iter_mut().zip(row) {
+            *x += d;
         }
-        Self { out: start..end, first: start * stride + offset - padding }
     }
 }
 

@@ -1,27 +1,56 @@
 //! The elements of a kernel that meet the image, and their gradient.
 
+use rayon::prelude::*;
+
 use super::geometry::Geometry;
 use crate::ops::float::Float;
+use crate::ops::parallel::worth_threads;
 
 /// Copies those elements of `weight` (O x C x KH x KW) one after the other.
 pub(super) fn crop<T: Float>(geometry: &Geometry, weight: &[T], cropped: &mut [T]) {
-    let mut rows = cropped.chunks_exact_mut(geometry.taps.1.len());
-    for kernel in weight.chunks_exact(geometry.kernel.0 * geometry.kernel.1) {
-        for ky in geometry.taps.0.clone() {
-            let row = rows.next().expect("a row per row of every kernel");
-            row.copy_from_slice(&kernel[ky * geometry.kernel.1..][geometry.taps.1.clone()]);
+    let run = |(cropped, weight): (&mut [T], &[T])| {
+        let mut places = cropped.iter_mut();
+        for kernel in weight.chunks_exact(geometry.kernel.0 * geometry.kernel.1) {
+            for row in rows(geometry, kernel) {
+                places.by_ref().zip(row).for_each(|(place, &w)| *place = w);
+            }
         }
+    };
+    let (whole, part) = per_output(geometry, weight.len());
+    if worth_threads(weight.len()) {
+        cropped.par_chunks_mut(part).zip(weight.par_chunks(whole)).for_each(run);
+    } else {
+        cropped.chunks_mut(part).zip(weight.chunks(whole)).for_each(run);
     }
 }
 
 /// The reverse: the elements that meet only padding have the gradient 0.
 pub(super) fn uncrop<T: Float>(geometry: &Geometry, cropped: &[T], dw: &mut [T]) {
-    let mut rows = cropped.chunks_exact(geometry.taps.1.len());
-    for kernel in dw.chunks_exact_mut(geometry.kernel.0 * geometry.kernel.1) {
-        kernel.fill(T::zero());
-        for ky in geometry.taps.0.clone() {
-            let row = rows.next().expect("a row per row of every kernel");
-            kernel[ky * geometry.kernel.1..][geometry.taps.1.clone()].copy_from_slice(row);
+    let (whole, part) = per_output(geometry, dw.len());
+    let run = |(dw, cropped): (&mut [T], &[T])| {
+        dw.fill(T::zero());
+        let mut values = cropped.iter();
+        for kernel in dw.chunks_exact_mut(geometry.kernel.0 * geometry.kernel.1) {
+            for ky in geometry.taps.0.clone() {
+                let row = &mut kernel[ky * geometry.kernel.1..][geometry.taps.1.clone()];
+                row.iter_mut().zip(values.by_ref()).for_each(|(place, &w)| *place = w);
+            }
         }
+    };
+    if worth_threads(dw.len()) {
+        dw.par_chunks_mut(whole).zip(cropped.par_chunks(part)).for_each(run);
+    } else {
+        dw.chunks_mut(whole).zip(cropped.chunks(part)).for_each(run);
     }
+}
+
+/// The rows of a kernel, without what meets only padding.
+fn rows<'a, T>(geometry: &Geometry, kernel: &'a [T]) -> impl Iterator<Item = &'a [T]> {
+    let (width, columns) = (geometry.kernel.1, geometry.taps.1.clone());
+    geometry.taps.0.clone().map(move |ky| &kernel[ky * width..][columns.clone()])
+}
+
+/// Elements per output channel, of the weight and of what is left of it.
+fn per_output(geometry: &Geometry, weight: usize) -> (usize, usize) {
+    (weight / geometry.out_channels, geometry.patch())
 }
