@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
-use super::small::is_small;
+use super::small::{images_per_chunk, is_small};
 use crate::activation::Activation;
 use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
 use crate::ops::float::Float;
@@ -39,6 +39,9 @@ const LARGE: usize = 1 << 17;
 /// of the result.
 const MAX_PARTS: usize = 16;
 
+/// The same for small images, whose weights are often large.
+const MAX_SMALL_PARTS: usize = 4;
+
 /// A convolution by a weight of which every element meets the image.
 #[derive(Clone, Copy)]
 pub(super) struct Conv<'a, T> {
@@ -57,6 +60,9 @@ pub(super) struct Gradients<'a, T> {
 impl<T: Float> Conv<'_, T> {
     /// Images per product.
     fn chunk(&self) -> usize {
+        if is_small(self.geometry) {
+            return images_per_chunk(self.geometry);
+        }
         let columns = if self.is_large() { COLUMNS_OF_LARGE } else { COLUMNS };
         (columns / self.geometry.out_pixels()).clamp(1, self.geometry.batch.max(1))
     }
@@ -66,13 +72,10 @@ impl<T: Float> Conv<'_, T> {
     }
 
     pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
-        if is_small(self.geometry) {
-            return self.forward_small(xs, bias, ys);
-        }
         let (geometry, chunk) = (self.geometry, self.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
-        let shared = rayon::current_num_threads() == 1 || chunk >= geometry.batch;
-        if shared || self.is_large() {
+        let chunks = geometry.batch.div_ceil(chunk);
+        if self.share_products(chunks) {
             for (x, y) in xs.chunks(in_chunk).zip(ys.chunks_mut(out_chunk)) {
                 self.forward_chunk(x, bias, y, all_threads());
             }
@@ -82,8 +85,18 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
+    /// Whether all threads work on one product after the other, instead of one product each.
+    fn share_products(&self, parts: usize) -> bool {
+        let threads = rayon::current_num_threads();
+        let few = if is_small(self.geometry) { parts < threads } else { self.is_large() };
+        threads == 1 || parts == 1 || few
+    }
+
     fn forward_chunk(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], parallelism: Parallelism) {
         let geometry = self.geometry;
+        if is_small(geometry) {
+            return self.forward_small(xs, bias, ys, is_shared(parallelism));
+        }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
         let images = xs.len() / geometry.in_image();
@@ -114,7 +127,7 @@ impl<T: Float> Conv<'_, T> {
     }
 
     /// Bias and activation of rows that are an output channel each.
-    fn finish(&self, ys: &mut [T], bias: Option<&[T]>, row: usize) {
+    pub(super) fn finish(&self, ys: &mut [T], bias: Option<&[T]>, row: usize) {
         let Some(bias) = bias else { return activate(ys, self.activation) };
         for (ys, &bias) in ys.chunks_exact_mut(row).zip(bias) {
             bias_activation(ys, bias, self.activation);
@@ -131,15 +144,16 @@ impl<T: Float> Conv<'_, T> {
         gradients: Gradients<'_, T>,
     ) {
         let geometry = self.geometry;
-        if is_small(geometry) {
-            return self.backward_small(xs, reference, dys, gradients);
-        }
         let Gradients { dxs, mut dw, mut db } = gradients;
         if geometry.batch == 0 {
             [dw, db].into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
             return;
         }
-        let most = if self.is_large() { 1 } else { MAX_PARTS };
+        let most = match (is_small(geometry), self.is_large()) {
+            (true, _) => MAX_SMALL_PARTS,
+            (false, true) => 1,
+            (false, false) => MAX_PARTS,
+        };
         // Whole chunks, so that every product is as wide as can be.
         let part = geometry.batch.div_ceil(most).next_multiple_of(self.chunk());
         let parts = geometry.batch.div_ceil(part);
@@ -168,7 +182,7 @@ impl<T: Float> Conv<'_, T> {
                 Part { xs, reference, dys, dxs, dw, db }
             })
             .collect();
-        if parts == 1 || rayon::current_num_threads() == 1 {
+        if self.share_products(parts) {
             works.iter_mut().for_each(|part| self.backward_part(part, all_threads()));
         } else {
             works.par_iter_mut().for_each(|part| self.backward_part(part, Parallelism::None));
@@ -230,6 +244,9 @@ impl<T: Float> Conv<'_, T> {
         parallelism: Parallelism,
     ) {
         let geometry = self.geometry;
+        if is_small(geometry) {
+            return self.small_gradients(xs, dzs, dw, dst, dxs, is_shared(parallelism));
+        }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
         let images = xs.len() / geometry.in_image();
@@ -258,6 +275,10 @@ impl<T: Float> Conv<'_, T> {
             }
         }
     }
+}
+
+fn is_shared(parallelism: Parallelism) -> bool {
+    !matches!(parallelism, Parallelism::None)
 }
 
 /// Some images of a backward pass, and where their gradients go.

@@ -10,8 +10,8 @@
 //!            dx            = fold(w^T (K x O) dz (O x PN))
 //! ```
 //!
-//! The threads share the rows of each product, in blocks that do not depend on their number; so no
-//! partial sums of large weights are needed.
+//! Where there are fewer chunks of images than threads, the threads share the rows of each product,
+//! in blocks that do not depend on their number.
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
-use super::kernel::{Conv, Gradients};
-use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
+use super::kernel::Conv;
+use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, matmul};
-use crate::ops::parallel::in_blocks;
+use crate::ops::parallel::worth_threads;
 use crate::ops::simd::simd;
 
 /// Pixels of a result from which on its rows are long enough by themselves.
@@ -42,76 +42,53 @@ pub(super) fn is_small(geometry: &Geometry) -> bool {
     geometry.out_pixels() < SMALL && geometry.batch >= 8
 }
 
-impl<T: Float> Conv<'_, T> {
-    pub(super) fn forward_small(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
-        let geometry = self.geometry;
-        let chunk = images_per_chunk(geometry);
-        let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
-        for (xs, ys) in xs.chunks(in_chunk).zip(ys.chunks_mut(out_chunk)) {
-            let side_by_side = SideBySide::new(geometry, xs);
-            let columns = side_by_side.columns();
-            let mut product = Pooled::new(geometry.out_channels * columns);
-            let (patch, channels) = (geometry.patch(), geometry.group_channels());
-            for group in 0..geometry.groups {
-                let patches = side_by_side.patches(group);
-                let weight = &self.weight[group * channels * patch..][..channels * patch];
-                let product = &mut product[group * channels * columns..][..channels * columns];
-                for_rows(product, columns, |rows, product| {
-                    let weight = &weight[rows.start * patch..rows.end * patch];
-                    let weight = Mat::new(weight, rows.len(), patch);
-                    let patches = Mat::new(&patches, patch, columns);
-                    matmul(product, Dst::Overwrite, weight, patches, Parallelism::None);
-                    match bias {
-                        None => activate(product, self.activation),
-                        Some(bias) => {
-                            let bias = &bias[group * channels + rows.start..];
-                            for (ys, &bias) in product.chunks_exact_mut(columns).zip(bias) {
-                                bias_activation(ys, bias, self.activation);
-                            }
-                        }
-                    }
-                });
-            }
-            transpose(&product, side_by_side.images, ys);
-        }
-    }
+/// Images per product.
+pub(super) fn images_per_chunk(geometry: &Geometry) -> usize {
+    (COLUMNS / geometry.out_pixels()).clamp(1, geometry.batch)
+}
 
-    pub(super) fn backward_small(
-        &self,
-        xs: &[T],
-        reference: &[T],
-        dys: &mut [T],
-        gradients: Gradients<'_, T>,
-    ) {
+impl<T: Float> Conv<'_, T> {
+    /// The result for one chunk; `shared` among the threads, or by this one alone.
+    pub(super) fn forward_small(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], shared: bool) {
         let geometry = self.geometry;
-        let Gradients { dxs, mut dw, mut db } = gradients;
-        if let Some(activation) = self.activation {
-            in_blocks(dys, |start, dys| {
-                activation_backward(dys, &reference[start..][..dys.len()], activation);
+        let side_by_side = SideBySide::new(geometry, xs, shared);
+        let columns = side_by_side.columns();
+        let mut product = Pooled::new(geometry.out_channels * columns);
+        let (patch, channels) = (geometry.patch(), geometry.group_channels());
+        for group in 0..geometry.groups {
+            let patches = side_by_side.patches(group);
+            let weight = &self.weight[group * channels * patch..][..channels * patch];
+            let product = &mut product[group * channels * columns..][..channels * columns];
+            for_rows(product, columns, shared, |rows, product| {
+                let weight = &weight[rows.start * patch..rows.end * patch];
+                let weight = Mat::new(weight, rows.len(), patch);
+                let patches = Mat::new(&patches, patch, columns);
+                matmul(product, Dst::Overwrite, weight, patches, Parallelism::None);
+                let bias = bias.map(|bias| &bias[group * channels + rows.start..][..rows.len()]);
+                self.finish(product, bias, columns);
             });
         }
-        let chunk = images_per_chunk(geometry);
-        let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
-        let mut dx_chunks = dxs.map(|dxs| dxs.chunks_mut(in_chunk));
-        let mut dst = Dst::Overwrite;
-        for (xs, dzs) in xs.chunks(in_chunk).zip(dys.chunks(out_chunk)) {
-            let images = xs.len() / geometry.in_image();
-            let columns = images * geometry.out_pixels();
-            let mut dz = Pooled::new(dzs.len());
-            transpose(dzs, geometry.out_image(), &mut dz);
-            if let Some(db) = &mut db {
-                for (db, dz) in db.iter_mut().zip(dz.chunks_exact(columns)) {
-                    let before = if dst == Dst::Add { *db } else { T::zero() };
-                    *db = before + sum(dz);
-                }
-            }
-            if let Some(dw) = &mut dw {
-                self.weight_gradient(&SideBySide::new(geometry, xs), &dz, dw, dst);
-            }
-            if let Some(dxs) = dx_chunks.as_mut().and_then(Iterator::next) {
-                self.input_gradient(images, &dz, dxs);
-            }
-            dst = Dst::Add;
+        transpose(&product, side_by_side.images, ys, shared);
+    }
+
+    /// The gradients of one chunk, from `dzs`, the gradient before the activation.
+    pub(super) fn small_gradients(
+        &self,
+        xs: &[T],
+        dzs: &[T],
+        dw: Option<&mut [T]>,
+        dst: Dst,
+        dxs: Option<&mut [T]>,
+        shared: bool,
+    ) {
+        let geometry = self.geometry;
+        let mut dz = Pooled::new(dzs.len());
+        transpose(dzs, geometry.out_image(), &mut dz, shared);
+        if let Some(dw) = dw {
+            self.weight_gradient(&SideBySide::new(geometry, xs, shared), &dz, dw, dst);
+        }
+        if let Some(dxs) = dxs {
+            self.input_gradient(xs.len() / geometry.in_image(), &dz, dxs, shared);
         }
     }
 
@@ -121,7 +98,7 @@ impl<T: Float> Conv<'_, T> {
         let groups = dw.chunks_mut(channels * patch).zip(dz.chunks(channels * columns));
         for (group, (dw, dz)) in groups.enumerate() {
             let patches = xs.patches(group);
-            for_rows(dw, patch, |rows, dw| {
+            for_rows(dw, patch, xs.shared, |rows, dw| {
                 let dz = Mat::new(&dz[rows.start * columns..], rows.len(), columns);
                 let patches = Mat::new(&patches, patch, columns);
                 matmul(dw, dst, dz, patches.t(), Parallelism::None);
@@ -129,7 +106,7 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    fn input_gradient(&self, images: usize, dz: &[T], dxs: &mut [T]) {
+    fn input_gradient(&self, images: usize, dz: &[T], dxs: &mut [T], shared: bool) {
         let geometry = self.geometry;
         let (patch, channels) = (geometry.patch(), geometry.group_channels());
         let columns = images * geometry.out_pixels();
@@ -154,32 +131,29 @@ impl<T: Float> Conv<'_, T> {
                     || fold(geometry, &dpatches, images, dx),
                 );
             };
-            if rayon::current_num_threads() == 1 {
-                dx.chunks_mut(block * plane).enumerate().for_each(run);
-            } else {
+            if shared {
                 dx.par_chunks_mut(block * plane).enumerate().for_each(run);
+            } else {
+                dx.chunks_mut(block * plane).enumerate().for_each(run);
             }
         }
-        transpose(&dx, images, dxs);
+        transpose(&dx, images, dxs, shared);
     }
-}
-
-fn images_per_chunk(geometry: &Geometry) -> usize {
-    (COLUMNS / geometry.out_pixels()).clamp(1, geometry.batch)
 }
 
 /// Some images as (C, H, W, N).
 struct SideBySide<'a, T: Float> {
     geometry: &'a Geometry,
     images: usize,
+    shared: bool,
     values: Pooled<T>,
 }
 
 impl<'a, T: Float> SideBySide<'a, T> {
-    fn new(geometry: &'a Geometry, xs: &[T]) -> Self {
+    fn new(geometry: &'a Geometry, xs: &[T], shared: bool) -> Self {
         let mut values = Pooled::new(xs.len());
-        transpose(xs, geometry.in_image(), &mut values);
-        Self { geometry, images: xs.len() / geometry.in_image(), values }
+        transpose(xs, geometry.in_image(), &mut values, shared);
+        Self { geometry, images: xs.len() / geometry.in_image(), shared, values }
     }
 
     fn columns(&self) -> usize {
@@ -204,26 +178,31 @@ impl<'a, T: Float> SideBySide<'a, T> {
                 || unfold(geometry, x, images, patches),
             );
         };
-        if rayon::current_num_threads() == 1 {
-            patches.chunks_mut(rows * columns).zip(xs.chunks(plane)).for_each(run);
-        } else {
+        if self.shared {
             let patches = patches.par_chunks_mut(rows * columns).with_min_len(8);
             patches.zip(xs.par_chunks(plane)).for_each(run);
+        } else {
+            patches.chunks_mut(rows * columns).zip(xs.chunks(plane)).for_each(run);
         }
         patches
     }
 }
 
 /// Calls `f` with blocks of rows of `values` and their numbers.
-fn for_rows<T: Float>(values: &mut [T], row: usize, f: impl Fn(Range<usize>, &mut [T]) + Sync) {
+fn for_rows<T: Float>(
+    values: &mut [T],
+    row: usize,
+    shared: bool,
+    f: impl Fn(Range<usize>, &mut [T]) + Sync,
+) {
     let run = |(number, values): (usize, &mut [T])| {
         let first = number * ROWS;
         f(first..first + values.len() / row, values);
     };
-    if rayon::current_num_threads() == 1 {
-        values.chunks_mut(ROWS * row).enumerate().for_each(run);
-    } else {
+    if shared {
         values.par_chunks_mut(ROWS * row).enumerate().for_each(run);
+    } else {
+        values.chunks_mut(ROWS * row).enumerate().for_each(run);
     }
 }
 
@@ -298,7 +277,7 @@ fn for_taps(
 }
 
 /// `to` becomes the transpose of `from`, whose rows have `row` elements.
-fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T]) {
+fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
     let rows = from.len() / row.max(1);
     if rows == 1 || row == 1 {
         to.copy_from_slice(from);
@@ -311,10 +290,10 @@ fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T]) {
             || transpose_rows(from, row, number * BLOCK, rows, to),
         );
     };
-    if rayon::current_num_threads() == 1 || from.len() < 1 << 15 {
-        to.chunks_mut(BLOCK * rows).enumerate().for_each(run);
-    } else {
+    if shared && worth_threads(from.len()) {
         to.par_chunks_mut(BLOCK * rows).with_min_len(8).enumerate().for_each(run);
+    } else {
+        to.chunks_mut(BLOCK * rows).enumerate().for_each(run);
     }
 }
 
