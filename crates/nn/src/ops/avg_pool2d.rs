@@ -1,7 +1,7 @@
 //! 2-d average pooling with PyTorch's rules.
 //!
 //! ```text
-//! forward    y = (sum of the window) / count
+//! forward    y = (sum of the window) / count;
 //! backward   dx = sum over the windows that hold x of dy / count
 //! ```
 //!
@@ -141,10 +141,11 @@ impl Fused for GlobalAvgPool2d {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (xs, count) = (inputs[0], T::from_f64(self.plane as f64));
         let mean = |(x, y): (&[T], &mut T)| {
-            *y = simd(
+            let sum = simd(
                 #[inline(always)]
                 || sum(x),
-            ) / count
+            );
+            *y = sum / count;
         };
         if parallel::worth_threads(xs.len()) {
             xs.par_chunks(self.plane).zip(ys).for_each(mean);

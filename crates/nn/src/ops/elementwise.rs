@@ -62,7 +62,7 @@ pub(super) fn activation_backward<T: Float>(
         Activation::Relu => simd_once(BackwardPass { dys, reference, function: Relu }),
         Activation::Gelu => simd_once(BackwardPass { dys, reference, function: Gelu::new() }),
         Activation::GeluTanh => {
-            simd_once(BackwardPass { dys, reference, function: GeluTanh::new() })
+            simd_once(BackwardPass { dys, reference, function: GeluTanh::new() });
         }
         Activation::Silu => simd_once(BackwardPass { dys, reference, function: Silu }),
         Activation::Sigmoid => simd_once(BackwardPass { dys, reference, function: Sigmoid }),
