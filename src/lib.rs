@@ -22,7 +22,9 @@ pub mod prelude {
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
     };
     pub use candelabrum_nn::layers::{
-        Conv2d, Dropout, Flatten, Linear, MaxPool2d, ReLU, SoftMaxCrossEntropy,
+        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GeluTanh, GlobalAvgPool,
+        Gru, LayerNorm, Linear, Lstm, MaxPool2d, ReLU, RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy,
+        Softmax, Tanh,
     };
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
