@@ -1,5 +1,5 @@
 //! Twenty steps of the CNN from given weights and batches, against PyTorch's losses and parameters
-//! (`scripts/golden.py` wrote them).
+//! (`scripts/golden` wrote them).
 
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;

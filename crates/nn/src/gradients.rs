@@ -13,7 +13,7 @@
 //! let params = Params::new(0);
 //! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
 //! let mut gradients = FlatGradients::<Vec<f32>>::default();
-//! gradients.push(vec![0.0; 2], [(&weight, 0..2)]);
+//! gradients.push(vec![0.0; 2], [(&weight, 0..2)])?;
 //!
 //! let xs = Tensor::new(&[[3f32, 4.]], &Device::Cpu)?;
 //! let loss = ops::linear(&xs, weight.tensor(), None, None)?.sum_all()?;
@@ -23,10 +23,11 @@
 //! ```
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Storage, Tensor, TensorId, bail};
@@ -75,18 +76,26 @@ impl<B> Default for FlatGradients<B> {
 impl<B: GradientBuffer> FlatGradients<B> {
     /// Adds a buffer, in which each of these parameters has its range of elements. Ranges come in
     /// ascending order and do not overlap.
+    ///
+    /// # Errors
+    /// A range that is not as long as its parameter.
     pub fn push<'a>(
         &mut self,
         buffer: impl Into<Option<B>>,
         places: impl IntoIterator<Item = (&'a Param, Range<usize>)>,
-    ) {
+    ) -> Result<()> {
         let number = self.buffers.len();
         self.buffers.push(buffer.into());
         for (param, range) in places {
+            if range.len() != param.var().elem_count() {
+                let (name, shape) = (param.name(), param.var().shape());
+                bail!("gradients: elements {range:?} for `{name}` of shape {shape:?}");
+            }
             let variable = param.tensor().id();
             self.by_variable.insert(variable, self.slots.len());
             self.slots.push(Slot { variable, buffer: number, range, holds: false });
         }
+        Ok(())
     }
 
     /// The buffers, in the order in which they were pushed; `None` for one that was taken away.
@@ -120,16 +129,12 @@ impl<B: GradientBuffer> FlatGradients<B> {
     ///
     /// # Errors
     /// Those of candle and of the operations; then the gradients mean nothing.
-    ///
-    /// # Panics
-    /// Never: what it lends to the operations comes back.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
-        let lent: Box<dyn Sink> = Box::new(mem::take(self));
-        let before = CURRENT.replace(Some(lent));
-        let store = loss.backward();
-        let lent = CURRENT.replace(before).expect("only this function takes it away");
-        *self = *lent.into_any().downcast().expect("it is the one that was lent");
-        self.add_candles(&store?)
+        let store = {
+            let _lent = Lent::new(self);
+            loss.backward()?
+        };
+        self.add_candles(&store)
     }
 
     /// Adds the gradients that candle has.
@@ -195,7 +200,53 @@ trait Sink {
 
 thread_local! {
     /// Those of the backward pass that this thread is in.
-    static CURRENT: RefCell<Option<Box<dyn Sink>>> = const { RefCell::new(None) };
+    static CURRENT: Cell<Option<Box<dyn Sink>>> = const { Cell::new(None) };
+    /// The number of that pass; 0 outside of [`FlatGradients::backward`].
+    static PASS: Cell<u64> = const { Cell::new(0) };
+}
+
+static PASSES: AtomicU64 = AtomicU64::new(1);
+
+/// The backward pass that this thread is in: what an earlier one that failed has left behind is
+/// known by another number.
+pub(crate) fn pass() -> u64 {
+    PASS.get()
+}
+
+/// Gradients lent to the operations of this thread; they come back even if one panics.
+struct Lent<'a, B: GradientBuffer> {
+    owner: &'a mut FlatGradients<B>,
+    sink_before: Option<Box<dyn Sink>>,
+    pass_before: u64,
+}
+
+impl<'a, B: GradientBuffer> Lent<'a, B> {
+    fn new(owner: &'a mut FlatGradients<B>) -> Self {
+        let lent: Box<dyn Sink> = Box::new(mem::take(owner));
+        let sink_before = CURRENT.replace(Some(lent));
+        let pass_before = PASS.replace(PASSES.fetch_add(1, Ordering::Relaxed));
+        Self { owner, sink_before, pass_before }
+    }
+}
+
+impl<B: GradientBuffer> Drop for Lent<'_, B> {
+    fn drop(&mut self) {
+        PASS.set(self.pass_before);
+        let lent = CURRENT.replace(self.sink_before.take());
+        if let Some(Ok(own)) = lent.map(|lent| lent.into_any().downcast()) {
+            *self.owner = *own;
+        }
+    }
+}
+
+/// The sink, taken out while an operation writes into it: a thread that waits for others may begin
+/// another backward pass meanwhile, which shall not find it.
+struct InUse(Option<Box<dyn Sink>>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
 }
 
 /// Calls `f` with the places of the variables, which are then taken for written. `None` stands for
@@ -204,10 +255,11 @@ pub(crate) fn with_places<R>(
     variables: &[Option<TensorId>],
     f: impl FnOnce(Vec<Option<Place<'_, f32>>>) -> R,
 ) -> R {
-    CURRENT.with_borrow_mut(|current| match current {
+    let mut sink = InUse(CURRENT.take());
+    match &mut sink.0 {
         Some(sink) => f(sink.places(variables)),
         None => f(variables.iter().map(|_| None).collect()),
-    })
+    }
 }
 
 impl<B: GradientBuffer> Sink for FlatGradients<B> {

@@ -16,7 +16,8 @@ pub trait BackwardAndUpdate {
     /// that a sparse strategy sends; the others ignore it.
     ///
     /// # Errors
-    /// Whatever keeps the step from being the same on every rank; no parameter has then changed.
+    /// Whatever keeps the step from being the same on every rank. No parameter has then changed, but
+    /// where a strategy averages parameters after every rank's own update.
     fn backward_and_update_with(
         &mut self,
         loss: &Tensor,

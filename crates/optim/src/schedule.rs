@@ -102,9 +102,12 @@ impl Schedule {
     }
 
     /// Begins with `steps` steps that rise linearly from `from` times this schedule's first rate to
-    /// that rate (Goyal et al. 2017, arXiv 1706.02677), then is this schedule from its own step 0.
+    /// that rate (Goyal et al. 2017, arXiv 1706.02677), then is this schedule from its own step 0. No steps, no warm-up.
     #[must_use]
     pub fn warm_up(self, steps: u64, from: f64) -> Self {
+        if steps == 0 {
+            return self;
+        }
         Self::Linear { lr: self.at(0), from, to: 1.0, steps }.then(steps, self)
     }
 
@@ -112,7 +115,10 @@ impl Schedule {
         let t = step as f64;
         match self {
             &Self::Constant(lr) => lr,
-            &Self::Step { lr, every, factor } => lr * factor.powf((step / every) as f64),
+            &Self::Step { lr, every, factor } => {
+                // 0 is refused when the schedule is checked, but it may be asked before.
+                lr * factor.powf(step.checked_div(every).unwrap_or(0) as f64)
+            }
             Self::MultiStep { lr, milestones, factor } => {
                 let passed = milestones.iter().filter(|&&milestone| milestone <= step).count();
                 lr * factor.powf(passed as f64)

@@ -1,5 +1,5 @@
 //! Fifty steps of every optimizer, sixty rates of every schedule, and clipping, against PyTorch
-//! (`scripts/golden.py` wrote the values, and says which numbers go in).
+//! (`scripts/golden` wrote the values, and says which numbers go in).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "how far apart the two are, for --nocapture")]

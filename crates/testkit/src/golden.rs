@@ -1,4 +1,4 @@
-//! Golden files: safetensors written by `scripts/golden.py`.
+//! Golden files: safetensors written by `scripts/golden`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,6 +45,6 @@ pub fn golden_metadata(path: impl AsRef<Path>) -> BTreeMap<String, String> {
 #[track_caller]
 fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|error| {
-        panic!("golden file {}: {error}; scripts/golden.py writes it", path.display())
+        panic!("golden file {}: {error}; scripts/golden writes it", path.display())
     })
 }

@@ -1,6 +1,6 @@
 //! Weights and batches of the golden training run of the MNIST CNN.
 //!
-//! The same numbers as in `mnist_cnn_sgd` of `scripts/golden.py`, where the recipe is written
+//! The same numbers as in `mnist_cnn_sgd` of `scripts/golden`, where the recipe is written
 //! down: 20 steps of SGD (lr 0.005, momentum 0.9, weight decay 1e-5), step `s` on batch `s % 4`.
 
 use candle_core::{DType, Device, Result, Tensor};

@@ -1,4 +1,4 @@
-//! Numbers from an integer hash that `scripts/golden.py` computes identically.
+//! Numbers from an integer hash that `scripts/golden` computes identically.
 //!
 //! ```text
 //! hash(seed, i)          = mix(seed * 0x9E3779B97F4A7C15 + i + 1)      modulo 2^64

@@ -14,13 +14,13 @@ impl GradientBuffer for Buffer {
 }
 
 /// The memory of a model's gradients: their places in the buckets of a layout.
-pub(super) fn places(params: &[Param], buckets: &[Bucket]) -> FlatGradients<Buffer> {
+pub(super) fn places(params: &[Param], buckets: &[Bucket]) -> Result<FlatGradients<Buffer>> {
     let mut gradients = FlatGradients::default();
     for Bucket { plan, .. } in buckets {
         let places = plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()));
-        gradients.push(None, places);
+        gradients.push(None, places)?;
     }
-    gradients
+    Ok(gradients)
 }
 
 /// candle's backward pass. The gradients are added to those in the buckets, if they are `pending`;

@@ -187,19 +187,14 @@ impl DistOpt {
 
     /// Adds the gradients of `loss` to those of the next step, which counts and travels as one:
     /// PyTorch's `no_sync`. Gradients are added, so divide each of `k` losses by `k` to train as on
-    /// one batch of all their examples. Nothing is exchanged: ranks may call it different numbers of
-    /// times.
+    /// one batch of all their examples. No gradient travels: ranks may call it different numbers of
+    /// times. (Before the first step, all ranks must call it or none: they compare parameters that
+    /// were made late.) After an error what was accumulated is gone.
     ///
     /// # Errors
     /// Those of the backward pass, and parameters that the loss does not depend on.
     pub fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
-        let mut bound = match self.bound.take() {
-            Some(bound) => bound,
-            None => self.bind()?,
-        };
-        let result = self.accumulate_into(&mut bound, loss);
-        self.bound = Some(bound);
-        result
+        self.while_bound(|opt, bound| opt.accumulate_into(bound, loss))
     }
 
     fn accumulate_into(&mut self, bound: &mut Bound, loss: &Tensor) -> Result<()> {
@@ -311,16 +306,24 @@ impl DistOpt {
     }
 
     fn step(&mut self, loss: &Tensor, ask: &Ask) -> Result<()> {
-        let mut bound = match self.bound.take() {
-            Some(bound) => bound,
-            None => self.bind()?,
-        };
-        let result = self.step_of(&mut bound, loss, ask);
-        self.bound = Some(bound);
+        self.while_bound(|opt, bound| opt.step_of(bound, loss, ask))
+    }
+
+    /// Runs `work` with the parameters, bound now if they are not yet, and tells the others of an
+    /// error that only this rank has: they would wait for a rank that does not come.
+    fn while_bound(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut Bound) -> Result<()>,
+    ) -> Result<()> {
+        let bound = self.bound.take().map_or_else(|| self.bind(), Ok);
+        let result = bound.and_then(|mut bound| {
+            let result = work(self, &mut bound);
+            self.bound = Some(bound);
+            result
+        });
         if let Err(error) = &result
             && !error.is_shared()
         {
-            // The others would wait for a rank that does not come.
             self.world.comm().tell(&error.to_string());
         }
         result

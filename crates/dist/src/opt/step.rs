@@ -1,7 +1,7 @@
 //! One step of a strategy: gradients into buckets, the exchange, the check, the update.
 //!
-//! Nothing that is trained changes before every number is known to be finite, so a step that fails
-//! leaves the model as it was.
+//! Nothing that is trained changes before every gradient is known to be finite, so a step that fails
+//! leaves the model as it was; only an average of parameters comes after the update, and may fail.
 
 use std::collections::VecDeque;
 

@@ -36,7 +36,7 @@ impl Bound {
             let buffer = Some(world.comm().alloc(ElementType::F32, plan.len)?);
             buckets.push(Bucket { plan, buffer });
         }
-        let gradients = gradients::places(&self.params, &buckets);
+        let gradients = gradients::places(&self.params, &buckets)?;
         self.layouts.push(Layout { sizing, buckets, gradients });
         Ok(self.layouts.len() - 1)
     }

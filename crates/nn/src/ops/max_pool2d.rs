@@ -37,11 +37,11 @@ const SHORT_ROW: usize = 32;
 /// # Errors
 ///
 /// If the configuration does not fit the input, or the dtype is neither f32 nor f64, or an image
-/// has more than 2^24 pixels.
+/// has more than 2^24 pixels with its padding.
 pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
     let windows = Windows::new(NAME, xs.shape(), config)?;
-    if windows.plane_sizes().0 > MAX_PIXELS {
-        bail!("{NAME}: images of more than {MAX_PIXELS} pixels, input {:?}", xs.shape());
+    if windows.padded_plane() > MAX_PIXELS {
+        bail!("{NAME}: more than {MAX_PIXELS} pixels with the padding, input {:?}", xs.shape());
     }
     fused::run(MaxPool2d { windows }, windows.output_shape(), &[Some(xs)])
 }

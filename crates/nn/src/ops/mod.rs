@@ -18,8 +18,11 @@
 //! - Work is split over the threads of the current rayon pool into parts that do not depend on
 //!   the number of threads, and partial sums are added in a fixed order: two runs give the same
 //!   bits.
-//! - CPU only so far: no operation implements `cuda_fwd`, so candle answers a CUDA tensor with
-//!   an error that names the operation.
+//! - CPU only so far: `fused::run`, the one door to every kernel, answers a tensor of another device
+//!   with an error that names the operation.
+//! - As in candle, the depth of a graph is limited by the stack of the thread that walks it. A graph
+//!   whose backward pass failed is good for another one through
+//!   [`FlatGradients`](crate::FlatGradients) (so does `DistOpt`); make it again for a plain `backward`.
 
 mod activations;
 mod add;

@@ -48,7 +48,8 @@ impl Windows {
             bail!("{op}: padding must be at most half of the kernel, got {config:?}");
         }
         let out = |size: usize, kernel: usize, stride: usize, padding: usize| {
-            (size + 2 * padding).checked_sub(kernel).map(|rest| rest / stride + 1)
+            let padded = padding.checked_mul(2)?.checked_add(size)?;
+            padded.checked_sub(kernel).map(|rest| rest / stride + 1)
         };
         let (Some(out_height), Some(out_width)) =
             (out(height, kernel.0, stride.0, padding.0), out(width, kernel.1, stride.1, padding.1))
@@ -69,6 +70,12 @@ impl Windows {
     /// The elements of one channel of one image, before and after.
     pub(super) fn plane_sizes(&self) -> (usize, usize) {
         (self.in_size.0 * self.in_size.1, self.out_size.0 * self.out_size.1)
+    }
+
+    /// The elements of a channel with its padding.
+    pub(super) fn padded_plane(&self) -> usize {
+        let ((height, width), padding) = (self.in_size, self.config.padding);
+        (height + 2 * padding.0).saturating_mul(width + 2 * padding.1)
     }
 
     pub(super) fn worth_threads(&self) -> bool {

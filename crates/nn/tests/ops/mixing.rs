@@ -109,7 +109,7 @@ impl Flat {
         }
         let mut gradients = FlatGradients::default();
         // Something that must be overwritten.
-        gradients.push(vec![f32::NAN; end], places);
+        gradients.push(vec![f32::NAN; end], places)?;
         Ok(Self { params, gradients })
     }
 
@@ -183,5 +183,104 @@ fn parameters_without_a_gradient_are_known() -> Result<()> {
     assert_eq!(flat.gradients.holds().collect::<Vec<_>>(), [true, true, false]);
     flat.gradients.zero_rest()?;
     assert_eq!(flat.gradients()?[0].to_vec2::<f32>()?, [[0.0; 3]; 2]);
+    Ok(())
+}
+
+/// Fails at the first backward.
+struct FailsOnce(std::sync::atomic::AtomicBool);
+
+impl candle_core::CustomOp1 for FailsOnce {
+    fn name(&self) -> &'static str {
+        "fails-once"
+    }
+
+    fn cpu_fwd(
+        &self,
+        storage: &candle_core::CpuStorage,
+        layout: &candle_core::Layout,
+    ) -> Result<(candle_core::CpuStorage, candle_core::Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
+        if self.0.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            candle_core::bail!("not yet")
+        }
+        Ok(Some(dys.clone()))
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_backward_pass_that_failed() -> Result<()> {
+    let mut flat = Flat::new(&[&[2]])?;
+    let weight = &flat.tensors()[0];
+    let ys = linear(
+        &weight.abs()?.unsqueeze(0)?,
+        &uniform((2, 2), 1, 0.5, 1.0, DType::F32)?,
+        None,
+        None,
+    )?;
+    let late = ys.apply_op1(FailsOnce(true.into()))?;
+    let loss = (late + relu(&ys)?)?.sum_all()?;
+    assert!(flat.gradients.backward(&loss).is_err());
+    flat.gradients.clear();
+    flat.gradients.backward(&loss)?;
+    let again = flat.gradients()?;
+    flat.gradients.clear();
+    flat.gradients.backward(&loss)?;
+    assert_close(&again[0], &flat.gradients()?[0], 0.0, 0.0);
+    Ok(())
+}
+
+#[test]
+fn lent_gradients_come_back_from_a_panic() -> Result<()> {
+    struct Panics;
+    impl candle_core::CustomOp1 for Panics {
+        fn name(&self) -> &'static str {
+            "panics"
+        }
+
+        fn cpu_fwd(
+            &self,
+            storage: &candle_core::CpuStorage,
+            layout: &candle_core::Layout,
+        ) -> Result<(candle_core::CpuStorage, candle_core::Shape)> {
+            Ok((storage.clone(), layout.shape().clone()))
+        }
+
+        fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+            panic!("as a user's operation might")
+        }
+    }
+
+    let mut flat = Flat::new(&[&[2]])?;
+    let weight = flat.tensors()[0].clone();
+    let loss = relu(&weight.apply_op1(Panics)?)?.sum_all()?;
+    let run = std::panic::AssertUnwindSafe(|| flat.gradients.backward(&loss));
+    assert!(std::panic::catch_unwind(run).is_err());
+    assert_eq!(flat.gradients.buffers_mut().len(), 1);
+    // And a plain pass on this thread is candle's again.
+    assert!(relu(&weight)?.sum_all()?.backward()?.get(&weight).is_some());
+    Ok(())
+}
+
+#[test]
+fn a_long_chain_of_operations_is_dropped_without_a_deep_stack() -> Result<()> {
+    let var = Var::from_tensor(&random(4, 1)?)?;
+    let mut ys = relu(&var)?;
+    for _ in 0..30_000 {
+        ys = relu(&ys)?;
+    }
+    drop(ys);
+    Ok(())
+}
+
+#[test]
+fn a_range_that_does_not_fit_its_parameter_is_refused() -> Result<()> {
+    let params = Params::new(0);
+    let weight = params.root().param("weight", (1, 2), Init::ZEROS)?;
+    let mut gradients = FlatGradients::<Vec<f32>>::default();
+    let error = gradients.push(vec![0.0; 3], [(&weight, 0..3)]).unwrap_err();
+    assert!(error.to_string().contains("`weight`"), "{error}");
     Ok(())
 }

@@ -45,8 +45,9 @@ impl Geometry {
             );
         }
         let out = |size: usize, kernel: usize, stride: usize, padding: usize, dilation: usize| {
-            let window = dilation * (kernel - 1) + 1;
-            (size + 2 * padding).checked_sub(window).map(|rest| rest / stride + 1)
+            let window = dilation.checked_mul(kernel - 1)?.checked_add(1)?;
+            let padded = padding.checked_mul(2)?.checked_add(size)?;
+            padded.checked_sub(window).map(|rest| rest / stride + 1)
         };
         let out_height = out(height, kernel_height, stride.0, padding.0, dilation.0);
         let out_width = out(width, kernel_width, stride.1, padding.1, dilation.1);

@@ -60,8 +60,9 @@ impl Default for Conv2dConfig {
 ///
 /// # Cost
 ///
-/// Per thread, scratch memory for the patches of one image: `C KH KW OH OW` elements, twice that
-/// in the backward. The gradient of `xs` is computed only if a variable lies below `xs`.
+/// Per thread, scratch memory for the patches of one image, `C KH KW OH OW` elements, or of as many
+/// small images as have some 256 output pixels. The gradient of `xs` is computed only if a variable
+/// lies below `xs`.
 pub fn conv2d(
     xs: &Tensor,
     weight: &Tensor,

@@ -11,29 +11,34 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use candle_core::{Result, Storage, Tensor};
 
 use super::{Pooled, Values};
+use crate::gradients;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 
-/// Where the gradient of a result gathers during a backward pass.
+/// Where the gradient of a result gathers during a backward pass, with the number of the pass.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<Option<Values>>);
+pub(super) struct Inbox(Mutex<Option<(u64, Values)>>);
 
 impl Inbox {
-    /// Adds to what is there.
+    /// Adds to what is there from the same pass.
     pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
+        let pass = gradients::pass();
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match inbox.take().and_then(T::of_values) {
-            None => *inbox = Some(T::into_values(gradient)),
+        let before = inbox.take().filter(|(number, _)| *number == pass);
+        let sum = match before.and_then(|(_, values)| T::of_values(values)) {
+            None => gradient,
             Some(mut sum) => {
                 add_assign(&mut sum, &gradient);
-                *inbox = Some(T::into_values(sum));
+                sum
             }
-        }
+        };
+        *inbox = Some((pass, T::into_values(sum)));
     }
 
     /// The sum of what was delivered.
     pub(super) fn take(&self) -> Option<Values> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.take().map(|(_, values)| values)
     }
 }
 

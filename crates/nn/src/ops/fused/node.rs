@@ -1,5 +1,7 @@
 //! A fused operation in candle's graph: [`Join`] under a scalar token, [`Emit`] under the result.
 
+use std::cell::RefCell;
+use std::mem;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{
@@ -106,6 +108,38 @@ struct Node<F> {
     inbox: Arc<Inbox>,
     /// Gradients for candle, by input, until their join asks for them.
     ready: Mutex<Vec<Option<Tensor>>>,
+}
+
+thread_local! {
+    /// What ended nodes hung on, while this thread is dropping one.
+    static ENDED: RefCell<Option<Vec<Option<Target>>>> = const { RefCell::new(None) };
+}
+
+/// One after the other instead of one inside of the other: a long chain of operations would need a
+/// deep stack.
+impl<F> Drop for Node<F> {
+    fn drop(&mut self) {
+        let mut targets = mem::take(&mut self.targets);
+        let outermost = ENDED.try_with(|ended| match &mut *ended.borrow_mut() {
+            Some(waiting) => {
+                waiting.append(&mut targets);
+                false
+            }
+            none => {
+                *none = Some(Vec::new());
+                true
+            }
+        });
+        if !outermost.unwrap_or(false) {
+            return;
+        }
+        while let Some(target) = targets.pop() {
+            drop(target);
+            let more = ENDED.with_borrow_mut(|ended| ended.as_mut().map(mem::take));
+            targets.extend(more.into_iter().flatten());
+        }
+        ENDED.set(None);
+    }
 }
 
 /// A node, whatever its operation.

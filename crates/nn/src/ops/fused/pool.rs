@@ -90,34 +90,44 @@ pub(in crate::ops) enum Values {
 }
 
 /// The memory of one thread that is not in use.
-#[derive(Debug, Default)]
-pub(in crate::ops) struct Pool<T>(Vec<Vec<T>>);
+#[derive(Debug)]
+pub(in crate::ops) struct Pool<T> {
+    pieces: Vec<Vec<T>>,
+    /// Elements lent out now, and the most that ever were.
+    lent: usize,
+    most_lent: usize,
+}
 
 impl<T> Pool<T> {
-    /// As many pieces are in use at the same time as a network branches, and a few for scratch.
-    const MOST: usize = 64;
-
     pub(in crate::ops) const fn new() -> Self {
-        Self(Vec::new())
+        Self { pieces: Vec::new(), lent: 0, most_lent: 0 }
     }
 
     /// The smallest piece that is large enough. Where there is none, the largest is given up for it:
-    /// so there never are more pieces than were in use together.
+    /// so there are no more pieces than were in use together.
     fn take(&mut self, len: usize) -> Vec<T> {
-        let fits = self.0.iter().enumerate().filter(|(_, piece)| piece.capacity() >= len);
-        if let Some((index, _)) = fits.min_by_key(|(_, piece)| piece.capacity()) {
-            return self.0.swap_remove(index);
-        }
-        let largest = self.0.iter().enumerate().max_by_key(|(_, piece)| piece.capacity());
-        if let Some((index, _)) = largest {
-            drop(self.0.swap_remove(index));
-        }
-        Vec::with_capacity(len)
+        let fits = self.pieces.iter().enumerate().filter(|(_, piece)| piece.capacity() >= len);
+        let piece = if let Some((index, _)) = fits.min_by_key(|(_, piece)| piece.capacity()) {
+            self.pieces.swap_remove(index)
+        } else {
+            let pieces = self.pieces.iter().enumerate();
+            if let Some((index, _)) = pieces.max_by_key(|(_, piece)| piece.capacity()) {
+                drop(self.pieces.swap_remove(index));
+            }
+            Vec::with_capacity(len)
+        };
+        self.lent += piece.capacity();
+        self.most_lent = self.most_lent.max(self.lent);
+        piece
     }
 
+    /// Keeps a piece, unless this thread has never needed so much: pieces that were made by another
+    /// thread shall not gather here.
     fn put(&mut self, piece: Vec<T>) {
-        if self.0.len() < Self::MOST {
-            self.0.push(piece);
+        self.lent = self.lent.saturating_sub(piece.capacity());
+        let kept: usize = self.pieces.iter().map(Vec::capacity).sum();
+        if kept + self.lent + piece.capacity() <= 2 * self.most_lent {
+            self.pieces.push(piece);
         }
     }
 }
