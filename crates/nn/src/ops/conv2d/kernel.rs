@@ -7,9 +7,9 @@
 //!            dx           = fold(w^T (K x O) dz (O x P))
 //! ```
 //!
-//! As many images go into one product as make some columns ([`COLUMNS`]): one for all but small
-//! images, so that its patches stay in the second-level cache; more where the images are smaller
-//! than a vector.
+//! One image goes into a product, so that its patches stay in the second-level cache (on the MNIST
+//! CNN, 8 images per product take 1.2 times as long, 32 take 1.4 times); many where the images are
+//! small (`small.rs`).
 
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -23,13 +23,6 @@ use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
 use crate::ops::simd::simd;
-
-/// Columns that a product should have. (On the MNIST CNN, 8 images per product of 64 columns each
-/// take 1.2 times as long as one, 32 take 1.4 times.)
-const COLUMNS: usize = 64;
-
-/// The same for weights beyond the second-level cache, which every product reads again.
-const COLUMNS_OF_LARGE: usize = 256;
 
 /// Elements of a weight from which on the threads share each product instead of the images.
 const LARGE: usize = 1 << 17;
@@ -60,11 +53,7 @@ pub(super) struct Gradients<'a, T> {
 impl<T: Float> Conv<'_, T> {
     /// Images per product.
     fn chunk(&self) -> usize {
-        if is_small(self.geometry) {
-            return images_per_chunk(self.geometry);
-        }
-        let columns = if self.is_large() { COLUMNS_OF_LARGE } else { COLUMNS };
-        (columns / self.geometry.out_pixels()).clamp(1, self.geometry.batch.max(1))
+        if is_small(self.geometry) { images_per_chunk(self.geometry) } else { 1 }
     }
 
     fn is_large(&self) -> bool {
@@ -99,30 +88,12 @@ impl<T: Float> Conv<'_, T> {
         }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
-        let images = xs.len() / geometry.in_image();
-        let columns = images * pixels;
-        let mut patches = Patches::new(geometry, columns);
-        let mut product =
-            if images == 1 { Pooled::none() } else { Pooled::new(channels * columns) };
-        for group in 0..geometry.groups {
+        let mut patches = Patches::new(geometry);
+        for (group, y) in ys.chunks_exact_mut(channels * pixels).enumerate() {
             let weight = Mat::new(&self.weight[group * channels * patch..], channels, patch);
-            let right = Mat::new(patches.of(xs, group), patch, columns);
-            let bias = bias.map(|bias| &bias[group * channels..][..channels]);
-            let first = group * channels * pixels;
-            if images == 1 {
-                let y = &mut ys[first..first + channels * pixels];
-                matmul(y, Dst::Overwrite, weight, right, parallelism);
-                self.finish(y, bias, pixels);
-                continue;
-            }
-            matmul(&mut product, Dst::Overwrite, weight, right, parallelism);
-            self.finish(&mut product, bias, columns);
-            for (image, y) in ys.chunks_exact_mut(geometry.out_image()).enumerate() {
-                let y = y[first..][..channels * pixels].chunks_exact_mut(pixels);
-                for (y, row) in y.zip(product.chunks_exact(columns)) {
-                    y.copy_from_slice(&row[image * pixels..][..pixels]);
-                }
-            }
+            let right = Mat::new(patches.of(xs, group), patch, pixels);
+            matmul(y, Dst::Overwrite, weight, right, parallelism);
+            self.finish(y, bias.map(|bias| &bias[group * channels..][..channels]), pixels);
         }
     }
 
@@ -249,29 +220,18 @@ impl<T: Float> Conv<'_, T> {
         }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
-        let images = xs.len() / geometry.in_image();
-        let columns = images * pixels;
-        let mut patches = Patches::new(geometry, columns);
-        let mut gathered =
-            if images == 1 { Pooled::none() } else { Pooled::new(channels * columns) };
-        for group in 0..geometry.groups {
-            let dz = if images == 1 {
-                &dzs[group * channels * pixels..][..channels * pixels]
-            } else {
-                gather(geometry, dzs, group, columns, &mut gathered);
-                &*gathered
-            };
-            let dz = Mat::new(dz, channels, columns);
+        let mut patches = Patches::new(geometry);
+        for (group, dz) in dzs.chunks_exact(channels * pixels).enumerate() {
+            let dz = Mat::new(dz, channels, pixels);
             let weights = group * channels * patch..(group + 1) * channels * patch;
             if let Some(dw) = &mut dw {
-                let patches = Mat::new(patches.of(xs, group), patch, columns);
+                let patches = Mat::new(patches.of(xs, group), patch, pixels);
                 matmul(&mut dw[weights.clone()], dst, dz, patches.t(), parallelism);
             }
             if let Some(dxs) = &mut dxs {
                 let weight = Mat::new(&self.weight[weights], channels, patch);
-                let dpatches = patches.memory();
-                matmul(dpatches, Dst::Overwrite, weight.t(), dz, parallelism);
-                fold_all(geometry, dpatches, group, columns, dxs);
+                matmul(&mut patches.memory, Dst::Overwrite, weight.t(), dz, parallelism);
+                patches.fold(dxs, group);
             }
         }
     }
@@ -291,75 +251,40 @@ struct Part<'a, T> {
     db: Option<&'a mut [T]>,
 }
 
-/// The patches of some images.
+/// The patches of an image, or their gradients, a group at a time.
 struct Patches<'a, T: Float> {
     geometry: &'a Geometry,
-    columns: usize,
     memory: Pooled<T>,
 }
 
 impl<'a, T: Float> Patches<'a, T> {
-    fn new(geometry: &'a Geometry, columns: usize) -> Self {
-        Self { geometry, columns, memory: Pooled::new(geometry.patch() * columns) }
+    fn new(geometry: &'a Geometry) -> Self {
+        Self { geometry, memory: Pooled::new(geometry.patch() * geometry.out_pixels()) }
     }
 
-    /// Those of a group (K x columns).
-    fn of<'b>(&'b mut self, xs: &'b [T], group: usize) -> &'b [T] {
-        let Self { geometry, columns, memory } = self;
-        let group_size = geometry.in_image() / geometry.groups;
-        let images = xs.chunks_exact(geometry.in_image());
-        if images.len() == 1 && geometry.is_pointwise() {
-            return &xs[group * group_size..][..group_size];
+    /// Those of a group (K x P).
+    fn of<'b>(&'b mut self, x: &'b [T], group: usize) -> &'b [T] {
+        let Self { geometry, memory } = self;
+        let group_size = x.len() / geometry.groups;
+        let x = &x[group * group_size..][..group_size];
+        if geometry.is_pointwise() {
+            return x;
         }
-        for (image, x) in images.enumerate() {
-            let x = &x[group * group_size..][..group_size];
-            let first = image * geometry.out_pixels();
-            simd(
-                #[inline(always)]
-                || unfold(geometry, x, memory, *columns, first),
-            );
-        }
+        simd(
+            #[inline(always)]
+            || unfold(geometry, x, memory),
+        );
         memory
     }
 
-    /// Room for their gradients.
-    fn memory(&mut self) -> &mut [T] {
-        &mut self.memory
-    }
-}
-
-/// The gradients of a group's output channels side by side (O x columns).
-fn gather<T: Float>(
-    geometry: &Geometry,
-    dzs: &[T],
-    group: usize,
-    columns: usize,
-    gathered: &mut [T],
-) {
-    let (pixels, channels) = (geometry.out_pixels(), geometry.group_channels());
-    for (image, dz) in dzs.chunks_exact(geometry.out_image()).enumerate() {
-        let dz = dz[group * channels * pixels..].chunks_exact(pixels);
-        for (row, dz) in gathered.chunks_exact_mut(columns).zip(dz) {
-            row[image * pixels..][..pixels].copy_from_slice(dz);
-        }
-    }
-}
-
-/// The gradients of the images from those of a group's patches.
-fn fold_all<T: Float>(
-    geometry: &Geometry,
-    dpatches: &[T],
-    group: usize,
-    columns: usize,
-    dxs: &mut [T],
-) {
-    let group_size = geometry.in_image() / geometry.groups;
-    for (image, dx) in dxs.chunks_exact_mut(geometry.in_image()).enumerate() {
+    /// The gradient of a group of the image from theirs.
+    fn fold(&self, dx: &mut [T], group: usize) {
+        let Self { geometry, memory } = self;
+        let group_size = dx.len() / geometry.groups;
         let dx = &mut dx[group * group_size..][..group_size];
-        let first = image * geometry.out_pixels();
         simd(
             #[inline(always)]
-            || fold(geometry, dpatches, columns, first, dx),
+            || fold(geometry, memory, dx),
         );
     }
 }

@@ -1,8 +1,7 @@
 //! Images to matrices of patches and back (im2col and col2im), for the channels of one group.
 //!
 //! Row `(c, ky, kx)` of the matrix holds, for every output pixel, the input element that this
-//! element of the kernel meets there, or 0 in the padding. The pixels of one image are some of the
-//! columns: `columns` of them in all, from column `first` on.
+//! element of the kernel meets there, or 0 in the padding.
 //!
 //! An image with padding is copied into a larger one with zeros around it first: after that every
 //! row of a patch is whole, and its length is known to the loop that copies it.
@@ -11,15 +10,9 @@ use super::geometry::Geometry;
 use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 
-/// Writes an image's columns of `patches` (K x `columns`) from the image `x`.
+/// Writes the patches (K x P) of the image `x`.
 #[inline(always)]
-pub(super) fn unfold<T: Float>(
-    geometry: &Geometry,
-    x: &[T],
-    patches: &mut [T],
-    columns: usize,
-    first: usize,
-) {
+pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) {
     let padded;
     let x = if geometry.padding == (0, 0) {
         x
@@ -27,29 +20,22 @@ pub(super) fn unfold<T: Float>(
         padded = pad(geometry, x);
         &*padded
     };
-    let rows = patches.chunks_exact_mut(columns);
-    for (patch_row, start) in rows.zip(starts(geometry)) {
-        let out = &mut patch_row[first..first + geometry.out_pixels()];
-        copy_rows(geometry, out, &x[start..]);
+    let rows = patches.chunks_exact_mut(geometry.out_pixels());
+    for (row, start) in rows.zip(starts(geometry)) {
+        copy_rows(geometry, row, &x[start..]);
     }
 }
 
-/// Writes the gradient of an image, the sum of its columns of `patches` (K x `columns`) at the
-/// elements that they came from.
+/// Writes the gradient of an image: the sum of those of its patches (K x P) at the elements that they
+/// came from.
 #[inline(always)]
-pub(super) fn fold<T: Float>(
-    geometry: &Geometry,
-    patches: &[T],
-    columns: usize,
-    first: usize,
-    dx: &mut [T],
-) {
+pub(super) fn fold<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
     if geometry.padding == (0, 0) {
         dx.fill(T::zero());
-        return fold_whole(geometry, patches, columns, first, dx);
+        return fold_whole(geometry, patches, dx);
     }
     let mut padded = Pooled::zeros(padded_len(geometry, dx.len()));
-    fold_whole(geometry, patches, columns, first, &mut padded);
+    fold_whole(geometry, patches, &mut padded);
     for (inner, row) in inner_rows(geometry, dx.len()).zip(dx.chunks_exact_mut(geometry.in_size.1))
     {
         row.copy_from_slice(&padded[inner..inner + row.len()]);
@@ -57,16 +43,9 @@ pub(super) fn fold<T: Float>(
 }
 
 #[inline(always)]
-fn fold_whole<T: Float>(
-    geometry: &Geometry,
-    patches: &[T],
-    columns: usize,
-    first: usize,
-    dx: &mut [T],
-) {
-    let rows = patches.chunks_exact(columns);
-    for (patch_row, start) in rows.zip(starts(geometry)) {
-        let row = &patch_row[first..first + geometry.out_pixels()];
+fn fold_whole<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
+    let rows = patches.chunks_exact(geometry.out_pixels());
+    for (row, start) in rows.zip(starts(geometry)) {
         add_rows(geometry, row, &mut dx[start..]);
     }
 }
