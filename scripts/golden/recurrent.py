@@ -2,7 +2,7 @@
 
 import torch
 
-from common import leaf, save, uniform
+from common import backward, leaf, save, uniform
 
 
 def recurrent():
