@@ -9,12 +9,11 @@
 //! image. The global average (Lin, Chen and Yan, 2013, arXiv:1312.4400) is one window per channel.
 
 use candle_core::{Result, Tensor, bail};
-use rayon::prelude::*;
 
 use super::elementwise::sum;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
-use super::parallel;
+use super::parallel::{in_parts, worth_threads};
 use super::pool2d::{Pool2dConfig, Windows};
 use super::simd::simd;
 
@@ -67,25 +66,18 @@ impl Fused for AvgPool2d {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (in_plane, out_plane) = self.windows.plane_sizes();
-        let run = |(x, y): (&[T], &mut [T])| self.forward_plane(x, y);
-        if self.windows.worth_threads() {
-            inputs[0].par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane)).for_each(run);
-        } else {
-            inputs[0].chunks(in_plane).zip(ys.chunks_mut(out_plane)).for_each(run);
-        }
+        let (threads, xs) = (self.windows.worth_threads(), inputs[0]);
+        in_parts(threads, (xs, in_plane), (ys, out_plane), |_, x, y| self.forward_plane(x, y));
         Ok(Pooled::none())
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         let (in_plane, out_plane) = self.windows.plane_sizes();
-        let dys = &*pass.dys;
-        let run = |(dy, dx): (&[T], &mut [T])| self.backward_plane(dy, dx);
-        if self.windows.worth_threads() {
-            dys.par_chunks(out_plane).zip(dxs.par_chunks_mut(in_plane)).for_each(run);
-        } else {
-            dys.chunks(out_plane).zip(dxs.chunks_mut(in_plane)).for_each(run);
-        }
+        let (threads, dys) = (self.windows.worth_threads(), &*pass.dys);
+        in_parts(threads, (dys, out_plane), (dxs, in_plane), |_, dy, dx| {
+            self.backward_plane(dy, dx);
+        });
         Ok(())
     }
 }
@@ -140,18 +132,13 @@ impl Fused for GlobalAvgPool2d {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (xs, count) = (inputs[0], T::from_f64(self.plane as f64));
-        let mean = |(x, y): (&[T], &mut T)| {
+        in_parts(worth_threads(xs.len()), (xs, self.plane), (ys, 1), |_, x, y| {
             let sum = simd(
                 #[inline(always)]
                 || sum(x),
             );
-            *y = sum / count;
-        };
-        if parallel::worth_threads(xs.len()) {
-            xs.par_chunks(self.plane).zip(ys).for_each(mean);
-        } else {
-            xs.chunks(self.plane).zip(ys).for_each(mean);
-        }
+            y[0] = sum / count;
+        });
         Ok(Pooled::none())
     }
 

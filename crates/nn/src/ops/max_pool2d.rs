@@ -14,6 +14,7 @@ use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::parallel::in_parts;
 use super::pool2d::{Pool2dConfig, Windows};
 use super::simd::simd;
 
@@ -89,51 +90,32 @@ impl Fused for MaxPool2d {
             }
             return Ok(winners);
         }
-        let run = |(x, y): (&[T], &mut [T])| {
+        in_parts(self.windows.worth_threads(), (xs, in_plane), (ys, out_plane), |_, x, y| {
             simd(
                 #[inline(always)]
                 || self.forward_two_by_two(x, y),
             );
-        };
-        if self.windows.worth_threads() {
-            xs.par_chunks(in_plane).zip(ys.par_chunks_mut(out_plane)).for_each(run);
-        } else {
-            xs.chunks(in_plane).zip(ys.chunks_mut(out_plane)).for_each(run);
-        }
+        });
         Ok(Pooled::none())
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         let (in_plane, out_plane) = self.windows.plane_sizes();
-        let (xs, ys, dys) = (pass.inputs[0], pass.ys, &*pass.dys);
-        if !self.is_two_by_two() {
-            let run = |((winners, dy), dx): ((&[T], &[T]), &mut [T])| to_winners(winners, dy, dx);
-            if self.windows.worth_threads() {
-                let planes = pass.saved.par_chunks(out_plane).zip(dys.par_chunks(out_plane));
-                planes.zip(dxs.par_chunks_mut(in_plane)).for_each(run);
-            } else {
-                let planes = pass.saved.chunks(out_plane).zip(dys.chunks(out_plane));
-                planes.zip(dxs.chunks_mut(in_plane)).for_each(run);
+        let Backward { inputs, ys, saved, dys, .. } = pass;
+        let (threads, two_by_two) = (self.windows.worth_threads(), self.is_two_by_two());
+        in_parts(threads, (dys, out_plane), (dxs, in_plane), |index, dy, dx| {
+            let results = index * out_plane..(index + 1) * out_plane;
+            if !two_by_two {
+                return to_winners(&saved[results], dy, dx);
             }
-            return Ok(());
-        }
-        let run = |x: &[T], y: &[T], dy: &[T], dx: &mut [T]| {
+            let (x, y) = (&inputs[0][index * in_plane..][..in_plane], &ys[results]);
             if has_nan(y) {
                 self.backward_with_nan(x, y, dy, dx);
             } else {
                 self.backward_two_by_two(x, y, dy, dx);
             }
-        };
-        if self.windows.worth_threads() {
-            let results = xs.par_chunks(in_plane).zip(ys.par_chunks(out_plane));
-            let gradients = dys.par_chunks(out_plane).zip(dxs.par_chunks_mut(in_plane));
-            results.zip(gradients).for_each(|((x, y), (dy, dx))| run(x, y, dy, dx));
-        } else {
-            let results = xs.chunks(in_plane).zip(ys.chunks(out_plane));
-            let gradients = dys.chunks(out_plane).zip(dxs.chunks_mut(in_plane));
-            results.zip(gradients).for_each(|((x, y), (dy, dx))| run(x, y, dy, dx));
-        }
+        });
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Work element by element, over the threads.
+//! Work element by element or part by part, over the threads.
 
 use rayon::prelude::*;
 
@@ -19,5 +19,22 @@ pub(super) fn in_blocks<T: Float>(ys: &mut [T], f: impl Fn(usize, &mut [T]) + Sy
         ys.par_chunks_mut(BLOCK).enumerate().for_each(|(index, ys)| f(index * BLOCK, ys));
     } else {
         ys.chunks_mut(BLOCK).enumerate().for_each(|(index, ys)| f(index * BLOCK, ys));
+    }
+}
+
+/// Calls `f` with the number of each part of `ys`, the part of `xs` that belongs to it, and itself;
+/// the parts have `x_len` and `y_len` elements. Over the threads if `threads`.
+pub(super) fn in_parts<T: Float>(
+    threads: bool,
+    (xs, x_len): (&[T], usize),
+    (ys, y_len): (&mut [T], usize),
+    f: impl Fn(usize, &[T], &mut [T]) + Sync,
+) {
+    if threads {
+        let parts = xs.par_chunks(x_len).zip(ys.par_chunks_mut(y_len)).enumerate();
+        parts.for_each(|(index, (x, y))| f(index, x, y));
+    } else {
+        let parts = xs.chunks(x_len).zip(ys.chunks_mut(y_len)).enumerate();
+        parts.for_each(|(index, (x, y))| f(index, x, y));
     }
 }

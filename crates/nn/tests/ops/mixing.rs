@@ -1,5 +1,7 @@
 //! Fused operations among candle's own: whichever way a gradient travels, it is the same.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use candelabrum_nn::ops::{
     Conv2dConfig, Pool2dConfig, conv2d, linear, max_pool2d, relu, softmax_cross_entropy,
 };
@@ -186,12 +188,12 @@ fn parameters_without_a_gradient_are_known() -> Result<()> {
     Ok(())
 }
 
-/// Fails at the first backward.
-struct FailsOnce(std::sync::atomic::AtomicBool);
+/// The identity with a backward of the test's own.
+struct Identity<F>(F);
 
-impl candle_core::CustomOp1 for FailsOnce {
+impl<F: Fn(&Tensor) -> Result<Option<Tensor>>> candle_core::CustomOp1 for Identity<F> {
     fn name(&self) -> &'static str {
-        "fails-once"
+        "identity"
     }
 
     fn cpu_fwd(
@@ -203,10 +205,7 @@ impl candle_core::CustomOp1 for FailsOnce {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        if self.0.swap(false, std::sync::atomic::Ordering::Relaxed) {
-            candle_core::bail!("not yet")
-        }
-        Ok(Some(dys.clone()))
+        (self.0)(dys)
     }
 }
 
@@ -220,7 +219,13 @@ fn nothing_is_left_of_a_backward_pass_that_failed() -> Result<()> {
         None,
         None,
     )?;
-    let late = ys.apply_op1(FailsOnce(true.into()))?;
+    let fails = AtomicBool::new(true);
+    let late = ys.apply_op1(Identity(move |dys: &Tensor| {
+        if fails.swap(false, Ordering::Relaxed) {
+            candle_core::bail!("not yet")
+        }
+        Ok(Some(dys.clone()))
+    }))?;
     let loss = (late + relu(&ys)?)?.sum_all()?;
     assert!(flat.gradients.backward(&loss).is_err());
     flat.gradients.clear();
@@ -234,28 +239,10 @@ fn nothing_is_left_of_a_backward_pass_that_failed() -> Result<()> {
 
 #[test]
 fn lent_gradients_come_back_from_a_panic() -> Result<()> {
-    struct Panics;
-    impl candle_core::CustomOp1 for Panics {
-        fn name(&self) -> &'static str {
-            "panics"
-        }
-
-        fn cpu_fwd(
-            &self,
-            storage: &candle_core::CpuStorage,
-            layout: &candle_core::Layout,
-        ) -> Result<(candle_core::CpuStorage, candle_core::Shape)> {
-            Ok((storage.clone(), layout.shape().clone()))
-        }
-
-        fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-            panic!("as a user's operation might")
-        }
-    }
-
     let mut flat = Flat::new(&[&[2]])?;
     let weight = flat.tensors()[0].clone();
-    let loss = relu(&weight.apply_op1(Panics)?)?.sum_all()?;
+    let loss =
+        relu(&weight.apply_op1(Identity(|_: &Tensor| panic!("as a user's might")))?)?.sum_all()?;
     let run = std::panic::AssertUnwindSafe(|| flat.gradients.backward(&loss));
     assert!(std::panic::catch_unwind(run).is_err());
     assert_eq!(flat.gradients.buffers_mut().len(), 1);

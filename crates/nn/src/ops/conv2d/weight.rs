@@ -1,33 +1,28 @@
 //! The elements of a kernel that meet the image, and their gradient.
 
-use rayon::prelude::*;
-
 use super::geometry::Geometry;
 use crate::ops::float::Float;
-use crate::ops::parallel::worth_threads;
+use crate::ops::parallel::{in_parts, worth_threads};
 
 /// Copies those elements of `weight` (O x C x KH x KW) one after the other.
 pub(super) fn crop<T: Float>(geometry: &Geometry, weight: &[T], cropped: &mut [T]) {
-    let run = |(cropped, weight): (&mut [T], &[T])| {
+    let (whole, part) = per_output(geometry, weight.len());
+    let threads = worth_threads(weight.len());
+    in_parts(threads, (weight, whole), (cropped, part), |_, weight, cropped| {
         let mut places = cropped.iter_mut();
         for kernel in weight.chunks_exact(geometry.kernel.0 * geometry.kernel.1) {
             for row in rows(geometry, kernel) {
                 places.by_ref().zip(row).for_each(|(place, &w)| *place = w);
             }
         }
-    };
-    let (whole, part) = per_output(geometry, weight.len());
-    if worth_threads(weight.len()) {
-        cropped.par_chunks_mut(part).zip(weight.par_chunks(whole)).for_each(run);
-    } else {
-        cropped.chunks_mut(part).zip(weight.chunks(whole)).for_each(run);
-    }
+    });
 }
 
 /// The reverse: the elements that meet only padding have the gradient 0.
 pub(super) fn uncrop<T: Float>(geometry: &Geometry, cropped: &[T], dw: &mut [T]) {
     let (whole, part) = per_output(geometry, dw.len());
-    let run = |(dw, cropped): (&mut [T], &[T])| {
+    let threads = worth_threads(dw.len());
+    in_parts(threads, (cropped, part), (dw, whole), |_, cropped, dw| {
         dw.fill(T::zero());
         let mut values = cropped.iter();
         for kernel in dw.chunks_exact_mut(geometry.kernel.0 * geometry.kernel.1) {
@@ -36,12 +31,7 @@ pub(super) fn uncrop<T: Float>(geometry: &Geometry, cropped: &[T], dw: &mut [T])
                 row.iter_mut().zip(values.by_ref()).for_each(|(place, &w)| *place = w);
             }
         }
-    };
-    if worth_threads(dw.len()) {
-        dw.par_chunks_mut(whole).zip(cropped.par_chunks(part)).for_each(run);
-    } else {
-        dw.chunks_mut(whole).zip(cropped.chunks(part)).for_each(run);
-    }
+    });
 }
 
 /// The rows of a kernel, without what meets only padding.
