@@ -108,6 +108,16 @@ pub enum Error {
         /// How many ranks there are.
         world_size: usize,
     },
+    /// A buffer that is not cut into as many parts as there are ranks.
+    #[error("{op}: the buffer has {parts} parts for {world_size} ranks: cut it with `with_parts`")]
+    Parts {
+        /// The operation.
+        op: &'static str,
+        /// Into how many parts it is cut; 0 where it is not.
+        parts: usize,
+        /// How many ranks there are.
+        world_size: usize,
+    },
     /// A slice whose length is not what the operation gives.
     #[error("{op}: the slice has {got} elements, {expected} are needed")]
     Length {

@@ -21,7 +21,7 @@ mod opt;
 mod world;
 
 pub use comm::{
-    Buffer, Collective, CommStats, Communicator, Element, ElementType, Pending, ReduceOp,
+    Buffer, Collective, CommStats, Communicator, Element, ElementType, Group, Pending, ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};

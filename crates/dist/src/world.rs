@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::comm::{Communicator, LocalConfig, MPI_COMPILED, Single, connect_local, connect_mpi};
+use crate::comm::{
+    Communicator, Group, LocalConfig, MPI_COMPILED, Single, connect_local, connect_mpi,
+};
 use crate::launch::{self, Launch, Launcher};
 use crate::{Error, Result};
 
@@ -74,6 +76,11 @@ impl World {
     /// The way to the other ranks.
     pub fn comm(&self) -> &(dyn Communicator + 'static) {
         &*self.comm
+    }
+
+    /// The ranks of this world as a group, for what outlives a borrow.
+    pub fn group(&self) -> Group {
+        Arc::clone(&self.comm)
     }
 
     /// Tells the other ranks that this one fails with `message`, so that none waits for it.

@@ -4,6 +4,7 @@
 //! nobody can look at numbers that are still in flight.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::{Element, ElementType};
 use crate::{Error, Result};
@@ -13,6 +14,10 @@ pub struct Buffer {
     element: ElementType,
     len: usize,
     storage: Storage,
+    /// Lengths that add up to `len`.
+    parts: Option<Box<[usize]>>,
+    source: Option<usize>,
+    label: Option<Arc<str>>,
 }
 
 enum Storage {
@@ -35,7 +40,7 @@ impl Buffer {
     /// Zeros on the heap.
     pub fn zeros(element: ElementType, len: usize) -> Self {
         let words = (len * element.size()).div_ceil(8);
-        Self { element, len, storage: Storage::Heap(vec![0; words]) }
+        Self::new(element, len, Storage::Heap(vec![0; words]))
     }
 
     /// A copy of `values` on the heap.
@@ -51,7 +56,57 @@ impl Buffer {
     }
 
     pub(crate) fn shared(element: ElementType, len: usize, memory: Box<dyn SharedMemory>) -> Self {
-        Self { element, len, storage: Storage::Shared(memory) }
+        Self::new(element, len, Storage::Shared(memory))
+    }
+
+    fn new(element: ElementType, len: usize, storage: Storage) -> Self {
+        Self { element, len, storage, parts: None, source: None, label: None }
+    }
+
+    /// Cuts it into parts of these lengths, one per rank, for [`Collective::AllToAllV`].
+    ///
+    /// # Errors
+    /// [`Error::Length`] where they do not add up to its length.
+    ///
+    /// [`Collective::AllToAllV`]: super::Collective::AllToAllV
+    pub fn with_parts(mut self, parts: impl Into<Box<[usize]>>) -> Result<Self> {
+        let parts = parts.into();
+        let sum = parts.iter().try_fold(0_usize, |sum, &part| sum.checked_add(part));
+        if sum != Some(self.len) {
+            let (expected, got) = (self.len, sum.unwrap_or(usize::MAX));
+            return Err(Error::Length { op: "the parts of a buffer", expected, got });
+        }
+        self.parts = Some(parts);
+        Ok(self)
+    }
+
+    /// The lengths of its parts, one per rank: as it was cut, or as an operation gives them whose
+    /// ranks send different amounts.
+    pub fn parts(&self) -> Option<&[usize]> {
+        self.parts.as_deref()
+    }
+
+    /// The rank that a message came from, where any could have sent it.
+    pub fn source(&self) -> Option<usize> {
+        self.source
+    }
+
+    /// Says who sent it.
+    pub(crate) fn from_rank(mut self, source: usize) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Says what is in it, for messages about waits and failures: `bucket 2: conv1.weight`.
+    #[must_use]
+    pub fn labelled(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// What is in it, if that was said.
+    pub fn label(&self) -> Option<&Arc<str>> {
+        self.label.as_ref()
     }
 
     /// The type of its elements.

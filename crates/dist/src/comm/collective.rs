@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::ElementType;
+use super::{Buffer, ElementType};
 use crate::{Error, Result};
 
 /// How values of several ranks become one.
@@ -18,11 +18,13 @@ pub enum ReduceOp {
     Min,
     /// The largest; a NaN anywhere gives NaN.
     Max,
+    /// The product, multiplied in rank order. Integers wrap.
+    Product,
 }
 
 impl ReduceOp {
     /// Every operation, for tests.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Mean, Self::Min, Self::Max];
+    pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
 
     fn name(self) -> &'static str {
         match self {
@@ -30,6 +32,7 @@ impl ReduceOp {
             Self::Mean => "mean",
             Self::Min => "min",
             Self::Max => "max",
+            Self::Product => "product",
         }
     }
 }
@@ -59,6 +62,22 @@ pub enum Collective {
         /// The rank that sends.
         root: usize,
     },
+    /// `root` gets the reduction of all ranks' buffers; the others get nothing.
+    Reduce {
+        /// How values become one.
+        op: ReduceOp,
+        /// The rank that receives.
+        root: usize,
+    },
+    /// Every rank gets all ranks' buffers, in rank order; they may have different lengths, which
+    /// the result's [`parts`](super::Buffer::parts) tell.
+    AllGatherV,
+    /// Each rank's buffer is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
+    /// what comes from the ranks is put together in rank order.
+    AllToAll,
+    /// The same with parts of any lengths: those that the buffer was
+    /// [cut into](super::Buffer::with_parts). The result's parts tell what came from whom.
+    AllToAllV,
     /// Nobody goes on until everybody is here.
     Barrier,
     /// The buffer goes to one rank, which must ask for it with [`Collective::Recv`].
@@ -71,21 +90,34 @@ pub enum Collective {
         /// The rank that sends.
         from: usize,
     },
+    /// The next message of whichever rank has sent one, of any length; the empty buffer tells the
+    /// element type, the result's [`source`](super::Buffer::source) who sent it.
+    RecvAny,
 }
 
 impl Collective {
     /// Whether every rank takes part.
     pub(crate) fn is_collective(self) -> bool {
-        !matches!(self, Self::Send { .. } | Self::Recv { .. })
+        !matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvAny)
     }
 
     /// The other rank that the operation names, if it names one.
     fn rank_named(self) -> Option<usize> {
         match self {
-            Self::Broadcast { root } | Self::Gather { root } | Self::Scatter { root } => Some(root),
+            Self::Broadcast { root }
+            | Self::Gather { root }
+            | Self::Scatter { root }
+            | Self::Reduce { root, .. } => Some(root),
             Self::Send { to } => Some(to),
             Self::Recv { from } => Some(from),
-            Self::AllReduce(_) | Self::AllGather | Self::ReduceScatter(_) | Self::Barrier => None,
+            Self::AllReduce(_)
+            | Self::AllGather
+            | Self::AllGatherV
+            | Self::ReduceScatter(_)
+            | Self::AllToAll
+            | Self::AllToAllV
+            | Self::Barrier
+            | Self::RecvAny => None,
         }
     }
 
@@ -97,13 +129,8 @@ impl Collective {
     }
 
     /// Refuses what cannot be carried out whatever the other ranks do.
-    pub(crate) fn check(
-        self,
-        element: ElementType,
-        len: usize,
-        rank: usize,
-        world_size: usize,
-    ) -> Result<()> {
+    pub(crate) fn check(self, buffer: &Buffer, rank: usize, world_size: usize) -> Result<()> {
+        let (element, len) = (buffer.element_type(), buffer.len());
         if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
             return Err(Error::RankOutOfRange { op: self.name(), rank, world_size });
         }
@@ -111,12 +138,16 @@ impl Collective {
             return Err(Error::Unsupported { what: format!("{self} of {element}") });
         }
         let divides = match self {
-            Self::ReduceScatter(_) => true,
+            Self::ReduceScatter(_) | Self::AllToAll => true,
             Self::Scatter { root } => rank == root,
             _ => false,
         };
         if divides && !len.is_multiple_of(world_size) {
             return Err(Error::NotDivisible { op: self.name(), len, world_size });
+        }
+        if self == Self::AllToAllV && buffer.parts().is_none_or(|p| p.len() != world_size) {
+            let parts = buffer.parts().map_or(0, <[usize]>::len);
+            return Err(Error::Parts { op: self.name(), parts, world_size });
         }
         Ok(())
     }
@@ -125,13 +156,18 @@ impl Collective {
         match self {
             Self::AllReduce(_) => "all_reduce",
             Self::Broadcast { .. } => "broadcast",
+            Self::Reduce { .. } => "reduce",
             Self::AllGather => "all_gather",
+            Self::AllGatherV => "all_gather_v",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
             Self::ReduceScatter(_) => "reduce_scatter",
             Self::Gather { .. } => "gather",
             Self::Scatter { .. } => "scatter",
             Self::Barrier => "barrier",
             Self::Send { .. } => "send",
             Self::Recv { .. } => "recv",
+            Self::RecvAny => "recv_any",
         }
     }
 
@@ -147,6 +183,11 @@ impl Collective {
             Self::Barrier => (6, 0, 0),
             Self::Send { to } => (7, 0, to as u32),
             Self::Recv { from } => (8, 0, from as u32),
+            Self::Reduce { op: o, root } => (9, op(o), root as u32),
+            Self::AllGatherV => (10, 0, 0),
+            Self::AllToAll => (11, 0, 0),
+            Self::AllToAllV => (12, 0, 0),
+            Self::RecvAny => (13, 0, 0),
         }
     }
 
@@ -163,6 +204,11 @@ impl Collective {
             6 => Self::Barrier,
             7 => Self::Send { to: root },
             8 => Self::Recv { from: root },
+            9 => Self::Reduce { op, root },
+            10 => Self::AllGatherV,
+            11 => Self::AllToAll,
+            12 => Self::AllToAllV,
+            13 => Self::RecvAny,
             _ => return None,
         })
     }
@@ -178,7 +224,13 @@ impl fmt::Display for Collective {
             }
             Self::Send { to } => write!(f, "(to {to})"),
             Self::Recv { from } => write!(f, "(from {from})"),
-            Self::AllGather | Self::Barrier => Ok(()),
+            Self::Reduce { op, root } => write!(f, "({}, root {root})", op.name()),
+            Self::AllGather
+            | Self::AllGatherV
+            | Self::AllToAll
+            | Self::AllToAllV
+            | Self::Barrier
+            | Self::RecvAny => Ok(()),
         }
     }
 }
@@ -214,11 +266,11 @@ impl Header {
         Some(Self { sequence, op, element, len: len as usize })
     }
 
-    /// Whether ranks with these headers can go on together. Lengths may differ where only the
-    /// root's counts.
+    /// Whether ranks with these headers can go on together. Lengths may differ where each rank has
+    /// its own, or only the root's counts.
     fn agrees(&self, other: &Self) -> bool {
         let len = match self.op {
-            Collective::Scatter { .. } => true,
+            Collective::Scatter { .. } | Collective::AllGatherV | Collective::AllToAllV => true,
             _ => self.len == other.len,
         };
         len && self.sequence == other.sequence
@@ -275,6 +327,11 @@ mod tests {
             Collective::Barrier,
             Collective::Send { to: 2 },
             Collective::Recv { from: 5 },
+            Collective::Reduce { op: ReduceOp::Product, root: 2 },
+            Collective::AllGatherV,
+            Collective::AllToAll,
+            Collective::AllToAllV,
+            Collective::RecvAny,
         ];
         for op in ops {
             let header = header(op, usize::MAX >> 1);
@@ -296,12 +353,13 @@ mod tests {
 
     #[test]
     fn impossible_requests_are_refused_before_anything_moves() {
-        use ElementType::{F32, I32};
         let mean = Collective::AllReduce(ReduceOp::Mean);
-        assert!(mean.check(I32, 4, 0, 2).is_err());
-        assert!(mean.check(F32, 4, 0, 2).is_ok());
-        assert!(Collective::ReduceScatter(ReduceOp::Sum).check(F32, 5, 0, 2).is_err());
-        assert!(Collective::Broadcast { root: 2 }.check(F32, 5, 0, 2).is_err());
-        assert!(Collective::Scatter { root: 0 }.check(F32, 5, 1, 2).is_ok());
+        assert!(mean.check(&Buffer::zeros(ElementType::I32, 4), 0, 2).is_err());
+        let (four, five) = (Buffer::from_slice(&[0_f32; 4]), Buffer::from_slice(&[0_f32; 5]));
+        assert!(mean.check(&four, 0, 2).is_ok());
+        assert!(Collective::ReduceScatter(ReduceOp::Sum).check(&five, 0, 2).is_err());
+        assert!(Collective::Broadcast { root: 2 }.check(&five, 0, 2).is_err());
+        assert!(Collective::Scatter { root: 0 }.check(&five, 1, 2).is_ok());
+        assert!(Collective::AllToAllV.check(&four, 0, 2).is_err(), "it was not cut");
     }
 }

@@ -15,19 +15,25 @@ pub enum ElementType {
     F16,
     /// bfloat16; sums are accumulated in f32.
     Bf16,
-    /// Signed 32-bit integers; sums wrap.
+    /// Signed 32-bit integers; sums and products wrap.
     I32,
-    /// Bytes; sums wrap.
+    /// Bytes; sums and products wrap.
     U8,
+    /// IEEE double precision.
+    F64,
+    /// Signed 64-bit integers; sums and products wrap.
+    I64,
 }
 
 impl ElementType {
     /// Every type, for tests and tables.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U8];
+    pub const ALL: [Self; 7] =
+        [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U8, Self::F64, Self::I64];
 
     /// Bytes per element.
     pub fn size(self) -> usize {
         match self {
+            Self::F64 | Self::I64 => 8,
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
             Self::U8 => 1,
@@ -36,7 +42,7 @@ impl ElementType {
 
     /// Whether a mean makes sense.
     pub fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
     }
 
     pub(crate) fn code(self) -> u8 {
@@ -56,6 +62,8 @@ impl fmt::Display for ElementType {
             Self::Bf16 => "bf16",
             Self::I32 => "i32",
             Self::U8 => "u8",
+            Self::F64 => "f64",
+            Self::I64 => "i64",
         })
     }
 }
@@ -80,4 +88,10 @@ impl Element for i32 {
 }
 impl Element for u8 {
     const TYPE: ElementType = ElementType::U8;
+}
+impl Element for f64 {
+    const TYPE: ElementType = ElementType::F64;
+}
+impl Element for i64 {
+    const TYPE: ElementType = ElementType::I64;
 }

@@ -25,6 +25,7 @@ mod threaded;
 mod transport;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use buffer::Buffer;
 pub use collective::{Collective, ReduceOp};
@@ -38,6 +39,9 @@ pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use single::Single;
 
 use crate::{Error, Result};
+
+/// Ranks that work on buffers together: all of them, or some. A cheap handle.
+pub type Group = Arc<dyn Communicator>;
 
 /// A group of ranks that work on buffers together.
 ///
@@ -63,10 +67,34 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Starts `op` on `buffer`; [`Pending::wait`] gives the result, and the error if it fails.
     ///
     /// Length of the result for `n` elements in the buffer and `N` ranks: `n` for all-reduce,
-    /// broadcast, barrier and recv; 0 for send; `N·n` for all-gather, and for gather on the root (0
-    /// elsewhere); `n / N` for reduce-scatter, and for scatter, where `n` is the root's length and
-    /// the other ranks' buffers count for nothing.
+    /// all-to-all, broadcast, barrier and recv, and for reduce on the root (0 elsewhere); 0 for
+    /// send; `N·n` for all-gather, and for gather on the root (0 elsewhere); `n / N` for
+    /// reduce-scatter, and for scatter, where `n` is the root's length and the other ranks' buffers
+    /// count for nothing. Where ranks send different amounts, the sum of what this rank gets.
     fn start(&self, op: Collective, buffer: Buffer) -> Pending;
+
+    /// The same for a caller that has nothing else to do meanwhile: `start` and `wait` in one,
+    /// without a second thread where nothing else is under way.
+    ///
+    /// # Errors
+    /// What went wrong, here or on another rank.
+    fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+        self.start(op, buffer).wait()
+    }
+
+    /// The members' ranks in the world, in the order of their ranks here.
+    fn ranks(&self) -> &[usize];
+
+    /// Groups of ranks: those that give the same `colour` are together, in the order of their
+    /// `key`s, and of their ranks here where keys are equal. `None` for a rank that gives no
+    /// colour. All ranks must call it together.
+    ///
+    /// Operations of a rank's groups are carried out in the order in which they are started, over
+    /// all of them: ranks that share two groups must use these in the same order.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks.
+    fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>>;
 
     /// What has travelled so far.
     fn stats(&self) -> CommStats;
@@ -104,7 +132,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        self.start(Collective::AllGather, Buffer::from_slice(values)).wait()?.to_vec()
+        self.run(Collective::AllGather, Buffer::from_slice(values))?.to_vec()
     }
 
     /// Part `rank` of the reduction of `values` over all ranks; the length must divide by the
@@ -113,7 +141,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
-        self.start(Collective::ReduceScatter(op), Buffer::from_slice(values)).wait()?.to_vec()
+        self.run(Collective::ReduceScatter(op), Buffer::from_slice(values))?.to_vec()
     }
 
     /// On `root` all ranks' `values`, in rank order; nothing elsewhere.
@@ -121,7 +149,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
-        self.start(Collective::Gather { root }, Buffer::from_slice(values)).wait()?.to_vec()
+        self.run(Collective::Gather { root }, Buffer::from_slice(values))?.to_vec()
     }
 
     /// Part `rank` of `root`'s `values`; what the other ranks pass is not looked at.
@@ -129,7 +157,42 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
-        self.start(Collective::Scatter { root }, Buffer::from_slice(values)).wait()?.to_vec()
+        self.run(Collective::Scatter { root }, Buffer::from_slice(values))?.to_vec()
+    }
+
+    /// On `root` the reduction of all ranks' `values`; nothing elsewhere.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn reduce<T: Element>(&self, values: &[T], op: ReduceOp, root: usize) -> Result<Vec<T>> {
+        self.run(Collective::Reduce { op, root }, Buffer::from_slice(values))?.to_vec()
+    }
+
+    /// Each rank's `values`, in rank order; they may have different lengths.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn all_gather_v<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
+        in_parts(&self.run(Collective::AllGatherV, Buffer::from_slice(values))?)
+    }
+
+    /// Part `r` of `values`, which are cut into as many equal parts as ranks, goes to rank `r`;
+    /// gives what came from the ranks, in their order.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
+        self.run(Collective::AllToAll, Buffer::from_slice(values))?.to_vec()
+    }
+
+    /// `parts[r]` goes to rank `r`; gives what came from each rank.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn all_to_all_v<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
+        let lens: Vec<usize> = parts.iter().map(Vec::len).collect();
+        let buffer = Buffer::from_slice(&parts.concat()).with_parts(lens)?;
+        in_parts(&self.run(Collective::AllToAllV, buffer)?)
     }
 
     /// Returns when every rank has called it.
@@ -137,7 +200,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn barrier(&self) -> Result<()> {
-        self.start(Collective::Barrier, Buffer::empty()).wait().map(|_| ())
+        self.run(Collective::Barrier, Buffer::empty()).map(|_| ())
     }
 
     /// Sends `values` to rank `to`.
@@ -145,7 +208,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
-        self.start(Collective::Send { to }, Buffer::from_slice(values)).wait().map(|_| ())
+        self.run(Collective::Send { to }, Buffer::from_slice(values)).map(|_| ())
     }
 
     /// Fills `values` with what rank `from` sends; it must send exactly as many of the same type.
@@ -154,6 +217,17 @@ impl dyn Communicator + '_ {
     /// See [`Error`].
     pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
         self.in_place(Collective::Recv { from }, values)
+    }
+
+    /// The next message of any rank: who sent it, and what. Messages of one rank keep their order.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn recv_any<T: Element>(&self) -> Result<(usize, Vec<T>)> {
+        let message = self.run(Collective::RecvAny, Buffer::zeros(T::TYPE, 0))?;
+        let what = || "a message without a sender".to_owned();
+        let source = message.source().ok_or_else(|| Error::Protocol { what: what() })?;
+        Ok((source, message.to_vec()?))
     }
 
     /// All ranks' texts, in rank order. They may have different lengths.
@@ -192,7 +266,7 @@ impl dyn Communicator + '_ {
     }
 
     fn in_place<T: Element>(&self, op: Collective, values: &mut [T]) -> Result<()> {
-        let result = self.start(op, Buffer::from_slice(values)).wait()?;
+        let result = self.run(op, Buffer::from_slice(values))?;
         let result = result.as_slice::<T>()?;
         if result.len() != values.len() {
             let (expected, got) = (result.len(), values.len());
@@ -201,4 +275,16 @@ impl dyn Communicator + '_ {
         values.copy_from_slice(result);
         Ok(())
     }
+}
+
+/// The parts of a result whose ranks send different amounts.
+fn in_parts<T: Element>(buffer: &Buffer) -> Result<Vec<Vec<T>>> {
+    let mut rest = buffer.as_slice::<T>()?;
+    let mut parts = Vec::new();
+    for &len in buffer.parts().unwrap_or_default() {
+        let (part, tail) = rest.split_at(len);
+        parts.push(part.to_vec());
+        rest = tail;
+    }
+    Ok(parts)
 }

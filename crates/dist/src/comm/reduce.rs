@@ -19,6 +19,8 @@ pub(crate) fn reduce_into_all(element: ElementType, op: ReduceOp, parts: &mut [&
         ElementType::Bf16 => reduce_typed::<bf16>(op, parts),
         ElementType::I32 => reduce_typed::<i32>(op, parts),
         ElementType::U8 => reduce_typed::<u8>(op, parts),
+        ElementType::F64 => reduce_typed::<f64>(op, parts),
+        ElementType::I64 => reduce_typed::<i64>(op, parts),
     }
 }
 
@@ -45,16 +47,23 @@ trait Reducible: bytemuck::Pod {
     }
 }
 
-fn combine_f32(op: ReduceOp, a: f32, b: f32) -> f32 {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => a + b,
-        // f32::min forgets a NaN; a sum with a NaN in it is not a number and must stay so.
-        ReduceOp::Min if a.is_nan() || b.is_nan() => f32::NAN,
-        ReduceOp::Max if a.is_nan() || b.is_nan() => f32::NAN,
-        ReduceOp::Min => a.min(b),
-        ReduceOp::Max => a.max(b),
-    }
+macro_rules! combine_floats {
+    ($name:ident, $type:ident) => {
+        fn $name(op: ReduceOp, a: $type, b: $type) -> $type {
+            match op {
+                ReduceOp::Sum | ReduceOp::Mean => a + b,
+                ReduceOp::Product => a * b,
+                // `min` forgets a NaN; a sum with a NaN in it is not a number and must stay so.
+                ReduceOp::Min | ReduceOp::Max if a.is_nan() || b.is_nan() => $type::NAN,
+                ReduceOp::Min => a.min(b),
+                ReduceOp::Max => a.max(b),
+            }
+        }
+    };
 }
+
+combine_floats!(combine_f32, f32);
+combine_floats!(combine_f64, f64);
 
 macro_rules! half {
     ($type:ty) => {
@@ -116,6 +125,7 @@ macro_rules! integer {
             $type,
             |op, a: $type, b: $type| match op {
                 ReduceOp::Sum | ReduceOp::Mean => a.wrapping_add(b),
+                ReduceOp::Product => a.wrapping_mul(b),
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
             },
@@ -126,8 +136,10 @@ macro_rules! integer {
 }
 
 itself!(f32, combine_f32, |acc, count| acc / count as f32);
+itself!(f64, combine_f64, |acc, count| acc / count as f64);
 integer!(i32);
 integer!(u8);
+integer!(i64);
 
 fn reduce_typed<T: Reducible>(op: ReduceOp, parts: &mut [&mut [u8]]) {
     // A constant operation in each arm lets the compiler vectorise the loop it is used in.
@@ -139,6 +151,7 @@ fn reduce_typed<T: Reducible>(op: ReduceOp, parts: &mut [&mut [u8]]) {
         }
         ReduceOp::Min => blocks::<T>(parts, |a, b| T::combine(ReduceOp::Min, a, b), None),
         ReduceOp::Max => blocks::<T>(parts, |a, b| T::combine(ReduceOp::Max, a, b), None),
+        ReduceOp::Product => blocks::<T>(parts, |a, b| T::combine(ReduceOp::Product, a, b), None),
     }
 }
 

@@ -83,7 +83,7 @@ fn payload(op: Collective, n: u64, rank: usize, world_size: u64) -> (u64, u64) {
         |root: usize, yes: (u64, u64), no: (u64, u64)| if rank == root { yes } else { no };
     match op {
         Collective::Send { .. } => (n, 0),
-        Collective::Recv { .. } => (0, n),
+        Collective::Recv { .. } | Collective::RecvAny => (0, n),
         _ if others == 0 => (0, 0),
         Collective::AllReduce(_) => (n, n),
         Collective::Broadcast { root } => if_root(root, (n, 0), (0, n)),
@@ -92,6 +92,10 @@ fn payload(op: Collective, n: u64, rank: usize, world_size: u64) -> (u64, u64) {
         Collective::Gather { root } => if_root(root, (0, others * n), (n, 0)),
         // `n` is the length of the result here: one part.
         Collective::Scatter { root } => if_root(root, (others * n, 0), (0, n)),
+        Collective::Reduce { root, .. } => if_root(root, (n, n), (n, 0)),
+        Collective::AllToAll => (n / world_size * others, n / world_size * others),
+        // `n` is the length of the result here, less what the rank gave itself.
+        Collective::AllGatherV | Collective::AllToAllV => (0, n),
         Collective::Barrier => (0, 0),
     }
 }

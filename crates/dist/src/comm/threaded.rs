@@ -3,14 +3,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::collective::Header;
+use super::pending::Started;
 use super::stats::Counters;
 use super::transport::{Abort, Transport};
-use super::{Buffer, Collective, CommStats, Communicator, ElementType, Pending};
+use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
 use crate::{Error, Result};
 
 /// How long background work of a transport may lie still while nothing is requested.
@@ -21,6 +22,7 @@ pub(crate) struct Threaded {
     backend: &'static str,
     rank: usize,
     world_size: usize,
+    ranks: Vec<usize>,
     counters: Arc<Counters>,
     abort: Arc<dyn Abort>,
     /// Both are `Some` until the drop.
@@ -73,7 +75,8 @@ impl Threaded {
         let hello = connected.recv().map_err(|_| Error::Stopped { rank: 0 })?;
         let (backend, rank, world_size, abort) = hello?;
         let (requests, thread) = (Some(requests), Some(thread));
-        Ok(Self { backend, rank, world_size, counters, abort, requests, thread })
+        let ranks = (0..world_size).collect();
+        Ok(Self { backend, rank, world_size, ranks, counters, abort, requests, thread })
     }
 
     fn request(&self, work: Work) -> Pending {
@@ -82,17 +85,42 @@ impl Threaded {
             Some(requests) => requests.send(Request { work, reply }).is_ok(),
             None => false,
         };
-        let rank = self.rank;
-        let counters = Arc::clone(&self.counters);
-        Pending::new(move || {
-            if !sent {
-                return Err(Error::Stopped { rank });
-            }
-            let start = Instant::now();
-            let result = answer.recv().unwrap_or(Err(Error::Stopped { rank }));
-            counters.count_exposed(start.elapsed());
-            result
-        })
+        if !sent {
+            return Pending::ready(Err(Error::Stopped { rank: self.rank }));
+        }
+        let (rank, counters) = (self.rank, Arc::clone(&self.counters));
+        Pending::new(Answer { rank, counters, answer, arrived: None })
+    }
+}
+
+/// What the communication thread will answer.
+struct Answer {
+    rank: usize,
+    counters: Arc<Counters>,
+    answer: Receiver<Result<Buffer>>,
+    arrived: Option<Result<Buffer>>,
+}
+
+impl Started for Answer {
+    fn is_complete(&mut self) -> bool {
+        if self.arrived.is_none() {
+            self.arrived = match self.answer.try_recv() {
+                Ok(result) => Some(result),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped { rank: self.rank })),
+            };
+        }
+        self.arrived.is_some()
+    }
+
+    fn wait(mut self: Box<Self>) -> Result<Buffer> {
+        if let Some(result) = self.arrived.take() {
+            return result;
+        }
+        let start = Instant::now();
+        let result = self.answer.recv().unwrap_or(Err(Error::Stopped { rank: self.rank }));
+        self.counters.count_exposed(start.elapsed());
+        result
     }
 }
 
@@ -170,10 +198,18 @@ impl Communicator for Threaded {
     }
 
     fn start(&self, op: Collective, buffer: Buffer) -> Pending {
-        match op.check(buffer.element_type(), buffer.len(), self.rank, self.world_size) {
+        match op.check(&buffer, self.rank, self.world_size) {
             Ok(()) => self.request(Work::Start(op, buffer)),
-            Err(error) => Pending::new(move || Err(error)),
+            Err(error) => Pending::ready(Err(error)),
         }
+    }
+
+    fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    fn split(&self, _colour: Option<u64>, _key: i64) -> Result<Option<Group>> {
+        Err(Error::Unsupported { what: "splitting".to_owned() })
     }
 
     fn stats(&self) -> CommStats {

@@ -193,6 +193,7 @@ impl Transport for Local {
             Collective::Gather { root } => self.gather(header, rank == root, &buffer),
             Collective::Scatter { root } => self.scatter(root_header, root, &buffer),
             Collective::Barrier | Collective::Send { .. } | Collective::Recv { .. } => Ok(buffer),
+            other => Err(Error::Unsupported { what: other.to_string() }),
         }
     }
 
