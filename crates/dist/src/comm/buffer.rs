@@ -92,7 +92,7 @@ impl Buffer {
     }
 
     /// Says who sent it.
-    pub(crate) fn from_rank(mut self, source: usize) -> Self {
+    pub(crate) fn with_source(mut self, source: usize) -> Self {
         self.source = Some(source);
         self
     }
