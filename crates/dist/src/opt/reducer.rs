@@ -48,7 +48,9 @@ struct Flight {
 impl Observer<Buffer> for Reducer {
     fn complete(&mut self, number: usize, buffer: &mut Option<Buffer>) -> candle_core::Result<()> {
         let Some(buffer) = buffer.take() else { return Ok(()) };
-        self.send(number, buffer).map_err(|error| {
+        let result = self.send(number, buffer);
+        self.figures.early_units = self.figures.units;
+        result.map_err(|error| {
             let message = error.to_string();
             self.error = Some(error);
             candle_core::Error::Msg(message)
@@ -140,6 +142,7 @@ impl Reducer {
             strategy.update(&unit, (!in_place).then_some(&*values));
             Ok::<_, Error>(message)
         })?;
+        self.figures.units += 1;
         self.start(index, buffer, message);
         Ok(())
     }

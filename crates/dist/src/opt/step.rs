@@ -149,6 +149,7 @@ impl Step<'_> {
                 let Some(number) = arrived.pop_front() else { break };
                 may_update = self.note(reducer, number)?;
                 if may_update {
+                    reducer.figures.early_updates += 1;
                     self.update(reducer, number)?;
                 } else {
                     arrived.push_front(number);
