@@ -38,6 +38,12 @@ impl World {
         Self { launch: Arc::new(launch), comm: Arc::new(Single::default()) }
     }
 
+    /// A world of one over a communicator that a test has made.
+    #[cfg(test)]
+    pub(crate) fn over(comm: Group) -> Self {
+        Self { launch: Arc::new(Launch::alone()), comm }
+    }
+
     /// This process's number, from 0. SINGA's `global_rank`.
     pub fn rank(&self) -> usize {
         self.launch.rank

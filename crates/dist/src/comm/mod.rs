@@ -36,6 +36,8 @@ pub use stats::CommStats;
 pub(crate) use half::Half;
 pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
+#[cfg(test)]
+pub(crate) use pending::Started;
 pub(crate) use single::Single;
 
 use crate::{Error, Result};

@@ -21,6 +21,8 @@ mod reducer;
 mod singa;
 mod state;
 mod step;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use config::{DistOptConfig, OnOverflow};
