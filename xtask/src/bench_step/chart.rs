@@ -291,9 +291,9 @@ mod tests {
 
     use super::*;
     use crate::bench_step::fixture::{config, outcome};
-    use crate::bench_step::live::Failure;
     use crate::bench_step::plan::Plan;
     use crate::host::Host;
+    use crate::live::Failure;
 
     #[test]
     fn every_contender_has_its_bar_or_says_that_it_failed() {

@@ -1,9 +1,8 @@
 //! Made-up outcomes for tests.
 
 use super::contender::{Contender, Network};
-use super::live::{Measured, Ready};
 use super::plan::Config;
-use super::trial::{Outcome, Sample};
+use super::trial::{Measured, Outcome, Ready, Sample};
 
 /// The CNN.
 pub(super) fn config(batch_size: usize, threads: usize) -> Config {

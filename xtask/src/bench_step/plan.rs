@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::contender::{Contender, Network};
+use crate::bench::once;
 
 /// What contenders are compared in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,16 +65,6 @@ impl Plan {
         let can = |contender: &Contender| contender.can_train(network);
         self.contenders.iter().copied().filter(can).collect()
     }
-}
-
-fn once<T: Copy + PartialEq>(asked: &[T]) -> Vec<T> {
-    let mut list = Vec::new();
-    for &item in asked {
-        if !list.contains(&item) {
-            list.push(item);
-        }
-    }
-    list
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::contender::Contender;
-use super::live::Failure;
 use super::plan::{Config, Plan};
 use super::trial::{Outcome, Sample};
 use crate::figures::{Spread, median, paired_ratio};
 use crate::host::Host;
+use crate::live::Failure;
 
 /// Everything that goes into bench_step.json.
 #[derive(Debug, Serialize)]
