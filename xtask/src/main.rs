@@ -9,8 +9,10 @@ use clap::{Parser, Subcommand};
 
 use self::interrupt::Interrupted;
 
+mod bars;
 mod bench;
 mod bench_allreduce;
+mod bench_ddp;
 mod bench_scaling;
 mod bench_step;
 mod canvas;
@@ -22,11 +24,13 @@ mod interrupt;
 mod line_style;
 mod live;
 mod machine;
+mod network;
 mod ranks;
 mod setup;
 mod shell;
 mod test;
 mod tidy;
+mod training;
 mod turns;
 
 #[derive(Debug, Parser)]
@@ -53,6 +57,8 @@ enum Command {
     /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
     #[command(name = "bench-allreduce")]
     BenchAllreduce(bench_allreduce::Args),
+    /// Measure what several workers are worth against one, and against PyTorch's DDP
+    BenchDdp(bench_ddp::Args),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
         Command::BenchStep(args) => bench_step::run(&args),
         Command::BenchScaling(args) => bench_scaling::run(&args),
         Command::BenchAllreduce(args) => bench_allreduce::run(&args),
+        Command::BenchDdp(args) => bench_ddp::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is

@@ -6,6 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+/// Seconds that ours may stand still while others are measured, without taking that for a failure;
+/// for the variable CANDELABRUM_TIMEOUT.
+pub(crate) const STANDSTILL: &str = "86400";
+
 /// One command that starts all of them, by mpiexec.
 pub(crate) fn mpiexec(ranks: usize, program: &Path) -> Command {
     let mut mpiexec = Command::new("mpiexec");

@@ -136,14 +136,11 @@ impl Programs {
             }
         };
         for command in &mut commands {
-            command.env("CANDELABRUM_TIMEOUT", STANDSTILL);
+            command.env("CANDELABRUM_TIMEOUT", ranks::STANDSTILL);
         }
         Ok(commands)
     }
 }
-
-/// Seconds that ours may stand still while others are measured, without taking that for a failure.
-const STANDSTILL: &str = "86400";
 
 #[cfg(test)]
 mod tests {

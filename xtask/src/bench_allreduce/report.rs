@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::contender::Contender;
 use super::plan::{Plan, Size};
 use super::{Dropout, Results, Sample};
-use crate::figures::{Spread, median, paired_ratio};
+use crate::figures::{Spread, median, ratio_by_round};
 use crate::host::Host;
 
 /// Everything that goes into allreduce.json.
@@ -63,7 +63,7 @@ fn point(ranks: usize, size: Size, samples: &[&Sample]) -> Point {
     let peers = [Contender::MpiC, Contender::Gloo];
     let known = peers.into_iter().filter_map(|who| Some((who, median_time(who)?)));
     let best_peer = known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(who, _)| who);
-    let ratio = |theirs, ours| time_ratio(&times(theirs), &times(ours));
+    let ratio = |theirs, ours| ratio_by_round(&times(theirs), &times(ours));
     let mut spreads = BTreeMap::new();
     for sample in samples {
         let own = times(sample.contender).into_iter().map(|(_, time)| time).collect();
@@ -78,15 +78,6 @@ fn point(ranks: usize, size: Size, samples: &[&Sample]) -> Point {
         mpi_to_c: ratio(Contender::MpiC, Contender::Mpi),
         share_of_memory_speed: ratio(Contender::Memory, Contender::Local),
     }
-}
-
-/// The median of the ratios within the rounds that both reached.
-fn time_ratio(a: &[(usize, f64)], b: &[(usize, f64)]) -> Option<f64> {
-    let both = a
-        .iter()
-        .filter_map(|(round, time)| Some((*time, b.iter().find(|(other, _)| other == round)?.1)));
-    let (a, b): (Vec<f64>, Vec<f64>) = both.unzip();
-    paired_ratio(&a, &b)
 }
 
 #[cfg(test)]

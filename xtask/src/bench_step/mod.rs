@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use self::contender::{Contender, Network};
+use self::contender::Contender;
 use self::plan::{Config, Plan};
 use self::report::Report;
 use self::trial::{Outcome, Rules, Trial};
@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::interrupt::Watch;
 use crate::live::Live;
 use crate::machine;
+use crate::network::Network;
 use crate::shell::repo_root;
 
 mod chart;

@@ -4,8 +4,9 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::Args;
-use super::contender::{Contender, Network};
+use super::contender::Contender;
 use crate::bench::once;
+use crate::network::Network;
 
 /// What contenders are compared in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

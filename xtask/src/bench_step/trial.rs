@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::contender::Contender;
 use super::plan::Config;
 use crate::interrupt::{Interrupted, Watch};
 use crate::live::{Failure, Live};
+use crate::training::{Done, Measured, Ready};
 use crate::turns::Player;
 
 /// What one contender did in one configuration.
@@ -20,32 +21,6 @@ pub(super) struct Outcome {
     pub(super) samples: Vec<Sample>,
     pub(super) peak_rss_mb: Option<f64>,
     pub(super) failure: Option<Failure>,
-}
-
-/// What a contender says when it is warm.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct Ready {
-    /// The loss of each warm-up step: the same steps for everybody.
-    pub(super) warm_up_losses: Vec<f64>,
-    /// Of the library, where it can only tell itself.
-    pub(super) version: Option<String>,
-}
-
-/// What it says of a sample.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Measured {
-    pub(super) steps: usize,
-    pub(super) seconds: f64,
-    /// Of all threads.
-    pub(super) cpu_seconds: f64,
-    /// Of the last step; the faster contender is further on.
-    pub(super) loss: f64,
-}
-
-/// Its last words.
-#[derive(Clone, Debug, Deserialize)]
-struct Done {
-    peak_rss_mb: Option<f64>,
 }
 
 /// What was measured, and under which circumstances.
@@ -168,7 +143,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::bench_step::contender::Network;
+    use crate::network::Network;
 
     const RULES: Rules = Rules { rounds: 3, seconds: 0.1, deadline: Duration::from_secs(20) };
 
