@@ -84,8 +84,12 @@ pub trait Model {
         dist_option: DistOption,
         spars: f32,
     ) -> std::result::Result<(Tensor, Tensor), U::Error> {
-        let output = self.forward(xs)?;
-        let loss = self.loss(&output, ys)?;
+        let (output, loss) = {
+            let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
+            let output = self.forward(xs)?;
+            let loss = self.loss(&output, ys)?;
+            (output, loss)
+        };
         opt.backward_and_update_with(&loss, dist_option, spars)?;
         Ok((output.detach(), loss.detach()))
     }

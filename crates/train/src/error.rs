@@ -27,6 +27,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// The timeline could not be written.
+    #[error("write the timeline {}: {source}", path.display())]
+    Timeline {
+        /// Where it should go.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// An option outside its range.
     #[error("{option} is {value}: it must be {range}")]
     Option {

@@ -69,6 +69,7 @@ impl<M: Model> Trainer<M> {
         let mut reports = Vec::with_capacity(config.epochs);
         for epoch in 0..config.epochs {
             self.say(out, format_args!("Starting Epoch {epoch}:"));
+            let _span = tracing::debug_span!(target: "candelabrum::run", "epoch", epoch).entered();
             let start = Instant::now();
             let before = self.world().comm().stats();
             let (trained, steps, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
@@ -134,7 +135,8 @@ impl<M: Model> Trainer<M> {
         let mut notes = Vec::new();
         let before = self.opt().figures(config.dist_option);
         self.train();
-        for batch in train.epoch_batches(sampler, epoch, &options)? {
+        let mut batches = train.epoch_batches(sampler, epoch, &options)?;
+        while let Some(batch) = wait_for_batch(&mut batches) {
             let batch = batch?;
             let (output, loss) =
                 self.train_one_batch(&batch.xs, &batch.ys, config.dist_option, config.spars)?;
@@ -206,6 +208,12 @@ impl<M: Model> Trainer<M> {
             drop(writeln!(out, "{line}").and_then(|()| out.flush()));
         }
     }
+}
+
+/// The next batch; the loader runs ahead, so that this is short where it keeps up.
+fn wait_for_batch<B>(batches: &mut impl Iterator<Item = B>) -> Option<B> {
+    let _span = tracing::debug_span!(target: "candelabrum::run", "load").entered();
+    batches.next()
 }
 
 /// What a step costs on average, for the progress line: nothing where nothing travels.

@@ -8,6 +8,7 @@
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
 //! | what is counted, over all ranks | [`Metrics`] |
 //! | the JSON report | [`Report`] |
+//! | what every rank did when | [`Timeline`] |
 //! | options, launching, errors of a training program | [`cli`] |
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod metrics;
 mod progress;
 mod report;
 mod threads;
+mod timeline;
 mod trainer;
 
 pub mod cli;
@@ -27,4 +29,5 @@ pub use fit::FitConfig;
 pub use metrics::Metrics;
 pub use report::{EpochReport, Report, StrategyReport};
 pub use threads::{default_threads, set_threads};
+pub use timeline::Timeline;
 pub use trainer::Trainer;

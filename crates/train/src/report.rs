@@ -168,19 +168,21 @@ impl Report {
     /// # Errors
     /// [`Error::Report`].
     pub fn check_path(path: &Path) -> Result<()> {
-        let fail = |what: &str| {
-            let source = std::io::Error::other(what);
-            Err(Error::Report { path: path.to_owned(), source })
-        };
-        if path.is_dir() {
-            return fail("it is a directory");
+        writable(path).map_err(|source| Error::Report { path: path.to_owned(), source })
+    }
+}
+
+/// What keeps a file from being made at `path`, as far as that can be seen beforehand.
+pub(crate) fn writable(path: &Path) -> std::io::Result<()> {
+    let fail = |what: &str| Err(std::io::Error::other(what));
+    if path.is_dir() {
+        return fail("it is a directory");
+    }
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
+            fail("its directory does not exist")
         }
-        match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
-                fail("its directory does not exist")
-            }
-            _ => Ok(()),
-        }
+        _ => Ok(()),
     }
 }
 

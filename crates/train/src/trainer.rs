@@ -75,6 +75,7 @@ impl<M: Model> Trainer<M> {
         dist_option: DistOption,
         spars: f32,
     ) -> Result<(Tensor, Tensor)> {
+        let _span = tracing::debug_span!(target: "candelabrum::step", "step").entered();
         Ok(self.model.train_one_batch(&mut self.opt, xs, ys, dist_option, spars)?)
     }
 
@@ -87,6 +88,7 @@ impl<M: Model> Trainer<M> {
     /// A dataset that was partitioned already; those of the data, the forward pass and the exchange
     /// of the counts.
     pub fn evaluate(&mut self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
+        let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
         let sampler = self.divide(data, batch_size, 0, Remainder::Keep)?;
         self.opt.average_parameters()?;
         self.eval();

@@ -55,6 +55,10 @@ impl Communicator for Late {
         self.0.split(colour, key)
     }
 
+    fn hierarchical(&self, hosts: &[usize]) -> Result<Group> {
+        self.0.hierarchical(hosts)
+    }
+
     fn stats(&self) -> CommStats {
         self.0.stats()
     }

@@ -49,13 +49,15 @@ pub fn stop() -> Vec<Row> {
     ROWS.take().unwrap_or_default()
 }
 
-/// Runs `work` and adds its time, if somebody is measuring.
+/// Runs `work` in a span of its own and adds its time, if somebody is measuring.
 pub(super) fn timed<R>(
     phase: Phase,
     name: &'static str,
     output: &[usize],
     work: impl FnOnce() -> R,
 ) -> R {
+    let span = tracing::trace_span!(target: "candelabrum::op", "op", name, ?phase, ?output);
+    let _span = span.entered();
     if ROWS.with_borrow(Option::is_none) {
         return work();
     }

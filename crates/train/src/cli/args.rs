@@ -8,7 +8,7 @@ use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
-use crate::{FitConfig, Report, Result};
+use crate::{FitConfig, Report, Result, Timeline};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -82,6 +82,11 @@ pub struct TrainArgs {
     /// Write what came out to this JSON file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Write what every rank did when to this file, a Chrome trace; a rank that fails leaves its
+    /// part in FILE.rankN
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
 }
 
 impl TrainArgs {
@@ -97,6 +102,9 @@ impl TrainArgs {
         self.sgd().bind(&[]).map_err(DistError::from)?;
         if let Some(path) = &self.report {
             Report::check_path(path)?;
+        }
+        if let Some(path) = &self.timeline {
+            Timeline::check_path(path)?;
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::thread;
 
 use candelabrum_dist::launch::{self, Launch, Launcher, Outcome};
@@ -11,7 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::TrainArgs;
-use crate::{Error, Result, default_threads, set_threads};
+use crate::{Error, Result, Timeline, default_threads, set_threads};
 
 /// What a program run by [`run`] may fail with.
 type Failure = Box<dyn StdError + Send + Sync>;
@@ -26,8 +28,9 @@ pub fn run<E: Into<Failure>>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
+    let path = args.timeline.as_deref();
     match args.check() {
-        Ok(()) => run_ranks(args.workers, args.threads, program),
+        Ok(()) => run_ranks(args.workers, args.threads, |world| recorded(path, world, program)),
         Err(error) => fail(&error.into()),
     }
 }
@@ -48,6 +51,27 @@ pub fn run_ranks<E: Into<Failure>>(
         Err(error) => fail(&error.into()),
     }
 }
+
+/// Runs `program`, on a timeline where `path` asks for one.
+fn recorded<E: Into<Failure>>(
+    path: Option<&Path>,
+    world: &World,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> std::result::Result<(), Failure> {
+    let Some(path) = path else { return program(world).map_err(Into::into) };
+    let timeline = Timeline::start(path, world)?;
+    // A launcher that ends its ranks asks first: time to write down what there is.
+    if LAST_WORDS.set(Box::new(timeline.last_words())).is_ok()
+        && world.launcher() != Launcher::Alone
+    {
+        exit_on_interrupt(false);
+    }
+    program(world).map_err(Into::into)?;
+    Ok(timeline.finish(world)?)
+}
+
+/// What is to be done before a signal ends this process.
+static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 enum Role {
     Rank,
@@ -71,7 +95,7 @@ fn start(workers: Option<usize>, threads: Option<usize>) -> Result<Role> {
             launch::limit_threads(threads)?;
             set_threads(threads)?;
             if launch.launcher == Launcher::Alone {
-                exit_on_interrupt();
+                exit_on_interrupt(true);
             }
             Ok(Role::Rank)
         }
@@ -120,13 +144,18 @@ fn interrupted(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
 }
 
-/// A process without a launcher says that it was interrupted, and why it ends.
-fn exit_on_interrupt() {
+/// Ends in order where a signal asks for it; a process without a launcher says why.
+fn exit_on_interrupt(say: bool) {
     // Without handlers the system's defaults end the process just as well.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
-            interrupted(signal);
+            if let Some(last_words) = LAST_WORDS.get() {
+                last_words();
+            }
+            if say {
+                interrupted(signal);
+            }
             std::process::exit(128 + signal);
         }
     };

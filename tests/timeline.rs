@@ -1,0 +1,183 @@
+//! `--timeline`: one file with what every rank did when, on one clock; nothing without the option.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{Running, assert_one_line_error, mnist_dist};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+const SMALL: [&str; 6] = ["--dataset", "synthetic", "--epochs", "1", "--batch-size", "500"];
+
+/// Two ranks of a small run in directory `dir`.
+fn two_ranks(dir: &Path, options: &[&str]) -> Running {
+    let mut command = mnist_dist(&SMALL);
+    command.args(["--workers", "2"]).args(options).current_dir(dir);
+    Running::start(command)
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// A span: when it began and ended, in microseconds.
+#[derive(Debug, PartialEq)]
+struct Span {
+    name: String,
+    start: f64,
+    end: f64,
+    args: Value,
+}
+
+/// The spans of a file by rank and thread, in the order of their beginnings.
+fn spans(file: &Path) -> BTreeMap<(u64, String), Vec<Span>> {
+    let document: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let events = document["traceEvents"].as_array().unwrap();
+    let place = |event: &Value| (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
+    let describes = |event: &&Value, what: &str| event["ph"] == "M" && event["name"] == what;
+    let name = |event: &Value| event["args"]["name"].as_str().unwrap().to_owned();
+    for process in events.iter().filter(|event| describes(event, "process_name")) {
+        assert_eq!(name(process), format!("rank {}", place(process).0));
+    }
+    let threads: BTreeMap<(u64, u64), String> = events
+        .iter()
+        .filter(|event| describes(event, "thread_name"))
+        .map(|event| (place(event), name(event)))
+        .collect();
+    let mut spans: BTreeMap<(u64, String), Vec<Span>> = BTreeMap::new();
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let start = event["ts"].as_f64().unwrap();
+        let end = start + event["dur"].as_f64().unwrap();
+        let (rank, tid) = place(event);
+        let thread = threads[&(rank, tid)].clone();
+        let name = event["name"].as_str().unwrap().to_owned();
+        let span = Span { name, start, end, args: event["args"].clone() };
+        spans.entry((rank, thread)).or_default().push(span);
+    }
+    for thread in spans.values_mut() {
+        // Of two that begin together the longer is the outer one.
+        thread.sort_by(|a, b| a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)));
+    }
+    spans
+}
+
+/// Every span lies inside of the one around it, or apart from it.
+fn assert_nested(spans: &[Span]) {
+    let mut around: Vec<&Span> = Vec::new();
+    for span in spans {
+        assert!(span.start <= span.end, "{span:?}");
+        while around.last().is_some_and(|outer| outer.end <= span.start) {
+            around.pop();
+        }
+        if let Some(outer) = around.last() {
+            // Sums of rounded microseconds: half a nanosecond is nothing.
+            assert!(span.end <= outer.end + 5e-4, "{span:?} leaves {outer:?}");
+        }
+        around.push(span);
+    }
+}
+
+#[test]
+fn a_timeline_has_the_spans_of_every_rank_on_one_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, _) = two_ranks(dir.path(), &["--timeline", "timeline.json"]).finish(LIMIT);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(files(dir.path()), ["timeline.json"]);
+
+    let spans = spans(&dir.path().join("timeline.json"));
+    spans.values().for_each(|thread| assert_nested(thread));
+    let thread = |rank: u64, name: &str| &spans[&(rank, name.to_owned())];
+    for rank in [0, 1] {
+        let count = |name: &str| thread(rank, "compute").iter().filter(|s| s.name == name).count();
+        assert_eq!((count("epoch"), count("step"), count("forward")), (1, 12, 12));
+        assert_eq!((count("evaluate"), count("load")), (1, 13));
+        let backward = |span: &&Span| span.name == "conv2d" && span.args["phase"] == "Backward";
+        assert_eq!(thread(rank, "compute").iter().filter(backward).count(), 24);
+    }
+    // An all-reduce ends nowhere before it has begun everywhere: so the clocks are one.
+    let reduced = |rank| {
+        let transfers = thread(rank, "communication").iter();
+        let reduced = |span: &&Span| span.name == "transfer" && span.args["op"] == "all_reduce";
+        transfers.filter(reduced).collect::<Vec<_>>()
+    };
+    let (zero, one) = (reduced(0), reduced(1));
+    assert_eq!(zero.len(), one.len());
+    assert!(zero.len() >= 12, "{zero:?}");
+    for (zero, one) in zero.into_iter().zip(one) {
+        assert_eq!(zero.args, one.args);
+        assert!(zero.args["bytes"].as_u64().unwrap() > 0, "{zero:?}");
+        assert!(zero.start < one.end && one.start < zero.end, "{zero:?} and {one:?}");
+    }
+}
+
+#[test]
+fn without_the_option_there_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, _) = two_ranks(dir.path(), &[]).finish(LIMIT);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(files(dir.path()).is_empty(), "{:?}", files(dir.path()));
+}
+
+#[test]
+fn a_run_that_fails_leaves_each_ranks_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--lr", "1e20", "--timeline", "timeline.json"];
+    let (output, _) = two_ranks(dir.path(), &options).finish(LIMIT);
+    assert_one_line_error(&output, &["not finite"]);
+    assert_eq!(files(dir.path()), ["timeline.json.rank0", "timeline.json.rank1"]);
+    for (rank, file) in (0..).zip(files(dir.path())) {
+        let spans = spans(&dir.path().join(file));
+        let compute = &spans[&(rank, "compute".to_owned())];
+        assert_nested(compute);
+        assert!(compute.iter().any(|span| span.name == "forward"), "{compute:?}");
+    }
+    // The next run that succeeds takes them away.
+    let (output, _) = two_ranks(dir.path(), &["--timeline", "timeline.json"]).finish(LIMIT);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(files(dir.path()), ["timeline.json"]);
+}
+
+#[test]
+fn an_interrupted_run_leaves_each_ranks_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--epochs", "1000", "--timeline", "timeline.json"];
+    let mut command = mnist_dist(&["--dataset", "synthetic", "--workers", "2"]);
+    command.args(options).current_dir(dir.path());
+    let running = Running::start(command);
+    running.wait_for_ranks(2);
+    std::thread::sleep(Duration::from_secs(3));
+    let launcher = Pid::from_raw(running.child.id() as i32).unwrap();
+    kill_process(launcher, Signal::INT).unwrap();
+    let (output, _) = running.finish(LIMIT);
+    assert_one_line_error(&output, &["interrupted by SIGINT"]);
+    assert_eq!(files(dir.path()), ["timeline.json.rank0", "timeline.json.rank1"]);
+    let spans = spans(&dir.path().join("timeline.json.rank1"));
+    let compute = &spans[&(1, "compute".to_owned())];
+    // What had not ended is there, too.
+    assert!(compute.iter().any(|span| span.name == "epoch"), "{compute:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_at_the_start() {
+    for path in ["/nonexistent/timeline.json", "/proc/timeline.json"] {
+        for workers in ["1", "2"] {
+            let options = ["--workers", workers, "--timeline", path];
+            let mut command = mnist_dist(&["--dataset", "synthetic", "--epochs", "1000"]);
+            command.args(options);
+            let (output, _) = Running::start(command).finish(Duration::from_secs(20));
+            assert_one_line_error(&output, &["write the timeline", path]);
+        }
+    }
+}
