@@ -405,7 +405,11 @@ impl DistOpt {
             self.drift = Drift::Nothing;
         }
         notices.extend(strategy.notice());
-        bound.settle(layout, &*comm)
+        if bound.settle(layout, &*comm)? {
+            let strategies = engines.iter_mut().filter_map(|engine| engine.strategy.as_mut());
+            strategies.for_each(|strategy| strategy.forget(layout));
+        }
+        Ok(())
     }
 
     /// The number of the strategy asked for. Makes sure, whenever this rank asks for something new,

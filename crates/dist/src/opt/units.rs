@@ -57,7 +57,7 @@ impl Bound {
         let layout = &mut self.layouts[index];
         layout.steps += 1;
         if layout.settled {
-            return Ok(());
+            return Ok(false);
         }
         let slots: Vec<usize> = layout.slots().collect();
         let mut message: Vec<i64> =
@@ -69,7 +69,7 @@ impl Bound {
         let complete = message.pop() == Some(1);
         layout.settled = complete || layout.steps >= TRIES;
         if !complete {
-            return Ok(());
+            return Ok(false);
         }
         let order: Vec<usize> = message.into_iter().map(|param| param as usize).collect();
         let sizing = layout.sizing;
@@ -78,13 +78,13 @@ impl Bound {
             return Err(Error::Protocol { what });
         }
         if bucket::plan(&sizes(&self.params), sizing, &order)[..] == layout.plans[..] {
-            return Ok(());
+            return Ok(false);
         }
         // The old buckets' memory goes before the new ones' comes.
         layout.gradients = FlatGradients::default();
         layout.replaced = true;
         self.layouts.push(Layout::new(&self.params, sizing, &order, true, comm)?);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -62,6 +62,10 @@ impl<T: Half> Strategy for HalfPrecision<T> {
         Ok(())
     }
 
+    fn forget(&mut self, layout: usize) {
+        self.buffers.retain(|&(of, _), _| of != layout);
+    }
+
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
         if let Some(limit) = self.clip {
             values.iter_mut().for_each(|value| *value = value.clamp(-limit, limit));

@@ -96,6 +96,11 @@ pub trait Strategy: fmt::Debug + Send {
         Ok(())
     }
 
+    /// Gives back what [`prepare`](Self::prepare) made for a layout that no step will use again.
+    fn forget(&mut self, layout: usize) {
+        let _ = layout;
+    }
+
     /// Whether this unit of parameters is exchanged at this step. Gradients always are.
     fn takes_part(&self, unit: &Unit<'_>) -> bool {
         let _ = unit;
