@@ -5,16 +5,17 @@
 //! looks after them.
 
 mod detect;
+mod environment;
 mod interface;
 mod report;
 mod spawn;
 mod threads;
 
 pub use detect::{Launch, Launcher};
+pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
 pub use report::report_failure;
-pub use spawn::{MAX_WORKERS, Outcome, spawn};
-pub use threads::limit_threads;
+pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
 pub(crate) use spawn::follow_parent;
@@ -29,4 +30,6 @@ mod vars {
     pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
     /// Seconds that anybody waits for anybody.
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
+    /// The network interface by which hosts talk.
+    pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
 }
