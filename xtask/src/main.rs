@@ -22,6 +22,7 @@ mod setup;
 mod shell;
 mod test;
 mod tidy;
+mod timeline;
 
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", about = "The tasks of this repository")]
@@ -44,6 +45,8 @@ enum Command {
     BenchStep(bench_step::Args),
     /// Measure how training speeds up with more ranks, by strategy, model and backend
     BenchScaling(bench_scaling::Args),
+    /// Draw one step of what a training program wrote with --timeline
+    Timeline(timeline::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => bench_step::run(&args),
         Command::BenchScaling(args) => bench_scaling::run(&args),
+        Command::Timeline(args) => timeline::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
