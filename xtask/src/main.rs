@@ -30,6 +30,7 @@ mod setup;
 mod shell;
 mod test;
 mod tidy;
+mod timeline;
 mod training;
 mod turns;
 
@@ -59,6 +60,8 @@ enum Command {
     BenchAllreduce(bench_allreduce::Args),
     /// Measure what several workers are worth against one, and against PyTorch's DDP
     BenchDdp(bench_ddp::Args),
+    /// Draw one step of what a training program wrote with --timeline
+    Timeline(timeline::Args),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::BenchScaling(args) => bench_scaling::run(&args),
         Command::BenchAllreduce(args) => bench_allreduce::run(&args),
         Command::BenchDdp(args) => bench_ddp::run(&args),
+        Command::Timeline(args) => timeline::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is

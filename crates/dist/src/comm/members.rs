@@ -127,6 +127,11 @@ impl<T: Transport> Member<T> {
             buffer.parts().map_or(0, |parts| parts.get(rank).map_or(0, |n| n * element.size()));
         let input = buffer.bytes().len();
         let start = Instant::now();
+        let _span = tracing::debug_span!(
+            target: "candelabrum::comm", "transfer",
+            op = op.name(), bytes = input, label = label.as_deref()
+        )
+        .entered();
         match self.transport.execute(header, buffer) {
             Ok(output) => {
                 let moved = Moved { input, output: output.bytes().len(), own };

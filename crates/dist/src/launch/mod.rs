@@ -5,6 +5,7 @@
 //! looks after them.
 
 mod detect;
+mod environment;
 mod host;
 mod interface;
 mod report;
@@ -12,10 +13,10 @@ mod spawn;
 mod threads;
 
 pub use detect::{Launch, Launcher};
+pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
 pub use report::report_failure;
-pub use spawn::{MAX_WORKERS, Outcome, spawn};
-pub use threads::limit_threads;
+pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
 pub(crate) use host::host;
@@ -33,4 +34,6 @@ mod vars {
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
     /// This host's name, where the system does not tell hosts apart.
     pub(super) const HOST: &str = "CANDELABRUM_HOST";
+    /// The network interface by which hosts talk.
+    pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::report::{Ear, Report};
-use super::vars;
+use super::{RankEnvironment, vars};
 use crate::{Error, Result};
 
 /// The most ranks that [`spawn`] starts on one host.
@@ -44,6 +44,14 @@ pub enum Outcome {
 /// A number of workers that makes no sense, or a process that cannot be started. What goes wrong
 /// in a rank is no error here but [`Outcome::Failed`].
 pub fn spawn(workers: usize, threads: usize) -> Result<Outcome> {
+    spawn_with(workers, &RankEnvironment::new(threads))
+}
+
+/// [`spawn`], with all that the ranks' environment can say.
+///
+/// # Errors
+/// Those of [`spawn`], and a network interface that this host does not have.
+pub fn spawn_with(workers: usize, environment: &RankEnvironment) -> Result<Outcome> {
     if workers == 0 || workers > MAX_WORKERS {
         return Err(Error::Setting {
             setting: "--workers",
@@ -51,12 +59,13 @@ pub fn spawn(workers: usize, threads: usize) -> Result<Outcome> {
             range: "from 1 to 256 on one host",
         });
     }
+    let variables = environment.variables()?;
     let signal = catch_signals()?;
     let job = unique_job();
     let ear = Ear::open(&job)?;
     let mut ranks = Ranks::default();
     for rank in 0..workers {
-        ranks.start(rank, workers, threads, &job)?;
+        ranks.start(rank, workers, &variables, &job)?;
     }
     Ok(ranks.watch(&ear, &signal))
 }
@@ -88,7 +97,13 @@ struct Rank {
 }
 
 impl Ranks {
-    fn start(&mut self, rank: usize, workers: usize, threads: usize, job: &str) -> Result<()> {
+    fn start(
+        &mut self,
+        rank: usize,
+        workers: usize,
+        variables: &[(&str, String)],
+        job: &str,
+    ) -> Result<()> {
         let what = || format!("start rank {rank}");
         let program = std::env::current_exe().map_err(|error| Error::io(what(), error))?;
         let child = Command::new(program)
@@ -97,7 +112,7 @@ impl Ranks {
             .env(vars::WORLD_SIZE, workers.to_string())
             .env(vars::JOB, job)
             .env(vars::PARENT, std::process::id().to_string())
-            .envs(super::threads::variables(threads))
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .spawn()
             .map_err(|error| Error::io(what(), error))?;

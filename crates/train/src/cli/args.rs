@@ -79,6 +79,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "T", value_parser = parse_positive)]
     pub threads: Option<usize>,
 
+    /// The network interface by which ranks on several hosts talk [default: $CANDELABRUM_INTERFACE,
+    /// or what the libraries choose]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+
     /// Write what came out to this JSON file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::thread;
 
-use candelabrum_dist::launch::{self, Launch, Launcher, Outcome};
+use candelabrum_dist::launch::{self, Launch, Launcher, Outcome, RankEnvironment};
 use candelabrum_dist::{Error as DistError, World};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -30,7 +30,14 @@ pub fn run<E: Into<Failure>>(
 ) -> ExitCode {
     let path = args.timeline.as_deref();
     match args.check() {
-        Ok(()) => run_ranks(args.workers, args.threads, |world| recorded(path, world, program)),
+        Ok(()) => {
+            let wanted = Wanted {
+                workers: args.workers,
+                threads: args.threads,
+                interface: args.interface.as_deref(),
+            };
+            run_wanted(&wanted, |world| recorded(path, world, program))
+        }
         Err(error) => fail(&error.into()),
     }
 }
@@ -42,7 +49,21 @@ pub fn run_ranks<E: Into<Failure>>(
     threads: Option<usize>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    match start(workers, threads) {
+    run_wanted(&Wanted { workers, threads, interface: None }, program)
+}
+
+/// Which ranks to start, and how each is bound.
+struct Wanted<'a> {
+    workers: Option<usize>,
+    threads: Option<usize>,
+    interface: Option<&'a str>,
+}
+
+fn run_wanted<E: Into<Failure>>(
+    wanted: &Wanted<'_>,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> ExitCode {
+    match start(wanted) {
         Ok(Role::Rank) => rank(program),
         Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
         Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
@@ -78,12 +99,14 @@ enum Role {
     Launcher(Outcome),
 }
 
-fn start(workers: Option<usize>, threads: Option<usize>) -> Result<Role> {
+fn start(wanted: &Wanted<'_>) -> Result<Role> {
     let launch = Launch::detect()?;
+    let &Wanted { workers, threads, interface } = wanted;
+    let bound = |threads| RankEnvironment::new(threads).interface(interface);
     match workers {
         Some(workers) if workers > 1 && !launch.is_launched() => {
             let threads = threads.unwrap_or_else(|| default_threads(workers));
-            Ok(Role::Launcher(launch::spawn(workers, threads)?))
+            Ok(Role::Launcher(launch::spawn_with(workers, &bound(threads))?))
         }
         Some(workers) if workers != launch.world_size => Err(Error::Option {
             option: "--workers",
@@ -92,7 +115,7 @@ fn start(workers: Option<usize>, threads: Option<usize>) -> Result<Role> {
         }),
         _ => {
             let threads = threads.unwrap_or_else(|| default_threads(launch.local_size));
-            launch::limit_threads(threads)?;
+            launch::prepare(&bound(threads))?;
             set_threads(threads)?;
             if launch.launcher == Launcher::Alone {
                 exit_on_interrupt(true);

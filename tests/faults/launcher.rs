@@ -1,10 +1,8 @@
-//! Ranks that die and users who interrupt: everybody ends, one line says why, nothing is left.
-
-mod common;
+//! The examples, as users start and interrupt them.
 
 use std::time::{Duration, Instant};
 
-use common::{Running, assert_one_line_error, mnist_dist, shared_memory_names};
+use crate::common::{Running, assert_one_line_error, mnist_dist, shared_memory_names};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const LIMIT: Duration = Duration::from_secs(10);

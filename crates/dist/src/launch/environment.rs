@@ -1,0 +1,129 @@
+//! The environment that a rank's libraries read: at their first use, and from nowhere else.
+//!
+//! Changing the environment of a running process is a race, so the process starts itself again, once,
+//! with the right one ([`prepare`]); ranks that [`super::spawn()`] starts get it at once.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::interface::interface_address;
+use super::{threads, vars};
+use crate::{Error, Result};
+
+/// Every library's own word for the network interface that is to be used, and how it wants the name.
+/// The last column: variables that exclude the first one, or mean the same more exactly. Where the
+/// user has set one of these, or the variable itself, it stays as it is.
+///
+/// UCX's UCX_NET_DEVICES is not among them: the name of an IPoIB interface would keep it from the
+/// InfiniBand device below. HYDRA_IFACE is not, because mpiexec reads it before there are ranks.
+const LIBRARIES: [(&str, &str, &[&str]); 3] = [
+    // Open MPI's TCP transport.
+    ("OMPI_MCA_btl_tcp_if_include", "", &["OMPI_MCA_btl_tcp_if_exclude"]),
+    // libfabric's, through which MPICH and Intel MPI talk TCP.
+    ("FI_TCP_IFACE", "", &[]),
+    // Without the sign NCCL takes all interfaces whose names begin so.
+    ("NCCL_SOCKET_IFNAME", "=", &[]),
+];
+
+/// What ranks are to be bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankEnvironment {
+    /// Compute threads of each rank.
+    pub threads: usize,
+    /// The network interface by which ranks on several hosts talk; the libraries choose where there
+    /// is none.
+    pub interface: Option<String>,
+}
+
+impl RankEnvironment {
+    /// `threads` compute threads, and the interface that `CANDELABRUM_INTERFACE` names, if any.
+    pub fn new(threads: usize) -> Self {
+        let interface = env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty());
+        Self { threads, interface }
+    }
+
+    /// With this interface instead, where there is one.
+    #[must_use]
+    pub fn interface(mut self, name: Option<&str>) -> Self {
+        self.interface = name.map(str::to_owned).or(self.interface);
+        self
+    }
+
+    /// The variables that say so to everybody.
+    ///
+    /// # Errors
+    /// An interface that this host does not have.
+    pub(super) fn variables(&self) -> Result<Vec<(&'static str, String)>> {
+        let mut variables = threads::variables(self.threads).to_vec();
+        if let Some(name) = &self.interface {
+            interface_address(name)?;
+            variables.push((vars::INTERFACE, name.clone()));
+            variables.extend(for_libraries(name, |variable| env::var_os(variable).is_some()));
+        }
+        Ok(variables)
+    }
+}
+
+/// The libraries' variables that the user has left alone.
+fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    let free = LIBRARIES
+        .iter()
+        .filter(|(variable, _, others)| !is_set(variable) && !others.iter().any(|o| is_set(o)));
+    free.map(|(variable, sign, _)| (*variable, format!("{sign}{name}"))).collect()
+}
+
+/// Makes this process's environment what `wanted` says, by starting the program again in its place
+/// where it is not. Call it first thing in `main`. Ranks started by [`super::spawn()`] have it
+/// already.
+///
+/// # Errors
+/// An interface that this host does not have: the message lists those that it has. A program that
+/// cannot be started again.
+pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
+    let variables = wanted.variables()?;
+    let is_set = |(name, value): &(&str, String)| env::var(name).is_ok_and(|v| v == *value);
+    if variables.iter().all(is_set) {
+        return Ok(());
+    }
+    let what = "start the program again with the right environment";
+    let program = env::current_exe().map_err(|error| Error::io(what, error))?;
+    let arguments = env::args_os().skip(1);
+    // Returns only where it failed.
+    Err(Error::io(what, Command::new(program).args(arguments).envs(variables).exec()))
+}
+
+/// Bounds this process to `threads` compute threads, see [`prepare`].
+///
+/// # Errors
+/// Those of [`prepare`].
+pub fn limit_threads(threads: usize) -> Result<()> {
+    prepare(&RankEnvironment::new(threads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let named = |set: &[&str]| {
+            let variables = for_libraries("ib0", |variable| set.contains(&variable));
+            variables.into_iter().map(|(variable, name)| format!("{variable}:{name}")).collect()
+        };
+        let all: Vec<String> = named(&[]);
+        assert_eq!(
+            all,
+            ["OMPI_MCA_btl_tcp_if_include:ib0", "FI_TCP_IFACE:ib0", "NCCL_SOCKET_IFNAME:=ib0"]
+        );
+        let some: Vec<String> = named(&["OMPI_MCA_btl_tcp_if_exclude", "NCCL_SOCKET_IFNAME"]);
+        assert_eq!(some, ["FI_TCP_IFACE:ib0"]);
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
+        let wanted = RankEnvironment { threads: 1, interface: Some("wire7".to_owned()) };
+        let error = wanted.variables().unwrap_err().to_string();
+        assert!(error.contains("`wire7`") && error.contains("lo"), "{error}");
+    }
+}

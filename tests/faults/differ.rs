@@ -1,0 +1,18 @@
+//! A rank that does another thing than the others: the first difference is named.
+
+use crate::job;
+
+#[test]
+fn ranks_that_differ_are_told_in_what() {
+    let cases: [(&str, &[&str]); 4] = [
+        ("version", &["the version differs between ranks: rank 0 has `0.1.0`, rank(s) 1 `9.9.9`"]),
+        ("model", &["parameter hidden.", "differs between ranks", "64", "48"]),
+        ("strategy", &["the dist option differs between ranks", "fp32", "fp16"]),
+        ("steps", &["rank 1 has finished while rank 0 is in", "same number of steps"]),
+    ];
+    for (case, parts) in cases {
+        let ended = job::start(case, 1, 2).launch().finish();
+        println!("another {case}: {:?}", String::from_utf8_lossy(&ended.output.stderr));
+        ended.assert_failed(parts);
+    }
+}

@@ -1,0 +1,213 @@
+//! A job of the test's own program: starting it, hurting it, and what must be true afterwards.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use candelabrum_testkit::ranks::mpiexec;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+use crate::common::{Running, assert_one_line_error};
+use crate::program::{Case, now};
+
+/// Everything must be over by then; a deadline, not a measurement.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A job under way.
+pub(crate) struct Job {
+    running: Running,
+    dir: TempDir,
+    case: Case,
+}
+
+/// A job that has ended.
+pub(crate) struct Ended {
+    pub(crate) output: Output,
+    pub(crate) took: Duration,
+    launcher: u32,
+    dir: TempDir,
+    case: Case,
+}
+
+/// How to start one.
+pub(crate) struct Start {
+    case: Case,
+    dir: TempDir,
+    variables: Vec<(&'static str, String)>,
+    /// A shell's words before the program.
+    before: Option<String>,
+}
+
+/// `rank` of a job with `workers` ranks is caught in the phase `what`, or does `what`.
+pub(crate) fn start(what: &str, rank: usize, workers: usize) -> Start {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (what, workers) = (what.to_owned(), Some(workers));
+    let case = Case { what, rank, dir: dir.path().to_owned(), workers };
+    Start { case, dir, variables: Vec::new(), before: None }
+}
+
+impl Start {
+    pub(crate) fn variable(mut self, name: &'static str, value: &str) -> Self {
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    /// Lets a shell do `words` first, in the process that then becomes the program.
+    pub(crate) fn after(mut self, words: &str) -> Self {
+        self.before = Some(words.to_owned());
+        self
+    }
+
+    /// By our launcher.
+    pub(crate) fn launch(self) -> Job {
+        let program = std::env::current_exe().expect("a test knows its own program");
+        let command = match &self.before {
+            None => Command::new(program),
+            Some(words) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", &format!("{words} exec \"$0\" \"$@\"")]).arg(program);
+                command
+            }
+        };
+        self.run(command)
+    }
+
+    /// By mpiexec; `None`, having said so, where there is none.
+    pub(crate) fn launch_by_mpiexec(mut self) -> Option<Job> {
+        let Some(mut command) = mpiexec(self.case.workers.take().unwrap_or(1)) else {
+            println!("left out: there is no mpiexec here");
+            return None;
+        };
+        command.arg(std::env::current_exe().expect("a test knows its own program"));
+        // Two mpiexec at a time, of which one ends, pull the directory away that they share.
+        let scratch = self.dir.path().join("mpiexec");
+        fs::create_dir(&scratch).expect("the test's directory");
+        command.env("TMPDIR", scratch);
+        Some(self.run(command))
+    }
+
+    fn run(self, mut command: Command) -> Job {
+        command
+            .args(["rank_main", "--exact", "--nocapture", "--test-threads=1"])
+            .envs(self.case.variables())
+            .envs(self.variables)
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null());
+        Job { running: Running::start(command), dir: self.dir, case: self.case }
+    }
+}
+
+impl Job {
+    /// The process that has arrived in its phase.
+    pub(crate) fn wait_for_arrival(&self) -> Pid {
+        let end = Instant::now() + LIMIT;
+        let word = self.dir.path().join("arrived");
+        loop {
+            if let Ok(text) = fs::read_to_string(&word) {
+                // In the phase that it has announced: for an all-reduce that is a little later.
+                std::thread::sleep(Duration::from_millis(200));
+                return text.trim().parse().ok().and_then(Pid::from_raw).expect("a process");
+            }
+            assert!(Instant::now() < end, "rank {} never came to its phase", self.case.rank);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The launcher's process.
+    pub(crate) fn launcher(&self) -> Pid {
+        Pid::from_child(&self.running.child)
+    }
+
+    /// The processes of our launcher's ranks.
+    pub(crate) fn ranks(&self) -> Vec<Pid> {
+        self.running.ranks().into_iter().filter_map(|(_, pid)| Pid::from_raw(pid)).collect()
+    }
+
+    pub(crate) fn finish(self) -> Ended {
+        let launcher = self.running.child.id();
+        let (output, took) = self.running.finish(LIMIT);
+        Ended { output, took, launcher, dir: self.dir, case: self.case }
+    }
+}
+
+/// Sends a signal; gives when.
+pub(crate) fn send(pid: Pid, signal: Signal) -> i64 {
+    let when = now();
+    kill_process(pid, signal).expect("it can be signalled");
+    when
+}
+
+impl Ended {
+    /// It failed, our launcher said so in one line with all `parts`, and nothing is left.
+    #[track_caller]
+    pub(crate) fn assert_failed(&self, parts: &[&str]) {
+        assert_one_line_error(&self.output, parts);
+        assert_eq!(self.output.status.code(), Some(1), "{:?}", self.output.status);
+        self.assert_nothing_is_left();
+    }
+
+    /// mpiexec failed, somebody said all of `parts`, and nothing is left.
+    #[track_caller]
+    pub(crate) fn assert_mpiexec_failed(&self, parts: &[&str]) {
+        let stderr = String::from_utf8_lossy(&self.output.stderr);
+        assert!(!self.output.status.success(), "{stderr}");
+        assert!(self.output.status.signal().is_none(), "{:?}", self.output.status);
+        for part in parts {
+            assert!(stderr.contains(part), "`{part}` is missing: {stderr}");
+        }
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        self.assert_nothing_is_left();
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_finished(&self, ranks: usize) {
+        let stderr = String::from_utf8_lossy(&self.output.stderr);
+        assert!(self.output.status.success(), "{stderr}");
+        for rank in 0..ranks {
+            assert!(self.dir.path().join(format!("finished-{rank}")).exists(), "rank {rank}");
+        }
+        self.assert_nothing_is_left();
+    }
+
+    /// When the survivors got their errors, and which: rank, nanoseconds, error.
+    pub(crate) fn noticed(&self) -> Vec<(usize, i64, String)> {
+        let of_rank = |rank| {
+            let text = fs::read_to_string(self.dir.path().join(format!("noticed-{rank}"))).ok()?;
+            let (when, error) = text.split_once(' ')?;
+            Some((rank, when.parse().ok()?, error.to_owned()))
+        };
+        (0..8).filter_map(of_rank).collect()
+    }
+
+    /// No process, no socket, no name in /dev/shm.
+    #[track_caller]
+    pub(crate) fn assert_nothing_is_left(&self) {
+        let end = Instant::now() + Duration::from_secs(5);
+        let mark = format!("FAULT_DIR={}", self.case.dir.display()).into_bytes();
+        while let Some(pid) = process_with(&mark) {
+            assert!(Instant::now() < end, "process {pid} still lives");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let ours = format!("/{}-", self.launcher);
+        let left =
+            sockets.lines().find(|line| line.contains("candelabrum") && line.contains(&ours));
+        assert_eq!(left, None);
+        for name in crate::common::shared_memory_names() {
+            assert!(!name.contains("candelabrum"), "/dev/shm/{name} is left");
+        }
+    }
+}
+
+fn process_with(variable: &[u8]) -> Option<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|entry| entry == variable)
+    };
+    pids.filter(has)
+        .find(|&pid| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok()))
+}

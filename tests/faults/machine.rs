@@ -1,0 +1,73 @@
+//! Machines without memory to spare, and jobs beside and after one another.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::job::{self, send};
+
+/// Whether this process may make a mount namespace of its own; says so where not.
+fn may_mount() -> bool {
+    let tried = Command::new("unshare")
+        .args(["-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"])
+        .stderr(Stdio::null())
+        .status();
+    let may = tried.is_ok_and(|status| status.success());
+    if !may {
+        println!("left out: mounting over /dev/shm needs root and unshare");
+    }
+    may
+}
+
+#[test]
+fn dev_shm_may_be_full_or_read_only() {
+    if !may_mount() {
+        return;
+    }
+    let full = "mount -t tmpfs -o size=4k tmpfs /dev/shm; head -c 4096 /dev/zero > /dev/shm/full;";
+    for words in [full, "mount -t tmpfs -o ro tmpfs /dev/shm;"] {
+        // `sh` becomes unshare, which starts another `sh`.
+        let inside = format!("exec unshare -m sh -c '{words} exec \"$0\" \"$@\"' \"$0\" \"$@\";");
+        job::start("nothing", 0, 2).after(&inside).launch().finish().assert_finished(2);
+    }
+}
+
+/// Reserving memory fails as it does where there is none, with the limit of a file's length. Its
+/// signal is ignored, which a started program inherits.
+fn with_limit(kibibytes: usize) -> String {
+    format!("trap '' XFSZ; ulimit -f {};", kibibytes * 2)
+}
+
+#[test]
+fn memory_that_cannot_be_reserved_is_an_error() {
+    // At the start, where the ranks meet.
+    let job = job::start("nothing", 0, 2).after(&with_limit(300)).launch();
+    job.finish().assert_failed(&["rank 0", "reserve 524288 bytes of shared memory"]);
+    // For the buckets of a large model, when all are together.
+    let job = job::start("large", 9, 2).after(&with_limit(4096)).launch();
+    job.finish().assert_failed(&["rank 0", "reserve", "bytes of shared memory"]);
+}
+
+#[test]
+fn two_jobs_of_one_user_do_not_disturb_each_other() {
+    let jobs = [0, 1].map(|_| job::start("nothing", 0, 2).launch());
+    for job in jobs {
+        job.finish().assert_finished(2);
+    }
+}
+
+#[test]
+fn a_job_starts_where_the_same_has_just_been_killed() {
+    let job = job::start("forward", 1, 2).launch();
+    job.wait_for_arrival();
+    let ranks = job.ranks();
+    assert_eq!(ranks.len(), 2);
+    send(job.launcher(), Signal::KILL);
+    for rank in ranks {
+        // The launcher's death may have ended it by now.
+        let _ = rustix::process::kill_process(rank, Signal::KILL);
+    }
+    let next = job::start("nothing", 0, 2).launch();
+    next.finish().assert_finished(2);
+    job.finish().assert_nothing_is_left();
+}

@@ -1,0 +1,28 @@
+//! Everything that can happen to a rank: nobody hangs, all end with a failure, one line names the
+//! cause, and nothing is left behind.
+//!
+//! | what | where |
+//! |---|---|
+//! | the program that ranks run, and its phases | `program.rs` |
+//! | starting it, hurting it, looking at what is left | `job.rs` |
+//! | a rank that is killed or stopped, in every phase | `hurt.rs` |
+//! | a rank that does another thing than the others | `differ.rs` |
+//! | a machine without memory, jobs side by side and one after the other | `machine.rs` |
+//! | the launcher of the examples | `launcher.rs` |
+
+#[path = "../common/mod.rs"]
+mod common;
+mod differ;
+mod hurt;
+mod job;
+mod launcher;
+mod machine;
+mod program;
+
+/// Not a test: what the launcher and the ranks run.
+#[test]
+fn rank_main() {
+    if let Some(case) = program::Case::of_process() {
+        program::run(&case);
+    }
+}

@@ -1,0 +1,251 @@
+//! `cargo xtask timeline FILE`: one step of a run's timeline (`--timeline`) as a picture.
+//!
+//! A block for each rank and thread, in it a lane for each level of nesting.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+use serde::Deserialize;
+
+use crate::canvas::{Canvas, GREY, LIGHT, okabe_ito, text_width};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What a training program wrote with --timeline
+    file: PathBuf,
+
+    /// Where the picture goes [default: FILE with the ending svg]
+    #[arg(long)]
+    out: Option<PathBuf>,
+
+    /// Which step, from 0 [default: the one in the middle]
+    #[arg(long)]
+    step: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    trace_events: Vec<Event>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Event {
+    ph: String,
+    pid: usize,
+    tid: usize,
+    name: String,
+    /// Microseconds.
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    args: serde_json::Value,
+}
+
+/// A thread's spans in the window, each with its level of nesting.
+#[derive(Debug)]
+struct Row {
+    title: String,
+    spans: Vec<(usize, Event)>,
+    levels: usize,
+}
+
+const WIDTH: i32 = 1200;
+const LEFT: i32 = 150;
+const RIGHT: i32 = 20;
+const TOP: i32 = 40;
+const LANE: i32 = 20;
+const GAP: i32 = 14;
+const BOTTOM: i32 = 40;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let file = &args.file;
+    let text = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let document: Document = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is no timeline", file.display()))?;
+    let (step, window) = window(&document.trace_events, args.step)?;
+    let rows = rows(&document.trace_events, window);
+    let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
+    draw(&out, step, window, &rows)?;
+    println!("step {step}, {:.2} ms: {}", (window[1] - window[0]) / 1e3, out.display());
+    Ok(())
+}
+
+/// The number of the step asked for, and from when to when any rank is in it.
+fn window(events: &[Event], asked: Option<usize>) -> Result<(usize, [f64; 2])> {
+    let mut steps: BTreeMap<usize, Vec<&Event>> = BTreeMap::new();
+    for event in events.iter().filter(|event| event.ph == "X" && event.name == "step") {
+        steps.entry(event.pid).or_default().push(event);
+    }
+    for steps in steps.values_mut() {
+        steps.sort_by(|a, b| a.ts.total_cmp(&b.ts));
+    }
+    let count = steps.values().map(Vec::len).min().unwrap_or(0);
+    let step = asked.unwrap_or(count / 2);
+    if step >= count {
+        bail!("there is no step {step}: every rank has {count}");
+    }
+    let of_ranks = || steps.values().map(|steps| steps[step]);
+    let start = of_ranks().map(|event| event.ts).fold(f64::INFINITY, f64::min);
+    let end = of_ranks().map(|event| event.ts + event.dur).fold(0.0, f64::max);
+    Ok((step, [start, end]))
+}
+
+/// What happened in the window, by rank and thread.
+fn rows(events: &[Event], [start, end]: [f64; 2]) -> Vec<Row> {
+    let mut threads: BTreeMap<(usize, usize), Vec<Event>> = BTreeMap::new();
+    for event in events.iter().filter(|event| event.ph == "X" && event.name != "epoch") {
+        if event.ts < end && event.ts + event.dur > start {
+            threads.entry((event.pid, event.tid)).or_default().push(event.clone());
+        }
+    }
+    let name_of = |place: (usize, usize)| {
+        let is_name = |e: &&Event| e.name == "thread_name" && (e.pid, e.tid) == place;
+        events.iter().find(is_name).and_then(|e| e.args["name"].as_str()).unwrap_or("thread")
+    };
+    let row = |(place, mut spans): ((usize, usize), Vec<Event>)| {
+        // Of two that begin together the longer is the outer one.
+        spans.sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
+        let mut around: Vec<f64> = Vec::new();
+        let mut levels = 0;
+        let spans = spans.into_iter().map(|span| {
+            around.retain(|&end| end > span.ts);
+            around.push(span.ts + span.dur);
+            levels = levels.max(around.len());
+            (around.len() - 1, span)
+        });
+        let spans: Vec<(usize, Event)> = spans.collect();
+        Row { title: format!("rank {}, {}", place.0, name_of(place)), spans, levels }
+    };
+    threads.into_iter().map(row).collect()
+}
+
+fn draw(out: &Path, step: usize, [start, end]: [f64; 2], rows: &[Row]) -> Result<()> {
+    let heights = rows.iter().map(|row| row.levels as i32 * LANE + GAP);
+    let height = TOP + heights.sum::<i32>() + BOTTOM;
+    let canvas = Canvas::new(out, (WIDTH as u32, height as u32))?;
+    let scale = f64::from(WIDTH - LEFT - RIGHT) / (end - start).max(1e-9);
+    let across = |time: f64| LEFT + ((time.clamp(start, end) - start) * scale).round() as i32;
+    canvas.text(&format!("step {step}"), (LEFT, TOP / 2), 16, BLACK, HPos::Left)?;
+    for tick in ticks((end - start) / 1e3) {
+        let x = across(start + tick * 1e3);
+        canvas.line(vec![(x, TOP), (x, height - BOTTOM)], LIGHT.stroke_width(1))?;
+        canvas.text(&format!("{tick} ms"), (x, height - BOTTOM / 2), 12, GREY, HPos::Center)?;
+    }
+    let mut top = TOP;
+    for row in rows {
+        let middle = top + row.levels as i32 * LANE / 2;
+        canvas.text(&row.title, (LEFT - 10, middle), 12, BLACK, HPos::Right)?;
+        for (level, span) in &row.spans {
+            let (left, right) = (across(span.ts), across(span.ts + span.dur));
+            let upper = top + *level as i32 * LANE;
+            let corners = [(left, upper + 1), (right.max(left + 1), upper + LANE - 1)];
+            canvas.rectangle(corners, colour(span).filled())?;
+            let label = label(span);
+            if text_width(&label, 11) + 4 < right - left {
+                let at = (left + 3, upper + LANE / 2);
+                canvas.text(&label, at, 11, BLACK, HPos::Left)?;
+            }
+        }
+        top += row.levels as i32 * LANE + GAP;
+    }
+    canvas.finish()
+}
+
+/// What stands in a span: its name, and the bucket or buffer that it is about.
+fn label(span: &Event) -> String {
+    let about = ["bucket", "label", "op"].iter().find_map(|field| match &span.args[field] {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    });
+    about.map_or(span.name.clone(), |about| format!("{} {about}", span.name))
+}
+
+fn colour(span: &Event) -> RGBColor {
+    use okabe_ito::{BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW};
+    match (span.name.as_str(), span.args["phase"].as_str()) {
+        ("step", _) => LIGHT,
+        ("forward", _) => BLUE,
+        ("backward", _) => ORANGE,
+        ("transfer", _) => GREEN,
+        ("wait", _) => VERMILLION,
+        ("update", _) => PURPLE,
+        (_, Some("Forward")) => SKY,
+        (_, Some("Backward")) => YELLOW,
+        _ => RGBColor(190, 190, 190),
+    }
+}
+
+/// About eight round numbers from 0 on.
+fn ticks(length: f64) -> Vec<f64> {
+    let rough = (length / 8.0).max(1e-6);
+    let power = 10_f64.powf(rough.log10().floor());
+    let stretch = [1.0, 2.0, 5.0, 10.0].iter().map(|n| n * power).find(|n| *n >= rough);
+    let stretch = stretch.unwrap_or(rough);
+    let count = (length / stretch).floor() as usize;
+    // Rounded, so that 3 times 0.1 is written 0.3.
+    (0..=count).map(|i| (i as f64 * stretch * 1e6).round() / 1e6).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMELINE: &str = r#"{"traceEvents":[
+        {"ph":"M","pid":0,"tid":0,"name":"thread_name","args":{"name":"compute"}},
+        {"ph":"X","pid":0,"tid":0,"name":"forward","ts":10,"dur":30},
+        {"ph":"X","pid":0,"tid":0,"name":"step","ts":10,"dur":90},
+        {"ph":"X","pid":0,"tid":0,"name":"step","ts":200,"dur":100},
+        {"ph":"X","pid":1,"tid":0,"name":"step","ts":15,"dur":80},
+        {"ph":"X","pid":1,"tid":0,"name":"step","ts":190,"dur":100},
+        {"ph":"X","pid":1,"tid":1,"name":"transfer","ts":250,"dur":20,"args":{"label":"bucket 0"}}
+    ]}"#;
+
+    fn events() -> Vec<Event> {
+        serde_json::from_str::<Document>(TIMELINE).unwrap().trace_events
+    }
+
+    #[test]
+    fn a_window_is_that_of_all_ranks() {
+        let events = events();
+        assert_eq!(window(&events, Some(0)).unwrap(), (0, [10.0, 100.0]));
+        assert_eq!(window(&events, None).unwrap(), (1, [190.0, 300.0]));
+        let error = window(&events, Some(2)).unwrap_err().to_string();
+        assert!(error.contains("no step 2") && error.contains("has 2"), "{error}");
+    }
+
+    #[test]
+    fn spans_inside_of_others_lie_a_lane_deeper() {
+        let rows = rows(&events(), [10.0, 100.0]);
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows[0].title.as_str(), rows[0].levels), ("rank 0, compute", 2));
+        let lanes: Vec<_> =
+            rows[0].spans.iter().map(|(level, span)| (*level, span.name.as_str())).collect();
+        assert_eq!(lanes, [(0, "step"), (1, "forward")]);
+    }
+
+    #[test]
+    fn a_step_is_drawn_with_the_names_of_what_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, out) = (dir.path().join("timeline.json"), dir.path().join("timeline.svg"));
+        fs::write(&file, TIMELINE).unwrap();
+        run(&Args { file, out: None, step: None }).unwrap();
+        let picture = fs::read_to_string(out).unwrap();
+        for text in ["transfer bucket 0", "rank 1", "step 1", "0.02 ms"] {
+            assert!(picture.contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn ticks_are_round_numbers() {
+        assert_eq!(ticks(0.8), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]);
+        assert_eq!(ticks(33.0), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0]);
+    }
+}
