@@ -61,6 +61,11 @@ impl Output {
         Ok(Self(folder))
     }
 
+    /// Its path from the root of all folders.
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        fs::canonicalize(&self.0).with_context(|| format!("cannot find {}", self.0.display()))
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

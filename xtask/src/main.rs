@@ -13,6 +13,7 @@ mod bars;
 mod bench;
 mod bench_allreduce;
 mod bench_ddp;
+mod bench_overlap;
 mod bench_scaling;
 mod bench_step;
 mod canvas;
@@ -25,9 +26,11 @@ mod line_style;
 mod live;
 mod machine;
 mod network;
+mod piece;
 mod ranks;
 mod setup;
 mod shell;
+mod split;
 mod test;
 mod tidy;
 mod timeline;
@@ -62,6 +65,8 @@ enum Command {
     BenchDdp(bench_ddp::Args),
     /// Draw one step of what a training program wrote with --timeline
     Timeline(timeline::Args),
+    /// Measure how much of the communication overlap hides, between two hosts made on this machine
+    BenchOverlap(bench_overlap::Args),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +80,7 @@ fn main() -> ExitCode {
         Command::BenchAllreduce(args) => bench_allreduce::run(&args),
         Command::BenchDdp(args) => bench_ddp::run(&args),
         Command::Timeline(args) => timeline::run(&args),
+        Command::BenchOverlap(args) => bench_overlap::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is

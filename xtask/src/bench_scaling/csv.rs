@@ -2,7 +2,7 @@
 
 use super::report::Row;
 use super::sample::Settings;
-use super::split::Part;
+use crate::split::Part;
 
 const COLUMNS: [&str; 27] = [
     "model",

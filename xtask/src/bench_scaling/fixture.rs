@@ -3,8 +3,8 @@
 use super::plan::{Backend, Plan, Point};
 use super::report::{Report, Row, rows};
 use super::sample::{Measured, Sample, Settings};
-use super::split::{Part, Split};
 use crate::host::Host;
+use crate::split::{Part, Split};
 
 pub(super) struct Fixture {
     pub(super) settings: Settings,

@@ -24,7 +24,6 @@ mod fixture;
 mod plan;
 mod report;
 mod sample;
-mod split;
 mod table;
 
 #[derive(Debug, clap::Args)]

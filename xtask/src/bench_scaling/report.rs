@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::plan::{Plan, Point};
 use super::sample::{Sample, Settings};
-use super::split::Split;
 use crate::figures::{Spread, median, paired_ratio};
 use crate::host::Host;
+use crate::split::Split;
 
 /// The strategy whose one worker is what everybody's speed-up is measured by.
 pub(super) const BASELINE: &str = "fp32";

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Backend, Point};
-use super::split::Split;
 use crate::shell::{display, output};
+use crate::split::Split;
 use crate::{bench, host, machine, ranks};
 
 /// What was measured, and under which circumstances.

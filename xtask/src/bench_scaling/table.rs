@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::report::{BASELINE, Report, Row};
-use super::split::Part;
 use crate::figures::{Spread, or_dash};
 use crate::host;
+use crate::split::Part;
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

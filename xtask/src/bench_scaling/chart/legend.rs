@@ -4,10 +4,10 @@ use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::style;
-use crate::bench_scaling::split::Part;
 use crate::canvas::{Canvas, GREY, Point, text_width};
 use crate::line_style::LineStyle;
+use crate::piece;
+use crate::split::Part;
 
 const SIZE: i32 = 13;
 const LINE: i32 = 22;
@@ -43,7 +43,7 @@ impl Key {
             Self::Ideal => canvas.line(ends.to_vec(), GREY.stroke_width(3))?,
             Self::Part(part) => {
                 let corners = [(at.0 + 8, at.1 - 7), (at.0 + SAMPLE - 8, at.1 + 7)];
-                style::piece(canvas, *part, corners)?;
+                piece::draw(canvas, *part, corners)?;
             }
         }
         canvas.text(self.name(), (at.0 + SAMPLE, at.1), SIZE, BLACK, HPos::Left)

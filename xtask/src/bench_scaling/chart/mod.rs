@@ -11,13 +11,12 @@ use plotters::style::text_anchor::HPos;
 
 use self::legend::Key;
 use super::report::{Report, Row};
-use super::split::Part;
 use crate::canvas::{Canvas, GREY};
 use crate::line_style::LineStyle;
+use crate::split::Part;
 
 mod legend;
 mod steps;
-mod style;
 mod throughput;
 
 const MARGIN: i32 = 24;

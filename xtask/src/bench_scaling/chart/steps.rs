@@ -4,10 +4,11 @@ use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::{Frame, Panel, style};
-use crate::bench_scaling::split::Part;
+use super::{Frame, Panel};
 use crate::canvas::{Canvas, GREY, LIGHT};
 use crate::figures::tick_step;
+use crate::piece;
+use crate::split::Part;
 
 const LEFT: i32 = 124;
 const BAR_STEP: i32 = 32;
@@ -56,7 +57,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, panel: &Panel<'_>, frame: Frame) -> Resu
             so_far += ms(row.step_seconds.get(part).median);
             if x(so_far) > x(from) {
                 let corners = [(x(from), middle - BAR / 2), (x(so_far), middle + BAR / 2)];
-                style::piece(canvas, part, corners)?;
+                piece::draw(canvas, part, corners)?;
             }
         }
         let total = ms(row.step_seconds.total.median);

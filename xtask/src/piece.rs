@@ -3,8 +3,8 @@
 use anyhow::Result;
 use plotters::prelude::*;
 
-use crate::bench_scaling::split::Part;
 use crate::canvas::{Canvas, Point, okabe_ito};
+use crate::split::Part;
 
 /// Lines across a surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ fn surface(part: Part) -> (RGBColor, Hatch) {
 }
 
 /// A piece of a bar, hatched and outlined.
-pub(super) fn piece(canvas: &Canvas<'_>, part: Part, corners: [Point; 2]) -> Result<()> {
+pub(crate) fn draw(canvas: &Canvas<'_>, part: Part, corners: [Point; 2]) -> Result<()> {
     let (colour, hatch) = surface(part);
     canvas.rectangle(corners, colour.filled())?;
     for line in hatching(hatch, corners) {

@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 /// The whole and its parts: of one sample, or what several came to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Split<T> {
-    pub(super) total: T,
-    pub(super) forward: T,
-    pub(super) backward: T,
-    pub(super) compress: T,
-    pub(super) exposed_communication: T,
-    pub(super) decompress: T,
-    pub(super) update: T,
+pub(crate) struct Split<T> {
+    pub(crate) total: T,
+    pub(crate) forward: T,
+    pub(crate) backward: T,
+    pub(crate) compress: T,
+    pub(crate) exposed_communication: T,
+    pub(crate) decompress: T,
+    pub(crate) update: T,
     /// What none of the parts accounts for.
-    pub(super) other: T,
+    pub(crate) other: T,
 }
 
 /// A part, or the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     Total,
     Forward,
     Backward,
@@ -31,7 +31,7 @@ pub(super) enum Part {
 
 impl Part {
     /// The parts without the whole, in the order of a step.
-    pub(super) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Forward,
         Self::Backward,
         Self::Compress,
@@ -42,7 +42,7 @@ impl Part {
     ];
 
     /// As in a chart.
-    pub(super) fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Total => "step",
             Self::Forward => "forward",
@@ -57,7 +57,7 @@ impl Part {
 }
 
 impl<T> Split<T> {
-    pub(super) fn get(&self, part: Part) -> &T {
+    pub(crate) fn get(&self, part: Part) -> &T {
         match part {
             Part::Total => &self.total,
             Part::Forward => &self.forward,
@@ -71,7 +71,7 @@ impl<T> Split<T> {
     }
 
     /// Makes each part by itself; `None` where one is missing.
-    pub(super) fn try_from_parts(make: impl Fn(Part) -> Option<T>) -> Option<Self> {
+    pub(crate) fn try_from_parts(make: impl Fn(Part) -> Option<T>) -> Option<Self> {
         Some(Self {
             total: make(Part::Total)?,
             forward: make(Part::Forward)?,

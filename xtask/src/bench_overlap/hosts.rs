@@ -1,0 +1,188 @@
+//! Two hosts on one machine: network namespaces joined by a wire whose rate can be set.
+//!
+//! They are gone when [`Hosts`] is dropped, on errors and interrupts too. What a run that was killed
+//! has left behind, the next one removes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::family::family;
+use crate::machine;
+use crate::shell::{display, find_program, output};
+
+/// How our namespaces are called: this, the number of the process that made them, `a` or `b`.
+const PREFIX: &str = "candelabrum";
+
+/// Their only network device besides the loopback, and where `ip netns` keeps names.
+const DEVICE: &str = "wire";
+const NAMES: &str = "/run/netns";
+
+/// In both, addresses of a private network that nobody else sees.
+const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+
+/// The two, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    names: [String; 2],
+    /// Starts a command on a host, as ssh would.
+    shell: PathBuf,
+}
+
+impl Hosts {
+    /// What this machine lacks for it, in words; empty where it can be done.
+    pub(super) fn lacks() -> Vec<&'static str> {
+        let mut lacks = machine::lacks_for_mpi();
+        for (program, package) in
+            [("ip", "ip (Debian: iproute2)"), ("tc", "tc (iproute2)"), ("unshare", "unshare")]
+        {
+            if find_program(program).is_none() {
+                lacks.push(package);
+            }
+        }
+        if output(Command::new("id").arg("-u")).as_deref() != Some("0") {
+            lacks.push("right to make network namespaces (run it as root)");
+        }
+        lacks
+    }
+
+    /// Makes them, with a wire as fast as the machine; their shell is a file in this folder.
+    pub(super) fn make(folder: &Path) -> Result<Self> {
+        remove_leftovers();
+        let names = ["a", "b"].map(|host| format!("{PREFIX}-{}-{host}", process::id()));
+        let hosts = Self { shell: folder.join("shell-of-hosts"), names };
+        let [a, b] = &hosts.names;
+        for name in [a, b] {
+            call("ip", &["netns", "add", name])?;
+        }
+        let peer = ["type", "veth", "peer", "name", DEVICE, "netns", b];
+        call("ip", &[&["link", "add", DEVICE, "netns", a][..], &peer].concat())?;
+        for (name, address) in hosts.names.iter().zip(ADDRESSES) {
+            let address = format!("{address}/24");
+            call("ip", &["-n", name, "addr", "add", &address, "dev", DEVICE])?;
+            call("ip", &["-n", name, "link", "set", "lo", "up"])?;
+            call("ip", &["-n", name, "link", "set", DEVICE, "up"])?;
+        }
+        // As mpiexec calls a remote shell: the host, then words of a command. Each host has a name
+        // of its own, by which MPI tells that they are two.
+        let script = format!(
+            "#!/bin/sh\nhost=$1\nshift\ncase $host in\n{}) name={a} ;;\n*) name={b} ;;\nesac\n\
+             exec ip netns exec $name unshare -u sh -c \"hostname $name; $*\"\n",
+            ADDRESSES[0]
+        );
+        fs::write(&hosts.shell, script)
+            .and_then(|()| fs::set_permissions(&hosts.shell, fs::Permissions::from_mode(0o755)))
+            .with_context(|| format!("cannot write {}", hosts.shell.display()))?;
+        Ok(hosts)
+    }
+
+    /// Sets the rate of the wire, in each direction.
+    pub(super) fn set_rate(&self, megabits: f64) -> Result<()> {
+        let rate = format!("{}kbit", (1000.0 * megabits).round().max(1.0));
+        for name in &self.names {
+            let bucket = ["tbf", "rate", &rate, "burst", "128kb", "latency", "20ms"];
+            let place = ["-n", name, "qdisc", "replace", "dev", DEVICE, "root"];
+            call("tc", &[&place[..], &bucket].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Starts a program on both, a rank each; its arguments need no quotes.
+    pub(super) fn mpiexec(&self, program: &Path, arguments: &[String]) -> Command {
+        let ranks = ADDRESSES.map(|address| format!("{address}:1")).join(",");
+        let shell = self.shell.display();
+        let mut command = Command::new(&self.shell);
+        command.arg(ADDRESSES[0]);
+        command.arg(format!(
+            "exec mpiexec --mca plm_rsh_agent {shell} --bind-to none --host {ranks} -n 2 {} {}",
+            program.display(),
+            arguments.join(" ")
+        ));
+        for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+            command.env(variable, "1");
+        }
+        command
+    }
+
+    /// The processes on both.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        self.names.iter().flat_map(|name| processes(name)).collect()
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.names.iter().for_each(|name| remove(name));
+        drop(fs::remove_file(&self.shell));
+    }
+}
+
+fn call(program: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let shown = display(&command);
+    let output = command.output().with_context(|| format!("cannot start `{shown}`"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{shown}`: {}", said.trim());
+    Ok(())
+}
+
+fn processes(name: &str) -> Vec<u32> {
+    let text = output(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// Ends what runs on a host, and removes it; its end of the wire goes with it.
+fn remove(name: &str) {
+    if !Path::new(NAMES).join(name).exists() {
+        return;
+    }
+    for id in family(&processes(name)) {
+        if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+            // It may have ended meanwhile.
+            let _gone = kill_process(id, Signal::KILL);
+        }
+    }
+    // What cannot be removed now is tried again by the next run.
+    drop(call("ip", &["netns", "del", name]));
+}
+
+/// Removes the hosts of runs that are no more.
+fn remove_leftovers() {
+    let names = fs::read_dir(NAMES).into_iter().flatten().flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        if maker(&name).is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
+            remove(&name);
+        }
+    }
+}
+
+/// The process that made a host of ours.
+fn maker(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.strip_prefix('-')?.split_once('-')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hosts_of_ours_have_a_maker() {
+        assert_eq!(maker("candelabrum-42-a"), Some(42));
+        for other in ["candelabrum", "candelabrum-a", "other-42-a"] {
+            assert_eq!(maker(other), None);
+        }
+    }
+
+    #[test]
+    fn a_command_that_fails_says_why() {
+        let message = call("ip-that-is-not-here", &["x"]).unwrap_err().to_string();
+        assert!(message.starts_with("cannot start"), "{message}");
+        let message = call("sh", &["-c", "echo no >&2; exit 2"]).unwrap_err().to_string();
+        assert!(message.ends_with(": no"), "{message}");
+    }
+}

@@ -1,0 +1,267 @@
+//! `cargo xtask bench-overlap`: how much of the communication disappears behind backward.
+//!
+//! Two hosts are made on this machine, joined by a wire of a set rate, with one rank each over MPI.
+//! In turns they train without overlap, train with it, and exchange gradients with nothing else to
+//! do, so that what else the machine does hits all three. What can be hidden of a step is the lesser
+//! of its communication and its backward pass; the share that is hidden is how much shorter the
+//! step has become to that. Shares are formed within a round, and the median is reported.
+//!
+//! It needs root, iproute2 and MPI, and removes the hosts in the end, also when it is interrupted.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use self::hosts::Hosts;
+use self::report::Report;
+use crate::bench::{Output, build, progress_bar};
+use crate::host::{CpuTime, Host};
+use crate::interrupt::Watch;
+use crate::live::{Live, Trouble};
+use crate::split::Split;
+
+mod chart;
+#[cfg(test)]
+mod fixture;
+mod hosts;
+mod report;
+mod table;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What is trained
+    #[arg(long, default_value = "resnet18")]
+    network: Network,
+    /// Images in a rank's batch
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    /// Rate of the wire in Mbit/s [default: such that a gradient takes as long as backward]
+    #[arg(long, value_name = "MBIT")]
+    rate: Option<f64>,
+    /// Samples of each way
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Measured seconds of a sample, at least one step
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Seconds that the ranks may take to get warm, and for each sample
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    deadline: u64,
+    /// Where overlap.json and overlap.svg go [default: target/bench-overlap]
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// What is trained: names of the measured program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Network {
+    Cnn,
+    Mlp,
+    Resnet18,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, Serialize)]
+struct Plan {
+    network: Network,
+    batch_size: usize,
+    rounds: usize,
+    seconds: f64,
+}
+
+/// What the ranks say when they are warm.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Ready {
+    backend: String,
+    ranks: usize,
+    gradient_bytes: usize,
+}
+
+/// Ways to spend a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Way {
+    Off,
+    On,
+    Exchange,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Off, Self::On, Self::Exchange];
+
+    /// As the measured program calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Exchange => "exchange",
+        }
+    }
+}
+
+/// What they say of a sample: seconds of one step or exchange.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Measured {
+    times: usize,
+    seconds: f64,
+    step_seconds: Option<Split<f64>>,
+    communication_seconds: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Done {}
+
+/// What was measured, and under which circumstances.
+#[derive(Clone, Debug, Serialize)]
+struct Sample {
+    round: usize,
+    way: Way,
+    #[serde(flatten)]
+    measured: Measured,
+    /// Share of the machine's cores that other programs used meanwhile.
+    others_cpu_share: Option<f64>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+struct Results {
+    ready: Option<Ready>,
+    /// Of the wire, in Mbit/s.
+    rate: Option<f64>,
+    samples: Vec<Sample>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let plan = plan(args)?;
+    let lacks = Hosts::lacks();
+    ensure!(lacks.is_empty(), "bench-overlap cannot run here: no {}", lacks.join(", no "));
+    let machine = Host::look();
+    let output = Output::new(args.out.as_deref(), "bench-overlap")?;
+    let program = build("candelabrum-bench-overlap", "bench-overlap-rank", &["--features", "mpi"])?;
+    let mut results = Results::default();
+    let measured = measure(args, &plan, &program, &output, &mut results);
+    if results.samples.is_empty() {
+        return measured.context("nothing was measured");
+    }
+    let report = Report::new(&machine, &plan, &results);
+    print!("{report}");
+    let json = output.json("overlap.json", &report)?;
+    let svg = output.path("overlap.svg");
+    chart::draw(&report, &svg)?;
+    println!("\nwrote {} and {}", json.display(), svg.display());
+    measured.with_context(|| {
+        format!("kept {} of {} samples", results.samples.len(), Way::ALL.len() * plan.rounds)
+    })
+}
+
+fn plan(args: &Args) -> Result<Plan> {
+    ensure!(args.batch_size > 0, "--batch-size starts at 1");
+    ensure!(args.rounds > 0, "--rounds starts at 1");
+    ensure!(args.seconds > 0.0 && args.seconds < 1e6, "--seconds is a number above 0");
+    let possible = args.rate.is_none_or(|rate| (0.1..1e6).contains(&rate));
+    ensure!(possible, "--rate is from 0.1 to 1000000 (Mbit/s)");
+    let &Args { network, batch_size, rounds, seconds, .. } = args;
+    Ok(Plan { network, batch_size, rounds, seconds })
+}
+
+/// Makes the hosts, sets their wire, and takes the samples.
+fn measure(
+    args: &Args,
+    plan: &Plan,
+    program: &std::path::Path,
+    output: &Output,
+    results: &mut Results,
+) -> Result<()> {
+    let watch = Watch::start()?;
+    let deadline =
+        Duration::from_secs(args.deadline.max(1)) + Duration::from_secs_f64(args.seconds);
+    let progress = progress_bar(Way::ALL.len() * plan.rounds);
+    progress.enable_steady_tick(Duration::from_secs(1));
+    progress.set_message("the hosts get ready");
+    let hosts = Hosts::make(&output.folder()?)?;
+    let network = plan.network.to_possible_value().context("a network has a name")?;
+    let arguments = [
+        "--network".to_owned(),
+        network.get_name().to_owned(),
+        "--batch-size".to_owned(),
+        plan.batch_size.to_string(),
+    ];
+    let mut live = Live::start(vec![hosts.mpiexec(program, &arguments)], deadline)?;
+    let measured = (|| {
+        let ready: Ready = live.ready(&watch).map_err(told)?;
+        let as_asked = ready.ranks == 2 && ready.backend == "mpi";
+        ensure!(
+            as_asked,
+            "asked for 2 ranks over mpi, it has {} over {}",
+            ready.ranks,
+            ready.backend
+        );
+        let rate = match args.rate {
+            Some(rate) => rate,
+            None => balanced_rate(&mut live, ready.gradient_bytes, &watch)?,
+        };
+        hosts.set_rate(rate)?;
+        (results.ready, results.rate) = (Some(ready), Some(rate));
+        for round in 0..plan.rounds {
+            for way in Way::ALL {
+                progress.set_message(format!("{rate:.0} Mbit/s, {}", way.name()));
+                let ids = hosts.processes();
+                let before = CpuTime::now(&ids);
+                let measured = sample(&mut live, way, plan.seconds, &watch)?;
+                let others_cpu_share = CpuTime::others_share(before, CpuTime::now(&ids));
+                results.samples.push(Sample { round, way, measured, others_cpu_share });
+                progress.inc(1);
+            }
+        }
+        live.finish::<Done>(&watch).map_err(told)?;
+        Ok(())
+    })();
+    progress.finish_and_clear();
+    measured
+}
+
+fn sample(live: &mut Live, way: Way, seconds: f64, watch: &Watch) -> Result<Measured> {
+    live.sample(&format!("go {} {seconds}", way.name()), watch).map_err(told)
+}
+
+/// The rate at which a gradient takes as long as backward, in Mbit/s.
+fn balanced_rate(live: &mut Live, bytes: usize, watch: &Watch) -> Result<f64> {
+    let step = sample(live, Way::Off, 1.0, watch)?.step_seconds;
+    let backward = step.context("a step has no parts")?.backward;
+    Ok((8e-6 * bytes as f64 / backward).clamp(0.1, 1e6))
+}
+
+/// Why the ranks gave no answer, as an error.
+fn told(trouble: Trouble) -> anyhow::Error {
+    match trouble {
+        Trouble::Interrupted(interrupted) => interrupted.into(),
+        Trouble::Failed(failure) => anyhow::anyhow!("the ranks failed: {}", failure.reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn nothing_of_nothing_is_refused_in_one_line() {
+        for wrong in [["--rounds", "0"], ["--rate", "0"], ["--batch-size", "0"], ["--seconds", "0"]]
+        {
+            let args = Cli::parse_from([&["x"], &wrong[..]].concat()).args;
+            let message = plan(&args).unwrap_err().to_string();
+            assert!(message.starts_with(wrong[0]) && !message.contains('\n'), "{message}");
+        }
+    }
+}
