@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::raw::{Comm, LETTER, Letter, Tag};
+use super::raw::{Comm, EAGER, LETTER, Letter, Tag};
 use crate::Result;
 use crate::comm::collective::Header;
 
@@ -20,9 +20,10 @@ pub(super) const HEADER_BYTES: usize = size_of::<Words>();
 /// First word of what takes a header's place when a rank has finished.
 pub(super) const GOODBYE: u64 = u64::MAX;
 
-/// How many bytes of this range go in a letter.
+/// How many bytes of this range go in a letter. None of a long one, which is copied faster in one
+/// piece, from where it is aligned.
 pub(super) fn enclosed(range: &Range<usize>) -> usize {
-    range.len().min(LETTER - HEADER_BYTES)
+    if range.len() > EAGER { 0 } else { range.len().min(LETTER - HEADER_BYTES) }
 }
 
 /// What is under way between this rank and another.

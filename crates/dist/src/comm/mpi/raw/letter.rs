@@ -38,8 +38,7 @@ impl Letter {
         let mut raw = request_null();
         let (len, to, tag, comm) = (len as c_int, to as c_int, tag as c_int, comm.raw);
         // SAFETY: `len` bytes from `at` are this letter's, which are left alone until it is sent.
-        let code =
-            unsafe { ffi::MPI_Isend(at.cast(), len, bytes_type(), to, tag, comm, &mut raw) };
+        let code = unsafe { ffi::MPI_Isend(at.cast(), len, bytes_type(), to, tag, comm, &mut raw) };
         check("MPI_Isend", code)?;
         self.request = Some(raw);
         Ok(())

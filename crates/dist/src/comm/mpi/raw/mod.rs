@@ -14,7 +14,7 @@ use mpi::ffi;
 
 use crate::{Error, Result};
 
-pub(super) use batch::Batch;
+pub(super) use batch::{Batch, EAGER};
 pub(super) use letter::{LETTER, Letter};
 
 /// What a message is, so that different kinds never meet.
