@@ -55,7 +55,7 @@ impl Mpi {
         self.peers[from].asked += 1;
         let message = self.message_header(header, from)?;
         let buffer = Buffer::zeros(message.element, message.len);
-        Ok(self.message(header, from, buffer)?.with_source(from))
+        self.message(header, from, buffer)
     }
 
     /// What comes next from a rank; the beginning of it is in our letter.
@@ -90,7 +90,7 @@ impl Mpi {
         let mut batch = Batch::new(self.comm, [Buffer::empty(), buffer]);
         batch.receive(1, first..all.end, from, Tag::Message)?;
         let [_, buffer] = self.wait_for(batch, header)?;
-        Ok(buffer)
+        Ok(buffer.with_source(from))
     }
 
     /// The error of a rank that waits for anybody's message when all others have left, and all that
