@@ -52,6 +52,8 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             if rank == 1 {
                 let own = rustix::process::getpid();
                 rustix::process::kill_process(own, rustix::process::Signal::STOP).expect("stop");
+                // The signal may meet another thread first.
+                thread::sleep(Duration::from_secs(4));
             }
             sum(comm, 10)
         }
