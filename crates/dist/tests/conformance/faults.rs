@@ -48,6 +48,15 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             }
             sum(comm, 10)
         }
+        "stopped" => {
+            if rank == 1 {
+                let own = rustix::process::getpid();
+                rustix::process::kill_process(own, rustix::process::Signal::STOP).expect("stop");
+                // The signal may meet another thread first.
+                thread::sleep(Duration::from_secs(4));
+            }
+            sum(comm, 10)
+        }
         "exit" if rank == 1 => std::process::exit(0),
         "exit" => until_it_fails(comm),
         "swallowed" => {
@@ -334,6 +343,21 @@ fn under_mpiexec_a_passed_deadline_names_operation_and_rank() {
     }
     let late = Group::new(Backend::Mpi, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
     let ended = late.limit(Duration::from_secs(30)).run();
+    let output = ended.output();
+    assert!(!ended.all_succeeded(), "{output}");
+    let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";
+    assert!(output.contains(part), "{output}");
+    ended.assert_nothing_is_left();
+}
+
+/// The launcher sees nothing wrong with a rank that hangs.
+#[test]
+fn under_mpiexec_a_stopped_rank_is_named_when_the_deadline_passes() {
+    if !harness::has_mpi() {
+        return;
+    }
+    let stopped = Group::new(Backend::Mpi, RANKS, "stopped").variable("CANDELABRUM_TIMEOUT", "1");
+    let ended = stopped.limit(Duration::from_secs(30)).run();
     let output = ended.output();
     assert!(!ended.all_succeeded(), "{output}");
     let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";

@@ -11,7 +11,8 @@
 //!   [`AFTER_FAILURE`] until the job is ended all the same;
 //! - [`Aborter::abort`] ends it from any thread. Who calls it has printed why.
 //!
-//! The last two wait [`TO_BE_HEARD`] first: ranks that got the same error have a line to print too.
+//! All wait [`TO_BE_HEARD`] first: ranks that got the same error have a line to print too, and what
+//! was printed is on its way through the launcher, which may lose it when the job is ended.
 //!
 //! `MPI_Abort` is called once per process, and never after `MPI_Finalize`.
 
@@ -26,13 +27,13 @@ use crate::comm::transport::Abort;
 /// Whether MPI is initialised and this process still owes it an end.
 static LIVE: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread waits for the communication thread to end the job.
+/// Whether a thread waits for the one that is in MPI to end the job.
 static ABORTING: AtomicBool = AtomicBool::new(false);
 
-/// How long other ranks' messages have to reach the terminal.
-const TO_BE_HEARD: Duration = Duration::from_millis(500);
+/// How long messages have to reach the terminal, on a machine that has much else to do.
+const TO_BE_HEARD: Duration = Duration::from_secs(1);
 
-/// How long the communication thread has to call `MPI_Abort` itself.
+/// How long a thread that is in MPI has to call `MPI_Abort` itself.
 const TO_BE_TAKEN: Duration = Duration::from_millis(50);
 
 /// How long a program may go on after its communicator failed.
@@ -45,6 +46,7 @@ pub(super) fn begin() {
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         previous(info);
+        thread::sleep(TO_BE_HEARD);
         abort_job();
     }));
 }
@@ -67,7 +69,7 @@ pub(super) fn failed() {
     }
 }
 
-/// Asked by the communication thread while it waits.
+/// Asked by a thread that waits for MPI.
 pub(super) fn abort_if_asked() {
     if ABORTING.load(Ordering::Relaxed) {
         abort_job();

@@ -3,8 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Until then a wait only lets others run between two questions. It never spins: ranks and their
-/// threads share cores, and who spins takes one from the rank that it waits for.
+/// Until then a wait asks without a break: on a machine with a core for every rank the answer to a
+/// short message is there much sooner.
+const SPIN: Duration = Duration::from_micros(30);
+
+/// Questions before the first look at the clock, which costs as much as one.
+const FIRST: u32 = 8;
+
+/// From then on a wait lets others run between two questions, and sleeps after this: ranks and their
+/// threads may share cores, and who spins on takes one from the rank that it waits for.
 const YIELD: Duration = Duration::from_micros(100);
 
 /// The longest sleep between two questions.
@@ -18,7 +25,7 @@ const TAKEN: Duration = Duration::from_micros(500);
 const CROWDED: Duration = Duration::from_millis(250);
 
 /// What waits have learnt about this machine's load.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Load {
     crowded_until: Option<Instant>,
 }
@@ -26,21 +33,32 @@ pub(super) struct Load {
 /// One wait: asks often at first, then sleeps an eighth of the time already waited, so that the
 /// answer is late by an eighth at most and a long wait costs next to nothing.
 pub(super) struct Wait {
-    start: Instant,
+    questions: u32,
+    start: Option<Instant>,
 }
 
 impl Wait {
     pub(super) fn begin() -> Self {
-        Self { start: Instant::now() }
+        Self { questions: 0, start: None }
     }
 
     /// Passes some time; gives how long the wait has lasted before.
-    pub(super) fn pause(&self, load: &mut Load) -> Duration {
+    pub(super) fn pause(&mut self, load: &mut Load) -> Duration {
+        self.questions += 1;
+        if self.questions <= FIRST && load.crowded_until.is_none() {
+            std::hint::spin_loop();
+            return Duration::ZERO;
+        }
         let now = Instant::now();
-        let waited = now - self.start;
+        let waited = now - *self.start.get_or_insert(now);
         let crowded = load.crowded_until.is_some_and(|until| now < until);
         if waited > YIELD || crowded {
             thread::sleep((waited / 8).min(LONGEST));
+            return waited;
+        }
+        load.crowded_until = None;
+        if waited < SPIN {
+            std::hint::spin_loop();
             return waited;
         }
         thread::yield_now();
@@ -51,7 +69,8 @@ impl Wait {
     }
 }
 
-/// Lets this thread's sleeps be as short as asked for: the system rounds them up to 50 µs else.
+/// Lets the sleeps of this thread, and of those that it starts from now on, be as short as asked for:
+/// the system rounds them up to 50 µs else.
 pub(super) fn wake_on_time() {
     let shortest = std::num::NonZeroU64::new(1000);
     if let Err(error) = rustix::thread::set_current_timer_slack(shortest) {
@@ -67,13 +86,13 @@ mod tests {
     fn a_long_wait_sleeps_and_a_crowded_core_makes_every_wait_sleep() {
         let mut load = Load::default();
         let started = Instant::now().checked_sub(Duration::from_millis(50)).expect("an uptime");
-        let wait = Wait { start: started };
+        let mut wait = Wait { questions: FIRST, start: Some(started) };
         let before = Instant::now();
         assert!(wait.pause(&mut load) >= Duration::from_millis(50));
         assert!(before.elapsed() >= LONGEST, "50 ms / 8 is more than the longest sleep");
 
         load.crowded_until = Some(Instant::now() + CROWDED);
-        let wait = Wait { start: before };
+        let mut wait = Wait { questions: FIRST, start: Some(before) };
         assert!(wait.pause(&mut load) < Duration::from_millis(50));
         assert!(load.crowded_until.is_some());
     }

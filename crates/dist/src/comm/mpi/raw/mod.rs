@@ -1,0 +1,190 @@
+//! The calls of the MPI library: the only unsafe code of this backend.
+//!
+//! **Invariants** Memory that MPI works on belongs to a [`Batch`] or a [`Letter`] until every request
+//! on it is complete; what is dropped before leaks its memory. Calls are made one at a time, by the
+//! thread that has the engine's turn, except [`abort_job`].
+
+mod batch;
+mod letter;
+
+use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
+
+use mpi::ffi;
+
+use crate::{Error, Result};
+
+pub(super) use batch::{Batch, EAGER};
+pub(super) use letter::{LETTER, Letter};
+
+/// What a message is, so that different kinds never meet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tag {
+    /// What a rank is about to do, and the beginning of its data.
+    Header = 1,
+    /// A part of a collective.
+    Data = 2,
+    /// What a message of one rank to another holds, and its beginning.
+    MessageHeader = 3,
+    /// The rest of the message.
+    Message = 4,
+}
+
+/// A communicator of this backend alone: nobody else's messages can get in.
+#[derive(Clone, Copy)]
+pub(super) struct Comm {
+    raw: ffi::MPI_Comm,
+}
+
+// SAFETY: a handle is a number or an address that means the same on every thread; who makes calls
+// with it is the engine's to say (`Transport::any_thread`).
+unsafe impl Send for Comm {}
+
+impl Comm {
+    /// A copy of `MPI_COMM_WORLD` whose errors are returned, not fatal.
+    pub(super) fn duplicate_world() -> Result<Self> {
+        let world = world();
+        // SAFETY: a constant of the library.
+        let errors_return = unsafe { ffi::RSMPI_ERRORS_RETURN };
+        // SAFETY: both handles are the library's own constants; MPI is initialised.
+        let code = unsafe { ffi::MPI_Comm_set_errhandler(world, errors_return) };
+        check("MPI_Comm_set_errhandler", code)?;
+        let mut raw = world;
+        // SAFETY: `raw` has room for a handle.
+        let code = unsafe { ffi::MPI_Comm_dup(world, &mut raw) };
+        check("MPI_Comm_dup", code)?;
+        Ok(Self { raw })
+    }
+
+    pub(super) fn rank(self) -> Result<usize> {
+        let mut rank = 0;
+        // SAFETY: a valid communicator and room for an int.
+        let code = unsafe { ffi::MPI_Comm_rank(self.raw, &mut rank) };
+        check("MPI_Comm_rank", code)?;
+        Ok(rank as usize)
+    }
+
+    pub(super) fn size(self) -> Result<usize> {
+        let mut size = 0;
+        // SAFETY: a valid communicator and room for an int.
+        let code = unsafe { ffi::MPI_Comm_size(self.raw, &mut size) };
+        check("MPI_Comm_size", code)?;
+        Ok(size as usize)
+    }
+
+    /// The communicator of those that give the same `colour`, in the order of their `key`s. Every
+    /// rank calls it; one without a colour gets none.
+    ///
+    /// The library waits for the others without a deadline: call it when all ranks are known to.
+    pub(super) fn split(self, colour: Option<usize>, key: usize) -> Result<Option<Self>> {
+        // SAFETY: a constant of the library.
+        let undefined = unsafe { ffi::RSMPI_UNDEFINED };
+        let mut raw = self.raw;
+        let number = colour.map_or(undefined, |colour| colour as c_int);
+        // SAFETY: a valid communicator and room for a handle.
+        let code = unsafe { ffi::MPI_Comm_split(self.raw, number, key as c_int, &mut raw) };
+        check("MPI_Comm_split", code)?;
+        Ok(colour.map(|_| Self { raw }))
+    }
+
+    /// A rank from which a message with `tag` has come that nobody has begun to receive.
+    pub(super) fn probe(self, tag: Tag) -> Result<Option<usize>> {
+        let (mut found, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+        // SAFETY: a constant of the library.
+        let any = unsafe { ffi::RSMPI_ANY_SOURCE };
+        let room = status.as_mut_ptr();
+        // SAFETY: a valid communicator, and room for an int and a status.
+        let code = unsafe { ffi::MPI_Iprobe(any, tag as c_int, self.raw, &mut found, room) };
+        check("MPI_Iprobe", code)?;
+        // SAFETY: numbers, for which zeros are valid too.
+        let status = unsafe { status.assume_init() };
+        Ok((found != 0).then_some(status.MPI_SOURCE as usize))
+    }
+
+    /// Gives the communicator back; all ranks together, with nothing under way.
+    pub(super) fn free(mut self) -> Result<()> {
+        // SAFETY: a valid communicator, which nobody uses after this.
+        let code = unsafe { ffi::MPI_Comm_free(&mut self.raw) };
+        check("MPI_Comm_free", code)
+    }
+}
+
+fn test(request: &mut ffi::MPI_Request) -> Result<bool> {
+    let mut flag = 0;
+    // SAFETY: a constant of the library.
+    let ignore = unsafe { ffi::RSMPI_STATUS_IGNORE };
+    // SAFETY: a request of ours or the null request, and room for an int.
+    let code = unsafe { ffi::MPI_Test(request, &mut flag, ignore) };
+    check("MPI_Test", code)?;
+    Ok(flag != 0)
+}
+
+/// Ends every process of the job.
+///
+/// The one call that may come while another thread is in one: MPI permits it only where it gave full
+/// thread support, but the alternative is a job that hangs.
+pub(super) fn abort_job() {
+    // SAFETY: MPI is initialised and not finalised, see `life`.
+    unsafe { ffi::MPI_Abort(world(), 1) };
+}
+
+/// Has `function` called when the process exits, whichever way it does so in order.
+pub(super) fn at_exit(function: extern "C" fn()) {
+    unsafe extern "C" {
+        fn atexit(function: extern "C" fn()) -> c_int;
+    }
+    // SAFETY: C's own function; the function that it gets exists as long as the process.
+    let refused = unsafe { atexit(function) };
+    if refused != 0 {
+        tracing::warn!("no room for an exit handler: an early exit may leave other ranks waiting");
+    }
+}
+
+fn check(call: &'static str, code: c_int) -> Result<()> {
+    const SUCCESS: c_int = 0;
+    if code == SUCCESS {
+        return Ok(());
+    }
+    // Larger than every library's MPI_MAX_ERROR_STRING.
+    let mut text = [0_u8; 4096];
+    let mut len = 0;
+    let start: *mut c_char = text.as_mut_ptr().cast();
+    // SAFETY: room for the longest text, and for an int.
+    let described = unsafe { ffi::MPI_Error_string(code, start, &mut len) };
+    let len = usize::try_from(len).unwrap_or(0).min(text.len());
+    let message = match described {
+        SUCCESS => String::from_utf8_lossy(&text[..len]).into_owned(),
+        _ => format!("error {code}"),
+    };
+    Err(Error::Mpi { call, message })
+}
+
+/// The library's name and version.
+pub(super) fn library() -> String {
+    let mut text = [0_u8; 16 * 1024];
+    let mut len = 0;
+    let start: *mut c_char = text.as_mut_ptr().cast();
+    // SAFETY: room for the longest text (8192 in MPICH), and for an int.
+    let code = unsafe { ffi::MPI_Get_library_version(start, &mut len) };
+    let len = usize::try_from(len).unwrap_or(0).min(text.len());
+    let text = String::from_utf8_lossy(&text[..len]);
+    match (code, text.lines().next()) {
+        (0, Some(line)) => line.trim_end_matches('\0').to_owned(),
+        _ => "an unknown MPI library".to_owned(),
+    }
+}
+
+fn world() -> ffi::MPI_Comm {
+    // SAFETY: a constant of the library.
+    unsafe { ffi::RSMPI_COMM_WORLD }
+}
+
+fn bytes_type() -> ffi::MPI_Datatype {
+    // SAFETY: a constant of the library.
+    unsafe { ffi::RSMPI_UINT8_T }
+}
+
+fn request_null() -> ffi::MPI_Request {
+    // SAFETY: a constant of the library.
+    unsafe { ffi::RSMPI_REQUEST_NULL }
+}
