@@ -51,8 +51,9 @@ impl Bound {
 
     /// Puts the parameters of a layout in the order in which their gradients really were complete:
     /// rank 0's order, once, after its first step (or second: the operations of a first step may
-    /// have been made before anybody listened). Every rank calls it after every step.
-    pub(super) fn settle(&mut self, index: usize, comm: &dyn Communicator) -> Result<()> {
+    /// have been made before anybody listened). Every rank calls it after every step; true where another
+    /// layout has taken its place.
+    pub(super) fn settle(&mut self, index: usize, comm: &dyn Communicator) -> Result<bool> {
         const TRIES: u64 = 2;
         let layout = &mut self.layouts[index];
         layout.steps += 1;
