@@ -1,11 +1,12 @@
 //! The barrier: a cache line per rank with a counter that only its owner raises.
 //!
 //! Arriving is one store. Waiting looks at every other counter, spins a little, and then sleeps in
-//! a futex. A rank on the same core cannot arrive while this one spins, so there it sleeps at once.
+//! a futex. A rank on the same core cannot arrive while this one spins, so there it lets go instead.
 //! How long it spins for another is what earlier waits have taught: longer where that paid, shorter
 //! where not.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
@@ -19,6 +20,15 @@ const SPINS: (u32, u32) = (64, 2048);
 
 /// A sleep that is over sooner has cost more than it saved.
 const WORTH_SPINNING: Duration = Duration::from_micros(40);
+
+/// How often a rank lets go of a core that it shares before it sleeps.
+const YIELDS: usize = 8;
+
+/// A core that was let go for longer went to a thread that computes, for a whole time slice.
+const TAKEN: Duration = Duration::from_micros(500);
+
+/// For so long after that, waits sleep: a sleeper gets its core back at once when it wakes.
+const CROWDED: Duration = Duration::from_millis(250);
 
 /// A sleeper looks at the sockets' news this often.
 const NAP: Duration = Duration::from_millis(20);
@@ -52,12 +62,14 @@ pub(super) struct Cells {
     spins: u32,
     /// The core that this rank is on.
     core: u32,
+    /// Until when cores are not let go.
+    crowded_until: Option<Instant>,
 }
 
 impl Cells {
     pub(super) fn new(region: Region) -> Self {
         let rank = region.place().rank;
-        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0 }
+        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, crowded_until: None }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -113,7 +125,9 @@ impl Cells {
             return true;
         }
         if self.region.cell(rank).core.load(Ordering::Relaxed) == self.core {
-            self.sleep(rank);
+            if !self.let_go_first(rank) {
+                self.sleep(rank);
+            }
             return self.has_arrived(rank);
         }
         for spun in 0..self.spins {
@@ -135,6 +149,27 @@ impl Cells {
             (self.spins / 2).max(SPINS.0)
         };
         self.has_arrived(rank)
+    }
+
+    /// Lets `rank` have the core that both are on; true once it is there. While both can run, the
+    /// system moves one of them to an idle core; a sleeper stays.
+    fn let_go_first(&mut self, rank: usize) -> bool {
+        let mut now = Instant::now();
+        if self.crowded_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        for _ in 0..YIELDS {
+            thread::yield_now();
+            if self.has_arrived(rank) {
+                return true;
+            }
+            let before = std::mem::replace(&mut now, Instant::now());
+            if now - before > TAKEN {
+                self.crowded_until = Some(now + CROWDED);
+                return false;
+            }
+        }
+        false
     }
 
     fn sleep(&self, rank: usize) {
