@@ -17,6 +17,11 @@
 //! letters ([`mail`]) with a header, and with as much of the first round as can be sent without a
 //! handshake.
 //!
+//! Against a blocking `MPI_Allreduce` in place (Open MPI 4.1.4, C, 2 ranks on 2 cores, spinning) this
+//! takes as long from 64 KB to 4 MB, within a tenth; 0.9 of it for 25 MiB and 0.4 for 100 MB; half of
+//! it for 8 and 16 KB. For 4 KB it is 1.2 µs against 1.0, and 0.8 where the C program does without
+//! thread support, which costs this library 0.2 µs a call.
+//!
 //! These are `N - 1` small messages per rank and operation: it is meant for tens of ranks, not
 //! thousands.
 
