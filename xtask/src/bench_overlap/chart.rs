@@ -58,23 +58,30 @@ fn keys(canvas: &Canvas<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Milliseconds, by part and of the whole: medians of parts need not add up to that of the whole.
+struct Bar {
+    name: &'static str,
+    parts: Vec<(Part, f64)>,
+    total: f64,
+}
+
 fn bars(canvas: &Canvas<'_>, report: &Report<'_>) -> Result<()> {
     let ms = |seconds: f64| 1000.0 * seconds;
     let steps = [("overlap off", &report.off), ("overlap on", &report.on)];
-    let mut bars: Vec<(&str, Vec<(Part, f64)>, f64)> = Vec::new();
+    let mut bars: Vec<Bar> = Vec::new();
     for (name, step) in steps {
         let Some(step) = step else { continue };
         let value = |parts: &Split<f64>, part: Part| ms(*parts.get(part));
         let parts = Part::ALL.map(|part| (part, value(&step.parts, part))).to_vec();
-        bars.push((name, parts, ms(step.total.median)));
+        bars.push(Bar { name, parts, total: ms(step.total.median) });
     }
     if let Some(alone) = report.exchange_seconds {
         let alone = ms(alone.median);
-        bars.push(("an exchange alone", vec![(Part::Exposed, alone)], alone));
+        let (name, parts) = ("an exchange alone", vec![(Part::Exposed, alone)]);
+        bars.push(Bar { name, parts, total: alone });
     }
-    let length = |parts: &[(Part, f64)]| parts.iter().map(|(_, value)| value).sum::<f64>();
-    let longest =
-        bars.iter().map(|(_, parts, total)| length(parts).max(*total)).fold(1e-3, f64::max);
+    let length = |bar: &Bar| bar.parts.iter().map(|(_, value)| value).sum::<f64>().max(bar.total);
+    let longest = bars.iter().map(length).fold(1e-3, f64::max);
     let scale = f64::from(WIDTH - MARGIN - FIGURE - LEFT) / longest;
     let x = |value: f64| LEFT + (value * scale).round() as i32;
     let tick = tick_step(longest);
@@ -85,7 +92,7 @@ fn bars(canvas: &Canvas<'_>, report: &Report<'_>) -> Result<()> {
     }
     let middle = (LEFT + WIDTH - MARGIN - FIGURE) / 2;
     canvas.text("milliseconds per step", (middle, FLOOR + 38), TEXT, GREY, HPos::Center)?;
-    for (i, (name, parts, total)) in bars.iter().enumerate() {
+    for (i, Bar { name, parts, total }) in bars.iter().enumerate() {
         let middle = TOP + BAR_STEP * i as i32 + BAR_STEP / 2;
         canvas.text(name, (LEFT - 10, middle), TEXT, BLACK, HPos::Right)?;
         let mut so_far = 0.0;

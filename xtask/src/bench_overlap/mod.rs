@@ -8,7 +8,7 @@
 //!
 //! It needs root, iproute2 and MPI, and removes the hosts in the end, also when it is interrupted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Images in a rank's batch
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Rate of the wire in Mbit/s [default: such that a gradient takes as long as backward]
+    /// Rate of the wire in Mbit/s [default: such that an exchange takes as long as backward]
     #[arg(long, value_name = "MBIT")]
     rate: Option<f64>,
     /// Samples of each way
@@ -62,6 +62,16 @@ enum Network {
     Cnn,
     Mlp,
     Resnet18,
+}
+
+impl Network {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Cnn => "MNIST CNN",
+            Self::Mlp => "MLP 784-1024-1024-10",
+            Self::Resnet18 => "ResNet-18, 3×32×32",
+        }
+    }
 }
 
 /// What is measured.
@@ -172,7 +182,7 @@ fn plan(args: &Args) -> Result<Plan> {
 fn measure(
     args: &Args,
     plan: &Plan,
-    program: &std::path::Path,
+    program: &Path,
     output: &Output,
     results: &mut Results,
 ) -> Result<()> {
@@ -202,7 +212,7 @@ fn measure(
         );
         let rate = match args.rate {
             Some(rate) => rate,
-            None => balanced_rate(&mut live, ready.gradient_bytes, &watch)?,
+            None => balanced_rate(&mut live, ready.gradient_bytes, &hosts, &watch)?,
         };
         hosts.set_rate(rate)?;
         (results.ready, results.rate) = (Some(ready), Some(rate));
@@ -228,11 +238,16 @@ fn sample(live: &mut Live, way: Way, seconds: f64, watch: &Watch) -> Result<Meas
     live.sample(&format!("go {} {seconds}", way.name()), watch).map_err(told)
 }
 
-/// The rate at which a gradient takes as long as backward, in Mbit/s.
-fn balanced_rate(live: &mut Live, bytes: usize, watch: &Watch) -> Result<f64> {
+/// The rate at which an exchange takes as long as backward, in Mbit/s.
+fn balanced_rate(live: &mut Live, bytes: usize, hosts: &Hosts, watch: &Watch) -> Result<f64> {
+    let within = |rate: f64| rate.clamp(0.1, 1e6);
     let step = sample(live, Way::Off, 1.0, watch)?.step_seconds;
     let backward = step.context("a step has no parts")?.backward;
-    Ok((8e-6 * bytes as f64 / backward).clamp(0.1, 1e6))
+    let first = within(8e-6 * bytes as f64 / backward);
+    hosts.set_rate(first)?;
+    // An all-reduce may send more than once what is reduced.
+    let exchange = sample(live, Way::Exchange, 1.0, watch)?.seconds;
+    Ok(within(first * exchange / backward))
 }
 
 /// Why the ranks gave no answer, as an error.

@@ -55,7 +55,7 @@ impl Report<'_> {
     /// What was measured, in a line.
     pub(super) fn heading(&self) -> String {
         let plan = self.plan;
-        let mut line = format!("{:?}, batch {} per rank", plan.network, plan.batch_size);
+        let mut line = format!("{}, batch {} per rank", plan.network.label(), plan.batch_size);
         if let (Some(ranks), Some(rate)) = (self.ranks, self.wire_megabits_per_second) {
             let megabytes = ranks.gradient_bytes as f64 / 1e6;
             line += &format!(", {megabytes:.1} MB of gradients, two hosts, {rate:.0} Mbit/s");
@@ -86,7 +86,7 @@ mod tests {
         let results = results(&[(1.0, 0.73)], 0.3, 0.4);
         let text = Report::new(&machine, &plan, &results).to_string();
         for part in [
-            "Mlp, batch 8 per rank, 4.0 MB of gradients, two hosts, 1000 Mbit/s; 2 rounds of 1 s",
+            "MLP 784-1024-1024-10, batch 8 per rank, 4.0 MB of gradients, two hosts, 1000 Mbit/s; 2 rounds of 1 s",
             "1000.0 [1000.0-1000.0]",
             "an exchange alone takes 400.0 ms",
             "of 300.0 ms that fit behind backward, overlap hides 90%",
