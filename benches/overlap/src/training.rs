@@ -37,8 +37,7 @@ impl<M: Model> Forward for M {
 
 /// The settings of a user, but for the one thing that is measured.
 fn config(overlap: bool) -> DistOptConfig {
-    let _ = overlap;
-    DistOptConfig::default()
+    DistOptConfig { overlap, ..DistOptConfig::default() }
 }
 
 impl Training {

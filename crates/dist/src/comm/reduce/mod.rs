@@ -3,9 +3,15 @@
 //! Values are combined in the order of the slices, which callers give in rank order: the result
 //! does not depend on who computes it or when. Half precision accumulates in f32.
 
+#[cfg(feature = "mpi")]
+mod pair;
+
 use half::{bf16, f16};
 
 use super::{ElementType, Half, ReduceOp};
+
+#[cfg(feature = "mpi")]
+pub(crate) use self::pair::reduce_pair;
 
 /// Elements per block: three such blocks of f32 and a part fit in a first-level cache.
 const BLOCK: usize = 1024;
@@ -21,26 +27,6 @@ pub(crate) fn reduce_into_all(element: ElementType, op: ReduceOp, parts: &mut [&
         ElementType::U8 => in_place::<u8>(op, parts),
         ElementType::F64 => in_place::<f64>(op, parts),
         ElementType::I64 => in_place::<i64>(op, parts),
-    }
-}
-
-/// Writes the reduction of two parts into `own`, which is the first or the second of them. The
-/// other's numbers are lost.
-pub(crate) fn reduce_pair(
-    element: ElementType,
-    op: ReduceOp,
-    own: &mut [u8],
-    other: &mut [u8],
-    own_is_first: bool,
-) {
-    match element {
-        ElementType::F32 => pair::<f32>(op, own, other, own_is_first),
-        ElementType::F16 => pair::<f16>(op, own, other, own_is_first),
-        ElementType::Bf16 => pair::<bf16>(op, own, other, own_is_first),
-        ElementType::I32 => pair::<i32>(op, own, other, own_is_first),
-        ElementType::U8 => pair::<u8>(op, own, other, own_is_first),
-        ElementType::F64 => pair::<f64>(op, own, other, own_is_first),
-        ElementType::I64 => pair::<i64>(op, own, other, own_is_first),
     }
 }
 
@@ -246,43 +232,6 @@ fn in_place_by<T: Reducible, const OP: usize>(parts: &mut [&mut [u8]]) {
     }
 }
 
-fn pair<T: Reducible>(op: ReduceOp, own: &mut [u8], other: &mut [u8], own_is_first: bool) {
-    if !T::PLAIN {
-        let mut both = if own_is_first { [own, other] } else { [other, own] };
-        return in_place::<T>(op, &mut both);
-    }
-    let (own, other): (&mut [T], &[T]) = (cast_mut(own), cast_mut(other));
-    match (op, own_is_first) {
-        (ReduceOp::Sum, true) => pair_by::<T, 0, true>(own, other),
-        (ReduceOp::Sum, false) => pair_by::<T, 0, false>(own, other),
-        (ReduceOp::Mean, true) => pair_by::<T, 1, true>(own, other),
-        (ReduceOp::Mean, false) => pair_by::<T, 1, false>(own, other),
-        (ReduceOp::Min, true) => pair_by::<T, 2, true>(own, other),
-        (ReduceOp::Min, false) => pair_by::<T, 2, false>(own, other),
-        (ReduceOp::Max, true) => pair_by::<T, 3, true>(own, other),
-        (ReduceOp::Max, false) => pair_by::<T, 3, false>(own, other),
-        (ReduceOp::Product, true) => pair_by::<T, 4, true>(own, other),
-        (ReduceOp::Product, false) => pair_by::<T, 4, false>(own, other),
-    }
-}
-
-fn pair_by<T: Reducible, const OP: usize, const OWN_IS_FIRST: bool>(own: &mut [T], other: &[T]) {
-    simd(
-        #[inline(always)]
-        || {
-            for (own, other) in own.iter_mut().zip(other) {
-                let (a, b) = if OWN_IS_FIRST {
-                    (own.keep(), other.keep())
-                } else {
-                    (other.keep(), own.keep())
-                };
-                let x = T::combine(OPS[OP], a, b);
-                *own = T::give(ended::<T, OP>(x, 2));
-            }
-        },
-    );
-}
-
 fn apart<T: Reducible>(op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) {
     let parts: Vec<&[T]> = parts.iter().map(|part| bytemuck::cast_slice(part)).collect();
     let mut all = Apart { parts: &parts, out: cast_mut(out) };
@@ -418,7 +367,7 @@ mod tests {
     use super::*;
     use crate::comm::Element;
 
-    fn reduced<T: Element>(op: ReduceOp, parts: &[Vec<T>]) -> Vec<T> {
+    pub(super) fn reduced<T: Element>(op: ReduceOp, parts: &[Vec<T>]) -> Vec<T> {
         let mut bytes: Vec<Vec<T>> = parts.to_vec();
         let mut views: Vec<&mut [u8]> =
             bytes.iter_mut().map(|p| bytemuck::cast_slice_mut(&mut p[..])).collect();
@@ -441,32 +390,6 @@ mod tests {
         assert_eq!(reduced(ReduceOp::Max, &parts), [6.0, 8.0]);
         assert_eq!(reduced(ReduceOp::Sum, &[vec![250_u8], vec![10]]), [4]);
         assert_eq!(reduced(ReduceOp::Max, &[vec![-3_i32], vec![-7]]), [-3]);
-    }
-
-    #[test]
-    fn either_of_two_parts_can_take_the_result_alone() {
-        fn check<T: Element>(value: impl Fn(usize) -> T) {
-            let part =
-                |salt: usize| (0..BLOCK + 7).map(|i| value(i * 7 + salt)).collect::<Vec<_>>();
-            for op in ReduceOp::ALL {
-                let parts = [part(3), part(50)];
-                let expected = reduced(op, &parts);
-                for own_is_first in [true, false] {
-                    let [mut own, mut other] = parts.clone();
-                    if !own_is_first {
-                        std::mem::swap(&mut own, &mut other);
-                    }
-                    let (a, b) =
-                        (bytemuck::cast_slice_mut(&mut own), bytemuck::cast_slice_mut(&mut other));
-                    reduce_pair(T::TYPE, op, a, b, own_is_first);
-                    assert_eq!(own, expected, "{op:?}, {own_is_first}");
-                }
-            }
-        }
-        check(|x| x as f32 * 0.3);
-        check(|x| bf16::from_f32(x as f32 * 0.3));
-        check(|x| x as i64);
-        check(|x| x as u8);
     }
 
     #[test]
