@@ -1,18 +1,23 @@
-"""The PyTorch side of `cargo xtask bench-step`: one contender on one network.
+"""The PyTorch side of `cargo xtask bench-step` and `bench-ddp`: one contender on one network.
 
-It warms up, prints a JSON line, and then takes a sample for every line `go SECONDS` that it reads.
+With --ddp it is one of several ranks, found by the variables that torchrun sets, and the first of
+them talks for all. It warms up, prints a JSON line, and then takes a sample for every line `go SECONDS` that it reads.
 The networks, their initial weights and the batches are those of benches/step: both sides draw them
 from the same integer hash, so the losses of all contenders can be compared.
 """
 
 import argparse
+import datetime
 import json
+import os
 import platform
 import sys
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 BATCHES = 8
 SEQUENCE = 32
@@ -189,11 +194,15 @@ class Run:
     def __init__(self, args):
         network = NETWORKS[args.network]()
         initialise(network)
-        self.batches = [network.batch(i, args.batch_size) for i in range(BATCHES)]
+        first = int(os.environ["RANK"]) * BATCHES if args.ddp else 0
+        self.batches = [network.batch(first + i, args.batch_size) for i in range(BATCHES)]
         if args.contender == "pytorch-channels-last":
             layout = torch.channels_last
             network = network.to(memory_format=layout)
             self.batches = [(xs.to(memory_format=layout), ys) for xs, ys in self.batches]
+        if args.ddp:
+            view = args.ddp == "bucket-view"
+            network = DistributedDataParallel(network, gradient_as_bucket_view=view)
         self.optimizer = torch.optim.SGD(
             network.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-5
         )
@@ -201,6 +210,8 @@ class Run:
         compiled = args.contender == "pytorch-compile"
         self.network = torch.compile(network) if compiled else network
         self.taken = 0
+        self.together = bool(args.ddp)
+        self.step_seconds = 0.0
 
     def step(self):
         xs, ys = self.batches[self.taken % BATCHES]
@@ -211,16 +222,62 @@ class Run:
         self.optimizer.step()
         return loss
 
+    def warm_up(self, steps):
+        losses = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            losses.append(self.step().item())
+            self.step_seconds = time.perf_counter() - start
+        return losses
+
     def sample(self, seconds):
         """Trains for some seconds, at least one step."""
+        cpu = time.process_time()
+        train = self.train_together if self.together else self.train
+        steps, elapsed, loss = train(seconds)
+        cpu = time.process_time() - cpu
+        return {"steps": steps, "seconds": elapsed, "cpu_seconds": cpu, "loss": loss.item()}
+
+    def train(self, seconds):
         steps, elapsed = 0, 0.0
-        cpu, start = time.process_time(), time.perf_counter()
+        start = time.perf_counter()
         while elapsed < seconds or steps == 0:
             loss = self.step()
             steps += 1
             elapsed = time.perf_counter() - start
-        cpu = time.process_time() - cpu
-        return {"steps": steps, "seconds": elapsed, "cpu_seconds": cpu, "loss": loss.item()}
+        return steps, elapsed, loss
+
+    def train_together(self, seconds):
+        """The same for several ranks, which must take equally many steps: as many as fill the time
+        by what rank 0 knows. The time is that of the last rank."""
+        steps = int(share(max(1.0, seconds / self.step_seconds)))
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(steps):
+            loss = self.step()
+        dist.barrier()
+        elapsed = time.perf_counter() - start
+        self.step_seconds = elapsed / steps
+        return steps, elapsed, loss
+
+
+def share(number):
+    """Rank 0's number, on every rank."""
+    number = torch.tensor(number, dtype=torch.float64)
+    dist.broadcast(number, 0)
+    return number.item()
+
+
+def request(talks, together):
+    """The seconds that were asked for, on every rank; None at the end."""
+    seconds = -1.0
+    if talks and (line := sys.stdin.readline()):
+        word, seconds = line.split()
+        assert word == "go", f"asked for {line!r}, expected `go SECONDS`"
+        seconds = float(seconds)
+    if together:
+        seconds = share(seconds)
+    return None if seconds < 0 else seconds
 
 
 def peak_rss_mb():
@@ -241,6 +298,7 @@ def main():
     contenders = ["pytorch", "pytorch-channels-last", "pytorch-compile"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--contender", choices=contenders, required=True)
+    parser.add_argument("--ddp", choices=["default", "bucket-view"])
     parser.add_argument("--network", choices=NETWORKS, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
@@ -248,15 +306,23 @@ def main():
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
+    if args.ddp:
+        # It stands still while others are measured, which is not to count as a failure.
+        dist.init_process_group("gloo", timeout=datetime.timedelta(days=1))
+    talks = not args.ddp or dist.get_rank() == 0
     run = Run(args)
-    losses = [run.step().item() for _ in range(args.warm_up)]
+    losses = run.warm_up(args.warm_up)
     version = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    say("ready", warm_up_losses=losses, version=version)
-    while line := sys.stdin.readline():
-        word, seconds = line.split()
-        assert word == "go", f"asked for {line!r}, expected `go SECONDS`"
-        say("sample", **run.sample(float(seconds)))
-    say("done", peak_rss_mb=peak_rss_mb())
+    if talks:
+        say("ready", warm_up_losses=losses, version=version)
+    while (seconds := request(talks, bool(args.ddp))) is not None:
+        sample = run.sample(seconds)
+        if talks:
+            say("sample", **sample)
+    if talks:
+        say("done", peak_rss_mb=peak_rss_mb())
+    if args.ddp:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 //! What the benchmarks share: building a measured program, the progress bar, the folder of results.
 
+use std::env;
 use std::env::consts::EXE_SUFFIX;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,6 +17,29 @@ use crate::shell::{cargo, repo_root, run};
 pub(crate) fn build(package: &str, program: &str, options: &[&str]) -> Result<PathBuf> {
     run(cargo(&["build", "--release", "--package", package]).args(options))?;
     Ok(host::target_dir()?.join("release").join(format!("{program}{EXE_SUFFIX}")))
+}
+
+/// Compiles a C program against MPI, and gives its path.
+pub(crate) fn compile_mpi(source: &str, program: &str) -> Result<PathBuf> {
+    let folder = host::target_dir()?.join("release");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let program = folder.join(program);
+    let compiler = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-Wextra", source, "-o"]).arg(&program);
+    run(command.current_dir(repo_root()))?;
+    Ok(program)
+}
+
+/// What was asked for, each thing once, in the order of the first time.
+pub(crate) fn once<T: Copy + PartialEq>(asked: &[T]) -> Vec<T> {
+    let mut list = Vec::new();
+    for &item in asked {
+        if !list.contains(&item) {
+            list.push(item);
+        }
+    }
+    list
 }
 
 /// A bar on standard error that counts samples.

@@ -31,6 +31,14 @@ pub(crate) fn paired_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     median(ours.iter().zip(theirs).map(|(a, b)| a / b).collect())
 }
 
+/// The same of samples with the numbers of their rounds, over those rounds that both have.
+pub(crate) fn ratio_by_round(ours: &[(usize, f64)], theirs: &[(usize, f64)]) -> Option<f64> {
+    let of_round = |round: usize| theirs.iter().find(|(other, _)| *other == round);
+    let both = ours.iter().filter_map(|&(round, value)| Some((value, of_round(round)?.1)));
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = both.unzip();
+    paired_ratio(&ours, &theirs)
+}
+
 /// A number for a table, a dash where there is none.
 pub(crate) fn or_dash(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))

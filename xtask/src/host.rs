@@ -48,6 +48,16 @@ fn cpu_model() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
+/// Bytes of the largest cache that a core has a share in; a usual one where the system does not
+/// tell.
+pub(crate) fn last_cache() -> usize {
+    let sizes = (0..8).filter_map(|level| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
+        fs::read_to_string(path).ok()?.trim().strip_suffix('K')?.parse::<usize>().ok()
+    });
+    sizes.max().unwrap_or(32 << 10) << 10
+}
+
 /// The version of a package in Cargo.lock.
 fn locked_version(package: &str) -> Option<String> {
     let lock = fs::read_to_string(repo_root().join("Cargo.lock")).ok()?;
@@ -71,21 +81,19 @@ pub(crate) struct CpuTime {
     all: u64,
     /// Of all cores, busy.
     busy: u64,
-    /// Of this process, of the children it has waited for, and of the child that is measured.
+    /// Of this process, of the children it has waited for, and of those that are measured.
     ours: u64,
 }
 
 impl CpuTime {
-    /// With a child that is measured while it lives; `None` where there is no /proc.
-    pub(crate) fn now(child: Option<u32>) -> Option<Self> {
+    /// With the processes that are measured while they live; `None` where there is no /proc.
+    pub(crate) fn now(measured: &[u32]) -> Option<Self> {
         let read = |path: &str| fs::read_to_string(path).ok();
         let (stat, own) = (read("/proc/stat")?, read("/proc/self/stat")?);
-        let child = match child {
-            Some(id) => ticks_used(&read(&format!("/proc/{id}/stat"))?)?,
-            None => 0,
-        };
+        let ticks = |id: &u32| ticks_used(&read(&format!("/proc/{id}/stat"))?);
+        let theirs: Option<u64> = measured.iter().map(ticks).sum();
         let time = Self::parse(&stat, &own)?;
-        Some(Self { ours: time.ours + child, ..time })
+        Some(Self { ours: time.ours + theirs?, ..time })
     }
 
     fn parse(stat: &str, own: &str) -> Option<Self> {

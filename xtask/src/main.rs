@@ -9,20 +9,30 @@ use clap::{Parser, Subcommand};
 
 use self::interrupt::Interrupted;
 
+mod bars;
 mod bench;
+mod bench_allreduce;
+mod bench_ddp;
 mod bench_scaling;
 mod bench_step;
 mod canvas;
 mod ci;
+mod family;
 mod figures;
 mod host;
 mod interrupt;
+mod line_style;
+mod live;
 mod machine;
+mod network;
+mod ranks;
 mod setup;
 mod shell;
 mod test;
 mod tidy;
 mod timeline;
+mod training;
+mod turns;
 
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", about = "The tasks of this repository")]
@@ -47,6 +57,11 @@ enum Command {
     BenchScaling(bench_scaling::Args),
     /// Draw one step of what a training program wrote with --timeline
     Timeline(timeline::Args),
+    /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
+    #[command(name = "bench-allreduce")]
+    BenchAllreduce(bench_allreduce::Args),
+    /// Measure what several workers are worth against one, and against PyTorch's DDP
+    BenchDdp(bench_ddp::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +73,8 @@ fn main() -> ExitCode {
         Command::BenchStep(args) => bench_step::run(&args),
         Command::BenchScaling(args) => bench_scaling::run(&args),
         Command::Timeline(args) => timeline::run(&args),
+        Command::BenchAllreduce(args) => bench_allreduce::run(&args),
+        Command::BenchDdp(args) => bench_ddp::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is

@@ -1,4 +1,4 @@
-//! A measured program of `cargo xtask bench-step`: one contender on one network.
+//! A measured program of `cargo xtask bench-step` and `bench-ddp`: one contender on one network.
 //!
 //! Every contender of this file has mimalloc and, by feature unification, candle's AVX-512 matrix
 //! products: the raw candle contender is candle at its best.
@@ -17,7 +17,7 @@ mod run;
 use std::io;
 use std::process::ExitCode;
 
-use candelabrum::dist::{StepFigures, launch};
+use candelabrum::dist::{StepFigures, World, launch};
 use candle_core::Tensor;
 use clap::{Parser, ValueEnum};
 
@@ -76,12 +76,24 @@ fn run(args: &Args) -> anyhow::Result<()> {
         // RAYON_NUM_THREADS, which the caller sets, bounds both of its pools.
         launch::limit_threads(args.threads)?;
     }
-    let batches = problem::batches(args.network, args.batch_size)?;
+    let world = match args.contender {
+        Contender::Ours => World::from_env()?,
+        Contender::Candle => World::single(),
+    };
+    let trained = train(args, &world);
+    if let Err(error) = &trained {
+        world.abort(&format!("{error:#}"));
+    }
+    trained
+}
+
+fn train(args: &Args, world: &World) -> anyhow::Result<()> {
+    let batches = problem::batches(args.network, args.batch_size, world.rank())?;
     let contender: Box<dyn Train> = match args.contender {
-        Contender::Ours => ours::new(args.network, &batches[0].0)?,
+        Contender::Ours => ours::new(args.network, &batches[0].0, world)?,
         Contender::Candle => Box::new(candle::Candle::new(args.network)?),
     };
-    let mut run = Run::new(contender, batches);
+    let mut run = Run::new(contender, batches, world.clone());
     if let Some(seconds) = args.profile {
         run.warm_up(args.warm_up)?;
         println!("{}", serde_json::to_string(&profile::profile(&mut run, seconds)?)?);
@@ -98,8 +110,8 @@ mod tests {
     use super::*;
 
     fn losses(contender: Box<dyn Train>, network: Network, size: usize) -> Vec<f32> {
-        let batches = problem::batches(network, size).expect("batches are made");
-        Run::new(contender, batches).warm_up(3).expect("it trains")
+        let batches = problem::batches(network, size, 0).expect("batches are made");
+        Run::new(contender, batches, World::single()).warm_up(3).expect("it trains")
     }
 
     #[test]
@@ -114,8 +126,8 @@ mod tests {
     #[test]
     fn ours_and_candle_train_the_same_way_where_nothing_is_pooled() -> anyhow::Result<()> {
         for network in [Network::Mlp, Network::Gru] {
-            let xs = &problem::batches(network, 4)?[0].0;
-            let ours = losses(ours::new(network, xs)?, network, 4);
+            let xs = &problem::batches(network, 4, 0)?[0].0;
+            let ours = losses(ours::new(network, xs, &World::single())?, network, 4);
             let candles = losses(Box::new(candle::Candle::new(network)?), network, 4);
             for (a, b) in ours.iter().zip(&candles) {
                 assert!((a - b).abs() < 1e-4, "{network:?}: {ours:?}, {candles:?}");

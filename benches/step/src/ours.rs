@@ -1,7 +1,7 @@
-//! The networks as a user of this project writes them: the ready models and `DistOpt`, in a world
-//! of one.
+//! The networks as a user of this project writes them: the ready models and `DistOpt`.
 //!
-//! What makes training distributed stays in: buckets, the checks of every gradient, the collective.
+//! In a world of one, too, what makes training distributed stays in: buckets, the checks of every
+//! gradient, the collective.
 
 use candelabrum::dist::StepFigures;
 use candelabrum::models;
@@ -17,14 +17,23 @@ pub(crate) struct Ours<M> {
     opt: DistOpt,
 }
 
+/// What every network starts with.
+struct Start<'a> {
+    network: Network,
+    params: &'a Params,
+    xs: &'a Tensor,
+    world: &'a World,
+}
+
 /// The network; a batch of inputs tells it its sizes.
-pub(crate) fn new(network: Network, xs: &Tensor) -> anyhow::Result<Box<dyn Train>> {
+pub(crate) fn new(network: Network, xs: &Tensor, world: &World) -> anyhow::Result<Box<dyn Train>> {
     let params = Params::new(0);
     let root = params.root();
+    let start = Start { network, params: &params, xs, world };
     match network {
-        Network::Cnn => Ours::boxed(models::Cnn::new(&root, 10), network, &params, xs),
-        Network::Mlp => Ours::boxed(models::Mlp::new(&root, 10), network, &params, xs),
-        Network::Resnet18 => Ours::boxed(models::ResNet18::new(&root, 10), network, &params, xs),
+        Network::Cnn => Ours::boxed(models::Cnn::new(&root, 10), &start),
+        Network::Mlp => Ours::boxed(models::Mlp::new(&root, 10), &start),
+        Network::Resnet18 => Ours::boxed(models::ResNet18::new(&root, 10), &start),
         Network::Gru => {
             let config = models::GruClassifierConfig {
                 vocabulary: VOCABULARY,
@@ -32,18 +41,14 @@ pub(crate) fn new(network: Network, xs: &Tensor) -> anyhow::Result<Box<dyn Train
                 hidden: 128,
                 classes: 10,
             };
-            Ours::boxed(models::GruClassifier::new(&root, config), network, &params, xs)
+            Ours::boxed(models::GruClassifier::new(&root, config), &start)
         }
     }
 }
 
 impl<M: Model + 'static> Ours<M> {
-    fn boxed(
-        model: M,
-        network: Network,
-        params: &Params,
-        xs: &Tensor,
-    ) -> anyhow::Result<Box<dyn Train>> {
+    fn boxed(model: M, start: &Start<'_>) -> anyhow::Result<Box<dyn Train>> {
+        let &Start { network, params, xs, world } = start;
         params.eval();
         model.forward(xs)?;
         params.train();
@@ -51,7 +56,7 @@ impl<M: Model + 'static> Ours<M> {
             params.get(&name)?.set(&value)?;
         }
         let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
-        let opt = DistOpt::new(sgd, params, &World::single())?;
+        let opt = DistOpt::new(sgd, params, world)?;
         Ok(Box::new(Self { model, opt }))
     }
 }

@@ -7,21 +7,22 @@ use candle_core::{Device, Result, Tensor};
 
 use crate::network::{Network, Parameter, Start};
 
-/// How many batches are trained on in turn.
+/// How many batches a rank trains on in turn.
 pub(crate) const BATCHES: usize = 8;
 
 /// Tokens of a sequence, and how many different ones there are.
 pub(crate) const SEQUENCE: usize = 32;
 pub(crate) const VOCABULARY: usize = 64;
 
-/// Streams of the hash. Those below are the parameters', by their place in the network's list.
+/// Streams of the hash: one for each batch of each of up to 12 ranks. Those below are the
+/// parameters', by their place in the network's list.
 const NOISE: usize = 100;
 const LABELS: usize = 200;
 const PATTERNS: usize = 300;
 const TOKENS: usize = 400;
 
-/// Inputs and labels `(size,)`: all batches of a run.
-pub(crate) fn batches(network: Network, size: usize) -> Result<Vec<(Tensor, Tensor)>> {
+/// Inputs and labels `(size,)`: all batches of a rank, which are others than those of every other.
+pub(crate) fn batches(network: Network, size: usize, rank: usize) -> Result<Vec<(Tensor, Tensor)>> {
     let batch = |index| match network {
         Network::Cnn => images(index, size, 1, 28),
         Network::Mlp => {
@@ -31,7 +32,7 @@ pub(crate) fn batches(network: Network, size: usize) -> Result<Vec<(Tensor, Tens
         Network::Resnet18 => images(index, size, 3, 32),
         Network::Gru => sequences(index, size),
     };
-    (0..BATCHES).map(batch).collect()
+    (rank * BATCHES..(rank + 1) * BATCHES).map(batch).collect()
 }
 
 /// The initial value of each parameter: uniform in ±1/√fan-in, or one value.

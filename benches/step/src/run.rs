@@ -1,13 +1,14 @@
 //! A contender in training: its warm-up, and the samples that the caller asks for.
 //!
 //! The caller writes `go SECONDS` lines and reads one JSON line for each; at the end of the input
-//! the contender says how much memory it needed, and ends.
+//! the contender says how much memory it needed, and ends. Of several ranks, the root talks for all.
 
 use std::fs;
 use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use candelabrum::dist::World;
 use candle_core::Tensor;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -43,12 +44,19 @@ pub(crate) enum Event {
 pub(crate) struct Run {
     contender: Box<dyn Train>,
     batches: Vec<(Tensor, Tensor)>,
+    world: World,
     taken: usize,
+    /// Seconds of a step, as far as is known.
+    step_seconds: f64,
 }
 
 impl Run {
-    pub(crate) fn new(contender: Box<dyn Train>, batches: Vec<(Tensor, Tensor)>) -> Self {
-        Self { contender, batches, taken: 0 }
+    pub(crate) fn new(
+        contender: Box<dyn Train>,
+        batches: Vec<(Tensor, Tensor)>,
+        world: World,
+    ) -> Self {
+        Self { contender, batches, world, taken: 0, step_seconds: 0.0 }
     }
 
     pub(crate) fn contender(&self) -> &dyn Train {
@@ -64,11 +72,20 @@ impl Run {
 
     /// Takes some steps and gives their losses.
     pub(crate) fn warm_up(&mut self, steps: usize) -> anyhow::Result<Vec<f32>> {
-        (0..steps).map(|_| Ok(self.step()?.to_scalar()?)).collect()
+        let mut losses = Vec::with_capacity(steps);
+        for _ in 0..steps {
+            let start = Instant::now();
+            losses.push(self.step()?.to_scalar()?);
+            self.step_seconds = start.elapsed().as_secs_f64();
+        }
+        Ok(losses)
     }
 
     /// Trains for some seconds, at least one step; gives the steps, the time and the last loss.
     pub(crate) fn train(&mut self, seconds: f64) -> anyhow::Result<(usize, Duration, Tensor)> {
+        if self.world.world_size() > 1 {
+            return self.train_together(seconds);
+        }
         let limit = Duration::from_secs_f64(seconds);
         let start = Instant::now();
         let mut steps = 0;
@@ -80,6 +97,24 @@ impl Run {
                 return Ok((steps, elapsed, loss));
             }
         }
+    }
+
+    /// The same for several ranks, which must take equally many steps: as many as fill the time by
+    /// what the root knows. The time is that of the last rank.
+    fn train_together(&mut self, seconds: f64) -> anyhow::Result<(usize, Duration, Tensor)> {
+        let mut steps = [(seconds / self.step_seconds.max(1e-9)).ceil().clamp(1.0, 1e6)];
+        self.world.comm().broadcast(&mut steps, 0)?;
+        let steps = steps[0] as usize;
+        self.world.comm().barrier()?;
+        let start = Instant::now();
+        for _ in 1..steps {
+            self.step()?;
+        }
+        let loss = self.step()?;
+        self.world.comm().barrier()?;
+        let elapsed = start.elapsed();
+        self.step_seconds = elapsed.as_secs_f64() / steps as f64;
+        Ok((steps, elapsed, loss))
     }
 
     fn sample(&mut self, seconds: f64) -> anyhow::Result<Event> {
@@ -100,11 +135,24 @@ impl Run {
         input: impl BufRead,
         mut say: impl FnMut(&Event) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        let is_root = self.world.is_root();
+        let mut say = |event: &Event| if is_root { say(event) } else { Ok(()) };
         say(&Event::Ready { warm_up_losses: self.warm_up(warm_up)? })?;
-        for line in input.lines() {
-            say(&self.sample(seconds_asked(&line?)?)?)?;
+        let mut lines = input.lines();
+        loop {
+            let line = if is_root { lines.next().transpose()? } else { None };
+            let asked = line.map(|line| seconds_asked(&line)).transpose()?;
+            let Some(seconds) = self.share(asked)? else { break };
+            say(&self.sample(seconds)?)?;
         }
         say(&Event::Done { peak_rss_mb: peak_rss_mb() })
+    }
+
+    /// What the root was asked for, on every rank; `None` at the end.
+    fn share(&self, seconds: Option<f64>) -> anyhow::Result<Option<f64>> {
+        let mut word = [seconds.unwrap_or(-1.0)];
+        self.world.comm().broadcast(&mut word, 0)?;
+        Ok(Some(word[0]).filter(|&seconds| seconds >= 0.0))
     }
 }
 
@@ -146,7 +194,8 @@ mod tests {
 
     fn serve(input: &str) -> (Vec<Event>, anyhow::Result<()>) {
         let zero = Tensor::new(0_u32, &Device::Cpu).unwrap();
-        let mut run = Run::new(Box::new(Counter(0.0)), vec![(zero.clone(), zero)]);
+        let batches = vec![(zero.clone(), zero)];
+        let mut run = Run::new(Box::new(Counter(0.0)), batches, World::single());
         let mut events = Vec::new();
         let result = run.serve(3, input.as_bytes(), |event| {
             events.push(event.clone());

@@ -43,18 +43,20 @@ impl BucketPlan {
     }
 }
 
-/// Assigns parameters of `sizes` elements to buckets, from the last parameter on.
-pub(crate) fn plan(sizes: &[usize], sizing: Sizing) -> Vec<BucketPlan> {
+/// Assigns parameters of `sizes` elements to buckets, in `order`: before the first step from the
+/// last parameter on, then as their gradients become complete.
+pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<BucketPlan> {
     match sizing {
-        Sizing::Caps { first, cap } => plan_by_caps(sizes, first, cap),
-        Sizing::Threshold(threshold) => plan_by_threshold(sizes, threshold),
+        Sizing::Caps { first, cap } => plan_by_caps(sizes, order, first, cap),
+        Sizing::Threshold(threshold) => plan_by_threshold(sizes, order, threshold),
     }
 }
 
-fn plan_by_caps(sizes: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan> {
+fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan> {
     let mut buckets = Vec::new();
     let mut open = BucketPlan::default();
-    for (param, &size) in sizes.iter().enumerate().rev() {
+    for &param in order {
+        let size = sizes[param];
         let cap = if buckets.is_empty() { first_cap } else { cap };
         if !open.slots.is_empty() && open.len + size > cap {
             buckets.push(std::mem::take(&mut open));
@@ -65,10 +67,11 @@ fn plan_by_caps(sizes: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan
     buckets
 }
 
-fn plan_by_threshold(sizes: &[usize], threshold: usize) -> Vec<BucketPlan> {
+fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<BucketPlan> {
     let mut buckets = Vec::new();
     let mut open = BucketPlan::default();
-    for (param, &size) in sizes.iter().enumerate().rev() {
+    for &param in order {
+        let size = sizes[param];
         if size > threshold {
             let mut own = BucketPlan::default();
             own.push(param, size);
@@ -96,6 +99,12 @@ mod tests {
 
     use super::*;
 
+    /// From the last parameter on.
+    fn plan(sizes: &[usize], sizing: Sizing) -> Vec<BucketPlan> {
+        let order: Vec<usize> = (0..sizes.len()).rev().collect();
+        super::plan(sizes, sizing, &order)
+    }
+
     fn params(plan: &[BucketPlan]) -> Vec<Vec<usize>> {
         plan.iter().map(|b| b.slots.iter().map(|s| s.param).collect()).collect()
     }
@@ -115,10 +124,17 @@ mod tests {
         assert_eq!(params(&plan), [vec![4], vec![7, 6, 5, 3, 2, 1, 0]]);
         assert_eq!(plan[1].len, 31_080);
         // A bucket closes when it has more than the threshold, not when it has as many.
-        let small = super::plan(&[1, 2, 2, 2, 2], Sizing::Threshold(4));
+        let small = self::plan(&[1, 2, 2, 2, 2], Sizing::Threshold(4));
         assert_eq!(params(&small), [vec![4, 3, 2], vec![1, 0]]);
         // Its default leaves the whole network in one bucket.
-        assert_eq!(super::plan(&cnn, Sizing::Threshold(2_097_152)).len(), 1);
+        assert_eq!(self::plan(&cnn, Sizing::Threshold(2_097_152)).len(), 1);
+    }
+
+    #[test]
+    fn another_order_fills_buckets_in_that_order() {
+        let sizing = Sizing::Caps { first: 30, cap: 100 };
+        let plan = super::plan(&[10, 20, 40, 50], sizing, &[1, 0, 3, 2]);
+        assert_eq!(params(&plan), [vec![1, 0], vec![3, 2]]);
     }
 
     fn sizing() -> impl Strategy<Value = Sizing> {

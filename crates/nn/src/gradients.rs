@@ -4,7 +4,8 @@
 //! candle's backward pass gives a new tensor per parameter. Here a gradient is written to its place
 //! as soon as it is known, in the middle of the backward pass, by the fused operations; what candle
 //! computes for other operations is added at the end. The buffers may be anybody's, the buckets of
-//! an all-reduce for instance.
+//! an all-reduce for instance, and an [`Observer`] hears of each as soon as all of its gradients are
+//! complete, while the pass goes on.
 //!
 //! ```
 //! use candelabrum_nn::{FlatGradients, Init, Params, ops};
@@ -49,6 +50,23 @@ impl GradientBuffer for Vec<f32> {
     }
 }
 
+/// Is told in mid-backward which buffers are complete.
+pub trait Observer<B>: 'static {
+    /// All gradients of buffer `number` are there and will not change in this pass: the observer may
+    /// take the buffer away.
+    ///
+    /// # Errors
+    /// An error ends the pass.
+    fn complete(&mut self, number: usize, buffer: &mut Option<B>) -> Result<()>;
+}
+
+/// Nobody watches.
+impl<B> Observer<B> for () {
+    fn complete(&mut self, _number: usize, _buffer: &mut Option<B>) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Buffers, and the places of parameters in them.
 #[derive(Debug)]
 pub struct FlatGradients<B> {
@@ -56,26 +74,45 @@ pub struct FlatGradients<B> {
     slots: Vec<Slot>,
     by_variable: HashMap<TensorId, usize>,
     buffers: Vec<Option<B>>,
+    /// By buffer: gradients that are not complete in this pass.
+    missing: Vec<usize>,
+    /// Slots in the order in which their gradients were complete in the last pass.
+    order: Vec<usize>,
+    /// Whether a pass has shown which gradients hooks do not see whole.
+    learnt: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
+    name: Box<str>,
     variable: TensorId,
     buffer: usize,
     range: Range<usize>,
     /// Whether a gradient is there.
     holds: bool,
+    /// Whether that of this pass is complete.
+    complete: bool,
+    /// Whether candle's own operations use the parameter too: their part comes last.
+    late: bool,
 }
 
 impl<B> Default for FlatGradients<B> {
     fn default() -> Self {
-        Self { slots: Vec::new(), by_variable: HashMap::new(), buffers: Vec::new() }
+        Self {
+            slots: Vec::new(),
+            by_variable: HashMap::new(),
+            buffers: Vec::new(),
+            missing: Vec::new(),
+            order: Vec::new(),
+            learnt: false,
+        }
     }
 }
 
 impl<B: GradientBuffer> FlatGradients<B> {
     /// Adds a buffer, in which each of these parameters has its range of elements. Ranges come in
-    /// ascending order and do not overlap.
+    /// ascending order and do not overlap. Operations made from now on tell when the gradients of
+    /// these parameters are complete ([`Param::watch`]).
     ///
     /// # Errors
     /// A range that is not as long as its parameter.
@@ -91,10 +128,20 @@ impl<B: GradientBuffer> FlatGradients<B> {
                 let (name, shape) = (param.name(), param.var().shape());
                 bail!("gradients: elements {range:?} for `{name}` of shape {shape:?}");
             }
+            param.watch()?;
             let variable = param.tensor().id();
             self.by_variable.insert(variable, self.slots.len());
-            self.slots.push(Slot { variable, buffer: number, range, holds: false });
+            self.slots.push(Slot {
+                name: param.name().into(),
+                variable,
+                buffer: number,
+                range,
+                holds: false,
+                complete: false,
+                late: false,
+            });
         }
+        self.learnt = false;
         Ok(())
     }
 
@@ -124,35 +171,84 @@ impl<B: GradientBuffer> FlatGradients<B> {
         Ok(())
     }
 
+    /// By place in the order of [`Self::push`]: the places in the order in which their gradients
+    /// were complete in the last pass. Those of one pass differ from another's only where the graphs
+    /// do.
+    pub fn ready_order(&self) -> &[usize] {
+        &self.order
+    }
+
     /// candle's backward pass from `loss`, a scalar; every gradient of a parameter goes to its
     /// place, or is added to what is there since the last [`Self::clear`].
     ///
     /// # Errors
     /// Those of candle and of the operations; then the gradients mean nothing.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
-        let store = {
-            let _lent = Lent::new(self);
-            loss.backward()?
-        };
-        self.add_candles(&store)
+        self.backward_with(loss, ()).1
+    }
+
+    /// The same, and `observer` hears of every buffer that is complete before the pass has ended:
+    /// of none in the first pass, which only shows which gradients come late. Gives the observer
+    /// back.
+    ///
+    /// # Errors
+    /// The same, the observer's own, and the gradient of a parameter whose buffer has been taken.
+    pub fn backward_with<O: Observer<B>>(&mut self, loss: &Tensor, observer: O) -> (O, Result<()>) {
+        self.begin_pass();
+        let (observer, store) = lend(self, observer, || loss.backward());
+        let result = store.and_then(|store| self.add_candles(&store));
+        self.learnt |= result.is_ok();
+        (observer, result)
+    }
+
+    fn begin_pass(&mut self) {
+        self.order.clear();
+        self.missing.clear();
+        self.missing.resize(self.buffers.len(), 0);
+        for slot in &mut self.slots {
+            slot.complete = false;
+            self.missing[slot.buffer] += 1;
+        }
     }
 
     /// Adds the gradients that candle has.
     fn add_candles(&mut self, store: &GradStore) -> Result<()> {
-        for slot in &mut self.slots {
-            let Some(gradient) = store.get_id(slot.variable) else { continue };
-            let place = values(&mut self.buffers, slot)?;
-            let holds = mem::replace(&mut slot.holds, true);
-            read(gradient, place, |place, gradient| {
-                if holds {
-                    place.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
-                } else {
-                    place.copy_from_slice(gradient);
-                }
-            })?;
+        for number in 0..self.slots.len() {
+            let Some(gradient) = store.get_id(self.slots[number].variable) else { continue };
+            let slot = &mut self.slots[number];
+            slot.late = true;
+            add(&mut self.buffers, slot, gradient)?;
+            if !mem::replace(&mut slot.complete, true) {
+                self.order.push(number);
+            }
         }
         Ok(())
     }
+}
+
+/// Writes or adds `gradient` to the place of `slot`.
+fn add<B: GradientBuffer>(
+    buffers: &mut [Option<B>],
+    slot: &mut Slot,
+    gradient: &Tensor,
+) -> Result<()> {
+    if buffers[slot.buffer].is_none() {
+        bail!(
+            "a gradient of `{}` came when its buffer had gone: an operation of candle uses the \
+             parameter in this step and did not in earlier ones; let buffers wait for the end of \
+             the backward pass (no overlap)",
+            slot.name
+        );
+    }
+    let place = values(buffers, slot)?;
+    let holds = mem::replace(&mut slot.holds, true);
+    read(gradient, place, |place, gradient| {
+        if holds {
+            place.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+        } else {
+            place.copy_from_slice(gradient);
+        }
+    })
 }
 
 fn values<'a, B: GradientBuffer>(
@@ -192,9 +288,11 @@ pub(crate) struct Place<'a, T> {
     pub(crate) holds: bool,
 }
 
-/// [`FlatGradients`] of any buffer.
+/// [`FlatGradients`] of any buffer, and who observes them.
 trait Sink {
     fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>>;
+    fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool>;
+    fn complete(&mut self, variable: TensorId) -> Result<()>;
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
@@ -213,28 +311,51 @@ pub(crate) fn pass() -> u64 {
     PASS.get()
 }
 
-/// Gradients lent to the operations of this thread; they come back even if one panics.
-struct Lent<'a, B: GradientBuffer> {
-    owner: &'a mut FlatGradients<B>,
+/// Runs `pass` while this thread's operations have `gradients` and `observer`, which come back even
+/// if one of them panics.
+fn lend<B: GradientBuffer, O: Observer<B>, R>(
+    gradients: &mut FlatGradients<B>,
+    observer: O,
+    pass: impl FnOnce() -> R,
+) -> (O, R) {
+    let mut observer = Some(observer);
+    let result = {
+        let _lent = Lent::new(gradients, &mut observer);
+        pass()
+    };
+    (observer.expect("it was lent for the time of the pass"), result)
+}
+
+/// What is lent.
+struct Lent<'a, B: GradientBuffer, O: Observer<B>> {
+    gradients: &'a mut FlatGradients<B>,
+    observer: &'a mut Option<O>,
     sink_before: Option<Box<dyn Sink>>,
     pass_before: u64,
 }
 
-impl<'a, B: GradientBuffer> Lent<'a, B> {
-    fn new(owner: &'a mut FlatGradients<B>) -> Self {
-        let lent: Box<dyn Sink> = Box::new(mem::take(owner));
-        let sink_before = CURRENT.replace(Some(lent));
+/// What operations write into.
+struct Pass<B, O> {
+    gradients: FlatGradients<B>,
+    observer: Option<O>,
+}
+
+impl<'a, B: GradientBuffer, O: Observer<B>> Lent<'a, B, O> {
+    fn new(gradients: &'a mut FlatGradients<B>, observer: &'a mut Option<O>) -> Self {
+        let pass = Pass { gradients: mem::take(gradients), observer: observer.take() };
+        let sink_before = CURRENT.replace(Some(Box::new(pass)));
         let pass_before = PASS.replace(PASSES.fetch_add(1, Ordering::Relaxed));
-        Self { owner, sink_before, pass_before }
+        Self { gradients, observer, sink_before, pass_before }
     }
 }
 
-impl<B: GradientBuffer> Drop for Lent<'_, B> {
+impl<B: GradientBuffer, O: Observer<B>> Drop for Lent<'_, B, O> {
     fn drop(&mut self) {
         PASS.set(self.pass_before);
         let lent = CURRENT.replace(self.sink_before.take());
-        if let Some(Ok(own)) = lent.map(|lent| lent.into_any().downcast()) {
-            *self.owner = *own;
+        if let Some(Ok(own)) = lent.map(|lent| lent.into_any().downcast::<Pass<B, O>>()) {
+            *self.gradients = own.gradients;
+            *self.observer = own.observer;
         }
     }
 }
@@ -262,7 +383,57 @@ pub(crate) fn with_places<R>(
     }
 }
 
-impl<B: GradientBuffer> Sink for FlatGradients<B> {
+/// Takes the gradient of a variable, where it has a place.
+pub(crate) fn accept(variable: TensorId, gradient: &Tensor) -> Result<bool> {
+    let mut sink = InUse(CURRENT.take());
+    sink.0.as_mut().map_or(Ok(false), |sink| sink.accept(variable, gradient))
+}
+
+/// Every operation that uses the variable and is known by its token has given its gradient.
+pub(crate) fn complete(variable: TensorId) -> Result<()> {
+    let mut sink = InUse(CURRENT.take());
+    sink.0.as_mut().map_or(Ok(()), |sink| sink.complete(variable))
+}
+
+impl<B: GradientBuffer, O: Observer<B>> Sink for Pass<B, O> {
+    fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>> {
+        self.gradients.places(variables)
+    }
+
+    fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool> {
+        let FlatGradients { slots, by_variable, buffers, .. } = &mut self.gradients;
+        let Some(&number) = by_variable.get(&variable) else { return Ok(false) };
+        add(buffers, &mut slots[number], gradient)?;
+        Ok(true)
+    }
+
+    fn complete(&mut self, variable: TensorId) -> Result<()> {
+        let gradients = &mut self.gradients;
+        let Some(&number) = gradients.by_variable.get(&variable) else { return Ok(()) };
+        let slot = &mut gradients.slots[number];
+        if mem::replace(&mut slot.complete, true) {
+            return Ok(());
+        }
+        gradients.order.push(number);
+        let buffer = slot.buffer;
+        if slot.late || !gradients.learnt {
+            return Ok(());
+        }
+        gradients.missing[buffer] -= 1;
+        match &mut self.observer {
+            Some(observer) if gradients.missing[buffer] == 0 => {
+                observer.complete(buffer, &mut gradients.buffers[buffer])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl<B: GradientBuffer> FlatGradients<B> {
     fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>> {
         let mut places: Vec<Option<Place<'_, f32>>> = variables.iter().map(|_| None).collect();
         // Which of the arguments each slot belongs to, in the order in which the slots lie.
@@ -291,9 +462,5 @@ impl<B: GradientBuffer> Sink for FlatGradients<B> {
             }
         }
         places
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
     }
 }

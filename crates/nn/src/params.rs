@@ -12,6 +12,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor, Var};
 use candle_nn::VarMap;
 
+use crate::hooks::{self, Watch};
 use crate::{Buffer, Error, Init, LayerRow, Result, seed};
 
 /// One trainable tensor and its name; a cheap handle, clones share the value.
@@ -19,6 +20,7 @@ use crate::{Buffer, Error, Init, LayerRow, Result, seed};
 pub struct Param {
     name: Arc<str>,
     var: Var,
+    watch: Watch,
 }
 
 impl Param {
@@ -35,6 +37,26 @@ impl Param {
     /// The value as a tensor that is part of the graph.
     pub fn tensor(&self) -> &Tensor {
         self.var.as_tensor()
+    }
+
+    /// Has fused operations that are made from now on tell [`FlatGradients`](crate::FlatGradients)
+    /// when the gradient of this parameter is complete.
+    ///
+    /// # Errors
+    /// None but candle's own.
+    pub fn watch(&self) -> Result<()> {
+        self.watch.begin(&self.var)?;
+        Ok(())
+    }
+
+    /// A copy of the values as a tensor of this step's graph: through it, candle's own operations
+    /// give the parameter's gradient in mid-backward and not at the end. Make one per step and use
+    /// it wherever the step uses the parameter.
+    ///
+    /// # Errors
+    /// A parameter that is not on the CPU, or neither f32 nor f64.
+    pub fn identity(&self) -> Result<Tensor> {
+        Ok(hooks::identity(&self.var, &self.watch)?)
     }
 
     /// Lets `change` rewrite the values, row by row, where they are: no copy, no graph.
@@ -252,7 +274,7 @@ impl Params {
         if is_taken(&list, &buffers, &name) {
             return Err(Error::DuplicateName { name });
         }
-        let param = Param { name: name.into(), var };
+        let param = Param { name: name.into(), var, watch: Watch::default() };
         list.push(param.clone());
         Ok(param)
     }

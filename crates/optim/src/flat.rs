@@ -148,6 +148,12 @@ impl<R: Rule> Optimizer for Flat<R> {
         states.map(Vec::as_mut_slice).collect()
     }
 
+    fn parameter_state(&mut self, index: usize) -> Option<Vec<&mut [f32]>> {
+        let kept = self.rule.states();
+        let states = self.params.get_mut(index)?.state.iter_mut().take(kept);
+        Some(states.map(Vec::as_mut_slice).collect())
+    }
+
     fn step(&mut self) {
         self.set_steps(self.steps + 1);
     }

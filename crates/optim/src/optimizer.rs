@@ -51,6 +51,13 @@ pub trait Optimizer: Debug + Send {
         Vec::new()
     }
 
+    /// What it keeps of parameter number `index`, in order, if it can tell that apart from the rest:
+    /// then an update can be undone, and may run before it is known that the step will be taken.
+    fn parameter_state(&mut self, index: usize) -> Option<Vec<&mut [f32]>> {
+        let _ = index;
+        None
+    }
+
     /// Ends a training step: the count and the schedules move on.
     fn step(&mut self);
 

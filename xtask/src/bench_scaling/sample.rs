@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Backend, Point};
 use super::split::Split;
 use crate::shell::{display, output};
-use crate::{bench, host, machine};
+use crate::{bench, host, machine, ranks};
 
 /// What was measured, and under which circumstances.
 #[derive(Clone, Debug, Serialize)]
@@ -92,13 +92,13 @@ impl Program {
     ) -> Result<Sample> {
         let mut command = self.command(point, settings);
         let shown = display(&command);
-        let before = host::CpuTime::now(None);
+        let before = host::CpuTime::now(&[]);
         // Its errors are told by ours, so that they do not run into the progress bar.
         let output = command
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("cannot start `{shown}`"))?;
-        let others_cpu_share = host::CpuTime::others_share(before, host::CpuTime::now(None));
+        let others_cpu_share = host::CpuTime::others_share(before, host::CpuTime::now(&[]));
         let measured = read(&output, point).with_context(|| format!("`{shown}`"))?;
         Ok(Sample { round, point: point.clone(), measured, others_cpu_share })
     }
@@ -111,19 +111,7 @@ impl Program {
                 program.args(["--workers", &workers]);
                 program
             }
-            Backend::Mpi => {
-                let mut mpiexec = Command::new("mpiexec");
-                mpiexec.args(["--bind-to", "none", "-n", &workers]).arg(&self.0);
-                // As variables, because another MPI's mpiexec would not know the options.
-                for variable in [
-                    "OMPI_ALLOW_RUN_AS_ROOT",
-                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-                    "OMPI_MCA_rmaps_base_oversubscribe",
-                ] {
-                    mpiexec.env(variable, "1");
-                }
-                mpiexec
-            }
+            Backend::Mpi => ranks::mpiexec(point.workers, &self.0),
         };
         command.args(["--model", &point.model, "--strategy", &point.strategy]);
         command.args(["--batch-size", &settings.batch_size.to_string()]);

@@ -7,11 +7,13 @@ use anyhow::{Context, Result};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::contender::{Contender, Network};
+use super::contender::Contender;
 use super::plan::Config;
 use super::report::{Report, Row};
+use crate::bars::{self, Bar};
 use crate::canvas::{Canvas, GREY, LIGHT, okabe_ito, text_width};
 use crate::figures::{Spread, thousands};
+use crate::network::Network;
 
 const MARGIN: i32 = 24;
 const TOP: i32 = 84;
@@ -24,7 +26,6 @@ const BETWEEN: i32 = 30;
 const HEADING: i32 = 58;
 const GROUP_NAME: i32 = 22;
 const BAR_STEP: i32 = 20;
-const BAR: i32 = 13;
 const AFTER_GROUP: i32 = 8;
 const AFTER_NETWORK: i32 = 26;
 const FOOTNOTE: i32 = 20;
@@ -81,16 +82,6 @@ struct Line<'a> {
     contender: Contender,
     middle: i32,
     rows: Vec<&'a Row<'a>>,
-}
-
-/// A bar to be drawn.
-struct Bar {
-    middle: i32,
-    colour: RGBColor,
-    length: f64,
-    /// From where to where the whisker goes.
-    whisker: Option<(f64, f64)>,
-    figure: String,
 }
 
 impl<'a> Layout<'a> {
@@ -207,33 +198,9 @@ impl<'a> Band<'a> {
         self.panel(canvas, left, MEMORY_PANEL, &bars.collect::<Vec<_>>())
     }
 
-    /// Bars to the right of `left`, on a scale that leaves room for their figures.
+    /// Bars to the right of `left`, and the line that they start from.
     fn panel(&self, canvas: &Canvas<'_>, left: i32, width: i32, bars: &[Bar]) -> Result<()> {
-        let reach = |bar: &Bar| bar.whisker.map_or(bar.length, |(_, to)| to.max(bar.length));
-        let scale = bars
-            .iter()
-            .filter(|bar| reach(bar) > 0.0)
-            .map(|bar| f64::from(width - 10 - text_width(&bar.figure, TEXT)) / reach(bar))
-            .fold(f64::INFINITY, f64::min);
-        let x = |value: f64| {
-            if value > 0.0 { left + (value * scale).round() as i32 } else { left }
-        };
-        for bar in bars {
-            let (upper, lower) = (bar.middle - BAR / 2, bar.middle + BAR / 2);
-            let corners = [(left, upper), (x(bar.length), lower)];
-            canvas.rectangle(corners, bar.colour.filled())?;
-            if let Some((from, to)) = bar.whisker {
-                let (from, to, middle) = (x(from), x(to), bar.middle);
-                canvas.line(vec![(from, middle), (to, middle)], BLACK.stroke_width(1))?;
-                for end in [from, to] {
-                    canvas
-                        .line(vec![(end, middle - 4), (end, middle + 4)], BLACK.stroke_width(1))?;
-                }
-            }
-            let colour = if bar.length > 0.0 { BLACK } else { GREY };
-            let at = (x(reach(bar)) + 8, bar.middle);
-            canvas.text(&bar.figure, at, TEXT, colour, HPos::Left)?;
-        }
+        bars::draw(canvas, left, width, bars)?;
         for group in &self.groups {
             let ends = [group.lines.first(), group.lines.last()];
             if let [Some(first), Some(last)] = ends {
@@ -291,9 +258,9 @@ mod tests {
 
     use super::*;
     use crate::bench_step::fixture::{config, outcome};
-    use crate::bench_step::live::Failure;
     use crate::bench_step::plan::Plan;
     use crate::host::Host;
+    use crate::live::Failure;
 
     #[test]
     fn every_contender_has_its_bar_or_says_that_it_failed() {

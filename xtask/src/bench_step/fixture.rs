@@ -1,9 +1,10 @@
 //! Made-up outcomes for tests.
 
-use super::contender::{Contender, Network};
-use super::live::{Measured, Ready};
+use super::contender::Contender;
 use super::plan::Config;
 use super::trial::{Outcome, Sample};
+use crate::network::Network;
+use crate::training::{Measured, Ready};
 
 /// The CNN.
 pub(super) fn config(batch_size: usize, threads: usize) -> Config {

@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use self::contender::{Contender, Network};
-use self::live::Live;
+use self::contender::Contender;
 use self::plan::{Config, Plan};
 use self::report::Report;
 use self::trial::{Outcome, Rules, Trial};
 use crate::bench::{Output, build, progress_bar};
 use crate::host::Host;
 use crate::interrupt::Watch;
+use crate::live::Live;
 use crate::machine;
+use crate::network::Network;
 use crate::shell::repo_root;
 
 mod chart;
 mod contender;
 #[cfg(test)]
 mod fixture;
-mod live;
 mod plan;
 mod profile;
 mod report;
@@ -169,8 +169,8 @@ impl Bench {
                 .map(|contender| Trial::new(config, contender))
                 .collect();
             let start = |outcome: &Outcome| {
-                let mut command = self.programs.command(outcome.contender, outcome.config)?;
-                Live::start(&mut command, self.rules.deadline)
+                let command = self.programs.command(outcome.contender, outcome.config)?;
+                Live::start(vec![command], self.rules.deadline)
             };
             let mut begun = 0;
             let measured = trial::measure(&mut trials, &self.rules, start, &watch, |outcome| {

@@ -4,7 +4,9 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::Args;
-use super::contender::{Contender, Network};
+use super::contender::Contender;
+use crate::bench::once;
+use crate::network::Network;
 
 /// What contenders are compared in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,16 +66,6 @@ impl Plan {
         let can = |contender: &Contender| contender.can_train(network);
         self.contenders.iter().copied().filter(can).collect()
     }
-}
-
-fn once<T: Copy + PartialEq>(asked: &[T]) -> Vec<T> {
-    let mut list = Vec::new();
-    for &item in asked {
-        if !list.contains(&item) {
-            list.push(item);
-        }
-    }
-    list
 }
 
 #[cfg(test)]

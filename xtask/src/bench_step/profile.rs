@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Programs;
 use super::contender::Contender;
-use super::live::last_line;
 use super::plan::{Config, Plan};
 use crate::bench::Output;
+use crate::live::last_line;
 use crate::shell::display;
 
 /// What the contender prints: seconds of one mean step.

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::contender::Contender;
-use super::live::Failure;
 use super::plan::{Config, Plan};
 use super::trial::{Outcome, Sample};
-use crate::figures::{Spread, median, paired_ratio};
+use crate::figures::{Spread, median, ratio_by_round};
 use crate::host::Host;
+use crate::live::Failure;
 
 /// Everything that goes into bench_step.json.
 #[derive(Debug, Serialize)]
@@ -114,14 +114,7 @@ fn median_speed(outcome: &Outcome) -> f64 {
 
 /// The median of the ratios within the rounds that both reached.
 fn speed_ratio(ours: &Outcome, theirs: &Outcome) -> Option<f64> {
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    for (round, speed) in speeds(ours) {
-        if let Some((_, other)) = speeds(theirs).find(|(other, _)| *other == round) {
-            a.push(speed);
-            b.push(other);
-        }
-    }
-    paired_ratio(&a, &b)
+    ratio_by_round(&speeds(ours).collect::<Vec<_>>(), &speeds(theirs).collect::<Vec<_>>())
 }
 
 /// Who trained the same way, as far as the losses tell.

@@ -114,10 +114,10 @@ fn losses(f: &mut fmt::Formatter<'_>, verdicts: &[(Config, Agreement)]) -> fmt::
 mod tests {
     use super::*;
     use crate::bench_step::fixture::{config, outcome};
-    use crate::bench_step::live::Failure;
     use crate::bench_step::plan::Plan;
     use crate::bench_step::trial::Outcome;
     use crate::host::Host;
+    use crate::live::Failure;
 
     fn shown(outcomes: &[Outcome]) -> String {
         let plan = Plan {

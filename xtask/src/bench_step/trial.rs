@@ -6,10 +6,11 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::contender::Contender;
-use super::live::{Failure, Live, Measured, Ready, Trouble};
 use super::plan::Config;
-use crate::host::CpuTime;
 use crate::interrupt::{Interrupted, Watch};
+use crate::live::{Failure, Live};
+use crate::training::{Done, Measured, Ready};
+use crate::turns::Player;
 
 /// What one contender did in one configuration.
 #[derive(Clone, Debug)]
@@ -49,17 +50,17 @@ impl Outcome {
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) outcome: Outcome,
-    live: Option<Live>,
+    player: Player,
 }
 
 impl Trial {
     pub(super) fn new(config: Config, contender: Contender) -> Self {
-        Self { outcome: Outcome::new(config, contender), live: None }
+        Self { outcome: Outcome::new(config, contender), player: Player::default() }
     }
 
     /// Whether there is something to ask for.
     pub(super) fn is_live(&self) -> bool {
-        self.live.is_some()
+        self.player.is_live()
     }
 
     /// Starts it and waits until it is warm.
@@ -68,14 +69,8 @@ impl Trial {
         start: impl FnOnce() -> Result<Live>,
         watch: &Watch,
     ) -> Result<(), Interrupted> {
-        match start() {
-            Ok(live) => self.live = Some(live),
-            Err(error) => {
-                let reason = format!("{error:#}");
-                self.outcome.failure = Some(Failure { reason, stderr: Vec::new() });
-            }
-        }
-        self.outcome.ready = self.ask(|live| live.ready(watch))?;
+        self.outcome.ready = self.player.start(start, watch)?;
+        self.note_failure();
         Ok(())
     }
 
@@ -86,51 +81,26 @@ impl Trial {
         seconds: f64,
         watch: &Watch,
     ) -> Result<(), Interrupted> {
-        let sample = self.ask(|live| {
-            let before = CpuTime::now(Some(live.id()));
-            let measured = live.sample(seconds, watch)?;
-            let others_cpu_share = CpuTime::others_share(before, CpuTime::now(Some(live.id())));
-            Ok(Sample { round, measured, others_cpu_share })
-        })?;
-        self.outcome.samples.extend(sample);
+        let sample = self.player.sample(&format!("go {seconds}"), watch)?;
+        self.outcome.samples.extend(sample.map(|(measured, others_cpu_share)| Sample {
+            round,
+            measured,
+            others_cpu_share,
+        }));
+        self.note_failure();
         Ok(())
     }
 
     /// Lets it end.
     pub(super) fn finish(&mut self, watch: &Watch) -> Result<(), Interrupted> {
-        let Some(live) = self.live.take() else { return Ok(()) };
-        live.go_on();
-        match live.finish(watch) {
-            Ok(peak_rss_mb) => self.outcome.peak_rss_mb = peak_rss_mb,
-            Err(trouble) => self.note(trouble)?,
-        }
+        let done: Option<Done> = self.player.finish(watch)?;
+        self.outcome.peak_rss_mb = done.and_then(|done| done.peak_rss_mb);
+        self.note_failure();
         Ok(())
     }
 
-    /// Wakes it for a question. Whoever fails to answer is not asked again.
-    fn ask<T>(
-        &mut self,
-        question: impl FnOnce(&mut Live) -> Result<T, Trouble>,
-    ) -> Result<Option<T>, Interrupted> {
-        let Some(live) = &mut self.live else { return Ok(None) };
-        live.go_on();
-        let answer = question(live);
-        live.stop();
-        match answer {
-            Ok(answer) => Ok(Some(answer)),
-            Err(trouble) => self.note(trouble).map(|()| None),
-        }
-    }
-
-    fn note(&mut self, trouble: Trouble) -> Result<(), Interrupted> {
-        self.live = None;
-        match trouble {
-            Trouble::Interrupted(interrupted) => Err(interrupted),
-            Trouble::Failed(failure) => {
-                self.outcome.failure = Some(failure);
-                Ok(())
-            }
-        }
+    fn note_failure(&mut self) {
+        self.outcome.failure = self.player.failure().cloned();
     }
 }
 
@@ -173,7 +143,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::bench_step::contender::Network;
+    use crate::network::Network;
 
     const RULES: Rules = Rules { rounds: 3, seconds: 0.1, deadline: Duration::from_secs(20) };
 
@@ -188,7 +158,9 @@ mod tests {
             Contender::Candle => format!("{ready}; read line; {sample}; read line; exit 5"),
             _ => "echo no compiler >&2; exit 1".into(),
         };
-        Live::start(Command::new("sh").args(["-c", &script]), RULES.deadline)
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]);
+        Live::start(vec![shell], RULES.deadline)
     }
 
     #[test]
@@ -214,7 +186,7 @@ mod tests {
     fn what_cannot_be_started_is_a_failure_of_its_row() {
         let config = Config { network: Network::Mlp, batch_size: 8, threads: 1 };
         let mut trials = [Trial::new(config, Contender::Ours)];
-        let none = |_: &Outcome| Live::start(&mut Command::new("no-such-program"), RULES.deadline);
+        let none = |_: &Outcome| Live::start(vec![Command::new("no-such-program")], RULES.deadline);
         measure(&mut trials, &RULES, none, &Watch::quiet(), |_| {}).unwrap();
         let failure = trials[0].outcome.failure.clone().unwrap();
         assert!(failure.reason.starts_with("cannot start it"), "{failure:?}");

@@ -35,6 +35,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("candelabrum-testkit", &[]),
+    ("candelabrum-bench-allreduce", &["candelabrum"]),
+    ("candelabrum-bench-overlap", &["candelabrum"]),
     ("candelabrum-bench-scaling", &["candelabrum"]),
     ("candelabrum-bench-step", &["candelabrum"]),
     ("xtask", &[]),

@@ -6,6 +6,7 @@
 
 mod detect;
 mod environment;
+mod host;
 mod interface;
 mod report;
 mod spawn;
@@ -18,6 +19,7 @@ pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
+pub(crate) use host::host;
 pub(crate) use spawn::follow_parent;
 
 /// What our own launcher sets for each rank.
@@ -32,4 +34,6 @@ mod vars {
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
     /// The network interface by which hosts talk.
     pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
+    /// This host's name, where the system does not tell hosts apart.
+    pub(super) const HOST: &str = "CANDELABRUM_HOST";
 }

@@ -20,8 +20,15 @@ pub struct DistOptConfig {
     /// SINGA's `threshold` in elements, which sizes the buckets instead where it is given: a larger
     /// parameter goes alone, the others fill a bucket until it has more than this many.
     pub threshold: Option<usize>,
+    /// Whether units leave while the backward pass goes on. The results are the same bit for bit;
+    /// without it a step is easier to measure, and a parameter may be used by candle's own
+    /// operations in some steps and not in others.
+    pub overlap: bool,
     /// Whether a parameter may have no gradient in a step; it then counts as zero.
     pub allow_unused: bool,
+    /// Whether ranks may run out of batches before others do, and then call
+    /// [`DistOpt::join`](crate::DistOpt::join). It costs a message of 4 bytes per step.
+    pub uneven: bool,
     /// What follows when an average is too large for its element type although every gradient is
     /// finite.
     pub on_overflow: OnOverflow,
@@ -45,13 +52,16 @@ pub enum OnOverflow {
 }
 
 impl Default for DistOptConfig {
-    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; an overflow is an error; nothing is clipped.
+    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; with overlap; an overflow is an error;
+    /// nothing is clipped.
     fn default() -> Self {
         Self {
             first_bucket_bytes: 1 << 20,
             bucket_bytes: 25 << 20,
             threshold: None,
+            overlap: true,
             allow_unused: false,
+            uneven: false,
             on_overflow: OnOverflow::Error,
             clip_gradients: None,
             strategy: StrategyConfig::default(),

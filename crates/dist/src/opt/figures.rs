@@ -11,6 +11,12 @@ pub struct StepFigures {
     pub steps: u64,
     /// Steps that an overflow made all ranks leave out.
     pub skipped: u64,
+    /// Units that were sent.
+    pub units: u64,
+    /// Those of them that left before the backward pass had ended.
+    pub early_units: u64,
+    /// Units whose parameters were updated while later units were still under way.
+    pub early_updates: u64,
     /// Payload bytes handed to the transport.
     pub bytes_sent: u64,
     /// Payload bytes taken from the transport.
@@ -33,6 +39,9 @@ impl AddAssign for StepFigures {
     fn add_assign(&mut self, other: Self) {
         self.steps += other.steps;
         self.skipped += other.skipped;
+        self.units += other.units;
+        self.early_units += other.early_units;
+        self.early_updates += other.early_updates;
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;
         self.backward += other.backward;
@@ -51,6 +60,9 @@ impl Sub for StepFigures {
         Self {
             steps: self.steps - earlier.steps,
             skipped: self.skipped - earlier.skipped,
+            units: self.units - earlier.units,
+            early_units: self.early_units - earlier.early_units,
+            early_updates: self.early_updates - earlier.early_updates,
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
             bytes_received: self.bytes_received - earlier.bytes_received,
             backward: self.backward - earlier.backward,

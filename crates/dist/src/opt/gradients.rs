@@ -1,9 +1,9 @@
 //! A backward pass whose gradients are born in their buckets, and what is wrong with them.
 
-use candelabrum_nn::{FlatGradients, GradientBuffer, Param};
+use candelabrum_nn::{GradientBuffer, Observer, Param};
 use candle_core::{DType, Tensor};
 
-use super::units::{Bucket, Layout};
+use super::units::Layout;
 use crate::comm::Buffer;
 use crate::{Error, Result};
 
@@ -13,82 +13,59 @@ impl GradientBuffer for Buffer {
     }
 }
 
-/// The memory of a model's gradients: their places in the buckets of a layout.
-pub(super) fn places(params: &[Param], buckets: &[Bucket]) -> Result<FlatGradients<Buffer>> {
-    let mut gradients = FlatGradients::default();
-    for Bucket { plan, .. } in buckets {
-        let places = plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()));
-        gradients.push(None, places)?;
-    }
-    Ok(gradients)
+/// How gradients come into being.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backward<'a> {
+    pub(super) params: &'a [Param],
+    /// Whether a parameter may have none.
+    pub(super) allow_unused: bool,
+    /// Whether the buckets hold gradients that those of this pass are added to.
+    pub(super) pending: bool,
 }
 
-/// candle's backward pass. The gradients are added to those in the buckets, if they are `pending`;
-/// a loss that is no number is made to show in all of them.
-pub(super) fn backward(
-    loss: &Tensor,
-    layout: &mut Layout,
-    params: &[Param],
-    allow_unused: bool,
-    pending: bool,
-) -> Result<()> {
-    let Layout { buckets, gradients, .. } = layout;
-    let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
-    if !pending {
-        gradients.clear();
+impl Backward<'_> {
+    /// candle's backward pass into the buckets of `layout`, of which `observer` may take those that
+    /// are complete.
+    pub(super) fn run<O: Observer<Buffer>>(
+        self,
+        loss: &Tensor,
+        layout: &mut Layout,
+        observer: O,
+    ) -> (O, Result<()>) {
+        if !self.pending {
+            layout.gradients.clear();
+        }
+        let (observer, result) = layout.gradients.backward_with(loss, observer);
+        let result = result.map_err(Error::from).and_then(|()| self.check_complete(layout));
+        (observer, result)
     }
-    for (bucket, place) in buckets.iter_mut().zip(gradients.buffers_mut()) {
-        *place = bucket.buffer.take();
-    }
-    let mut result = gradients.backward(loss).map_err(Error::from);
-    if result.is_ok() && allow_unused {
-        result = gradients.zero_rest().map_err(Error::from);
-    }
-    for (bucket, place) in buckets.iter_mut().zip(gradients.buffers_mut()) {
-        bucket.buffer = place.take();
-    }
-    result?;
-    if !allow_unused && gradients.holds().any(|holds| !holds) {
-        let slots = buckets.iter().flat_map(|bucket| &bucket.plan.slots);
-        let missing = slots.zip(gradients.holds()).filter(|(_, holds)| !holds);
-        let mut missing: Vec<usize> = missing.map(|(slot, _)| slot.param).collect();
+
+    /// Every parameter has a gradient, or gets zeros where it may.
+    fn check_complete(self, layout: &mut Layout) -> Result<()> {
+        if self.allow_unused {
+            return Ok(layout.gradients.zero_rest()?);
+        }
+        let missing = layout.slots().zip(layout.gradients.holds()).filter(|(_, holds)| !holds);
+        let mut missing: Vec<usize> = missing.map(|(param, _)| param).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
         missing.sort_unstable();
-        return Err(Error::NoGradient { names: names(missing.iter().map(|&i| &params[i])) });
+        Err(Error::NoGradient { names: names(missing.iter().map(|&i| &self.params[i])) })
     }
-    if !finite_loss {
-        // It can have finite gradients; let it be seen in the average.
-        for buffer in buckets.iter_mut().filter_map(|bucket| bucket.buffer.as_mut()) {
-            buffer.as_mut_slice::<f32>()?.fill(f32::NAN);
-        }
-    }
-    Ok(())
 }
 
-/// What of this rank's is not finite: the loss, or the first parameter's gradient.
-pub(super) fn first_bad(
-    params: &[Param],
-    buckets: &[Bucket],
-    loss: &Tensor,
-) -> Result<Option<String>> {
-    let mut first: Option<usize> = None;
-    for Bucket { plan, buffer } in buckets {
-        let values = buffer.as_ref().map_or(Ok(&[] as &[f32]), Buffer::as_slice)?;
-        if all_finite(values) {
-            continue;
-        }
-        let bad = |param: &usize| {
-            let mut slots = plan.slots.iter().filter(|slot| slot.param == *param);
-            slots.any(|slot| !all_finite(&values[slot.range.clone()]))
-        };
-        let found = plan.slots.iter().map(|slot| slot.param).filter(bad).min();
-        first = first.into_iter().chain(found).min();
-    }
-    let Some(first) = first else { return Ok(None) };
-    let finite_loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite();
-    Ok(Some(match finite_loss {
-        true => format!("the gradient of `{}`", params[first].name()),
-        false => "the loss".to_owned(),
-    }))
+/// Whether a loss is a number.
+pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
+    Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
+}
+
+/// Makes every gradient one number.
+pub(super) fn fill(layout: &mut Layout, value: f32, rank: usize) -> Result<()> {
+    (0..layout.plans.len()).try_for_each(|number| {
+        layout.values(number, rank)?.fill(value);
+        Ok(())
+    })
 }
 
 /// Copies the elements of an f32 tensor to `place`, which has as many.

@@ -3,6 +3,9 @@
 //! | idea | where |
 //! |---|---|
 //! | one step, whatever the strategy | `step.rs` |
+//! | units that leave while the backward pass goes on | `reducer.rs` |
+//! | updates that can be undone | `journal.rs` |
+//! | ranks that run out of batches | `join.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | candle's gradients on their way into buckets, and the buckets | `gradients.rs`, `units.rs` |
 //! | gradient clipping | `clip.rs` |
@@ -12,9 +15,14 @@ mod clip;
 mod config;
 mod figures;
 mod gradients;
+mod join;
+mod journal;
+mod reducer;
 mod singa;
 mod state;
 mod step;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use config::{DistOptConfig, OnOverflow};
@@ -25,13 +33,15 @@ use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Shape, Tensor};
 
-use self::gradients::names;
+use self::gradients::{Backward, names};
+use self::journal::Journal;
+use self::reducer::Reducer;
 use self::step::Step;
 use self::units::{Bound, Facts};
 use crate::bucket::Sizing;
 use crate::comm::Pending;
 use crate::consistency::{check_consistency, digest, parameter_facts};
-use crate::strategy::{self, Strategy, StrategyConfig, Subject, Unit};
+use crate::strategy::{self, Memory, Strategy, StrategyConfig, Subject, Unit};
 use crate::{Error, Result, World};
 
 /// SINGA's `DistOpt`: wraps an optimizer, so that all ranks update by what they agree on; by the
@@ -53,6 +63,8 @@ pub struct DistOpt {
     agreed: Option<Ask>,
     /// How far a strategy has let the ranks drift apart.
     drift: Drift,
+    /// Memory for updates that may have to be undone.
+    journal: Journal,
     /// The layout whose buckets hold gradients that are yet to be part of a step.
     accumulated: Option<usize>,
     notices: Vec<String>,
@@ -74,7 +86,8 @@ enum Drift {
 struct Engine {
     option: DistOption,
     config: StrategyConfig,
-    strategy: Box<dyn Strategy>,
+    /// Away during a step.
+    strategy: Option<Box<dyn Strategy>>,
     /// The layouts that it has made room for.
     prepared: Vec<usize>,
     steps: u64,
@@ -128,6 +141,7 @@ impl DistOpt {
             engines: Vec::new(),
             agreed: None,
             drift: Drift::Nothing,
+            journal: Journal::default(),
             accumulated: None,
             notices: Vec::new(),
             started: Vec::new(),
@@ -176,7 +190,7 @@ impl DistOpt {
     /// The Euclidean norm of what this rank's strategies have yet to send; 0 without error
     /// feedback.
     pub fn residual_norm(&mut self) -> f64 {
-        let memories = self.engines.iter_mut().filter_map(|engine| engine.strategy.memory());
+        let memories = self.engines.iter_mut().filter_map(Engine::memory);
         memories.fold(0.0, |sum, memory| sum + memory.residual_norm().powi(2)).sqrt()
     }
 
@@ -199,11 +213,16 @@ impl DistOpt {
 
     fn accumulate_into(&mut self, bound: &mut Bound, loss: &Tensor) -> Result<()> {
         let sizing = self.agreed.as_ref().map_or(self.config.sizing(), |ask| ask.sizing);
-        let layout = bound.layout(sizing, &self.world)?;
-        let pending = self.accumulated.take() == Some(layout);
-        let (params, allow_unused) = (&bound.params, self.config.allow_unused);
-        gradients::backward(loss, &mut bound.layouts[layout], params, allow_unused, pending)?;
-        self.accumulated = Some(layout);
+        let rank = self.world.rank();
+        let index = bound.layout(sizing, self.world.comm())?;
+        let pending = self.accumulated.take() == Some(index);
+        let layout = &mut bound.layouts[index];
+        let (params, allow_unused) = (&bound.params[..], self.config.allow_unused);
+        Backward { params, allow_unused, pending }.run(loss, layout, ()).1?;
+        if !gradients::is_finite(loss)? {
+            gradients::fill(layout, f32::NAN, rank)?;
+        }
+        self.accumulated = Some(index);
         Ok(())
     }
 
@@ -228,6 +247,7 @@ impl DistOpt {
     pub fn synchronize(&mut self) -> Result<()> {
         let params = self.params.list();
         self.check_same(&params)?;
+        params.iter().try_for_each(Param::watch)?;
         let comm = self.world.comm();
         if comm.world_size() > 1 {
             for param in &params {
@@ -269,7 +289,7 @@ impl DistOpt {
         let info = |param| ParamInfo { name: Param::name(param), dims: param.var().dims() };
         let infos: Vec<_> = params.iter().map(info).collect();
         self.optimizer.bind(&infos)?;
-        Ok(Bound { params, layouts: Vec::new() })
+        Ok(Bound { params: params.into(), layouts: Vec::new() })
     }
 
     /// Parameters made since the last [`Self::synchronize`] have been used already: it is too late
@@ -292,7 +312,7 @@ impl DistOpt {
         if let Some(index) = self.engines.iter().position(same) {
             return Ok(index);
         }
-        let strategy = strategy::make(option, config)?;
+        let strategy = Some(strategy::make(option, config)?);
         let figures = StepFigures::default();
         self.engines.push(Engine {
             option,
@@ -334,52 +354,58 @@ impl DistOpt {
             let late = self.params.list().split_off(bound.params.len());
             return Err(Error::LateParameters { names: names(&late) });
         }
+        let active = self.count_active(true)?;
+        self.step_with(bound, Some(loss), active, ask)
+    }
+
+    /// One step in which `active` ranks have a batch; this one has none if there is no `loss`.
+    fn step_with(
+        &mut self,
+        bound: &mut Bound,
+        loss: Option<&Tensor>,
+        active: usize,
+        ask: &Ask,
+    ) -> Result<()> {
         let index = self.agree(ask)?;
 
-        let Self { engines, optimizer, config, world, notices, .. } = self;
-        let (engine, comm) = (&mut engines[index], world.comm());
-        let layout = bound.layout(ask.sizing, world)?;
+        let Self { engines, optimizer, config, world, notices, journal, .. } = self;
+        let (engine, comm) = (&mut engines[index], world.group());
+        let layout = bound.layout(ask.sizing, &*comm)?;
         let pending = match self.accumulated.take() {
             Some(accumulated) if accumulated != layout => return Err(Error::Accumulated),
             accumulated => accumulated.is_some(),
         };
-        let (params, buckets) = (&bound.params[..], &bound.layouts[layout].buckets);
-        let (step, spars, count) = (engine.steps, ask.spars, buckets.len());
-        let facts = Facts { comm, params, layout, step, spars, count };
-        if !engine.prepared.contains(&layout) {
-            let units: Vec<Unit<'_>> =
-                buckets.iter().enumerate().map(|(i, bucket)| facts.unit(i, &bucket.plan)).collect();
-            engine.strategy.prepare(&units, comm)?;
-            engine.prepared.push(layout);
-        }
-        let (strategy, optimizer) = (&mut *engine.strategy, &mut **optimizer);
-        let (subject, figures) = (strategy.subject(step), StepFigures::default());
+        let plans = bound.layouts[layout].plans.clone();
+        let (step, spars, params) = (engine.steps, ask.spars, bound.params.clone());
+        let facts = Facts { comm: comm.clone(), params, plans, layout, step, spars };
+        engine.prepare(&facts)?;
+        let strategy = engine.strategy.take().ok_or(Error::Stopped { rank: comm.rank() })?;
+        let subject = strategy.subject(step);
         let rejoin = self.drift != Drift::Nothing;
         if subject == Subject::Parameters && comm.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
         let step = Step {
-            facts,
             config,
             layout: &mut bound.layouts[layout],
+            optimizer: &mut **optimizer,
+            journal,
             pending,
-            strategy,
-            optimizer,
-            subject,
             rejoin,
+            active,
             notices,
-            figures,
         };
-        let result = step.run(loss);
+        let (reducer, result) = step.run(Reducer::new(facts, subject, strategy), loss);
+        let strategy = engine.strategy.insert(reducer.strategy);
         let taken = result.as_ref().is_ok_and(|figures| figures.skipped == 0);
-        engine.strategy.end_step(taken);
+        strategy.end_step(taken);
         engine.figures += result?;
         engine.steps += 1;
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
         }
-        notices.extend(engine.strategy.notice());
-        Ok(())
+        notices.extend(strategy.notice());
+        bound.settle(layout, &*comm)
     }
 
     /// The number of the strategy asked for. Makes sure, whenever this rank asks for something new,
@@ -391,9 +417,10 @@ impl DistOpt {
         strategy::check(ask.option, ask.spars, &ask.config)?;
         let engine = self.engine(ask.option, &ask.config)?;
         let Engine { strategy, steps, .. } = &self.engines[engine];
+        let strategy = strategy.as_ref().map(|strategy| strategy.describe());
         let facts = [
             ("the dist option", ask.option.to_string()),
-            ("the strategy", strategy.describe()),
+            ("the strategy", strategy.unwrap_or_default()),
             ("the strategy's configuration", format!("{:?}", ask.config)),
             ("the number of its steps so far", steps.to_string()),
             ("spars", ask.spars.to_string()),
@@ -403,6 +430,23 @@ impl DistOpt {
         check_consistency(self.world.comm(), &facts)?;
         self.agreed = Some(ask.clone());
         Ok(engine)
+    }
+}
+
+impl Engine {
+    /// Makes room for the units of a layout, before the first step with them.
+    fn prepare(&mut self, facts: &Facts) -> Result<()> {
+        let Some(strategy) = &mut self.strategy else { return Ok(()) };
+        if !self.prepared.contains(&facts.layout) {
+            let units: Vec<Unit<'_>> = (0..facts.plans.len()).map(|i| facts.unit(i)).collect();
+            strategy.prepare(&units, &*facts.comm)?;
+            self.prepared.push(facts.layout);
+        }
+        Ok(())
+    }
+
+    fn memory(&mut self) -> Option<&mut Memory> {
+        self.strategy.as_mut()?.memory()
     }
 }
 

@@ -28,7 +28,7 @@ impl DistOpt {
             option: engine.option,
             config: engine.config.clone(),
             steps: engine.steps,
-            memory: engine.strategy.memory().map(|memory| memory.clone()).unwrap_or_default(),
+            memory: engine.memory().map(|memory| memory.clone()).unwrap_or_default(),
         };
         self.engines.iter_mut().map(state).collect()
     }
@@ -47,7 +47,7 @@ impl DistOpt {
             let index = self.engine(state.option, &state.config)?;
             let engine = &mut self.engines[index];
             engine.steps = state.steps;
-            if let Some(memory) = engine.strategy.memory() {
+            if let Some(memory) = engine.memory() {
                 *memory = state.memory.clone();
             }
         }

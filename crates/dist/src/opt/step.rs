@@ -1,270 +1,309 @@
 //! One step of a strategy: gradients into buckets, the exchange, the check, the update.
 //!
-//! Nothing that is trained changes before every gradient is known to be finite, so a step that fails
-//! leaves the model as it was; only an average of parameters comes after the update, and may fail.
+//! Units leave while the backward pass goes on ([`Reducer`]). A step that fails leaves the model as
+//! it was: parameters change when every average is known to be finite, or earlier, while the step
+//! would stand still otherwise, in a way that can be undone ([`Journal`]). Only an average of
+//! *parameters* comes after the update.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use candelabrum_nn::Param;
-use candelabrum_optim::Optimizer;
+use candelabrum_optim::{Optimizer, scale};
 use candle_core::Tensor;
 
 use super::config::OnOverflow;
 use super::figures::timed;
-use super::units::{self, Bucket, Facts, Layout};
-use super::{DistOptConfig, StepFigures, clip, gradients};
-use crate::comm::{Buffer, Communicator, Pending, ReduceOp};
-use crate::strategy::{Message, Strategy, Subject};
+use super::gradients::{self, Backward};
+use super::journal::Journal;
+use super::reducer::Reducer;
+use super::units::{self, Layout};
+use super::{DistOptConfig, StepFigures, clip};
+use crate::comm::{Buffer, Collective, Communicator, Pending, ReduceOp};
+use crate::strategy::Subject;
 use crate::{Error, Result};
 
-/// All that a step works with.
+/// All that a step works with, but for the [`Reducer`].
 #[derive(Debug)]
 pub(super) struct Step<'a> {
-    pub(super) facts: Facts<'a>,
     pub(super) config: &'a DistOptConfig,
     pub(super) layout: &'a mut Layout,
+    pub(super) optimizer: &'a mut dyn Optimizer,
+    pub(super) journal: &'a mut Journal,
     /// Whether the buckets hold gradients that those of this step are added to.
     pub(super) pending: bool,
-    pub(super) strategy: &'a mut dyn Strategy,
-    pub(super) optimizer: &'a mut dyn Optimizer,
-    pub(super) subject: Subject,
     /// Whether the ranks have gone separate ways and come together at this step.
     pub(super) rejoin: bool,
+    /// How many ranks have a batch.
+    pub(super) active: usize,
     /// What the user should hear of it.
     pub(super) notices: &'a mut Vec<String>,
-    pub(super) figures: StepFigures,
-}
-
-/// A message under way.
-struct Flight {
-    unit: usize,
-    in_place: bool,
-    pending: Vec<Pending>,
 }
 
 impl Step<'_> {
-    /// Takes the step; gives what it cost.
-    pub(super) fn run(mut self, loss: &Tensor) -> Result<StepFigures> {
-        let before = self.facts.comm.stats();
-        let bad = self.backward(loss)?;
-        match self.subject {
-            Subject::Gradients => {
-                if !self.strategy.shows_bad_numbers() {
-                    self.vote(bad.as_deref())?;
-                }
-                self.exchange()?;
-                if self.averages_are_finite(bad.as_deref())? {
-                    // After backward, which still needs the parameters of the forward pass.
-                    if self.rejoin {
-                        average_replicas(self.facts.comm, self.facts.params, self.optimizer)?;
-                    }
-                    self.clip()?;
-                    self.update()?;
-                } else {
-                    self.figures.skipped = 1;
-                }
-            }
-            Subject::Parameters => {
-                // The ranks' own gradients are never added: only a vote shows what is wrong.
-                self.vote(bad.as_deref())?;
-                self.clip()?;
-                self.update()?;
-                self.load_parameters()?;
-                self.exchange()?;
-                self.store_parameters()?;
-            }
+    /// Takes the step; gives what it cost, and the reducer back. A rank that has no batch left has
+    /// no `loss`: its gradients are zero.
+    pub(super) fn run(
+        mut self,
+        reducer: Reducer,
+        loss: Option<&Tensor>,
+    ) -> (Reducer, Result<StepFigures>) {
+        let comm = reducer.facts.comm.clone();
+        let before = comm.stats();
+        let (mut reducer, result) = self.backward(reducer, loss);
+        let result = result.and_then(|()| match reducer.subject {
+            Subject::Gradients => self.average_and_update(&mut reducer, loss),
+            Subject::Parameters => self.update_and_average(&mut reducer, loss),
+        });
+        if let Err(error) = result {
+            reducer.recall(self.layout);
+            return (reducer, Err(error));
         }
-        let traffic = self.facts.comm.stats() - before;
-        Ok(StepFigures {
+        let traffic = comm.stats() - before;
+        let figures = StepFigures {
             steps: 1,
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             communication: traffic.busy,
             exposed: traffic.exposed,
-            ..self.figures
-        })
+            ..reducer.figures
+        };
+        (reducer, Ok(figures))
     }
 
-    /// The gradients into the buckets; what of them is not finite.
-    fn backward(&mut self, loss: &Tensor) -> Result<Option<String>> {
-        let Self { facts, config, layout, figures, pending, .. } = self;
-        timed(&mut figures.backward, || {
-            gradients::backward(loss, layout, facts.params, config.allow_unused, *pending)?;
-            gradients::first_bad(facts.params, &layout.buckets, loss)
-        })
-    }
-
-    /// Asks all ranks whether their gradients are finite, for strategies whose averages would not
-    /// tell, or which remember what they saw.
-    fn vote(&mut self, bad: Option<&str>) -> Result<()> {
-        let rank = self.facts.comm.rank();
-        let mut votes = [i32::from(bad.is_some())];
-        self.facts.comm.all_reduce(&mut votes, ReduceOp::Max)?;
-        match votes {
-            [0] => Ok(()),
-            _ => Err(self
-                .who_is_not_finite(bad)?
-                .unwrap_or(Error::NotFinite { what: "a gradient".to_owned(), rank })),
+    /// The gradients into the buckets; units whose gradients are complete may leave meanwhile.
+    fn backward(&mut self, reducer: Reducer, loss: Option<&Tensor>) -> (Reducer, Result<()>) {
+        let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
+        let rank = reducer.facts.rank();
+        let Some(loss) = loss else {
+            return (reducer, gradients::fill(self.layout, 0.0, rank));
+        };
+        let finite = match gradients::is_finite(loss) {
+            Ok(finite) => finite,
+            Err(error) => return (reducer, Err(error)),
+        };
+        let params = std::sync::Arc::clone(&reducer.facts.params);
+        let (allow_unused, pending) = (self.config.allow_unused, self.pending);
+        let backward = Backward { params: &params, allow_unused, pending };
+        let start = Instant::now();
+        let (mut reducer, mut result) =
+            if self.config.overlap && finite && reducer.subject == Subject::Gradients {
+                backward.run(loss, self.layout, reducer)
+            } else {
+                (reducer, backward.run(loss, self.layout, ()).1)
+            };
+        if result.is_ok() && !finite {
+            // It can have finite gradients; let it be seen in the average.
+            result = gradients::fill(self.layout, f32::NAN, rank);
         }
+        let messages = reducer.figures.compress;
+        reducer.figures.backward += start.elapsed().saturating_sub(messages);
+        if let Some(error) = reducer.take_error() {
+            result = Err(error);
+        }
+        (reducer, result)
     }
 
-    /// Where the first number that is not finite comes from, if it comes from any rank's gradients.
-    fn who_is_not_finite(&self, bad: Option<&str>) -> Result<Option<Error>> {
-        let found = self.facts.comm.all_gather_text(bad.unwrap_or_default())?;
-        let first = found.into_iter().enumerate().find(|(_, what)| !what.is_empty());
-        Ok(first.map(|(rank, what)| Error::NotFinite { what, rank }))
-    }
-
-    /// Every unit's message, all under way at the same time; afterwards the buckets hold averages.
-    fn exchange(&mut self) -> Result<()> {
-        let rank = self.facts.comm.rank();
-        let mut flying = VecDeque::new();
-        for index in 0..self.layout.buckets.len() {
-            let Bucket { plan, buffer } = &mut self.layout.buckets[index];
-            let unit = self.facts.unit(index, plan);
-            if self.subject == Subject::Parameters && !self.strategy.takes_part(&unit) {
-                continue;
+    /// Averages the gradients, and updates if all averages are finite.
+    fn average_and_update(&mut self, reducer: &mut Reducer, loss: Option<&Tensor>) -> Result<()> {
+        reducer.send_rest(self.layout)?;
+        let vote = (!reducer.strategy.shows_bad_numbers()).then(|| start_vote(reducer));
+        self.journal.clear();
+        let mut arrived = VecDeque::new();
+        let outcome = self.collect(reducer, &mut arrived).and_then(|overflow| {
+            if let Some(vote) = vote {
+                check_vote(reducer, vote, loss)?;
             }
-            let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
-            let strategy = &mut *self.strategy;
-            let message = timed(&mut self.figures.compress, || {
-                strategy.compensate(&unit, values);
-                let message = strategy.compress(&unit, values)?;
-                let in_place = matches!(message, Message::InPlace(_));
-                strategy.update(&unit, (!in_place).then_some(&*values));
-                Ok::<_, Error>(message)
-            })?;
-            flying.push_back(self.launch(index, message)?);
+            overflow.map_or(Ok(true), |name| self.answer_overflow(reducer, name, loss))
+        });
+        if !matches!(outcome, Ok(true)) {
+            self.journal.undo(&reducer.facts.params, self.optimizer)?;
         }
-        while let Some(Flight { unit: index, in_place, pending }) = flying.pop_front() {
-            let received: Result<Vec<Buffer>> = pending.into_iter().map(Pending::wait).collect();
-            let mut received = received?;
-            let Bucket { plan, buffer } = &mut self.layout.buckets[index];
-            if in_place {
-                let result = received.pop().filter(|result| result.len() == plan.len);
-                let what = || format!("{} made a unit shorter or longer", self.strategy.describe());
-                *buffer = Some(result.ok_or_else(|| Error::Protocol { what: what() })?);
-                continue;
-            }
-            let unit = self.facts.unit(index, plan);
-            let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
-            let strategy = &mut *self.strategy;
-            let aggregate = || strategy.aggregate(&unit, received, values);
-            if let Some(message) = timed(&mut self.figures.decompress, aggregate)? {
-                flying.push_back(self.launch(index, message)?);
-            }
+        if !outcome? {
+            reducer.figures.skipped = 1;
+            return Ok(());
         }
+        let comm = reducer.facts.comm.clone();
+        if self.rejoin {
+            // After backward, which still needs the parameters of the forward pass.
+            average_replicas(&*comm, &reducer.facts.params, self.optimizer)?;
+        }
+        self.clip(reducer)?;
+        arrived.into_iter().try_for_each(|number| self.update(reducer, number))?;
+        self.optimizer.step();
         Ok(())
     }
 
-    fn launch(&mut self, unit: usize, message: Message) -> Result<Flight> {
-        let comm = self.facts.comm;
-        let stopped = Error::Stopped { rank: comm.rank() };
-        let in_place = matches!(message, Message::InPlace(_));
-        let parts = match message {
-            Message::InPlace(op) => {
-                vec![(op, self.layout.buckets[unit].buffer.take().ok_or(stopped)?)]
+    /// Waits for every unit; `arrived` are those that have not been updated meanwhile. Gives the
+    /// first parameter whose average is not finite.
+    fn collect(
+        &mut self,
+        reducer: &mut Reducer,
+        arrived: &mut VecDeque<usize>,
+    ) -> Result<Option<String>> {
+        let rank = reducer.facts.rank();
+        let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
+        let mut overflow = None;
+        loop {
+            while may_update && !reducer.has_arrived() {
+                let Some(number) = arrived.pop_front() else { break };
+                may_update = self.note(reducer, number)?;
+                if may_update {
+                    reducer.figures.early_updates += 1;
+                    self.update(reducer, number)?;
+                } else {
+                    arrived.push_front(number);
+                }
             }
-            Message::Buffers(parts) => parts,
-        };
-        let start = |(op, buffer)| self.strategy.exchange(comm, op, buffer);
-        Ok(Flight { unit, in_place, pending: parts.into_iter().map(start).collect() })
-    }
-
-    /// Whether the step can be taken; not where an overflow is to be skipped. Averages are the same
-    /// on every rank, and so is the answer.
-    fn averages_are_finite(&mut self, bad: Option<&str>) -> Result<bool> {
-        let rank = self.facts.comm.rank();
-        let mut overflowed = None;
-        for (index, bucket) in self.layout.buckets.iter_mut().enumerate() {
-            let values = bucket.values(rank)?;
-            if timed(&mut self.figures.decompress, || gradients::all_finite(values)) {
+            let Some((number, buffer)) = reducer.arrive()? else { return Ok(overflow) };
+            self.layout.put(number, buffer);
+            let values = self.layout.values(number, rank)?;
+            if self.active < reducer.facts.comm.world_size() {
+                // The mean over all ranks, of which some had nothing to add.
+                let ranks = reducer.facts.comm.world_size() as f64;
+                scale(values, (ranks / self.active as f64) as f32);
+            }
+            if timed(&mut reducer.figures.decompress, || gradients::all_finite(values)) {
+                arrived.push_back(number);
                 continue;
             }
+            may_update = false;
             let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-            let unit = self.facts.unit(index, &bucket.plan);
-            overflowed = Some(unit.parameter_at(at).map_or("", Param::name).to_owned());
-            break;
+            overflow.get_or_insert_with(|| reducer.facts.name_at(number, at));
         }
-        let Some(name) = overflowed else { return Ok(true) };
-        if let Some(error) = self.who_is_not_finite(bad)? {
+    }
+
+    /// Writes down what an update of a unit will change; false where that cannot be undone.
+    fn note(&mut self, reducer: &mut Reducer, number: usize) -> Result<bool> {
+        let params = &reducer.facts.params;
+        timed(&mut reducer.figures.update, || {
+            for slot in &self.layout.plans[number].slots {
+                let param = &params[slot.param];
+                if !self.journal.note(slot.param, param, self.optimizer)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// What follows where the average of `name` is not finite: an error that all ranks share, or
+    /// false where the step is to be left out. Averages are the same on every rank, and so is this.
+    fn answer_overflow(
+        &mut self,
+        reducer: &Reducer,
+        name: String,
+        loss: Option<&Tensor>,
+    ) -> Result<bool> {
+        if let Some(error) = who_is_not_finite(reducer, loss)? {
             return Err(error);
         }
-        let strategy = self.strategy.describe();
+        let strategy = reducer.strategy.describe();
         if self.config.on_overflow == OnOverflow::Error {
             return Err(Error::Overflow { strategy, name });
         }
         self.notices.push(format!(
             "step {} was left out: the {strategy} average of `{name}` overflowed",
-            self.facts.step
+            reducer.facts.step
         ));
         Ok(false)
     }
 
+    /// Updates by this rank's own gradients, then averages the parameters of a part of the units. A
+    /// rank without a batch adds the parameters that it has.
+    fn update_and_average(&mut self, reducer: &mut Reducer, loss: Option<&Tensor>) -> Result<()> {
+        let rank = reducer.facts.rank();
+        let count = self.layout.plans.len();
+        reducer.look_at_all(self.layout)?;
+        let vote = start_vote(reducer);
+        // The ranks' own gradients are never added: only the vote shows what is wrong.
+        check_vote(reducer, vote, loss)?;
+        if loss.is_some() {
+            self.clip(reducer)?;
+            (0..count).try_for_each(|number| self.update(reducer, number))?;
+        }
+        self.optimizer.step();
+        let facts = reducer.facts.clone();
+        for number in 0..count {
+            if !reducer.strategy.takes_part(&facts.unit(number)) {
+                continue;
+            }
+            let load = || self.layout.load(number, &facts.params, rank);
+            timed(&mut reducer.figures.compress, load)?;
+            let buffer = self.layout.take(number, rank)?;
+            reducer.launch(number, buffer)?;
+        }
+        while let Some((number, buffer)) = reducer.arrive()? {
+            self.layout.put(number, buffer);
+            let values = self.layout.values(number, rank)?;
+            if !gradients::all_finite(values) {
+                let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+                return Err(Error::Diverged { name: facts.name_at(number, at) });
+            }
+            let store = || self.layout.store(number, &facts.params, rank);
+            timed(&mut reducer.figures.decompress, store)?;
+        }
+        Ok(())
+    }
+
     /// What the buckets hold, to the limits asked for.
-    fn clip(&mut self) -> Result<()> {
+    fn clip(&mut self, reducer: &mut Reducer) -> Result<()> {
         let Some(limit) = self.config.clip_gradients else { return Ok(()) };
-        let Self { facts, layout, figures, .. } = self;
-        timed(&mut figures.update, || clip::clip(limit, &mut layout.buckets, facts.comm.rank()))
+        let rank = reducer.facts.rank();
+        timed(&mut reducer.figures.update, || clip::clip(limit, self.layout, rank))
     }
 
-    /// Every parameter by what its bucket holds.
-    fn update(&mut self) -> Result<()> {
-        let rank = self.facts.comm.rank();
-        let Self { facts, layout, optimizer, figures, .. } = self;
+    /// The parameters of a unit by what its bucket holds.
+    fn update(&mut self, reducer: &mut Reducer, number: usize) -> Result<()> {
+        let _span =
+            tracing::trace_span!(target: "candelabrum::step", "update", bucket = number).entered();
+        let rank = reducer.facts.rank();
+        let Reducer { facts, figures, .. } = reducer;
         timed(&mut figures.update, || {
-            for bucket in layout.buckets.iter_mut() {
-                let Bucket { plan, buffer } = bucket;
-                let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
-                for slot in &plan.slots {
-                    let grad = &values[slot.range.clone()];
-                    units::change(&facts.params[slot.param], |values| {
-                        Ok(optimizer.update(slot.param, values, grad)?)
-                    })?;
-                }
-            }
-            optimizer.step();
-            Ok(())
-        })
-    }
-
-    /// The parameters of the units that take part, into their buckets.
-    fn load_parameters(&mut self) -> Result<()> {
-        let Self { facts, layout, strategy, figures, .. } = self;
-        timed(&mut figures.compress, || {
-            for (index, bucket) in layout.buckets.iter_mut().enumerate() {
-                if strategy.takes_part(&facts.unit(index, &bucket.plan)) {
-                    units::load(facts, bucket)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// And back.
-    fn store_parameters(&mut self) -> Result<()> {
-        let Self { facts, layout, strategy, figures, .. } = self;
-        timed(&mut figures.decompress, || {
-            for (index, bucket) in layout.buckets.iter_mut().enumerate() {
-                let unit = facts.unit(index, &bucket.plan);
-                if !strategy.takes_part(&unit) {
-                    continue;
-                }
-                let values = bucket.buffer.as_ref().map_or(Ok(&[] as &[f32]), Buffer::as_slice)?;
-                if !gradients::all_finite(values) {
-                    let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-                    let name = unit.parameter_at(at).map_or("", Param::name).to_owned();
-                    return Err(Error::Diverged { name });
-                }
-                units::store(facts, bucket)?;
+            let values = self.layout.values(number, rank)?;
+            for slot in &facts.plans[number].slots {
+                let grad = &values[slot.range.clone()];
+                units::change(&facts.params[slot.param], |values| {
+                    Ok(self.optimizer.update(slot.param, values, grad)?)
+                })?;
             }
             Ok(())
         })
     }
 }
 
+/// Asks all ranks whether their gradients are finite, for strategies whose averages would not tell,
+/// or which remember what they saw.
+fn start_vote(reducer: &Reducer) -> Pending {
+    let vote = Buffer::from_slice(&[i32::from(reducer.bad.is_some())]);
+    let op = Collective::AllReduce(ReduceOp::Max);
+    reducer.facts.comm.start(op, vote.labelled("the vote on finite gradients"))
+}
+
+fn check_vote(reducer: &Reducer, vote: Pending, loss: Option<&Tensor>) -> Result<()> {
+    if vote.wait()?.as_slice::<i32>()? == [0] {
+        return Ok(());
+    }
+    let rank = reducer.facts.rank();
+    let unknown = Error::NotFinite { what: "a gradient".to_owned(), rank };
+    Err(who_is_not_finite(reducer, loss)?.unwrap_or(unknown))
+}
+
+/// Where the first number that is not finite comes from, if it comes from any rank's gradients.
+fn who_is_not_finite(reducer: &Reducer, loss: Option<&Tensor>) -> Result<Option<Error>> {
+    let finite_loss = loss.map_or(Ok(true), gradients::is_finite)?;
+    let own = match reducer.bad {
+        None => String::new(),
+        Some(_) if !finite_loss => "the loss".to_owned(),
+        Some(param) => format!("the gradient of `{}`", reducer.facts.params[param].name()),
+    };
+    let found = reducer.facts.comm.all_gather_text(&own)?;
+    let first = found.into_iter().enumerate().find(|(_, what)| !what.is_empty());
+    Ok(first.map(|(rank, what)| Error::NotFinite { what, rank }))
+}
+
 /// Averages all parameters, and all that the optimizer keeps, over all ranks.
-pub(super) fn average_replicas(
+fn average_replicas(
     comm: &dyn Communicator,
     params: &[Param],
     optimizer: &mut dyn Optimizer,

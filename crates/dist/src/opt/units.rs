@@ -1,17 +1,22 @@
 //! The parameters in units: buckets for every sizing that a step has asked for.
 
+use std::sync::Arc;
+
 use candelabrum_nn::{FlatGradients, Param};
 
-use super::gradients;
+use super::gradients::copy_values;
 use crate::bucket::{self, BucketPlan, Sizing};
-use crate::comm::{Buffer, Communicator, ElementType};
+use crate::comm::{Buffer, Communicator, ElementType, Group};
 use crate::strategy::Unit;
-use crate::{Error, Result, World};
+use crate::{Error, Result};
+
+/// Names of parameters in a bucket's label; of a larger bucket the first and the number.
+const NAMES: usize = 4;
 
 /// The parameters, and their buckets for every sizing asked for so far.
 #[derive(Debug)]
 pub(super) struct Bound {
-    pub(super) params: Vec<Param>,
+    pub(super) params: Arc<[Param]>,
     pub(super) layouts: Vec<Layout>,
 }
 
@@ -19,88 +24,184 @@ pub(super) struct Bound {
 #[derive(Debug)]
 pub(super) struct Layout {
     sizing: Sizing,
-    pub(super) buckets: Vec<Bucket>,
-    /// Where gradients go in them.
+    pub(super) plans: Arc<[BucketPlan]>,
+    /// The buckets' memory, away while it travels, and where gradients go in it.
     pub(super) gradients: FlatGradients<Buffer>,
+    /// Steps taken with it.
+    steps: u64,
+    /// Whether its order is final.
+    settled: bool,
+    /// Whether another one has taken its place.
+    replaced: bool,
 }
 
 impl Bound {
     /// The number of the layout of that size, made now if there is none yet.
-    pub(super) fn layout(&mut self, sizing: Sizing, world: &World) -> Result<usize> {
-        if let Some(index) = self.layouts.iter().position(|layout| layout.sizing == sizing) {
+    pub(super) fn layout(&mut self, sizing: Sizing, comm: &dyn Communicator) -> Result<usize> {
+        let current = |layout: &Layout| layout.sizing == sizing && !layout.replaced;
+        if let Some(index) = self.layouts.iter().position(current) {
             return Ok(index);
         }
-        let sizes: Vec<usize> = self.params.iter().map(|param| param.var().elem_count()).collect();
-        let mut buckets = Vec::new();
-        for plan in bucket::plan(&sizes, sizing) {
-            let buffer = Some(world.comm().alloc(ElementType::F32, plan.len)?);
-            buckets.push(Bucket { plan, buffer });
-        }
-        let gradients = gradients::places(&self.params, &buckets)?;
-        self.layouts.push(Layout { sizing, buckets, gradients });
+        let order: Vec<usize> = (0..self.params.len()).rev().collect();
+        // SINGA's units are what SINGA says they are.
+        let settled = matches!(sizing, Sizing::Threshold(_));
+        self.layouts.push(Layout::new(&self.params, sizing, &order, settled, comm)?);
         Ok(self.layouts.len() - 1)
+    }
+
+    /// Puts the parameters of a layout in the order in which their gradients really were complete:
+    /// rank 0's order, once, after its first step (or second: the operations of a first step may
+    /// have been made before anybody listened). Every rank calls it after every step.
+    pub(super) fn settle(&mut self, index: usize, comm: &dyn Communicator) -> Result<()> {
+        const TRIES: u64 = 2;
+        let layout = &mut self.layouts[index];
+        layout.steps += 1;
+        if layout.settled {
+            return Ok(());
+        }
+        let slots: Vec<usize> = layout.slots().collect();
+        let mut message: Vec<i64> =
+            layout.gradients.ready_order().iter().map(|&i| slots[i] as i64).collect();
+        let complete = message.len() == slots.len();
+        message.resize(slots.len(), 0);
+        message.push(i64::from(complete));
+        comm.broadcast(&mut message, 0)?;
+        let complete = message.pop() == Some(1);
+        layout.settled = complete || layout.steps >= TRIES;
+        if !complete {
+            return Ok(());
+        }
+        let order: Vec<usize> = message.into_iter().map(|param| param as usize).collect();
+        let sizing = layout.sizing;
+        if is_no_order(&order, self.params.len()) {
+            let what = "rank 0's order of gradients is no order of the parameters".to_owned();
+            return Err(Error::Protocol { what });
+        }
+        if bucket::plan(&sizes(&self.params), sizing, &order)[..] == layout.plans[..] {
+            return Ok(());
+        }
+        // The old buckets' memory goes before the new ones' comes.
+        layout.gradients = FlatGradients::default();
+        layout.replaced = true;
+        self.layouts.push(Layout::new(&self.params, sizing, &order, true, comm)?);
+        Ok(())
     }
 }
 
-/// A unit and the memory that it travels in.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    pub(super) plan: BucketPlan,
-    /// Away while its collective is under way, and for good after one that failed.
-    pub(super) buffer: Option<Buffer>,
+fn is_no_order(order: &[usize], len: usize) -> bool {
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    !sorted.into_iter().eq(0..len)
 }
 
-impl Bucket {
-    /// Its numbers.
-    pub(super) fn values(&mut self, rank: usize) -> Result<&mut [f32]> {
-        self.buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()
+fn sizes(params: &[Param]) -> Vec<usize> {
+    params.iter().map(|param| param.var().elem_count()).collect()
+}
+
+impl Layout {
+    /// The buckets of that size, filled with the parameters in `order`.
+    fn new(
+        params: &[Param],
+        sizing: Sizing,
+        order: &[usize],
+        settled: bool,
+        comm: &dyn Communicator,
+    ) -> Result<Self> {
+        let plans: Arc<[BucketPlan]> = bucket::plan(&sizes(params), sizing, order).into();
+        let mut gradients = FlatGradients::default();
+        for (number, plan) in plans.iter().enumerate() {
+            let buffer = comm.alloc(ElementType::F32, plan.len)?;
+            let buffer = buffer.labelled(label(number, plan, params));
+            let places = plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()));
+            gradients.push(buffer, places)?;
+        }
+        Ok(Self { sizing, plans, gradients, steps: 0, settled, replaced: false })
+    }
+
+    /// Parameters by place, bucket by bucket.
+    pub(super) fn slots(&self) -> impl Iterator<Item = usize> {
+        self.plans.iter().flat_map(|plan| plan.slots.iter().map(|slot| slot.param))
+    }
+
+    /// The numbers in a bucket.
+    pub(super) fn values(&mut self, number: usize, rank: usize) -> Result<&mut [f32]> {
+        let buffer = self.gradients.buffers_mut().get_mut(number).and_then(Option::as_mut);
+        buffer.ok_or(Error::Stopped { rank })?.as_mut_slice()
+    }
+
+    /// Takes a bucket's memory away.
+    pub(super) fn take(&mut self, number: usize, rank: usize) -> Result<Buffer> {
+        let buffer = self.gradients.buffers_mut().get_mut(number).and_then(Option::take);
+        buffer.ok_or(Error::Stopped { rank })
+    }
+
+    /// Brings it back.
+    pub(super) fn put(&mut self, number: usize, buffer: Buffer) {
+        if let Some(place) = self.gradients.buffers_mut().get_mut(number) {
+            *place = Some(buffer);
+        }
+    }
+
+    /// Copies the values of a bucket's parameters into it.
+    pub(super) fn load(&mut self, number: usize, params: &[Param], rank: usize) -> Result<()> {
+        let plans = Arc::clone(&self.plans);
+        let values = self.values(number, rank)?;
+        for slot in &plans[number].slots {
+            copy_values(params[slot.param].tensor(), &mut values[slot.range.clone()])?;
+        }
+        Ok(())
+    }
+
+    /// Copies a bucket's values into its parameters.
+    pub(super) fn store(&mut self, number: usize, params: &[Param], rank: usize) -> Result<()> {
+        let plans = Arc::clone(&self.plans);
+        let values = self.values(number, rank)?;
+        for slot in &plans[number].slots {
+            let new = &values[slot.range.clone()];
+            params[slot.param].update_in_place(|values| values.copy_from_slice(new))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a bucket is called when ranks wait for it in vain.
+fn label(number: usize, plan: &BucketPlan, params: &[Param]) -> String {
+    let names: Vec<&str> =
+        plan.slots.iter().take(NAMES).map(|slot| params[slot.param].name()).collect();
+    let names = names.join(", ");
+    match plan.slots.len().checked_sub(NAMES) {
+        None | Some(0) => format!("bucket {number}: {names}"),
+        Some(more) => format!("bucket {number}: {names} and {more} more"),
     }
 }
 
 /// What is the same for all units of a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
-    pub(super) comm: &'a dyn Communicator,
-    pub(super) params: &'a [Param],
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) comm: Group,
+    pub(super) params: Arc<[Param]>,
+    pub(super) plans: Arc<[BucketPlan]>,
     pub(super) layout: usize,
     pub(super) step: u64,
     pub(super) spars: f32,
-    pub(super) count: usize,
 }
 
-impl<'a> Facts<'a> {
-    pub(super) fn unit<'b>(&self, index: usize, plan: &'b BucketPlan) -> Unit<'b>
-    where
-        'a: 'b,
-    {
-        let &Self { comm, params, layout, step, spars, count } = self;
-        let (rank, world_size) = (comm.rank(), comm.world_size());
+impl Facts {
+    pub(super) fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    pub(super) fn unit(&self, index: usize) -> Unit<'_> {
+        let &Self { layout, step, spars, .. } = self;
+        let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
+        let (plan, params, count) = (&self.plans[index], &self.params[..], self.plans.len());
         Unit { index, count, layout, step, spars, rank, world_size, plan, params }
     }
-}
 
-/// Copies the values of a bucket's parameters into it.
-pub(super) fn load(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
-    let Bucket { plan, buffer } = bucket;
-    let rank = facts.comm.rank();
-    let values = buffer.as_mut().ok_or(Error::Stopped { rank })?.as_mut_slice()?;
-    for slot in &plan.slots {
-        let place = &mut values[slot.range.clone()];
-        gradients::copy_values(facts.params[slot.param].tensor(), place)?;
+    /// The parameter that a position of a unit belongs to.
+    pub(super) fn name_at(&self, index: usize, position: usize) -> String {
+        self.unit(index).parameter_at(position).map_or("", Param::name).to_owned()
     }
-    Ok(())
-}
-
-/// Copies a bucket's values into its parameters.
-pub(super) fn store(facts: &Facts<'_>, bucket: &mut Bucket) -> Result<()> {
-    let Bucket { plan, buffer } = bucket;
-    let rank = facts.comm.rank();
-    let values = buffer.as_ref().ok_or(Error::Stopped { rank })?.as_slice::<f32>()?;
-    for slot in &plan.slots {
-        let new = &values[slot.range.clone()];
-        facts.params[slot.param].update_in_place(|values| values.copy_from_slice(new))?;
-    }
-    Ok(())
 }
 
 /// Lets `change`, which may fail, rewrite a parameter's values where they are.

@@ -6,6 +6,7 @@ mod behaviour;
 mod embedding;
 mod golden;
 mod gradients;
+mod hooks;
 mod loss;
 mod mixing;
 mod naive_conv2d;

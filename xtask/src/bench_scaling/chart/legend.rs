@@ -4,9 +4,10 @@ use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::style::{self, LineStyle};
+use super::style;
 use crate::bench_scaling::split::Part;
 use crate::canvas::{Canvas, GREY, Point, text_width};
+use crate::line_style::LineStyle;
 
 const SIZE: i32 = 13;
 const LINE: i32 = 22;

@@ -10,10 +10,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use self::legend::Key;
-use self::style::LineStyle;
 use super::report::{Report, Row};
 use super::split::Part;
 use crate::canvas::{Canvas, GREY};
+use crate::line_style::LineStyle;
 
 mod legend;
 mod steps;

@@ -1,69 +1,10 @@
-//! How strategies and parts are told apart, in colour and without it.
+//! How the parts of a step are told apart, in colour and without it.
 
 use anyhow::Result;
 use plotters::prelude::*;
 
 use crate::bench_scaling::split::Part;
 use crate::canvas::{Canvas, Point, okabe_ito};
-
-/// A strategy's line: colour, dashes and marker each tell it from the others.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct LineStyle {
-    pub(super) colour: RGBColor,
-    pub(super) dashes: &'static [i32],
-    marker: Marker,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marker {
-    Disc,
-    Square,
-    Up,
-    Down,
-    Diamond,
-    Cross,
-}
-
-const LINES: [LineStyle; 6] = [
-    LineStyle { colour: okabe_ito::BLUE, dashes: &[], marker: Marker::Disc },
-    LineStyle { colour: okabe_ito::VERMILLION, dashes: &[8, 4], marker: Marker::Square },
-    LineStyle { colour: okabe_ito::GREEN, dashes: &[2, 3], marker: Marker::Diamond },
-    LineStyle { colour: okabe_ito::PURPLE, dashes: &[10, 3, 2, 3], marker: Marker::Up },
-    LineStyle { colour: okabe_ito::ORANGE, dashes: &[14, 4], marker: Marker::Down },
-    LineStyle { colour: okabe_ito::SKY, dashes: &[5, 2, 1, 2, 1, 2], marker: Marker::Cross },
-];
-
-impl LineStyle {
-    /// Of the strategy at this place in the program's list, whichever are drawn.
-    pub(super) fn of(place: usize) -> Self {
-        LINES[place % LINES.len()]
-    }
-
-    /// A point of the line; hollow where there are more ranks than cores.
-    pub(super) fn mark(&self, canvas: &Canvas<'_>, at: Point, hollow: bool) -> Result<()> {
-        let (line, fill) = (self.colour, if hollow { WHITE } else { self.colour });
-        let around = |offsets: &[Point]| offsets.iter().map(|o| (at.0 + o.0, at.1 + o.1)).collect();
-        match self.marker {
-            Marker::Disc => canvas.disc(at, 4, fill, line),
-            Marker::Square => {
-                canvas.polygon(around(&[(-4, -4), (4, -4), (4, 4), (-4, 4)]), fill, line)
-            }
-            Marker::Up => canvas.polygon(around(&[(0, -5), (5, 4), (-5, 4)]), fill, line),
-            Marker::Down => canvas.polygon(around(&[(0, 5), (5, -4), (-5, -4)]), fill, line),
-            Marker::Diamond => {
-                canvas.polygon(around(&[(0, -6), (6, 0), (0, 6), (-6, 0)]), fill, line)
-            }
-            Marker::Cross if hollow => {
-                canvas.line(around(&[(-4, -4), (4, 4)]), line.stroke_width(2))?;
-                canvas.line(around(&[(-4, 4), (4, -4)]), line.stroke_width(2))
-            }
-            Marker::Cross => {
-                canvas.line(around(&[(-4, -4), (4, 4)]), line.stroke_width(4))?;
-                canvas.line(around(&[(-4, 4), (4, -4)]), line.stroke_width(4))
-            }
-        }
-    }
-}
 
 /// Lines across a surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,16 +82,6 @@ mod tests {
             }
         }
         assert!(hatching(Hatch::Plain, corners).is_empty());
-    }
-
-    #[test]
-    fn six_strategies_share_no_style() {
-        for i in 0..LINES.len() {
-            for j in 0..i {
-                let (a, b) = (LineStyle::of(i), LineStyle::of(j));
-                assert!(a.colour != b.colour && a.dashes != b.dashes && a.marker != b.marker);
-            }
-        }
     }
 
     #[test]

@@ -8,11 +8,11 @@ use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::style::LineStyle;
 use super::{Frame, Panel};
 use crate::bench_scaling::report::{BASELINE, Row};
 use crate::canvas::{Canvas, GREY, LIGHT, Point};
 use crate::figures::{thousands, tick_step};
+use crate::line_style::LineStyle;
 
 pub(super) const HEIGHT: i32 = 330;
 const LEFT: i32 = 84;

@@ -12,6 +12,7 @@ use candle_core::{
 use super::link::{self, Inbox, Link, Mark};
 use super::{Backward, Fused, Grads, Pooled, Values, with_inputs};
 use crate::gradients::Place;
+use crate::hooks;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::{Float, for_float};
 use crate::ops::profile::{self, Phase};
@@ -26,11 +27,12 @@ pub(super) fn attach<F: Fused, T: Float>(
 ) -> Result<Tensor> {
     let reads = op.reads();
     let targets: Vec<Option<Target>> = inputs.iter().map(|x| Target::new(x.as_ref())).collect();
-    let parents: Vec<(usize, Tensor)> = targets
-        .iter()
-        .enumerate()
-        .filter_map(|(number, target)| Some((number, target.as_ref()?.graph_tensor().clone())))
-        .collect();
+    let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
+    for (number, target) in targets.iter().enumerate() {
+        let Some(target) = target else { continue };
+        parents.push((Some(number), target.graph_tensor().clone()));
+        parents.extend(target.variable().and_then(hooks::token).map(|token| (None, token)));
+    }
     if parents.is_empty() {
         return Tensor::from_vec(ys, shape, &Device::Cpu);
     }
@@ -264,7 +266,7 @@ impl<'a, T: Float> Gradient<'a, T> {
 struct Join {
     node: Arc<dyn Differentiable>,
     name: &'static str,
-    /// By argument: the number of the input, or `None` for the token of an inner join.
+    /// By argument: the number of the input, or `None` for a token: of an inner join, or of a hook.
     inputs: Vec<Option<usize>>,
     /// Whether it runs the backward; the inner ones come later and only fetch their gradients.
     outermost: bool,
@@ -274,10 +276,8 @@ impl Join {
     fn all(
         node: &Arc<dyn Differentiable>,
         name: &'static str,
-        parents: Vec<(usize, Tensor)>,
+        mut parts: Vec<(Option<usize>, Tensor)>,
     ) -> Result<Tensor> {
-        let mut parts: Vec<(Option<usize>, Tensor)> =
-            parents.into_iter().map(|(number, tensor)| (Some(number), tensor)).collect();
         while parts.len() > 3 {
             let inner = Self::some(node, name, &parts[..3], false)?;
             parts.splice(..3, [(None, inner)]);

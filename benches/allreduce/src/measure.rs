@@ -1,0 +1,155 @@
+//! How an operation between ranks is timed, by us and by everybody we compare with.
+//!
+//! A clock is read around a *batch* of operations, one right after the other, since one of 4 KB is
+//! over before a clock ticks. All ranks meet in a barrier, read their clocks, do the batch, and read
+//! them again; the batch took as long as its slowest rank. How many operations a batch has is found
+//! once for a size, by doubling until the best of three takes [`BATCH`]; a sample is the median of as
+//! many batches as fill its time.
+
+use std::time::Instant;
+
+use crate::talk::{Event, Request, next_request, say};
+
+/// Seconds that a batch takes at least.
+const BATCH: f64 = 2e-3;
+
+/// The fewest and the most batches of a sample.
+const BATCHES: (usize, usize) = (3, 500);
+
+/// A world of ranks with an operation to be measured.
+pub(crate) trait Ranks {
+    /// What it says when it is warm.
+    fn ready(&self) -> Event;
+    /// Whether this rank talks for all.
+    fn is_root(&self) -> bool;
+    /// What the root was asked for, on every rank; `None` at the end.
+    fn share(&mut self, request: Option<Request>) -> anyhow::Result<Option<Request>>;
+    /// Makes room for so many numbers, reduces known ones, and says whether every rank was right.
+    /// It leaves zeros, whose sums stay finite however often they are taken.
+    fn prepare(&mut self, elements: usize) -> anyhow::Result<bool>;
+    /// Reduces what is there, once.
+    fn reduce(&mut self) -> anyhow::Result<()>;
+    fn barrier(&mut self) -> anyhow::Result<()>;
+    /// The largest of all ranks' values.
+    fn max(&mut self, value: f64) -> anyhow::Result<f64>;
+}
+
+/// Answers every request, and says good-bye.
+pub(crate) fn serve(ranks: &mut impl Ranks) -> anyhow::Result<()> {
+    let is_root = ranks.is_root();
+    if is_root {
+        say(&ranks.ready())?;
+    }
+    let mut prepared = None;
+    loop {
+        let asked = if is_root { next_request()? } else { None };
+        let Some(request) = ranks.share(asked)? else { break };
+        let (correct, batch) = match prepared {
+            Some((elements, correct, batch)) if elements == request.elements => (correct, batch),
+            _ => (ranks.prepare(request.elements)?, Batch::find(ranks)?),
+        };
+        prepared = Some((request.elements, correct, batch));
+        let (seconds, batches) = batch.sample(ranks, request.seconds)?;
+        if is_root {
+            let operations = batch.operations;
+            say(&Event::Sample { seconds, batches, operations, correct })?;
+        }
+    }
+    if is_root {
+        say(&Event::Done {})?;
+    }
+    Ok(())
+}
+
+/// So many operations that they can be timed.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    operations: usize,
+    seconds: f64,
+}
+
+impl Batch {
+    fn find(ranks: &mut impl Ranks) -> anyhow::Result<Self> {
+        let mut operations = 1;
+        loop {
+            // A rank that the system holds up once makes a single batch look long enough.
+            let mut seconds = f64::INFINITY;
+            for _ in 0..3 {
+                seconds = seconds.min(time(ranks, operations)?);
+            }
+            if seconds >= BATCH {
+                return Ok(Self { operations, seconds });
+            }
+            operations *= 2;
+        }
+    }
+
+    /// Seconds of an operation, and of how many batches that is the median.
+    fn sample(self, ranks: &mut impl Ranks, seconds: f64) -> anyhow::Result<(f64, usize)> {
+        // Every rank knows the same times, so all do equally many batches.
+        let batches = ((seconds / self.seconds) as usize).clamp(BATCHES.0, BATCHES.1);
+        let mut times = Vec::with_capacity(batches);
+        for _ in 0..batches {
+            times.push(time(ranks, self.operations)? / self.operations as f64);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok((times[batches / 2], batches))
+    }
+}
+
+/// Seconds of the slowest rank for so many operations.
+fn time(ranks: &mut impl Ranks, operations: usize) -> anyhow::Result<f64> {
+    ranks.barrier()?;
+    let start = Instant::now();
+    for _ in 0..operations {
+        ranks.reduce()?;
+    }
+    let took = start.elapsed().as_secs_f64();
+    ranks.max(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A world of one, whose operation takes a while.
+    struct Slow(Duration);
+
+    impl Ranks for Slow {
+        fn ready(&self) -> Event {
+            Event::Ready { backend: "slow", ranks: 1 }
+        }
+        fn is_root(&self) -> bool {
+            true
+        }
+        fn share(&mut self, request: Option<Request>) -> anyhow::Result<Option<Request>> {
+            Ok(request)
+        }
+        fn prepare(&mut self, _: usize) -> anyhow::Result<bool> {
+            Ok(true)
+        }
+        fn reduce(&mut self) -> anyhow::Result<()> {
+            thread::sleep(self.0);
+            Ok(())
+        }
+        fn barrier(&mut self) -> anyhow::Result<()> {
+            Ok(())
+        }
+        fn max(&mut self, value: f64) -> anyhow::Result<f64> {
+            Ok(value)
+        }
+    }
+
+    #[test]
+    fn short_operations_are_timed_many_at_a_time() -> anyhow::Result<()> {
+        let mut ranks = Slow(Duration::from_micros(100));
+        let batch = Batch::find(&mut ranks)?;
+        let (seconds, batches) = batch.sample(&mut ranks, 0.0)?;
+        assert!(seconds >= 100e-6 && batch.operations > 1 && batches == BATCHES.0);
+        assert_eq!(Batch::find(&mut Slow(Duration::from_millis(3)))?.operations, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Gradient-ready hooks: which buffers are complete in mid-backward, and when.
+
+use std::sync::{Arc, Mutex};
+
+use candelabrum_nn::{Activation, FlatGradients, Init, Observer, Param, Params, ops};
+use candle_core::{Device, Result, Tensor};
+
+/// Takes complete buffers away and notes their numbers.
+#[derive(Clone, Default)]
+struct Taker(Arc<Mutex<Vec<(usize, Vec<f32>)>>>);
+
+impl Observer<Vec<f32>> for Taker {
+    fn complete(&mut self, number: usize, buffer: &mut Option<Vec<f32>>) -> Result<()> {
+        let buffer = buffer.take().expect("it is complete once");
+        self.0.lock().unwrap().push((number, buffer));
+        Ok(())
+    }
+}
+
+struct Network {
+    params: Params,
+    weights: Vec<Param>,
+    gradients: FlatGradients<Vec<f32>>,
+}
+
+impl Network {
+    /// Square weights, each with a buffer of its own.
+    fn new(layers: usize) -> Result<Self> {
+        let params = Params::new(7);
+        let init = Init::Normal { std: 0.5 };
+        let make = |i: usize| params.root().pp(i).param("weight", (3, 3), init);
+        let weights: Vec<Param> = (0..layers).map(|i| make(i).unwrap()).collect();
+        let mut gradients = FlatGradients::default();
+        for weight in &weights {
+            gradients.push(vec![0.0; 9], [(weight, 0..9)])?;
+        }
+        Ok(Self { params, weights, gradients })
+    }
+
+    fn input() -> Result<Tensor> {
+        Tensor::arange(0_f32, 12., &Device::Cpu)?.affine(0.1, -0.5)?.reshape((4, 3))
+    }
+
+    /// The gradients of `loss` without anybody watching.
+    fn plain(&mut self, loss: &Tensor) -> Result<Vec<Vec<f32>>> {
+        self.gradients.clear();
+        self.gradients.backward(loss)?;
+        self.gradients.zero_rest()?;
+        Ok(self.gradients.buffers_mut().iter().map(|b| b.clone().unwrap()).collect())
+    }
+
+    /// The buffers in the order in which they were complete before the end, and all of them.
+    fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
+        self.gradients.clear();
+        let (taker, result) = self.gradients.backward_with(loss, Taker::default());
+        let taken = std::mem::take(&mut *taker.0.lock().unwrap());
+        let order = taken.iter().map(|(number, _)| *number).collect();
+        for (number, buffer) in taken {
+            self.gradients.buffers_mut()[number] = Some(buffer);
+        }
+        result?;
+        self.gradients.zero_rest()?;
+        Ok((order, self.gradients.buffers_mut().iter().map(|b| b.clone().unwrap()).collect()))
+    }
+}
+
+fn layer(xs: &Tensor, weight: &Param) -> Result<Tensor> {
+    ops::linear(xs, weight.tensor(), None, Some(Activation::Tanh))
+}
+
+#[test]
+fn buffers_are_complete_one_by_one_from_the_last_layer_on() -> Result<()> {
+    let mut network = Network::new(4)?;
+    let loss = |network: &Network| {
+        let mut weights = network.weights.iter();
+        weights.try_fold(Network::input()?, |xs, weight| layer(&xs, weight))?.sum_all()
+    };
+    let expected = network.plain(&loss(&network)?)?;
+    assert_eq!(network.gradients.ready_order(), [3, 2, 1, 0]);
+    for _ in 0..3 {
+        let (order, gradients) = network.observed(&loss(&network)?)?;
+        assert_eq!(order, [3, 2, 1, 0]);
+        assert_eq!(gradients, expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_first_pass_tells_nobody() -> Result<()> {
+    let mut network = Network::new(1)?;
+    let loss = |network: &Network| layer(&Network::input()?, &network.weights[0])?.sum_all();
+    assert_eq!(network.observed(&loss(&network)?)?.0, [0_usize; 0]);
+    assert_eq!(network.observed(&loss(&network)?)?.0, [0]);
+    Ok(())
+}
+
+#[test]
+fn a_tied_weight_is_complete_after_its_last_use() -> Result<()> {
+    let mut network = Network::new(2)?;
+    // 0, 1, 0 again: the gradient of 0 is whole only after that of 1, however many uses there are.
+    let loss = |network: &Network, uses: usize| {
+        let [tied, other] = &network.weights[..] else { unreachable!("two") };
+        let mut xs = layer(&layer(&Network::input()?, tied)?, other)?;
+        for _ in 0..uses {
+            xs = layer(&xs, tied)?;
+        }
+        xs.sum_all()
+    };
+    network.plain(&loss(&network, 1)?)?;
+    for uses in [1, 3, 2, 0] {
+        let expected = network.plain(&loss(&network, uses)?)?;
+        let (order, gradients) = network.observed(&loss(&network, uses)?)?;
+        assert_eq!(order, [1, 0], "{uses} more uses");
+        assert_eq!(gradients, expected, "{uses} more uses");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_unused_parameter_is_never_complete() -> Result<()> {
+    let mut network = Network::new(3)?;
+    let loss = |network: &Network| {
+        let xs = layer(&Network::input()?, &network.weights[0])?;
+        layer(&xs, &network.weights[2])?.sum_all()
+    };
+    let expected = network.plain(&loss(&network)?)?;
+    let (order, gradients) = network.observed(&loss(&network)?)?;
+    assert_eq!(order, [2, 0]);
+    assert_eq!(gradients, expected);
+    assert!(network.gradients.holds().eq([true, false, true]));
+    Ok(())
+}
+
+#[test]
+fn a_parameter_of_candles_operations_too_waits_for_the_end() -> Result<()> {
+    let mut network = Network::new(2)?;
+    let loss = |network: &Network| {
+        let xs = layer(&Network::input()?, &network.weights[0])?;
+        let xs = layer(&xs, &network.weights[1])?;
+        // candle's part of the gradient of 1 is known only when the pass has ended.
+        xs.matmul(network.weights[1].tensor())?.sum_all()
+    };
+    let expected = network.plain(&loss(&network)?)?;
+    let (order, gradients) = network.observed(&loss(&network)?)?;
+    assert_eq!(order, [0]);
+    assert_eq!(gradients, expected);
+    Ok(())
+}
+
+#[test]
+fn a_late_gradient_that_nobody_could_know_of_is_an_error_that_names_it() -> Result<()> {
+    let mut network = Network::new(1)?;
+    let usual = layer(&Network::input()?, &network.weights[0])?.sum_all()?;
+    network.plain(&usual)?;
+    let mixed = (layer(&Network::input()?, &network.weights[0])?.sum_all()?
+        + network.weights[0].tensor().sum_all()?)?;
+    let error = network.observed(&mixed).unwrap_err().to_string();
+    assert!(error.contains("`0.weight`") && error.contains("overlap"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn candles_operations_tell_through_an_identity() -> Result<()> {
+    let mut network = Network::new(3)?;
+    let loss = |network: &Network, through: bool| {
+        let mut xs = Network::input()?;
+        for weight in &network.weights {
+            let weight = if through { weight.identity().unwrap() } else { weight.tensor().clone() };
+            xs = xs.matmul(&weight.t()?)?.tanh()?;
+        }
+        xs.sum_all()
+    };
+    let expected = network.plain(&loss(&network, false)?)?;
+    // Another network: a parameter that was once used directly always waits.
+    let mut network = Network::new(3)?;
+    network.plain(&loss(&network, true)?)?;
+    let (order, gradients) = network.observed(&loss(&network, true)?)?;
+    assert_eq!(order, [2, 1, 0]);
+    assert_eq!(gradients, expected);
+    // Without a place it is candle's.
+    let store = loss(&network, true)?.backward()?;
+    let gradient = store.get(network.weights[0].tensor()).expect("candle has it");
+    assert_eq!(gradient.flatten_all()?.to_vec1::<f32>()?, expected[0]);
+    assert_eq!(network.params.len(), 3);
+    Ok(())
+}
+
+#[test]
+fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
+    struct Refuses;
+    impl Observer<Vec<f32>> for Refuses {
+        fn complete(&mut self, number: usize, _: &mut Option<Vec<f32>>) -> Result<()> {
+            candle_core::bail!("no buffer {number} today")
+        }
+    }
+    let mut network = Network::new(2)?;
+    let loss = |network: &Network| {
+        let xs = layer(&Network::input()?, &network.weights[0])?;
+        layer(&xs, &network.weights[1])?.sum_all()
+    };
+    let expected = network.plain(&loss(&network)?)?;
+    network.gradients.clear();
+    let (_, result) = network.gradients.backward_with(&loss(&network)?, Refuses);
+    assert!(result.unwrap_err().to_string().contains("no buffer 1 today"));
+    assert_eq!(network.plain(&loss(&network)?)?, expected);
+    Ok(())
+}

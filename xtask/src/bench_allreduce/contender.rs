@@ -1,0 +1,181 @@
+//! Who competes, and how its ranks are started.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::Ready;
+use crate::bench::{build, compile_mpi};
+use crate::shell::repo_root;
+use crate::{machine, ranks};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Contender {
+    /// Ours over shared memory, the numbers in a buffer of the communicator's
+    Local,
+    /// The same, the numbers in a vector of the caller's
+    LocalSlice,
+    /// Ours over MPI
+    Mpi,
+    /// A C program that calls MPI_Allreduce in place
+    MpiC,
+    /// Gloo, through torch.distributed
+    Gloo,
+    /// As many threads that change their numbers in place: what the memory allows
+    Memory,
+}
+
+impl Contender {
+    /// As on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::LocalSlice => "local-slice",
+            Self::Mpi => "mpi",
+            Self::MpiC => "mpi-c",
+            Self::Gloo => "gloo",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// As in a chart.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Local => "Candelabrum, local",
+            Self::LocalSlice => "Candelabrum, local, caller's memory",
+            Self::Mpi => "Candelabrum, MPI",
+            Self::MpiC => "C, MPI_Allreduce in place",
+            Self::Gloo => "PyTorch, Gloo",
+            Self::Memory => "what memory allows",
+        }
+    }
+
+    /// What is wrong with a contender that is ready: ranks that do not find each other would be as
+    /// many worlds of one.
+    pub(super) fn mistrust(self, ready: &Ready, asked: usize) -> Option<String> {
+        let backend = ready.backend.as_deref();
+        let expected = match self {
+            Self::Local | Self::LocalSlice => Some("local"),
+            Self::Mpi => Some("mpi"),
+            Self::Memory => Some("memory"),
+            Self::MpiC | Self::Gloo => backend,
+        };
+        let as_asked = ready.ranks == asked && backend == expected;
+        (!as_asked).then(|| {
+            let over = backend.map_or_else(String::new, |backend| format!(" over {backend}"));
+            format!("asked for {asked} ranks, it has {}{over}", ready.ranks)
+        })
+    }
+}
+
+/// The programs of the contenders.
+#[derive(Debug)]
+pub(super) struct Programs {
+    ours: PathBuf,
+    c: Option<PathBuf>,
+    /// A Python that has PyTorch.
+    python: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Builds and finds those that are needed; takes out, and says so, what this machine has not.
+    pub(super) fn find(contenders: &mut Vec<Contender>) -> Result<Self> {
+        let is_mpi = |who: &Contender| matches!(who, Contender::Mpi | Contender::MpiC);
+        let lacks = machine::lacks_for_mpi();
+        if contenders.iter().any(is_mpi) && !lacks.is_empty() {
+            println!("MPI: no {} here, left out (cargo xtask setup)", lacks.join(", no "));
+            contenders.retain(|who| !is_mpi(who));
+        }
+        let mut python = None;
+        if contenders.contains(&Contender::Gloo) {
+            python = machine::python_with_torch();
+            if python.is_none() {
+                println!("Gloo: PyTorch is not installed, left out (cargo xtask setup --pytorch)");
+                contenders.retain(|who| *who != Contender::Gloo);
+            }
+        }
+        ensure!(!contenders.is_empty(), "no contender is left to measure");
+        let c = contenders.contains(&Contender::MpiC);
+        let c = c.then(|| compile_mpi("benches/allreduce/allreduce.c", "bench-allreduce-c"));
+        let mpi = contenders.contains(&Contender::Mpi);
+        let options: &[&str] = if mpi { &["--features", "mpi"] } else { &[] };
+        let ours = build("candelabrum-bench-allreduce", "bench-allreduce-rank", options)?;
+        Ok(Self { ours, c: c.transpose()?, python })
+    }
+
+    /// The processes of a contender.
+    pub(super) fn commands(&self, contender: Contender, ranks: usize) -> Result<Vec<Command>> {
+        let ours = |numbers: &str| {
+            let mut command = Command::new(&self.ours);
+            command.args(["--numbers", numbers]);
+            Ok(command)
+        };
+        let mut commands = match contender {
+            Contender::Local => ranks::side_by_side(ranks, || ours("segment"))?,
+            Contender::LocalSlice => ranks::side_by_side(ranks, || ours("slice"))?,
+            Contender::Mpi => vec![ranks::mpiexec(ranks, &self.ours)],
+            Contender::MpiC => {
+                vec![ranks::mpiexec(ranks, self.c.as_ref().context("no C program")?)]
+            }
+            Contender::Gloo => ranks::side_by_side(ranks, || {
+                let python = self.python.as_ref().context("no Python with PyTorch")?;
+                let mut python = Command::new(python);
+                python.arg(repo_root().join("scripts/bench_allreduce.py"));
+                // All ranks are here, whatever this host is called.
+                python.env("GLOO_SOCKET_IFNAME", "lo").env("OMP_NUM_THREADS", "1");
+                Ok(python)
+            })?,
+            Contender::Memory => {
+                let mut command = Command::new(&self.ours);
+                command.args(["--memory", &ranks.to_string()]);
+                vec![command]
+            }
+        };
+        for command in &mut commands {
+            command.env("CANDELABRUM_TIMEOUT", ranks::STANDSTILL);
+        }
+        Ok(commands)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::display;
+
+    #[test]
+    fn each_contender_has_its_ranks() {
+        let programs = Programs {
+            ours: "rank".into(),
+            c: Some("c-rank".into()),
+            python: Some("python".into()),
+        };
+        let shown = |who: Contender| -> Vec<String> {
+            programs.commands(who, 3).unwrap().iter().map(display).collect()
+        };
+        assert_eq!(shown(Contender::LocalSlice).len(), 3);
+        assert!(shown(Contender::LocalSlice)[2].ends_with("rank --numbers slice"));
+        assert!(shown(Contender::Mpi)[0].contains("mpiexec --bind-to none -n 3 rank"));
+        assert!(shown(Contender::MpiC)[0].contains("-n 3 c-rank"));
+        assert!(shown(Contender::Gloo)[1].contains("LOCAL_RANK=1"));
+        assert!(shown(Contender::Memory)[0].ends_with("rank --memory 3"));
+    }
+
+    #[test]
+    fn another_world_than_asked_for_is_mistrusted() {
+        let ready = |ranks, backend: Option<&str>| Ready {
+            ranks,
+            backend: backend.map(str::to_owned),
+            version: None,
+        };
+        assert_eq!(Contender::Local.mistrust(&ready(2, Some("local")), 2), None);
+        assert_eq!(Contender::Gloo.mistrust(&ready(2, None), 2), None);
+        let alone = Contender::Mpi.mistrust(&ready(1, Some("single")), 2);
+        assert_eq!(alone.unwrap(), "asked for 2 ranks, it has 1 over single");
+        assert!(Contender::Mpi.mistrust(&ready(2, Some("local")), 2).is_some());
+    }
+}

@@ -1,0 +1,233 @@
+//! `cargo xtask bench-allreduce`: how long a sum over all ranks takes, with us, MPI and Gloo.
+//!
+//! The ranks of every contender live as long as their number is measured, and stand still while
+//! another is measured. Size by size they take turns, round by round, so that what else the machine
+//! does hits all of them; ratios are formed within a round, and the median over the rounds is
+//! reported. What a sample is, `benches/allreduce/src/measure.rs` says.
+//!
+//! The files are written after every number of ranks and when it is interrupted. A contender that
+//! fails has that under its table; the others go on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use self::contender::{Contender, Programs};
+use self::plan::{Plan, Size};
+use self::report::Report;
+use crate::bench::{Output, progress_bar};
+use crate::host::Host;
+use crate::interrupt::{Interrupted, Watch};
+use crate::live::{Failure, Live};
+use crate::turns::Player;
+
+mod chart;
+mod contender;
+#[cfg(test)]
+mod fixture;
+mod plan;
+mod report;
+mod table;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Numbers of ranks
+    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "2,4")]
+    ranks: Vec<usize>,
+    /// What a rank's numbers take, such as 4KB or 25MiB [default: ten from 4KB to 100MB]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,SIZE..")]
+    sizes: Vec<Size>,
+    /// Who sums them
+    #[arg(long, value_delimiter = ',', default_value = "local,local-slice,mpi,mpi-c,gloo,memory")]
+    contenders: Vec<Contender>,
+    /// Samples of every contender at every size [default: 7]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Measured seconds of a sample, at least three operations [default: 0.1]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Fewer sizes, rounds and seconds: a look, not a measurement
+    #[arg(long)]
+    quick: bool,
+    /// Seconds that a contender may take to get ready, and for each sample
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    deadline: u64,
+    /// Where allreduce.json and allreduce.svg go [default: target/bench-allreduce]
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// What a contender says when it is ready.
+#[derive(Clone, Debug, Deserialize)]
+struct Ready {
+    ranks: usize,
+    /// Ours say what they talk over.
+    backend: Option<String>,
+    /// Others say who they are.
+    version: Option<String>,
+}
+
+/// What it says of a sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Measured {
+    /// Of one operation.
+    seconds: f64,
+    batches: usize,
+    operations: usize,
+    correct: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Done {}
+
+/// What was measured, and under which circumstances.
+#[derive(Clone, Debug, Serialize)]
+struct Sample {
+    round: usize,
+    ranks: usize,
+    size: Size,
+    contender: Contender,
+    #[serde(flatten)]
+    measured: Measured,
+    /// Share of the machine's cores that other programs used meanwhile.
+    others_cpu_share: Option<f64>,
+}
+
+/// One that could not go on.
+#[derive(Clone, Debug, Serialize)]
+struct Dropout {
+    ranks: usize,
+    contender: Contender,
+    #[serde(flatten)]
+    failure: Failure,
+}
+
+/// Everything that came of a run.
+#[derive(Clone, Debug, Default)]
+struct Results {
+    samples: Vec<Sample>,
+    dropouts: Vec<Dropout>,
+    /// Who the others are, by contender.
+    versions: BTreeMap<&'static str, String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut plan = Plan::new(args)?;
+    let output = Output::new(args.out.as_deref(), "bench-allreduce")?;
+    let programs = Programs::find(&mut plan.contenders)?;
+    let deadline = Duration::from_secs(args.deadline.max(1));
+    let bench = Bench { machine: Host::look(), plan, programs, deadline, output };
+    let mut results = Results::default();
+    let measured = bench.measure(&mut results);
+    bench.keep(&results, measured)
+}
+
+/// A plan, and what carries it out.
+struct Bench {
+    machine: Host,
+    plan: Plan,
+    programs: Programs,
+    deadline: Duration,
+    output: Output,
+}
+
+impl Bench {
+    /// Measures one number of ranks after the other.
+    fn measure(&self, results: &mut Results) -> Result<()> {
+        let watch = Watch::start()?;
+        let all = self.plan.ranks.iter().map(|&ranks| self.plan.turns(ranks).count());
+        let progress = progress_bar(self.plan.rounds * all.sum::<usize>());
+        progress.enable_steady_tick(Duration::from_secs(1));
+        for &ranks in &self.plan.ranks {
+            let measured = self.measure_with(ranks, results, &watch, |what| {
+                progress.set_message(what);
+                progress.inc(1);
+            });
+            if measured.is_err() {
+                progress.finish_and_clear();
+            }
+            measured?;
+            self.write(results)?;
+        }
+        progress.finish_and_clear();
+        Ok(())
+    }
+
+    /// Starts the contenders with this many ranks, and measures all sizes; `step` hears of each
+    /// sample.
+    fn measure_with(
+        &self,
+        ranks: usize,
+        results: &mut Results,
+        watch: &Watch,
+        mut step: impl FnMut(String),
+    ) -> Result<(), Interrupted> {
+        let mut players: Vec<(Contender, Player)> =
+            self.plan.contenders.iter().map(|&who| (who, Player::default())).collect();
+        for (contender, player) in &mut players {
+            let start = || Live::start(self.programs.commands(*contender, ranks)?, self.deadline);
+            let ready: Option<Ready> = player.start(start, watch)?;
+            if let Some(wrong) = ready.as_ref().and_then(|ready| contender.mistrust(ready, ranks)) {
+                player.exclude(wrong);
+            }
+            let version = ready.and_then(|ready| ready.version);
+            results.versions.extend(version.map(|version| (contender.name(), version)));
+        }
+        for &size in &self.plan.sizes {
+            for round in 0..self.plan.rounds {
+                for (contender, player) in &mut players {
+                    if !self.plan.takes_part(*contender, ranks, size) {
+                        continue;
+                    }
+                    step(format!("{ranks} ranks, {size}, {}", contender.name()));
+                    let asked = format!("go {} {}", size.elements(), self.plan.seconds);
+                    let sample = player.sample(&asked, watch)?;
+                    results.samples.extend(sample.map(|(measured, others_cpu_share)| Sample {
+                        round,
+                        ranks,
+                        size,
+                        contender: *contender,
+                        measured,
+                        others_cpu_share,
+                    }));
+                }
+            }
+        }
+        for (contender, mut player) in players {
+            player.finish::<Done>(watch)?;
+            let failure = player.failure().cloned();
+            results.dropouts.extend(failure.map(|failure| Dropout { ranks, contender, failure }));
+        }
+        Ok(())
+    }
+
+    /// Prints and writes what there is, and says what is missing where it ended early.
+    fn keep(&self, results: &Results, measured: Result<()>) -> Result<()> {
+        if results.samples.is_empty() && results.dropouts.is_empty() {
+            return measured.context("nothing was measured");
+        }
+        print!("{}", self.report(results));
+        let [json, svg] = self.write(results)?;
+        println!("\nwrote {} and {}", json.display(), svg.display());
+        measured.with_context(|| format!("kept {} samples", results.samples.len()))?;
+        ensure!(!results.samples.is_empty(), "no contender could be measured");
+        let wrong = results.samples.iter().find(|sample| !sample.measured.correct);
+        ensure!(wrong.is_none(), "a sum was wrong: {:?}", wrong);
+        Ok(())
+    }
+
+    fn write(&self, results: &Results) -> Result<[PathBuf; 2]> {
+        let report = self.report(results);
+        let json = self.output.json("allreduce.json", &report)?;
+        let svg = self.output.path("allreduce.svg");
+        chart::draw(&report, &svg)?;
+        Ok([json, svg])
+    }
+
+    fn report<'a>(&'a self, results: &'a Results) -> Report<'a> {
+        Report::new(&self.machine, &self.plan, results)
+    }
+}

@@ -1,0 +1,102 @@
+//! Contenders that take turns: a process group each, asked one at a time while the others stand.
+
+use anyhow::Result;
+use serde::de::DeserializeOwned;
+
+use crate::host::CpuTime;
+use crate::interrupt::{Interrupted, Watch};
+use crate::live::{Failure, Live, Trouble};
+
+/// One that takes part, as long as it lives. Whoever fails to answer is not asked again.
+#[derive(Debug, Default)]
+pub(crate) struct Player {
+    live: Option<Live>,
+    failure: Option<Failure>,
+}
+
+impl Player {
+    /// Whether there is something to ask.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Why there is not.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Ends it for a reason that it does not know of itself.
+    pub(crate) fn exclude(&mut self, reason: String) {
+        self.live = None;
+        self.failure = Some(Failure { reason, stderr: Vec::new() });
+    }
+
+    /// Starts it, waits until it is warm, and gives what it says then.
+    pub(crate) fn start<R: DeserializeOwned>(
+        &mut self,
+        start: impl FnOnce() -> Result<Live>,
+        watch: &Watch,
+    ) -> Result<Option<R>, Interrupted> {
+        match start() {
+            Ok(live) => self.live = Some(live),
+            Err(error) => {
+                let reason = format!("{error:#}");
+                self.failure = Some(Failure { reason, stderr: Vec::new() });
+            }
+        }
+        self.ask(|live| live.ready(watch))
+    }
+
+    /// One sample, and the share of the machine's cores that other programs used meanwhile.
+    pub(crate) fn sample<S: DeserializeOwned>(
+        &mut self,
+        line: &str,
+        watch: &Watch,
+    ) -> Result<Option<(S, Option<f64>)>, Interrupted> {
+        self.ask(|live| {
+            let ids = live.ids();
+            let before = CpuTime::now(&ids);
+            let sample = live.sample(line, watch)?;
+            Ok((sample, CpuTime::others_share(before, CpuTime::now(&ids))))
+        })
+    }
+
+    /// Lets it end, and gives its last words.
+    pub(crate) fn finish<D: DeserializeOwned>(
+        &mut self,
+        watch: &Watch,
+    ) -> Result<Option<D>, Interrupted> {
+        let Some(mut live) = self.live.take() else { return Ok(None) };
+        live.go_on();
+        match live.finish(watch) {
+            Ok(last) => Ok(Some(last)),
+            Err(trouble) => self.note(trouble).map(|()| None),
+        }
+    }
+
+    /// Wakes it for a question.
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut Live) -> Result<T, Trouble>,
+    ) -> Result<Option<T>, Interrupted> {
+        let Some(live) = &mut self.live else { return Ok(None) };
+        live.go_on();
+        let answer = question(live);
+        live.stop();
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(trouble) => self.note(trouble).map(|()| None),
+        }
+    }
+
+    fn note(&mut self, trouble: Trouble) -> Result<(), Interrupted> {
+        self.live = None;
+        match trouble {
+            Trouble::Interrupted(interrupted) => Err(interrupted),
+            Trouble::Failed(failure) => {
+                self.failure = Some(failure);
+                Ok(())
+            }
+        }
+    }
+}
