@@ -103,6 +103,9 @@ fn a_timeline_has_the_spans_of_every_rank_on_one_clock() {
         let count = |name: &str| thread(rank, "compute").iter().filter(|s| s.name == name).count();
         assert_eq!((count("epoch"), count("step"), count("forward")), (1, 12, 12));
         assert_eq!((count("evaluate"), count("load")), (1, 13));
+        assert_eq!(count("backward"), 12);
+        let updated = |span: &&Span| span.name == "update" && span.args["bucket"] == 0;
+        assert_eq!(thread(rank, "compute").iter().filter(updated).count(), 12);
         let backward = |span: &&Span| span.name == "conv2d" && span.args["phase"] == "Backward";
         assert_eq!(thread(rank, "compute").iter().filter(backward).count(), 24);
     }

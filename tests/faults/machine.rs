@@ -42,10 +42,10 @@ fn with_limit(kibibytes: usize) -> String {
 fn memory_that_cannot_be_reserved_is_an_error() {
     // At the start, where the ranks meet.
     let job = job::start("nothing", 0, 2).after(&with_limit(300)).launch();
-    job.finish().assert_failed(&["rank 0", "reserve 524288 bytes of shared memory"]);
+    job.finish().assert_failed(&["rank 0: reserve", "bytes of shared memory: File too large"]);
     // For the buckets of a large model, when all are together.
     let job = job::start("large", 9, 2).after(&with_limit(4096)).launch();
-    job.finish().assert_failed(&["rank 0", "reserve", "bytes of shared memory"]);
+    job.finish().assert_failed(&["rank 0: reserve", "bytes of shared memory: File too large"]);
 }
 
 #[test]

@@ -10,6 +10,8 @@
 //! | a machine without memory, jobs side by side and one after the other | `machine.rs` |
 //! | the launcher of the examples | `launcher.rs` |
 
+#![expect(clippy::print_stdout, reason = "tests say what they leave out and how long things take")]
+
 #[path = "../common/mod.rs"]
 mod common;
 mod differ;

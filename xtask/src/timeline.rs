@@ -161,7 +161,8 @@ fn draw(out: &Path, step: usize, [start, end]: [f64; 2], rows: &[Row]) -> Result
 /// What stands in a span: its name, and the bucket or buffer that it is about.
 fn label(span: &Event) -> String {
     let about = ["bucket", "label", "op"].iter().find_map(|field| match &span.args[field] {
-        serde_json::Value::String(text) => Some(text.clone()),
+        // `bucket 0: conv1.weight, conv1.bias`: there is no room for the names.
+        serde_json::Value::String(text) => text.split(':').next().map(str::to_owned),
         serde_json::Value::Number(number) => Some(number.to_string()),
         _ => None,
     });
@@ -205,7 +206,7 @@ mod tests {
         {"ph":"X","pid":0,"tid":0,"name":"step","ts":200,"dur":100},
         {"ph":"X","pid":1,"tid":0,"name":"step","ts":15,"dur":80},
         {"ph":"X","pid":1,"tid":0,"name":"step","ts":190,"dur":100},
-        {"ph":"X","pid":1,"tid":1,"name":"transfer","ts":250,"dur":20,"args":{"label":"bucket 0"}}
+        {"ph":"X","pid":1,"tid":1,"name":"transfer","ts":250,"dur":20,"args":{"label":"bucket 0: a, b"}}
     ]}"#;
 
     fn events() -> Vec<Event> {

@@ -109,7 +109,7 @@ impl Mesh {
         let rank = config.rank;
         let readers = rendezvous::meet(config)?;
         let memory = match readers.first().and_then(Option::as_ref) {
-            Some(root) => Memory::received(rendezvous::receive_file(root, config.deadline)?)?,
+            Some(root) => Memory::received(rendezvous::receive_file(root, config)?)?,
             None => {
                 let memory = make()?;
                 for socket in readers.iter().flatten() {

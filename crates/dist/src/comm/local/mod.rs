@@ -122,10 +122,9 @@ impl Local {
         match u64::from_le_bytes(starts[at]) {
             0 => {
                 let bytes: usize = parts.iter().map(|part| part * ranks).sum();
-                let rank = self.ranks[at];
-                let what =
-                    format!("{bytes} bytes of shared memory: rank {rank} had no room for them");
-                Err(Error::Launch { what })
+                // An echo: that rank has the system's own answer, and says it.
+                let message = format!("no room for {bytes} bytes of shared memory");
+                Err(Error::PeerFailed { peer: self.ranks[at], message })
             }
             start => Ok(start),
         }

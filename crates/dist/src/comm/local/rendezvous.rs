@@ -12,6 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -153,8 +154,9 @@ pub(super) fn send_file(socket: &UnixStream, file: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Takes the file that the rank behind `socket` hands over.
-pub(super) fn receive_file(socket: &UnixStream, deadline: Duration) -> Result<OwnedFd> {
+/// Takes the file that rank 0 behind `socket` hands over.
+pub(super) fn receive_file(socket: &UnixStream, config: &LocalConfig) -> Result<OwnedFd> {
+    let &LocalConfig { rank, world_size, deadline, .. } = config;
     let timeout = |limit| {
         socket.set_read_timeout(limit).map_err(|error| Error::io("prepare a connection", error))
     };
@@ -163,12 +165,17 @@ pub(super) fn receive_file(socket: &UnixStream, deadline: Duration) -> Result<Ow
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut payload = [0];
     let mut room = [IoSliceMut::new(&mut payload)];
-    rustix::net::recvmsg(socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)
-        .map_err(|error| Error::io("receive shared memory from rank 0", error))?;
+    rustix::net::recvmsg(socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC).map_err(
+        |error| match error {
+            Errno::AGAIN => Error::Rendezvous { rank, world_size, peer: 0, waited: deadline },
+            other => Error::io("receive shared memory from rank 0", other),
+        },
+    )?;
     timeout(None)?;
     let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    file.ok_or_else(|| Error::Launch { what: "rank 0 died during start-up".to_owned() })
+    // An echo: rank 0, or the launcher, says why.
+    file.ok_or_else(|| Error::PeerDied { peer: 0, rank, during: "start-up".to_owned() })
 }
