@@ -5,6 +5,7 @@
 //! looks after them.
 
 mod detect;
+mod host;
 mod report;
 mod spawn;
 mod threads;
@@ -15,6 +16,7 @@ pub use spawn::{MAX_WORKERS, Outcome, spawn};
 pub use threads::limit_threads;
 
 pub(crate) use detect::timeout;
+pub(crate) use host::host;
 pub(crate) use spawn::follow_parent;
 
 /// What our own launcher sets for each rank.
@@ -27,4 +29,6 @@ mod vars {
     pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
     /// Seconds that anybody waits for anybody.
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
+    /// This host's name, where the system does not tell hosts apart.
+    pub(super) const HOST: &str = "CANDELABRUM_HOST";
 }

@@ -44,6 +44,7 @@ fn reduce_f32(op: ReduceOp, values: impl ExactSizeIterator<Item = f32>) -> f32 {
     let combine = |a: f32, b: f32| match op {
         ReduceOp::Min => pick(a < b, a, b),
         ReduceOp::Max => pick(a > b, a, b),
+        ReduceOp::Product => a * b,
         _ => a + b,
     };
     let total = values.reduce(combine).expect("at least one rank");
@@ -105,6 +106,7 @@ macro_rules! integer {
                 let result = match op {
                     ReduceOp::Min => values.min(),
                     ReduceOp::Max => values.max(),
+                    ReduceOp::Product => values.reduce(Self::wrapping_mul),
                     _ => values.reduce(Self::wrapping_add),
                 };
                 result.expect("at least one rank")
