@@ -186,9 +186,9 @@ fn rank_that_trains() {
 
     let (sync, plain) = (difference(&together, &whole), difference(&apart, &whole));
     println!("\nrank {}: differs by {sync:.1e}, without exchange {plain:.1e}", world.rank());
-    // Rounding of f32 over ten steps; statistics of parts are something else.
-    assert!(sync < 2e-5, "{sync}");
-    assert!(plain > 1e-2, "{plain}");
+    // Rounding of f32, which ten steps make some 1e-5 of; statistics of parts are something else.
+    assert!(sync < 1e-4, "{sync}");
+    assert!(plain > 1e-1, "{plain}");
 
     let digests = world.comm().all_gather_text(&parameters_sha256(&together).unwrap()).unwrap();
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
