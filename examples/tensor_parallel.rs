@@ -24,6 +24,8 @@ use clap::Parser;
 
 const BATCH: usize = 16;
 const FEATURES: usize = 64;
+/// Features between the layers, of which each rank has a part.
+const HIDDEN: usize = 240;
 
 /// Split the two linear layers of an MLP block over ranks
 #[derive(Parser)]
@@ -31,9 +33,6 @@ struct Args {
     /// How many ranks to start
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// Features between the layers; must divide by the number of ranks
-    #[arg(long, default_value_t = 240)]
-    hidden: usize,
 }
 
 /// A linear layer with some of the outputs of a whole one; the result stays split.
@@ -93,39 +92,31 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> CandleResult<f32> {
 fn main() -> Result<()> {
     let args = Args::parse();
     // The ranks are this program again; only they find a place in their environment.
-    if args.workers == 1 || Launch::detect()?.is_launched() {
-        return run_rank(&args);
+    let place = Launch::detect()?;
+    let ranks = if place.is_launched() { place.world_size } else { args.workers };
+    ensure!(HIDDEN.is_multiple_of(ranks), "{HIDDEN} features do not divide by {ranks} ranks");
+    if place.is_launched() || ranks == 1 {
+        let world = World::from_env()?;
+        // Nobody is to wait for a rank that failed.
+        return compare(&world).inspect_err(|error| world.abort(&format!("{error:#}")));
     }
-    match launch::spawn(args.workers, 1)? {
+    match launch::spawn(ranks, 1)? {
         Outcome::Success => Ok(()),
         Outcome::Failed(reason) => bail!(reason),
         outcome => bail!("the ranks did not finish: {outcome:?}"),
     }
 }
 
-fn run_rank(args: &Args) -> Result<()> {
-    let world = World::from_env()?;
-    let result = compare(args, &world);
-    if let Err(error) = &result {
-        // Nobody is to wait for a rank that failed.
-        world.abort(&format!("{error:#}"));
-    }
-    result
-}
-
-fn compare(args: &Args, world: &World) -> Result<()> {
-    let (group, hidden) = (world.group(), args.hidden);
-    let ranks = world.world_size();
-    ensure!(hidden.is_multiple_of(ranks), "--hidden {hidden} does not divide by {ranks} ranks");
-
+fn compare(world: &World) -> Result<()> {
+    let group = world.group();
     // The whole layers: seeded, and so the same on every rank.
     let params = Params::new(0);
     let scope = params.root();
     let normal = Init::Normal { std: 0.1 };
     let (w1, b1) =
-        (scope.param("w1", (hidden, FEATURES), normal)?, scope.param("b1", hidden, normal)?);
+        (scope.param("w1", (HIDDEN, FEATURES), normal)?, scope.param("b1", HIDDEN, normal)?);
     let (w2, b2) =
-        (scope.param("w2", (FEATURES, hidden), normal)?, scope.param("b2", FEATURES, normal)?);
+        (scope.param("w2", (FEATURES, HIDDEN), normal)?, scope.param("b2", FEATURES, normal)?);
     let xs = scope.param("xs", (BATCH, FEATURES), Init::Normal { std: 1.0 })?;
 
     let ys = linear(xs.tensor(), w1.tensor(), Some(b1.tensor()), Some(Activation::Gelu))?;
@@ -163,7 +154,7 @@ fn compare(args: &Args, world: &World) -> Result<()> {
     if world.is_root() {
         let all = w1.var().elem_count() + w2.var().elem_count();
         let own = first.weight.elem_count() + second.weight.elem_count();
-        println!("{ranks} rank(s), each with {own} of {all} weights");
+        println!("{} rank(s), each with {own} of {all} weights", group.world_size());
         println!(
             "loss {:.6}, not split {:.6}",
             split_loss.to_scalar::<f32>()?,

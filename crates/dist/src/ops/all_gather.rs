@@ -12,7 +12,7 @@ use crate::comm::{Collective, Group, ReduceOp};
 ///
 /// # Errors
 /// A dimension that `xs` has not; what goes wrong between ranks.
-pub fn all_gather(xs: &Tensor, dim: impl Dim, group: &Group) -> Result<Tensor> {
+pub fn all_gather(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     let forward = Way::Collective(Collective::AllGather);
     let backward = Way::Collective(Collective::ReduceScatter(ReduceOp::Sum));
     exchange_along("all_gather", xs, dim, group, forward, backward)

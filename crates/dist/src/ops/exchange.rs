@@ -46,7 +46,7 @@ pub(super) fn exchange(
 pub(super) fn exchange_along(
     name: &'static str,
     xs: &Tensor,
-    dim: impl Dim,
+    dim: impl Dim + Copy,
     group: &Group,
     forward: Way,
     backward: Way,
