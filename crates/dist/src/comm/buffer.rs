@@ -1,6 +1,6 @@
 //! Memory that a collective works on, owned by exactly one side at a time.
 //!
-//! Starting a collective moves its [`Buffer`] to the communication thread, waiting gives it back:
+//! Starting a collective moves its [`Buffer`] to the communicator, waiting gives it back:
 //! nobody can look at numbers that are still in flight.
 
 use std::fmt;

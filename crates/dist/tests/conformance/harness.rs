@@ -77,6 +77,8 @@ pub(crate) struct Group {
     case: String,
     limit: Duration,
     variables: Vec<(String, String)>,
+    /// By rank; empty where they are what they are.
+    hosts: Vec<String>,
     scratch: TempDir,
 }
 
@@ -85,7 +87,8 @@ impl Group {
         let limit = Duration::from_secs(60);
         let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), "40".to_owned())];
         let scratch = tempfile::tempdir().expect("a directory for mpiexec");
-        Self { backend, size, case: case.to_owned(), limit, variables, scratch }
+        let (case, hosts) = (case.to_owned(), Vec::new());
+        Self { backend, size, case, limit, variables, hosts, scratch }
     }
 
     /// After which all ranks are killed and the test fails.
@@ -97,6 +100,11 @@ impl Group {
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Lets each rank believe that it is on another host: a letter each.
+    pub(crate) fn hosts(self, hosts: &str) -> Self {
+        Self { hosts: hosts.chars().map(|host| host.to_string()).collect(), ..self }
     }
 
     /// Starts the ranks and waits for their end.
@@ -132,7 +140,8 @@ impl Group {
             .env("CANDELABRUM_RANK", rank.to_string())
             .env("CANDELABRUM_WORLD_SIZE", self.size.to_string())
             // Ties the rank's life to ours.
-            .env("CANDELABRUM_PARENT", std::process::id().to_string());
+            .env("CANDELABRUM_PARENT", std::process::id().to_string())
+            .envs(self.hosts.get(rank).map(|host| ("CANDELABRUM_HOST", host)));
         self.start(command, job)
     }
 
