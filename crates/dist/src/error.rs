@@ -360,14 +360,53 @@ impl Error {
     }
 }
 
+/// An error of a collective inside of a candle operation is given back as it was.
 impl From<candle_core::Error> for Error {
     fn from(source: candle_core::Error) -> Self {
-        Self::Tensor { source: std::sync::Arc::new(source) }
+        carried(&source)
+            .cloned()
+            .unwrap_or_else(|| Self::Tensor { source: std::sync::Arc::new(source) })
+    }
+}
+
+/// For candle operations that communicate; `Error::from` gives the same error again.
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        // candle's `Wrapped` forgets the type. This variant keeps it, and shows the error's own words.
+        Self::Io(io::Error::other(error)).bt()
+    }
+}
+
+/// This crate's error in candle's, whatever candle has put around it.
+fn carried(error: &candle_core::Error) -> Option<&Error> {
+    match error {
+        candle_core::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        candle_core::Error::Context { inner, .. }
+        | candle_core::Error::WithPath { inner, .. }
+        | candle_core::Error::WithBacktrace { inner, .. } => carried(inner),
+        _ => None,
     }
 }
 
 impl From<candelabrum_nn::Error> for Error {
     fn from(error: candelabrum_nn::Error) -> Self {
         Self::Model { message: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_survives_candle() {
+        let carry = || candle_core::Error::from(Error::Stopped { rank: 3 });
+        let words = Error::Stopped { rank: 3 }.to_string();
+        assert!(carry().to_string().starts_with(&words), "{}", carry());
+        for error in [carry(), carry().context("a layer"), carry().with_path("a file")] {
+            assert!(matches!(Error::from(error), Error::Stopped { rank: 3 }));
+        }
+        let other = candle_core::Error::Msg("shapes".to_owned());
+        assert!(matches!(Error::from(other), Error::Tensor { .. }));
     }
 }

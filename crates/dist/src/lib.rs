@@ -6,20 +6,26 @@
 //! | collectives on buffers, one file per backend | [`comm`] |
 //! | gradients in buckets, their exchange, the update | [`DistOpt`] |
 //! | what ranks send each other in a step | [`strategy`] |
+//! | normalisation by all ranks' batches, state that is not trained | [`synchronize_batch_norm`], [`synchronize_buffers`] |
+//! | collectives that can be differentiated | [`ops`] |
 //! | do all ranks train the same thing | [`check_consistency`] |
 //!
 //! `unsafe` lives in `comm::local::memory`, `comm::local::exchange` and the MPI backend's raw calls.
 
 pub mod comm;
 pub mod launch;
+pub mod ops;
 pub mod strategy;
 
 mod bucket;
+mod buffers;
 mod consistency;
 mod error;
 mod opt;
+mod sync_batch_norm;
 mod world;
 
+pub use buffers::{BufferSync, synchronize_buffers};
 pub use comm::{
     Buffer, Collective, CommStats, Communicator, Element, ElementType, Group, Pending, ReduceOp,
 };
@@ -27,4 +33,5 @@ pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};
 pub use opt::{DistOpt, DistOptConfig, OnOverflow, StepFigures, StrategyState};
 pub use strategy::StrategyConfig;
+pub use sync_batch_norm::{statistics_exchange, synchronize_batch_norm};
 pub use world::World;

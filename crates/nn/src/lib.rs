@@ -8,7 +8,8 @@
 //! | a model, its training step, its summary | [`Model`], [`Summary`] |
 //! | fused operations with their own backward | [`ops`] |
 //!
-//! The crate knows no ranks: what a training step hands its loss to is behind [`BackwardAndUpdate`].
+//! The crate knows no ranks: what a training step hands its loss to is behind [`BackwardAndUpdate`],
+//! and how replicas share the statistics of their batches behind [`StatisticsExchange`].
 
 mod activation;
 mod buffers;
@@ -20,6 +21,7 @@ mod init;
 mod lazy;
 mod model;
 mod params;
+mod statistics_exchange;
 mod summary;
 mod var_builder;
 
@@ -35,4 +37,5 @@ pub use gradients::{FlatGradients, GradientBuffer, Observer};
 pub use init::Init;
 pub use model::{BackwardAndUpdate, FromModule, Model};
 pub use params::{Param, Params, Scope};
+pub use statistics_exchange::StatisticsExchange;
 pub use summary::{LayerRow, Summary};

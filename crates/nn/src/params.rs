@@ -13,7 +13,7 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor, 
 use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
-use crate::{Buffer, Error, Init, LayerRow, Result, seed};
+use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
 /// One trainable tensor and its name; a cheap handle, clones share the value.
 #[derive(Clone, Debug)]
@@ -124,6 +124,7 @@ struct Store {
     noise_stream: AtomicU64,
     noise_draws: AtomicU64,
     trace: Mutex<Option<Vec<LayerRow>>>,
+    statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
 }
 
 impl Params {
@@ -144,6 +145,7 @@ impl Params {
             noise_stream: AtomicU64::new(0),
             noise_draws: AtomicU64::new(0),
             trace: Mutex::default(),
+            statistics_exchange: RwLock::default(),
         }))
     }
 
@@ -252,6 +254,19 @@ impl Params {
     /// on it. Data-parallel replicas use a stream each, or all would drop the same units.
     pub fn set_noise_stream(&self, stream: u64) {
         self.0.noise_stream.store(stream, Ordering::Relaxed);
+    }
+
+    /// Lets the normalisations of this store use, from their next forward pass in training on, the
+    /// statistics of all replicas' batches together: PyTorch's `convert_sync_batchnorm`. `None` gives
+    /// every replica its own again.
+    pub fn set_statistics_exchange(&self, exchange: Option<Arc<dyn StatisticsExchange>>) {
+        let place = &self.0.statistics_exchange;
+        *place.write().unwrap_or_else(PoisonError::into_inner) = exchange;
+    }
+
+    /// How replicas share the statistics of their batches; `None` where each has its own.
+    pub fn statistics_exchange(&self) -> Option<Arc<dyn StatisticsExchange>> {
+        self.0.statistics_exchange.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Starts to collect one row per layer call, for [`crate::Model::compile`].

@@ -1,11 +1,13 @@
 //! Batch normalisation (Ioffe and Szegedy, ICML 2015).
 
+use std::sync::Arc;
+
 use candle_core::{Module, Result, Tensor};
 
 use super::{check_features, described};
 use crate::lazy::Lazy;
 use crate::ops::{self, BatchNormConfig, RunningStatistics};
-use crate::{Activation, Init, Param, Scope};
+use crate::{Activation, Init, Param, Scope, StatisticsExchange};
 
 /// `(N, C, H, W)` or `(N, C)` to the same: mean 0 and variance 1 per channel, then `weight` and
 /// `bias` of it.
@@ -15,7 +17,8 @@ use crate::{Activation, Init, Param, Scope};
 /// that of the first input; `weight` starts at one, `bias` at zero.
 ///
 /// Data-parallel replicas normalise by their own part of the batch and keep running statistics of
-/// their own.
+/// their own, unless they exchange statistics: this layer by [`synchronized`](Self::synchronized), or
+/// all of a store by [`Params::set_statistics_exchange`](crate::Params::set_statistics_exchange).
 #[derive(Debug)]
 pub struct BatchNorm2d {
     scope: Scope,
@@ -23,6 +26,7 @@ pub struct BatchNorm2d {
     momentum: f64,
     eps: f64,
     activation: Option<Activation>,
+    exchange: Option<Arc<dyn StatisticsExchange>>,
     state: Lazy<State>,
 }
 
@@ -36,8 +40,8 @@ impl BatchNorm2d {
     /// PyTorch's defaults: momentum 0.1, eps 1e-5, weight and bias.
     pub fn new(scope: &Scope) -> Self {
         let BatchNormConfig { momentum, eps, activation, .. } = BatchNormConfig::default();
-        let state = Lazy::default();
-        Self { scope: scope.clone(), affine: true, momentum, eps, activation, state }
+        let (scope, state) = (scope.clone(), Lazy::default());
+        Self { scope, affine: true, momentum, eps, activation, exchange: None, state }
     }
 
     /// The weight of a new batch in the running statistics.
@@ -68,6 +72,14 @@ impl BatchNorm2d {
         self
     }
 
+    /// Normalises, in training, by the batches of all replicas behind `exchange`, whatever the store
+    /// says.
+    #[must_use]
+    pub fn synchronized(mut self, exchange: Arc<dyn StatisticsExchange>) -> Self {
+        self.exchange = Some(exchange);
+        self
+    }
+
     fn create(&self, channels: usize) -> Result<State> {
         let scope = &self.scope;
         let affine = if self.affine {
@@ -95,7 +107,13 @@ impl Module for BatchNorm2d {
             eps: self.eps,
             activation: self.activation,
         };
-        let ys = ops::batch_norm2d(xs, weight, bias, Some(running), config)?;
+        let exchange = self.exchange.clone().or_else(|| self.scope.params().statistics_exchange());
+        let ys = match exchange {
+            None => ops::batch_norm2d(xs, weight, bias, Some(running), config)?,
+            Some(exchange) => {
+                ops::sync_batch_norm2d(xs, weight, bias, Some(running), config, &exchange)?
+            }
+        };
         self.scope.trace(&described("BatchNorm2d".to_owned(), self.activation), &ys);
         Ok(ys)
     }

@@ -55,7 +55,7 @@ pub mod profile;
 pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
 pub use add::add;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
-pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d};
+pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d};
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;

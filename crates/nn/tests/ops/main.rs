@@ -14,6 +14,7 @@ mod norms;
 mod recurrent;
 mod reproducibility;
 mod residual;
+mod sync_batch_norm;
 mod threads;
 
 use std::path::PathBuf;

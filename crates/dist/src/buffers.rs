@@ -1,0 +1,69 @@
+//! State that is not trained, such as running statistics, made the same on all ranks.
+
+use candelabrum_nn::{Buffer as State, Params};
+use candle_core::{DType, Device, Tensor};
+
+use crate::comm::{Buffer, Collective, Communicator, ReduceOp};
+use crate::{Error, Result};
+
+/// What becomes of the buffers of ranks that train together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BufferSync {
+    /// Every rank gets rank 0's, bit for bit: PyTorch's `broadcast_buffers`.
+    #[default]
+    Broadcast,
+    /// Every rank gets the mean over all ranks, added in f64 in rank order. For a running variance
+    /// that is the mean of the variances within the ranks' batches.
+    Average,
+    /// Every rank keeps its own.
+    Local,
+}
+
+/// Makes the buffers of `params` the same on all ranks, in one message. All ranks must call it
+/// together, with the same model.
+///
+/// # Errors
+/// What goes wrong between ranks; [`Error::Disagreement`] where they have different numbers of
+/// elements.
+pub fn synchronize_buffers(
+    params: &Params,
+    comm: &dyn Communicator,
+    how: BufferSync,
+) -> Result<()> {
+    let op = match how {
+        BufferSync::Broadcast => Collective::Broadcast { root: 0 },
+        BufferSync::Average => Collective::AllReduce(ReduceOp::Mean),
+        BufferSync::Local => return Ok(()),
+    };
+    let states = params.buffers();
+    if comm.world_size() == 1 || states.is_empty() {
+        return Ok(());
+    }
+    // f64 holds the values of every float exactly.
+    let mut values = Vec::new();
+    for state in &states {
+        let value = state.value().to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        values.extend(value.flatten_all()?.to_vec1::<f64>()?);
+    }
+    let message = Buffer::from_slice(&values).labelled("the model's buffers");
+    let result = comm.run(op, message)?;
+    let mut rest = result.as_slice::<f64>()?;
+    for state in &states {
+        rest = set(state, rest)?;
+    }
+    Ok(())
+}
+
+/// Takes the value of `state` from the front of `values`, and gives the others.
+fn set<'a>(state: &State, values: &'a [f64]) -> Result<&'a [f64]> {
+    let old = state.value();
+    let count = old.elem_count();
+    let Some((own, rest)) = values.split_at_checked(count) else {
+        let got = values.len();
+        return Err(Error::Length { op: "synchronize buffers", expected: count, got });
+    };
+    let value = Tensor::from_slice(own, old.shape(), &Device::Cpu)?;
+    state.set(&value.to_dtype(old.dtype())?.to_device(old.device())?)?;
+    Ok(rest)
+}

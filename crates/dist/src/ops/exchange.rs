@@ -1,0 +1,130 @@
+//! What the operations of this module share: a collective as an operation of candle, one way
+//! forward and another backward.
+
+use std::sync::Arc;
+
+use candle_core::shape::Dim;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+
+use crate::Error;
+use crate::comm::{Buffer, Collective, Element, Group, ReduceOp};
+
+/// What happens to a tensor one way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// Nothing; nothing travels.
+    Identity,
+    Collective(Collective),
+    /// The sum, on `root`; zeros elsewhere.
+    SumTo {
+        root: usize,
+    },
+}
+
+/// An operation; the collectives that change the length work on the first dimension.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    name: &'static str,
+    group: Group,
+    forward: Way,
+    backward: Way,
+}
+
+/// The result of `forward` on `xs`, whose gradient goes `backward`.
+pub(super) fn exchange(
+    name: &'static str,
+    xs: &Tensor,
+    group: &Group,
+    forward: Way,
+    backward: Way,
+) -> Result<Tensor> {
+    let op = Exchange { name, group: Arc::clone(group), forward, backward };
+    xs.contiguous()?.apply_op1(op)
+}
+
+/// The same along dimension `dim`.
+pub(super) fn exchange_along(
+    name: &'static str,
+    xs: &Tensor,
+    dim: impl Dim + Copy,
+    group: &Group,
+    forward: Way,
+    backward: Way,
+) -> Result<Tensor> {
+    let dim = dim.to_index(xs.shape(), name)?;
+    if dim == 0 {
+        return exchange(name, xs, group, forward, backward);
+    }
+    let ys = exchange(name, &xs.transpose(0, dim)?, group, forward, backward)?;
+    ys.transpose(0, dim)?.contiguous()
+}
+
+/// Refuses a dimension that cannot be cut into equal parts, one per rank.
+pub(super) fn check_divides(
+    name: &'static str,
+    xs: &Tensor,
+    dim: impl Dim + Copy,
+    group: &Group,
+) -> Result<()> {
+    let (len, world_size) = (xs.dim(dim)?, group.world_size());
+    if len.is_multiple_of(world_size) {
+        return Ok(());
+    }
+    Err(Error::NotDivisible { op: name, len, world_size }.into())
+}
+
+impl Exchange {
+    fn run<T: Element>(&self, xs: &[T]) -> Result<Vec<T>> {
+        let op = match self.forward {
+            Way::Identity => return Ok(xs.to_vec()),
+            Way::Collective(op) => op,
+            Way::SumTo { root } => Collective::Reduce { op: ReduceOp::Sum, root },
+        };
+        let result = self.group.run(op, Buffer::from_slice(xs).labelled(self.name))?;
+        if let Way::SumTo { root } = self.forward
+            && root != self.group.rank()
+        {
+            return Ok(vec![T::zeroed(); xs.len()]);
+        }
+        Ok(result.to_vec()?)
+    }
+
+    fn result_shape(&self, shape: &Shape) -> Shape {
+        let mut dims = shape.dims().to_vec();
+        let Some(first) = dims.first_mut() else { return shape.clone() };
+        match self.forward {
+            Way::Collective(Collective::AllGather) => *first *= self.group.world_size(),
+            Way::Collective(Collective::ReduceScatter(_)) => *first /= self.group.world_size(),
+            _ => {}
+        }
+        Shape::from(dims)
+    }
+}
+
+impl CustomOp1 for Exchange {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, xs: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            return Err(candle_core::Error::RequiresContiguous { op: self.name }.bt());
+        };
+        let ys = match xs {
+            CpuStorage::F32(xs) => CpuStorage::F32(self.run(&xs[start..end])?),
+            CpuStorage::F64(xs) => CpuStorage::F64(self.run(&xs[start..end])?),
+            CpuStorage::F16(xs) => CpuStorage::F16(self.run(&xs[start..end])?),
+            CpuStorage::BF16(xs) => CpuStorage::BF16(self.run(&xs[start..end])?),
+            other => {
+                let dtype = candle_core::backend::BackendStorage::dtype(other);
+                return Err(candle_core::Error::UnsupportedDTypeForOp(dtype, self.name).bt());
+            }
+        };
+        Ok((ys, self.result_shape(layout.shape())))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let Self { name, group, forward, backward } = self;
+        exchange(name, gradient, group, *backward, *forward).map(Some)
+    }
+}

@@ -1,0 +1,107 @@
+//! Where the values of a channel lie in a batch.
+
+use rayon::prelude::*;
+
+use crate::ops::float::Float;
+use crate::ops::fused::Pooled;
+
+/// (N, C, H W); without values where one of them is 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    pub(super) batch: usize,
+    pub(super) channels: usize,
+    pub(super) plane: usize,
+}
+
+impl Geometry {
+    /// The values of a channel.
+    pub(super) fn count(self) -> usize {
+        self.batch * self.plane
+    }
+
+    /// The values of an image; 1 where there are none, which no slice can be cut into parts of.
+    fn image(self) -> usize {
+        (self.channels * self.plane).max(1)
+    }
+
+    /// A single channel without gaps.
+    pub(super) fn one_channel(self) -> Self {
+        Self { batch: 1, channels: 1, plane: self.count() }
+    }
+
+    /// The planes of a channel.
+    pub(super) fn planes<T>(
+        self,
+        values: &[T],
+        channel: usize,
+    ) -> impl Iterator<Item = &[T]> + Clone {
+        let images = values.chunks_exact(self.image());
+        images.map(move |image| &image[channel * self.plane..][..self.plane])
+    }
+
+    /// The values of a channel without gaps.
+    pub(super) fn gather<T: Float>(self, values: &[T], channel: usize) -> Pooled<T> {
+        let mut gathered = Pooled::new(self.count());
+        let parts = gathered.chunks_exact_mut(self.plane.max(1));
+        for (to, from) in parts.zip(self.planes(values, channel)) {
+            to.copy_from_slice(from);
+        }
+        gathered
+    }
+
+    /// Calls `f` for every channel with its planes of `outputs` (none if there is no output) and
+    /// its `width` numbers of `records`. A channel is the work of one thread.
+    pub(super) fn for_channels<T: Float, R: Send>(
+        self,
+        threads: bool,
+        outputs: &mut [T],
+        records: &mut [R],
+        width: usize,
+        f: impl Fn(usize, Planes<'_, '_, T>, &mut [R]) + Sync,
+    ) {
+        // A few blocks of channels per thread; the numbers do not depend on it.
+        let blocks = if threads { 4 * rayon::current_num_threads() } else { 1 };
+        let block = self.channels.div_ceil(blocks).max(1);
+        let mut parts: Vec<Vec<&mut [T]>> = Vec::new();
+        parts.resize_with(self.channels.div_ceil(block), Vec::new);
+        for image in outputs.chunks_exact_mut(self.image()) {
+            for (parts, part) in parts.iter_mut().zip(image.chunks_mut(block * self.plane)) {
+                parts.push(part);
+            }
+        }
+        let run = |(number, (mut parts, records)): (usize, (Vec<&mut [T]>, &mut [R]))| {
+            for (index, record) in records.chunks_exact_mut(width).enumerate() {
+                let start = index * self.plane;
+                let planes = Planes { parts: &mut parts, start, plane: self.plane };
+                f(number * block + index, planes, record);
+            }
+        };
+        if threads {
+            let records = records.par_chunks_mut(block * width);
+            parts.into_par_iter().zip(records).enumerate().for_each(run);
+        } else {
+            parts.into_iter().zip(records.chunks_mut(block * width)).enumerate().for_each(run);
+        }
+    }
+}
+
+/// The planes of a channel in memory that is written: one in each part.
+pub(super) struct Planes<'a, 'b, T> {
+    pub(super) parts: &'a mut [&'b mut [T]],
+    pub(super) start: usize,
+    pub(super) plane: usize,
+}
+
+impl<T: Float> Planes<'_, '_, T> {
+    #[inline(always)]
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        let (start, plane) = (self.start, self.plane);
+        self.parts.iter_mut().map(move |part| &mut part[start..][..plane])
+    }
+
+    /// The opposite of [`Geometry::gather`].
+    pub(super) fn scatter(&mut self, values: &[T]) {
+        let parts = values.chunks_exact(self.plane.max(1));
+        self.iter_mut().zip(parts).for_each(|(to, from)| to.copy_from_slice(from));
+    }
+}

@@ -1,0 +1,296 @@
+//! Batch normalisation with scale, shift and activation in one operation (Ioffe and Szegedy,
+//! ICML 2015, arXiv:1502.03167).
+//!
+//! Per channel, over the `n = N H W` values of a batch:
+//!
+//! ```text
+//! forward    m = mean(x)   v = mean((x - m)^2)   r = 1 / sqrt(v + eps)   h = (x - m) r
+//!            y = act(w h + b)
+//! backward   dz = dy act'(z)   db = sum(dz)   dw = sum(dz h)
+//!            dx = w r (dz - db / n - h dw / n)      by running statistics: dx = w r dz
+//! ```
+//!
+//! A channel is worked on from beginning to end while it is in the cache, so that each way there is
+//! one pass over memory: forward reads `x` and writes `y`, backward reads `x` and `dy` and writes
+//! `dx`. Only five numbers per channel are saved; the backward finds the mask of the activation by
+//! computing `z` again, which gives the same bits.
+//!
+//! Where replicas exchange statistics, `m`, `v`, `n` and both sums in `dx` are those of all their
+//! batches together. Each way is then two passes over memory with the exchange between them.
+
+mod channel;
+mod geometry;
+mod line;
+mod replicas;
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+
+use self::channel::Totals;
+use self::geometry::{Geometry, Planes};
+use self::line::Line;
+use super::activations;
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::moments::Moments;
+use super::parallel::worth_threads;
+use crate::{Activation, Buffer, StatisticsExchange};
+
+const NAME: &str = "batch_norm2d";
+
+/// The mean and the variance of every channel (C) over past batches.
+#[derive(Clone, Debug)]
+pub struct RunningStatistics {
+    /// Starts at 0.
+    pub mean: Buffer,
+    /// The unbiased variance; starts at 1.
+    pub variance: Buffer,
+}
+
+/// How a batch is normalised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchNormConfig {
+    /// By the statistics of the batch, or else by the running ones.
+    pub training: bool,
+    /// The weight of a new batch in the running statistics.
+    pub momentum: f64,
+    /// Added to the variance.
+    pub eps: f64,
+    /// Applied to the result.
+    pub activation: Option<Activation>,
+}
+
+/// PyTorch's: in training, momentum 0.1, eps 1e-5, no activation.
+impl Default for BatchNormConfig {
+    fn default() -> Self {
+        Self { training: true, momentum: 0.1, eps: 1e-5, activation: None }
+    }
+}
+
+/// Normalises each channel, scales it by `weight` and adds `bias`.
+///
+/// In training, `running` (if there is one) moves towards the statistics of the batch:
+/// `running = (1 - momentum) running + momentum batch`, with the unbiased variance. In evaluation
+/// it is what the channels are normalised by.
+///
+/// # Shapes
+///
+/// `xs` (N, C, H, W) or (N, C), `weight` and `bias` (C) -> as `xs`.
+///
+/// # Errors
+///
+/// If shapes or dtypes do not fit together, the dtype is neither f32 nor f64, `eps` is negative, a
+/// channel has less than two values in training, or there are no statistics in evaluation.
+pub fn batch_norm2d(
+    xs: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    running: Option<&RunningStatistics>,
+    config: BatchNormConfig,
+) -> Result<Tensor> {
+    normalise(xs, [weight, bias], running, config, None)
+}
+
+/// [`batch_norm2d`] by the statistics of the batches of all replicas, in training: PyTorch's
+/// `SyncBatchNorm`. The replicas may have batches of different sizes, and none at all.
+///
+/// Forward and backward are one exchange each; the backward only where the input needs a gradient.
+/// What comes out is the gradient of the sum of all replicas' losses by this replica's input, and its
+/// own share of those by `weight` and `bias`. A replica alone gets the bits of [`batch_norm2d`].
+///
+/// # Errors
+///
+/// As for [`batch_norm2d`], where a channel has less than two values in all batches together, and
+/// those of the exchange.
+pub fn sync_batch_norm2d(
+    xs: &Tensor,
+    weight: Option<&Tensor>,
+    bias: Option<&Tensor>,
+    running: Option<&RunningStatistics>,
+    config: BatchNormConfig,
+    exchange: &Arc<dyn StatisticsExchange>,
+) -> Result<Tensor> {
+    normalise(xs, [weight, bias], running, config, Some(exchange))
+}
+
+fn normalise(
+    xs: &Tensor,
+    [weight, bias]: [Option<&Tensor>; 2],
+    running: Option<&RunningStatistics>,
+    config: BatchNormConfig,
+    exchange: Option<&Arc<dyn StatisticsExchange>>,
+) -> Result<Tensor> {
+    let (batch, channels, plane) = match *xs.dims() {
+        [batch, channels] => (batch, channels, 1),
+        [batch, channels, height, width] => (batch, channels, height * width),
+        _ => bail!("{NAME}: input of shape {:?}, expected (N, C, H, W) or (N, C)", xs.shape()),
+    };
+    if config.eps.is_nan() || config.eps < 0.0 {
+        bail!("{NAME}: eps {} is not a small positive number", config.eps);
+    }
+    let values = running.map(|running| (running.mean.value(), running.variance.value()));
+    let (mean, variance) = values.as_ref().map(|(mean, variance)| (mean, variance)).unzip();
+    let named = [
+        ("weight", weight),
+        ("bias", bias),
+        ("running mean", mean),
+        ("running variance", variance),
+    ];
+    for (name, tensor) in named {
+        if let Some(tensor) = tensor.filter(|tensor| tensor.dims() != [channels]) {
+            bail!("{NAME}: {name} of shape {:?} for {channels} channels", tensor.shape());
+        }
+    }
+    let geometry = Geometry { batch, channels, plane };
+    // The others would have to be computed once more in the backward.
+    let (rectify, late) = match config.activation {
+        Some(Activation::Relu) => (true, None),
+        other => (false, other),
+    };
+    let exchange = exchange.filter(|_| config.training).cloned();
+    let op = BatchNorm2d { geometry, running: running.cloned(), rectify, config, exchange };
+    if config.training {
+        if batch * plane < 2 && op.exchange.is_none() {
+            bail!(
+                "{NAME}: more than one value per channel is needed in training, the input is {:?}",
+                xs.shape()
+            );
+        }
+        let ys = fused::run(op, xs.shape(), &[Some(xs), weight, bias, None, None])?;
+        return activations::apply(ys, late);
+    }
+    if running.is_none() {
+        bail!("{NAME}: evaluation needs running statistics");
+    }
+    let ys = fused::run(op, xs.shape(), &[Some(xs), weight, bias, mean, variance])?;
+    activations::apply(ys, late)
+}
+
+struct BatchNorm2d {
+    geometry: Geometry,
+    running: Option<RunningStatistics>,
+    /// Whether a ReLU is fused.
+    rectify: bool,
+    config: BatchNormConfig,
+    /// Only in training.
+    exchange: Option<Arc<dyn StatisticsExchange>>,
+}
+
+impl Fused for BatchNorm2d {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0])
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let &[xs, weight, bias, mean, variance] = inputs else { unreachable!("five inputs") };
+        let all = self.moments_of_all(xs)?;
+        if ys.is_empty() && all.is_none() {
+            return Ok(Pooled::none());
+        }
+        let mut saved = Pooled::new(self.geometry.channels * Line::<T>::LEN);
+        let line = |channel: usize, moments: Moments<T>| {
+            let weight = weight.get(channel).copied().unwrap_or(T::one());
+            let bias = bias.get(channel).copied().unwrap_or(T::zero());
+            Line::new(moments, self.config.eps, weight, bias)
+        };
+        let known = |channel: usize| match &all {
+            Some((_, moments)) => Some(moments[channel]),
+            None if self.config.training => None,
+            None => {
+                let (shift, variance) = (mean[channel], variance[channel].widen());
+                Some(Moments { shift, rest: 0.0, variance })
+            }
+        };
+        let run = |channel: usize, ys: Planes<'_, '_, T>, saved: &mut [T]| {
+            let line = |moments| line(channel, moments);
+            self.forward_channel(xs, channel, ys, known(channel), line).save(saved);
+        };
+        let threads = worth_threads(ys.len());
+        self.geometry.for_channels(threads, ys, &mut saved, Line::<T>::LEN, run);
+        let count = all.map_or(self.geometry.count() as f64, |(count, _)| count);
+        self.update_running(&saved, count)?;
+        Ok(saved)
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let (dxs, dw, db) = (pass.grads.take(0), pass.grads.take(1), pass.grads.take(2));
+        // The input's gradient needs the sums over all replicas.
+        let exchange = self.exchange.as_ref().filter(|_| dxs.is_some());
+        let (dxs_now, dxs_later) = if exchange.is_some() { (None, dxs) } else { (dxs, None) };
+        let mut sums = Pooled::zeros(2 * self.geometry.channels);
+        self.backward_channels(&pass, dxs_now, &mut sums, None);
+        for (gradient, number) in [(dw, 0), (db, 1)] {
+            let pairs = gradient.into_iter().flatten().zip(sums.chunks_exact(2));
+            pairs.for_each(|(gradient, sums)| *gradient = T::narrow(sums[number]));
+        }
+        if let Some(exchange) = exchange {
+            let all = replicas::all_sums(&**exchange, self.geometry.count(), &sums)?;
+            self.backward_channels(&pass, dxs_later, &mut sums, Some(&all));
+        }
+        Ok(())
+    }
+}
+
+impl BatchNorm2d {
+    /// The number of values per channel, and their moments by channel, over all replicas.
+    fn moments_of_all<T: Float>(&self, xs: &[T]) -> Result<Option<(f64, Vec<Moments<T>>)>> {
+        let Some(exchange) = &self.exchange else { return Ok(None) };
+        let Geometry { channels, .. } = self.geometry;
+        let mut own = Pooled::<f64>::zeros(channels * 3);
+        let threads = worth_threads(xs.len());
+        let run = |channel: usize, _: Planes<'_, '_, T>, own: &mut [f64]| {
+            let Moments { shift, rest, variance } = self.moments(xs, channel);
+            own.copy_from_slice(&[shift.widen(), rest, variance]);
+        };
+        self.geometry.for_channels(threads, &mut [], &mut own, 3, run);
+        replicas::all_moments(&**exchange, self.geometry.count(), &own).map(Some)
+    }
+
+    /// Writes the sums of each channel, and the gradient of the input if there is a place; by `all`
+    /// replicas' sums, or by its own.
+    fn backward_channels<T: Float>(
+        &self,
+        pass: &Backward<'_, T>,
+        dxs: Option<&mut [T]>,
+        sums: &mut [f64],
+        all: Option<&(f64, Vec<f64>)>,
+    ) {
+        if pass.dys.is_empty() {
+            return;
+        }
+        let wanted = dxs.is_some();
+        let run = |channel: usize, dxs: Planes<'_, '_, T>, sums: &mut [f64]| {
+            let line = Line::load(&pass.saved[channel * Line::<T>::LEN..]);
+            let known = all.map(|(count, sums)| Totals {
+                count: *count,
+                dw: sums[2 * channel],
+                db: sums[2 * channel + 1],
+            });
+            let pair = (pass.inputs[0], &*pass.dys);
+            let dxs = wanted.then_some(dxs);
+            let Totals { dw, db, .. } = self.backward_channel(pair, channel, dxs, line, known);
+            sums.copy_from_slice(&[dw, db]);
+        };
+        let threads = worth_threads(pass.dys.len());
+        self.geometry.for_channels(threads, dxs.unwrap_or_default(), sums, 2, run);
+    }
+
+    /// Moves the running statistics, in training, towards those of a batch with `count` values per
+    /// channel.
+    fn update_running<T: Float>(&self, saved: &[T], count: f64) -> Result<()> {
+        let BatchNormConfig { training: true, momentum, .. } = self.config else { return Ok(()) };
+        let Some(running) = &self.running else { return Ok(()) };
+        let line = |channel: usize| Line::load(&saved[channel * Line::<T>::LEN..]);
+        let towards = |old: f64, new: f64| old + momentum * (new - old);
+        running.mean.update_in_place(|channel, old| {
+            towards(old, line(channel).shift.widen() + line(channel).rest.widen())
+        })?;
+        running.variance.update_in_place(|channel, old| {
+            towards(old, line(channel).variance.widen() * (count / (count - 1.0)))
+        })?;
+        Ok(())
+    }
+}
