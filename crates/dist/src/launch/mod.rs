@@ -5,11 +5,13 @@
 //! looks after them.
 
 mod detect;
+mod interface;
 mod report;
 mod spawn;
 mod threads;
 
 pub use detect::{Launch, Launcher};
+pub use interface::interface_address;
 pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn};
 pub use threads::limit_threads;
