@@ -6,6 +6,7 @@
 
 mod detect;
 mod interface;
+mod meeting;
 mod report;
 mod spawn;
 mod threads;
@@ -17,6 +18,7 @@ pub use spawn::{MAX_WORKERS, Outcome, spawn};
 pub use threads::limit_threads;
 
 pub(crate) use detect::timeout;
+pub(crate) use meeting::{MeetingPoint, interface_name, meeting_point};
 pub(crate) use spawn::follow_parent;
 
 /// What our own launcher sets for each rank.
@@ -29,4 +31,8 @@ mod vars {
     pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
     /// Seconds that anybody waits for anybody.
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
+    /// The port at which rank 0 listens for the ranks of other hosts.
+    pub(super) const PORT: &str = "CANDELABRUM_PORT";
+    /// The network interface by which hosts talk.
+    pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
 }
