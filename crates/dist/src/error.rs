@@ -61,14 +61,16 @@ pub enum Error {
     },
     /// Two ranks called different operations, or with different lengths.
     #[error(
-        "rank {rank} calls {what} where rank 0 calls {expected}: all ranks must make the same calls in the same order, with the same dist option and spars"
+        "rank {rank} calls {what} where rank {first} calls {expected}: all ranks must make the same calls in the same order, with the same dist option and spars"
     )]
     Disagreement {
-        /// The first rank that differs from rank 0.
+        /// The first rank that differs from the group's first.
         rank: usize,
         /// Its operation.
         what: String,
-        /// Rank 0's.
+        /// The group's first rank.
+        first: usize,
+        /// Its operation.
         expected: String,
     },
     /// Ranks that were started with different programs, models or settings.
@@ -305,6 +307,30 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
+    }
+
+    /// Says more of the operation that this rank is in: what is in its buffer (`label`), and which
+    /// `group` it belongs to. `operation` is how the error names it without.
+    pub(crate) fn with_context(mut self, operation: &str, label: &str, group: &str) -> Self {
+        match &mut self {
+            Self::PeerDied { during, .. }
+            | Self::PeerLeft { during, .. }
+            | Self::Timeout { during, .. } => {
+                during.push_str(label);
+                during.push_str(group);
+            }
+            Self::Disagreement { what, expected, .. } => {
+                // Of the two operations one may be this rank's.
+                if what == operation {
+                    what.push_str(label);
+                } else if expected == operation {
+                    expected.push_str(label);
+                }
+                expected.push_str(group);
+            }
+            _ => {}
+        }
+        self
     }
 
     /// Whether every rank gets it, or comes to the same by itself: nobody needs to be told.

@@ -123,7 +123,7 @@ impl Collective {
 
     fn reduce_op(self) -> Option<ReduceOp> {
         match self {
-            Self::AllReduce(op) | Self::ReduceScatter(op) => Some(op),
+            Self::AllReduce(op) | Self::ReduceScatter(op) | Self::Reduce { op, .. } => Some(op),
             _ => None,
         }
     }
@@ -285,23 +285,18 @@ impl fmt::Display for Header {
     }
 }
 
-/// Compares the headers of all ranks with rank 0's: every rank sees the same ones, so every rank
-/// gives the same error.
-pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]]) -> Result<()> {
-    let Some(first) = headers.first().and_then(|&words| Header::decode(words)) else {
-        return Err(Error::Protocol { what: "rank 0 sent an unreadable header".to_owned() });
-    };
-    for (rank, &words) in headers.iter().enumerate() {
-        let Some(other) = Header::decode(words) else {
-            let what = format!("rank {rank} sent an unreadable header");
-            return Err(Error::Protocol { what });
-        };
+/// Compares the headers of all ranks of a group with the first's: every rank sees the same ones, so
+/// every rank gives the same error. `ranks` are the ranks' names, their numbers in the world.
+pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize]) -> Result<()> {
+    let unreadable =
+        |rank: usize| Error::Protocol { what: format!("rank {rank} sent an unreadable header") };
+    let mut reference = None;
+    for (&words, &rank) in headers.iter().zip(ranks) {
+        let other = Header::decode(words).ok_or_else(|| unreadable(rank))?;
+        let &mut (first, first_rank) = reference.get_or_insert((other, rank));
         if !first.agrees(&other) {
-            return Err(Error::Disagreement {
-                rank,
-                what: other.to_string(),
-                expected: first.to_string(),
-            });
+            let (what, expected) = (other.to_string(), first.to_string());
+            return Err(Error::Disagreement { rank, what, first: first_rank, expected });
         }
     }
     Ok(())
@@ -343,10 +338,17 @@ mod tests {
     fn the_rank_that_differs_is_named() {
         let sum = header(Collective::AllReduce(ReduceOp::Sum), 10);
         let longer = header(Collective::AllReduce(ReduceOp::Sum), 11);
-        assert!(check_agreement(&[sum.encode(), sum.encode()]).is_ok());
-        let error = check_agreement(&[sum.encode(), sum.encode(), longer.encode()]).unwrap_err();
-        let message = error.to_string();
-        for part in ["rank 2", "number 9", "11 × bf16", "10 × bf16", "all_reduce(sum)"] {
+        assert!(check_agreement(&[sum.encode(), sum.encode()], &[0, 1]).is_ok());
+        let headers = [sum.encode(), sum.encode(), longer.encode()];
+        let message = check_agreement(&headers, &[4, 0, 6]).unwrap_err().to_string();
+        for part in [
+            "rank 6 calls",
+            "rank 4 calls",
+            "number 9",
+            "11 × bf16",
+            "10 × bf16",
+            "all_reduce(sum)",
+        ] {
             assert!(message.contains(part), "{part}: {message}");
         }
     }

@@ -10,8 +10,10 @@
 mod buffer;
 mod collective;
 mod element;
+mod engine;
 mod half;
 mod local;
+mod members;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(not(feature = "mpi"))]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::stats::Counters;
+use super::stats::{Counters, Moved};
 use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
 use crate::{Error, Result};
 
@@ -40,7 +40,8 @@ impl Single {
             }
             _ => buffer,
         };
-        self.counters.count(op, bytes, 0, 1, std::time::Duration::ZERO);
+        let moved = Moved { input: bytes, output: result.bytes().len(), own: 0 };
+        self.counters.count(op, moved, 0, 1, std::time::Duration::ZERO);
         Ok(result)
     }
 }

@@ -10,7 +10,8 @@ use super::Collective;
 ///
 /// Bytes are payload that this rank handed to, or took from, the transport, for `n` bytes in its
 /// buffer and `N` ranks: an all-reduce sends and receives `n`; an all-gather sends `n` and receives
-/// `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; broadcast, gather and scatter count
+/// `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; an all-to-all counts all parts but the
+/// rank's own; a reduce sends `n` and receives `n` on the root; broadcast, gather and scatter count
 /// on each side what that side gives or takes. A world of one sends nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommStats {
@@ -20,7 +21,8 @@ pub struct CommStats {
     pub bytes_received: u64,
     /// Time that operations took, from the start of their execution, waiting for others included.
     pub busy: Duration,
-    /// Time that callers stood still in `wait`.
+    /// Time that callers stood still: in [`Pending::wait`](super::Pending::wait), and in operations
+    /// that they [ran](super::Communicator::run) instead of starting them.
     pub exposed: Duration,
 }
 
@@ -47,16 +49,16 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts a finished operation on a buffer of `bytes` that took `busy`.
+    /// Counts a finished operation that took `busy`.
     pub(crate) fn count(
         &self,
         op: Collective,
-        bytes: usize,
+        moved: Moved,
         rank: usize,
         world_size: usize,
         busy: Duration,
     ) {
-        let (sent, received) = payload(op, bytes as u64, rank, world_size as u64);
+        let (sent, received) = payload(op, moved, rank, world_size as u64);
         self.sent.fetch_add(sent, Ordering::Relaxed);
         self.received.fetch_add(received, Ordering::Relaxed);
         self.busy_ns.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
@@ -76,26 +78,32 @@ impl Counters {
     }
 }
 
+/// Bytes in the buffers of an operation on one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) input: usize,
+    pub(crate) output: usize,
+    /// In the part that a rank sends to itself, where parts have any lengths.
+    pub(crate) own: usize,
+}
+
 /// Bytes that a rank sends and receives.
-fn payload(op: Collective, n: u64, rank: usize, world_size: u64) -> (u64, u64) {
-    let others = world_size - 1;
+fn payload(op: Collective, moved: Moved, rank: usize, world_size: u64) -> (u64, u64) {
+    let (input, output, own) = (moved.input as u64, moved.output as u64, moved.own as u64);
     let if_root =
         |root: usize, yes: (u64, u64), no: (u64, u64)| if rank == root { yes } else { no };
     match op {
-        Collective::Send { .. } => (n, 0),
-        Collective::Recv { .. } | Collective::RecvAny => (0, n),
-        _ if others == 0 => (0, 0),
-        Collective::AllReduce(_) => (n, n),
-        Collective::Broadcast { root } => if_root(root, (n, 0), (0, n)),
-        Collective::AllGather => (n, others * n),
-        Collective::ReduceScatter(_) => (n, n / world_size),
-        Collective::Gather { root } => if_root(root, (0, others * n), (n, 0)),
-        // `n` is the length of the result here: one part.
-        Collective::Scatter { root } => if_root(root, (others * n, 0), (0, n)),
-        Collective::Reduce { root, .. } => if_root(root, (n, n), (n, 0)),
-        Collective::AllToAll => (n / world_size * others, n / world_size * others),
-        // `n` is the length of the result here, less what the rank gave itself.
-        Collective::AllGatherV | Collective::AllToAllV => (0, n),
+        Collective::Send { .. } => (input, 0),
+        Collective::Recv { .. } | Collective::RecvAny => (0, output),
+        _ if world_size == 1 => (0, 0),
+        Collective::AllReduce(_) | Collective::ReduceScatter(_) => (input, output),
+        Collective::Broadcast { root } => if_root(root, (input, 0), (0, output)),
+        Collective::AllGather | Collective::AllGatherV => (input, output - input),
+        Collective::Gather { root } => if_root(root, (0, output - input), (input, 0)),
+        Collective::Scatter { root } => if_root(root, (input - output, 0), (0, output)),
+        Collective::Reduce { .. } => (input, output),
+        Collective::AllToAll => (input - input / world_size, output - output / world_size),
+        Collective::AllToAllV => (input - own, output - own),
         Collective::Barrier => (0, 0),
     }
 }
@@ -107,13 +115,21 @@ mod tests {
 
     #[test]
     fn payload_by_hand() {
+        let payload = |op, input, output, rank, world_size| {
+            super::payload(op, Moved { input, output, own: 7 }, rank, world_size)
+        };
         let sum = Collective::AllReduce(ReduceOp::Sum);
-        assert_eq!(payload(sum, 100, 0, 4), (100, 100));
-        assert_eq!(payload(sum, 100, 0, 1), (0, 0));
-        assert_eq!(payload(Collective::AllGather, 100, 2, 4), (100, 300));
-        assert_eq!(payload(Collective::ReduceScatter(ReduceOp::Sum), 100, 2, 4), (100, 25));
-        assert_eq!(payload(Collective::Gather { root: 2 }, 100, 2, 4), (0, 300));
-        assert_eq!(payload(Collective::Scatter { root: 2 }, 100, 0, 4), (0, 100));
-        assert_eq!(payload(Collective::Broadcast { root: 0 }, 100, 0, 4), (100, 0));
+        assert_eq!(payload(sum, 100, 100, 0, 4), (100, 100));
+        assert_eq!(payload(sum, 100, 100, 0, 1), (0, 0));
+        assert_eq!(payload(Collective::AllGather, 100, 400, 2, 4), (100, 300));
+        assert_eq!(payload(Collective::ReduceScatter(ReduceOp::Sum), 100, 25, 2, 4), (100, 25));
+        assert_eq!(payload(Collective::Gather { root: 2 }, 100, 400, 2, 4), (0, 300));
+        assert_eq!(payload(Collective::Scatter { root: 2 }, 9, 100, 0, 4), (0, 100));
+        assert_eq!(payload(Collective::AllToAll, 100, 100, 0, 4), (75, 75));
+        assert_eq!(payload(Collective::AllToAllV, 100, 50, 0, 4), (93, 43));
+        assert_eq!(payload(Collective::AllGatherV, 100, 150, 0, 4), (100, 50));
+        let reduce = Collective::Reduce { op: ReduceOp::Sum, root: 1 };
+        assert_eq!(payload(reduce, 100, 0, 0, 4), (100, 0));
+        assert_eq!(payload(Collective::Broadcast { root: 0 }, 100, 100, 0, 4), (100, 0));
     }
 }

@@ -1,43 +1,26 @@
-//! A [`Communicator`] out of a blocking [`Transport`]: one communication thread carries out what
-//! is started, in order, while the caller goes on computing.
+//! A [`Communicator`] out of a blocking [`Transport`]: what is started goes on while the caller
+//! computes, what is run is done by the caller where nothing else is under way.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Instant;
 
-use super::collective::Header;
+use super::engine::{Engine, Ticket};
+use super::members::{Members, Place};
 use super::pending::Started;
 use super::stats::Counters;
 use super::transport::{Abort, Transport};
 use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
-use crate::{Error, Result};
+use crate::Result;
 
-/// How long background work of a transport may lie still while nothing is requested.
-const PROGRESS_INTERVAL: Duration = Duration::from_micros(100);
-
-/// The handle; dropping it finishes what was started and leaves the job in order.
-pub(crate) struct Threaded {
+/// A group's handle. When all handles of a rank are dropped, what was started is finished and the
+/// job left in order.
+pub(crate) struct Threaded<T: Transport> {
     backend: &'static str,
-    rank: usize,
-    world_size: usize,
-    ranks: Vec<usize>,
-    counters: Arc<Counters>,
+    place: Place,
     abort: Arc<dyn Abort>,
-    /// Both are `Some` until the drop.
-    requests: Option<Sender<Request>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct Request {
-    work: Work,
-    reply: Sender<Result<Buffer>>,
-}
-
-enum Work {
-    Start(Collective, Buffer),
-    Alloc(ElementType, usize),
+    engine: Arc<Engine<Members<T>>>,
 }
 
 /// What a transport tells about itself once it is connected.
@@ -48,172 +31,75 @@ pub(crate) struct Connected<T> {
     pub(crate) abort: Arc<dyn Abort>,
 }
 
-impl Threaded {
-    /// Starts the communication thread, which first calls `connect` and from then on owns its
-    /// transport.
-    pub(crate) fn start<T: Transport + 'static>(
+impl<T: Transport> Threaded<T> {
+    /// Starts the communication thread, which first calls `connect`.
+    pub(crate) fn start(
         connect: impl FnOnce() -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
-        let (requests, queue) = mpsc::channel();
-        let (hello, connected) = mpsc::channel();
-        let counters = Arc::<Counters>::default();
-        let shared = Arc::clone(&counters);
-        let body = move || match connect() {
-            Err(error) => drop(hello.send(Err(error))),
-            Ok(Connected { mut transport, rank, world_size, abort }) => {
-                let backend = transport.backend();
-                if hello.send(Ok((backend, rank, world_size, abort))).is_ok() {
-                    serve(&mut transport, rank, world_size, &queue, &shared);
-                }
-                transport.finish();
-            }
-        };
-        let thread = thread::Builder::new()
-            .name("candelabrum-comm".to_owned())
-            .spawn(body)
-            .map_err(|error| Error::io("start the communication thread", error))?;
-        let hello = connected.recv().map_err(|_| Error::Stopped { rank: 0 })?;
-        let (backend, rank, world_size, abort) = hello?;
-        let (requests, thread) = (Some(requests), Some(thread));
-        let ranks = (0..world_size).collect();
-        Ok(Self { backend, rank, world_size, ranks, counters, abort, requests, thread })
-    }
-
-    fn request(&self, work: Work) -> Pending {
-        let (reply, answer) = mpsc::channel();
-        let sent = match &self.requests {
-            Some(requests) => requests.send(Request { work, reply }).is_ok(),
-            None => false,
-        };
-        if !sent {
-            return Pending::ready(Err(Error::Stopped { rank: self.rank }));
-        }
-        let (rank, counters) = (self.rank, Arc::clone(&self.counters));
-        Pending::new(Answer { rank, counters, answer, arrived: None })
+        let (engine, (backend, place, abort)) = Engine::start(move || {
+            let Connected { transport, rank, world_size, abort } = connect()?;
+            let place = Place::world(rank, world_size);
+            let known = (transport.backend(), place.clone(), abort);
+            Ok((Members::world(transport, place), rank, known))
+        })?;
+        Ok(Self { backend, place, abort, engine: Arc::new(engine) })
     }
 }
 
-/// What the communication thread will answer.
-struct Answer {
-    rank: usize,
-    counters: Arc<Counters>,
-    answer: Receiver<Result<Buffer>>,
-    arrived: Option<Result<Buffer>>,
-}
-
-impl Started for Answer {
-    fn is_complete(&mut self) -> bool {
-        if self.arrived.is_none() {
-            self.arrived = match self.answer.try_recv() {
-                Ok(result) => Some(result),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(Error::Stopped { rank: self.rank })),
-            };
-        }
-        self.arrived.is_some()
-    }
-
-    fn wait(mut self: Box<Self>) -> Result<Buffer> {
-        if let Some(result) = self.arrived.take() {
-            return result;
-        }
-        let start = Instant::now();
-        let result = self.answer.recv().unwrap_or(Err(Error::Stopped { rank: self.rank }));
-        self.counters.count_exposed(start.elapsed());
-        result
-    }
-}
-
-/// Carries out requests until the handle is dropped. After the first failure every request gets
-/// the same error: the ranks no longer agree on where they are.
-fn serve(
-    transport: &mut impl Transport,
-    rank: usize,
-    world_size: usize,
-    queue: &Receiver<Request>,
-    counters: &Counters,
-) {
-    let mut sequence = 0;
-    let mut failed: Option<Error> = None;
-    while let Some(Request { work, reply }) = next(transport, queue) {
-        let result = match (&failed, work) {
-            (Some(error), _) => Err(error.clone()),
-            (None, Work::Alloc(element, len)) => {
-                sequence += 1;
-                transport.alloc(sequence, element, len)
-            }
-            (None, Work::Start(op, buffer)) => {
-                sequence += u64::from(op.is_collective());
-                let header =
-                    Header { sequence, op, element: buffer.element_type(), len: buffer.len() };
-                let input_bytes = buffer.bytes().len();
-                let start = Instant::now();
-                let result = transport.execute(header, buffer);
-                if let Ok(output) = &result {
-                    let bytes = match op {
-                        Collective::Scatter { .. } => output.bytes().len(),
-                        _ => input_bytes,
-                    };
-                    counters.count(op, bytes, rank, world_size, start.elapsed());
-                }
-                result
-            }
-        };
-        if let Err(error) = &result {
-            failed = Some(error.clone());
-        }
-        // Nobody waits for it: that is the caller's right.
-        drop(reply.send(result));
-    }
-}
-
-/// The next request, once there is one; meanwhile the transport's background work goes on. `None`
-/// when the handle has been dropped.
-fn next(transport: &mut impl Transport, queue: &Receiver<Request>) -> Option<Request> {
-    while transport.progress() {
-        match queue.recv_timeout(PROGRESS_INTERVAL) {
-            Ok(request) => return Some(request),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return None,
-        }
-    }
-    queue.recv().ok()
-}
-
-impl Communicator for Threaded {
+impl<T: Transport> Communicator for Threaded<T> {
     fn backend(&self) -> &'static str {
         self.backend
     }
 
     fn rank(&self) -> usize {
-        self.rank
+        self.place.rank
     }
 
     fn world_size(&self) -> usize {
-        self.world_size
-    }
-
-    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer> {
-        self.request(Work::Alloc(element, len)).wait()
-    }
-
-    fn start(&self, op: Collective, buffer: Buffer) -> Pending {
-        match op.check(&buffer, self.rank, self.world_size) {
-            Ok(()) => self.request(Work::Start(op, buffer)),
-            Err(error) => Pending::ready(Err(error)),
-        }
+        self.place.ranks.len()
     }
 
     fn ranks(&self) -> &[usize] {
-        &self.ranks
+        &self.place.ranks
     }
 
-    fn split(&self, _colour: Option<u64>, _key: i64) -> Result<Option<Group>> {
-        Err(Error::Unsupported { what: "splitting".to_owned() })
+    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer> {
+        let id = self.place.id;
+        let start = Instant::now();
+        let result = self.engine.run(move |members| members.alloc(id, element, len));
+        self.place.counters.count_exposed(start.elapsed());
+        result
+    }
+
+    fn start(&self, op: Collective, buffer: Buffer) -> Pending {
+        if let Err(error) = op.check(&buffer, self.rank(), self.world_size()) {
+            return Pending::ready(Err(error));
+        }
+        let id = self.place.id;
+        let ticket = self.engine.begin(move |members| members.execute(id, op, buffer));
+        Pending::new(Answer { counters: Arc::clone(&self.place.counters), ticket })
+    }
+
+    fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+        op.check(&buffer, self.rank(), self.world_size())?;
+        let id = self.place.id;
+        let start = Instant::now();
+        let result = self.engine.run(move |members| members.execute(id, op, buffer));
+        self.place.counters.count_exposed(start.elapsed());
+        result
+    }
+
+    fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {
+        let id = self.place.id;
+        let place = self.engine.run(move |members| members.split(id, colour, key))?;
+        let (abort, engine) = (Arc::clone(&self.abort), Arc::clone(&self.engine));
+        let handle =
+            |place| Arc::new(Self { backend: self.backend, place, abort, engine }) as Group;
+        Ok(place.map(handle))
     }
 
     fn stats(&self) -> CommStats {
-        self.counters.snapshot()
+        self.place.counters.snapshot()
     }
 
     fn abort(&self, message: &str) {
@@ -225,21 +111,45 @@ impl Communicator for Threaded {
     }
 }
 
-impl Drop for Threaded {
+/// What the engine will answer.
+struct Answer<T: Transport> {
+    counters: Arc<Counters>,
+    ticket: Ticket<Members<T>, Buffer>,
+}
+
+impl<T: Transport> Started for Answer<T> {
+    fn is_complete(&mut self) -> bool {
+        self.ticket.is_complete()
+    }
+
+    fn wait(self: Box<Self>) -> Result<Buffer> {
+        let Self { counters, ticket } = *self;
+        if ticket.is_complete() {
+            return ticket.wait();
+        }
+        let start = Instant::now();
+        let result = ticket.wait();
+        counters.count_exposed(start.elapsed());
+        result
+    }
+}
+
+impl<T: Transport> Drop for Threaded<T> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.abort.abort("panicked");
         }
-        drop(self.requests.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been answered with `Stopped` where it mattered.
-            drop(thread.join());
-        }
+        let id = self.place.id;
+        // After what was started. Nobody waits for it here: the engine does, when it is dropped.
+        drop(self.engine.begin(move |members| {
+            members.leave(id);
+            Ok(())
+        }));
     }
 }
 
-impl fmt::Debug for Threaded {
+impl<T: Transport> fmt::Debug for Threaded<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Communicator({}, rank {} of {})", self.backend, self.rank, self.world_size)
+        write!(f, "Communicator({}, rank {} of {})", self.backend, self.rank(), self.world_size())
     }
 }

@@ -1,14 +1,23 @@
-//! What a backend that blocks has to do; [`super::threaded`] makes a communicator of it.
+//! What a backend has to do; [`super::threaded`] makes communicators of it.
 
 use super::collective::Header;
 use super::{Buffer, Collective, ElementType};
-use crate::Result;
+use crate::{Error, Result};
 
-/// The blocking engine of a backend. Owned by the communication thread, which alone calls it: a
-/// library that wants all calls from one thread (MPI's `FUNNELED`) gets them so.
-pub(crate) trait Transport {
+/// One group's ranks as a backend sees them: blocking, one call at a time. All transports of a rank,
+/// that of its world and those of the groups split off it, take turns in one engine.
+///
+/// Ranks in operations and headers are numbered within the group. Ranks in errors are numbered in
+/// the world.
+pub(crate) trait Transport: Send + Sized + 'static {
     /// The backend's name.
     fn backend(&self) -> &'static str;
+
+    /// Whether every thread may call it, one at a time. Where not, only the thread that made the
+    /// world's transport calls it and those split off it.
+    fn any_thread(&self) -> bool {
+        true
+    }
 
     /// Carries out the operation of `header`, having compared it with the other ranks' (see
     /// [`super::collective::check_agreement`]), and gives the result's buffer.
@@ -21,13 +30,27 @@ pub(crate) trait Transport {
         Ok(Buffer::zeros(element, len))
     }
 
+    /// The transport of the group of `members`: ranks of this one's group, of which this rank is
+    /// one, in the order of their numbers in the new group. `None` for a rank that joins none, which
+    /// gets `None`. All ranks of this one's group call it together, those of each new group with the
+    /// same members.
+    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
+        let _ = members;
+        Err(Error::Unsupported { what: format!("splitting ranks over {}", self.backend()) })
+    }
+
     /// Moves on what goes on in the background after its operation was answered; whether something
     /// still does, so that this is to be called again soon.
     fn progress(&mut self) -> bool {
         false
     }
 
-    /// Ends this rank's part, after its last operation: the others learn that it left in order.
+    /// This rank starts nothing more in this group: tells the others, and does not wait for them. A
+    /// group's transport is dropped after that, the world's lives on until [`Self::finish`].
+    fn leave(&mut self) {}
+
+    /// Ends this rank's part in the world, when it has left it and every group. It may wait for the
+    /// other ranks. Called for the world's transport alone.
     fn finish(&mut self);
 }
 

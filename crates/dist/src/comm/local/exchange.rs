@@ -45,7 +45,8 @@ impl Exchange {
         self.cells.show_header(header.encode());
         self.meet()?;
         let headers = self.cells.headers();
-        check_agreement(&headers)?;
+        let ranks: Vec<usize> = (0..headers.len()).collect();
+        check_agreement(&headers, &ranks)?;
         Ok(headers.into_iter().filter_map(Header::decode).collect())
     }
 

@@ -131,6 +131,11 @@ impl Transport for Mpi {
         "mpi"
     }
 
+    /// MPI was initialised for calls of the communication thread alone.
+    fn any_thread(&self) -> bool {
+        false
+    }
+
     fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
         let result = match header.op {
             Collective::Send { to } => self.send(header, buffer, to),
@@ -196,7 +201,8 @@ impl Mpi {
 
     fn collective(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
         let headers = self.exchange_headers(header)?;
-        check_agreement(&headers)?;
+        let ranks: Vec<usize> = (0..self.world_size).collect();
+        check_agreement(&headers, &ranks)?;
         if self.world_size == 1 {
             return Ok(buffer);
         }

@@ -35,6 +35,10 @@ pub(super) struct Comm {
     max_message: usize,
 }
 
+// SAFETY: a handle is a number or an address that means the same on every thread; who makes calls
+// with it is the engine's to say (`Transport::any_thread`).
+unsafe impl Send for Comm {}
+
 impl Comm {
     /// A copy of `MPI_COMM_WORLD` whose errors are returned, not fatal.
     pub(super) fn duplicate_world() -> Result<Self> {
@@ -87,6 +91,9 @@ pub(super) struct Batch {
     /// So many requests, from the first, are complete.
     complete: usize,
 }
+
+// SAFETY: the addresses in `parts` point into `memory`, which goes along; handles as for `Comm`.
+unsafe impl Send for Batch {}
 
 struct Request {
     raw: ffi::MPI_Request,
