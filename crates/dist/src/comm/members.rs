@@ -105,6 +105,9 @@ impl<T: Transport> Members<T> {
 
 impl<T: Transport> Member<T> {
     fn execute(&mut self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+        if !self.transport.takes_device_memory() {
+            buffer.check_on_host()?;
+        }
         self.sequence += u64::from(op.is_collective());
         let (sequence, element, len) = (self.sequence, buffer.element_type(), buffer.len());
         let header = Header { sequence, op, element, len };

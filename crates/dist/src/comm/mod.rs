@@ -19,10 +19,16 @@ mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "no_mpi.rs"]
 mod mpi;
+#[cfg(feature = "cuda")]
+mod nccl;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_nccl.rs"]
+mod nccl;
 mod pending;
 mod reduce;
 mod single;
 mod stats;
+mod tcp;
 mod threaded;
 mod transport;
 
@@ -38,7 +44,9 @@ pub use stats::CommStats;
 pub(crate) use half::Half;
 pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
+pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl, device};
 pub(crate) use single::Single;
+pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
 
 use crate::{Error, Result};
 
@@ -50,7 +58,7 @@ pub type Group = Arc<dyn Communicator>;
 /// Operations are carried out in the order in which they are started, which must be the same on
 /// every rank. After an operation has failed, every later one gives the same error.
 pub trait Communicator: fmt::Debug + Send + Sync {
-    /// The backend's name: `single`, `local`, `mpi`.
+    /// The backend's name: `single`, `local`, `mpi`, `tcp`, `nccl`.
     fn backend(&self) -> &'static str;
 
     /// This process's number, from 0.
@@ -104,6 +112,11 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Tells the other ranks that this one has failed, so that they stop and say why. Over MPI it
     /// ends the job, so say it here first.
     fn abort(&self, message: &str);
+
+    /// The failure of another rank, if one is known: what every operation would give.
+    fn trouble(&self) -> Option<Error> {
+        None
+    }
 
     /// Tells the other ranks that this one has failed, if the backend can do so and let it live.
     fn tell(&self, message: &str) {

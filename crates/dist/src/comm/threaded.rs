@@ -12,7 +12,7 @@ use super::pending::Started;
 use super::stats::Counters;
 use super::transport::{Abort, Transport};
 use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
-use crate::Result;
+use crate::{Error, Result};
 
 /// A group's handle. When all handles of a rank are dropped, what was started is finished and the
 /// job left in order.
@@ -108,6 +108,10 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn tell(&self, message: &str) {
         self.abort.tell(message);
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.abort.trouble()
     }
 }
 

@@ -11,6 +11,9 @@ const HOST: &str = "MASTER_ADDR";
 /// The port of the launcher's own agent under torchrun, so that ours is the next one.
 const AGENT_PORT: &str = "MASTER_PORT";
 
+/// By which interface NCCL talks.
+const NCCL_INTERFACE: &str = "NCCL_SOCKET_IFNAME";
+
 /// Rank 0's address as the environment tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MeetingPoint {
@@ -34,8 +37,33 @@ pub(crate) fn meeting_point() -> Result<MeetingPoint> {
 }
 
 /// The network interface that the user chose, if any.
-pub(crate) fn interface_name() -> Option<String> {
+fn interface_name() -> Option<String> {
     std::env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty())
+}
+
+/// NCCL's own variable for the interface, if the user chose one and has not set that too. NCCL reads
+/// the environment, which must not change while threads run: so this is set where a process is
+/// started, by [`super::spawn()`] and [`super::limit_threads`].
+pub(super) fn nccl_variable() -> Option<(&'static str, String)> {
+    // The sign takes the name as it is; without it NCCL takes all names that begin so.
+    let chosen = interface_name().map(|name| (NCCL_INTERFACE, format!("={name}")));
+    chosen.filter(|_| std::env::var_os(NCCL_INTERFACE).is_none())
+}
+
+/// Whether the user wants ranks on the CPU to talk over TCP, by rank 0.
+///
+/// # Errors
+/// Another word than `auto` and `tcp`.
+pub(crate) fn wants_tcp() -> Result<bool> {
+    match std::env::var(vars::BACKEND).as_deref().map(str::trim) {
+        Err(_) | Ok("" | "auto") => Ok(false),
+        Ok("tcp") => Ok(true),
+        Ok(other) => Err(Error::Setting {
+            setting: vars::BACKEND,
+            value: other.to_owned(),
+            range: "auto or tcp",
+        }),
+    }
 }
 
 fn address(read: impl Fn(&str) -> Option<String>) -> Result<(String, u16)> {

@@ -5,6 +5,7 @@
 //! looks after them.
 
 mod detect;
+mod device;
 mod interface;
 mod meeting;
 mod report;
@@ -18,7 +19,8 @@ pub use spawn::{MAX_WORKERS, Outcome, spawn};
 pub use threads::limit_threads;
 
 pub(crate) use detect::timeout;
-pub(crate) use meeting::{MeetingPoint, interface_name, meeting_point};
+pub(crate) use device::{DeviceChoice, device_choice};
+pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
 pub(crate) use spawn::follow_parent;
 
 /// What our own launcher sets for each rank.
@@ -33,6 +35,10 @@ mod vars {
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
     /// The port at which rank 0 listens for the ranks of other hosts.
     pub(super) const PORT: &str = "CANDELABRUM_PORT";
+    /// The device that ranks compute on: auto, cpu, cuda, cuda:N.
+    pub(super) const DEVICE: &str = "CANDELABRUM_DEVICE";
+    /// How ranks talk: auto, or tcp.
+    pub(super) const BACKEND: &str = "CANDELABRUM_BACKEND";
     /// The network interface by which hosts talk.
     pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
 }

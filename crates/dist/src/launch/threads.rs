@@ -16,10 +16,12 @@ const RAYON: &str = "RAYON_NUM_THREADS";
 /// candle's spinning pool; one thread is the caller itself and spins for nobody.
 const CANDLE: &str = "CANDLE_NUM_THREADS";
 
-/// The variables that bound a process to `threads` compute threads.
-pub(super) fn variables(threads: usize) -> [(&'static str, String); 2] {
+/// The variables that bound a process to `threads` compute threads, and what else libraries read
+/// from the environment.
+pub(super) fn variables(threads: usize) -> Vec<(&'static str, String)> {
     let candle = std::env::var(CANDLE).unwrap_or_else(|_| "1".to_owned());
-    [(RAYON, threads.to_string()), (CANDLE, candle)]
+    let bounds = [(RAYON, threads.to_string()), (CANDLE, candle)];
+    bounds.into_iter().chain(super::meeting::nccl_variable()).collect()
 }
 
 /// Bounds this process to `threads` compute threads, by starting the program again in its place

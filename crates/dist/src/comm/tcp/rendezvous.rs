@@ -28,6 +28,9 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A caller says who it is within this time.
 const TO_SPEAK: Duration = Duration::from_secs(2);
 
+/// How long rank 0 still answers callers when the meeting has failed.
+const TO_TURN_AWAY: Duration = Duration::from_millis(300);
+
 /// By so much later than rank 0 the others give up, so that they hear from it who is missing.
 pub(super) const TO_HEAR_WHY: Duration = Duration::from_secs(2);
 
@@ -40,23 +43,23 @@ const REFUSED: u8 = 1;
 
 /// What a caller says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hello {
-    version: u32,
-    rank: u32,
-    world_size: u32,
-    job: [u8; 32],
+pub(super) struct Hello {
+    pub(super) version: u32,
+    pub(super) rank: u32,
+    pub(super) world_size: u32,
+    pub(super) job: [u8; 32],
 }
 
 impl Hello {
     const BYTES: usize = MAGIC.len() + 3 * 4 + 32;
 
-    fn of(config: &TcpConfig) -> Self {
+    pub(super) fn of(config: &TcpConfig) -> Self {
         let job = Sha256::digest(config.job.as_bytes()).into();
         let (rank, world_size) = (config.rank as u32, config.world_size as u32);
         Self { version: VERSION, rank, world_size, job }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         for word in [self.version, self.rank, self.world_size] {
             bytes.extend(word.to_le_bytes());
@@ -68,7 +71,8 @@ impl Hello {
     /// `None` where these are not the words of one of us.
     fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let rest = bytes.strip_prefix(&MAGIC)?;
-        let word = |i: usize| Some(u32::from_le_bytes(rest.get(4 * i..4 * i + 4)?.try_into().ok()?));
+        let word =
+            |i: usize| Some(u32::from_le_bytes(rest.get(4 * i..4 * i + 4)?.try_into().ok()?));
         let job = rest.get(12..)?.try_into().ok()?;
         Some(Self { version: word(0)?, rank: word(1)?, world_size: word(2)?, job })
     }
@@ -82,13 +86,17 @@ pub(super) fn meet(config: &TcpConfig) -> Result<Vec<Option<TcpStream>>> {
         sockets[0] = Some(call(config, start)?);
         return Ok(sockets);
     }
-    let gathered = gather(config, start, &mut sockets);
+    let listener = listen(config)?;
+    let gathered = gather(config, start, &listener, &mut sockets);
     for socket in sockets.iter_mut().flatten() {
         // A rank that is gone shows itself later.
         drop(match &gathered {
             Ok(()) => socket.write_all(&[WELCOME]),
             Err(error) => refuse(socket, &error.to_string()),
         });
+    }
+    if let Err(error) = &gathered {
+        turn_away(&listener, &error.to_string());
     }
     gathered.map(|()| sockets)
 }
@@ -97,9 +105,9 @@ pub(super) fn meet(config: &TcpConfig) -> Result<Vec<Option<TcpStream>>> {
 fn gather(
     config: &TcpConfig,
     start: Instant,
+    listener: &TcpListener,
     sockets: &mut [Option<TcpStream>],
 ) -> Result<()> {
-    let listener = listen(config)?;
     while let Some(peer) = (1..config.world_size).find(|&peer| sockets[peer].is_none()) {
         match listener.accept() {
             Ok((socket, from)) => greet(config, socket, from, sockets)?,
@@ -115,6 +123,26 @@ fn gather(
         }
     }
     Ok(())
+}
+
+/// Tells those who call a moment too late why nobody meets here any more.
+fn turn_away(listener: &TcpListener, reason: &str) {
+    let start = Instant::now();
+    while start.elapsed() < TO_TURN_AWAY {
+        let Ok((mut socket, _)) = listener.accept() else {
+            thread::sleep(RETRY);
+            continue;
+        };
+        let mut hello = [0; Hello::BYTES];
+        // Closing with something unread would take the reason back.
+        drop(
+            socket
+                .set_nonblocking(false)
+                .and_then(|()| socket.set_read_timeout(Some(TO_TURN_AWAY)))
+                .and_then(|()| socket.read_exact(&mut hello))
+                .and_then(|()| refuse(&mut socket, reason)),
+        );
+    }
 }
 
 fn listen(config: &TcpConfig) -> Result<TcpListener> {
@@ -260,6 +288,3 @@ fn prepare(socket: &TcpStream, deadline: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(socket, 4)?;
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;
