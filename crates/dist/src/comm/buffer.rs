@@ -40,16 +40,32 @@ pub(crate) trait SharedMemory: Send {
 }
 
 /// Memory that this processor cannot reach, only copy from and to.
-pub(crate) trait DeviceMemory: Send {
+pub trait DeviceMemory: Send {
     /// Copies its first bytes to the host.
+    ///
+    /// # Errors
+    /// What the device says.
     fn read(&self, to: &mut [u8]) -> Result<()>;
+
     /// Copies to its first bytes from the host.
+    ///
+    /// # Errors
+    /// What the device says.
     fn write(&mut self, from: &[u8]) -> Result<()>;
+
     /// Fills it with a tensor's `len` elements, on the device.
+    ///
+    /// # Errors
+    /// A tensor of another kind or place; what the device says.
     fn copy_from_tensor(&mut self, element: ElementType, len: usize, tensor: &Tensor)
     -> Result<()>;
+
     /// Fills a tensor with its `len` elements, on the device.
+    ///
+    /// # Errors
+    /// A tensor of another kind or place; what the device says.
     fn copy_to_tensor(&self, element: ElementType, len: usize, tensor: &Tensor) -> Result<()>;
+
     /// For the backend that made it to find its own type again.
     fn as_any_mut(&mut self) -> &mut dyn std::any::Any;
 }
@@ -92,13 +108,8 @@ impl Buffer {
         Self::new(element, len, Storage::Shared(memory))
     }
 
-    /// Memory of at least `len` elements.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs have such memory"))]
-    pub(crate) fn on_device(
-        element: ElementType,
-        len: usize,
-        memory: Box<dyn DeviceMemory>,
-    ) -> Self {
+    /// `len` elements in a device's memory, which must be large enough.
+    pub fn on_device(element: ElementType, len: usize, memory: Box<dyn DeviceMemory>) -> Self {
         Self::new(element, len, Storage::Device(memory))
     }
 
@@ -288,9 +299,8 @@ impl Buffer {
         }
     }
 
-    /// The backend's own memory, if this buffer is in a device's memory of type `M`.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs have such memory"))]
-    pub(crate) fn device_memory<M: DeviceMemory + 'static>(&mut self) -> Option<&mut M> {
+    /// A backend's own memory, if this buffer is in a device's memory of type `M`.
+    pub fn device_memory<M: DeviceMemory + 'static>(&mut self) -> Option<&mut M> {
         match &mut self.storage {
             Storage::Device(memory) => memory.as_any_mut().downcast_mut(),
             Storage::Heap(_) | Storage::Shared(_) => None,
@@ -332,6 +342,61 @@ mod tests {
         assert_eq!(buffer.to_vec::<f32>()?, [1.5, 7.0, 3.0]);
         assert_eq!(buffer.bytes().len(), 12);
         assert!(Buffer::from_slice::<u8>(&[]).is_empty());
+        Ok(())
+    }
+
+    /// A device that is the heap.
+    struct Pretended(Vec<u8>);
+
+    impl DeviceMemory for Pretended {
+        fn read(&self, to: &mut [u8]) -> Result<()> {
+            to.copy_from_slice(&self.0[..to.len()]);
+            Ok(())
+        }
+
+        fn write(&mut self, from: &[u8]) -> Result<()> {
+            self.0[..from.len()].copy_from_slice(from);
+            Ok(())
+        }
+
+        fn copy_from_tensor(&mut self, _: ElementType, _: usize, _: &Tensor) -> Result<()> {
+            Err(on_host("copy_from_tensor"))
+        }
+
+        fn copy_to_tensor(&self, _: ElementType, _: usize, _: &Tensor) -> Result<()> {
+            Err(on_host("copy_to_tensor"))
+        }
+
+        fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+            self
+        }
+    }
+
+    #[test]
+    fn a_buffer_on_a_device_is_copied_not_looked_at() -> Result<()> {
+        let mut buffer = Buffer::on_device(ElementType::I32, 2, Box::new(Pretended(vec![0; 8])));
+        let message = buffer.as_slice::<i32>().unwrap_err().to_string();
+        assert!(message.contains("to_host"), "{message}");
+        assert!(buffer.as_mut_slice::<i32>().is_err() && buffer.is_on_device());
+        buffer.copy_from_host(&Buffer::from_slice(&[5_i32, -6]))?;
+        assert_eq!(buffer.to_host()?.to_vec::<i32>()?, [5, -6]);
+        assert!(buffer.copy_from_host(&Buffer::from_slice(&[5_i32])).is_err());
+        assert!(buffer.copy_from_host(&Buffer::from_slice(&[5_f32, 6.0])).is_err());
+        assert!(buffer.device_memory::<Pretended>().is_some());
+        let single = crate::World::single();
+        let sum = crate::Collective::AllReduce(crate::ReduceOp::Sum);
+        assert!(single.comm().run(sum, buffer)?.is_on_device(), "nobody has to look at it");
+        Ok(())
+    }
+
+    #[test]
+    fn without_a_gpu_a_buffer_on_the_cpu_is_on_the_heap() -> Result<()> {
+        let mut buffer = Buffer::zeros_on(&Device::Cpu, ElementType::F32, 3)?;
+        assert_eq!(buffer.to_vec::<f32>()?, [0.0; 3]);
+        let tensor = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu)?;
+        let message = buffer.copy_from_tensor(&tensor).unwrap_err().to_string();
+        assert!(message.contains("as_slice"), "{message}");
+        assert!(buffer.copy_to_tensor(&tensor).is_err());
         Ok(())
     }
 

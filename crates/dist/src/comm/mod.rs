@@ -35,7 +35,7 @@ mod transport;
 use std::fmt;
 use std::sync::Arc;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, DeviceMemory};
 pub use collective::{Collective, ReduceOp};
 pub use element::{Element, ElementType};
 pub use pending::Pending;

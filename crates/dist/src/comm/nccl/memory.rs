@@ -31,7 +31,7 @@ pub(super) fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSli
 }
 
 /// Copies to the device, in the order of `stream`.
-pub(super) fn upload(stream: &CudaStream, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
+pub(super) fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
     if from.is_empty() {
         return Ok(());
     }
@@ -40,7 +40,11 @@ pub(super) fn upload(stream: &CudaStream, from: &[u8], to: &mut CudaSlice<u8>) -
 }
 
 /// Copies from the device, and waits for it.
-pub(super) fn download(stream: &CudaStream, from: &CudaSlice<u8>, to: &mut [u8]) -> Result<()> {
+pub(super) fn download(
+    stream: &Arc<CudaStream>,
+    from: &CudaSlice<u8>,
+    to: &mut [u8],
+) -> Result<()> {
     if to.is_empty() {
         return Ok(());
     }
@@ -78,13 +82,13 @@ impl DeviceMemory for CudaMemory {
         };
         match (element, &storage.slice) {
             _ if len == 0 => Ok(()),
-            (ElementType::F32, CudaStorageSlice::F32(s)) => copy(bytes_of(s.slice(start..end))?),
-            (ElementType::F64, CudaStorageSlice::F64(s)) => copy(bytes_of(s.slice(start..end))?),
-            (ElementType::F16, CudaStorageSlice::F16(s)) => copy(bytes_of(s.slice(start..end))?),
-            (ElementType::Bf16, CudaStorageSlice::BF16(s)) => copy(bytes_of(s.slice(start..end))?),
-            (ElementType::I32, CudaStorageSlice::I32(s)) => copy(bytes_of(s.slice(start..end))?),
-            (ElementType::I64, CudaStorageSlice::I64(s)) => copy(bytes_of(s.slice(start..end))?),
-            (ElementType::U8, CudaStorageSlice::U8(s)) => copy(bytes_of(s.slice(start..end))?),
+            (ElementType::F32, CudaStorageSlice::F32(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::F64, CudaStorageSlice::F64(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::F16, CudaStorageSlice::F16(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::Bf16, CudaStorageSlice::BF16(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::I32, CudaStorageSlice::I32(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::I64, CudaStorageSlice::I64(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::U8, CudaStorageSlice::U8(s)) => copy(bytes_of(&s.slice(start..end))?),
             _ => Err(other_type(element, tensor)),
         }?;
         join(self.0.stream(), &stream)

@@ -92,8 +92,8 @@ pub(crate) fn connect(
     let connect = move || {
         let (rank, world_size) = (control.rank(), control.world_size());
         let abort: Arc<dyn Abort> = Arc::new(Handle(Arc::clone(&control)));
-        let transport = Nccl::connect(Arc::clone(&control), device, deadline)
-            .inspect_err(|error| tell(&control, error))?;
+        let transport =
+            Nccl::connect(&control, device, deadline).inspect_err(|error| tell(&control, error))?;
         Ok(Connected { transport, rank, world_size, abort })
     };
     Ok(Arc::new(Threaded::start(connect)?))
@@ -142,7 +142,7 @@ struct Nccl {
 }
 
 impl Nccl {
-    fn connect(control: Group, device: CudaDevice, deadline: Duration) -> Result<Self> {
+    fn connect(control: &Group, device: CudaDevice, deadline: Duration) -> Result<Self> {
         let (rank, world_size) = (control.rank(), control.world_size());
         let stream = device.cuda_stream().context().new_stream();
         let stream = stream.map_err(|error| cuda_error("cuStreamCreate", error))?;
@@ -154,7 +154,7 @@ impl Nccl {
         let guard = || control.trouble().map_or(Ok(()), Err);
         let comm = Comm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
         let left = Arc::default();
-        Self::new(Arc::clone(&control), device, stream, comm, left)
+        Self::new(Arc::clone(control), device, stream, comm, left)
     }
 
     fn new(

@@ -614,7 +614,7 @@ pub(super) fn cuda_error(call: &'static str, error: DriverError) -> Error {
 }
 
 /// The bytes of numbers on a device.
-pub(super) fn bytes_of<T: Pod>(view: CudaView<'_, T>) -> Result<CudaView<'_, u8>> {
+pub(super) fn bytes_of<'a, T: Pod>(view: &CudaView<'a, T>) -> Result<CudaView<'a, u8>> {
     let bytes = view.len() * size_of::<T>();
     // SAFETY: every byte of a `Pod` is initialised, and a byte has no alignment.
     let bytes = unsafe { view.transmute(bytes) };
