@@ -98,6 +98,67 @@ impl World {
         Arc::clone(&self.comm)
     }
 
+    /// Groups of ranks, see [`Communicator::split`]. All ranks must call it together.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks.
+    pub fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {
+        self.comm.split(colour, key)
+    }
+
+    /// The ranks on this rank's host, in rank order. All ranks must call it together.
+    ///
+    /// Hosts are told apart by their names and the numbers of their last starts; where that does not
+    /// fit, the environment variable `CANDELABRUM_HOST` names them.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks.
+    pub fn host_group(&self) -> Result<Group> {
+        let hosts = self.hosts()?;
+        self.own_part(hosts[self.rank()], 0)
+    }
+
+    /// The ranks that have this rank's place on their hosts: all that are the first of their host,
+    /// or the second. In the order of the hosts' lowest ranks. All ranks must call it together.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks.
+    pub fn cross_host_group(&self) -> Result<Group> {
+        let hosts = self.hosts()?;
+        let own = hosts[self.rank()];
+        let place = hosts[..self.rank()].iter().filter(|&&other| other == own).count();
+        self.own_part(place, own)
+    }
+
+    /// This world with an all-reduce that goes within each host first, see
+    /// [`Communicator::hierarchical`]. All ranks must call it together.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks.
+    pub fn hierarchical(&self) -> Result<Group> {
+        self.comm.hierarchical(&self.hosts()?)
+    }
+
+    fn own_part(&self, colour: usize, key: usize) -> Result<Group> {
+        let what = || "a group without its member".to_owned();
+        let part = self.comm.split(Some(colour as u64), key as i64)?;
+        part.ok_or_else(|| Error::Protocol { what: what() })
+    }
+
+    /// The number of each rank's host, by lowest ranks.
+    fn hosts(&self) -> Result<Vec<usize>> {
+        let names = self.comm.all_gather_text(&launch::host())?;
+        let mut known: Vec<&String> = Vec::new();
+        let mut number = |name| match known.iter().position(|&other| other == name) {
+            Some(number) => number,
+            None => {
+                known.push(name);
+                known.len() - 1
+            }
+        };
+        Ok(names.iter().map(&mut number).collect())
+    }
+
     /// Tells the other ranks that this one fails with `message`, so that none waits for it.
     pub fn abort(&self, message: &str) {
         self.comm.abort(message);

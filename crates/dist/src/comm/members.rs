@@ -1,7 +1,7 @@
 //! All groups that a rank belongs to, behind one engine: what their handles ask for is done here.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::collective::Header;
 use super::engine::Subject;
@@ -76,6 +76,19 @@ impl<T: Transport> Members<T> {
         let place = made.as_ref().map(|made| made.place.clone());
         self.groups.extend(made.map(Some));
         Ok(place)
+    }
+
+    /// The number of ranks in a group.
+    pub(super) fn size(&self, id: usize) -> usize {
+        self.groups.get(id).and_then(Option::as_ref).map_or(1, |member| member.place.ranks.len())
+    }
+
+    /// Counts an operation that was made of others.
+    pub(super) fn count(&self, id: usize, op: Collective, moved: Moved, busy: Duration) {
+        if let Some(member) = self.groups.get(id).and_then(Option::as_ref) {
+            let place = &member.place;
+            place.counters.count(op, moved, place.rank, place.ranks.len(), busy);
+        }
     }
 
     /// The handle of a group has been dropped.

@@ -12,6 +12,7 @@ mod collective;
 mod element;
 mod engine;
 mod half;
+mod layers;
 mod local;
 mod members;
 #[cfg(feature = "mpi")]
@@ -55,16 +56,21 @@ pub type Group = Arc<dyn Communicator>;
 
 /// A group of ranks that work on buffers together.
 ///
-/// Operations are carried out in the order in which they are started, which must be the same on
-/// every rank. After an operation has failed, every later one gives the same error.
+/// Operations are carried out in the order in which they are started or run, by whichever threads,
+/// over all groups of this rank that were [split](Self::split) from one world. Of two operations that
+/// share more than one rank, all these ranks must start the same one first. After an operation of any
+/// of these groups has failed, every later one of all of them gives the same error.
+///
+/// Ranks in operations are numbers within the group; ranks in errors are numbers in the world. The
+/// last of a world's groups to be dropped finishes what was started and leaves the job in order.
 pub trait Communicator: fmt::Debug + Send + Sync {
     /// The backend's name: `single`, `local`, `mpi`, `tcp`, `nccl`.
     fn backend(&self) -> &'static str;
 
-    /// This process's number, from 0.
+    /// This process's number in the group, from 0.
     fn rank(&self) -> usize;
 
-    /// The number of processes.
+    /// The number of processes in the group.
     fn world_size(&self) -> usize;
 
     /// Zeroed memory for `len` elements where this backend reduces fastest. All ranks must call it
@@ -76,6 +82,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 
     /// Starts `op` on `buffer`; [`Pending::wait`] gives the result, and the error if it fails.
     ///
+    /// It is carried out in the background: by a thread that waits for nothing else, or by the one
+    /// that waits for the result.
+    ///
     /// Length of the result for `n` elements in the buffer and `N` ranks: `n` for all-reduce,
     /// all-to-all, broadcast, barrier and recv, and for reduce on the root (0 elsewhere); 0 for
     /// send; `N·n` for all-gather, and for gather on the root (0 elsewhere); `n / N` for
@@ -84,7 +93,8 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     fn start(&self, op: Collective, buffer: Buffer) -> Pending;
 
     /// The same for a caller that has nothing else to do meanwhile: `start` and `wait` in one,
-    /// without a second thread where nothing else is under way.
+    /// without a second thread where nothing else is under way and the backend may be called from
+    /// any thread.
     ///
     /// # Errors
     /// What went wrong, here or on another rank.
@@ -97,14 +107,24 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 
     /// Groups of ranks: those that give the same `colour` are together, in the order of their
     /// `key`s, and of their ranks here where keys are equal. `None` for a rank that gives no
-    /// colour. All ranks must call it together.
-    ///
-    /// Operations of a rank's groups are carried out in the order in which they are started, over
-    /// all of them: ranks that share two groups must use these in the same order.
+    /// colour. All ranks must call it together. A group may be split again, and may be used longer
+    /// than the one that it was split from.
     ///
     /// # Errors
     /// What goes wrong between ranks.
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>>;
+
+    /// The same ranks again, with an all-reduce for ranks of several hosts: within each host first,
+    /// then between hosts. `hosts` has a number for each rank's host, the same on every rank. All
+    /// ranks must call it together.
+    ///
+    /// Values are combined in rank order within each host, then host by host in the order of the
+    /// hosts' lowest ranks, and every one of these sums is rounded to the element type; a mean is
+    /// the sum divided once by the number of ranks. All other operations are as they are here.
+    ///
+    /// # Errors
+    /// What goes wrong between ranks; [`Error::Length`] where `hosts` has not one number per rank.
+    fn hierarchical(&self, hosts: &[usize]) -> Result<Group>;
 
     /// What has travelled so far.
     fn stats(&self) -> CommStats;

@@ -1,7 +1,8 @@
 //! The world of one: every collective is done when it is started.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::stats::{Counters, Moved};
 use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
@@ -17,32 +18,42 @@ pub(crate) struct Single {
 impl Single {
     fn execute(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
         op.check(&buffer, 0, 1)?;
-        let bytes = buffer.bytes().len();
-        let mut mailbox = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let input = buffer.bytes().len();
         let result = match op {
             Collective::Send { .. } => {
-                mailbox.push_back(buffer);
-                Buffer::empty()
+                let empty = Buffer::zeros(buffer.element_type(), 0);
+                self.mailbox().push_back(buffer.with_source(0));
+                empty
             }
-            Collective::Recv { .. } => {
-                let message = mailbox.pop_front().ok_or_else(|| Error::Unsupported {
-                    what: "receiving from oneself what was never sent".to_owned(),
-                })?;
-                if message.element_type() != buffer.element_type() {
-                    let (expected, got) = (message.element_type(), buffer.element_type());
-                    return Err(Error::ElementType { expected, got });
-                }
-                if message.len() != buffer.len() {
-                    let (expected, got) = (message.len(), buffer.len());
-                    return Err(Error::Length { op: op.name(), expected, got });
-                }
-                message
+            Collective::Recv { .. } | Collective::RecvAny => self.receive(op, &buffer)?,
+            Collective::AllGatherV => {
+                let len = buffer.len();
+                buffer.with_parts([len])?
             }
             _ => buffer,
         };
-        let moved = Moved { input: bytes, output: result.bytes().len(), own: 0 };
-        self.counters.count(op, moved, 0, 1, std::time::Duration::ZERO);
+        let moved = Moved { input, output: result.bytes().len(), own: input };
+        self.counters.count(op, moved, 0, 1, Duration::ZERO);
         Ok(result)
+    }
+
+    fn receive(&self, op: Collective, asked: &Buffer) -> Result<Buffer> {
+        let message = self.mailbox().pop_front().ok_or_else(|| Error::Unsupported {
+            what: "receiving from oneself what was never sent".to_owned(),
+        })?;
+        if message.element_type() != asked.element_type() {
+            let (expected, got) = (message.element_type(), asked.element_type());
+            return Err(Error::ElementType { expected, got });
+        }
+        if op != Collective::RecvAny && message.len() != asked.len() {
+            let (expected, got) = (message.len(), asked.len());
+            return Err(Error::Length { op: op.name(), expected, got });
+        }
+        Ok(message)
+    }
+
+    fn mailbox(&self) -> MutexGuard<'_, VecDeque<Buffer>> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -67,12 +78,23 @@ impl Communicator for Single {
         Pending::ready(self.execute(op, buffer))
     }
 
+    fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+        self.execute(op, buffer)
+    }
+
     fn ranks(&self) -> &[usize] {
         &[0]
     }
 
     fn split(&self, colour: Option<u64>, _key: i64) -> Result<Option<Group>> {
         Ok(colour.map(|_| Arc::new(Self::default()) as Group))
+    }
+
+    fn hierarchical(&self, hosts: &[usize]) -> Result<Group> {
+        match hosts.len() {
+            1 => Ok(Arc::new(Self::default())),
+            got => Err(Error::Length { op: "hierarchical", expected: 1, got }),
+        }
     }
 
     fn stats(&self) -> CommStats {

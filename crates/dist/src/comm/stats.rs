@@ -90,6 +90,8 @@ pub(crate) struct Moved {
 /// Bytes that a rank sends and receives.
 fn payload(op: Collective, moved: Moved, rank: usize, world_size: u64) -> (u64, u64) {
     let (input, output, own) = (moved.input as u64, moved.output as u64, moved.own as u64);
+    // What the side that does not count has is of any length.
+    let less = u64::saturating_sub;
     let if_root =
         |root: usize, yes: (u64, u64), no: (u64, u64)| if rank == root { yes } else { no };
     match op {
@@ -98,9 +100,9 @@ fn payload(op: Collective, moved: Moved, rank: usize, world_size: u64) -> (u64, 
         _ if world_size == 1 => (0, 0),
         Collective::AllReduce(_) | Collective::ReduceScatter(_) => (input, output),
         Collective::Broadcast { root } => if_root(root, (input, 0), (0, output)),
-        Collective::AllGather | Collective::AllGatherV => (input, output - input),
-        Collective::Gather { root } => if_root(root, (0, output - input), (input, 0)),
-        Collective::Scatter { root } => if_root(root, (input - output, 0), (0, output)),
+        Collective::AllGather | Collective::AllGatherV => (input, less(output, input)),
+        Collective::Gather { root } => if_root(root, (0, less(output, input)), (input, 0)),
+        Collective::Scatter { root } => if_root(root, (less(input, output), 0), (0, output)),
         Collective::Reduce { .. } => (input, output),
         Collective::AllToAll => (input - input / world_size, output - output / world_size),
         Collective::AllToAllV => (input - own, output - own),

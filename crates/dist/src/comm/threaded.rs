@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::engine::{Engine, Ticket};
+use super::layers::Layers;
 use super::members::{Members, Place};
 use super::pending::Started;
 use super::stats::Counters;
@@ -21,6 +22,15 @@ pub(crate) struct Threaded<T: Transport> {
     place: Place,
     abort: Arc<dyn Abort>,
     engine: Arc<Engine<Members<T>>>,
+    /// Where all-reduces go by layers.
+    layers: Option<Layered<T>>,
+}
+
+/// What an all-reduce by layers needs, beside the group of all ranks.
+struct Layered<T: Transport> {
+    layers: Layers,
+    /// Keeps the groups of the layers.
+    _groups: Vec<Threaded<T>>,
 }
 
 /// What a transport tells about itself once it is connected.
@@ -42,7 +52,34 @@ impl<T: Transport> Threaded<T> {
             let known = (transport.backend(), place.clone(), abort);
             Ok((Members::world(transport, place), rank, known))
         })?;
-        Ok(Self { backend, place, abort, engine: Arc::new(engine) })
+        Ok(Self { backend, place, abort, engine: Arc::new(engine), layers: None })
+    }
+
+    fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
+        let id = self.place.id;
+        let start = Instant::now();
+        let place = self.engine.run(move |members| members.split(id, colour, key));
+        self.place.counters.count_exposed(start.elapsed());
+        Ok(place?.map(|place| {
+            let (abort, engine) = (Arc::clone(&self.abort), Arc::clone(&self.engine));
+            Self { backend: self.backend, place, abort, engine, layers: None }
+        }))
+    }
+
+    /// What the engine is to do.
+    fn task(
+        &self,
+        op: Collective,
+        buffer: Buffer,
+    ) -> impl FnOnce(&mut Members<T>) -> Result<Buffer> + Send + 'static {
+        let id = self.place.id;
+        let layers = self.layers.as_ref().map(|layered| layered.layers);
+        move |members| match (layers, op) {
+            (Some(layers), Collective::AllReduce(op)) => {
+                members.all_reduce_in_layers(layers, op, buffer)
+            }
+            _ => members.execute(id, op, buffer),
+        }
     }
 }
 
@@ -75,27 +112,47 @@ impl<T: Transport> Communicator for Threaded<T> {
         if let Err(error) = op.check(&buffer, self.rank(), self.world_size()) {
             return Pending::ready(Err(error));
         }
-        let id = self.place.id;
-        let ticket = self.engine.begin(move |members| members.execute(id, op, buffer));
+        let ticket = self.engine.begin(self.task(op, buffer));
         Pending::new(Answer { counters: Arc::clone(&self.place.counters), ticket })
     }
 
     fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
         op.check(&buffer, self.rank(), self.world_size())?;
-        let id = self.place.id;
         let start = Instant::now();
-        let result = self.engine.run(move |members| members.execute(id, op, buffer));
+        let result = self.engine.run(self.task(op, buffer));
         self.place.counters.count_exposed(start.elapsed());
         result
     }
 
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {
-        let id = self.place.id;
-        let place = self.engine.run(move |members| members.split(id, colour, key))?;
-        let (abort, engine) = (Arc::clone(&self.abort), Arc::clone(&self.engine));
-        let handle =
-            |place| Arc::new(Self { backend: self.backend, place, abort, engine }) as Group;
-        Ok(place.map(handle))
+        Ok(self.part(colour, key)?.map(|part| Arc::new(part) as Group))
+    }
+
+    fn hierarchical(&self, hosts: &[usize]) -> Result<Group> {
+        let (expected, got) = (self.world_size(), hosts.len());
+        if got != expected {
+            return Err(Error::Length { op: "hierarchical", expected, got });
+        }
+        let own = hosts[self.rank()];
+        let ranks_on = |host: usize| hosts.iter().filter(|&&other| other == host).count();
+        let even = hosts.iter().all(|&host| ranks_on(host) == ranks_on(own));
+        let place = hosts[..self.rank()].iter().filter(|&&other| other == own).count();
+        let lowest = hosts.iter().position(|&other| other == own).unwrap_or(0);
+        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
+
+        let mut flat = self.part(Some(0), 0)?.ok_or_else(lost)?;
+        let host = self.part(Some(own as u64), 0)?.ok_or_else(lost)?;
+        let speaks = even || place == 0;
+        let across = self.part(speaks.then_some(place as u64), lowest as i64)?;
+        let layers = Layers {
+            flat: flat.place.id,
+            host: host.place.id,
+            across: across.as_ref().map(|across| across.place.id),
+            even,
+        };
+        let groups = std::iter::once(host).chain(across).collect();
+        flat.layers = Some(Layered { layers, _groups: groups });
+        Ok(Arc::new(flat))
     }
 
     fn stats(&self) -> CommStats {

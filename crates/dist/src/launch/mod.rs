@@ -6,6 +6,7 @@
 
 mod detect;
 mod device;
+mod host;
 mod interface;
 mod meeting;
 mod report;
@@ -20,6 +21,7 @@ pub use threads::limit_threads;
 
 pub(crate) use detect::timeout;
 pub(crate) use device::{DeviceChoice, device_choice};
+pub(crate) use host::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
 pub(crate) use spawn::follow_parent;
 
@@ -41,4 +43,6 @@ mod vars {
     pub(super) const BACKEND: &str = "CANDELABRUM_BACKEND";
     /// The network interface by which hosts talk.
     pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
+    /// This host's name, where the system does not tell hosts apart.
+    pub(super) const HOST: &str = "CANDELABRUM_HOST";
 }

@@ -11,6 +11,9 @@ pub(crate) trait Value: Element {
     /// The reduction of one value per rank, in rank order.
     fn reduce(op: ReduceOp, values: &[Self]) -> Self;
 
+    /// A sum of `count` as a mean.
+    fn divided(sum: Self, count: usize) -> Self;
+
     /// Whether the type has means.
     const HAS_MEAN: bool;
 }
@@ -34,21 +37,29 @@ pub(crate) fn mix(seed: u64) -> u64 {
     z ^ z >> 31
 }
 
-fn reduce_f32(op: ReduceOp, values: impl ExactSizeIterator<Item = f32>) -> f32 {
-    let count = values.len() as f32;
-    let pick = |left: bool, a: f32, b: f32| match (a.is_nan() || b.is_nan(), left) {
-        (true, _) => f32::NAN,
-        (false, true) => a,
-        (false, false) => b,
+macro_rules! reduce_floats {
+    ($name:ident, $type:ident) => {
+        fn $name(op: ReduceOp, values: impl ExactSizeIterator<Item = $type>) -> $type {
+            let count = values.len() as $type;
+            let pick = |left: bool, a: $type, b: $type| match (a.is_nan() || b.is_nan(), left) {
+                (true, _) => $type::NAN,
+                (false, true) => a,
+                (false, false) => b,
+            };
+            let combine = |a: $type, b: $type| match op {
+                ReduceOp::Min => pick(a < b, a, b),
+                ReduceOp::Max => pick(a > b, a, b),
+                ReduceOp::Product => a * b,
+                _ => a + b,
+            };
+            let total = values.reduce(combine).expect("at least one rank");
+            if op == ReduceOp::Mean { total / count } else { total }
+        }
     };
-    let combine = |a: f32, b: f32| match op {
-        ReduceOp::Min => pick(a < b, a, b),
-        ReduceOp::Max => pick(a > b, a, b),
-        _ => a + b,
-    };
-    let total = values.reduce(combine).expect("at least one rank");
-    if op == ReduceOp::Mean { total / count } else { total }
 }
+
+reduce_floats!(reduce_f32, f32);
+reduce_floats!(reduce_f64, f64);
 
 /// Between -8 and 8, with as many bits as an f32 has: sums depend on their order.
 fn float(bits: u64) -> f32 {
@@ -65,6 +76,10 @@ impl Value for f32 {
     fn reduce(op: ReduceOp, values: &[Self]) -> Self {
         reduce_f32(op, values.iter().copied())
     }
+
+    fn divided(sum: Self, count: usize) -> Self {
+        sum / count as f32
+    }
 }
 
 impl Value for f16 {
@@ -77,6 +92,10 @@ impl Value for f16 {
     fn reduce(op: ReduceOp, values: &[Self]) -> Self {
         Self::from_f32(reduce_f32(op, values.iter().map(|x| x.to_f32())))
     }
+
+    fn divided(sum: Self, count: usize) -> Self {
+        Self::from_f32(sum.to_f32() / count as f32)
+    }
 }
 
 impl Value for bf16 {
@@ -88,6 +107,26 @@ impl Value for bf16 {
 
     fn reduce(op: ReduceOp, values: &[Self]) -> Self {
         Self::from_f32(reduce_f32(op, values.iter().map(|x| x.to_f32())))
+    }
+
+    fn divided(sum: Self, count: usize) -> Self {
+        Self::from_f32(sum.to_f32() / count as f32)
+    }
+}
+
+impl Value for f64 {
+    const HAS_MEAN: bool = true;
+
+    fn from_bits(bits: u64) -> Self {
+        (bits >> 11) as f64 / (1_u64 << 53) as f64 * 16.0 - 8.0
+    }
+
+    fn reduce(op: ReduceOp, values: &[Self]) -> Self {
+        reduce_f64(op, values.iter().copied())
+    }
+
+    fn divided(sum: Self, count: usize) -> Self {
+        sum / count as f64
     }
 }
 
@@ -105,9 +144,14 @@ macro_rules! integer {
                 let result = match op {
                     ReduceOp::Min => values.min(),
                     ReduceOp::Max => values.max(),
+                    ReduceOp::Product => values.reduce(Self::wrapping_mul),
                     _ => values.reduce(Self::wrapping_add),
                 };
                 result.expect("at least one rank")
+            }
+
+            fn divided(_sum: Self, _count: usize) -> Self {
+                unreachable!("integers have no means")
             }
         }
     };
@@ -115,3 +159,4 @@ macro_rules! integer {
 
 integer!(i32);
 integer!(u8);
+integer!(i64);

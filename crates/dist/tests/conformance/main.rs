@@ -10,6 +10,7 @@
     reason = "ranks talk to their test by what they print"
 )]
 
+mod bench;
 mod cases;
 mod data;
 mod faults;
@@ -31,9 +32,13 @@ fn rank_main() {
     };
     let result = match case.as_str() {
         "conformance" => cases::all(world.comm()).map(|digest| format!("digest {digest:016x}")),
-        "bench" => cases::bench(world.comm(), 0),
-        "bench busy" => cases::bench(world.comm(), 1),
-        "huge" => cases::huge(world.comm()),
+        "bench" => bench::bench(world.comm(), 0),
+        "bench busy" => bench::bench(world.comm(), 1),
+        "huge" => bench::huge(world.comm()),
+        hosts if hosts.starts_with("hosts ") => {
+            let digest = cases::hosts::all(&world, &hosts["hosts ".len()..]);
+            digest.map(|digest| format!("digest {digest:016x}"))
+        }
         "backend" => Ok(format!("over {}", world.comm().backend())),
         fault => faults::run(fault, &world).map(|()| "left in order".to_owned()),
     };
@@ -77,6 +82,21 @@ fn the_local_backend_conforms_and_gives_the_same_bits_twice() {
 }
 
 #[test]
+fn ranks_over_tcp_conform_and_give_the_local_backends_bits() {
+    let digests = conforms(Backend::Tcp);
+    let local = Group::new(Backend::Local, 3, "conformance").run();
+    assert_eq!(local.digests()[0], digests[2]);
+}
+
+/// `cargo xtask gpu-check`, where there is a GPU.
+#[test]
+fn ranks_over_nccl_conform() {
+    if harness::has_gpu() {
+        conforms(Backend::Nccl);
+    }
+}
+
+#[test]
 fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
     if !harness::has_mpiexec() {
         return;
@@ -86,6 +106,24 @@ fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
         let local = Group::new(Backend::Local, size, "conformance").run();
         assert_eq!(local.digests()[0], digests[size - 1], "{size} ranks");
     }
+}
+
+/// One host, two, as many as ranks; even and uneven, in any order.
+const HOSTS: [&str; 6] = ["a", "aa", "aabb", "abba", "aaab", "abcaa"];
+
+fn hosts_conform(backend: Backend) {
+    for hosts in HOSTS {
+        let case = format!("hosts {hosts}");
+        let ended = Group::new(backend, hosts.len(), &case).hosts(hosts).run();
+        let digests = ended.digests();
+        assert!(ended.all_succeeded() && digests.len() == hosts.len(), "{}", ended.output());
+        assert!(digests.iter().all(|digest| *digest == digests[0]), "{hosts}: {digests:?}");
+    }
+}
+
+#[test]
+fn ranks_of_pretended_hosts_reduce_by_layers() {
+    hosts_conform(Backend::Local);
 }
 
 /// `cargo test -p candelabrum-dist --features mpi --test conformance -- --ignored huge`

@@ -1,7 +1,8 @@
 //! The barrier: a cache line per rank with a counter that only its owner raises.
 //!
 //! Arriving is one store. Waiting looks at every other counter, spins a little, and then sleeps in
-//! a futex: on a shared machine long spinning takes the core from the rank that is waited for.
+//! a futex: on a shared machine long spinning takes the core from the rank that is waited for. How
+//! long a wait spins is what earlier waits have taught: longer where that paid, shorter where not.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,15 +10,18 @@ use std::time::Duration;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::memory::{Memory, Region};
-use crate::Result;
+use super::memory::Region;
 use crate::comm::collective::Header;
 
-/// Looks before the first sleep; a few microseconds.
-const SPINS: usize = 100;
+/// Looks before the first sleep, at least and at most: a microsecond and some dozens of them.
+const SPINS: (u32, u32) = (64, 2048);
 
 /// A sleeper looks at the sockets' news this often.
 const NAP: Duration = Duration::from_millis(20);
+
+/// What a rank shows the others of an operation: its header, and the number of the region that its
+/// buffer lies in, or 0.
+pub(super) type Shown = [u64; Header::WORDS + 1];
 
 /// What a rank shows the others. Two cache lines, against prefetching neighbours.
 #[derive(Debug, Default)]
@@ -29,55 +33,55 @@ pub(super) struct Cell {
     sleepers: AtomicU32,
     /// What the rank is about to do, for odd and even operations in turn: a rank that is one
     /// operation ahead must not overwrite what a slower one still reads.
-    header: [[AtomicU64; Header::WORDS]; 2],
+    shown: [[AtomicU64; Header::WORDS + 1]; 2],
 }
 
 /// All ranks' cells, and where this rank stands.
 #[derive(Debug)]
 pub(super) struct Cells {
     region: Region,
+    rank: usize,
     arrived: u32,
     turn: usize,
+    spins: u32,
 }
 
 impl Cells {
-    pub(super) fn map(memory: &mut Memory) -> Result<Self> {
-        Ok(Self { region: memory.map_next(size_of::<Cell>())?, arrived: 0, turn: 0 })
+    pub(super) fn new(region: Region) -> Self {
+        let rank = region.place().rank;
+        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0 }
     }
 
     pub(super) fn rank(&self) -> usize {
-        self.region.rank()
+        self.rank
     }
 
     pub(super) fn world_size(&self) -> usize {
-        self.region.world_size()
+        self.region.place().world_size
     }
 
     /// Shows what this rank is about to do; seen by the others once they passed the next barrier.
-    pub(super) fn show_header(&mut self, words: [u64; Header::WORDS]) {
+    pub(super) fn show(&mut self, words: Shown) {
         self.turn ^= 1;
-        for (shown, word) in self.region.cell(self.rank()).header[self.turn].iter().zip(words) {
+        for (shown, word) in self.region.cell(self.rank).shown[self.turn].iter().zip(words) {
             shown.store(word, Ordering::Relaxed);
         }
     }
 
-    /// What every rank showed before the barrier that was just passed.
-    pub(super) fn headers(&self) -> Vec<[u64; Header::WORDS]> {
-        let words = |rank| {
-            let mut words = [0; Header::WORDS];
-            for (word, shown) in words.iter_mut().zip(&self.region.cell(rank).header[self.turn]) {
-                *word = shown.load(Ordering::Relaxed);
-            }
-            words
-        };
-        (0..self.world_size()).map(words).collect()
+    /// What `rank` showed before the barrier at which this rank last agreed.
+    pub(super) fn shown(&self, rank: usize) -> Shown {
+        let mut words = Shown::default();
+        for (word, shown) in words.iter_mut().zip(&self.region.cell(rank).shown[self.turn]) {
+            *word = shown.load(Ordering::Relaxed);
+        }
+        words
     }
 
     /// Tells the others that this rank has reached its next barrier: what it wrote before is theirs
     /// to see.
     pub(super) fn arrive(&mut self) {
         self.arrived = self.arrived.wrapping_add(1);
-        let own = self.region.cell(self.rank());
+        let own = self.region.cell(self.rank);
         // SeqCst orders this store before the look at the sleepers; a sleeper counts itself before
         // it looks at the counter: one of the two sees the other.
         own.arrived.store(self.arrived, Ordering::SeqCst);
@@ -94,15 +98,30 @@ impl Cells {
     }
 
     /// Waits for `rank` a while: true once it is there.
-    pub(super) fn wait_a_while(&self, rank: usize) -> bool {
-        for _ in 0..SPINS {
+    pub(super) fn wait_a_while(&mut self, rank: usize) -> bool {
+        for spun in 0..self.spins {
             if self.has_arrived(rank) {
+                // The longest of many waits shall end before the spinning does.
+                if spun > self.spins / 2 {
+                    self.spins = (self.spins * 2).min(SPINS.1);
+                }
                 return true;
             }
             std::hint::spin_loop();
         }
+        let awoken = self.sleep(rank);
+        // A sleep that was all but over when it began would have been better spun through.
+        self.spins = match awoken {
+            Awoken::AtOnce => (self.spins * 2).min(SPINS.1),
+            Awoken::Later => (self.spins / 2).max(SPINS.0),
+        };
+        self.has_arrived(rank)
+    }
+
+    fn sleep(&self, rank: usize) -> Awoken {
         let cell = self.region.cell(rank);
         cell.sleepers.fetch_add(1, Ordering::SeqCst);
+        let start = std::time::Instant::now();
         let seen = cell.arrived.load(Ordering::SeqCst);
         if !self.has_arrived(rank) {
             let nap = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
@@ -110,6 +129,15 @@ impl Cells {
             let _ = futex::wait(&cell.arrived, futex::Flags::empty(), seen, Some(&nap));
         }
         cell.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.has_arrived(rank)
+        if start.elapsed() < WORTH_SPINNING { Awoken::AtOnce } else { Awoken::Later }
     }
+}
+
+/// A sleep that is over sooner has cost more than it saved.
+const WORTH_SPINNING: Duration = Duration::from_micros(40);
+
+/// How long a sleep was.
+enum Awoken {
+    AtOnce,
+    Later,
 }

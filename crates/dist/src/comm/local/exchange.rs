@@ -1,10 +1,10 @@
-//! Barriers with a deadline, and the two ways in which ranks touch each other's memory between
-//! them. All sharing of payload happens here.
+//! Barriers with a deadline, and the ways in which ranks touch each other's memory between them. All
+//! sharing of payload happens here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cells::Cells;
+use super::cells::{Cells, Shown};
 use super::memory::Region;
 use super::mesh::Watcher;
 use crate::comm::collective::{Collective, Header, ReduceOp, check_agreement};
@@ -15,20 +15,40 @@ use crate::{Error, Result};
 /// Slices of a reduction start at multiples of this many bytes: a cache line belongs to one rank.
 const LINE: usize = 64;
 
-/// This rank's side of every barrier.
+/// Where the ranks' buffers of an operation are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    /// All in the same region.
+    Region,
+    /// All outside of regions.
+    Outside,
+    /// Neither: to be treated as if all were outside.
+    Mixed,
+}
+
+/// This rank's side of every barrier of a group.
 pub(super) struct Exchange {
     cells: Cells,
     watcher: Arc<Watcher>,
+    group: u64,
+    /// The members' ranks in the world.
+    ranks: Arc<[usize]>,
     deadline: Duration,
     /// What the current operation is, for error messages.
     current: Header,
 }
 
 impl Exchange {
-    pub(super) fn new(cells: Cells, watcher: Arc<Watcher>, deadline: Duration) -> Self {
+    pub(super) fn new(
+        cells: Cells,
+        watcher: Arc<Watcher>,
+        group: u64,
+        ranks: Arc<[usize]>,
+        deadline: Duration,
+    ) -> Self {
         let current =
             Header { sequence: 0, op: Collective::Barrier, element: ElementType::U8, len: 0 };
-        Self { cells, watcher, deadline, current }
+        Self { cells, watcher, group, ranks, deadline, current }
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -40,21 +60,43 @@ impl Exchange {
         self.current = header;
     }
 
-    /// A barrier after which every rank knows that all do the same; gives all ranks' headers.
-    pub(super) fn agree(&mut self, header: Header) -> Result<Vec<Header>> {
-        self.cells.show_header(header.encode());
+    /// A barrier after which every rank knows that all do the same, and where their buffers are.
+    /// `region` is the number of the one that this rank's buffer is in, or 0.
+    pub(super) fn agree(&mut self, header: Header, region: u64) -> Result<Where> {
+        self.current = header;
+        let [sequence, what, len] = header.encode();
+        let own = [sequence, what, len, region];
+        self.cells.show(own);
         self.meet()?;
-        let headers = self.cells.headers();
-        let ranks: Vec<usize> = (0..headers.len()).collect();
-        check_agreement(&headers, &ranks)?;
-        Ok(headers.into_iter().filter_map(Header::decode).collect())
+        let mut place = if region == 0 { Where::Outside } else { Where::Region };
+        let mut same = true;
+        for rank in 0..self.cells.world_size() {
+            let shown = self.cells.shown(rank);
+            same &= header_words(shown) == header_words(own);
+            if shown[Header::WORDS] != region {
+                place = Where::Mixed;
+            }
+        }
+        if !same {
+            let headers: Vec<_> = (0..self.cells.world_size())
+                .map(|rank| header_words(self.cells.shown(rank)))
+                .collect();
+            check_agreement(&headers, &self.ranks)?;
+        }
+        Ok(place)
+    }
+
+    /// The length of `rank`'s buffer in the operation last agreed on.
+    pub(super) fn len_of(&self, rank: usize) -> usize {
+        self.cells.shown(rank)[2] as usize
     }
 
     /// A barrier.
     pub(super) fn meet(&mut self) -> Result<()> {
         self.cells.arrive();
         let mut start = None;
-        for rank in (0..self.cells.world_size()).filter(|&rank| rank != self.cells.rank()) {
+        let own = self.cells.rank();
+        for rank in (0..self.cells.world_size()).filter(|&rank| rank != own) {
             while !self.cells.wait_a_while(rank) {
                 let start = *start.get_or_insert_with(Instant::now);
                 self.check(rank, start)?;
@@ -66,7 +108,7 @@ impl Exchange {
     /// Says why waiting for `rank`, which is not here yet, makes no sense any more.
     fn check(&self, rank: usize, start: Instant) -> Result<()> {
         let during = || self.current.to_string();
-        if let Some(error) = self.watcher.trouble(rank, during) {
+        if let Some(error) = self.watcher.trouble(self.group, self.ranks[rank], during) {
             // It may have arrived and left in order since the last look.
             return if self.cells.has_arrived(rank) { Ok(()) } else { Err(error) };
         }
@@ -75,8 +117,9 @@ impl Exchange {
             return Ok(());
         }
         let missing = (0..self.cells.world_size()).filter(|&rank| !self.cells.has_arrived(rank));
-        let missing = missing.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ");
-        Err(Error::Timeout { rank: self.cells.rank(), during: during(), missing, waited })
+        let missing = missing.map(|rank| self.ranks[rank].to_string()).collect::<Vec<_>>();
+        let (rank, missing) = (self.ranks[self.cells.rank()], missing.join(", "));
+        Err(Error::Timeout { rank, during: during(), missing, waited })
     }
 
     /// Reduces the first `bytes` of all ranks' parts of `region` into each of them. Every rank has
@@ -88,38 +131,61 @@ impl Exchange {
         element: ElementType,
         op: ReduceOp,
     ) -> Result<()> {
-        let world_size = region.world_size();
-        let slice = bytes.div_ceil(world_size).next_multiple_of(LINE);
-        let start = (region.rank() * slice).min(bytes);
+        let place = region.place();
+        let slice = bytes.div_ceil(place.world_size).next_multiple_of(LINE);
+        let start = (place.rank * slice).min(bytes);
         let count = slice.min(bytes - start);
-        let mut parts: Vec<&mut [u8]> = (0..world_size)
-            .map(|rank| {
-                // SAFETY: until the barrier below, this range of every part is this rank's turn:
-                // ranks take ranges that do not overlap, and no rank looks at its own part before
-                // it passed that barrier (`region` is borrowed until then).
-                unsafe { region.part_mut(rank, start, count) }
-            })
-            .collect();
-        reduce_into_all(element, op, &mut parts);
+        let part = |rank: usize| {
+            // SAFETY: until the barrier below, this range of every part is this rank's turn: ranks
+            // take ranges that do not overlap, and no rank looks at its own part before it passed
+            // that barrier (`region` is borrowed until then).
+            unsafe { region.part_mut(rank, start, count) }
+        };
+        match place.world_size {
+            2 => reduce_into_all(element, op, &mut [part(0), part(1)]),
+            n => reduce_into_all(element, op, &mut (0..n).map(part).collect::<Vec<_>>()),
+        }
         self.meet()
     }
 
-    /// Lets every rank look at the first `bytes` of all parts of `region`, then waits until all
-    /// have looked.
-    pub(super) fn show(
+    /// Lets this rank look at `count` bytes of all parts of `region` from `start` on, then waits
+    /// until all have looked. Every rank has passed a barrier since it wrote its part.
+    pub(super) fn look(
         &mut self,
         region: &Region,
-        bytes: usize,
+        start: usize,
+        count: usize,
         look: impl FnOnce(&[&[u8]]),
     ) -> Result<()> {
-        self.meet()?;
-        let parts: Vec<&[u8]> = (0..region.world_size())
-            .map(|rank| {
-                // SAFETY: between these two barriers all ranks only read (`region` is borrowed).
-                unsafe { region.part(rank, 0, bytes) }
-            })
-            .collect();
+        let part = |rank: usize| {
+            // SAFETY: between these two barriers all ranks only read (`region` is borrowed).
+            unsafe { region.part(rank, start, count) }
+        };
+        let parts: Vec<&[u8]> = (0..region.place().world_size).map(part).collect();
         look(&parts);
         self.meet()
     }
+
+    /// Copies the first `bytes` of `root`'s part of `region` into this rank's, then waits until all
+    /// have. Every rank has passed a barrier since it wrote its part.
+    pub(super) fn copy_from(
+        &mut self,
+        region: &mut Region,
+        root: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        let rank = region.place().rank;
+        if rank != root {
+            // SAFETY: between these two barriers nobody writes the root's part.
+            let from = unsafe { region.part(root, 0, bytes) };
+            // SAFETY: nobody but this rank looks at its part in this operation.
+            let to = unsafe { region.part_mut(rank, 0, bytes) };
+            to.copy_from_slice(from);
+        }
+        self.meet()
+    }
+}
+
+fn header_words([sequence, what, len, _]: Shown) -> [u64; Header::WORDS] {
+    [sequence, what, len]
 }

@@ -1,9 +1,11 @@
 //! A socket between every two ranks: point-to-point messages, and news of who lives.
 //!
-//! A thread listens to all of them. A peer that ends in order says goodbye first; one that fails
-//! says why; one that is killed says nothing, and the end of its stream tells.
+//! A thread listens to all of them. All groups share the sockets: a message says which it belongs to.
+//! A peer says goodbye to every group that it leaves, and a last one when it ends in order; one that
+//! fails says why; one that is killed says nothing, and the end of its stream tells. Ranks here are
+//! those of the world.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -17,9 +19,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::LocalConfig;
 use super::memory::Memory;
 use super::rendezvous;
+use crate::comm::ElementType;
 use crate::comm::collective::Header;
 use crate::comm::transport::Abort;
-use crate::comm::{Buffer, ElementType};
 use crate::{Error, Result};
 
 /// A receiver looks at the news this often.
@@ -28,21 +30,25 @@ const NAP: Duration = Duration::from_millis(20);
 /// The longest text that a failing rank may send.
 const LONGEST_MESSAGE: u64 = 64 * 1024;
 
-/// Frames on the wire: kind, element type, length in bytes, then as many bytes.
-const HEAD: usize = 10;
+/// Frames on the wire: kind, element type, group, length in bytes, then as many bytes.
+const HEAD: usize = 18;
 const DATA: u8 = 0;
 const FAILED: u8 = 1;
-const GOODBYE: u8 = 2;
+/// Nothing more comes in this group.
+const LEFT: u8 = 2;
+/// Nothing more comes at all.
+const GOODBYE: u8 = 3;
+
+/// In a frame that belongs to no group.
+const NO_GROUP: u64 = 0;
 
 /// This rank's sockets.
 pub(super) struct Mesh {
     rank: usize,
-    world_size: usize,
     writers: Arc<Writers>,
-    /// Taken by the listening thread.
-    readers: Vec<Option<UnixStream>>,
     watcher: Arc<Watcher>,
-    thread: Option<JoinHandle<()>>,
+    /// The listening thread, until it is joined.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// The sending side, shared with whoever reports a failure.
@@ -61,7 +67,27 @@ pub(super) struct Watcher {
 struct News {
     /// The first failure that was heard of; what follows is its echo.
     failure: Option<Failure>,
-    peers: Vec<Peer>,
+    /// Peers that have ended in order.
+    gone: BTreeSet<usize>,
+    /// Groups, and peers that have left them.
+    left: BTreeSet<(u64, usize)>,
+    /// By group, in the order of arrival.
+    mailboxes: BTreeMap<u64, VecDeque<Message>>,
+}
+
+/// What somebody has sent to this rank.
+pub(super) struct Message {
+    pub(super) from: usize,
+    element: u8,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Message {
+    pub(super) fn element(&self) -> Result<ElementType> {
+        let (from, code) = (self.from, self.element);
+        ElementType::from_code(code)
+            .ok_or_else(|| Error::Protocol { what: format!("rank {from} sent element {code}") })
+    }
 }
 
 #[derive(Clone)]
@@ -71,45 +97,33 @@ struct Failure {
     message: Option<String>,
 }
 
-#[derive(Default)]
-struct Peer {
-    left: bool,
-    mailbox: VecDeque<(u8, Vec<u8>)>,
-}
-
-/// How this rank came to the segment.
-pub(super) enum HandedOver {
-    /// It made it, being rank 0.
-    Made(Memory),
-    /// Rank 0 sent it.
-    Received(std::os::fd::OwnedFd),
-}
-
-impl HandedOver {
-    pub(super) fn into_memory(self, rank: usize, world_size: usize) -> Result<Memory> {
-        Ok(match self {
-            Self::Made(memory) => memory,
-            Self::Received(file) => Memory::received(file, rank, world_size),
-        })
+impl Failure {
+    fn error(self, rank: usize, during: impl FnOnce() -> String) -> Error {
+        let Self { peer, message } = self;
+        match message {
+            Some(message) => Error::PeerFailed { peer, message },
+            None => Error::PeerDied { peer, rank, during: during() },
+        }
     }
 }
 
 impl Mesh {
-    /// Meets all ranks; rank 0 makes the segment and hands it to the others.
+    /// Meets all ranks; rank 0 makes the segment and hands it to the others. From here on a thread
+    /// listens.
     pub(super) fn connect(
         config: &LocalConfig,
         make: impl FnOnce() -> Result<Memory>,
-    ) -> Result<(Self, HandedOver)> {
-        let (rank, world_size) = (config.rank, config.world_size);
+    ) -> Result<(Self, Memory)> {
+        let rank = config.rank;
         let readers = rendezvous::meet(config)?;
-        let handed_over = match readers.first().and_then(Option::as_ref) {
-            Some(root) => HandedOver::Received(rendezvous::receive_file(root, config.deadline)?),
+        let memory = match readers.first().and_then(Option::as_ref) {
+            Some(root) => Memory::received(rendezvous::receive_file(root, config.deadline)?)?,
             None => {
                 let memory = make()?;
                 for socket in readers.iter().flatten() {
-                    rendezvous::send_file(socket, memory.file())?;
+                    rendezvous::send_file(socket, memory.fd())?;
                 }
-                HandedOver::Made(memory)
+                memory
             }
         };
         let writer = |socket: &Option<UnixStream>| match socket {
@@ -118,35 +132,15 @@ impl Mesh {
         };
         let writers: std::io::Result<Vec<_>> = readers.iter().map(writer).collect();
         let writers = writers.map_err(|error| Error::io("share a connection", error))?;
-        let peers = (0..world_size).map(|_| Peer::default()).collect();
-        let watcher = Arc::new(Watcher {
-            rank,
-            leaving: AtomicBool::new(false),
-            news: Mutex::new(News { failure: None, peers }),
-            changed: Condvar::new(),
-        });
-        let writers = Arc::new(Writers(writers));
-        Ok((Self { rank, world_size, writers, readers, watcher, thread: None }, handed_over))
-    }
-
-    /// Starts the listening thread.
-    pub(super) fn watch(&mut self) -> Result<()> {
-        let readers = std::mem::take(&mut self.readers);
-        let watcher = Arc::clone(&self.watcher);
+        let (leaving, news) = (AtomicBool::new(false), Mutex::default());
+        let watcher = Arc::new(Watcher { rank, leaving, news, changed: Condvar::new() });
+        let listener = Arc::clone(&watcher);
         let thread = thread::Builder::new()
             .name("candelabrum-watch".to_owned())
-            .spawn(move || watcher.listen(readers))
+            .spawn(move || listener.listen(readers))
             .map_err(|error| Error::io("start the listening thread", error))?;
-        self.thread = Some(thread);
-        Ok(())
-    }
-
-    pub(super) fn rank(&self) -> usize {
-        self.rank
-    }
-
-    pub(super) fn world_size(&self) -> usize {
-        self.world_size
+        let (writers, thread) = (Arc::new(Writers(writers)), Mutex::new(Some(thread)));
+        Ok((Self { rank, writers, watcher, thread }, memory))
     }
 
     pub(super) fn watcher(&self) -> Arc<Watcher> {
@@ -154,81 +148,88 @@ impl Mesh {
     }
 
     pub(super) fn abort_handle(&self) -> Arc<dyn Abort> {
-        Arc::clone(&self.writers) as _
+        let (writers, watcher) = (Arc::clone(&self.writers), Arc::clone(&self.watcher));
+        Arc::new(Handle { writers, watcher })
     }
 
-    /// Sends `bytes` to rank `to`.
-    pub(super) fn send(&self, to: usize, element: ElementType, bytes: &[u8]) -> Result<()> {
+    /// Sends `bytes` to rank `to` in `group`.
+    pub(super) fn send(&self, group: u64, to: usize, header: Header, bytes: &[u8]) -> Result<()> {
+        let element = header.element.code();
         if to == self.rank {
-            self.watcher.deliver(to, element.code(), bytes.to_vec());
+            self.watcher.deliver(group, Message { from: to, element, bytes: bytes.to_vec() });
             return Ok(());
         }
-        self.writers.write(to, DATA, element.code(), bytes).map_err(|error| {
-            let during = || format!("send(to {to})");
-            let news = self.watcher.trouble(to, during);
+        self.writers.write(to, DATA, element, group, bytes).map_err(|error| {
+            let news = self.watcher.trouble(group, to, || header.to_string());
             news.unwrap_or_else(|| Error::io(format!("send to rank {to}"), error))
         })
     }
 
-    /// Waits for the next message of rank `from`, which must fit `buffer`.
-    pub(super) fn recv(
-        &self,
-        from: usize,
-        header: Header,
-        mut buffer: Buffer,
-        deadline: Instant,
-    ) -> Result<Buffer> {
-        let (code, bytes) = self.watcher.take_message(from, deadline, || header.to_string())?;
-        let element = ElementType::from_code(code)
-            .ok_or_else(|| Error::Protocol { what: format!("rank {from} sent element {code}") })?;
-        if element != buffer.element_type() {
-            let (expected, got) = (element, buffer.element_type());
-            return Err(Error::ElementType { expected, got });
+    /// Tells `ranks` that this rank has left `group`, and forgets what came and nobody received.
+    pub(super) fn leave(&self, group: u64, ranks: &[usize]) {
+        for &peer in ranks.iter().filter(|&&peer| peer != self.rank) {
+            // A peer that is gone does not need to know.
+            drop(self.writers.write(peer, LEFT, 0, group, &[]));
         }
-        let expected = bytes.len() / element.size();
-        if expected != buffer.len() {
-            return Err(Error::Length { op: "recv", expected, got: buffer.len() });
-        }
-        buffer.bytes_mut().copy_from_slice(&bytes);
-        Ok(buffer)
+        self.watcher.news().mailboxes.remove(&group);
     }
 
     /// Says goodbye and closes the sockets.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn finish(&self) {
         self.watcher.leaving.store(true, Ordering::SeqCst);
         for (peer, writer) in self.writers.0.iter().enumerate() {
             let Some(writer) = writer else { continue };
             // A peer that is gone needs no goodbye.
-            drop(self.writers.write(peer, GOODBYE, 0, &[]));
+            drop(self.writers.write(peer, GOODBYE, 0, NO_GROUP, &[]));
             let socket = writer.lock().unwrap_or_else(PoisonError::into_inner);
             drop(socket.shutdown(Shutdown::Both));
         }
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             drop(thread.join());
         }
     }
 }
 
 impl Writers {
-    fn write(&self, to: usize, kind: u8, element: u8, bytes: &[u8]) -> std::io::Result<()> {
+    fn write(
+        &self,
+        to: usize,
+        kind: u8,
+        element: u8,
+        group: u64,
+        bytes: &[u8],
+    ) -> std::io::Result<()> {
         let Some(writer) = &self.0[to] else { return Ok(()) };
         let mut socket = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut head = [0; HEAD];
         head[0] = kind;
         head[1] = element;
-        head[2..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        head[2..10].copy_from_slice(&group.to_le_bytes());
+        head[10..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         socket.write_all(&head)?;
         socket.write_all(bytes)
     }
 }
 
-impl Abort for Writers {
+/// Tells of failures and knows of them, from any thread.
+struct Handle {
+    writers: Arc<Writers>,
+    watcher: Arc<Watcher>,
+}
+
+impl Abort for Handle {
     fn abort(&self, message: &str) {
         let bytes = &message.as_bytes()[..message.len().min(LONGEST_MESSAGE as usize)];
-        for peer in 0..self.0.len() {
+        for peer in 0..self.writers.0.len() {
             // A peer that is gone does not need to know.
-            drop(self.write(peer, FAILED, 0, bytes));
+            drop(self.writers.write(peer, FAILED, 0, NO_GROUP, bytes));
         }
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        let failure = self.watcher.news().failure.clone();
+        failure.map(|failure| failure.error(self.watcher.rank, || "an operation".to_owned()))
     }
 
     fn tell(&self, message: &str) {
@@ -237,47 +238,65 @@ impl Abort for Writers {
 }
 
 impl Watcher {
-    /// Why waiting for `peer` makes no sense, if so: somebody failed, or `peer` has left.
-    pub(super) fn trouble(&self, peer: usize, during: impl FnOnce() -> String) -> Option<Error> {
+    /// Why waiting for `peer` in `group` makes no sense, if so: somebody failed, or it has left.
+    pub(super) fn trouble(
+        &self,
+        group: u64,
+        peer: usize,
+        during: impl FnOnce() -> String,
+    ) -> Option<Error> {
         let news = self.news();
         if let Some(failure) = news.failure.clone() {
-            let (peer, rank) = (failure.peer, self.rank);
-            return Some(match failure.message {
-                Some(message) => Error::PeerFailed { peer, message },
-                None => Error::PeerDied { peer, rank, during: during() },
-            });
+            return Some(failure.error(self.rank, during));
         }
-        let left = news.peers[peer].left;
+        let left = news.gone.contains(&peer) || news.left.contains(&(group, peer));
         left.then(|| Error::PeerLeft { peer, rank: self.rank, during: during() })
     }
 
-    fn take_message(
+    /// The next message of one of `from` in `group`.
+    pub(super) fn take_message(
         &self,
-        from: usize,
-        deadline: Instant,
+        group: u64,
+        from: &[usize],
+        limit: Duration,
         during: impl Fn() -> String,
-    ) -> Result<(u8, Vec<u8>)> {
+    ) -> Result<Message> {
         let start = Instant::now();
         loop {
-            if let Some(message) = self.news().peers[from].mailbox.pop_front() {
+            if let Some(message) = self.news().take(group, from) {
                 return Ok(message);
             }
-            if let Some(error) = self.trouble(from, &during) {
-                return Err(error);
+            // Of several senders one that can still send is enough.
+            let troubles = from.iter().map(|&peer| self.trouble(group, peer, &during));
+            let others = from.iter().any(|&peer| peer != self.rank);
+            let all: Option<Vec<Error>> = troubles
+                .zip(from)
+                .filter(|(_, peer)| **peer != self.rank)
+                .map(|(e, _)| e)
+                .collect();
+            if let Some(error) = all.and_then(|mut errors| errors.pop()) {
+                // What it sent before it left has arrived before the news of that.
+                return self.news().take(group, from).ok_or(error);
             }
-            if Instant::now() > deadline {
-                let (rank, missing, waited) = (self.rank, from.to_string(), start.elapsed());
+            if !others {
+                let what = "receiving from oneself what was never sent".to_owned();
+                return Err(Error::Unsupported { what });
+            }
+            let waited = start.elapsed();
+            if waited > limit {
+                let missing: Vec<String> = from.iter().map(usize::to_string).collect();
+                let (rank, missing) = (self.rank, missing.join(", "));
                 return Err(Error::Timeout { rank, during: during(), missing, waited });
             }
             let news = self.news();
-            if news.peers[from].mailbox.is_empty() {
+            if news.position(group, from).is_none() {
                 drop(self.changed.wait_timeout(news, NAP));
             }
         }
     }
 
-    fn deliver(&self, from: usize, element: u8, bytes: Vec<u8>) {
-        self.news().peers[from].mailbox.push_back((element, bytes));
+    fn deliver(&self, group: u64, message: Message) {
+        self.news().mailboxes.entry(group).or_default().push_back(message);
         self.changed.notify_all();
     }
 
@@ -305,15 +324,24 @@ impl Watcher {
     /// Takes one frame of `peer`; false at the end of its stream.
     fn hear(&self, peer: usize, socket: &mut UnixStream) -> bool {
         match read_frame(socket) {
-            Some((DATA, element, bytes)) => self.deliver(peer, element, bytes),
-            Some((FAILED, _, bytes)) => {
+            Some(Frame { kind: DATA, element, group, bytes }) => {
+                self.deliver(group, Message { from: peer, element, bytes });
+            }
+            Some(Frame { kind: FAILED, bytes, .. }) => {
                 let message = String::from_utf8_lossy(&bytes).into_owned();
                 self.fail(Failure { peer, message: Some(message) });
             }
-            Some((GOODBYE, ..)) => self.news().peers[peer].left = true,
+            Some(Frame { kind: LEFT, group, .. }) => {
+                self.news().left.insert((group, peer));
+                self.changed.notify_all();
+            }
+            Some(Frame { kind: GOODBYE, .. }) => {
+                self.news().gone.insert(peer);
+                self.changed.notify_all();
+            }
             Some(_) | None => {
-                let in_order = self.news().peers[peer].left || self.leaving.load(Ordering::SeqCst);
-                if !in_order {
+                let gone = self.news().gone.contains(&peer);
+                if !gone && !self.leaving.load(Ordering::SeqCst) {
                     self.fail(Failure { peer, message: None });
                 }
                 return false;
@@ -332,17 +360,39 @@ impl Watcher {
     }
 }
 
-/// Kind, element and payload of the next frame; `None` at the end of the stream or of sense.
-fn read_frame(socket: &mut UnixStream) -> Option<(u8, u8, Vec<u8>)> {
+impl News {
+    fn position(&self, group: u64, from: &[usize]) -> Option<usize> {
+        let mailbox = self.mailboxes.get(&group)?;
+        mailbox.iter().position(|message| from.contains(&message.from))
+    }
+
+    fn take(&mut self, group: u64, from: &[usize]) -> Option<Message> {
+        let first = self.position(group, from)?;
+        self.mailboxes.get_mut(&group)?.remove(first)
+    }
+}
+
+struct Frame {
+    kind: u8,
+    element: u8,
+    group: u64,
+    bytes: Vec<u8>,
+}
+
+/// The next frame; `None` at the end of the stream or of sense.
+fn read_frame(socket: &mut UnixStream) -> Option<Frame> {
     let mut head = [0; HEAD];
     socket.read_exact(&mut head).ok()?;
-    let mut len = [0; 8];
-    len.copy_from_slice(&head[2..]);
-    let len = u64::from_le_bytes(len);
-    if head[0] != DATA && len > LONGEST_MESSAGE {
+    let word = |at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&head[at..at + 8]);
+        u64::from_le_bytes(word)
+    };
+    let (kind, element, group, len) = (head[0], head[1], word(2), word(10));
+    if kind != DATA && len > LONGEST_MESSAGE {
         return None;
     }
     let mut bytes = vec![0; usize::try_from(len).ok()?];
     socket.read_exact(&mut bytes).ok()?;
-    Some((head[0], head[1], bytes))
+    Some(Frame { kind, element, group, bytes })
 }

@@ -21,7 +21,7 @@ use super::LocalConfig;
 use crate::{Error, Result};
 
 /// First bytes of every connection; the digit changes when the protocol does.
-const MAGIC: [u8; 8] = *b"candlbr1";
+const MAGIC: [u8; 8] = *b"candlbr2";
 
 /// Between two attempts to reach a rank that is not there yet.
 const RETRY: Duration = Duration::from_millis(5);

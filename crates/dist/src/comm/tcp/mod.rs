@@ -185,11 +185,9 @@ impl Tcp {
     }
 
     fn receive(&self, header: Header, from: Option<usize>, buffer: Buffer) -> Result<Buffer> {
-        let others = || self.ranks.iter().copied().filter(|&rank| rank != self.ranks[self.rank]);
         let sources = match from {
             Some(from) => vec![self.ranks[from]],
-            None if self.ranks.len() == 1 => self.ranks.clone(),
-            None => others().collect(),
+            None => self.ranks.clone(),
         };
         let message = self.star.receive(self.channel, &sources, &header.to_string())?;
         let Message { from: source, tag, bytes } = message;

@@ -202,8 +202,7 @@ impl Star {
         self.send(Kind::Message, tag, to, channel, bytes)
     }
 
-    /// The next message in a group from one of `sources`, which do not include this rank unless it
-    /// talks to itself.
+    /// The next message in a group from one of `sources`.
     pub(super) fn receive(
         &self,
         channel: Channel,
@@ -214,11 +213,12 @@ impl Star {
             let mail = inner.mail.entry(channel).or_default();
             let found = mail.iter().position(|message| sources.contains(&message.from));
             found.and_then(|i| mail.remove(i)).ok_or_else(|| {
-                let left = |rank: &&usize| inner.left.contains_key(&(channel, **rank));
-                let gone: Vec<usize> = sources.iter().filter(left).copied().collect();
+                let others = sources.iter().copied().filter(|&source| source != self.rank);
+                let late: Vec<usize> = others.collect();
+                let left = |rank: &usize| inner.left.contains_key(&(channel, *rank));
                 // As long as one is here it may send.
-                let gone = if gone.len() == sources.len() { gone } else { Vec::new() };
-                Missing { late: sources.to_vec(), gone }
+                let gone = if late.iter().all(left) { late.clone() } else { Vec::new() };
+                Missing { late, gone }
             })
         })
     }

@@ -1,0 +1,117 @@
+//! The all-reduce of a world of several hosts: within each host first, because memory is faster than
+//! any wire, then between hosts, so that every number crosses the wire once per host.
+//!
+//! Where all hosts have as many ranks, the ranks of a host share the work: each reduces its part
+//! (reduce-scatter), all-reduces that with the ranks in its place on the other hosts, and the parts
+//! are gathered. Elsewhere a host's first rank speaks for it. The order of additions is the same in
+//! both: the ranks of a host in rank order, then the hosts' sums in the order of their lowest
+//! ranks, each sum rounded to the element type; a mean is divided once, at the end.
+//!
+//! All of it is one task of the engine: between its steps no other operation of this rank can come,
+//! which another rank might have before or after it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::members::Members;
+use super::stats::Moved;
+use super::transport::Transport;
+use super::{Buffer, Collective, ReduceOp, reduce};
+use crate::Result;
+
+/// Groups of a rank, by their numbers in its [`Members`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layers {
+    /// All ranks.
+    pub(super) flat: usize,
+    /// The ranks of this host.
+    pub(super) host: usize,
+    /// The ranks in this one's place on all hosts, if it speaks with other hosts.
+    pub(super) across: Option<usize>,
+    /// Whether all hosts have as many ranks.
+    pub(super) even: bool,
+}
+
+impl<T: Transport> Members<T> {
+    /// An all-reduce by layers.
+    pub(super) fn all_reduce_in_layers(
+        &mut self,
+        layers: Layers,
+        op: ReduceOp,
+        mut buffer: Buffer,
+    ) -> Result<Buffer> {
+        buffer.check_on_host()?;
+        let start = Instant::now();
+        let (sum, divisor) = match op {
+            ReduceOp::Mean => (ReduceOp::Sum, Some(self.size(layers.flat))),
+            other => (other, None),
+        };
+        if layers.even {
+            self.by_parts(layers, sum, divisor, &mut buffer)?;
+        } else {
+            self.by_speakers(layers, sum, divisor, &mut buffer)?;
+        }
+        let bytes = buffer.bytes().len();
+        let moved = Moved { input: bytes, output: bytes, own: 0 };
+        self.count(layers.flat, Collective::AllReduce(op), moved, start.elapsed());
+        Ok(buffer)
+    }
+
+    fn by_parts(
+        &mut self,
+        layers: Layers,
+        op: ReduceOp,
+        divisor: Option<usize>,
+        buffer: &mut Buffer,
+    ) -> Result<()> {
+        let (element, bytes) = (buffer.element_type(), buffer.bytes().len());
+        let padded = buffer.len().next_multiple_of(self.size(layers.host));
+        let mut whole = Buffer::zeros(element, padded);
+        whole.bytes_mut()[..bytes].copy_from_slice(buffer.bytes());
+        let scatter = Collective::ReduceScatter(op);
+        let mut part = self.execute(layers.host, scatter, labelled(whole, buffer))?;
+        if let Some(across) = layers.across {
+            part = self.execute(across, Collective::AllReduce(op), labelled(part, buffer))?;
+        }
+        if let Some(count) = divisor {
+            reduce::divide(element, part.bytes_mut(), count);
+        }
+        let whole = self.execute(layers.host, Collective::AllGather, labelled(part, buffer))?;
+        buffer.bytes_mut().copy_from_slice(&whole.bytes()[..bytes]);
+        Ok(())
+    }
+
+    fn by_speakers(
+        &mut self,
+        layers: Layers,
+        op: ReduceOp,
+        divisor: Option<usize>,
+        buffer: &mut Buffer,
+    ) -> Result<()> {
+        let element = buffer.element_type();
+        let mut own = Buffer::zeros(element, buffer.len());
+        own.bytes_mut().copy_from_slice(buffer.bytes());
+        let reduce = Collective::Reduce { op, root: 0 };
+        let mut sum = self.execute(layers.host, reduce, labelled(own, buffer))?;
+        if let Some(across) = layers.across {
+            sum = self.execute(across, Collective::AllReduce(op), labelled(sum, buffer))?;
+            if let Some(count) = divisor {
+                reduce::divide(element, sum.bytes_mut(), count);
+            }
+        } else {
+            sum = Buffer::zeros(element, buffer.len());
+        }
+        let broadcast = Collective::Broadcast { root: 0 };
+        let sum = self.execute(layers.host, broadcast, labelled(sum, buffer))?;
+        buffer.bytes_mut().copy_from_slice(sum.bytes());
+        Ok(())
+    }
+}
+
+/// `step` with the label of the buffer that it is made from.
+fn labelled(step: Buffer, from: &Buffer) -> Buffer {
+    match from.label() {
+        Some(label) => step.labelled(Arc::clone(label)),
+        None => step,
+    }
+}
