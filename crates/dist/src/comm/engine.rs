@@ -315,3 +315,77 @@ impl<S: Subject, R> Ticket<S, R> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Remembers what was done, and by which thread.
+    struct Journal {
+        any_thread: bool,
+        entries: Vec<(u32, thread::ThreadId)>,
+    }
+
+    impl Subject for Journal {
+        fn any_thread(&self) -> bool {
+            self.any_thread
+        }
+        fn progress(&mut self) -> bool {
+            false
+        }
+        fn finish(&mut self) {}
+    }
+
+    fn engine(any_thread: bool) -> Result<Engine<Journal>> {
+        let make = move || Ok((Journal { any_thread, entries: Vec::new() }, 3, ()));
+        Engine::start(make).map(|(engine, ())| engine)
+    }
+
+    fn enter(number: u32) -> impl FnOnce(&mut Journal) -> Result<()> + Send + 'static {
+        move |journal| {
+            journal.entries.push((number, thread::current().id()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn tasks_are_carried_out_in_order_whoever_does_it() -> Result<()> {
+        let engine = engine(true)?;
+        let mut tickets = Vec::new();
+        for number in 0..1_000 {
+            if number % 3 == 0 {
+                engine.run(enter(number))?;
+            } else {
+                tickets.push(engine.begin(enter(number)));
+            }
+        }
+        tickets.into_iter().rev().try_for_each(Ticket::wait)?;
+        let numbers = engine.run(|journal| {
+            Ok(journal.entries.iter().map(|&(number, _)| number).collect::<Vec<_>>())
+        })?;
+        assert_eq!(numbers, (0..1_000).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn a_caller_runs_its_task_itself_where_every_thread_may() -> Result<()> {
+        for any_thread in [true, false] {
+            let engine = engine(any_thread)?;
+            engine.run(enter(1))?;
+            let by = engine.run(|journal| Ok(journal.entries[0].1))?;
+            assert_eq!(by == thread::current().id(), any_thread);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn after_a_panic_everything_is_answered() -> Result<()> {
+        let engine = engine(false)?;
+        let panics = engine.begin(|_| -> Result<()> { panic!("on purpose") });
+        let after = engine.begin(enter(1));
+        for ticket in [panics, after, engine.begin(enter(2))] {
+            assert!(matches!(ticket.wait(), Err(Error::Stopped { rank: 3 })));
+        }
+        Ok(())
+    }
+}

@@ -7,7 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{Communicator, ReduceOp, Result, World};
+use candelabrum_dist::{Buffer, Collective, Communicator, ReduceOp, Result, World};
 
 use crate::harness::{self, Backend, Ended, Group};
 
@@ -55,8 +55,62 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             println!("swallowed: {error}");
             Ok(())
         }
+        "label" => labelled(comm, if rank == 1 { 11 } else { 10 }),
+        "label of a wait" if rank == 1 => Ok(()),
+        "label of a wait" => labelled(comm, 10),
+        "no room" => comm.alloc(candelabrum_dist::ElementType::U8, 1 << 62).map(drop),
+        group if group.starts_with("group ") => in_a_group(group, comm),
         other => panic!("there is no case `{other}`"),
     }
+}
+
+/// Faults in the group of all ranks but one, in reversed order where that shows more.
+fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
+    let rank = comm.rank();
+    let (out, sign) = if case == "group length" { (1, -1) } else { (0, 1) };
+    let group = comm.split((rank != out).then_some(0), sign * rank as i64)?;
+    let Some(group) = group else {
+        if case == "group killed" || case == "group busy" {
+            thread::sleep(Duration::from_millis(300));
+            kill_soon();
+        }
+        return comm.barrier();
+    };
+    match case {
+        "group length" => {
+            let error = sum(&*group, 10 + rank).expect_err("lengths differ");
+            let again = comm.barrier().expect_err("one group's failure is that of all");
+            assert_eq!(again.to_string(), error.to_string());
+            Err(error)
+        }
+        "group order" if rank == 2 => group.barrier(),
+        "group order" => sum(&*group, 10),
+        "group left" if rank == 2 => {
+            drop(group);
+            comm.barrier()
+        }
+        "group left" => sum(&*group, 10),
+        "group late" | "group killed" if rank == 2 => {
+            thread::sleep(Duration::from_secs(3));
+            sum(&*group, 10)
+        }
+        "group late" | "group killed" => {
+            let start = Instant::now();
+            let result = sum(&*group, 10);
+            println!("noticed within {} ms", start.elapsed().as_millis());
+            result
+        }
+        // Neither waits for long, and the dead rank is in no operation of theirs.
+        "group busy" => loop {
+            sum(&*group, 10)?;
+        },
+        other => panic!("there is no case `{other}`"),
+    }
+}
+
+fn labelled(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
+    let buffer = Buffer::from_slice(&vec![0_f32; len]).labelled("bucket 2: conv1.weight");
+    comm.run(Collective::AllReduce(ReduceOp::Sum), buffer).map(drop)
 }
 
 fn sum(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
@@ -146,6 +200,20 @@ const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("reduce op", &["rank 2 calls all_reduce(max)", "rank 0 calls all_reduce(sum)"]),
     ("order", &["rank 2 calls broadcast(root 1) number 2", "rank 0 calls all_reduce(sum)"]),
     ("allocation", &["rank 1 calls", "11 × f32", "10 × f32"]),
+    ("label", &["rank 1 calls all_reduce(sum) number 2", " × f32 (bucket 2: conv1.weight)"]),
+];
+
+/// The same in groups, where ranks are named as they are in the world: case, failing ranks, parts.
+const IN_GROUPS: &[(&str, &[usize], &[&str])] = &[
+    // The group's first rank is the world's last.
+    (
+        "group length",
+        &[0, 2],
+        &["rank 0 calls all_reduce(sum) number 1 of 10", "rank 2 calls", "group of ranks 2, 0"],
+    ),
+    ("group order", &[1, 2], &["rank 2 calls barrier number 1", "rank 1 calls all_reduce(sum)"]),
+    ("group left", &[1], &["rank 2 has finished while rank 1", "in the group of ranks 1, 2"]),
+    ("group busy", &[1, 2], &["rank 0 died while rank", "in the group of ranks 1, 2"]),
 ];
 
 #[test]
@@ -153,6 +221,44 @@ fn ranks_that_disagree_are_told_who_differs() {
     for (case, parts) in DISAGREEMENTS {
         local(case, ALL, parts);
     }
+}
+
+#[test]
+fn faults_in_a_group_name_ranks_of_the_world() {
+    for (case, failing, parts) in IN_GROUPS {
+        local(case, failing, parts);
+    }
+}
+
+#[test]
+fn a_wait_says_what_is_in_its_buffer() {
+    let parts = ["rank 1 has finished while rank", "number 2 of 10 × f32 (bucket 2: conv1.weight)"];
+    local("label of a wait", &[0, 2], &parts);
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error_on_every_rank() {
+    local("no room", ALL, &["bytes of shared memory"]);
+}
+
+#[test]
+fn a_rank_that_is_killed_is_noticed_in_a_group_that_it_does_not_belong_to() {
+    let ended = local("group killed", &[1, 2], &["rank 0 died while rank", "group of ranks 1, 2"]);
+    assert_eq!(ended.signal(0), Some(9));
+    // It waits 300 ms, then 100 until it is killed.
+    let noticed = noticed_ms(&ended);
+    assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+}
+
+#[test]
+fn a_deadline_that_passes_in_a_group_names_the_worlds_rank() {
+    let late = Group::new(Backend::Local, RANKS, "group late").variable("CANDELABRUM_TIMEOUT", "1");
+    let ended = late.limit(Duration::from_secs(30)).run();
+    let output = &ended.outputs[1];
+    let part = "number 1 of 10 × f32 in the group of ranks 1, 2 for rank(s) 2";
+    // Rank 0's barrier passes its deadline at the same time, and rank 1 may hear of that first.
+    assert!(output.contains(part) || output.contains("for rank(s) 1, 2"), "{output}");
+    assert!(ended.failed(1) && ended.failed(2), "{}", ended.output());
 }
 
 #[test]

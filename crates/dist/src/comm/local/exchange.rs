@@ -64,6 +64,11 @@ impl Exchange {
     /// `region` is the number of the one that this rank's buffer is in, or 0.
     pub(super) fn agree(&mut self, header: Header, region: u64) -> Result<Where> {
         self.current = header;
+        // Ranks that never wait long would not hear of a death in another group.
+        if self.watcher.has_failure() {
+            let (own, during) = (self.ranks[self.cells.rank()], || header.to_string());
+            self.watcher.trouble(self.group, own, during).map_or(Ok(()), Err)?;
+        }
         let [sequence, what, len] = header.encode();
         let own = [sequence, what, len, region];
         self.cells.show(own);

@@ -59,6 +59,8 @@ pub(super) struct Watcher {
     rank: usize,
     /// Set before the sockets are closed by this rank itself.
     leaving: AtomicBool,
+    /// Whether there is a failure among the news.
+    failed: AtomicBool,
     news: Mutex<News>,
     changed: Condvar,
 }
@@ -132,8 +134,13 @@ impl Mesh {
         };
         let writers: std::io::Result<Vec<_>> = readers.iter().map(writer).collect();
         let writers = writers.map_err(|error| Error::io("share a connection", error))?;
-        let (leaving, news) = (AtomicBool::new(false), Mutex::default());
-        let watcher = Arc::new(Watcher { rank, leaving, news, changed: Condvar::new() });
+        let watcher = Arc::new(Watcher {
+            rank,
+            leaving: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            news: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let listener = Arc::clone(&watcher);
         let thread = thread::Builder::new()
             .name("candelabrum-watch".to_owned())
@@ -350,8 +357,14 @@ impl Watcher {
         true
     }
 
+    /// Whether a rank of the world has failed or died.
+    pub(super) fn has_failure(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
     fn fail(&self, failure: Failure) {
         self.news().failure.get_or_insert(failure);
+        self.failed.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 
