@@ -271,6 +271,11 @@ impl Buffer {
         Ok(self.as_slice()?.to_vec())
     }
 
+    /// How many bytes the elements have, wherever they lie.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.len * self.element.size()
+    }
+
     /// The elements' bytes, in this machine's order; none of a buffer on a device, which only a
     /// backend gets to see that asks first.
     pub(crate) fn bytes(&self) -> &[u8] {

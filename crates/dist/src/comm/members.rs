@@ -128,11 +128,11 @@ impl<T: Transport> Member<T> {
         let rank = self.place.rank;
         let own =
             buffer.parts().map_or(0, |parts| parts.get(rank).map_or(0, |n| n * element.size()));
-        let input = buffer.bytes().len();
+        let input = buffer.byte_len();
         let start = Instant::now();
         match self.transport.execute(header, buffer) {
             Ok(output) => {
-                let moved = Moved { input, output: output.bytes().len(), own };
+                let moved = Moved { input, output: output.byte_len(), own };
                 let world_size = self.place.ranks.len();
                 self.place.counters.count(op, moved, rank, world_size, start.elapsed());
                 Ok(output)

@@ -14,7 +14,8 @@
 //! ([`Buffer::zeros_on`]) is worked on where it lies, and so is its result.
 //!
 //! - Sums are NCCL's: every rank gets the same bits of an all-reduce, but in an order of additions
-//!   that is the library's choice, so not the other backends' bits.
+//!   that is the library's choice, and those of half precision in half precision: not the other
+//!   backends' bits.
 //! - The smallest and largest of floats are gathered and found on the host, since NCCL's pass over a
 //!   NaN where ours keep it.
 //! - Messages go over the control. A send of NCCL's holds up the stream until its receiver comes, so
@@ -329,6 +330,10 @@ impl Transport for Nccl {
             _ => self.collective(header, buffer),
         };
         self.failed |= result.is_err();
+        // Other ranks' kernels wait for this one's until they hear of it or the deadline passes.
+        if let Err(error @ (Error::Nccl { .. } | Error::Cuda { .. })) = &result {
+            tell(&self.control, error);
+        }
         result
     }
 
