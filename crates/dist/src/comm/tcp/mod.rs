@@ -202,9 +202,6 @@ impl Tcp {
             return Err(Error::Length { op: header.op.name(), expected, got });
         }
         let received = replace(buffer, filled(element, &[&bytes]));
-        if from.is_some() {
-            return Ok(received);
-        }
         let source = self.ranks.iter().position(|&rank| rank == source).unwrap_or_default();
         Ok(received.with_source(source))
     }
