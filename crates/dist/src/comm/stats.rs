@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn payload_by_hand() {
         let payload = |op, input, output, rank, world_size| {
-            super::payload(op, Moved { input, output, own: 7 }, rank, world_size)
+            payload(op, Moved { input, output, own: 7 }, rank, world_size)
         };
         let sum = Collective::AllReduce(ReduceOp::Sum);
         assert_eq!(payload(sum, 100, 100, 0, 4), (100, 100));

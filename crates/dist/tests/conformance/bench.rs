@@ -32,7 +32,7 @@ fn time_all_reduces(comm: Comm<'_>) -> Result<String> {
         for round in 0..rounds + rounds / 10 {
             comm.barrier()?;
             let start = Instant::now();
-            buffer = comm.start(Collective::AllReduce(ReduceOp::Sum), buffer).wait()?;
+            buffer = comm.run(Collective::AllReduce(ReduceOp::Sum), buffer)?;
             if round >= rounds / 10 {
                 times.push(start.elapsed());
             }

@@ -1,11 +1,12 @@
 //! The barrier: a cache line per rank with a counter that only its owner raises.
 //!
 //! Arriving is one store. Waiting looks at every other counter, spins a little, and then sleeps in
-//! a futex: on a shared machine long spinning takes the core from the rank that is waited for. How
-//! long a wait spins is what earlier waits have taught: longer where that paid, shorter where not.
+//! a futex. A rank on the same core cannot arrive while this one spins, so there it sleeps at once.
+//! How long it spins for another is what earlier waits have taught: longer where that paid, shorter
+//! where not.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -15,6 +16,9 @@ use crate::comm::collective::Header;
 
 /// Looks before the first sleep, at least and at most: a microsecond and some dozens of them.
 const SPINS: (u32, u32) = (64, 2048);
+
+/// A sleep that is over sooner has cost more than it saved.
+const WORTH_SPINNING: Duration = Duration::from_micros(40);
 
 /// A sleeper looks at the sockets' news this often.
 const NAP: Duration = Duration::from_millis(20);
@@ -31,6 +35,8 @@ pub(super) struct Cell {
     arrived: AtomicU32,
     /// Ranks that sleep until `arrived` changes.
     sleepers: AtomicU32,
+    /// The core that the rank was on when it arrived last.
+    core: AtomicU32,
     /// What the rank is about to do, for odd and even operations in turn: a rank that is one
     /// operation ahead must not overwrite what a slower one still reads.
     shown: [[AtomicU64; Header::WORDS + 1]; 2],
@@ -44,12 +50,14 @@ pub(super) struct Cells {
     arrived: u32,
     turn: usize,
     spins: u32,
+    /// The core that this rank is on.
+    core: u32,
 }
 
 impl Cells {
     pub(super) fn new(region: Region) -> Self {
         let rank = region.place().rank;
-        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0 }
+        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0 }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -82,6 +90,8 @@ impl Cells {
     pub(super) fn arrive(&mut self) {
         self.arrived = self.arrived.wrapping_add(1);
         let own = self.region.cell(self.rank);
+        self.core = rustix::thread::sched_getcpu() as u32;
+        own.core.store(self.core, Ordering::Relaxed);
         // SeqCst orders this store before the look at the sleepers; a sleeper counts itself before
         // it looks at the counter: one of the two sees the other.
         own.arrived.store(self.arrived, Ordering::SeqCst);
@@ -99,6 +109,13 @@ impl Cells {
 
     /// Waits for `rank` a while: true once it is there.
     pub(super) fn wait_a_while(&mut self, rank: usize) -> bool {
+        if self.has_arrived(rank) {
+            return true;
+        }
+        if self.region.cell(rank).core.load(Ordering::Relaxed) == self.core {
+            self.sleep(rank);
+            return self.has_arrived(rank);
+        }
         for spun in 0..self.spins {
             if self.has_arrived(rank) {
                 // The longest of many waits shall end before the spinning does.
@@ -109,19 +126,20 @@ impl Cells {
             }
             std::hint::spin_loop();
         }
-        let awoken = self.sleep(rank);
+        let start = Instant::now();
+        self.sleep(rank);
         // A sleep that was all but over when it began would have been better spun through.
-        self.spins = match awoken {
-            Awoken::AtOnce => (self.spins * 2).min(SPINS.1),
-            Awoken::Later => (self.spins / 2).max(SPINS.0),
+        self.spins = if start.elapsed() < WORTH_SPINNING {
+            (self.spins * 2).min(SPINS.1)
+        } else {
+            (self.spins / 2).max(SPINS.0)
         };
         self.has_arrived(rank)
     }
 
-    fn sleep(&self, rank: usize) -> Awoken {
+    fn sleep(&self, rank: usize) {
         let cell = self.region.cell(rank);
         cell.sleepers.fetch_add(1, Ordering::SeqCst);
-        let start = std::time::Instant::now();
         let seen = cell.arrived.load(Ordering::SeqCst);
         if !self.has_arrived(rank) {
             let nap = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
@@ -129,15 +147,5 @@ impl Cells {
             let _ = futex::wait(&cell.arrived, futex::Flags::empty(), seen, Some(&nap));
         }
         cell.sleepers.fetch_sub(1, Ordering::SeqCst);
-        if start.elapsed() < WORTH_SPINNING { Awoken::AtOnce } else { Awoken::Later }
     }
-}
-
-/// A sleep that is over sooner has cost more than it saved.
-const WORTH_SPINNING: Duration = Duration::from_micros(40);
-
-/// How long a sleep was.
-enum Awoken {
-    AtOnce,
-    Later,
 }

@@ -38,7 +38,7 @@ impl Local {
             Collective::Gather { root } => self.gather(header, rank == root, buffer, at),
             Collective::Scatter { root } => self.scatter(header, root, buffer, at),
             Collective::AllToAll => self.all_to_all(header, buffer, at),
-            Collective::AllToAllV => self.all_to_all_v(header, buffer, at),
+            Collective::AllToAllV => self.all_to_all_v(header, &buffer),
             // Messages are not for here.
             Collective::Barrier
             | Collective::Send { .. }
@@ -169,7 +169,7 @@ impl Local {
         Ok(out)
     }
 
-    fn all_to_all_v(&mut self, header: Header, buffer: Buffer, _at: At) -> Result<Buffer> {
+    fn all_to_all_v(&mut self, header: Header, buffer: &Buffer) -> Result<Buffer> {
         let (rank, n, size) = (self.place.rank, self.place.world_size, header.element.size());
         // Everybody tells how much goes to whom.
         let own: Vec<u64> =

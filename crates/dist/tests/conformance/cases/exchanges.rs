@@ -123,7 +123,7 @@ fn only_one_rank_has_something(comm: Comm<'_>) -> Result<()> {
         let mine = if rank == who { values::<u8>(who, 2, 300_000) } else { Vec::new() };
         let all = comm.all_gather_v(&mine)?;
         for (other, got) in all.iter().enumerate() {
-            is_bits(got, if other == who { &*all[who] } else { &[] }, ("one of all", who));
+            is_bits(got, if other == who { &all[who] } else { &[] }, ("one of all", who));
         }
         is_bits(&all[who], &values::<u8>(who, 2, 300_000), ("the one", who));
         let parts: Vec<Vec<u8>> =
