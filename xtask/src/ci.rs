@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::shell::{cargo, find_program, run as run_command};
-use crate::{machine, test, tidy};
+use crate::{cuda, machine, test, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let mut steps = Steps::default();
@@ -32,6 +32,7 @@ fn run_steps(steps: &mut Steps) -> Result<()> {
         let with_mpi = ["-p", "candelabrum", "-p", "candelabrum-dist", "-F", "candelabrum/mpi"];
         run_command(cargo(&CLIPPY).args(with_mpi).args(DENY_WARNINGS))
     })?;
+    steps.run("cuda", cuda::clippy)?;
     steps.run("doc", || {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))

@@ -18,6 +18,7 @@ mod bench_scaling;
 mod bench_step;
 mod canvas;
 mod ci;
+mod cuda;
 mod family;
 mod figures;
 mod host;
@@ -52,6 +53,8 @@ enum Command {
     Setup(setup::Args),
     /// Run what continuous integration runs: fmt, tidy, clippy, doc, test --all, deny
     Ci,
+    /// Build the tests of the NCCL backend and, where there is a GPU, run them (docs/gpu.md)
+    GpuCheck,
     /// Check the rules of the house that neither rustc nor clippy knows
     Tidy,
     /// Measure training steps against raw candle and, where it is installed, PyTorch
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
+        Command::GpuCheck => cuda::gpu_check(),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => bench_step::run(&args),
         Command::BenchScaling(args) => bench_scaling::run(&args),

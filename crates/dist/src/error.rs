@@ -192,6 +192,29 @@ pub enum Error {
         /// The library's own words.
         message: String,
     },
+    /// A call of NCCL failed.
+    #[error("rank {rank}: {call}: {message}")]
+    Nccl {
+        /// The rank that made it.
+        rank: usize,
+        /// The function.
+        call: &'static str,
+        /// The library's own words.
+        message: String,
+    },
+    /// A call of the CUDA driver failed.
+    #[error("{call}: {message}")]
+    Cuda {
+        /// The function.
+        call: &'static str,
+        /// The driver's own words.
+        message: String,
+    },
+    /// Elements that are on a GPU.
+    #[error(
+        "the buffer is on a GPU: copy it with `to_host` or `copy_to_tensor` to read it, with `copy_from_host` or `copy_from_tensor` to write it"
+    )]
+    OnDevice,
     /// The communicator is of no use any more: an earlier operation failed, or its thread panicked.
     #[error("the communication of rank {rank} has stopped after an earlier failure")]
     Stopped {

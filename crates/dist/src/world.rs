@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
 
 use crate::comm::{
-    Communicator, Group, LocalConfig, MPI_COMPILED, Single, connect_local, connect_mpi,
+    self, Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
+    connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::launch::{self, Launch, Launcher};
 use crate::{Error, Result};
@@ -14,6 +18,7 @@ use crate::{Error, Result};
 pub struct World {
     launch: Arc<Launch>,
     comm: Arc<dyn Communicator>,
+    device: Device,
 }
 
 impl World {
@@ -23,19 +28,24 @@ impl World {
     /// Under mpiexec the ranks use MPI when the crate was built with the feature `mpi`, and the
     /// local backend without it, if all are on one host.
     ///
+    /// Built with the feature `cuda` each rank takes a GPU where its host has one, and the ranks
+    /// reduce through NCCL. The environment's `CANDELABRUM_DEVICE` is `auto` (this), `cpu`, `cuda`
+    /// (no GPU is an error) or `cuda:N` (this GPU on every rank).
+    ///
     /// # Errors
-    /// A contradictory environment, ranks that do not show up, several hosts without MPI.
+    /// A contradictory environment, ranks that do not show up, several hosts without MPI or GPUs.
     pub fn from_env() -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
-        let comm = connect(&launch)?;
-        Ok(Self { launch: Arc::new(launch), comm })
+        let device = comm::device(launch::device_choice()?, launch.local_rank)?;
+        let comm = connect(&launch, &device)?;
+        Ok(Self { launch: Arc::new(launch), comm, device })
     }
 
     /// A world of one, whatever the environment says.
     pub fn single() -> Self {
         let launch = Launch::alone();
-        Self { launch: Arc::new(launch), comm: Arc::new(Single::default()) }
+        Self { launch: Arc::new(launch), comm: Arc::new(Single::default()), device: Device::Cpu }
     }
 
     /// A world of one over a communicator that a test has made.
@@ -72,6 +82,11 @@ impl World {
     /// How the ranks were started.
     pub fn launcher(&self) -> Launcher {
         self.launch.launcher
+    }
+
+    /// The device that this rank computes on: its GPU, or the CPU.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// The backend's name, for reports.
@@ -162,9 +177,40 @@ impl fmt::Debug for World {
     }
 }
 
-fn connect(launch: &Launch) -> Result<Arc<dyn Communicator>> {
+/// The ranks' communicator: NCCL's where each has a GPU.
+fn connect(launch: &Launch, device: &Device) -> Result<Arc<dyn Communicator>> {
     let deadline = launch::timeout()?;
+    let host = connect_hosts(launch, device, deadline)?;
+    if !NCCL_COMPILED || launch.world_size == 1 {
+        return Ok(host);
+    }
+    let gpus = host.all_gather(&[u8::from(device.is_cuda())])?;
+    if let Some(other) = gpus.iter().position(|gpu| *gpu != gpus[0]) {
+        let name = |gpu: u8| if gpu == 0 { "CPU" } else { "GPU" }.to_owned();
+        return Err(Error::Inconsistent {
+            what: "the device (CANDELABRUM_DEVICE=cpu has all on the CPU)".to_owned(),
+            expected: name(gpus[0]),
+            ranks: other.to_string(),
+            got: name(gpus[other]),
+        });
+    }
+    if device.is_cuda() { connect_nccl(host, device, deadline) } else { Ok(host) }
+}
+
+/// The way between the hosts' processors.
+fn connect_hosts(
+    launch: &Launch,
+    device: &Device,
+    deadline: Duration,
+) -> Result<Arc<dyn Communicator>> {
     let &Launch { rank, world_size, local_size, .. } = launch;
+    let over_tcp = || {
+        let (job, meeting) = (launch.job().to_owned(), launch::meeting_point()?);
+        connect_tcp(TcpConfig { job, rank, world_size, deadline, meeting })
+    };
+    if launch::wants_tcp()? && world_size > 1 {
+        return over_tcp();
+    }
     if MPI_COMPILED && launch.speaks_mpi() {
         return connect_mpi(world_size, deadline);
     }
@@ -174,6 +220,10 @@ fn connect(launch: &Launch) -> Result<Arc<dyn Communicator>> {
     if local_size == world_size {
         let job = launch.job().to_owned();
         return connect_local(LocalConfig { job, rank, world_size, deadline });
+    }
+    // What goes over it beside NCCL is little.
+    if device.is_cuda() {
+        return over_tcp();
     }
     let what = format!("{world_size} ranks, {local_size} of them on this host, need MPI");
     if launch.speaks_mpi() {

@@ -40,6 +40,7 @@ impl<T: Transport> Members<T> {
         op: ReduceOp,
         mut buffer: Buffer,
     ) -> Result<Buffer> {
+        buffer.check_on_host()?;
         let start = Instant::now();
         let (sum, divisor) = match op {
             ReduceOp::Mean => (ReduceOp::Sum, Some(self.size(layers.flat))),

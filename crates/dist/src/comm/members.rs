@@ -118,6 +118,9 @@ impl<T: Transport> Members<T> {
 
 impl<T: Transport> Member<T> {
     fn execute(&mut self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+        if !self.transport.takes_device_memory() {
+            buffer.check_on_host()?;
+        }
         self.sequence += u64::from(op.is_collective());
         let (sequence, element, len) = (self.sequence, buffer.element_type(), buffer.len());
         let header = Header { sequence, op, element, len };
@@ -125,7 +128,7 @@ impl<T: Transport> Member<T> {
         let rank = self.place.rank;
         let own =
             buffer.parts().map_or(0, |parts| parts.get(rank).map_or(0, |n| n * element.size()));
-        let input = buffer.bytes().len();
+        let input = buffer.byte_len();
         let start = Instant::now();
         let _span = tracing::debug_span!(
             target: "candelabrum::comm", "transfer",
@@ -134,7 +137,7 @@ impl<T: Transport> Member<T> {
         .entered();
         match self.transport.execute(header, buffer) {
             Ok(output) => {
-                let moved = Moved { input, output: output.bytes().len(), own };
+                let moved = Moved { input, output: output.byte_len(), own };
                 let world_size = self.place.ranks.len();
                 self.place.counters.count(op, moved, rank, world_size, start.elapsed());
                 Ok(output)

@@ -20,17 +20,23 @@ mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "no_mpi.rs"]
 mod mpi;
+#[cfg(feature = "cuda")]
+mod nccl;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_nccl.rs"]
+mod nccl;
 mod pending;
 mod reduce;
 mod single;
 mod stats;
+mod tcp;
 mod threaded;
 mod transport;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, DeviceMemory};
 pub use collective::{Collective, ReduceOp};
 pub use element::{Element, ElementType};
 pub use pending::Pending;
@@ -41,7 +47,9 @@ pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 #[cfg(test)]
 pub(crate) use pending::Started;
+pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl, device};
 pub(crate) use single::Single;
+pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
 
 use crate::{Error, Result};
 
@@ -58,7 +66,7 @@ pub type Group = Arc<dyn Communicator>;
 /// Ranks in operations are numbers within the group; ranks in errors are numbers in the world. The
 /// last of a world's groups to be dropped finishes what was started and leaves the job in order.
 pub trait Communicator: fmt::Debug + Send + Sync {
-    /// The backend's name: `single`, `local`, `mpi`.
+    /// The backend's name: `single`, `local`, `mpi`, `tcp`, `nccl`.
     fn backend(&self) -> &'static str;
 
     /// This process's number in the group, from 0.
@@ -126,6 +134,11 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Tells the other ranks that this one has failed, so that they stop and say why. Over MPI it
     /// ends the job, so say it here first.
     fn abort(&self, message: &str);
+
+    /// The failure of another rank, if one is known: what every operation would give.
+    fn trouble(&self) -> Option<Error> {
+        None
+    }
 
     /// Tells the other ranks that this one has failed, if the backend can do so and let it live.
     fn tell(&self, message: &str) {

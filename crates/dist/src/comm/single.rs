@@ -18,7 +18,7 @@ pub(crate) struct Single {
 impl Single {
     fn execute(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
         op.check(&buffer, 0, 1)?;
-        let input = buffer.bytes().len();
+        let input = buffer.byte_len();
         let result = match op {
             Collective::Send { .. } => {
                 let empty = Buffer::zeros(buffer.element_type(), 0);
@@ -32,7 +32,7 @@ impl Single {
             }
             _ => buffer,
         };
-        let moved = Moved { input, output: result.bytes().len(), own: input };
+        let moved = Moved { input, output: result.byte_len(), own: input };
         self.counters.count(op, moved, 0, 1, Duration::ZERO);
         Ok(result)
     }

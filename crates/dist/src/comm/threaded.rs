@@ -166,6 +166,10 @@ impl<T: Transport> Communicator for Threaded<T> {
     fn tell(&self, message: &str) {
         self.abort.tell(message);
     }
+
+    fn trouble(&self) -> Option<Error> {
+        self.abort.trouble()
+    }
 }
 
 /// What the engine will answer.

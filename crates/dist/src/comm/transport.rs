@@ -19,6 +19,11 @@ pub(crate) trait Transport: Send + Sized + 'static {
         true
     }
 
+    /// Whether buffers may lie in a device's memory.
+    fn takes_device_memory(&self) -> bool {
+        false
+    }
+
     /// Carries out the operation of `header`, having compared it with the other ranks' (see
     /// [`super::collective::check_agreement`]), and gives the result's buffer.
     fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer>;
@@ -64,5 +69,11 @@ pub(crate) trait Abort: Send + Sync {
     /// why.
     fn tell(&self, message: &str) {
         let _ = message;
+    }
+
+    /// The failure of another rank, if one is known: asked by whoever waits for something else than
+    /// this backend.
+    fn trouble(&self) -> Option<Error> {
+        None
     }
 }

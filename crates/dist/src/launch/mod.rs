@@ -5,9 +5,11 @@
 //! looks after them.
 
 mod detect;
+mod device;
 mod environment;
 mod host;
 mod interface;
+mod meeting;
 mod report;
 mod spawn;
 mod threads;
@@ -19,7 +21,9 @@ pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
+pub(crate) use device::{DeviceChoice, device_choice};
 pub(crate) use host::host;
+pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
 pub(crate) use spawn::follow_parent;
 
 /// What our own launcher sets for each rank.
@@ -32,8 +36,14 @@ mod vars {
     pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
     /// Seconds that anybody waits for anybody.
     pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
-    /// This host's name, where the system does not tell hosts apart.
-    pub(super) const HOST: &str = "CANDELABRUM_HOST";
+    /// The port at which rank 0 listens for the ranks of other hosts.
+    pub(super) const PORT: &str = "CANDELABRUM_PORT";
+    /// The device that ranks compute on: auto, cpu, cuda, cuda:N.
+    pub(super) const DEVICE: &str = "CANDELABRUM_DEVICE";
+    /// How ranks talk: auto, or tcp.
+    pub(super) const BACKEND: &str = "CANDELABRUM_BACKEND";
     /// The network interface by which hosts talk.
     pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
+    /// This host's name, where the system does not tell hosts apart.
+    pub(super) const HOST: &str = "CANDELABRUM_HOST";
 }

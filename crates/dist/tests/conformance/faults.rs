@@ -172,7 +172,11 @@ fn group(backend: Backend, case: &str) -> Ended {
 
 /// Runs a case of the local backend: these ranks must fail with a message that has all `parts`.
 fn local(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
-    let ended = group(Backend::Local, case);
+    fails(Backend::Local, case, failing, parts)
+}
+
+fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+    let ended = group(backend, case);
     for &rank in failing {
         assert!(ended.failed(rank), "{case}: rank {rank} must fail: {}", ended.output());
         for part in parts {
@@ -308,6 +312,31 @@ fn a_passed_deadline_names_operation_and_rank() {
     }
     assert!(ended.failed(1), "the late rank is told: {}", ended.output());
     ended.assert_nothing_is_left();
+}
+
+#[test]
+fn over_tcp_faults_are_named_as_on_one_host() {
+    for (case, parts) in DISAGREEMENTS {
+        fails(Backend::Tcp, case, ALL, parts);
+    }
+    fails(Backend::Tcp, "message length", &[1], &["recv", "3 elements", "2 are needed"]);
+    fails(Backend::Tcp, "message type", &[1], &["i32", "f32"]);
+    fails(Backend::Tcp, "no message", &[0, 2], &["rank 1 has finished", "recv(from 1)"]);
+    fails(Backend::Tcp, "early", &[0, 2], &["rank 1 has finished while rank", "number 2"]);
+    fails(Backend::Tcp, "panic", &[0, 2], &["rank 1: panicked"]);
+    let ended = fails(Backend::Tcp, "killed", &[0, 2], &["rank 1 died while rank"]);
+    let noticed = noticed_ms(&ended);
+    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 2000), "{noticed:?} ms");
+}
+
+#[test]
+fn over_tcp_a_passed_deadline_names_the_rank() {
+    let late = Group::new(Backend::Tcp, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
+    let ended = late.limit(Duration::from_secs(30)).run();
+    for rank in ALL {
+        assert!(ended.failed(*rank), "{}", ended.output());
+        assert!(ended.outputs[*rank].contains("rank(s) 1; deadlines"), "{}", ended.output());
+    }
 }
 
 #[test]

@@ -24,6 +24,10 @@ pub(crate) enum Backend {
     Local,
     /// By mpiexec: over MPI if this build has the feature, over the local backend otherwise.
     Mpi,
+    /// As torchrun does it, over TCP.
+    Tcp,
+    /// As our own launcher does it, all on the first GPU, each as if it were on another host.
+    Nccl,
     /// One process, by nobody.
     Alone,
 }
@@ -113,7 +117,14 @@ impl Group {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let job = format!("conformance-{}-{count}", std::process::id());
         let processes = match self.backend {
-            Backend::Local => (0..self.size).map(|rank| self.local_rank(rank, &job)).collect(),
+            Backend::Local | Backend::Tcp | Backend::Nccl => {
+                let variables = match self.backend {
+                    Backend::Tcp => over_tcp(),
+                    Backend::Nccl => on_one_gpu(),
+                    _ => Vec::new(),
+                };
+                (0..self.size).map(|rank| self.local_rank(rank, &job, &variables)).collect()
+            }
             Backend::Mpi => vec![self.mpiexec(&job)],
             Backend::Alone => vec![self.start(this_program(), &job)],
         };
@@ -134,9 +145,12 @@ impl Group {
         Ended { job, statuses, outputs, elapsed }
     }
 
-    fn local_rank(&self, rank: usize, job: &str) -> Process {
+    fn local_rank(&self, rank: usize, job: &str, variables: &[(&str, String)]) -> Process {
         let mut command = this_program();
         command
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            // Only NCCL reads it, which refuses two ranks of one host on one GPU.
+            .env("NCCL_HOSTID", format!("host-{rank}"))
             .env("CANDELABRUM_RANK", rank.to_string())
             .env("CANDELABRUM_WORLD_SIZE", self.size.to_string())
             // Ties the rank's life to ours.
@@ -172,6 +186,43 @@ impl Group {
         let child = command.spawn().expect("start a rank");
         Process { child, output, status: None }
     }
+}
+
+/// Rank 0 listens at a port that was free a moment ago.
+fn over_tcp() -> Vec<(&'static str, String)> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("its address").port();
+    vec![
+        ("CANDELABRUM_BACKEND", "tcp".to_owned()),
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("CANDELABRUM_PORT", port.to_string()),
+    ]
+}
+
+/// What lets NCCL have several ranks on one GPU: it is right then, and slow.
+fn on_one_gpu() -> Vec<(&'static str, String)> {
+    let variables = [
+        ("CANDELABRUM_DEVICE", "cuda:0"),
+        ("NCCL_SOCKET_IFNAME", "lo"),
+        ("NCCL_IB_DISABLE", "1"),
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("NCCL_MNNVL_ENABLE", "0"),
+        ("NCCL_MAX_CTAS", "2"),
+    ];
+    variables.map(|(name, value)| (name, value.to_owned())).to_vec()
+}
+
+/// Whether there is a GPU and a backend for it; says so if not, and fails if they are required:
+/// `REQUIRE_GPUS=1`.
+pub(crate) fn has_gpu() -> bool {
+    let required = std::env::var("REQUIRE_GPUS").is_ok_and(|count| !matches!(&*count, "" | "0"));
+    let ended = Group::new(Backend::Nccl, 2, "backend").run();
+    let there = ended.output().contains("over nccl");
+    assert!(there || !required, "REQUIRE_GPUS is set, and there is none: {}", ended.output());
+    if !there {
+        println!("left out: no GPU here, or a build without the feature `cuda`");
+    }
+    there
 }
 
 fn this_program() -> Command {

@@ -82,6 +82,21 @@ fn the_local_backend_conforms_and_gives_the_same_bits_twice() {
 }
 
 #[test]
+fn ranks_over_tcp_conform_and_give_the_local_backends_bits() {
+    let digests = conforms(Backend::Tcp);
+    let local = Group::new(Backend::Local, 3, "conformance").run();
+    assert_eq!(local.digests()[0], digests[2]);
+}
+
+/// `cargo xtask gpu-check`, where there is a GPU.
+#[test]
+fn ranks_over_nccl_conform() {
+    if harness::has_gpu() {
+        conforms(Backend::Nccl);
+    }
+}
+
+#[test]
 fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
     if !harness::has_mpiexec() {
         return;

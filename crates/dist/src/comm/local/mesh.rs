@@ -99,6 +99,16 @@ struct Failure {
     message: Option<String>,
 }
 
+impl Failure {
+    fn error(self, rank: usize, during: impl FnOnce() -> String) -> Error {
+        let Self { peer, message } = self;
+        match message {
+            Some(message) => Error::PeerFailed { peer, message },
+            None => Error::PeerDied { peer, rank, during: during() },
+        }
+    }
+}
+
 impl Mesh {
     /// Meets all ranks; rank 0 makes the segment and hands it to the others. From here on a thread
     /// listens.
@@ -145,7 +155,8 @@ impl Mesh {
     }
 
     pub(super) fn abort_handle(&self) -> Arc<dyn Abort> {
-        Arc::clone(&self.writers) as _
+        let (writers, watcher) = (Arc::clone(&self.writers), Arc::clone(&self.watcher));
+        Arc::new(Handle { writers, watcher })
     }
 
     /// Sends `bytes` to rank `to` in `group`.
@@ -208,13 +219,24 @@ impl Writers {
     }
 }
 
-impl Abort for Writers {
+/// Tells of failures and knows of them, from any thread.
+struct Handle {
+    writers: Arc<Writers>,
+    watcher: Arc<Watcher>,
+}
+
+impl Abort for Handle {
     fn abort(&self, message: &str) {
         let bytes = &message.as_bytes()[..message.len().min(LONGEST_MESSAGE as usize)];
-        for peer in 0..self.0.len() {
+        for peer in 0..self.writers.0.len() {
             // A peer that is gone does not need to know.
-            drop(self.write(peer, FAILED, 0, NO_GROUP, bytes));
+            drop(self.writers.write(peer, FAILED, 0, NO_GROUP, bytes));
         }
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        let failure = self.watcher.news().failure.clone();
+        failure.map(|failure| failure.error(self.watcher.rank, || "an operation".to_owned()))
     }
 
     fn tell(&self, message: &str) {
@@ -232,11 +254,7 @@ impl Watcher {
     ) -> Option<Error> {
         let news = self.news();
         if let Some(failure) = news.failure.clone() {
-            let (peer, rank) = (failure.peer, self.rank);
-            return Some(match failure.message {
-                Some(message) => Error::PeerFailed { peer, message },
-                None => Error::PeerDied { peer, rank, during: during() },
-            });
+            return Some(failure.error(self.rank, during));
         }
         let left = news.gone.contains(&peer) || news.left.contains(&(group, peer));
         left.then(|| Error::PeerLeft { peer, rank: self.rank, during: during() })

@@ -1,0 +1,201 @@
+//! Numbers in a GPU's memory: a buffer's storage, and its way from and to candle's tensors.
+//!
+//! Memory lies on the stream of candle's device, so what candle does with a tensor and what is
+//! copied here stay in order by themselves; NCCL's stream waits for that one before it begins, and
+//! an operation is answered when it is complete.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use candle_core::cuda::{CudaStorageSlice, cudarc::driver::CudaStream};
+use candle_core::{CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
+use cudarc::driver::CudaSlice;
+
+use super::raw::{bytes_of, bytes_of_mut, cuda_error};
+use crate::comm::buffer::DeviceMemory;
+use crate::comm::{Buffer, ElementType};
+use crate::{Error, Result};
+
+/// Bytes on a GPU.
+pub(super) struct CudaMemory(pub(super) CudaSlice<u8>);
+
+/// Zeros on `device`.
+pub(super) fn zeros(device: &CudaDevice, element: ElementType, len: usize) -> Result<Buffer> {
+    let memory = CudaMemory(allocate(&device.cuda_stream(), len * element.size())?);
+    Ok(Buffer::on_device(element, len, Box::new(memory)))
+}
+
+/// At least one byte: the driver has no empty memory.
+pub(super) fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>> {
+    stream.alloc_zeros(bytes.max(1)).map_err(|error| cuda_error("cuMemAllocAsync", error))
+}
+
+/// Copies to the device, in the order of `stream`.
+pub(super) fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
+    if from.is_empty() {
+        return Ok(());
+    }
+    let copied = stream.memcpy_htod(from, &mut to.slice_mut(..from.len()));
+    copied.map_err(|error| cuda_error("cuMemcpyHtoDAsync", error))
+}
+
+/// Copies from the device, and waits for it.
+pub(super) fn download(
+    stream: &Arc<CudaStream>,
+    from: &CudaSlice<u8>,
+    to: &mut [u8],
+) -> Result<()> {
+    if to.is_empty() {
+        return Ok(());
+    }
+    let copied = stream.memcpy_dtoh(&from.slice(..to.len()), to);
+    copied.map_err(|error| cuda_error("cuMemcpyDtoHAsync", error))?;
+    stream.synchronize().map_err(|error| cuda_error("cuStreamSynchronize", error))
+}
+
+impl DeviceMemory for CudaMemory {
+    fn read(&self, to: &mut [u8]) -> Result<()> {
+        download(self.0.stream(), &self.0, to)
+    }
+
+    fn write(&mut self, from: &[u8]) -> Result<()> {
+        let stream = Arc::clone(self.0.stream());
+        upload(&stream, from, &mut self.0)?;
+        stream.synchronize().map_err(|error| cuda_error("cuStreamSynchronize", error))
+    }
+
+    fn copy_from_tensor(
+        &mut self,
+        element: ElementType,
+        len: usize,
+        tensor: &Tensor,
+    ) -> Result<()> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cuda(storage) = &*storage else { return Err(not_on_gpu(tensor)) };
+        let (start, end) = range(layout, len)?;
+        let stream = storage.device.cuda_stream();
+        join(&stream, self.0.stream())?;
+        let mut to = self.0.slice_mut(..len * element.size());
+        let mut copy = |view| {
+            let copied = stream.memcpy_dtod(&view, &mut to);
+            copied.map_err(|error| cuda_error("cuMemcpyDtoDAsync", error))
+        };
+        match (element, &storage.slice) {
+            _ if len == 0 => Ok(()),
+            (ElementType::F32, CudaStorageSlice::F32(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::F64, CudaStorageSlice::F64(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::F16, CudaStorageSlice::F16(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::Bf16, CudaStorageSlice::BF16(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::I32, CudaStorageSlice::I32(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::I64, CudaStorageSlice::I64(s)) => copy(bytes_of(&s.slice(start..end))?),
+            (ElementType::U8, CudaStorageSlice::U8(s)) => copy(bytes_of(&s.slice(start..end))?),
+            _ => Err(other_type(element, tensor)),
+        }?;
+        join(self.0.stream(), &stream)
+    }
+
+    fn copy_to_tensor(&self, element: ElementType, len: usize, tensor: &Tensor) -> Result<()> {
+        if !tensor.device().is_cuda() {
+            return Err(not_on_gpu(tensor));
+        }
+        let fill = Fill { memory: self, element, len };
+        tensor.inplace_op1(&fill).map_err(Error::from)
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Writes a buffer into a tensor's storage.
+struct Fill<'a> {
+    memory: &'a CudaMemory,
+    element: ElementType,
+    len: usize,
+}
+
+impl Fill<'_> {
+    fn fill(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let (start, end) = range(layout, self.len)?;
+        let stream = storage.device.cuda_stream();
+        let memory = &self.memory.0;
+        join(&stream, memory.stream())?;
+        let from = memory.slice(..self.len * self.element.size());
+        let copy = |mut view: cudarc::driver::CudaViewMut<'_, u8>| {
+            let copied = stream.memcpy_dtod(&from, &mut view);
+            copied.map_err(|error| cuda_error("cuMemcpyDtoDAsync", error))
+        };
+        let dtype = format!("{:?}", candle_core::backend::BackendStorage::dtype(storage));
+        match (self.element, &mut storage.slice) {
+            _ if self.len == 0 => Ok(()),
+            (ElementType::F32, CudaStorageSlice::F32(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            (ElementType::F64, CudaStorageSlice::F64(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            (ElementType::F16, CudaStorageSlice::F16(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            (ElementType::Bf16, CudaStorageSlice::BF16(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            (ElementType::I32, CudaStorageSlice::I32(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            (ElementType::I64, CudaStorageSlice::I64(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            (ElementType::U8, CudaStorageSlice::U8(s)) => {
+                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
+            }
+            _ => {
+                let what = format!("copying {} to a tensor of {dtype}", self.element);
+                Err(Error::Unsupported { what })
+            }
+        }?;
+        join(memory.stream(), &stream)
+    }
+}
+
+impl InplaceOp1 for Fill<'_> {
+    fn name(&self) -> &'static str {
+        "copy_to_tensor"
+    }
+
+    fn cpu_fwd(&self, _storage: &mut CpuStorage, _layout: &Layout) -> candle_core::Result<()> {
+        candle_core::bail!("a buffer on a GPU is not copied to a tensor on the CPU in place")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        self.fill(storage, layout).map_err(candle_core::Error::wrap)
+    }
+}
+
+/// What is started on `stream` from now on comes after what is on `other`.
+fn join(stream: &CudaStream, other: &CudaStream) -> Result<()> {
+    if stream == other {
+        return Ok(());
+    }
+    stream.join(other).map_err(|error| cuda_error("cuStreamWaitEvent", error))
+}
+
+/// Where a tensor's elements lie in its storage.
+fn range(layout: &Layout, len: usize) -> Result<(usize, usize)> {
+    let what = "copying a tensor that is not contiguous: call `contiguous()` first".to_owned();
+    let (start, end) = layout.contiguous_offsets().ok_or(Error::Unsupported { what })?;
+    if end - start != len {
+        let (expected, got) = (len, end - start);
+        return Err(Error::Length { op: "the copy of a tensor", expected, got });
+    }
+    Ok((start, end))
+}
+
+fn not_on_gpu(tensor: &Tensor) -> Error {
+    let what = format!("copying between a buffer on a GPU and a tensor on {:?}", tensor.device());
+    Error::Unsupported { what }
+}
+
+fn other_type(element: ElementType, tensor: &Tensor) -> Error {
+    Error::Unsupported { what: format!("copying a tensor of {:?} to {element}", tensor.dtype()) }
+}

@@ -1,0 +1,384 @@
+//! The NCCL backend: ranks that each have a GPU.
+//!
+//! NCCL moves numbers and knows nothing else: it has no answer to ranks that call different things,
+//! and none to one that died. Therefore a second communicator goes with it, the *control*: the
+//! local backend on one host, MPI where that started us, else TCP. Over it go the id by which NCCL's
+//! ranks find each other, the headers before each operation, messages, and news of failures, which
+//! are asked for while the device works, so that nobody waits for a rank that is gone.
+//!
+//! What is answered is complete: the thread that carries out an operation asks after an event and
+//! after NCCL's own errors with growing pauses, up to the deadline. On any error NCCL's communicator
+//! is aborted, and with it whatever kernels wait for another rank.
+//!
+//! Numbers on the host pass through memory on the device; a buffer that lies there
+//! ([`Buffer::zeros_on`]) is worked on where it lies, and so is its result.
+//!
+//! - Sums are NCCL's: every rank gets the same bits of an all-reduce, but in an order of additions
+//!   that is the library's choice, and those of half precision in half precision: not the other
+//!   backends' bits.
+//! - The smallest and largest of floats are gathered and found on the host, since NCCL's pass over a
+//!   NaN where ours keep it.
+//! - Messages go over the control. A send of NCCL's holds up the stream until its receiver comes, so
+//!   two ranks that both send first would wait for ever; here a send is answered at once, and a
+//!   receiver can ask for anybody's message, which NCCL cannot.
+//! - The exchange of headers is a barrier already.
+
+mod memory;
+mod plan;
+mod raw;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use candle_core::{CudaDevice, Device};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+
+use self::memory::{CudaMemory, allocate, download, upload};
+use self::plan::{Outcome, Plan, Seat};
+use self::raw::{Comm, ID_BYTES, cuda_error};
+use super::collective::{Header, check_agreement};
+use super::threaded::{Connected, Threaded};
+use super::transport::{Abort, Transport};
+use super::{Buffer, Collective, Communicator, ElementType, Group, reduce};
+use crate::launch::DeviceChoice;
+use crate::{Error, Result};
+
+/// Whether this build has the NCCL backend.
+pub(crate) const COMPILED: bool = true;
+
+/// The device of the rank with this number on its host: a GPU where there is one, unless the choice
+/// is another. Ranks take the GPUs in turn.
+///
+/// # Errors
+/// A GPU was asked for and there is none, or not that one.
+pub(crate) fn device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
+    let count = CudaContext::device_count();
+    let ordinal = match (choice, count) {
+        (DeviceChoice::Cpu, _) => return Ok(Device::Cpu),
+        (DeviceChoice::Auto, Err(error)) => {
+            tracing::debug!("no GPU: {error}");
+            return Ok(Device::Cpu);
+        }
+        (DeviceChoice::Auto, Ok(0)) => return Ok(Device::Cpu),
+        (DeviceChoice::Cuda(_), Err(error)) => return Err(cuda_error("cuDeviceGetCount", error)),
+        (DeviceChoice::Cuda(Some(ordinal)), Ok(_)) => ordinal,
+        (DeviceChoice::Auto | DeviceChoice::Cuda(None), Ok(count)) => {
+            let count = usize::try_from(count).unwrap_or(0);
+            let what = "CANDELABRUM_DEVICE asks for a GPU, but this host has none".to_owned();
+            local_rank.checked_rem(count).ok_or(Error::Launch { what })?
+        }
+    };
+    // A stream of its own: the default one is another for every thread.
+    Ok(Device::new_cuda_with_stream(ordinal)?)
+}
+
+/// Zeros on a GPU.
+///
+/// # Errors
+/// Not enough memory there.
+pub(crate) fn zeros(device: &Device, element: ElementType, len: usize) -> Result<Buffer> {
+    memory::zeros(device.as_cuda_device()?, element, len)
+}
+
+/// Joins the ranks that `control` connects, each with its `device`, a GPU.
+///
+/// # Errors
+/// A library that is not there or fails; two ranks on one GPU; what goes wrong between ranks.
+pub(crate) fn connect(
+    control: Group,
+    device: &Device,
+    deadline: Duration,
+) -> Result<Arc<dyn Communicator>> {
+    let device = device.as_cuda_device()?.clone();
+    let connect = move || {
+        let (rank, world_size) = (control.rank(), control.world_size());
+        let abort: Arc<dyn Abort> = Arc::new(Handle(Arc::clone(&control)));
+        let transport =
+            Nccl::connect(&control, device, deadline).inspect_err(|error| tell(&control, error))?;
+        Ok(Connected { transport, rank, world_size, abort })
+    };
+    Ok(Arc::new(Threaded::start(connect)?))
+}
+
+/// A rank that cannot join says so, or the others would wait for it.
+fn tell(control: &Group, error: &Error) {
+    if !error.is_echo() {
+        control.tell(&error.to_string());
+    }
+}
+
+/// Failures are told, and heard of, over the control.
+struct Handle(Group);
+
+impl Abort for Handle {
+    fn abort(&self, message: &str) {
+        self.0.abort(message);
+    }
+
+    fn tell(&self, message: &str) {
+        self.0.tell(message);
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.0.trouble()
+    }
+}
+
+/// A group's ranks over NCCL.
+struct Nccl {
+    control: Group,
+    device: CudaDevice,
+    /// On which NCCL works; candle's goes on meanwhile.
+    stream: Arc<CudaStream>,
+    /// `None` once it has been left.
+    comm: Option<Comm>,
+    /// Communicators of the world and the groups that were left: ended when all ranks have.
+    left: Arc<Mutex<Vec<Comm>>>,
+    /// Memory on the device for numbers of the host, used again and again.
+    input: CudaSlice<u8>,
+    output: CudaSlice<u8>,
+    rank: usize,
+    ranks: Vec<usize>,
+    failed: bool,
+}
+
+impl Nccl {
+    fn connect(control: &Group, device: CudaDevice, deadline: Duration) -> Result<Self> {
+        let (rank, world_size) = (control.rank(), control.world_size());
+        let stream = device.cuda_stream().context().new_stream();
+        let stream = stream.map_err(|error| cuda_error("cuStreamCreate", error))?;
+        let mut id = [0; ID_BYTES];
+        if rank == 0 {
+            id = raw::unique_id()?;
+        }
+        control.broadcast(&mut id, 0)?;
+        let guard = || control.trouble().map_or(Ok(()), Err);
+        let comm = Comm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
+        let left = Arc::default();
+        Self::new(Arc::clone(control), device, stream, comm, left)
+    }
+
+    fn new(
+        control: Group,
+        device: CudaDevice,
+        stream: Arc<CudaStream>,
+        comm: Comm,
+        left: Arc<Mutex<Vec<Comm>>>,
+    ) -> Result<Self> {
+        let (input, output) = (allocate(&stream, 0)?, allocate(&stream, 0)?);
+        let (rank, ranks) = (control.rank(), control.ranks().to_vec());
+        let comm = Some(comm);
+        Ok(Self { control, device, stream, comm, left, input, output, rank, ranks, failed: false })
+    }
+
+    fn collective(&mut self, header: Header, mut buffer: Buffer) -> Result<Buffer> {
+        let headers = self.agree(header)?;
+        let size = header.element.size();
+        let mut table = Vec::new();
+        let mut parts = None;
+        match header.op {
+            Collective::Barrier => return Ok(buffer),
+            Collective::AllGatherV => {
+                parts = Some(headers.iter().map(|header| header.len).collect::<Vec<usize>>());
+            }
+            Collective::AllToAllV => {
+                table = self.exchange_parts(&buffer, size)?;
+                parts = Some(table.iter().map(|row| row[self.rank] / size).collect());
+            }
+            _ => {}
+        }
+        let plan = Seat { rank: self.rank, headers: &headers, table: &table }.plan()?;
+        let result = self.carry_out(header, &plan, &mut buffer)?;
+        match (result, parts) {
+            (None, _) => Ok(buffer),
+            (Some(result), Some(parts)) => result.with_parts(parts),
+            (Some(result), None) => Ok(result),
+        }
+    }
+
+    /// All ranks' headers, once they agree.
+    fn agree(&self, header: Header) -> Result<Vec<Header>> {
+        let words = header.encode().map(|word| word as i64);
+        let all = self.control.all_gather(&words)?;
+        let (all, _) = all.as_chunks::<{ Header::WORDS }>();
+        let all: Vec<_> = all.iter().map(|words| words.map(|word| word as u64)).collect();
+        check_agreement(&all, &self.ranks)?;
+        Ok(all.into_iter().filter_map(Header::decode).collect())
+    }
+
+    /// How many bytes each rank sends each.
+    fn exchange_parts(&self, buffer: &Buffer, size: usize) -> Result<Vec<Vec<usize>>> {
+        let own = buffer.parts().unwrap_or_default();
+        let own: Vec<i64> = own.iter().map(|&len| (len * size) as i64).collect();
+        let all = self.control.all_gather(&own)?;
+        let row = |row: &[i64]| row.iter().map(|&bytes| bytes as usize).collect();
+        Ok(all.chunks(self.ranks.len()).map(row).collect())
+    }
+
+    /// The result; `None` where it is in the buffer.
+    fn carry_out(
+        &mut self,
+        header: Header,
+        plan: &Plan,
+        buffer: &mut Buffer,
+    ) -> Result<Option<Buffer>> {
+        let Header { element, len, .. } = header;
+        let whole = len * element.size();
+        let on_device = buffer.is_on_device();
+        if on_device {
+            // It becomes the result: not memory that is used again.
+            self.output = allocate(&self.device.cuda_stream(), plan.output)?;
+        } else {
+            grow(&self.stream, &mut self.input, whole)?;
+            grow(&self.stream, &mut self.output, plan.output)?;
+            if plan.uploads {
+                upload(&self.stream, buffer.bytes(), &mut self.input)?;
+            }
+        }
+        // Ranks agree on the length where this is the only thing that counts.
+        let nothing = whole == 0 && plan.output == 0;
+        if !plan.calls.is_empty() && !nothing {
+            let control = &self.control;
+            let guard = || control.trouble().map_or(Ok(()), Err);
+            let input = match buffer.device_memory::<CudaMemory>() {
+                Some(memory) => &mut memory.0,
+                None => &mut self.input,
+            };
+            let comm = self.comm.as_mut().ok_or(Error::Stopped { rank: self.rank })?;
+            comm.run(element, &plan.calls, input, &mut self.output, &guard)
+                .map_err(|error| during(error, header))?;
+        }
+        match plan.result {
+            Outcome::Nothing => Ok(Some(Buffer::zeros(element, 0))),
+            Outcome::Input if on_device => Ok(None),
+            Outcome::Input => {
+                download(&self.stream, &self.input, buffer.bytes_mut())?;
+                Ok(None)
+            }
+            Outcome::Output if on_device => {
+                let output = std::mem::replace(&mut self.output, allocate(&self.stream, 0)?);
+                let memory = Box::new(CudaMemory(output));
+                Ok(Some(Buffer::on_device(element, plan.output / element.size(), memory)))
+            }
+            Outcome::Output => {
+                let mut result = Buffer::zeros(element, plan.output / element.size());
+                download(&self.stream, &self.output, result.bytes_mut())?;
+                Ok(Some(result))
+            }
+            Outcome::Reduced { op, start, end } => {
+                let mut all = Buffer::zeros(element, plan.output / element.size());
+                download(&self.stream, &self.output, all.bytes_mut())?;
+                let mut result = Buffer::zeros(element, (end - start) / element.size());
+                if whole > 0 {
+                    let mut parts: Vec<&mut [u8]> = all.bytes_mut().chunks_mut(whole).collect();
+                    reduce::reduce_into_all(element, op, &mut parts);
+                    result.bytes_mut().copy_from_slice(&parts[0][start..end]);
+                }
+                if on_device { self.to_device(&result).map(Some) } else { Ok(Some(result)) }
+            }
+        }
+    }
+
+    fn to_device(&self, buffer: &Buffer) -> Result<Buffer> {
+        let mut copy = memory::zeros(&self.device, buffer.element_type(), buffer.len())?;
+        copy.copy_from_host(buffer)?;
+        Ok(copy)
+    }
+
+    /// Messages: through the host, see above.
+    fn message(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+        if !buffer.is_on_device() {
+            return self.control.run(op, buffer);
+        }
+        let result = self.control.run(op, buffer.to_host()?)?;
+        if matches!(op, Collective::Send { .. }) {
+            return Ok(result);
+        }
+        let copy = self.to_device(&result)?;
+        Ok(match result.source() {
+            Some(source) => copy.with_source(source),
+            None => copy,
+        })
+    }
+
+    /// Waits for everybody and ends NCCL's communicators.
+    fn end(&mut self) -> Result<()> {
+        self.control.barrier()?;
+        let guard = || self.control.trouble().map_or(Ok(()), Err);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        for comm in left.iter_mut() {
+            comm.finish(&guard)?;
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Nccl {
+    fn backend(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn takes_device_memory(&self) -> bool {
+        true
+    }
+
+    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+        let result = match header.op {
+            op @ (Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny) => {
+                self.message(op, buffer)
+            }
+            _ => self.collective(header, buffer),
+        };
+        self.failed |= result.is_err();
+        // Other ranks' kernels wait for this one's until they hear of it or the deadline passes.
+        if let Err(error @ (Error::Nccl { .. } | Error::Cuda { .. })) = &result {
+            tell(&self.control, error);
+        }
+        result
+    }
+
+    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
+        let position = |members: &[usize]| members.iter().position(|&m| m == self.rank);
+        let place = members.and_then(|members| Some((*members.first()?, position(members)?)));
+        let (colour, key) = (place.map(|(first, _)| first as u64), place.map_or(0, |p| p.1 as i64));
+        let control = self.control.split(colour, key)?;
+        let guard = || self.control.trouble().map_or(Ok(()), Err);
+        let comm = self.comm.as_mut().ok_or(Error::Stopped { rank: self.rank })?;
+        let comm = comm.split(place, &guard)?;
+        let (Some(control), Some(comm)) = (control, comm) else { return Ok(None) };
+        let (device, stream) = (self.device.clone(), Arc::clone(&self.stream));
+        Self::new(control, device, stream, comm, Arc::clone(&self.left)).map(Some)
+    }
+
+    /// Other ranks may still be in the last operation, so NCCL's communicator is not ended yet.
+    fn leave(&mut self) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(self.comm.take());
+    }
+
+    fn finish(&mut self) {
+        if self.failed {
+            return;
+        }
+        if let Err(error) = self.end() {
+            tracing::error!("leaving NCCL: {error}");
+        }
+    }
+}
+
+/// Makes room for so many bytes.
+fn grow(stream: &Arc<CudaStream>, memory: &mut CudaSlice<u8>, bytes: usize) -> Result<()> {
+    if memory.len() < bytes {
+        *memory = allocate(stream, bytes)?;
+    }
+    Ok(())
+}
+
+/// Says of a passed deadline which operation it was.
+fn during(error: Error, header: Header) -> Error {
+    match error {
+        Error::Timeout { rank, missing, waited, .. } => {
+            Error::Timeout { rank, during: header.to_string(), missing, waited }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,238 @@
+//! What NCCL is asked to do for each operation: which calls on which bytes, and where the result
+//! is. Plain arithmetic: nothing here touches a device.
+//!
+//! NCCL has all-reduce, reduce, broadcast, all-gather and reduce-scatter of its own; the others are
+//! a group of sends and receives, in which every rank takes part and so none waits for another's
+//! next call.
+
+use std::ops::Range;
+
+use super::raw::{Call, Memory, Span};
+use crate::comm::ReduceOp;
+use crate::comm::collective::{Collective, Header};
+use crate::{Error, Result};
+
+/// How one operation is carried out on this rank.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) calls: Vec<Call>,
+    /// Whether this rank's numbers are needed on the device.
+    pub(super) uploads: bool,
+    /// Bytes of the second piece of memory.
+    pub(super) output: usize,
+    pub(super) result: Outcome,
+}
+
+/// What this rank gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// What is in the first piece of memory now.
+    Input,
+    /// What is in the second.
+    Output,
+    /// The reduction on the host of all ranks' numbers, which are in the second: these bytes of it.
+    Reduced { op: ReduceOp, start: usize, end: usize },
+    /// Nothing.
+    Nothing,
+}
+
+/// One rank of those that take part.
+pub(super) struct Seat<'a> {
+    pub(super) rank: usize,
+    /// All ranks' headers.
+    pub(super) headers: &'a [Header],
+    /// All ranks' parts in bytes, by sender and receiver, where they differ.
+    pub(super) table: &'a [Vec<usize>],
+}
+
+impl Seat<'_> {
+    /// The plan for the operation of this rank's header.
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let header = self.headers[self.rank];
+        let (rank, n) = (self.rank, self.headers.len());
+        let whole = header.len * header.element.size();
+        let share = rank * whole / n..(rank + 1) * whole / n;
+        match header.op {
+            Collective::AllReduce(op) if loses_nan(op, header) => {
+                Ok(gathered(whole, n, op, 0..whole))
+            }
+            Collective::AllReduce(op) => {
+                Ok(in_place(Call::AllReduce { values: input(0..whole), op }, Outcome::Input))
+            }
+            Collective::Reduce { op, root } if loses_nan(op, header) => {
+                let plan = gathered(whole, n, op, 0..whole);
+                let result = if rank == root { plan.result } else { Outcome::Nothing };
+                Ok(Plan { result, ..plan })
+            }
+            Collective::Reduce { op, root } => {
+                let result = if rank == root { Outcome::Input } else { Outcome::Nothing };
+                Ok(in_place(Call::Reduce { values: input(0..whole), op, root }, result))
+            }
+            Collective::Broadcast { root } => {
+                let call = Call::Broadcast { values: input(0..whole), root };
+                Ok(Plan { uploads: rank == root, ..in_place(call, Outcome::Input) })
+            }
+            Collective::AllGather => {
+                let call = Call::AllGather { from: input(0..whole), to: output(0..whole * n) };
+                Ok(moved(vec![call], whole * n, Outcome::Output))
+            }
+            Collective::ReduceScatter(op) if loses_nan(op, header) => {
+                Ok(gathered(whole, n, op, share))
+            }
+            Collective::ReduceScatter(op) => {
+                let to = output(0..share.len());
+                let call = Call::ReduceScatter { from: input(0..whole), to, op };
+                Ok(moved(vec![call], share.len(), Outcome::Output))
+            }
+            Collective::Gather { root } => {
+                let incoming = if rank == root { vec![whole; n] } else { vec![0; n] };
+                let outgoing = |to: usize| if to == root { 0..whole } else { 0..0 };
+                let plan = self.exchange(outgoing, &incoming);
+                let result = if rank == root { Outcome::Output } else { Outcome::Nothing };
+                Ok(Plan { result, ..plan })
+            }
+            Collective::Scatter { root } => {
+                let all = self.headers[root].len * header.element.size();
+                let part = all / n;
+                let outgoing =
+                    |to: usize| if rank == root { to * part..(to + 1) * part } else { 0..0 };
+                let incoming: Vec<usize> =
+                    (0..n).map(|from| if from == root { part } else { 0 }).collect();
+                Ok(Plan { uploads: rank == root, ..self.exchange(outgoing, &incoming) })
+            }
+            Collective::AllToAll => {
+                let part = whole / n;
+                Ok(self.exchange(|to| to * part..(to + 1) * part, &vec![part; n]))
+            }
+            Collective::AllGatherV => {
+                let incoming: Vec<usize> =
+                    self.headers.iter().map(|header| header.len * header.element.size()).collect();
+                Ok(self.exchange(|_| 0..whole, &incoming))
+            }
+            Collective::AllToAllV => {
+                let own = &self.table[rank];
+                let start = |to: usize| own[..to].iter().sum::<usize>();
+                let incoming: Vec<usize> = self.table.iter().map(|parts| parts[rank]).collect();
+                Ok(self.exchange(|to| start(to)..start(to) + own[to], &incoming))
+            }
+            Collective::Barrier => {
+                Ok(Plan { calls: Vec::new(), uploads: false, output: 0, result: Outcome::Nothing })
+            }
+            Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny => {
+                Err(Error::Unsupported { what: format!("{} as a collective of NCCL", header.op) })
+            }
+        }
+    }
+
+    /// Sends bytes to every rank and gets bytes of every rank, put together in rank order. Two
+    /// ranks know the same of what goes from one to the other, so empty messages are left out.
+    fn exchange(&self, outgoing: impl Fn(usize) -> Range<usize>, incoming: &[usize]) -> Plan {
+        let mut calls = Vec::new();
+        let mut at = 0;
+        for (peer, &bytes) in incoming.iter().enumerate() {
+            let from = outgoing(peer);
+            if !from.is_empty() {
+                calls.push(Call::Send { from: input(from), peer });
+            }
+            if bytes > 0 {
+                calls.push(Call::Receive { to: output(at..at + bytes), peer });
+            }
+            at += bytes;
+        }
+        moved(calls, at, Outcome::Output)
+    }
+}
+
+/// NCCL's smallest and largest pass over a NaN, ours keep it: such reductions are done on the host.
+fn loses_nan(op: ReduceOp, header: Header) -> bool {
+    matches!(op, ReduceOp::Min | ReduceOp::Max) && header.element.is_float()
+}
+
+fn input(bytes: Range<usize>) -> Span {
+    Span { memory: Memory::Input, bytes }
+}
+
+fn output(bytes: Range<usize>) -> Span {
+    Span { memory: Memory::Output, bytes }
+}
+
+fn in_place(call: Call, result: Outcome) -> Plan {
+    Plan { calls: vec![call], uploads: true, output: 0, result }
+}
+
+fn moved(calls: Vec<Call>, output: usize, result: Outcome) -> Plan {
+    Plan { calls, uploads: true, output, result }
+}
+
+fn gathered(whole: usize, n: usize, op: ReduceOp, kept: Range<usize>) -> Plan {
+    let call = Call::AllGather { from: input(0..whole), to: output(0..whole * n) };
+    let result = Outcome::Reduced { op, start: kept.start, end: kept.end };
+    moved(vec![call], whole * n, result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::ElementType;
+
+    fn headers(op: Collective, element: ElementType, lens: &[usize]) -> Vec<Header> {
+        lens.iter().map(|&len| Header { sequence: 1, op, element, len }).collect()
+    }
+
+    fn plans(headers: &[Header], table: &[Vec<usize>]) -> Vec<Plan> {
+        let plan = |rank| Seat { rank, headers, table }.plan().expect("a plan");
+        (0..headers.len()).map(plan).collect()
+    }
+
+    /// Every send has its receive of the same length, and the other way round.
+    fn is_matched(plans: &[Plan]) {
+        for (from, sender) in plans.iter().enumerate() {
+            for (to, receiver) in plans.iter().enumerate() {
+                let sent: Vec<usize> = (sender.calls.iter())
+                    .filter_map(|call| match call {
+                        Call::Send { from, peer } if *peer == to => Some(from.bytes.len()),
+                        _ => None,
+                    })
+                    .collect();
+                let received: Vec<usize> = (receiver.calls.iter())
+                    .filter_map(|call| match call {
+                        Call::Receive { to, peer } if *peer == from => Some(to.bytes.len()),
+                        _ => None,
+                    })
+                    .collect();
+                assert_eq!(sent, received, "from {from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn sends_and_receives_match() {
+        let f32 = ElementType::F32;
+        for op in [Collective::Gather { root: 1 }, Collective::AllToAll] {
+            is_matched(&plans(&headers(op, f32, &[6, 6, 6]), &[]));
+        }
+        // Only the root's length counts.
+        let scatter = plans(&headers(Collective::Scatter { root: 2 }, f32, &[0, 99, 6]), &[]);
+        is_matched(&scatter);
+        assert!(scatter.iter().all(|plan| plan.output == 8));
+        assert!(scatter[2].uploads && !scatter[1].uploads);
+        let different = plans(&headers(Collective::AllGatherV, f32, &[3, 0, 5]), &[]);
+        is_matched(&different);
+        assert!(different.iter().all(|plan| plan.output == 32));
+        let table = [vec![4, 0, 8], vec![0, 0, 0], vec![12, 4, 4]];
+        let v = plans(&headers(Collective::AllToAllV, f32, &[3, 0, 5]), &table);
+        is_matched(&v);
+        let outputs: Vec<usize> = v.iter().map(|plan| plan.output).collect();
+        assert_eq!(outputs, [16, 4, 12]);
+    }
+
+    #[test]
+    fn a_nan_is_not_left_to_nccl() {
+        let max = Collective::ReduceScatter(ReduceOp::Max);
+        let plan = &plans(&headers(max, ElementType::F16, &[6, 6]), &[])[1];
+        assert_eq!(plan.result, Outcome::Reduced { op: ReduceOp::Max, start: 6, end: 12 });
+        assert_eq!(plan.output, 24);
+        let whole = plans(&headers(max, ElementType::I64, &[6, 6]), &[]);
+        assert!(matches!(whole[1].calls[..], [Call::ReduceScatter { .. }]));
+    }
+}

@@ -1,0 +1,632 @@
+//! NCCL's calls, made safe: the only `unsafe` of this backend.
+//!
+//! cudarc's own `Comm` hides its handle, so that it can be neither aborted nor asked for errors, and
+//! checks no lengths; therefore `cudarc::nccl::sys` is wrapped here.
+//!
+//! **Invariant (handle)** `Comm::handle` came out of a successful `ncclCommInitRankConfig` or
+//! `ncclCommSplit` and has been neither destroyed nor aborted: both take it out of its place first.
+//!
+//! **Invariant (one at a time)** NCCL lets any thread use a communicator, but only one at a time:
+//! every call that takes the handle borrows `Comm`, which is not `Sync`, and its owner calls it from
+//! the one thread that has the turn.
+//!
+//! **Invariant (memory)** A call that is under way on the device reads and writes memory that
+//! [`Comm::run`] borrows until the call is complete or the communicator has been aborted and the
+//! stream has come to rest. Memory in which it has not come to rest is never given back.
+//!
+//! **Invariant (spans)** [`Comm::run`] has checked each call's spans: within the memory, whole
+//! elements, as many as NCCL will read and write for this call and number of ranks.
+//!
+//! Nothing blocks: communicators are made with `blocking = 0`, so that each call may answer
+//! `ncclInProgress`, after which the state is asked for until it is another, with a deadline.
+
+use std::ffi::CStr;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+use cudarc::driver::{
+    CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtrMut, DriverError, sys as cuda,
+};
+use cudarc::nccl::sys;
+
+use crate::comm::{ElementType, ReduceOp};
+use crate::{Error, Result};
+
+/// Bytes of the word by which ranks find each other.
+pub(super) const ID_BYTES: usize = 128;
+
+/// The version of NCCL whose `ncclConfig_t` these bindings have: 2.30.0. An older library reads the
+/// part that it knows, by `size`.
+const CONFIG_VERSION: u32 = 23_000;
+
+/// `NCCL_API_MAGIC`.
+const CONFIG_MAGIC: u32 = 0xcafe_beef;
+
+/// `NCCL_CONFIG_UNDEF_INT`: NCCL's own choice.
+const UNDEFINED: i32 = i32::MIN;
+
+/// `NCCL_SPLIT_NOCOLOR`: this rank joins no group.
+const NO_COLOUR: i32 = -1;
+
+/// The first pause between two questions, which then grow to the second.
+const SHORT_PAUSE: Duration = Duration::from_micros(5);
+const LONG_PAUSE: Duration = Duration::from_micros(200);
+
+/// How long aborted kernels have to stop.
+const TO_STOP: Duration = Duration::from_secs(10);
+
+/// A range of bytes of one of the two pieces of memory that a call works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) memory: Memory,
+    pub(super) bytes: Range<usize>,
+}
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    Input,
+    Output,
+}
+
+/// One call; several at a time are one group to NCCL, which waits for none of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// In place.
+    AllReduce {
+        values: Span,
+        op: ReduceOp,
+    },
+    /// In place on the root; elsewhere only read.
+    Reduce {
+        values: Span,
+        op: ReduceOp,
+        root: usize,
+    },
+    /// In place.
+    Broadcast {
+        values: Span,
+        root: usize,
+    },
+    AllGather {
+        from: Span,
+        to: Span,
+    },
+    ReduceScatter {
+        from: Span,
+        to: Span,
+        op: ReduceOp,
+    },
+    Send {
+        from: Span,
+        peer: usize,
+    },
+    Receive {
+        to: Span,
+        peer: usize,
+    },
+}
+
+/// What is asked while something is under way: an error ends it.
+pub(super) type Guard<'a> = &'a dyn Fn() -> Result<()>;
+
+/// One communicator of NCCL.
+pub(super) struct Comm {
+    handle: Option<sys::ncclComm_t>,
+    /// This process's number in the world, for errors.
+    rank: usize,
+    world_size: usize,
+    deadline: Duration,
+    stream: Arc<CudaStream>,
+}
+
+// SAFETY: NCCL's communicators belong to no thread ("Thread Safety" in its user guide: primitives
+// are not thread-safe, but may be called from several threads under mutual exclusion). Invariant
+// (one at a time).
+unsafe impl Send for Comm {}
+
+impl Comm {
+    /// Joins `world_size` ranks that all have the same `id`.
+    pub(super) fn init(
+        id: &[u8; ID_BYTES],
+        rank: usize,
+        world_size: usize,
+        stream: Arc<CudaStream>,
+        deadline: Duration,
+        guard: Guard<'_>,
+    ) -> Result<Self> {
+        bind(&stream)?;
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as _) };
+        let (ranks, own) = (int(world_size)?, int(rank)?);
+        let mut config = config();
+        let mut handle = ptr::null_mut();
+        // SAFETY: both pointers are to values of this frame, which NCCL reads and writes before it
+        // returns: it stores the handle at once and copies the configuration.
+        let code = unsafe {
+            sys::ncclCommInitRankConfig(&raw mut handle, ranks, id, own, &raw mut config)
+        };
+        let handle = (!handle.is_null()).then_some(handle);
+        let comm = Self { handle, rank, world_size, deadline, stream };
+        comm.settled("ncclCommInitRankConfig", code, guard)?;
+        Ok(comm)
+    }
+
+    /// Makes groups: ranks of the same colour come together, in the order of their ranks there.
+    /// `group` is colour and rank; `None` for a rank that joins none.
+    pub(super) fn split(
+        &mut self,
+        group: Option<(usize, usize)>,
+        guard: Guard<'_>,
+    ) -> Result<Option<Self>> {
+        bind(&self.stream)?;
+        let (colour, key) = match group {
+            Some((colour, rank)) => (int(colour)?, int(rank)?),
+            None => (NO_COLOUR, 0),
+        };
+        let parent = self.handle()?;
+        // NCCL stores the handle when the group is complete, which may be after this returns.
+        let place: *mut sys::ncclComm_t = Box::into_raw(Box::new(ptr::null_mut()));
+        let mut config = config();
+        // SAFETY: invariant (handle). `place` is memory that is given back below only when NCCL has
+        // told that it has finished with it; the configuration is copied.
+        let code = unsafe { sys::ncclCommSplit(parent, colour, key, place, &raw mut config) };
+        // Where it fails `place` is left to NCCL: eight bytes, once, before the job ends.
+        self.settled("ncclCommSplit", code, guard)?;
+        // SAFETY: it came out of `Box::into_raw`, and the state of the parent is no longer "in
+        // progress": NCCL has stored what it had to store.
+        let handle = *unsafe { Box::from_raw(place) };
+        if group.is_none() {
+            return Ok(None);
+        }
+        let handle = (!handle.is_null()).then_some(handle);
+        let (rank, deadline, stream) = (self.rank, self.deadline, Arc::clone(&self.stream));
+        let mut made = Self { handle, rank, world_size: 0, deadline, stream };
+        made.settled("ncclCommSplit", sys::ncclResult_t::ncclInProgress, guard)?;
+        made.world_size = made.count()?;
+        Ok(Some(made))
+    }
+
+    fn count(&self) -> Result<usize> {
+        let handle = self.handle()?;
+        let mut count = 0;
+        // SAFETY: invariant (handle); the pointer is to a value of this frame.
+        let code = unsafe { sys::ncclCommCount(handle, &raw mut count) };
+        match code {
+            sys::ncclResult_t::ncclSuccess => Ok(usize::try_from(count).unwrap_or(0)),
+            failed => Err(self.error("ncclCommCount", failed)),
+        }
+    }
+
+    /// Carries out `calls` on these two pieces of memory, and waits until they are complete.
+    ///
+    /// On any error the communicator is aborted: no rank waits for this one then, and it is of no
+    /// use any more.
+    pub(super) fn run(
+        &mut self,
+        element: ElementType,
+        calls: &[Call],
+        input: &mut CudaSlice<u8>,
+        output: &mut CudaSlice<u8>,
+        guard: Guard<'_>,
+    ) -> Result<()> {
+        self.check(element, calls, input.len(), output.len())?;
+        let done = self.launch(element, calls, input, output, guard).and_then(|event| {
+            self.poll("the operation on the device", guard, || {
+                let done = event.try_is_complete();
+                done.map_err(|error| cuda_error("cuEventQuery", error))
+            })
+        });
+        if done.is_err() {
+            self.abort();
+            self.rest();
+        }
+        done
+    }
+
+    fn launch(
+        &mut self,
+        element: ElementType,
+        calls: &[Call],
+        input: &mut CudaSlice<u8>,
+        output: &mut CudaSlice<u8>,
+        guard: Guard<'_>,
+    ) -> Result<CudaEvent> {
+        bind(&self.stream)?;
+        let stream = Arc::clone(&self.stream);
+        let handle = self.handle()?;
+        // What others still do with this memory comes first, with cudarc's events or without.
+        for slice in [&*input, &*output] {
+            if *slice.stream() != stream {
+                let joined = stream.join(slice.stream());
+                joined.map_err(|error| cuda_error("cuStreamWaitEvent", error))?;
+            }
+        }
+        let (input_at, _input_guard) = input.device_ptr_mut(&stream);
+        let (output_at, _output_guard) = output.device_ptr_mut(&stream);
+        let at = |span: &Span| {
+            let base = match span.memory {
+                Memory::Input => input_at,
+                Memory::Output => output_at,
+            };
+            base + span.bytes.start as cuda::CUdeviceptr
+        };
+        // SAFETY: no argument.
+        let code = unsafe { sys::ncclGroupStart() };
+        self.settled("ncclGroupStart", code, guard)?;
+        let mut first_error = None;
+        for call in calls {
+            let code = self.enqueue(handle, element, call, &at);
+            let progressing = [sys::ncclResult_t::ncclSuccess, sys::ncclResult_t::ncclInProgress];
+            if !progressing.contains(&code) {
+                first_error = Some(code);
+                break;
+            }
+        }
+        // SAFETY: it closes the group that was opened above on this thread.
+        let code = unsafe { sys::ncclGroupEnd() };
+        self.settled("an operation of NCCL", first_error.unwrap_or(code), guard)?;
+        let event = stream.record_event(None);
+        event.map_err(|error| cuda_error("cuEventRecord", error))
+    }
+
+    fn enqueue(
+        &self,
+        comm: sys::ncclComm_t,
+        element: ElementType,
+        call: &Call,
+        at: &dyn Fn(&Span) -> cuda::CUdeviceptr,
+    ) -> sys::ncclResult_t {
+        let kind = data_type(element);
+        let size = element.size();
+        let stream = self.stream.cu_stream() as sys::cudaStream_t;
+        let rank = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
+        match call {
+            Call::AllReduce { values, op } => {
+                let (here, count) = (at(values), values.bytes.len() / size);
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe {
+                    sys::ncclAllReduce(
+                        here as *const _,
+                        here as *mut _,
+                        count,
+                        kind,
+                        red_op(*op),
+                        comm,
+                        stream,
+                    )
+                }
+            }
+            Call::Reduce { values, op, root } => {
+                let (here, count) = (at(values), values.bytes.len() / size);
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe {
+                    sys::ncclReduce(
+                        here as *const _,
+                        here as *mut _,
+                        count,
+                        kind,
+                        red_op(*op),
+                        rank(*root),
+                        comm,
+                        stream,
+                    )
+                }
+            }
+            Call::Broadcast { values, root } => {
+                let (here, count) = (at(values), values.bytes.len() / size);
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe {
+                    sys::ncclBroadcast(
+                        here as *const _,
+                        here as *mut _,
+                        count,
+                        kind,
+                        rank(*root),
+                        comm,
+                        stream,
+                    )
+                }
+            }
+            Call::AllGather { from, to } => {
+                let count = from.bytes.len() / size;
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe {
+                    sys::ncclAllGather(
+                        at(from) as *const _,
+                        at(to) as *mut _,
+                        count,
+                        kind,
+                        comm,
+                        stream,
+                    )
+                }
+            }
+            Call::ReduceScatter { from, to, op } => {
+                let count = to.bytes.len() / size;
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe {
+                    sys::ncclReduceScatter(
+                        at(from) as *const _,
+                        at(to) as *mut _,
+                        count,
+                        kind,
+                        red_op(*op),
+                        comm,
+                        stream,
+                    )
+                }
+            }
+            Call::Send { from, peer } => {
+                let count = from.bytes.len() / size;
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe {
+                    sys::ncclSend(at(from) as *const _, count, kind, rank(*peer), comm, stream)
+                }
+            }
+            Call::Receive { to, peer } => {
+                let count = to.bytes.len() / size;
+                // SAFETY: invariants (handle), (memory), (spans).
+                unsafe { sys::ncclRecv(at(to) as *mut _, count, kind, rank(*peer), comm, stream) }
+            }
+        }
+    }
+
+    /// Establishes invariant (spans).
+    fn check(
+        &self,
+        element: ElementType,
+        calls: &[Call],
+        input: usize,
+        output: usize,
+    ) -> Result<()> {
+        let n = self.world_size;
+        let fits = |span: &Span| {
+            let room = match span.memory {
+                Memory::Input => input,
+                Memory::Output => output,
+            };
+            let Range { start, end } = span.bytes;
+            start <= end
+                && end <= room
+                && start.is_multiple_of(element.size())
+                && end.is_multiple_of(element.size())
+        };
+        let times = |small: &Span, large: &Span| small.bytes.len() * n == large.bytes.len();
+        let apart = |a: &Span, b: &Span| a.memory != b.memory;
+        for call in calls {
+            let right = match call {
+                Call::AllReduce { values, .. } => fits(values),
+                Call::Reduce { values, root, .. } | Call::Broadcast { values, root } => {
+                    fits(values) && *root < n
+                }
+                Call::AllGather { from, to } => {
+                    fits(from) && fits(to) && times(from, to) && apart(from, to)
+                }
+                Call::ReduceScatter { from, to, .. } => {
+                    fits(from) && fits(to) && times(to, from) && apart(from, to)
+                }
+                Call::Send { from, peer } => fits(from) && *peer < n,
+                Call::Receive { to, peer } => fits(to) && *peer < n,
+            };
+            if !right {
+                let what = format!("{call:?} in {input} and {output} bytes by {n} ranks");
+                return Err(Error::Unsupported { what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until what was called is no longer in progress.
+    fn settled(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
+        match code {
+            sys::ncclResult_t::ncclSuccess => Ok(()),
+            sys::ncclResult_t::ncclInProgress => self.poll(call, guard, || Ok(true)),
+            failed => Err(self.error(call, failed)),
+        }
+    }
+
+    /// Waits until NCCL is ready and `done` says yes, or there is an error of NCCL or of `guard`.
+    fn poll(
+        &self,
+        call: &'static str,
+        guard: Guard<'_>,
+        done: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let mut pause = SHORT_PAUSE;
+        loop {
+            if self.is_ready(call)? && done()? {
+                return Ok(());
+            }
+            guard()?;
+            let waited = start.elapsed();
+            if waited > self.deadline {
+                let during = call.to_owned();
+                // NCCL does not tell for whom it waits.
+                let missing = "unknown to NCCL".to_owned();
+                return Err(Error::Timeout { rank: self.rank, during, missing, waited });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONG_PAUSE);
+        }
+    }
+
+    /// Whether the last call is no longer in progress; what has gone wrong since is an error.
+    fn is_ready(&self, call: &'static str) -> Result<bool> {
+        let handle = self.handle()?;
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: invariant (handle); the pointer is to a value of this frame.
+        let code = unsafe { sys::ncclCommGetAsyncError(handle, &raw mut state) };
+        match (code, state) {
+            (sys::ncclResult_t::ncclSuccess, sys::ncclResult_t::ncclSuccess) => Ok(true),
+            (sys::ncclResult_t::ncclSuccess, sys::ncclResult_t::ncclInProgress) => Ok(false),
+            (sys::ncclResult_t::ncclSuccess, failed) | (failed, _) => Err(self.error(call, failed)),
+        }
+    }
+
+    /// Leaves in order: whatever was called is complete on all ranks.
+    pub(super) fn finish(&mut self, guard: Guard<'_>) -> Result<()> {
+        bind(&self.stream)?;
+        let handle = self.handle()?;
+        // SAFETY: invariant (handle).
+        let code = unsafe { sys::ncclCommFinalize(handle) };
+        self.settled("ncclCommFinalize", code, guard)?;
+        self.handle = None;
+        // SAFETY: invariant (handle): it has just been taken out of its place.
+        let code = unsafe { sys::ncclCommDestroy(handle) };
+        match code {
+            sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
+            failed => Err(self.error("ncclCommDestroy", failed)),
+        }
+    }
+
+    /// Stops whatever is under way, here and in the end everywhere.
+    pub(super) fn abort(&mut self) {
+        let Some(handle) = self.handle.take() else { return };
+        if let Err(error) = bind(&self.stream) {
+            tracing::error!("aborting NCCL: {error}");
+            return;
+        }
+        // SAFETY: invariant (handle): it has just been taken out of its place.
+        let code = unsafe { sys::ncclCommAbort(handle) };
+        if code != sys::ncclResult_t::ncclSuccess && code != sys::ncclResult_t::ncclInProgress {
+            tracing::error!("{}", self.error("ncclCommAbort", code));
+        }
+    }
+
+    /// After an abort: waits until the device has come to rest. Where it does not, the process ends,
+    /// because memory that a kernel still writes to must not be used for anything else.
+    fn rest(&self) {
+        let Ok(event) = self.stream.record_event(None) else { return };
+        let start = Instant::now();
+        while matches!(event.try_is_complete(), Ok(false)) {
+            if start.elapsed() > TO_STOP {
+                tracing::error!("NCCL's kernels do not stop after an abort: ending this process");
+                std::process::abort();
+            }
+            std::thread::sleep(LONG_PAUSE);
+        }
+    }
+
+    fn handle(&self) -> Result<sys::ncclComm_t> {
+        self.handle.ok_or(Error::Stopped { rank: self.rank })
+    }
+
+    fn error(&self, call: &'static str, code: sys::ncclResult_t) -> Error {
+        // SAFETY: it takes any code and gives a string that lives as long as the library.
+        let meaning = unsafe { sys::ncclGetErrorString(code) };
+        // SAFETY: the argument is not looked at ("comm is currently unused and can be set to NULL").
+        let detail = unsafe { sys::ncclGetLastError(ptr::null_mut()) };
+        let text = |text: *const std::ffi::c_char| {
+            if text.is_null() {
+                return String::new();
+            }
+            // SAFETY: NCCL gave it, and it ends with a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+        };
+        let message = format!("{} (code {}); {}", text(meaning), code as u32, text(detail));
+        Error::Nccl { rank: self.rank, call, message }
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// A new word by which ranks find each other: one rank makes it and tells the others.
+pub(super) fn unique_id() -> Result<[u8; ID_BYTES]> {
+    let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
+    // SAFETY: the pointer is to a value of this frame.
+    let code = unsafe { sys::ncclGetUniqueId(&raw mut id) };
+    if code != sys::ncclResult_t::ncclSuccess {
+        let message = format!("code {}: is libnccl.so.2 installed?", code as u32);
+        return Err(Error::Nccl { rank: 0, call: "ncclGetUniqueId", message });
+    }
+    Ok(id.internal.map(|byte| byte as u8))
+}
+
+fn config() -> sys::ncclConfig_t {
+    sys::ncclConfig_t {
+        size: size_of::<sys::ncclConfig_t>(),
+        magic: CONFIG_MAGIC,
+        version: CONFIG_VERSION,
+        blocking: 0,
+        cgaClusterSize: UNDEFINED,
+        minCTAs: UNDEFINED,
+        maxCTAs: UNDEFINED,
+        netName: ptr::null(),
+        splitShare: UNDEFINED,
+        trafficClass: UNDEFINED,
+        commName: ptr::null(),
+        collnetEnable: UNDEFINED,
+        CTAPolicy: UNDEFINED,
+        shrinkShare: UNDEFINED,
+        nvlsCTAs: UNDEFINED,
+        nChannelsPerNetPeer: UNDEFINED,
+        nvlinkCentricSched: UNDEFINED,
+        graphUsageMode: UNDEFINED,
+        numRmaCtx: UNDEFINED,
+        maxP2pPeers: UNDEFINED,
+    }
+}
+
+fn data_type(element: ElementType) -> sys::ncclDataType_t {
+    match element {
+        ElementType::F32 => sys::ncclDataType_t::ncclFloat32,
+        ElementType::F64 => sys::ncclDataType_t::ncclFloat64,
+        ElementType::F16 => sys::ncclDataType_t::ncclFloat16,
+        ElementType::Bf16 => sys::ncclDataType_t::ncclBfloat16,
+        ElementType::I32 => sys::ncclDataType_t::ncclInt32,
+        ElementType::I64 => sys::ncclDataType_t::ncclInt64,
+        ElementType::U8 => sys::ncclDataType_t::ncclUint8,
+    }
+}
+
+/// NCCL's own operations; none of those that it makes at run time, which the binding's enum lacks.
+fn red_op(op: ReduceOp) -> sys::ncclRedOp_t {
+    match op {
+        ReduceOp::Sum => sys::ncclRedOp_t::ncclSum,
+        ReduceOp::Mean => sys::ncclRedOp_t::ncclAvg,
+        ReduceOp::Min => sys::ncclRedOp_t::ncclMin,
+        ReduceOp::Max => sys::ncclRedOp_t::ncclMax,
+        ReduceOp::Product => sys::ncclRedOp_t::ncclProd,
+    }
+}
+
+/// Makes the stream's device this thread's, which NCCL's calls work on.
+fn bind(stream: &CudaStream) -> Result<()> {
+    stream.context().bind_to_thread().map_err(|error| cuda_error("cuCtxSetCurrent", error))
+}
+
+fn int(number: usize) -> Result<i32> {
+    let what = || format!("rank or size {number} over NCCL");
+    i32::try_from(number).map_err(|_| Error::Unsupported { what: what() })
+}
+
+/// An error of the driver.
+pub(super) fn cuda_error(call: &'static str, error: DriverError) -> Error {
+    Error::Cuda { call, message: error.to_string() }
+}
+
+/// The bytes of numbers on a device.
+pub(super) fn bytes_of<'a, T: Pod>(view: &CudaView<'a, T>) -> Result<CudaView<'a, u8>> {
+    let bytes = view.len() * size_of::<T>();
+    // SAFETY: every byte of a `Pod` is initialised, and a byte has no alignment.
+    let bytes = unsafe { view.transmute(bytes) };
+    bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
+}
+
+/// The bytes of numbers on a device, to be changed.
+pub(super) fn bytes_of_mut<'a, T: Pod>(
+    view: &'a mut CudaViewMut<'_, T>,
+) -> Result<CudaViewMut<'a, u8>> {
+    let bytes = view.len() * size_of::<T>();
+    // SAFETY: any bytes are a `Pod`, and a byte has no alignment.
+    let bytes = unsafe { view.transmute_mut(bytes) };
+    bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
+}

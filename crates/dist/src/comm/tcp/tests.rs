@@ -1,0 +1,152 @@
+//! Ranks as threads of one process, over the loopback interface: they meet, or say why not.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::rendezvous::Hello;
+use super::{TcpConfig, connect};
+use crate::comm::{Communicator, ReduceOp};
+use crate::launch::MeetingPoint;
+use crate::{Error, Result};
+
+type Rank = JoinHandle<Result<Arc<dyn Communicator>>>;
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+fn config(rank: usize, world_size: usize, port: u16) -> TcpConfig {
+    let meeting = MeetingPoint { host: "127.0.0.1".to_owned(), port, interface: None };
+    let deadline = Duration::from_secs(20);
+    TcpConfig { job: "a test".to_owned(), rank, world_size, deadline, meeting }
+}
+
+fn start(config: TcpConfig) -> Rank {
+    thread::spawn(move || connect(config))
+}
+
+fn joined(rank: Rank) -> Result<Arc<dyn Communicator>> {
+    rank.join().expect("no rank panics")
+}
+
+/// Calls rank 0 with these bytes, once it listens.
+fn stranger(port: u16, bytes: &[u8]) -> TcpStream {
+    loop {
+        if let Ok(mut socket) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+            socket.write_all(bytes).expect("to speak");
+            return socket;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn ranks_meet_reduce_send_split_and_leave() -> Result<()> {
+    let port = free_port();
+    let body = |comm: Arc<dyn Communicator>| -> Result<()> {
+        let (rank, n) = (comm.rank(), comm.world_size());
+        let mut values = [rank as f32, 1.0];
+        comm.all_reduce(&mut values, ReduceOp::Sum)?;
+        assert_eq!(values, [6.0, 4.0]);
+        comm.send(&[rank as i32], (rank + 1) % n)?;
+        let mut got = [0];
+        comm.recv(&mut got, (rank + n - 1) % n)?;
+        assert_eq!(got, [((rank + n - 1) % n) as i32]);
+        let parity = comm.split(Some(rank as u64 % 2), -(rank as i64))?.expect("a group");
+        assert_eq!(parity.ranks(), [rank % 2 + 2, rank % 2]);
+        assert_eq!(parity.all_gather(&[rank as u8])?, [rank as u8 % 2 + 2, rank as u8 % 2]);
+        let low = comm.split((rank < 2).then_some(7), 0)?;
+        if let Some(low) = &low {
+            assert_eq!(low.all_to_all_v(&[vec![rank as u8], vec![9; rank]])?[rank].len(), 1);
+        }
+        assert_eq!(low.is_some(), rank < 2);
+        Ok(())
+    };
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| thread::spawn(move || connect(config(rank, 4, port)).and_then(body)))
+        .collect();
+    for rank in ranks {
+        rank.join().expect("no rank panics")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_variable() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = taken.local_addr().expect("its address").port();
+    let message = connect(config(0, 2, port)).expect_err("in use").to_string();
+    assert!(message.contains(&format!("port {port} is in use")), "{message}");
+    assert!(message.contains("CANDELABRUM_PORT"), "{message}");
+}
+
+#[test]
+fn strangers_and_other_jobs_are_turned_away_and_change_nothing() {
+    let port = free_port();
+    let first = start(config(0, 2, port));
+    let _silent =
+        stranger(port, b"GET / HTTP/1.1\r\nHost: somebody else's server entirely\r\n\r\n");
+    let other = TcpConfig { job: "another test".to_owned(), ..config(1, 2, port) };
+    let message = connect(other).expect_err("another job").to_string();
+    assert!(message.contains("another job meets"), "{message}");
+    let second = start(config(1, 2, port));
+    let both = [joined(first), joined(second)];
+    assert!(both.iter().all(Result::is_ok), "{both:?}");
+    // Rank 0 stays until the other has left.
+    let [first, second] = both;
+    let leaves = thread::spawn(move || drop(second));
+    drop(first);
+    leaves.join().expect("no rank panics");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_on_all() {
+    let port = free_port();
+    let short = |rank| TcpConfig { deadline: Duration::from_secs(1), ..config(rank, 3, port) };
+    let (first, second) = (start(short(0)), start(short(1)));
+    let error = joined(first).expect_err("rank 2 is missing");
+    assert!(matches!(error, Error::Rendezvous { rank: 0, peer: 2, world_size: 3, .. }), "{error}");
+    let error = joined(second).expect_err("rank 2 is missing");
+    assert!(error.is_echo() && error.to_string().contains("for rank 2 to start"), "{error}");
+}
+
+#[test]
+fn another_version_of_the_protocol_ends_the_meeting_on_all() {
+    let port = free_port();
+    let (first, second) = (start(config(0, 3, port)), start(config(1, 3, port)));
+    let hello = Hello { version: 99, ..Hello::of(&config(2, 3, port)) };
+    let _old = stranger(port, &hello.encode());
+    for rank in [first, second] {
+        let message = joined(rank).expect_err("versions differ").to_string();
+        assert!(message.contains("version of the protocol"), "{message}");
+        assert!(message.contains("99"), "{message}");
+    }
+}
+
+#[test]
+fn two_processes_of_one_rank_and_another_number_of_ranks_are_refused() {
+    for (caller, part) in [((1, 3), "number of ranks"), ((0, 2), "say that they are rank 0")] {
+        let port = free_port();
+        let first = start(config(0, 2, port));
+        let hello =
+            Hello { rank: caller.0, world_size: caller.1, ..Hello::of(&config(1, 2, port)) };
+        let _caller = stranger(port, &hello.encode());
+        let message = joined(first).expect_err("refused").to_string();
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn a_rank_0_that_never_listens_is_named_with_its_address() {
+    let port = free_port();
+    let short = TcpConfig { deadline: Duration::from_millis(300), ..config(1, 2, port) };
+    let message = connect(short).expect_err("nobody listens").to_string();
+    for part in ["rank 1 of 2", "127.0.0.1", &port.to_string(), "MASTER_ADDR"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}

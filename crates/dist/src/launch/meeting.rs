@@ -1,0 +1,117 @@
+//! Where ranks of several hosts meet: the address and port at which rank 0 listens.
+
+use std::net::IpAddr;
+
+use super::{interface_address, vars};
+use crate::{Error, Result};
+
+/// What torchrun, and everything that imitates it, says of rank 0's host.
+const HOST: &str = "MASTER_ADDR";
+
+/// The port of the launcher's own agent under torchrun, so that ours is the next one.
+const AGENT_PORT: &str = "MASTER_PORT";
+
+/// Rank 0's address as the environment tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MeetingPoint {
+    /// A name or an address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// The only address that rank 0 listens at, if the user chose an interface.
+    pub(crate) interface: Option<IpAddr>,
+}
+
+/// Reads the environment: the host from `MASTER_ADDR`, the port from `CANDELABRUM_PORT`, or the one
+/// after `MASTER_PORT`.
+///
+/// # Errors
+/// [`Error::Launch`] where a variable is missing or no port; an interface that does not exist.
+pub(crate) fn meeting_point() -> Result<MeetingPoint> {
+    let read = |name: &str| std::env::var(name).ok();
+    let (host, port) = address(read)?;
+    let interface = interface_name().map(|name| interface_address(&name)).transpose()?;
+    Ok(MeetingPoint { host, port, interface })
+}
+
+/// The network interface that the user chose, if any.
+fn interface_name() -> Option<String> {
+    std::env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty())
+}
+
+/// Whether the user wants ranks on the CPU to talk over TCP, by rank 0.
+///
+/// # Errors
+/// Another word than `auto` and `tcp`.
+pub(crate) fn wants_tcp() -> Result<bool> {
+    match std::env::var(vars::BACKEND).as_deref().map(str::trim) {
+        Err(_) | Ok("" | "auto") => Ok(false),
+        Ok("tcp") => Ok(true),
+        Ok(other) => Err(Error::Setting {
+            setting: vars::BACKEND,
+            value: other.to_owned(),
+            range: "auto or tcp",
+        }),
+    }
+}
+
+fn address(read: impl Fn(&str) -> Option<String>) -> Result<(String, u16)> {
+    let host = read(HOST).filter(|host| !host.is_empty()).ok_or_else(|| Error::Launch {
+        what: format!(
+            "ranks on several hosts meet at rank 0's: set {HOST} to its name or address, and \
+             {} to a free port there",
+            vars::PORT
+        ),
+    })?;
+    let number = |name: &str| -> Result<Option<u16>> {
+        let Some(text) = read(name) else { return Ok(None) };
+        let port = text.trim().parse().ok().filter(|&port| port != 0);
+        port.map(Some).ok_or_else(|| Error::Launch {
+            what: format!("{name} is `{text}` in the environment, not a port (1 to 65535)"),
+        })
+    };
+    if let Some(port) = number(vars::PORT)? {
+        return Ok((host, port));
+    }
+    let agent = number(AGENT_PORT)?.ok_or_else(|| Error::Launch {
+        what: format!("{HOST} is set, but neither {} nor {AGENT_PORT}", vars::PORT),
+    })?;
+    let port = agent.checked_add(1).ok_or_else(|| Error::Launch {
+        what: format!("there is no port after {AGENT_PORT} {agent}: set {}", vars::PORT),
+    })?;
+    Ok((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<(String, u16)> {
+        address(|name| {
+            variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_port_after_the_agents_is_taken_unless_another_is_set() -> Result<()> {
+        let torchrun = [("MASTER_ADDR", "node7"), ("MASTER_PORT", "29500")];
+        assert_eq!(of(&torchrun)?, ("node7".to_owned(), 29501));
+        let set = [&torchrun[..], &[("CANDELABRUM_PORT", "4000")]].concat();
+        assert_eq!(of(&set)?, ("node7".to_owned(), 4000));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_missing_or_no_port_is_named() {
+        let cases: [(&[(&str, &str)], &str); 5] = [
+            (&[], "set MASTER_ADDR"),
+            (&[("MASTER_ADDR", "a")], "neither CANDELABRUM_PORT nor MASTER_PORT"),
+            (&[("MASTER_ADDR", "a"), ("MASTER_PORT", "http")], "MASTER_PORT is `http`"),
+            (&[("MASTER_ADDR", "a"), ("CANDELABRUM_PORT", "0")], "CANDELABRUM_PORT is `0`"),
+            (&[("MASTER_ADDR", "a"), ("MASTER_PORT", "65535")], "no port after MASTER_PORT 65535"),
+        ];
+        for (variables, part) in cases {
+            let message = of(variables).unwrap_err().to_string();
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+}
