@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use candelabrum::dist::{DistOptConfig, parameters_sha256};
+use candelabrum::dist::{BufferSync, DistOptConfig, parameters_sha256};
 use candelabrum::nn::Init;
 use candelabrum::nn::layers::{BatchNorm2d, Conv2d, Linear};
 use candelabrum::prelude::*;
@@ -200,6 +200,46 @@ fn overlap_and_bucket_sizes_change_no_bit() {
 #[test]
 fn a_world_of_one_overlaps_too() {
     compare::<Tied>(&World::single());
+}
+
+/// Each rank's running statistics are its own until one model is made of them.
+#[test]
+fn buffers_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    for buffers in [BufferSync::Broadcast, BufferSync::Average, BufferSync::Local] {
+        let (params, network) = Residual::new();
+        network.loss(&Residual::input(0, 0)).unwrap();
+        let config = DistOptConfig { buffers, ..DistOptConfig::default() };
+        let mut opt = DistOpt::with_config(Sgd::new(0.05), &params, &world, config).unwrap();
+        for step in 0..3 {
+            let loss = network.loss(&Residual::input(world.rank(), step)).unwrap();
+            opt.backward_and_update(&loss).unwrap();
+        }
+        let all = || {
+            let values = |state: &candelabrum::nn::Buffer| state.value().to_vec1::<f32>().unwrap();
+            let own: Vec<f32> = params.buffers().iter().flat_map(values).collect();
+            world.comm().all_gather(&own).unwrap().chunks(own.len()).map(<[f32]>::to_vec).collect()
+        };
+        let before: Vec<Vec<f32>> = all();
+        assert_ne!(before[0], before[1]);
+        opt.average_parameters().unwrap();
+        let after: Vec<Vec<f32>> = all();
+        let mean = |i: usize| before.iter().map(|own| f64::from(own[i])).sum::<f64>() / 2.0;
+        let mean: Vec<f32> = (0..before[0].len()).map(|i| mean(i) as f32).collect();
+        match buffers {
+            BufferSync::Broadcast => assert!(after.iter().all(|own| *own == before[0])),
+            BufferSync::Average => assert!(after.iter().all(|own| *own == mean)),
+            _ => assert_eq!(after, before),
+        }
+    }
+}
+
+#[test]
+fn one_model_is_made_of_the_ranks_statistics() {
+    RanksOf::test("buffers_main").run_all_good(2);
 }
 
 /// Ranks have different numbers of batches; by hand: the mean over those that have one.

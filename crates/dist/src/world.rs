@@ -51,7 +51,7 @@ impl World {
     /// A world of one over a communicator that a test has made.
     #[cfg(test)]
     pub(crate) fn over(comm: Group) -> Self {
-        Self { launch: Arc::new(Launch::alone()), comm }
+        Self { launch: Arc::new(Launch::alone()), comm, device: Device::Cpu }
     }
 
     /// This process's number, from 0. SINGA's `global_rank`.

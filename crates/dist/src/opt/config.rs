@@ -6,6 +6,7 @@ use std::str::FromStr;
 use candelabrum_optim::Clip;
 
 use crate::bucket::Sizing;
+use crate::buffers::BufferSync;
 use crate::comm::ElementType;
 use crate::strategy::StrategyConfig;
 use crate::{Error, Result};
@@ -26,6 +27,9 @@ pub struct DistOptConfig {
     pub overlap: bool,
     /// Whether a parameter may have no gradient in a step; it then counts as zero.
     pub allow_unused: bool,
+    /// What becomes of buffers, the running statistics of a batch normalisation for instance, when
+    /// one model is made of the ranks' ([`DistOpt::average_parameters`](crate::DistOpt)).
+    pub buffers: BufferSync,
     /// Whether ranks may run out of batches before others do, and then call
     /// [`DistOpt::join`](crate::DistOpt::join). It costs a message of 4 bytes per step.
     pub uneven: bool,
@@ -52,7 +56,7 @@ pub enum OnOverflow {
 }
 
 impl Default for DistOptConfig {
-    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; with overlap; an overflow is an error;
+    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; with overlap; buffers are rank 0's; an overflow is an error;
     /// nothing is clipped.
     fn default() -> Self {
         Self {
@@ -61,6 +65,7 @@ impl Default for DistOptConfig {
             threshold: None,
             overlap: true,
             allow_unused: false,
+            buffers: BufferSync::default(),
             uneven: false,
             on_overflow: OnOverflow::Error,
             clip_gradients: None,

@@ -39,6 +39,7 @@ use self::reducer::Reducer;
 use self::step::Step;
 use self::units::{Bound, Facts};
 use crate::bucket::Sizing;
+use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::Pending;
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, Memory, Strategy, StrategyConfig, Subject, Unit};
@@ -226,8 +227,9 @@ impl DistOpt {
         Ok(())
     }
 
-    /// Averages all parameters over all ranks, if a strategy has let them drift apart: before an
-    /// evaluation, a checkpoint, and at the end. All ranks must call it.
+    /// Makes one model of the ranks': before an evaluation, a checkpoint, and at the end. Averages
+    /// all parameters over all ranks, if a strategy has let them drift apart, and treats buffers
+    /// (running statistics) as [`DistOptConfig::buffers`] says. All ranks must call it.
     ///
     /// # Errors
     /// What goes wrong between ranks.
@@ -236,10 +238,10 @@ impl DistOpt {
             step::average_parameters(self.world.comm(), &self.params.list())?;
             self.drift = Drift::Momentum;
         }
-        Ok(())
+        synchronize_buffers(&self.params, self.world.comm(), self.config.buffers)
     }
 
-    /// Gives every rank rank 0's values of the parameters that exist now. Called when the
+    /// Gives every rank rank 0's values of the parameters and buffers that exist now. Called when the
     /// optimizer is made; call it again after changing parameters by hand.
     ///
     /// # Errors
@@ -254,6 +256,7 @@ impl DistOpt {
                 units::change(param, |values| comm.broadcast(values, 0))?;
             }
         }
+        synchronize_buffers(&self.params, comm, BufferSync::Broadcast)?;
         self.synchronized = params.len();
         if self.drift == Drift::Parameters {
             self.drift = Drift::Momentum;

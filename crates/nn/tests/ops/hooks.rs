@@ -1,18 +1,15 @@
 //! Gradient-ready hooks: which buffers are complete in mid-backward, and when.
 
-use std::sync::{Arc, Mutex};
-
 use candelabrum_nn::{Activation, FlatGradients, Init, Observer, Param, Params, ops};
 use candle_core::{Device, Result, Tensor};
 
-/// Takes complete buffers away and notes their numbers.
-#[derive(Clone, Default)]
-struct Taker(Arc<Mutex<Vec<(usize, Vec<f32>)>>>);
+/// Takes complete buffers away, with their numbers.
+#[derive(Default)]
+struct Taker(Vec<(usize, Vec<f32>)>);
 
 impl Observer<Vec<f32>> for Taker {
     fn complete(&mut self, number: usize, buffer: &mut Option<Vec<f32>>) -> Result<()> {
-        let buffer = buffer.take().expect("it is complete once");
-        self.0.lock().unwrap().push((number, buffer));
+        self.0.push((number, buffer.take().expect("it is complete once")));
         Ok(())
     }
 }
@@ -28,8 +25,8 @@ impl Network {
     fn new(layers: usize) -> Result<Self> {
         let params = Params::new(7);
         let init = Init::Normal { std: 0.5 };
-        let make = |i: usize| params.root().pp(i).param("weight", (3, 3), init);
-        let weights: Vec<Param> = (0..layers).map(|i| make(i).unwrap()).collect();
+        let make = |i: usize| Ok(params.root().pp(i).param("weight", (3, 3), init)?);
+        let weights = (0..layers).map(make).collect::<Result<Vec<Param>>>()?;
         let mut gradients = FlatGradients::default();
         for weight in &weights {
             gradients.push(vec![0.0; 9], [(weight, 0..9)])?;
@@ -46,21 +43,24 @@ impl Network {
         self.gradients.clear();
         self.gradients.backward(loss)?;
         self.gradients.zero_rest()?;
-        Ok(self.gradients.buffers_mut().iter().map(|b| b.clone().unwrap()).collect())
+        Ok(self.all())
+    }
+
+    fn all(&mut self) -> Vec<Vec<f32>> {
+        self.gradients.buffers_mut().iter().flatten().cloned().collect()
     }
 
     /// The buffers in the order in which they were complete before the end, and all of them.
     fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
         self.gradients.clear();
         let (taker, result) = self.gradients.backward_with(loss, Taker::default());
-        let taken = std::mem::take(&mut *taker.0.lock().unwrap());
-        let order = taken.iter().map(|(number, _)| *number).collect();
-        for (number, buffer) in taken {
+        let order = taker.0.iter().map(|(number, _)| *number).collect();
+        for (number, buffer) in taker.0 {
             self.gradients.buffers_mut()[number] = Some(buffer);
         }
         result?;
         self.gradients.zero_rest()?;
-        Ok((order, self.gradients.buffers_mut().iter().map(|b| b.clone().unwrap()).collect()))
+        Ok((order, self.all()))
     }
 }
 
@@ -165,7 +165,7 @@ fn candles_operations_tell_through_an_identity() -> Result<()> {
     let loss = |network: &Network, through: bool| {
         let mut xs = Network::input()?;
         for weight in &network.weights {
-            let weight = if through { weight.identity().unwrap() } else { weight.tensor().clone() };
+            let weight = if through { weight.identity()? } else { weight.tensor().clone() };
             xs = xs.matmul(&weight.t()?)?.tanh()?;
         }
         xs.sum_all()
