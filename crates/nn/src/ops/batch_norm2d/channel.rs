@@ -7,7 +7,7 @@ use crate::ops::elementwise::rectified;
 use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 use crate::ops::moments::{Moments, Sums, moments};
-use crate::ops::simd::simd_once;
+use crate::ops::simd::{simd, simd_once};
 
 /// Shorter planes are put together first: sums over a few values gain nothing from vectors.
 const SHORT_PLANE: usize = 32;
@@ -29,7 +29,7 @@ impl BatchNorm2d {
         if self.geometry.plane < SHORT_PLANE {
             let xs = self.geometry.gather(xs, channel);
             let whole = self.geometry.one_channel();
-            return simd_once(
+            return simd(
                 #[inline(always)]
                 || moments(whole.planes(&xs, 0), count),
             );
@@ -37,7 +37,7 @@ impl BatchNorm2d {
         let xs = self.geometry.planes(xs, channel);
         simd_once(
             #[inline(always)]
-            || moments(xs, count),
+            move || moments(xs, count),
         )
     }
 
@@ -154,18 +154,22 @@ impl BatchNorm2d {
         dz: impl Fn(T, T) -> T + Copy,
     ) -> Totals {
         let (inverse, rest) = (line.inverse.widen(), line.rest.widen());
-        let totals = known.unwrap_or_else(|| {
-            let mut sums = Sums::new();
-            for (xs, dys) in pairs.clone() {
-                sums.add(xs, dys, |x, dy| {
-                    let dz = dz(x, dy);
-                    [dz, dz * (x - line.shift)]
-                });
+        // No closure, which would be compiled for the oldest vectors.
+        let totals = match known {
+            Some(known) => known,
+            None => {
+                let mut sums = Sums::new();
+                for (xs, dys) in pairs.clone() {
+                    sums.add(xs, dys, |x, dy| {
+                        let dz = dz(x, dy);
+                        [dz, dz * (x - line.shift)]
+                    });
+                }
+                let [db, dot] = sums.totals();
+                let count = self.geometry.count() as f64;
+                Totals { count, dw: inverse * (dot - rest * db), db }
             }
-            let [db, dot] = sums.totals();
-            let count = self.geometry.count() as f64;
-            Totals { count, dw: inverse * (dot - rest * db), db }
-        });
+        };
         let Some(mut dxs) = dxs else { return totals };
         if !self.config.training {
             for ((xs, dys), dxs) in pairs.zip(dxs.iter_mut()) {
