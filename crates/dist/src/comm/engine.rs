@@ -17,6 +17,19 @@ use crate::{Error, Result};
 /// How long background work of a subject may lie still while nothing is requested.
 const PROGRESS_INTERVAL: Duration = Duration::from_micros(100);
 
+/// How long a task may lie there that was left to whoever waits for it.
+const LEFT_ALONE: Duration = Duration::from_millis(10);
+
+/// When a task that was begun is to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// At once, by the communication thread.
+    Soon,
+    /// By who waits for it: it takes less time than waking a thread does. Where nobody waits, a
+    /// little later by the communication thread.
+    WhenWaitedFor,
+}
+
 /// What operations work on.
 pub(super) trait Subject: Send + 'static {
     /// Whether every thread may work on it. Where not, only the thread that made it does.
@@ -53,6 +66,10 @@ struct Queue<S> {
     taken: bool,
     /// Whether the communication thread sleeps and has not been woken.
     asleep: bool,
+    /// Whether it will look again by itself, after [`LEFT_ALONE`].
+    watching: bool,
+    /// Whether tasks have been left to who waits for them since it looked.
+    left_alone: bool,
     /// Whether the subject has work in the background.
     background: bool,
     /// Whether nothing comes any more.
@@ -95,17 +112,18 @@ impl<S: Subject> Engine<S> {
         if self.shared.take_turn_if_idle() {
             return self.shared.work(work).unwrap_or_else(|| self.shared.stopped());
         }
-        self.begin(work).wait()
+        self.begin(When::Soon, work).wait()
     }
 
     /// Lets `work` be carried out after everything that was given before.
     pub(super) fn begin<R: Send + 'static>(
         &self,
+        when: When,
         work: impl FnOnce(&mut S) -> Result<R> + Send + 'static,
     ) -> Ticket<S, R> {
         let slot = Arc::new(Slot { answer: Mutex::new(None), given: Condvar::new() });
         let reply = Reply { slot: Arc::clone(&slot), rank: self.shared.rank };
-        self.shared.push(Box::new(move |subject| reply.give(work(subject))));
+        self.shared.push(when, Box::new(move |subject| reply.give(work(subject))));
         Ticket { shared: Arc::clone(&self.shared), slot }
     }
 }
@@ -125,20 +143,30 @@ impl<S: Subject> Drop for Engine<S> {
 impl<S: Subject> Shared<S> {
     fn new(subject: S, rank: usize) -> Self {
         let tasks = VecDeque::new();
-        let queue = Queue { tasks, taken: false, asleep: false, background: false, closed: false };
+        let queue = Queue {
+            tasks,
+            taken: false,
+            asleep: false,
+            watching: false,
+            left_alone: false,
+            background: false,
+            closed: false,
+        };
         let any_thread = subject.any_thread();
         let (queue, subject) = (Mutex::new(queue), Mutex::new(subject));
         Self { rank, any_thread, queue, changed: Condvar::new(), subject }
     }
 
-    fn push(&self, task: Task<S>) {
+    fn push(&self, when: When, task: Task<S>) {
         let mut queue = lock(&self.queue);
         if queue.closed {
             return; // the drop of the task answers it
         }
         queue.tasks.push_back(task);
+        let leave_alone = when == When::WhenWaitedFor && self.any_thread;
+        queue.left_alone |= leave_alone;
         // Who has the turn looks at the queue when it gives it back.
-        if !queue.taken {
+        if !queue.taken && !(leave_alone && queue.watching) {
             self.wake(queue);
         }
     }
@@ -215,6 +243,11 @@ impl<S: Subject> Shared<S> {
                     queue.taken = true;
                     return Some(Box::new(|_| ()));
                 }
+            } else if std::mem::take(&mut queue.left_alone) {
+                queue.watching = true;
+                let slept = self.changed.wait_timeout(queue, LEFT_ALONE);
+                queue = slept.unwrap_or_else(PoisonError::into_inner).0;
+                (queue.asleep, queue.watching) = (false, false);
             } else {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 queue.asleep = false;
@@ -238,7 +271,8 @@ impl<S: Subject> Drop for Turn<'_, S> {
         let mut queue = lock(&self.shared.queue);
         queue.taken = false;
         queue.background = self.background;
-        if !queue.tasks.is_empty() || queue.background || queue.closed {
+        let waits = !queue.tasks.is_empty() && !queue.watching;
+        if waits || queue.background || queue.closed {
             self.shared.wake(queue);
         }
     }
@@ -356,7 +390,8 @@ mod tests {
             if number % 3 == 0 {
                 engine.run(enter(number))?;
             } else {
-                tickets.push(engine.begin(enter(number)));
+                let when = [When::Soon, When::WhenWaitedFor][number as usize % 2];
+                tickets.push(engine.begin(when, enter(number)));
             }
         }
         tickets.into_iter().rev().try_for_each(Ticket::wait)?;
@@ -379,11 +414,25 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_nobody_waits_for_is_carried_out_all_the_same() -> Result<()> {
+        let engine = engine(true)?;
+        for number in 0..5 {
+            let ticket = engine.begin(When::WhenWaitedFor, enter(number));
+            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            while !ticket.is_complete() {
+                assert!(std::time::Instant::now() < deadline, "task {number} still lies there");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn after_a_panic_everything_is_answered() -> Result<()> {
         let engine = engine(false)?;
-        let panics = engine.begin(|_| -> Result<()> { panic!("on purpose") });
-        let after = engine.begin(enter(1));
-        for ticket in [panics, after, engine.begin(enter(2))] {
+        let panics = engine.begin(When::Soon, |_| -> Result<()> { panic!("on purpose") });
+        let after = engine.begin(When::Soon, enter(1));
+        for ticket in [panics, after, engine.begin(When::WhenWaitedFor, enter(2))] {
             assert!(matches!(ticket.wait(), Err(Error::Stopped { rank: 3 })));
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use super::engine::{Engine, Ticket};
+use super::engine::{Engine, Ticket, When};
 use super::layers::Layers;
 use super::members::{Members, Place};
 use super::pending::Started;
@@ -15,10 +15,16 @@ use super::transport::{Abort, Transport};
 use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
 use crate::{Error, Result};
 
+/// Below so many bytes, an operation whose transport is this host's processors takes less time than
+/// waking a thread for it, and would take it from who computes.
+const WORTH_A_THREAD: usize = 256 * 1024;
+
 /// A group's handle. When all handles of a rank are dropped, what was started is finished and the
 /// job left in order.
 pub(crate) struct Threaded<T: Transport> {
     backend: &'static str,
+    /// Whether operations are work of this host's processors and nothing else.
+    on_processors: bool,
     place: Place,
     abort: Arc<dyn Abort>,
     engine: Arc<Engine<Members<T>>>,
@@ -46,13 +52,13 @@ impl<T: Transport> Threaded<T> {
     pub(crate) fn start(
         connect: impl FnOnce() -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
-        let (engine, (backend, place, abort)) = Engine::start(move || {
+        let (engine, (backend, on_processors, place, abort)) = Engine::start(move || {
             let Connected { transport, rank, world_size, abort } = connect()?;
             let place = Place::world(rank, world_size);
-            let known = (transport.backend(), place.clone(), abort);
+            let known = (transport.backend(), transport.is_on_processors(), place.clone(), abort);
             Ok((Members::world(transport, place), rank, known))
         })?;
-        Ok(Self { backend, place, abort, engine: Arc::new(engine), layers: None })
+        Ok(Self { backend, on_processors, place, abort, engine: Arc::new(engine), layers: None })
     }
 
     fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
@@ -62,7 +68,8 @@ impl<T: Transport> Threaded<T> {
         self.place.counters.count_exposed(start.elapsed());
         Ok(place?.map(|place| {
             let (abort, engine) = (Arc::clone(&self.abort), Arc::clone(&self.engine));
-            Self { backend: self.backend, place, abort, engine, layers: None }
+            let &Self { backend, on_processors, .. } = self;
+            Self { backend, on_processors, place, abort, engine, layers: None }
         }))
     }
 
@@ -112,7 +119,9 @@ impl<T: Transport> Communicator for Threaded<T> {
         if let Err(error) = op.check(&buffer, self.rank(), self.world_size()) {
             return Pending::ready(Err(error));
         }
-        let ticket = self.engine.begin(self.task(op, buffer));
+        let light = self.on_processors && buffer.byte_len() < WORTH_A_THREAD;
+        let when = if light { When::WhenWaitedFor } else { When::Soon };
+        let ticket = self.engine.begin(when, self.task(op, buffer));
         Pending::new(Answer { counters: Arc::clone(&self.place.counters), ticket })
     }
 
@@ -202,7 +211,7 @@ impl<T: Transport> Drop for Threaded<T> {
         }
         let id = self.place.id;
         // After what was started. Nobody waits for it here: the engine does, when it is dropped.
-        drop(self.engine.begin(move |members| {
+        drop(self.engine.begin(When::Soon, move |members| {
             members.leave(id);
             Ok(())
         }));

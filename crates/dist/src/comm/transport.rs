@@ -44,6 +44,12 @@ pub(crate) trait Transport: Send + Sized + 'static {
         Err(Error::Unsupported { what: format!("splitting ranks over {}", self.backend()) })
     }
 
+    /// Whether its operations are work of this host's processors alone, with nothing to wait for but
+    /// other ranks.
+    fn is_on_processors(&self) -> bool {
+        false
+    }
+
     /// Moves on what goes on in the background after its operation was answered; whether something
     /// still does, so that this is to be called again soon.
     fn progress(&mut self) -> bool {

@@ -15,11 +15,11 @@ use rustix::time::Timespec;
 use super::memory::Region;
 use crate::comm::collective::Header;
 
-/// Looks before the first sleep, at least and at most: a microsecond and some dozens of them.
-const SPINS: (u32, u32) = (64, 2048);
+/// Looks before the first sleep, at least and at most: a microsecond and some hundreds of them.
+const SPINS: (u32, u32) = (64, 16384);
 
 /// A sleep that is over sooner has cost more than it saved.
-const WORTH_SPINNING: Duration = Duration::from_micros(40);
+const WORTH_SPINNING: Duration = Duration::from_micros(300);
 
 /// How often a rank lets go of a core that it shares before it sleeps.
 const YIELDS: usize = 8;

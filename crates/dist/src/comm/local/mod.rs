@@ -156,6 +156,10 @@ impl Transport for Local {
         "local"
     }
 
+    fn is_on_processors(&self) -> bool {
+        true
+    }
+
     fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
         self.exchange.begin(header);
         let result = match header.op {
