@@ -15,7 +15,7 @@ const ONE_ROUND: usize = 32 * 1024;
 
 /// Bytes that a rank gets in one round of many: a bound for the scratch memory. Two ranks on one host
 /// took a fifth longer for 4 MB with a quarter of it.
-const ROUND: usize = 2 << 20;
+const ROUND: usize = 1 << 20;
 
 /// Bytes of a rank's part in one round, where there are many ranks.
 const LEAST: usize = 64 << 10;
