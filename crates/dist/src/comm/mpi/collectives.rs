@@ -13,8 +13,9 @@ use crate::{Error, Result};
 /// Up to so many bytes from all others together, a reduction is one round, and so is a broadcast.
 const ONE_ROUND: usize = 32 * 1024;
 
-/// Bytes that a rank gets in one round of many: a bound for the scratch memory. Two ranks on one host
-/// took a fifth longer for 4 MB with a quarter of it.
+/// Bytes that a rank gets in one round of many: a bound for the scratch memory, and small enough for
+/// the caches. Two ranks on one host took 0.94 to 1.04 of `MPI_Allreduce`'s time from 1 to 25 MiB with
+/// it; with twice as much 1.37 for 4 MB, with half as much 1.30 for 16 MB.
 const ROUND: usize = 1 << 20;
 
 /// Bytes of a rank's part in one round, where there are many ranks.
