@@ -166,7 +166,8 @@ impl<S: Subject> Shared<S> {
         let leave_alone = when == When::WhenWaitedFor && self.any_thread;
         queue.left_alone |= leave_alone;
         // Who has the turn looks at the queue when it gives it back.
-        if !queue.taken && !(leave_alone && queue.watching) {
+        let will_be_seen = queue.taken || (leave_alone && queue.watching);
+        if !will_be_seen {
             self.wake(queue);
         }
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Mpi;
 use super::mail::{GOODBYE, Peer, enclosed};
+use super::pair::reduce_pair;
 use super::raw::{Batch, Tag};
 use super::wait::Wait;
 use crate::comm::collective::{Header, check_agreement};
@@ -437,7 +438,7 @@ fn reduce_own<'a>(
     if others.len() == 1
         && let Some(other) = others.next()
     {
-        return reduce::reduce_pair(element, op, own, other, rank == 0);
+        return reduce_pair(element, op, own, other, rank == 0);
     }
     let mut all: Vec<&mut [u8]> = others.collect();
     all.insert(rank, own);

@@ -30,6 +30,7 @@ mod leave;
 mod life;
 mod mail;
 mod messages;
+mod pair;
 mod raw;
 mod wait;
 

@@ -3,15 +3,9 @@
 //! Values are combined in the order of the slices, which callers give in rank order: the result
 //! does not depend on who computes it or when. Half precision accumulates in f32.
 
-#[cfg(feature = "mpi")]
-mod pair;
-
 use half::{bf16, f16};
 
 use super::{ElementType, Half, ReduceOp};
-
-#[cfg(feature = "mpi")]
-pub(crate) use self::pair::reduce_pair;
 
 /// Elements per block: three such blocks of f32 and a part fit in a first-level cache.
 const BLOCK: usize = 1024;
@@ -56,7 +50,7 @@ pub(crate) fn divide(element: ElementType, values: &mut [u8], count: usize) {
 
 /// An element and the type that its sums are kept in. Conversions are by slices, because the
 /// processor's instructions for half precision are.
-trait Reducible: bytemuck::Pod {
+pub(super) trait Reducible: bytemuck::Pod {
     type Acc: Copy + Default;
     /// Whether sums are kept in the element itself: nothing is converted, and a sum of few parts is
     /// made in one loop over them.
@@ -197,9 +191,9 @@ integer!(u8);
 integer!(i64);
 
 /// Operations by number, as constants: in a loop for one operation the compiler sees through it.
-const OPS: [ReduceOp; 5] = ReduceOp::ALL;
+pub(super) const OPS: [ReduceOp; 5] = ReduceOp::ALL;
 
-fn in_place<T: Reducible>(op: ReduceOp, parts: &mut [&mut [u8]]) {
+pub(super) fn in_place<T: Reducible>(op: ReduceOp, parts: &mut [&mut [u8]]) {
     match op {
         ReduceOp::Sum => in_place_by::<T, 0>(parts),
         ReduceOp::Mean => in_place_by::<T, 1>(parts),
@@ -256,13 +250,13 @@ fn divide_typed<T: Reducible>(values: &mut [u8], count: usize) {
     }
 }
 
-fn cast_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
+pub(super) fn cast_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
     bytemuck::cast_slice_mut(bytes)
 }
 
 /// What the sum of `count` becomes.
 #[inline(always)]
-fn ended<T: Reducible, const OP: usize>(acc: T::Acc, count: usize) -> T::Acc {
+pub(super) fn ended<T: Reducible, const OP: usize>(acc: T::Acc, count: usize) -> T::Acc {
     if matches!(OPS[OP], ReduceOp::Mean) { T::divide(acc, count) } else { acc }
 }
 
@@ -350,7 +344,7 @@ fn blocks<T: Reducible, const OP: usize>(parts: &mut impl Parts<T>) {
 
 /// Runs `f` with the vectors that this machine has; see `ops/simd.rs` in the crate `nn`.
 #[inline(always)]
-fn simd(f: impl FnMut()) {
+pub(super) fn simd(f: impl FnMut()) {
     struct Closure<F>(F);
     impl<F: FnMut()> pulp::NullaryFnOnce for Closure<F> {
         type Output = ();
@@ -367,7 +361,7 @@ mod tests {
     use super::*;
     use crate::comm::Element;
 
-    pub(super) fn reduced<T: Element>(op: ReduceOp, parts: &[Vec<T>]) -> Vec<T> {
+    fn reduced<T: Element>(op: ReduceOp, parts: &[Vec<T>]) -> Vec<T> {
         let mut bytes: Vec<Vec<T>> = parts.to_vec();
         let mut views: Vec<&mut [u8]> =
             bytes.iter_mut().map(|p| bytemuck::cast_slice_mut(&mut p[..])).collect();

@@ -2,12 +2,12 @@
 
 use half::{bf16, f16};
 
-use super::{OPS, Reducible, cast_mut, ended, in_place, simd};
+use crate::comm::reduce::{OPS, Reducible, cast_mut, ended, in_place, simd};
 use crate::comm::{ElementType, ReduceOp};
 
 /// Writes the reduction of two parts into `own`, which is the first or the second of them. The
 /// other's numbers are lost.
-pub(crate) fn reduce_pair(
+pub(super) fn reduce_pair(
     element: ElementType,
     op: ReduceOp,
     own: &mut [u8],
@@ -64,19 +64,20 @@ fn pair_by<T: Reducible, const OP: usize, const OWN_IS_FIRST: bool>(own: &mut [T
 
 #[cfg(test)]
 mod tests {
-    use super::super::BLOCK;
-    use super::super::tests::reduced;
     use super::*;
     use crate::comm::Element;
+    use crate::comm::reduce::reduce_into_all;
 
     #[test]
     fn either_of_two_parts_can_take_the_result_alone() {
         fn check<T: Element>(value: impl Fn(usize) -> T) {
-            let part =
-                |salt: usize| (0..BLOCK + 7).map(|i| value(i * 7 + salt)).collect::<Vec<_>>();
+            let part = |salt: usize| (0..1031).map(|i| value(i * 7 + salt)).collect::<Vec<_>>();
             for op in ReduceOp::ALL {
                 let parts = [part(3), part(50)];
-                let expected = reduced(op, &parts);
+                let mut all = parts.clone();
+                let mut views = all.each_mut().map(|part| bytemuck::cast_slice_mut(part));
+                reduce_into_all(T::TYPE, op, &mut views);
+                let [expected, _] = all;
                 for own_is_first in [true, false] {
                     let [mut own, mut other] = parts.clone();
                     if !own_is_first {
