@@ -202,6 +202,65 @@ fn a_world_of_one_overlaps_too() {
     compare::<Tied>(&World::single());
 }
 
+/// Two buckets, of which the first is complete only at the end of the pass: its parameter is unused, or
+/// used by candle's own operations too.
+#[test]
+fn a_complete_bucket_waits_for_one_before_it_that_is_not() {
+    let params = Params::new(0);
+    let layer = |name: &str| Linear::new(&params.root().pp(name), 3).no_bias();
+    let (fused, other) = (layer("fused"), layer("other"));
+    let xs = noise(&[4, 3], 1);
+    fused.forward(&xs).unwrap();
+    other.forward(&xs).unwrap();
+    let config = DistOptConfig { threshold: Some(1), allow_unused: true, ..Default::default() };
+    let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, &World::single(), config).unwrap();
+    for step in 0..6 {
+        let ys = fused.forward(&xs).unwrap();
+        let weight = params.get("other.weight").unwrap();
+        let ys = match step % 2 {
+            1 => ys,
+            _ => other.forward(&ys).unwrap().matmul(weight.tensor()).unwrap(),
+        };
+        let loss = ys.sqr().unwrap().mean_all().unwrap();
+        // The first buckets are those of the last parameter: `other`.
+        opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
+    }
+}
+
+/// A collective inside of the backward pass, and a loss on one rank that is no number.
+#[test]
+fn bad_loss_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let (params, network) = Residual::new();
+    network.loss(&Residual::input(0, 0)).unwrap();
+    candelabrum::dist::synchronize_batch_norm(&params, &world.group());
+    let sgd = Sgd::new(0.05).momentum(0.9);
+    let mut opt = DistOpt::with_config(sgd, &params, &world, sizes(1, true)).unwrap();
+    for step in 0..6 {
+        let loss = network.loss(&Residual::input(world.rank(), step)).unwrap();
+        let bad = step == 3 && world.rank() == 1;
+        let loss = if bad { (loss * f64::INFINITY).unwrap() } else { loss };
+        let before = parameters_sha256(&params).unwrap();
+        let result = opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0);
+        if step != 3 {
+            result.unwrap();
+            continue;
+        }
+        let error = result.unwrap_err().to_string();
+        // It reaches rank 0's gradients through the statistics before rank 1's loss is asked for.
+        assert!(error.contains("is not finite on rank"), "{error}");
+        assert_eq!(parameters_sha256(&params).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_bad_loss_changes_no_order_and_training_goes_on() {
+    RanksOf::test("bad_loss_main").run_all_good(2);
+}
+
 /// Each rank's running statistics are its own until one model is made of them.
 #[test]
 fn buffers_main() {

@@ -90,6 +90,11 @@ pub enum Error {
         "gradients were accumulated for units of another size than this step asks for: take a step of that kind first, or set `threshold`"
     )]
     Accumulated,
+    /// A rank that joins the others' steps in the middle of an accumulation.
+    #[error(
+        "gradients were accumulated and belong to no step: take the step with them before joining the others"
+    )]
+    AccumulatedBeforeJoin,
     /// A rank number that does not exist.
     #[error("{op}: there is no rank {rank} in a world of {world_size}")]
     RankOutOfRange {

@@ -34,13 +34,19 @@ impl Watch {
         if let Some(token) = self.0.get() {
             return Ok(Tensor::clone(token));
         }
-        let token = var.apply_op1(Hook { variable: var.as_tensor().id() })?;
-        let token = self.0.get_or_init(|| Arc::new(token));
+        let variable = var.as_tensor().id();
         let mut tokens = tokens().write().unwrap_or_else(PoisonError::into_inner);
+        // Two stores may hold one variable; they share its token.
+        let known = tokens.get(&variable).and_then(Weak::upgrade);
+        let token = match known {
+            Some(token) => token,
+            None => Arc::new(var.apply_op1(Hook { variable })?),
+        };
         if tokens.len() == tokens.capacity() {
             tokens.retain(|_, token| token.strong_count() > 0);
         }
-        tokens.insert(var.as_tensor().id(), Arc::downgrade(token));
+        let token = self.0.get_or_init(|| token);
+        tokens.insert(variable, Arc::downgrade(token));
         Ok(Tensor::clone(token))
     }
 }

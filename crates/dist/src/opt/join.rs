@@ -18,8 +18,13 @@ impl DistOpt {
     /// the others go on with. Layers that exchange something in the forward pass (a synchronized
     /// batch norm) cannot be used with it.
     ///
+    /// A rank that has taken steps goes on as in its last one, where that was by the same strategy; one
+    /// that has taken none joins steps of `backward_and_update_with`, not of the methods that SINGA
+    /// names, whose units are others.
+    ///
     /// # Errors
-    /// [`Error::Setting`] without `uneven`; those of the steps.
+    /// [`Error::Setting`] without `uneven`; gradients that were accumulated and belong to no step;
+    /// those of the steps.
     pub fn join(&mut self, dist_option: DistOption, spars: f32) -> Result<u64> {
         if !self.config.uneven {
             let (setting, value) = ("uneven", "false".to_owned());
@@ -27,6 +32,12 @@ impl DistOpt {
         }
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
         let ask = Ask { option: dist_option, config, spars, sizing };
+        let same = |last: &Ask| last.option == dist_option && last.spars == spars;
+        let ask = self.agreed.clone().filter(same).unwrap_or(ask);
+        self.while_bound(|opt, _| match opt.accumulated.take() {
+            Some(_) => Err(Error::AccumulatedBeforeJoin),
+            None => Ok(()),
+        })?;
         let mut steps = 0;
         loop {
             let mut active = 0;

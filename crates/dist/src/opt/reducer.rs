@@ -24,6 +24,9 @@ pub(super) struct Reducer {
     pub(super) subject: Subject,
     pub(super) strategy: Box<dyn Strategy>,
     pub(super) figures: StepFigures,
+    /// Whether the loss is no number. It can have finite gradients, so these are made to show it; in
+    /// the order in which they would leave otherwise, which is the other ranks' order.
+    pub(super) poison: bool,
     /// The first parameter, in the model's order, whose gradient here is not finite.
     pub(super) bad: Option<usize>,
     /// Complete units whose turn has not come.
@@ -67,6 +70,7 @@ impl Reducer {
             subject,
             strategy,
             figures,
+            poison: false,
             bad: None,
             complete,
             next: 0,
@@ -82,19 +86,20 @@ impl Reducer {
 
     /// Sends what the backward pass has left in the layout.
     pub(super) fn send_rest(&mut self, layout: &mut Layout) -> Result<()> {
-        for number in self.next..self.facts.plans.len() {
-            if self.complete[number].is_none() {
-                let buffer = layout.take(number, self.facts.rank())?;
-                self.send(number, buffer)?;
-            } else {
-                self.send_those_whose_turn_it_is()?;
-            }
+        // What waited for a unit leaves with it, so `next` is always one that is still there.
+        while self.next < self.facts.plans.len() {
+            let number = self.next;
+            let buffer = layout.take(number, self.facts.rank())?;
+            self.send(number, buffer)?;
         }
         Ok(())
     }
 
     /// Takes a complete unit; it leaves when its turn comes.
-    fn send(&mut self, number: usize, buffer: Buffer) -> Result<()> {
+    fn send(&mut self, number: usize, mut buffer: Buffer) -> Result<()> {
+        if self.poison {
+            buffer.as_mut_slice::<f32>()?.fill(f32::NAN);
+        }
         self.look_at(number, buffer.as_slice()?);
         self.complete[number] = Some(buffer);
         self.send_those_whose_turn_it_is()

@@ -72,7 +72,7 @@ impl Step<'_> {
     }
 
     /// The gradients into the buckets; units whose gradients are complete may leave meanwhile.
-    fn backward(&mut self, reducer: Reducer, loss: Option<&Tensor>) -> (Reducer, Result<()>) {
+    fn backward(&mut self, mut reducer: Reducer, loss: Option<&Tensor>) -> (Reducer, Result<()>) {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
         let rank = reducer.facts.rank();
         let Some(loss) = loss else {
@@ -82,18 +82,18 @@ impl Step<'_> {
             Ok(finite) => finite,
             Err(error) => return (reducer, Err(error)),
         };
+        reducer.poison = !finite;
         let params = std::sync::Arc::clone(&reducer.facts.params);
         let (allow_unused, pending) = (self.config.allow_unused, self.pending);
         let backward = Backward { params: &params, allow_unused, pending };
         let start = Instant::now();
         let (mut reducer, mut result) =
-            if self.config.overlap && finite && reducer.subject == Subject::Gradients {
+            if self.config.overlap && reducer.subject == Subject::Gradients {
                 backward.run(loss, self.layout, reducer)
             } else {
                 (reducer, backward.run(loss, self.layout, ()).1)
             };
-        if result.is_ok() && !finite {
-            // It can have finite gradients; let it be seen in the average.
+        if result.is_ok() && !finite && reducer.subject == Subject::Parameters {
             result = gradients::fill(self.layout, f32::NAN, rank);
         }
         let messages = reducer.figures.compress;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cells::{Cells, Shown};
-use super::memory::Region;
+use super::memory::{Memory, Region};
 use super::mesh::Watcher;
 use crate::comm::collective::{Collective, Header, ReduceOp, check_agreement};
 use crate::comm::element::ElementType;
@@ -30,6 +30,7 @@ pub(super) enum Where {
 pub(super) struct Exchange {
     cells: Cells,
     watcher: Arc<Watcher>,
+    memory: Arc<Memory>,
     group: u64,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
@@ -42,13 +43,14 @@ impl Exchange {
     pub(super) fn new(
         cells: Cells,
         watcher: Arc<Watcher>,
+        memory: Arc<Memory>,
         group: u64,
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
         let current =
             Header { sequence: 0, op: Collective::Barrier, element: ElementType::U8, len: 0 };
-        Self { cells, watcher, group, ranks, deadline, current }
+        Self { cells, watcher, memory, group, ranks, deadline, current }
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -67,7 +69,8 @@ impl Exchange {
         // Ranks that never wait long would not hear of a death in another group.
         if self.watcher.has_failure() {
             let (own, during) = (self.ranks[self.cells.rank()], || header.to_string());
-            self.watcher.trouble(self.group, own, during).map_or(Ok(()), Err)?;
+            let trouble = self.watcher.trouble(self.group, own, during);
+            trouble.map_or(Ok(()), |error| Err(self.fails(error)))?;
         }
         let [sequence, what, len] = header.encode();
         let own = [sequence, what, len, region];
@@ -115,7 +118,7 @@ impl Exchange {
         let during = || self.current.to_string();
         if let Some(error) = self.watcher.trouble(self.group, self.ranks[rank], during) {
             // It may have arrived and left in order since the last look.
-            return if self.cells.has_arrived(rank) { Ok(()) } else { Err(error) };
+            return if self.cells.has_arrived(rank) { Ok(()) } else { Err(self.fails(error)) };
         }
         let waited = start.elapsed();
         if waited < self.deadline {
@@ -124,7 +127,13 @@ impl Exchange {
         let missing = (0..self.cells.world_size()).filter(|&rank| !self.cells.has_arrived(rank));
         let missing = missing.map(|rank| self.ranks[rank].to_string()).collect::<Vec<_>>();
         let (rank, missing) = (self.ranks[self.cells.rank()], missing.join(", "));
-        Err(Error::Timeout { rank, during: during(), missing, waited })
+        Err(self.fails(Error::Timeout { rank, during: during(), missing, waited }))
+    }
+
+    /// Another rank may still write to memory that this one is about to drop: it stays.
+    fn fails(&self, error: Error) -> Error {
+        self.memory.keep_everything();
+        error
     }
 
     /// Reduces the first `bytes` of all ranks' parts of `region` into each of them. Every rank has

@@ -99,7 +99,8 @@ impl Local {
         let slots = memory.map(slots, slot, place)?.give_back_on_drop();
         let names = Arc::clone(&ranks);
         let cells = Cells::new(cells);
-        let exchange = Exchange::new(cells, mesh.watcher(), place.group, names, deadline);
+        let (watcher, kept) = (mesh.watcher(), Arc::clone(&memory));
+        let exchange = Exchange::new(cells, watcher, kept, place.group, names, deadline);
         Ok(Self { mesh, memory, ranks, place, exchange, slots })
     }
 
