@@ -70,6 +70,8 @@ struct Queue<S> {
     watching: bool,
     /// Whether tasks have been left to who waits for them since it looked.
     left_alone: bool,
+    /// Counts tasks that were begun: where it moves on, somebody looks after those that are left.
+    begun: u64,
     /// Whether the subject has work in the background.
     background: bool,
     /// Whether nothing comes any more.
@@ -149,6 +151,7 @@ impl<S: Subject> Shared<S> {
             asleep: false,
             watching: false,
             left_alone: false,
+            begun: 0,
             background: false,
             closed: false,
         };
@@ -188,6 +191,7 @@ impl<S: Subject> Shared<S> {
         let mut queue = lock(&self.queue);
         let idle = !queue.taken && queue.tasks.is_empty() && !queue.closed;
         queue.taken |= idle;
+        queue.begun += u64::from(idle);
         idle
     }
 
@@ -199,6 +203,7 @@ impl<S: Subject> Shared<S> {
         }
         let task = queue.tasks.pop_front();
         queue.taken = task.is_some();
+        queue.begun += u64::from(queue.taken);
         task
     }
 
@@ -225,13 +230,15 @@ impl<S: Subject> Shared<S> {
     /// The next task, with the turn; background work counts as one. `None` when all is done.
     fn next(&self) -> Option<Task<S>> {
         let mut queue = lock(&self.queue);
+        let mut leave = false;
         loop {
-            if !queue.taken
-                && let Some(task) = queue.tasks.pop_front()
-            {
+            let is_mine = !queue.taken && (!leave || queue.closed);
+            if is_mine && let Some(task) = queue.tasks.pop_front() {
                 queue.taken = true;
+                queue.begun += 1;
                 return Some(task);
             }
+            leave = false;
             if !queue.taken && queue.closed {
                 return None;
             }
@@ -246,9 +253,13 @@ impl<S: Subject> Shared<S> {
                 }
             } else if std::mem::take(&mut queue.left_alone) {
                 queue.watching = true;
+                let begun = queue.begun;
                 let slept = self.changed.wait_timeout(queue, LEFT_ALONE);
-                queue = slept.unwrap_or_else(PoisonError::into_inner).0;
+                let (woken, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
+                queue = woken;
                 (queue.asleep, queue.watching) = (false, false);
+                leave = timeout.timed_out() && queue.begun != begun;
+                queue.left_alone |= leave;
             } else {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 queue.asleep = false;
