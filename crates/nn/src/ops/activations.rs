@@ -18,8 +18,9 @@ use candle_core::{Result, Tensor};
 
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::activation::Activation;
 
 /// `max(x, 0)`, element by element; NaN stays NaN, and the gradient at exactly 0 is 0, as in

@@ -15,8 +15,9 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 use super::softmax::exp_into;
 
 const NAME: &str = "softmax_cross_entropy";

@@ -10,8 +10,9 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel;
+use super::pool::Pooled;
 
 const NAME: &str = "embedding";
 

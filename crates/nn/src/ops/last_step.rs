@@ -5,7 +5,8 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
+use super::pool::Pooled;
 
 const NAME: &str = "last_step";
 

@@ -12,9 +12,10 @@ use candle_core::{Result, Tensor, bail};
 
 use super::elementwise::{activate, activation_backward, add_assign, bias_row_activation};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::activation::Activation;
 
 const NAME: &str = "linear";

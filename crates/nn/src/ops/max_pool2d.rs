@@ -13,8 +13,9 @@ use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_parts;
+use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
 use super::simd::simd;
 

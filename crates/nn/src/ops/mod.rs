@@ -44,6 +44,7 @@ mod matmul;
 mod max_pool2d;
 mod moments;
 mod parallel;
+mod pool;
 mod pool2d;
 mod recurrent;
 mod row_norm;

@@ -20,8 +20,9 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::pool::Pooled;
 use super::simd::simd;
 
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.

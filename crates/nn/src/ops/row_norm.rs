@@ -16,9 +16,10 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 use super::simd::simd;
 
 /// Parts of the sums over rows, at most.

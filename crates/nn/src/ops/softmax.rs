@@ -11,9 +11,10 @@ use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::moments::Sums;
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 
 /// `exp(xs)` over its sum along the last dimension: what is left adds up to 1.
 ///

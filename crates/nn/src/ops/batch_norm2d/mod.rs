@@ -32,9 +32,10 @@ use self::geometry::{Geometry, Planes};
 use self::line::Line;
 use super::activations;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::moments::Moments;
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 use crate::{Activation, Buffer, StatisticsExchange};
 
 const NAME: &str = "batch_norm2d";

@@ -20,8 +20,8 @@ use super::small::{images_per_chunk, is_small};
 use crate::activation::Activation;
 use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
+use crate::ops::pool::Pooled;
 use crate::ops::simd::simd;
 
 /// Elements of a weight from which on the threads share each product instead of the images.

@@ -21,8 +21,9 @@ use self::kernel::{Conv, Gradients};
 use self::weight::{crop, uncrop};
 use super::elementwise::activate;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::activation::Activation;
 
 const NAME: &str = "conv2d";

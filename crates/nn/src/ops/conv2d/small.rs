@@ -22,9 +22,9 @@ use super::geometry::Geometry;
 use super::kernel::Conv;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, matmul};
 use crate::ops::parallel::worth_threads;
+use crate::ops::pool::Pooled;
 use crate::ops::simd::simd;
 
 /// Pixels of a result from which on its rows are long enough by themselves.

@@ -12,19 +12,18 @@
 //!
 //! A result `ys` hangs on a scalar *token*. An operation whose input is the result of another one
 //! ([`link`]) joins its token instead of the tensor, so candle orders the backward pass and adds up
-//! scalars, while the gradients go from inbox to inbox in recycled memory ([`pool`]). Variables
+//! scalars, while the gradients go from inbox to inbox in recycled memory ([`super::pool`]). Variables
 //! with a place in the [`FlatGradients`](crate::FlatGradients) of this backward pass get theirs
 //! there; any other tensor gets its gradient from candle, as from every custom op. So a network may
 //! mix these operations with candle's as it likes.
 
 mod link;
 mod node;
-mod pool;
 
 use candle_core::{Device, Result, Shape, Storage, Tensor, bail};
 
-pub(super) use self::pool::{Pool, PoolKey, Pooled, Values};
 use super::float::{Float, cpu_slice, for_float};
+use super::pool::{Pooled, Values};
 use super::profile::{self, Phase};
 
 /// An operation with its own backward, in f32 and f64.

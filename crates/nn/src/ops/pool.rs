@@ -8,18 +8,17 @@ use std::cell::RefCell;
 use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-
-use crate::ops::float::Float;
+use std::thread::LocalKey;
 
 /// A slice in recycled memory; goes back to the pool of the thread that drops it.
-pub(in crate::ops) struct Pooled<T: Float> {
+pub(super) struct Pooled<T: Poolable> {
     memory: Vec<T>,
     len: usize,
 }
 
-impl<T: Float> Pooled<T> {
+impl<T: Poolable> Pooled<T> {
     /// `len` elements with unspecified contents.
-    pub(in crate::ops) fn new(len: usize) -> Self {
+    pub(super) fn new(len: usize) -> Self {
         let mut memory = T::pool().with_borrow_mut(|pool| pool.take(len));
         if memory.len() < len {
             memory.resize(len, T::default());
@@ -28,26 +27,26 @@ impl<T: Float> Pooled<T> {
     }
 
     /// `len` zeros.
-    pub(in crate::ops) fn zeros(len: usize) -> Self {
+    pub(super) fn zeros(len: usize) -> Self {
         let mut values = Self::new(len);
         values.fill(T::default());
         values
     }
 
     /// A copy of `values`.
-    pub(in crate::ops) fn copy_of(values: &[T]) -> Self {
+    pub(super) fn copy_of(values: &[T]) -> Self {
         let mut copy = Self::new(values.len());
         copy.copy_from_slice(values);
         copy
     }
 
     /// No element, no memory.
-    pub(in crate::ops) fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self { memory: Vec::new(), len: 0 }
     }
 }
 
-impl<T: Float> Deref for Pooled<T> {
+impl<T: Poolable> Deref for Pooled<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -55,13 +54,13 @@ impl<T: Float> Deref for Pooled<T> {
     }
 }
 
-impl<T: Float> DerefMut for Pooled<T> {
+impl<T: Poolable> DerefMut for Pooled<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.memory[..self.len]
     }
 }
 
-impl<T: Float> Drop for Pooled<T> {
+impl<T: Poolable> Drop for Pooled<T> {
     fn drop(&mut self) {
         let memory = mem::take(&mut self.memory);
         if memory.capacity() > 0 {
@@ -76,7 +75,7 @@ impl<T: Float> Drop for Pooled<T> {
     }
 }
 
-impl<T: Float> fmt::Debug for Pooled<T> {
+impl<T: Poolable> fmt::Debug for Pooled<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pooled({})", self.len)
     }
@@ -84,14 +83,14 @@ impl<T: Float> fmt::Debug for Pooled<T> {
 
 /// A pooled slice of either element type.
 #[derive(Debug)]
-pub(in crate::ops) enum Values {
+pub(super) enum Values {
     F32(Pooled<f32>),
     F64(Pooled<f64>),
 }
 
 /// The memory of one thread that is not in use.
 #[derive(Debug)]
-pub(in crate::ops) struct Pool<T> {
+pub(super) struct Pool<T> {
     pieces: Vec<Vec<T>>,
     /// Elements lent out now, and the most that ever were.
     lent: usize,
@@ -99,7 +98,7 @@ pub(in crate::ops) struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    pub(in crate::ops) const fn new() -> Self {
+    const fn new() -> Self {
         Self { pieces: Vec::new(), lent: 0, most_lent: 0 }
     }
 
@@ -132,8 +131,44 @@ impl<T> Pool<T> {
     }
 }
 
-/// One thread's pool as the element types declare it.
-pub(in crate::ops) type PoolKey<T> = std::thread::LocalKey<RefCell<Pool<T>>>;
+/// An element type whose memory is used again.
+pub(super) trait Poolable: Copy + Default + 'static {
+    /// The memory of this thread.
+    fn pool() -> &'static LocalKey<RefCell<Pool<Self>>>;
+    fn into_values(values: Pooled<Self>) -> Values;
+    /// The values, if they are of this type.
+    fn of_values(values: Values) -> Option<Pooled<Self>>;
+    /// The values, if they are of this type.
+    fn values(values: &Values) -> Option<&[Self]>;
+}
+
+macro_rules! impl_poolable {
+    ($float:ident, $variant:ident) => {
+        impl Poolable for $float {
+            fn pool() -> &'static LocalKey<RefCell<Pool<Self>>> {
+                thread_local!(
+                    static POOL: RefCell<Pool<$float>> = const { RefCell::new(Pool::new()) };
+                );
+                &POOL
+            }
+
+            fn into_values(values: Pooled<Self>) -> Values {
+                Values::$variant(values)
+            }
+
+            fn of_values(values: Values) -> Option<Pooled<Self>> {
+                if let Values::$variant(values) = values { Some(values) } else { None }
+            }
+
+            fn values(values: &Values) -> Option<&[Self]> {
+                if let Values::$variant(values) = values { Some(values) } else { None }
+            }
+        }
+    };
+}
+
+impl_poolable!(f32, F32);
+impl_poolable!(f64, F64);
 
 #[cfg(test)]
 mod tests {
