@@ -1,29 +1,37 @@
 //! Memory that is used again: gradients on their way, scratch, what a forward saves.
 //!
 //! A training step asks for the same sizes in the same order every time, so after the first steps
-//! nothing is allocated. Each thread has its own pool: no locks, and memory stays in the cache of
-//! the core that used it.
+//! nothing is allocated. Each thread has its own pool, without a lock, so memory stays in the cache of
+//! the core that used it. Memory that another thread drops, as in a backward pass that runs on another
+//! thread than the forward pass, waits for its own thread behind a lock.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::LocalKey;
 
-/// A slice in recycled memory; goes back to the pool of the thread that drops it.
+/// A slice in recycled memory; goes back to the pool of the thread that made it.
 pub(super) struct Pooled<T: Poolable> {
     memory: Vec<T>,
     len: usize,
+    /// `None` for a slice without memory.
+    home: Option<Returned<T>>,
 }
+
+/// Pieces of one thread's pool that other threads have dropped.
+type Returned<T> = Arc<Mutex<Vec<Vec<T>>>>;
 
 impl<T: Poolable> Pooled<T> {
     /// `len` elements with unspecified contents.
     pub(super) fn new(len: usize) -> Self {
-        let mut memory = T::pool().with_borrow_mut(|pool| pool.take(len));
+        let (mut memory, home) =
+            T::pool().with_borrow_mut(|pool| (pool.take(len), Arc::clone(&pool.returned)));
         if memory.len() < len {
             memory.resize(len, T::default());
         }
-        Self { memory, len }
+        Self { memory, len, home: Some(home) }
     }
 
     /// `len` zeros.
@@ -42,7 +50,7 @@ impl<T: Poolable> Pooled<T> {
 
     /// No element, no memory.
     pub(super) fn none() -> Self {
-        Self { memory: Vec::new(), len: 0 }
+        Self { memory: Vec::new(), len: 0, home: None }
     }
 }
 
@@ -62,15 +70,18 @@ impl<T: Poolable> DerefMut for Pooled<T> {
 
 impl<T: Poolable> Drop for Pooled<T> {
     fn drop(&mut self) {
-        let memory = mem::take(&mut self.memory);
-        if memory.capacity() > 0 {
-            // A thread that ends may have no pool any more.
-            let _ = T::pool().try_with(|pool| {
-                // The pool is borrowed only for a moment, never while a slice is dropped.
-                if let Ok(mut pool) = pool.try_borrow_mut() {
-                    pool.put(memory);
-                }
-            });
+        let Some(home) = self.home.take() else { return };
+        let mut memory = Some(mem::take(&mut self.memory));
+        // A thread that ends may have no pool any more. The pool is borrowed only for a moment, never
+        // while a slice is dropped.
+        let _ = T::pool().try_with(|pool| match pool.try_borrow_mut() {
+            Ok(mut pool) if Arc::ptr_eq(&pool.returned, &home) => {
+                memory.take().into_iter().for_each(|memory| pool.put(memory));
+            }
+            _ => {}
+        });
+        if let Some(memory) = memory {
+            home.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
         }
     }
 }
@@ -92,21 +103,25 @@ pub(super) enum Values {
 #[derive(Debug)]
 pub(super) struct Pool<T> {
     pieces: Vec<Vec<T>>,
-    /// Elements lent out now, and the most that ever were.
+    returned: Returned<T>,
+    /// Elements lent out now, and the most that ever were. Pieces in `returned` count as lent.
     lent: usize,
     most_lent: usize,
 }
 
 impl<T> Pool<T> {
-    const fn new() -> Self {
-        Self { pieces: Vec::new(), lent: 0, most_lent: 0 }
+    fn new() -> Self {
+        Self { pieces: Vec::new(), returned: Arc::default(), lent: 0, most_lent: 0 }
     }
 
     /// The smallest piece that is large enough. Where there is none, the largest is given up for it:
     /// so there are no more pieces than were in use together.
     fn take(&mut self, len: usize) -> Vec<T> {
-        let fits = self.pieces.iter().enumerate().filter(|(_, piece)| piece.capacity() >= len);
-        let piece = if let Some((index, _)) = fits.min_by_key(|(_, piece)| piece.capacity()) {
+        let fitting = self.fitting(len).or_else(|| {
+            self.collect_returned();
+            self.fitting(len)
+        });
+        let piece = if let Some(index) = fitting {
             self.pieces.swap_remove(index)
         } else {
             let pieces = self.pieces.iter().enumerate();
@@ -120,8 +135,21 @@ impl<T> Pool<T> {
         piece
     }
 
-    /// Keeps a piece, unless this thread has never needed so much: pieces that were made by another
-    /// thread shall not gather here.
+    /// The number of the smallest piece of at least `len` elements.
+    fn fitting(&self, len: usize) -> Option<usize> {
+        let fits = self.pieces.iter().enumerate().filter(|(_, piece)| piece.capacity() >= len);
+        fits.min_by_key(|(_, piece)| piece.capacity()).map(|(index, _)| index)
+    }
+
+    /// Takes back what other threads have dropped.
+    fn collect_returned(&mut self) {
+        let returned = Arc::clone(&self.returned);
+        let mut returned = returned.lock().unwrap_or_else(PoisonError::into_inner);
+        returned.drain(..).for_each(|piece| self.put(piece));
+    }
+
+    /// Keeps a piece, unless the pool grows beyond what this thread needs: pieces of sizes that are
+    /// asked for no more shall not gather.
     fn put(&mut self, piece: Vec<T>) {
         self.lent = self.lent.saturating_sub(piece.capacity());
         let kept: usize = self.pieces.iter().map(Vec::capacity).sum();
@@ -147,7 +175,7 @@ macro_rules! impl_poolable {
         impl Poolable for $float {
             fn pool() -> &'static LocalKey<RefCell<Pool<Self>>> {
                 thread_local!(
-                    static POOL: RefCell<Pool<$float>> = const { RefCell::new(Pool::new()) };
+                    static POOL: RefCell<Pool<$float>> = RefCell::new(Pool::new());
                 );
                 &POOL
             }
@@ -172,6 +200,9 @@ impl_poolable!(f64, F64);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -192,5 +223,28 @@ mod tests {
         assert_eq!(Pooled::<f64>::new(50).as_ptr(), small_at);
         assert_eq!(Pooled::<f64>::new(91).as_ptr(), large_at);
         assert_eq!(Pooled::<f64>::none().len(), 0);
+    }
+    #[test]
+    fn memory_that_another_thread_drops_comes_back() {
+        let (send, receive) = mpsc::channel::<Pooled<f32>>();
+        let (dropped, wait) = mpsc::channel();
+        let other = thread::spawn(move || {
+            for values in receive {
+                drop(values);
+                dropped.send(()).expect("the test waits");
+            }
+        });
+        // A thread of its own has a pool of its own.
+        let pool = thread::spawn(move || {
+            for _ in 0..100 {
+                send.send(Pooled::new(3000)).expect("the other thread runs");
+                wait.recv().expect("the other thread runs");
+            }
+            let count = |pool: &Pool<f32>| pool.returned.lock().expect("nobody panics").len();
+            f32::pool().with_borrow(|pool| (pool.most_lent, count(pool)))
+        });
+        // One piece, used again a hundred times.
+        assert_eq!(pool.join().expect("the thread ends well"), (3000, 1));
+        other.join().expect("the thread ends well");
     }
 }
