@@ -8,6 +8,7 @@
 //! takes the activation's mask from the saved result, so the sum before the activation is never
 //! stored.
 
+mod conv;
 mod geometry;
 mod kernel;
 mod patches;
@@ -16,8 +17,8 @@ mod weight;
 
 use candle_core::{Result, Tensor, bail};
 
+use self::conv::{Conv, Gradients};
 use self::geometry::Geometry;
-use self::kernel::{Conv, Gradients};
 use self::weight::{crop, uncrop};
 use super::elementwise::activate;
 use super::float::Float;
