@@ -10,7 +10,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::elementwise::{activate, activation_backward, add_assign, bias_row_activation};
+use super::column_sums::column_sums;
+use super::elementwise::{activate, activation_backward, bias_row_activation};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
@@ -104,10 +105,7 @@ impl Fused for Linear {
             matmul(dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
         }
         if let Some(db) = grads.take(2) {
-            db.fill(T::zero());
-            for row in dz.chunks_exact(self.outputs) {
-                add_assign(db, row);
-            }
+            column_sums(dz, db);
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ mod activations;
 mod add;
 mod avg_pool2d;
 mod batch_norm2d;
+mod column_sums;
 mod conv2d;
 mod cross_entropy;
 mod dropout;

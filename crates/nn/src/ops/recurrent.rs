@@ -18,12 +18,12 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor, bail};
 
+use super::column_sums::column_sums;
 use super::elementwise::add_assign;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::pool::Pooled;
-use super::simd::simd;
 
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
 #[derive(Debug, Clone, Copy)]
@@ -225,12 +225,8 @@ impl<C: Cell> Fused for Recurrent<C> {
             swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
         }
         for (number, gradient) in [(3, &*da), (4, db)] {
-            if let Some(sum) = grads.take(number) {
-                sum.fill(T::zero());
-                simd(
-                    #[inline(always)]
-                    || gradient.chunks_exact(width).for_each(|row| add_assign(sum, row)),
-                );
+            if let Some(sums) = grads.take(number) {
+                column_sums(gradient, sums);
             }
         }
         Ok(())
