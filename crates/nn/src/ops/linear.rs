@@ -29,7 +29,7 @@ const NAME: &str = "linear";
 ///
 /// # Errors
 ///
-/// If shapes or dtypes do not fit together, or the dtype is neither f32 nor f64.
+/// If there are no outputs, shapes or dtypes do not fit together, or the dtype is neither f32 nor f64.
 pub fn linear(
     xs: &Tensor,
     weight: &Tensor,
@@ -37,6 +37,9 @@ pub fn linear(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let (outputs, inputs) = weight.dims2()?;
+    if outputs == 0 {
+        bail!("{NAME}: no outputs, weight of shape {:?}", weight.shape());
+    }
     if xs.dims().last() != Some(&inputs) {
         bail!("{NAME}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
     }
@@ -64,7 +67,7 @@ impl Fused for Linear {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
-        let xs = Mat::new(xs, ys.len() / self.outputs.max(1), self.inputs);
+        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
         let weight = Mat::new(weight, self.outputs, self.inputs);
         matmul(ys, Dst::Overwrite, xs, weight.t(), all_threads());
         let late = self.activation.filter(|activation| activation.needs_input());
@@ -94,7 +97,7 @@ impl Fused for Linear {
             });
         }
         let dz = &*dys;
-        let rows = dz.len() / self.outputs.max(1);
+        let rows = dz.len() / self.outputs;
         let dz_mat = Mat::new(dz, rows, self.outputs);
         if let Some(dx) = grads.take(0) {
             let weight = Mat::new(weight, self.outputs, self.inputs);

@@ -1,12 +1,13 @@
 //! What gets a gradient, what is an error, and what it says.
 
-use candelabrum_nn::Activation;
+use candelabrum_nn::layers::{Conv2d, Linear};
 use candelabrum_nn::ops::{
     Conv2dConfig, Pool2dConfig, RecurrentWeights, conv2d, dropout, gru, linear, max_pool2d, relu,
     softmax_cross_entropy,
 };
+use candelabrum_nn::{Activation, Params};
 use candelabrum_testkit::{assert_close, uniform};
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::random;
 
@@ -164,6 +165,20 @@ fn dropout_masks_depend_on_the_seed_alone() -> Result<()> {
     let (a, b) = (run(1)?, run(2)?);
     let differ = a.iter().zip(&b).filter(|(a, b)| (**a == 0.0) != (**b == 0.0)).count();
     assert!((400..600).contains(&differ), "{differ} of 1000 masks differ between two seeds");
+    Ok(())
+}
+
+#[test]
+fn a_layer_without_outputs_is_refused() -> Result<()> {
+    let xs = random((2, 4), 1)?;
+    let error = message(linear(&xs, &random((0, 4), 2)?, None, None));
+    assert_eq!(error, "linear: no outputs, weight of shape [0, 4]");
+    let params = Params::on(0, DType::F64, &Device::Cpu);
+    let layer = Linear::new(&params.root().pp("fc"), 0);
+    assert_eq!(message(layer.forward(&xs)), "layer `fc` has no outputs");
+    let layer = Conv2d::new(&params.root().pp("conv"), 0, 3);
+    assert_eq!(message(layer.forward(&random((1, 1, 4, 4), 3)?)), "layer `conv` has no outputs");
+    assert!(params.is_empty());
     Ok(())
 }
 
