@@ -32,8 +32,6 @@ use crate::activation::Activation;
 /// # Cost
 ///
 /// Kept for the backward: `5 H` elements per step and sequence beside input and result.
-///
-/// The final cell state is detached: no gradient comes back through it.
 pub fn lstm(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,

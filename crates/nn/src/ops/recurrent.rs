@@ -21,7 +21,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::column_sums::column_sums;
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, Inbox, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::pool::Pooled;
 
@@ -94,7 +94,7 @@ pub(super) fn run<C: Cell>(
     expect("bias_hh", bias_hh, &[rows])?;
     expect("initial hidden state", h0, &[batch, hidden])?;
     expect("initial cell state", c0, &[batch, hidden])?;
-    let final_cell = Arc::new(OnceLock::new());
+    let final_cell = Arc::new(FinalCell::default());
     let op = Recurrent::<C> {
         batch,
         steps,
@@ -105,7 +105,9 @@ pub(super) fn run<C: Cell>(
     };
     let tensors = [Some(xs), Some(weight_ih), Some(weight_hh), bias_ih, bias_hh, h0, c0];
     let ys = fused::run(op, (batch, steps, hidden), &tensors)?;
-    Ok((ys, final_cell.get().cloned()))
+    let Some(c) = final_cell.state.get().cloned() else { return Ok((ys, None)) };
+    let c = fused::run(CellOutput(final_cell), (batch, hidden), &[Some(&ys), Some(&c)])?;
+    Ok((ys, Some(c)))
 }
 
 struct Recurrent<C> {
@@ -113,8 +115,7 @@ struct Recurrent<C> {
     steps: usize,
     inputs: usize,
     hidden: usize,
-    /// The final cell state, set by the forward.
-    final_cell: Arc<OnceLock<Tensor>>,
+    final_cell: Arc<FinalCell>,
     cell: PhantomData<C>,
 }
 
@@ -156,7 +157,7 @@ impl<C: Cell> Fused for Recurrent<C> {
         }
         if C::HAS_CELL_STATE {
             let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
-            self.final_cell.get_or_init(|| c);
+            self.final_cell.state.get_or_init(|| c);
         }
         Ok(saved)
     }
@@ -173,7 +174,8 @@ impl<C: Cell> Fused for Recurrent<C> {
         let mut da = Pooled::new(gates.len());
         let mut db = Pooled::new(split(gates.len()));
         let mut dh = Pooled::zeros(units);
-        let mut dc = Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 });
+        let dc = self.final_cell.gradient.take().and_then(T::of_values);
+        let mut dc = dc.unwrap_or_else(|| Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 }));
         let dh0 = grads.take(5);
         for t in (0..self.steps).rev() {
             let da = &mut da[t * gate_width..][..gate_width];
@@ -267,6 +269,41 @@ impl<C: Cell> Recurrent<C> {
             }
         }
         previous
+    }
+}
+
+/// The final cell state: the second result of an operation, which has only one.
+#[derive(Debug, Default)]
+struct FinalCell {
+    /// Set by the layer's forward.
+    state: OnceLock<Tensor>,
+    /// For the layer's backward.
+    gradient: Inbox,
+}
+
+/// Gives the final cell state as a result. Its inputs are the hidden states and the cell state's values.
+/// It depends on the hidden states only so that its backward comes before the layer's, for which it
+/// leaves the gradient.
+struct CellOutput(Arc<FinalCell>);
+
+impl Fused for CellOutput {
+    const NAME: &'static str = "cell_state";
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], c: &mut [T]) -> Result<Pooled<T>> {
+        c.copy_from_slice(inputs[1]);
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        self.0.gradient.deliver(Pooled::copy_of(pass.dys));
+        if let Some(dhs) = pass.grads.take(0) {
+            dhs.fill(T::zero());
+        }
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ mod node;
 
 use candle_core::{Device, Result, Shape, Storage, Tensor, bail};
 
+pub(super) use self::link::Inbox;
 use super::float::{Float, cpu_slice, for_float};
 use super::pool::{Pooled, Values};
 use super::profile::{self, Phase};
