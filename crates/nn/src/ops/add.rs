@@ -63,4 +63,9 @@ impl Fused for Add {
         }
         Ok(())
     }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
+        activations::composite(&(xs + ys)?, self.activation)
+    }
 }

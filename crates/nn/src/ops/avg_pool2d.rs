@@ -17,6 +17,7 @@ use super::parallel::{in_parts, worth_threads};
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
 use super::simd::simd;
+use super::unfold::{Edge, unfold};
 
 const NAME: &str = "avg_pool2d";
 const GLOBAL: &str = "global_avg_pool2d";
@@ -80,6 +81,19 @@ impl Fused for AvgPool2d {
             self.backward_plane(dy, dx);
         });
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        let sums = unfold(&fused::widen(xs)?, self.windows.axes(), Edge::Zeros)?.sum((2, 4))?;
+        let (out_height, out_width) = self.windows.out_size;
+        let counts = (0..out_height).flat_map(|oy| (0..out_width).map(move |ox| (oy, ox)));
+        let counts = counts.map(|(oy, ox)| {
+            let (rows, columns) = self.windows.window(oy, ox);
+            self.count::<f64>(rows.len() * columns.len())
+        });
+        let counts = Tensor::from_iter(counts, xs.device())?.to_dtype(sums.dtype())?;
+        sums.broadcast_div(&counts.reshape((out_height, out_width))?)?.to_dtype(xs.dtype())
     }
 }
 
@@ -150,5 +164,10 @@ impl Fused for GlobalAvgPool2d {
             dx.fill(dy / count);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        fused::widen(xs)?.mean((2, 3))?.to_dtype(xs.dtype())
     }
 }

@@ -103,4 +103,14 @@ impl Fused for Embedding {
         }
         Ok(())
     }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(weight)] = inputs else { unreachable!("one input") };
+        let device = weight.device();
+        let indices = Tensor::from_iter(self.indices.iter().map(|&index| index as u32), device)?;
+        let rows = weight.index_select(&indices, 0)?;
+        let Some(padding) = self.padding_index else { return Ok(rows) };
+        let is_padding = indices.eq(padding as u32)?.unsqueeze(1)?.broadcast_as(rows.shape())?;
+        is_padding.where_cond(&rows.detach(), &rows)
+    }
 }

@@ -10,6 +10,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use super::activations;
 use super::column_sums::column_sums;
 use super::elementwise::{activate, activation_backward, bias_row_activation};
 use super::float::Float;
@@ -111,5 +112,15 @@ impl Fused for Linear {
             column_sums(dz, db);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
+        let rows: usize = xs.dims().iter().rev().skip(1).product();
+        let mut ys = xs.reshape((rows, self.inputs))?.matmul(&weight.t()?)?;
+        if let Some(bias) = bias {
+            ys = ys.broadcast_add(bias)?;
+        }
+        activations::composite(&ys, self.activation)
     }
 }

@@ -9,6 +9,7 @@
 //! ```
 
 use candle_core::{Result, Tensor, bail};
+use candle_nn::ops::sigmoid;
 
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
@@ -120,5 +121,12 @@ impl Cell for Lstm {
             },
         );
         dh.fill(T::zero());
+    }
+
+    fn composite(a: &Tensor, b: &Tensor, _: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)> {
+        let gates = (a + b)?.chunk(4, 1)?;
+        let (i, f, o) = (sigmoid(&gates[0])?, sigmoid(&gates[1])?, sigmoid(&gates[3])?);
+        let c = ((f * c)? + (i * gates[2].tanh()?)?)?;
+        Ok(((o * c.tanh()?)?, c))
     }
 }

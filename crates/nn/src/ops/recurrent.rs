@@ -52,6 +52,10 @@ pub(super) trait Cell: Send + Sync + 'static {
 
     /// `dh` and `dc` go to the previous step, `dh` without the part through `b`.
     fn backward<T: Float>(step: StepBackward<'_, T>);
+
+    /// The step of all sequences by candle's own operations: `h` and `c` after it from those before it,
+    /// (N, H), and from `a` and `b`, (N, GATES H). A cell without a second state gives `c` back.
+    fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
 /// The arguments of [`Cell::backward`].
@@ -233,6 +237,33 @@ impl<C: Cell> Fused for Recurrent<C> {
         }
         Ok(())
     }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(w_ih), Some(w_hh), b_ih, b_hh, h0, c0] = inputs else {
+            unreachable!("seven inputs")
+        };
+        let project = |xs: &Tensor, weight: &Tensor, bias: &Option<Tensor>| {
+            let ys = xs.matmul(&weight.t()?)?;
+            if let Some(bias) = bias { ys.broadcast_add(bias) } else { Ok(ys) }
+        };
+        let state = |initial: &Option<Tensor>| match initial {
+            Some(state) => Ok(state.clone()),
+            None => Tensor::zeros((self.batch, self.hidden), xs.dtype(), xs.device()),
+        };
+        let a = project(&xs.reshape((self.batch * self.steps, self.inputs))?, w_ih, b_ih)?;
+        let a = a.reshape((self.batch, self.steps, C::GATES * self.hidden))?;
+        let (mut h, mut c) = (state(h0)?, state(c0)?);
+        let mut hs = Vec::with_capacity(self.steps);
+        for a in time_steps(&a)? {
+            let b = project(&h, w_hh, b_hh)?;
+            (h, c) = C::composite(&a, &b, &h, &c)?;
+            hs.push(h.clone());
+        }
+        if C::HAS_CELL_STATE {
+            self.final_cell.state.get_or_init(|| c);
+        }
+        Tensor::stack(&hs, 1)
+    }
 }
 
 impl<C: Cell> Recurrent<C> {
@@ -281,9 +312,9 @@ struct FinalCell {
     gradient: Inbox,
 }
 
-/// Gives the final cell state as a result. Its inputs are the hidden states and the cell state's values.
-/// It depends on the hidden states only so that its backward comes before the layer's, for which it
-/// leaves the gradient.
+/// Makes the final cell state a result. The inputs are the hidden states and the values of the cell
+/// state. Because of the hidden states, candle runs this backward before the layer's, and it leaves the
+/// gradient for the layer.
 struct CellOutput(Arc<FinalCell>);
 
 impl Fused for CellOutput {
@@ -305,6 +336,25 @@ impl Fused for CellOutput {
         }
         Ok(())
     }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        // The layer's composite has put the cell state into candle's graph.
+        let [_, Some(c)] = inputs else { unreachable!("two inputs") };
+        Ok(c.clone())
+    }
+}
+
+/// Splits (N, T, width) into T tensors (N, width), by halves: the backward of candle's `narrow` writes a
+/// tensor as large as the one that was narrowed, so T parts of the whole would cost T^2.
+fn time_steps(xs: &Tensor) -> Result<Vec<Tensor>> {
+    let steps = xs.dim(1)?;
+    if steps == 1 {
+        return Ok(vec![xs.squeeze(1)?]);
+    }
+    let half = steps / 2;
+    let mut all = time_steps(&xs.narrow(1, 0, half)?)?;
+    all.append(&mut time_steps(&xs.narrow(1, half, steps - half)?)?);
+    Ok(all)
 }
 
 /// The initial state, zeros where it was left out.

@@ -189,6 +189,26 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
         }
         Ok(())
     }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), weight, bias] = inputs else { unreachable!("three inputs") };
+        let rows = xs.elem_count() / self.len.max(1);
+        let mut h = fused::widen(xs)?.reshape((rows, self.len))?;
+        if CENTRED {
+            // In two steps, because the mean of large numbers is rounded. The first takes away a
+            // constant, on which the result does not depend.
+            h = h.broadcast_sub(&h.detach().mean_keepdim(1)?)?;
+            h = h.broadcast_sub(&h.mean_keepdim(1)?)?;
+        }
+        let mut ys = h.broadcast_div(&(h.sqr()?.mean_keepdim(1)? + self.eps)?.sqrt()?)?;
+        if let Some(weight) = weight {
+            ys = ys.broadcast_mul(&fused::widen(weight)?.reshape(self.len)?)?;
+        }
+        if let Some(bias) = bias {
+            ys = ys.broadcast_add(&fused::widen(bias)?.reshape(self.len)?)?;
+        }
+        ys.to_dtype(xs.dtype())
+    }
 }
 
 impl<const CENTRED: bool> RowNorm<CENTRED> {

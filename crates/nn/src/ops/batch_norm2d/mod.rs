@@ -19,6 +19,7 @@
 //! batches together. Each way is then two passes over memory with the exchange between them.
 
 mod channel;
+mod composite;
 mod geometry;
 mod line;
 mod replicas;
@@ -232,6 +233,10 @@ impl Fused for BatchNorm2d {
             self.backward_channels(&pass, dxs_later, &mut sums, Some(&all));
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        self.by_candle(inputs)
     }
 }
 

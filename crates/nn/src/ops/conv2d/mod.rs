@@ -8,6 +8,7 @@
 //! takes the activation's mask from the saved result, so the sum before the activation is never
 //! stored.
 
+mod composite;
 mod conv;
 mod geometry;
 mod kernel;
@@ -20,6 +21,7 @@ use candle_core::{Result, Tensor, bail};
 use self::conv::{Conv, Gradients};
 use self::geometry::Geometry;
 use self::weight::{crop, uncrop};
+use super::activations;
 use super::elementwise::activate;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
@@ -135,6 +137,15 @@ impl Fused for Conv2d {
             dw => conv.backward(xs, reference, dys, Gradients { dxs, dw, db }),
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
+        let mut ys = composite::convolution(&self.geometry, xs, weight)?;
+        if let Some(bias) = bias {
+            ys = ys.broadcast_add(&bias.reshape((self.geometry.out_channels, 1, 1))?)?;
+        }
+        activations::composite(&ys, self.activation)
     }
 }
 
