@@ -16,7 +16,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, Var};
 use candle_core::{TensorId, bail};
 
-use crate::gradients;
+use crate::pass;
 
 /// A parameter's token, once it is watched; clones of a parameter share it.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl CustomOp1 for Hook {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        gradients::complete(self.variable)?;
+        pass::complete(self.variable)?;
         Ok(None)
     }
 }
@@ -121,7 +121,7 @@ impl CustomOp2 for Identity {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let taken = gradients::accept(self.variable, gradient)?;
+        let taken = pass::accept(self.variable, gradient)?;
         Ok(((!taken).then(|| gradient.clone()), Some(scalar()?)))
     }
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use candle_core::{Result, Storage, Tensor};
 
 use super::{Pooled, Values};
-use crate::gradients;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
+use crate::pass;
 
 /// Where the gradient of a result gathers during a backward pass, with the number of the pass.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Inbox(Mutex<Option<(u64, Values)>>);
 impl Inbox {
     /// Adds to what is there from the same pass.
     pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
-        let pass = gradients::pass();
+        let pass = pass::number();
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = inbox.take().filter(|(number, _)| *number == pass);
         let sum = match before.and_then(|(_, values)| T::of_values(values)) {

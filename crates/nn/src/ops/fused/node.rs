@@ -11,11 +11,11 @@ use candle_core::{
 
 use super::link::{self, Inbox, Link, Mark};
 use super::{Backward, Fused, Grads, Pooled, Values, with_inputs};
-use crate::gradients::Place;
 use crate::hooks;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::{Float, for_float};
 use crate::ops::profile::{self, Phase};
+use crate::pass::Place;
 
 /// Makes a tensor of `ys`, tied into the graph if an input is.
 pub(super) fn attach<F: Fused, T: Float>(
