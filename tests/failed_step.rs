@@ -84,6 +84,27 @@ fn take_step(
     Ok(loss)
 }
 
+#[test]
+fn a_batch_with_a_nan_leaves_running_statistics_as_they_were() {
+    let params = Params::new(0);
+    let norm = BatchNorm2d::new(&params.root().pp("norm"));
+    let good = Tensor::arange(0_f32, 16.0, &Device::Cpu).unwrap().reshape((2, 2, 2, 2)).unwrap();
+    let loss = |xs: &Tensor| norm.forward(xs).unwrap().sqr().unwrap().mean_all().unwrap();
+    loss(&good);
+    let mut opt = DistOpt::new(Sgd::new(0.1), &params, &World::single()).unwrap();
+    opt.backward_and_update(&loss(&good)).unwrap();
+    let before = statistics(&params);
+    let bad = good.affine(f64::NAN, 0.0).unwrap();
+    let error = opt.backward_and_update(&loss(&bad)).unwrap_err();
+    assert!(error.to_string().contains("is not finite on rank 0"), "{error}");
+    assert_eq!(statistics(&params), before);
+    opt.backward_and_update(&loss(&good)).unwrap();
+    let after = statistics(&params);
+    assert!(
+        after != before && after.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite())
+    );
+}
+
 /// The running statistics, bit for bit.
 fn statistics(params: &Params) -> Vec<Vec<u32>> {
     let bits = |tensor: Tensor| {

@@ -45,7 +45,7 @@ impl Param {
     /// # Errors
     /// None but candle's own.
     pub fn watch(&self) -> Result<()> {
-        self.watch.begin(&self.var)?;
+        self.watch.begin(&self.var, &self.name)?;
         Ok(())
     }
 
@@ -56,15 +56,17 @@ impl Param {
     /// # Errors
     /// A parameter that is not on the CPU, or neither f32 nor f64.
     pub fn identity(&self) -> Result<Tensor> {
-        Ok(hooks::identity(&self.var, &self.watch)?)
+        Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
     }
 
     /// Lets `update` rewrite the values where they are: no copy, no graph. Gives the result of
-    /// `update`.
+    /// `update`. A backward pass through a fused operation that was computed from the old values is
+    /// an error from now on, if the parameter was [watched](Self::watch) then.
     ///
     /// # Errors
     /// A parameter that is not f32, or not on the CPU.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        self.watch.changed(&self.var);
         Ok(with_variable(&self.var, update)?)
     }
 
@@ -82,6 +84,7 @@ impl Param {
                 got_dtype: value.dtype(),
             });
         }
+        self.watch.changed(&self.var);
         Ok(self.var.set(&value.detach())?)
     }
 }

@@ -212,3 +212,33 @@ fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
     assert_eq!(network.plain(&loss(&network)?)?, expected);
     Ok(())
 }
+
+#[test]
+fn a_backward_over_changed_weights_is_an_error_that_names_them() -> Result<()> {
+    let network = Network::new(2)?;
+    let [first, second] = &network.weights[..] else { unreachable!("two") };
+    let forward = || layer(&layer(&Network::input()?, first)?, second);
+    let (one, two) = {
+        let ys = forward()?;
+        (ys.sum_all()?, ys.sqr()?.sum_all()?)
+    };
+    one.backward()?;
+    // As between the two losses of a GAN: a step changes the weights that the second pass needs.
+    second.update_in_place(|mut values| values.scale(0.5))??;
+    let error = two.backward().unwrap_err().to_string();
+    assert!(error.contains("`1.weight` was changed"), "{error}");
+    // A forward pass with the new weights is another graph.
+    first.set(&first.tensor().ones_like()?)?;
+    forward()?.sqr()?.sum_all()?.backward()?;
+    Ok(())
+}
+
+#[test]
+fn a_change_through_another_store_is_noticed_too() -> Result<()> {
+    let network = Network::new(1)?;
+    let loss = layer(&Network::input()?, &network.weights[0])?.sum_all()?;
+    let other = Params::from_vars([("w", network.weights[0].var().clone())])?;
+    other.get("w")?.update_in_place(|mut values| values.fill(0.0))??;
+    assert!(loss.backward().unwrap_err().to_string().contains("`0.weight` was changed"));
+    Ok(())
+}
