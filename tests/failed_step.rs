@@ -2,7 +2,6 @@
 //! step, the next step works again, and the models stay equal. Over the local backend and over MPI.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
 
 use candelabrum::dist::{Result, parameters_sha256};
 use candelabrum::nn::{Init, Param, layers::BatchNorm2d};
