@@ -18,17 +18,18 @@ pub mod launch;
 pub mod ops;
 pub mod strategy;
 
-mod bucket;
 mod buffers;
 mod consistency;
 mod error;
 mod opt;
 mod sync_batch_norm;
+mod unit_plan;
 mod world;
 
 pub use buffers::{BufferSync, synchronize_buffers};
 pub use comm::{
-    Buffer, Collective, CommStats, Communicator, Element, ElementType, Group, Pending, ReduceOp,
+    Collective, CommStats, Communicator, Element, ElementType, Group, Label, Payload, Pending,
+    ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};

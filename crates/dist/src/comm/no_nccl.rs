@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use super::{Buffer, Communicator, ElementType, Group};
+use super::{Communicator, Group};
 use crate::launch::DeviceChoice;
 use crate::{Error, Result};
 
@@ -21,12 +21,6 @@ pub(crate) fn device(choice: DeviceChoice, _local_rank: usize) -> Result<Device>
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Device::Cpu),
         DeviceChoice::Cuda(_) => Err(left_out("CANDELABRUM_DEVICE asks for a GPU")),
     }
-}
-
-/// # Errors
-/// Always [`Error::NotCompiled`].
-pub(crate) fn zeros(_device: &Device, _element: ElementType, _len: usize) -> Result<Buffer> {
-    Err(left_out("a buffer on a GPU"))
 }
 
 /// # Errors

@@ -16,8 +16,8 @@ use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::{in_parts, worth_threads};
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
-use super::simd::simd;
 use super::unfold::{Edge, unfold};
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "avg_pool2d";
 const GLOBAL: &str = "global_avg_pool2d";

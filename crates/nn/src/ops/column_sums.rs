@@ -8,7 +8,7 @@ use super::elementwise::add_assign;
 use super::float::Float;
 use super::parallel::worth_threads;
 use super::pool::Pooled;
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Up to so many rows are one block.
 const FEW: usize = 4096;

@@ -10,7 +10,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "dropout";
 

@@ -17,8 +17,8 @@ use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_parts;
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
-use super::simd::simd;
 use super::unfold::{Edge, unfold};
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "max_pool2d";
 

@@ -51,7 +51,6 @@ mod pool;
 mod pool2d;
 mod recurrent;
 mod row_norm;
-mod simd;
 mod softmax;
 mod unfold;
 

@@ -20,7 +20,7 @@ use super::fused::{self, Backward, Fused, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
 use super::pool::Pooled;
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Parts of the sums over rows, at most.
 const PARTS: usize = 16;

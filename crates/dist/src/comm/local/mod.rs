@@ -23,6 +23,8 @@ mod rendezvous;
 use std::sync::Arc;
 use std::time::Duration;
 
+use candelabrum_memory::Flat;
+
 use self::cells::{Cell, Cells};
 use self::exchange::Exchange;
 use self::memory::{FIRST, Memory, Place, Region, stride};
@@ -30,7 +32,7 @@ use self::mesh::Mesh;
 use super::collective::Header;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
-use super::{Buffer, Collective, Communicator, ElementType};
+use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
 /// Bytes of each rank's slot, through which buffers pass that are not in the segment.
@@ -131,17 +133,17 @@ impl Local {
         }
     }
 
-    fn recv(&mut self, from: &[usize], header: Header, mut buffer: Buffer) -> Result<Buffer> {
+    fn recv(&mut self, from: &[usize], header: Header, mut buffer: Payload) -> Result<Payload> {
         let (group, limit) = (self.place.group, self.exchange.deadline());
         let watcher = self.mesh.watcher();
         let message = watcher.take_message(group, from, limit, || header.to_string())?;
         let element = message.element()?;
         if element != header.element {
-            return Err(Error::ElementType { expected: element, got: header.element });
+            return Err(Error::element_type(element, header.element));
         }
         let len = message.bytes.len() / element.size();
         if header.op == Collective::RecvAny {
-            buffer = Buffer::zeros(element, len);
+            buffer = Payload::zeros(element, len);
         }
         if len != buffer.len() {
             return Err(Error::Length { op: "recv", expected: len, got: buffer.len() });
@@ -161,12 +163,12 @@ impl Transport for Local {
         true
     }
 
-    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         self.exchange.begin(header);
         let result = match header.op {
             Collective::Send { to } => {
                 let sent = self.mesh.send(self.place.group, self.ranks[to], header, buffer.bytes());
-                sent.map(|()| Buffer::zeros(header.element, 0))
+                sent.map(|()| Payload::zeros(header.element, 0))
             }
             Collective::Recv { from } => self.recv(&[self.ranks[from]], header, buffer),
             Collective::RecvAny => self.recv(&Arc::clone(&self.ranks), header, buffer),
@@ -178,13 +180,13 @@ impl Transport for Local {
         result
     }
 
-    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Buffer> {
-        let header = Header { sequence, op: Collective::Barrier, element, len };
+    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Payload> {
+        let header = Header { sequence, op: Collective::Barrier, element, len, tag: 0 };
         self.exchange.agree(header, 0)?;
         let part = (len * element.size()).max(1);
         let start = self.reserve_together(0, &[part], self.place.world_size)?;
         let region = self.memory.map(start, part, self.place)?.give_back_on_drop();
-        Ok(Buffer::shared(element, len, Box::new(region)))
+        Ok(Flat::shared(element, len, Box::new(region)).into())
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {

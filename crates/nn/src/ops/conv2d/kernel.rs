@@ -21,7 +21,7 @@ use crate::ops::elementwise::{activation_backward, add_assign, sum};
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
 use crate::ops::pool::Pooled;
-use crate::ops::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Elements of a weight from which on the threads share each product instead of the images.
 const LARGE: usize = 1 << 17;

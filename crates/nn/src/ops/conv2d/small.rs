@@ -25,7 +25,7 @@ use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, matmul};
 use crate::ops::parallel::worth_threads;
 use crate::ops::pool::Pooled;
-use crate::ops::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Rows of a product that a thread computes at a time.
 const ROWS: usize = 64;
