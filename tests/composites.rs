@@ -61,13 +61,14 @@ fn the_multilayer_perceptron() {
     compare(0.01, |scope| Mlp::new(scope, CLASSES), images([8, 1, 6, 6]));
 }
 
-/// The normalisation of small batches enlarges rounding, and larger steps of the optimizer even more so.
+/// The rate is small because this network amplifies rounding errors: at 2e-5 the losses are 7e-5 apart
+/// after 20 steps, although the gradients are equal (see the next test).
 #[test]
 fn the_residual_network() {
-    compare(2e-5, |scope| ResNet18::new(scope, CLASSES), images([4, 3, 48, 48]));
+    compare(4e-6, |scope| ResNet18::new(scope, CLASSES), images([4, 3, 40, 40]));
 }
 
-/// What f32 cannot tell from rounding.
+/// In f64, rounding hides no difference between the gradients.
 #[test]
 fn the_residual_networks_gradients_in_f64() {
     let params = Params::on(3, DType::F64, &Device::Cpu);
