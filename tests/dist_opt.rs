@@ -222,7 +222,7 @@ fn a_group_selects_by_the_names_of_the_model() {
     model.compile(&params, (1, 5)).unwrap();
     let frozen = || params.list().iter().map(|p| p.tensor().copy().unwrap()).collect::<Vec<_>>();
     let before = frozen();
-    let adam = AdamW::new(0.1).group(Group::matching("hidden.*").lr_scale(0.0));
+    let adam = AdamW::new(0.1).group(ParamGroup::matching("hidden.*").lr_scale(0.0));
     let mut opt = DistOpt::new(adam, &params, &World::single()).unwrap();
     let (xs, ys) = batch(1.0);
     model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).unwrap();
@@ -232,7 +232,7 @@ fn a_group_selects_by_the_names_of_the_model() {
         assert_eq!(same, param.name().starts_with("hidden."), "{}", param.name());
     }
 
-    let adam = AdamW::new(0.1).group(Group::matching("hiden.*").lr_scale(0.0));
+    let adam = AdamW::new(0.1).group(ParamGroup::matching("hiden.*").lr_scale(0.0));
     let mut opt = DistOpt::new(adam, &params, &World::single()).unwrap();
     let error = model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).unwrap_err();
     assert!(error.to_string().contains("`hiden.*`"), "{error}");

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Anneal, Clip, Flat, Group, Lamb, Lars, OneCycle, Optimizer, ParamInfo,
-    RmsProp, Rule, Schedule, Sgd, clip,
+    AdaGrad, Adam, AdamW, Anneal, Clip, Flat, Lamb, Lars, OneCycle, Optimizer, ParamGroup,
+    ParamInfo, RmsProp, Rule, Schedule, Sgd, clip,
 };
 use candelabrum_testkit::{golden, uniform};
 use candle_core::{DType, Tensor};
@@ -85,8 +85,8 @@ fn cosine(lr: f64) -> Schedule {
 }
 
 /// The golden script's `VECTORS`.
-fn vectors() -> Group {
-    Group::below_dims(2).weight_decay(0.0).lr_scale(2.0)
+fn vectors() -> ParamGroup {
+    ParamGroup::below_dims(2).weight_decay(0.0).lr_scale(2.0)
 }
 
 #[test]
