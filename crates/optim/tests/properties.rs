@@ -177,6 +177,18 @@ fn nan_is_not_forgotten() {
     }
 }
 
+#[test]
+fn a_variance_that_overflows_is_not_taken_for_zero() {
+    // The squares of such gradients are infinite, and infinity less infinity is no number.
+    for mut optimizer in [RmsProp::new(0.1).centered(), RmsProp::new(0.1).centered().momentum(0.5)]
+    {
+        bind(&mut optimizer, &[1]);
+        let mut param = vec![1.0];
+        optimizer.update(0, &mut param, &[1e30]).unwrap();
+        assert!(param[0].is_nan(), "{}: {param:?}", optimizer.describe());
+    }
+}
+
 const NAMED: [ParamInfo<'static>; 4] = [
     ParamInfo { name: "conv.weight", dims: &[1, 1, 1, 1] },
     ParamInfo { name: "conv.bias", dims: &[1] },
