@@ -189,6 +189,46 @@ fn a_variance_that_overflows_is_not_taken_for_zero() {
     }
 }
 
+/// `torch.optim.SGD` for one parameter: `None` stands for `p.grad is None`.
+fn pytorchs_sgd(grads: &[Option<f32>], momentum: f32, dampening: f32, decay: f32, lr: f32) -> f32 {
+    let (mut p, mut buffer) = (1.0, None);
+    for grad in grads.iter().flatten() {
+        let grad = grad + decay * p;
+        let next = match buffer {
+            None => grad,
+            Some(buffer) => momentum * buffer + (1.0 - dampening) * grad,
+        };
+        buffer = Some(next);
+        p -= lr * next;
+    }
+    p
+}
+
+#[test]
+fn the_first_gradient_of_each_parameter_is_not_dampened_whatever_the_step() {
+    let never = [None; 6];
+    let from_third = [None, None, Some(0.5), Some(-1.0), None, Some(0.25)];
+    let all = [0.5, 0.25, -0.5, 1.0, 0.75, -0.25].map(Some);
+    for (dampening, decay) in [(0.5, 0.0), (0.5, 0.1), (0.0, 0.1)] {
+        let mut sgd = Sgd::new(0.1).momentum(0.9).dampening(dampening).weight_decay(decay);
+        let grads = [never, from_third, all];
+        bind(&mut sgd, &[1, 1, 1]);
+        let mut params = [[1.0_f32]; 3];
+        for step in 0..grads[0].len() {
+            for (i, param) in params.iter_mut().enumerate() {
+                if let Some(grad) = grads[i][step] {
+                    sgd.update(i, param, &[grad]).unwrap();
+                }
+            }
+            sgd.step();
+        }
+        for (param, grads) in params.iter().zip(&grads) {
+            let expected = pytorchs_sgd(grads, 0.9, dampening as f32, decay as f32, 0.1);
+            assert!((param[0] - expected).abs() < 1e-6, "{dampening}: {param:?}, {expected}");
+        }
+    }
+}
+
 const NAMED: [ParamInfo<'static>; 4] = [
     ParamInfo { name: "conv.weight", dims: &[1, 1, 1, 1] },
     ParamInfo { name: "conv.bias", dims: &[1] },
