@@ -3,12 +3,11 @@
 //! A buffer has a name and a value like a parameter, but it is in no gradient and no optimizer
 //! sees it; [`Params::buffers`](crate::Params::buffers) lists them for who saves or shares a model.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
 
+use crate::in_place::{Values, change_in_place};
 use crate::{Error, Result};
 
 /// One tensor of state and its name; a cheap handle, clones share the value.
@@ -66,41 +65,22 @@ impl Buffer {
     ///
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
-    pub fn update_in_place(&self, change: impl FnMut(usize, f64) -> f64) -> Result<()> {
-        Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
-    }
-}
-
-/// A change of every element as an operation of candle.
-struct InPlace<F>(RefCell<F>);
-
-impl<F: FnMut(usize, f64) -> f64> InplaceOp1 for InPlace<F> {
-    fn name(&self) -> &'static str {
-        "update-buffer"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("a buffer must be contiguous to be updated")
-        };
-        let mut change = self.0.borrow_mut();
-        match storage {
-            CpuStorage::F32(values) => {
-                for (index, value) in values[start..end].iter_mut().enumerate() {
-                    *value = change(index, f64::from(*value)) as f32;
+    pub fn update_in_place(&self, mut change: impl FnMut(usize, f64) -> f64) -> Result<()> {
+        Ok(change_in_place(&self.var, |values| {
+            match values {
+                Values::F32(values) => {
+                    for (index, value) in values.iter_mut().enumerate() {
+                        *value = change(index, f64::from(*value)) as f32;
+                    }
+                }
+                Values::F64(values) => {
+                    for (index, value) in values.iter_mut().enumerate() {
+                        *value = change(index, *value);
+                    }
                 }
             }
-            CpuStorage::F64(values) => {
-                for (index, value) in values[start..end].iter_mut().enumerate() {
-                    *value = change(index, *value);
-                }
-            }
-            other => candle_core::bail!(
-                "a buffer must be f32 or f64 to be updated, this one is {:?}",
-                other.dtype()
-            ),
-        }
-        Ok(())
+            Ok(())
+        })?)
     }
 }
 

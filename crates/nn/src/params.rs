@@ -3,16 +3,15 @@
 //! Invariants: names are unique; the order is the order of creation, which is the same on every
 //! rank that runs the same program; initial values depend on the seed and the name alone.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor, Var};
+use candle_core::{DType, Device, Shape, Tensor, Var, bail};
 use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
+use crate::in_place::{Values, change_in_place};
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
 /// One trainable tensor and its name; a cheap handle, clones share the value.
@@ -63,8 +62,14 @@ impl Param {
     ///
     /// # Errors
     /// A parameter that is not f32, not contiguous or not on the CPU.
-    pub fn update_in_place(&self, change: impl FnMut(&mut [f32])) -> Result<()> {
-        Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
+    pub fn update_in_place(&self, mut change: impl FnMut(&mut [f32])) -> Result<()> {
+        Ok(change_in_place(&self.var, |values| match values {
+            Values::F32(values) => {
+                change(values);
+                Ok(())
+            }
+            Values::F64(_) => bail!("a parameter must be f32 to be updated, this one is f64"),
+        })?)
     }
 
     /// Copies `value` into the parameter.
@@ -85,29 +90,6 @@ impl Param {
     }
 }
 
-/// A change of f32 values as an operation of candle.
-struct InPlace<F>(RefCell<F>);
-
-impl<F: FnMut(&mut [f32])> InplaceOp1 for InPlace<F> {
-    fn name(&self) -> &'static str {
-        "update-parameter"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("a parameter must be contiguous to be updated")
-        };
-        let CpuStorage::F32(values) = storage else {
-            candle_core::bail!(
-                "a parameter must be f32 to be updated, this one is {:?}",
-                storage.dtype()
-            )
-        };
-        (self.0.borrow_mut())(&mut values[start..end]);
-        Ok(())
-    }
-}
-
 /// All parameters of a model, and what its layers share: seed, device, train or eval mode.
 ///
 /// A cheap handle: clones are the same store.
@@ -121,10 +103,17 @@ struct Store {
     list: RwLock<Vec<Param>>,
     buffers: RwLock<Vec<Buffer>>,
     training: AtomicBool,
-    noise_stream: AtomicU64,
+    noise_stream: Mutex<NoiseStream>,
     noise_draws: AtomicU64,
     trace: Mutex<Option<Vec<LayerRow>>>,
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
+}
+
+/// The stream that noise is drawn from, and who has named it.
+#[derive(Clone, Copy)]
+enum NoiseStream {
+    Chosen(u64),
+    Suggested(u64),
 }
 
 impl Params {
@@ -142,7 +131,7 @@ impl Params {
             list: RwLock::default(),
             buffers: RwLock::default(),
             training: AtomicBool::new(true),
-            noise_stream: AtomicU64::new(0),
+            noise_stream: Mutex::new(NoiseStream::Suggested(0)),
             noise_draws: AtomicU64::new(0),
             trace: Mutex::default(),
             statistics_exchange: RwLock::default(),
@@ -165,12 +154,17 @@ impl Params {
         Self::from_vars(named)
     }
 
-    /// Variables of the user's own, in the order given.
+    /// Variables of the user's own, in the order given. The first one's element type and device are
+    /// those of the store; without any, f32 on the CPU.
     ///
     /// # Errors
     /// [`Error::DuplicateName`].
     pub fn from_vars(vars: impl IntoIterator<Item = (impl Into<String>, Var)>) -> Result<Self> {
-        let params = Self::new(0);
+        let mut vars = vars.into_iter().peekable();
+        let params = match vars.peek() {
+            Some((_, first)) => Self::on(0, first.dtype(), first.device()),
+            None => Self::new(0),
+        };
         for (name, var) in vars {
             params.insert(name.into(), var)?;
         }

@@ -1,9 +1,9 @@
 //! 2-D convolution with bias and a fused activation.
 
 use candle_core::{Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
 use super::{Weights, check_features, described};
-use crate::lazy::Lazy;
 use crate::ops::{self, Conv2dConfig};
 use crate::{Activation, Scope};
 
@@ -19,7 +19,7 @@ pub struct Conv2d {
     config: Conv2dConfig,
     bias: bool,
     activation: Option<Activation>,
-    weights: Lazy<Weights>,
+    weights: OnceCell<Weights>,
 }
 
 impl Conv2d {
@@ -32,7 +32,7 @@ impl Conv2d {
             config: Conv2dConfig::default(),
             bias: true,
             activation: None,
-            weights: Lazy::default(),
+            weights: OnceCell::new(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! A fully connected layer with bias and a fused activation.
 
 use candle_core::{D, Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
 use super::{Weights, check_features, described};
-use crate::lazy::Lazy;
 use crate::{Activation, Scope, ops};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
@@ -16,7 +16,7 @@ pub struct Linear {
     outputs: usize,
     bias: bool,
     activation: Option<Activation>,
-    weights: Lazy<Weights>,
+    weights: OnceCell<Weights>,
 }
 
 impl Linear {
@@ -27,7 +27,7 @@ impl Linear {
             outputs,
             bias: true,
             activation: None,
-            weights: Lazy::default(),
+            weights: OnceCell::new(),
         }
     }
 
