@@ -107,7 +107,8 @@ struct Ask {
 impl DistOpt {
     /// Wraps `optimizer` for the parameters in `params`, and makes those that exist equal to
     /// rank 0's. Layers with inferred sizes create theirs at the first call, so run
-    /// [`candelabrum_nn::Model::compile`] first.
+    /// [`candelabrum_nn::Model::compile`] first. Noise (dropout masks) is another on every rank from
+    /// now on, unless [`Params::set_noise_stream`] has chosen a stream.
     ///
     /// # Errors
     /// [`Error::Inconsistent`] where ranks differ in version, optimizer or parameters.
@@ -131,7 +132,7 @@ impl DistOpt {
     ) -> Result<Self> {
         config.check()?;
         // Replicas that drop the same units would average the same noise.
-        params.set_noise_stream(world.rank() as u64);
+        params.suggest_noise_stream(world.rank() as u64);
         let mut opt = Self {
             optimizer: Box::new(optimizer),
             params: params.clone(),
