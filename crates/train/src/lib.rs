@@ -21,6 +21,7 @@ mod report;
 mod threads;
 mod timeline;
 mod trainer;
+mod whole_file;
 
 pub mod cli;
 
