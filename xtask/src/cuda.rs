@@ -8,8 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::checkout::repo_root;
 use crate::machine;
-use crate::shell::{cargo, output, repo_root, run as run_command};
+use crate::shell::{cargo, output, run as run_command};
 
 /// The packages that have the feature `cuda`.
 const PACKAGES: [&str; 4] = ["--package", "candelabrum-dist", "--package", "candelabrum"];

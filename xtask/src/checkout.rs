@@ -1,0 +1,89 @@
+//! Which checkout the tasks act on: the one from which they are called.
+//!
+//! Clones of this repository may share a target directory, and with it this program. Where the
+//! program was compiled says nothing about where it is to work.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+
+static ROOT: OnceLock<PathBuf> = OnceLock::new();
+
+/// Looks for the checkout around the current folder; [`repo_root`] gives it from then on.
+pub(crate) fn enter() -> Result<()> {
+    let folder = env::current_dir().context("there is no current folder")?;
+    let root = root_above(&folder)?;
+    ROOT.get_or_init(|| root);
+    Ok(())
+}
+
+/// The root of the checkout in which this program was called.
+pub(crate) fn repo_root() -> PathBuf {
+    // Tests begin here: cargo runs them in the folder of this package.
+    let find = || env::current_dir().map(|folder| root_above(&folder));
+    ROOT.get_or_init(|| find().expect("a current folder").expect("a checkout around it")).clone()
+}
+
+/// The root of the workspace that `folder` is in, which must be this project's.
+fn root_above(folder: &Path) -> Result<PathBuf> {
+    let manifest = |folder: &Path| fs::read_to_string(folder.join("Cargo.toml")).ok();
+    let has_line = |text: &str, line: &str| text.lines().any(|other| other.trim() == line);
+    // As cargo does: the nearest manifest that is a workspace's.
+    let workspaces = folder.ancestors().filter_map(|folder| Some((folder, manifest(folder)?)));
+    let nearest = workspaces.into_iter().find(|(_, text)| has_line(text, "[workspace]"));
+    match nearest {
+        Some((root, text)) if has_line(&text, "name = \"candelabrum\"") => Ok(root.to_path_buf()),
+        Some((root, _)) => bail!(
+            "{} is in the workspace {}, which is not Candelabrum's: call `cargo xtask` in a checkout",
+            folder.display(),
+            root.display()
+        ),
+        None => bail!("{} is in no checkout of Candelabrum", folder.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with the manifest of a workspace of this name.
+    fn workspace(folder: &Path, name: &str) -> PathBuf {
+        fs::create_dir_all(folder.join("crates/inner/src")).unwrap();
+        let manifest = format!("[workspace]\nmembers = []\n\n[package]\nname = \"{name}\"\n");
+        fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+        let member = "[package]\nname = \"inner\"\n";
+        fs::write(folder.join("crates/inner/Cargo.toml"), member).unwrap();
+        folder.to_path_buf()
+    }
+
+    #[test]
+    fn each_clone_is_its_own_root_from_any_folder_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["one", "two"] {
+            let root = workspace(&folder.path().join(name), "candelabrum");
+            for inside in ["", "crates", "crates/inner/src"] {
+                assert_eq!(root_above(&root.join(inside)).unwrap(), root);
+            }
+        }
+    }
+
+    #[test]
+    fn outside_of_a_checkout_nothing_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = |folder: &Path| root_above(folder).unwrap_err().to_string();
+        assert!(message(folder.path()).contains("in no checkout"));
+        let outer = workspace(&folder.path().join("outer"), "candelabrum");
+        // Another project inside of a checkout, as a vendored one may be.
+        let inner = workspace(&outer.join("other"), "other");
+        assert!(message(&inner).contains("not Candelabrum's"));
+    }
+
+    #[test]
+    fn this_program_finds_its_own_checkout() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(Some(&*repo_root()), package.parent());
+    }
+}
