@@ -16,7 +16,7 @@ pub mod optimizers_guide {}
 pub mod prelude {
     pub use candelabrum_datasets::{
         Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,
-        SamplerConfig,
+        SamplerConfig, Scaling,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 
-use candelabrum::datasets::Scaling;
 use candelabrum::models::{GruClassifier, GruClassifierConfig};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
