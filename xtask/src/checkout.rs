@@ -1,23 +1,49 @@
 //! Which checkout the tasks act on: the one from which they are called.
 //!
 //! Clones of this repository may share a target directory, and with it this program. Where the
-//! program was compiled says nothing about where it is to work.
+//! program was compiled says nothing about where it is to work, but it says whose build lies in the
+//! target directory. cargo knows the packages of a workspace by their paths below its root, which are
+//! the same in every clone: it would take the other clone's programs and tests for this one's as long
+//! as these files are not newer.
 
 use std::env;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell::{cargo, run};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Looks for the checkout around the current folder; [`repo_root`] gives it from then on.
+/// Set for the second attempt, after another clone's build has been removed.
+const BUILT_AGAIN: &str = "CANDELABRUM_XTASK_BUILT_AGAIN";
+
+/// Looks for the checkout around the current folder; [`repo_root`] gives it from then on. Where this
+/// program was compiled in another one, builds it again in this one and does not return.
 pub(crate) fn enter() -> Result<()> {
     let folder = env::current_dir().context("there is no current folder")?;
     let root = root_above(&folder)?;
-    ROOT.get_or_init(|| root);
-    Ok(())
+    let root = ROOT.get_or_init(|| root);
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiled_in = package.parent().unwrap_or(package);
+    if fs::canonicalize(compiled_in).ok() == fs::canonicalize(root).ok() {
+        return Ok(());
+    }
+    let (other, own) = (compiled_in.display(), root.display());
+    ensure!(
+        env::var_os(BUILT_AGAIN).is_none(),
+        "built in {own}, this program says it was in {other}"
+    );
+    println!("the target directory has the build of {other}: removing it, and building {own}");
+    for profile in ["dev", "release"] {
+        run(&mut cargo(&["clean", "--quiet", "--workspace", "--profile", profile]))?;
+    }
+    let mut again = cargo(&["xtask"]);
+    again.args(env::args_os().skip(1)).current_dir(folder).env(BUILT_AGAIN, "1");
+    Err(again.exec()).context("cannot start `cargo xtask` again")
 }
 
 /// The root of the checkout in which this program was called.
