@@ -2,7 +2,6 @@
 //! evaluation, ranks whose data differ.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "what a rank saw is what it prints")]
 
 use std::cell::RefCell;
 
@@ -62,9 +61,9 @@ fn evaluation_gives_back_the_mode_that_it_found() {
     let mut trainer = trainer(&World::single());
     for training in [true, false] {
         if training {
-            trainer.train()
+            trainer.train();
         } else {
-            trainer.eval()
+            trainer.eval();
         }
         let mode = |trainer: &Trainer<Witness>| trainer.opt().params().is_training();
         trainer.evaluate(&data.test, 8).unwrap();

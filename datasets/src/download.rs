@@ -133,15 +133,15 @@ impl HttpTransport {
     /// Requests that may take so long together, from now on, through the proxy that `HTTPS_PROXY`
     /// and its siblings name, if they do.
     pub fn new(within: Duration) -> Self {
-        Self::with_agent(agent_config().build(), within)
+        Self::with_agent(&agent_config().build(), within)
     }
 
     /// The same directly, whatever the environment says of proxies.
     pub fn direct(within: Duration) -> Self {
-        Self::with_agent(agent_config().proxy(None).build(), within)
+        Self::with_agent(&agent_config().proxy(None).build(), within)
     }
 
-    fn with_agent(config: ureq::config::Config, within: Duration) -> Self {
+    fn with_agent(config: &ureq::config::Config, within: Duration) -> Self {
         Self { agent: config.new_agent(), within, end: Instant::now() + within }
     }
 }

@@ -517,9 +517,9 @@ mod tests {
         let params = Params::new(0);
         for training in [true, false] {
             if training {
-                params.train()
+                params.train();
             } else {
-                params.eval()
+                params.eval();
             }
             for during in [true, false] {
                 params.in_mode(during, || assert_eq!(params.is_training(), during));

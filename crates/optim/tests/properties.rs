@@ -214,9 +214,9 @@ fn the_first_gradient_of_each_parameter_is_not_dampened_whatever_the_step() {
         let grads = [never, from_third, all];
         bind(&mut sgd, &[1, 1, 1]);
         let mut params = [[1.0_f32]; 3];
-        for step in 0..grads[0].len() {
-            for (i, param) in params.iter_mut().enumerate() {
-                if let Some(grad) = grads[i][step] {
+        for step in 0..6 {
+            for (i, (param, grads)) in params.iter_mut().zip(&grads).enumerate() {
+                if let Some(grad) = grads[step] {
                     sgd.update(i, param, &[grad]).unwrap();
                 }
             }

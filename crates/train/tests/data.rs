@@ -2,7 +2,6 @@
 //! process of this test binary.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "what a rank got is what it prints")]
 
 use std::fs;
 use std::io::Read;
