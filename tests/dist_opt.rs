@@ -205,6 +205,40 @@ fn two_ranks_clip_by_the_norm_of_the_joint_batch() {
     }
 }
 
+/// Says the seed of the first dropout mask, after two optimizers have been made for the parameters.
+#[test]
+fn noise_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let params = Params::new(0);
+    Net::new(&params.root(), 7).compile(&params, (1, 5)).unwrap();
+    if std::env::var(CASE).unwrap() == "chosen" {
+        params.set_noise_stream(5);
+    }
+    for _ in 0..2 {
+        drop(DistOpt::new(sgd(), &params, &world).unwrap());
+    }
+    println!("seed {}.", params.root().pp("dropout").noise_seed());
+}
+
+#[test]
+fn ranks_draw_noise_of_their_own_unless_a_stream_was_chosen() {
+    let seeds = |case: &str| {
+        let outputs = RanksOf::test("noise_main").env(CASE, case).run_all_good(2);
+        let seed = |text: &str| {
+            let seed = text.split_once("seed ").and_then(|(_, rest)| rest.split_once('.'));
+            seed.expect(text).0.to_owned()
+        };
+        [0, 1].map(|rank: usize| seed(&outputs[rank].text))
+    };
+    let [zero, one] = seeds("own");
+    assert_ne!(zero, one);
+    let [zero, one] = seeds("chosen");
+    assert_eq!(zero, one);
+}
+
 #[test]
 fn a_limit_that_clips_everything_or_nothing_is_refused() {
     for limit in [Clip::Norm(0.0), Clip::Value(f32::NAN)] {

@@ -43,9 +43,11 @@ pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
     }
     report.runs.push(Run::start("workspace", cargo(&["test", "--no-fail-fast", "--workspace"]))?);
     if lacks.is_empty() {
-        let mut command = cargo(&["test", "--no-fail-fast", "--features", "candelabrum/mpi"]);
-        command.args(["--package", "candelabrum-dist", "--package", "candelabrum", "--lib"]);
+        // Of the whole workspace, as everything here: for other packages cargo would choose other
+        // features of their dependencies, and build candle once more.
+        let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
         command.args(UNDER_MPIEXEC.iter().flat_map(|name| ["--test", name]));
+        command.args(["--features", "candelabrum/mpi"]);
         report.runs.push(Run::start("with MPI", command)?);
     }
     print!("{}", report.table());
