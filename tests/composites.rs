@@ -41,7 +41,6 @@ fn compare<M: Model>(rate: f64, new: impl Fn(&Scope) -> M, batch: impl Fn(u64) -
     let by_candle = with_composites(|| losses(rate, &new, &batch));
     let differences = by_kernels.iter().zip(&by_candle).map(|(kernel, candle)| kernel - candle);
     let largest = differences.map(f32::abs).fold(0.0, f32::max);
-    println!("losses {} to {}, {largest:.1e} apart", by_kernels[0], by_kernels[19]);
     assert!(largest <= 1e-4, "{by_kernels:?}, {by_candle:?}");
     assert_ne!(by_kernels[0], by_kernels[19]);
 }

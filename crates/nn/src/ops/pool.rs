@@ -224,6 +224,7 @@ mod tests {
         assert_eq!(Pooled::<f64>::new(91).as_ptr(), large_at);
         assert_eq!(Pooled::<f64>::none().len(), 0);
     }
+
     #[test]
     fn memory_that_another_thread_drops_comes_back() {
         let (send, receive) = mpsc::channel::<Pooled<f32>>();

@@ -138,6 +138,7 @@ impl Geometry {
     pub(super) fn is_pointwise(&self) -> bool {
         (self.kernel, self.stride, self.padding) == ((1, 1), (1, 1), (0, 0))
     }
+
     /// Whether the images are small and many enough to lie side by side in a product.
     pub(super) fn is_small(&self) -> bool {
         self.out_pixels() < SMALL && self.batch >= 8
