@@ -83,7 +83,7 @@ impl BatchNorm2d {
         for (buffer, new) in [(&running.mean, mean), (&running.variance, &unbiased)] {
             let old = buffer.value();
             let new = new.detach().to_dtype(old.dtype())?.reshape(old.shape())?;
-            buffer.set(&(&old + ((new - &old)? * self.config.momentum)?)?)?;
+            buffer.replace(&(&old + ((new - &old)? * self.config.momentum)?)?)?;
         }
         Ok(())
     }
