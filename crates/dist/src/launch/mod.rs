@@ -11,6 +11,7 @@ mod host;
 mod interface;
 mod meeting;
 mod report;
+mod signals;
 mod spawn;
 mod threads;
 
@@ -32,6 +33,8 @@ mod vars {
     pub(super) const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
     /// A word that is another for every job.
     pub(super) const JOB: &str = "CANDELABRUM_JOB";
+    /// Where ranks report their failures to the launcher.
+    pub(super) const REPORTS: &str = "CANDELABRUM_REPORTS";
     /// The launcher's process, without which its ranks end.
     pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
     /// Seconds that anybody waits for anybody.
