@@ -22,6 +22,11 @@ mod bucket;
 mod buffers;
 mod consistency;
 mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_gpu.rs"]
+mod gpu;
 mod opt;
 mod sync_batch_norm;
 mod world;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use candle_core::Device;
 
 use crate::comm::{
-    self, Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
+    Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
     connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
+use crate::gpu;
 use crate::launch::{self, Launch, Launcher};
 use crate::{Error, Result};
 
@@ -37,7 +38,7 @@ impl World {
     pub fn from_env() -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
-        let device = comm::device(launch::device_choice()?, launch.local_rank)?;
+        let device = gpu::device(launch::device_choice()?, launch.local_rank)?;
         let comm = connect(&launch, &device)?;
         Ok(Self { launch: Arc::new(launch), comm, device })
     }
