@@ -11,7 +11,7 @@ use crate::comm::{
     connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
-use crate::launch::{self, Launch, Launcher};
+use crate::launch::{self, Launch, Launcher, MeetingPoint};
 use crate::{Error, Result};
 
 /// This process's place among those that train together, and its communicator. A cheap handle.
@@ -206,8 +206,9 @@ fn connect_hosts(
 ) -> Result<Arc<dyn Communicator>> {
     let &Launch { rank, world_size, local_size, .. } = launch;
     let over_tcp = || {
-        let (job, meeting) = (launch.job().to_owned(), launch::meeting_point()?);
-        connect_tcp(TcpConfig { job, rank, world_size, deadline, meeting })
+        let (job, MeetingPoint { host, port, interface }) =
+            (launch.job_id()?, launch::meeting_point()?);
+        connect_tcp(TcpConfig { job, rank, world_size, deadline, host, port, interface })
     };
     if launch::wants_tcp()? && world_size > 1 {
         return over_tcp();
@@ -219,7 +220,7 @@ fn connect_hosts(
         return Ok(Arc::new(Single::default()));
     }
     if local_size == world_size {
-        let job = launch.job().to_owned();
+        let job = launch.job_id()?;
         return connect_local(LocalConfig { job, rank, world_size, deadline });
     }
     // What goes over it beside NCCL is little.

@@ -27,6 +27,7 @@ mod nccl;
 mod nccl;
 mod pending;
 mod reduce;
+mod rendezvous;
 mod single;
 mod stats;
 mod tcp;

@@ -19,6 +19,8 @@ mod exchange;
 mod memory;
 mod mesh;
 mod rendezvous;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +30,7 @@ use self::exchange::Exchange;
 use self::memory::{FIRST, Memory, Place, Region, stride};
 use self::mesh::Mesh;
 use super::collective::Header;
+use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
 use super::{Buffer, Collective, Communicator, ElementType};
@@ -42,8 +45,7 @@ const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
 /// Who meets, and how long anybody waits.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalConfig {
-    /// A word that all ranks of this job know, and nobody else uses.
-    pub(crate) job: String,
+    pub(crate) job: JobId,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) deadline: Duration,
