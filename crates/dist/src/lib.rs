@@ -10,7 +10,7 @@
 //! | collectives that can be differentiated | [`ops`] |
 //! | do all ranks train the same thing | [`check_consistency`] |
 //!
-//! `unsafe` lives in `comm::local::memory`, `comm::local::exchange`, `launch::signals` and the raw
+//! `unsafe` lives in `comm::local::region`, `comm::local::exchange`, `launch::signals` and the raw
 //! calls of the MPI and NCCL backends.
 
 pub mod comm;
