@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use candelabrum::dist::strategy::select::count_of_share;
 use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
-use candelabrum::dist::{Buffer, Collective, Error, Result as DistResult};
+use candelabrum::dist::{Collective, Error, Payload, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
@@ -68,13 +68,13 @@ impl Strategy for RandomK {
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> DistResult<Message> {
         let positions = self.positions(unit);
         let sent: Vec<f32> = positions.iter().map(|&at| std::mem::take(&mut values[at])).collect();
-        Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Buffer::from_slice(&sent)))
+        Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Payload::from_slice(&sent)))
     }
 
     fn aggregate(
         &mut self,
         unit: &Unit<'_>,
-        received: Vec<Buffer>,
+        received: Vec<Payload>,
         values: &mut [f32],
     ) -> DistResult<Option<Message>> {
         values.fill(0.0);

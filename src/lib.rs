@@ -3,6 +3,7 @@
 
 pub use candelabrum_datasets as datasets;
 pub use candelabrum_dist as dist;
+pub use candelabrum_memory as memory;
 pub use candelabrum_models as models;
 pub use candelabrum_nn as nn;
 pub use candelabrum_optim as optim;

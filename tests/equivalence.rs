@@ -111,8 +111,7 @@ fn one_after_the_other(world_size: usize, seed: u64) -> HashMap<String, Tensor> 
     model.compile(&params, (1, 1, 28, 28)).unwrap();
     let list = params.list();
     let mut sgd = sgd();
-    let infos: Vec<_> =
-        list.iter().map(|p| ParamInfo { name: p.name(), dims: p.var().dims() }).collect();
+    let infos: Vec<_> = list.iter().map(|p| ParamInfo::on_host(p.name(), p.var().dims())).collect();
     sgd.bind(&infos).unwrap();
     for _ in 0..STEPS {
         let mut sums: Vec<Vec<f32>> = Vec::new();
@@ -134,7 +133,7 @@ fn one_after_the_other(world_size: usize, seed: u64) -> HashMap<String, Tensor> 
         }
         for (index, (param, sum)) in list.iter().zip(&mut sums).enumerate() {
             sum.iter_mut().for_each(|x| *x /= world_size as f32);
-            param.update_in_place(|value| sgd.update(index, value, sum).unwrap()).unwrap();
+            param.update_in_place(|v| sgd.update(index, v, (&*sum).into()).unwrap()).unwrap();
         }
         sgd.step();
     }

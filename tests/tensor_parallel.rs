@@ -239,3 +239,16 @@ fn the_example_is_the_layer_that_is_not_split() {
         assert!(number.parse::<f64>().unwrap() < 1e-5, "{text}");
     }
 }
+
+#[test]
+fn split_layers_on_split_data_train_as_one_process() {
+    for options in [["--workers", "4", "--tensor", "2"], ["--workers", "6", "--tensor", "3"]] {
+        let mut command = Command::new(example("hybrid_parallel"));
+        command.args(options).stdin(Stdio::null());
+        let (output, _) = Running::start(command).finish(Duration::from_secs(60));
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{stderr}");
+        assert!(stdout.contains("2 replica(s) of a model"), "{stdout}");
+    }
+}

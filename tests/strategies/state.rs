@@ -15,7 +15,7 @@ fn fresh(params: &Params, world: &World, threshold: usize) -> DistOpt {
 
 fn steps(opt: &mut DistOpt, option: DistOption, range: std::ops::Range<u64>) {
     for step in range {
-        let loss = loss(opt.params(), opt.world().rank(), step);
+        let loss = loss(opt.params(), opt.group().rank(), step);
         let spars = if option == DistOption::SparseThreshold { 0.6 } else { 0.05 };
         opt.backward_and_update_with(&loss, option, spars).unwrap();
     }

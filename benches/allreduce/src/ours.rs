@@ -1,7 +1,7 @@
 //! The all-reduce of this project, in a buffer of the communicator's or in the caller's memory.
 
 use anyhow::Context;
-use candelabrum::dist::{Buffer, Collective, ElementType, ReduceOp, World};
+use candelabrum::dist::{Collective, ElementType, Payload, ReduceOp, World};
 
 use crate::Numbers;
 use crate::measure::Ranks;
@@ -12,7 +12,7 @@ pub(crate) struct Ours<'a> {
     world: &'a World,
     numbers: Numbers,
     /// Away only while it is reduced.
-    segment: Option<Buffer>,
+    segment: Option<Payload>,
     slice: Vec<f32>,
 }
 

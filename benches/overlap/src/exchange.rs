@@ -1,6 +1,8 @@
 //! The exchange of a step's gradients with nothing else to do: how long it takes at best.
 
-use candelabrum::dist::{Buffer, Collective, DistOptConfig, ElementType, Pending, ReduceOp, World};
+use candelabrum::dist::{
+    Collective, DistOptConfig, ElementType, Payload, Pending, ReduceOp, World,
+};
 
 use crate::repeat;
 use crate::talk::Event;
@@ -8,7 +10,7 @@ use crate::talk::Event;
 /// Buffers as large as the buckets of so many gradients, about.
 pub(crate) struct Exchange {
     world: World,
-    buckets: Vec<Buffer>,
+    buckets: Vec<Payload>,
     last: f64,
 }
 
@@ -44,7 +46,7 @@ impl Exchange {
 }
 
 /// All of them under way at once, as in a step.
-fn all_reduce(world: &World, buckets: &mut Vec<Buffer>) -> anyhow::Result<()> {
+fn all_reduce(world: &World, buckets: &mut Vec<Payload>) -> anyhow::Result<()> {
     let start = |bucket| world.comm().start(Collective::AllReduce(ReduceOp::Sum), bucket);
     let started: Vec<Pending> = buckets.drain(..).map(start).collect();
     for pending in started {

@@ -1,9 +1,9 @@
 //! State that is not trained, such as running statistics, made the same on all ranks.
 
-use candelabrum_nn::{Buffer as State, Params};
+use candelabrum_nn::{Buffer, Params};
 use candle_core::{DType, Device, Tensor};
 
-use crate::comm::{Buffer, Collective, Communicator, ReduceOp};
+use crate::comm::{Collective, Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
 
 /// What becomes of the buffers of ranks that train together.
@@ -46,7 +46,7 @@ pub fn synchronize_buffers(
         let value = state.value().to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
         values.extend(value.flatten_all()?.to_vec1::<f64>()?);
     }
-    let message = Buffer::from_slice(&values).labelled("the model's buffers");
+    let message = Payload::from_slice(&values).labelled("the model's buffers");
     let result = comm.run(op, message)?;
     let mut rest = result.as_slice::<f64>()?;
     for state in &states {
@@ -56,7 +56,7 @@ pub fn synchronize_buffers(
 }
 
 /// Takes the value of `state` from the front of `values`, and gives the others.
-fn set<'a>(state: &State, values: &'a [f64]) -> Result<&'a [f64]> {
+fn set<'a>(state: &Buffer, values: &'a [f64]) -> Result<&'a [f64]> {
     let old = state.value();
     let count = old.elem_count();
     let Some((own, rest)) = values.split_at_checked(count) else {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::comm::ElementType;
+use candelabrum_memory::ElementType;
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -135,14 +135,6 @@ pub enum Error {
         /// What it was given room for.
         got: usize,
     },
-    /// A buffer read as something it is not.
-    #[error("a buffer of {expected} was used as {got}")]
-    ElementType {
-        /// The buffer's type.
-        expected: ElementType,
-        /// The type asked for.
-        got: ElementType,
-    },
     /// Something that does not exist, here or at all.
     #[error("{what} is not supported")]
     Unsupported {
@@ -207,19 +199,6 @@ pub enum Error {
         /// The library's own words.
         message: String,
     },
-    /// A call of the CUDA driver failed.
-    #[error("{call}: {message}")]
-    Cuda {
-        /// The function.
-        call: &'static str,
-        /// The driver's own words.
-        message: String,
-    },
-    /// Elements that are on a GPU.
-    #[error(
-        "the buffer is on a GPU: copy it with `to_host` or `copy_to_tensor` to read it, with `copy_from_host` or `copy_from_tensor` to write it"
-    )]
-    OnDevice,
     /// The communicator is of no use any more: an earlier operation failed, or its thread panicked.
     #[error("the communication of rank {rank} has stopped after an earlier failure")]
     Stopped {
@@ -315,6 +294,9 @@ pub enum Error {
         /// What it may be.
         range: &'static str,
     },
+    /// Memory that cannot be had, reached or read as the type asked for.
+    #[error(transparent)]
+    Memory(#[from] candelabrum_memory::Error),
     /// The optimizer refused.
     #[error(transparent)]
     Optimizer(#[from] candelabrum_optim::Error),
@@ -337,9 +319,20 @@ impl Error {
         Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
     }
 
-    /// Says more of the operation that this rank is in: what is in its buffer (`label`), and which
-    /// `group` it belongs to. `operation` is how the error names it without.
-    pub(crate) fn with_context(mut self, operation: &str, label: &str, group: &str) -> Self {
+    /// Numbers of the type `expected` that were asked for as `got`.
+    pub(crate) fn element_type(expected: ElementType, got: ElementType) -> Self {
+        Self::Memory(candelabrum_memory::Error::ElementType { expected, got })
+    }
+
+    /// Says more of the `operation` that rank `own` is in: what is in its payload (`label`), and which
+    /// `group` it belongs to.
+    pub(crate) fn with_context(
+        mut self,
+        own: usize,
+        operation: &str,
+        label: &str,
+        group: &str,
+    ) -> Self {
         match &mut self {
             Self::PeerDied { during, .. }
             | Self::PeerLeft { during, .. }
@@ -347,9 +340,8 @@ impl Error {
                 during.push_str(label);
                 during.push_str(group);
             }
-            Self::Disagreement { what, expected, .. } => {
-                // Of the two operations one may be this rank's.
-                if what == operation {
+            Self::Disagreement { rank, what, expected, .. } => {
+                if *rank == own {
                     what.push_str(label);
                 } else if expected == operation {
                     expected.push_str(label);
@@ -369,11 +361,6 @@ impl Error {
             | Self::Diverged { .. }
             | Self::Inconsistent { .. }
             | Self::Disagreement { .. }
-            | Self::LateParameters { .. }
-            | Self::NoParameters
-            | Self::Setting { .. }
-            | Self::DistOption { .. }
-            | Self::StrategyOption { .. }
             | Self::Timeout { .. }
             | Self::PeerLeft { .. }
             | Self::Stopped { .. } => true,

@@ -18,7 +18,6 @@ pub mod launch;
 pub mod ops;
 pub mod strategy;
 
-mod bucket;
 mod buffers;
 mod consistency;
 mod error;
@@ -29,11 +28,13 @@ mod gpu;
 mod gpu;
 mod opt;
 mod sync_batch_norm;
+mod unit_plan;
 mod world;
 
 pub use buffers::{BufferSync, synchronize_buffers};
 pub use comm::{
-    Buffer, Collective, CommStats, Communicator, Element, ElementType, Group, Pending, ReduceOp,
+    Collective, CommStats, Communicator, Element, ElementType, Group, Label, Payload, Pending,
+    ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candelabrum_nn::{Params, StatisticsExchange};
 
-use crate::comm::{Buffer, Collective, Group};
+use crate::comm::{Collective, Group, Payload};
 
 /// Lets every batch normalisation of `params` use, in training, the batches of all ranks of `group`:
 /// PyTorch's `convert_sync_batchnorm`. N ranks with batch B then train as one rank with batch N·B,
@@ -36,7 +36,7 @@ struct GroupStatistics(Group);
 
 impl StatisticsExchange for GroupStatistics {
     fn all_gather(&self, values: &[f64]) -> candle_core::Result<Vec<f64>> {
-        let buffer = Buffer::from_slice(values).labelled("statistics of a batch normalisation");
+        let buffer = Payload::from_slice(values).labelled("statistics of a batch normalisation");
         Ok(self.0.run(Collective::AllGather, buffer)?.to_vec()?)
     }
 }

@@ -49,12 +49,6 @@ impl World {
         Self { launch: Arc::new(launch), comm: Arc::new(Single::default()), device: Device::Cpu }
     }
 
-    /// A world of one over a communicator that a test has made.
-    #[cfg(test)]
-    pub(crate) fn over(comm: Group) -> Self {
-        Self { launch: Arc::new(Launch::alone()), comm, device: Device::Cpu }
-    }
-
     /// This process's number, from 0. SINGA's `global_rank`.
     pub fn rank(&self) -> usize {
         self.launch.rank
@@ -169,6 +163,12 @@ impl World {
     /// Tells the other ranks that this one fails with `message`, so that none waits for it.
     pub fn abort(&self, message: &str) {
         self.comm.abort(message);
+    }
+}
+
+impl From<&World> for Group {
+    fn from(world: &World) -> Self {
+        world.group()
     }
 }
 

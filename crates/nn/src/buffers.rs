@@ -4,7 +4,7 @@
 //! sees it; [`Params::buffers`](crate::Params::buffers) lists them for who saves or shares a model.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
@@ -28,11 +28,13 @@ use crate::{Error, Result};
 pub struct Buffer {
     name: Arc<str>,
     var: Var,
+    /// The value when the last training step was taken, if it has changed since.
+    before: Arc<Mutex<Option<Tensor>>>,
 }
 
 impl Buffer {
     pub(crate) fn new(name: Arc<str>, var: Var) -> Self {
-        Self { name, var }
+        Self { name, var, before: Arc::default() }
     }
 
     /// The full name, layers and buffer joined by dots: `norm1.running_mean`.
@@ -59,6 +61,7 @@ impl Buffer {
                 got_dtype: value.dtype(),
             });
         }
+        self.keep();
         Ok(self.var.set(&value.detach())?)
     }
 
@@ -67,7 +70,23 @@ impl Buffer {
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
     pub fn update_in_place(&self, change: impl FnMut(usize, f64) -> f64) -> Result<()> {
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        if before.is_none() {
+            *before = Some(self.var.as_tensor().detach().copy()?);
+        }
+        drop(before);
         Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
+    }
+
+    /// Keeps the changes made [in place](Self::update_in_place) so far.
+    pub(crate) fn keep(&self) {
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Undoes the changes made [in place](Self::update_in_place) since the last [`Self::keep`].
+    pub(crate) fn restore(&self) -> Result<()> {
+        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(before.map_or(Ok(()), |before| self.var.set(&before))?)
     }
 }
 

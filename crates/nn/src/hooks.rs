@@ -10,57 +10,96 @@
 //! compute from a parameter directly is known only at the end of the pass.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, Var};
 use candle_core::{TensorId, bail};
 
-use crate::gradients;
+use crate::pass;
 
-/// A parameter's token, once it is watched; clones of a parameter share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Watch(Arc<OnceLock<Arc<Tensor>>>);
-
-static TOKENS: OnceLock<RwLock<HashMap<TensorId, Weak<Tensor>>>> = OnceLock::new();
-
-fn tokens() -> &'static RwLock<HashMap<TensorId, Weak<Tensor>>> {
-    TOKENS.get_or_init(RwLock::default)
+/// What the graph knows of a parameter that is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    name: Box<str>,
+    /// The result of the hook: operations made from now on join it.
+    token: Tensor,
+    /// Counts the changes of the values, as PyTorch's version counter does.
+    version: AtomicU64,
 }
 
-impl Watch {
-    /// The token of `var`: operations made from now on join it.
-    pub(crate) fn begin(&self, var: &Var) -> Result<Tensor> {
-        if let Some(token) = self.0.get() {
-            return Ok(Tensor::clone(token));
-        }
-        let variable = var.as_tensor().id();
-        let mut tokens = tokens().write().unwrap_or_else(PoisonError::into_inner);
-        // Two stores may hold one variable; they share its token.
-        let known = tokens.get(&variable).and_then(Weak::upgrade);
-        let token = match known {
-            Some(token) => token,
-            None => Arc::new(var.apply_op1(Hook { variable })?),
-        };
-        if tokens.len() == tokens.capacity() {
-            tokens.retain(|_, token| token.strong_count() > 0);
-        }
-        let token = self.0.get_or_init(|| token);
-        tokens.insert(variable, Arc::downgrade(token));
-        Ok(Tensor::clone(token))
+impl Watched {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn token(&self) -> &Tensor {
+        &self.token
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 }
 
-/// The token of a variable that is watched.
-pub(crate) fn token(variable: TensorId) -> Option<Tensor> {
-    let tokens = tokens().read().unwrap_or_else(PoisonError::into_inner);
-    tokens.get(&variable)?.upgrade().map(|token| Tensor::clone(&token))
+/// How a parameter is watched, once it is; clones of a parameter share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watch(Arc<OnceLock<Arc<Watched>>>);
+
+static WATCHED: OnceLock<RwLock<HashMap<TensorId, Weak<Watched>>>> = OnceLock::new();
+
+fn all_watched() -> &'static RwLock<HashMap<TensorId, Weak<Watched>>> {
+    WATCHED.get_or_init(RwLock::default)
+}
+
+impl Watch {
+    /// Watches `var`, a parameter of this name.
+    pub(crate) fn begin(&self, var: &Var, name: &str) -> Result<&Watched> {
+        if let Some(watched) = self.0.get() {
+            return Ok(watched);
+        }
+        let variable = var.as_tensor().id();
+        let mut all = all_watched().write().unwrap_or_else(PoisonError::into_inner);
+        // Two stores may hold one variable; they watch it together.
+        let known = all.get(&variable).and_then(Weak::upgrade);
+        let watched = match known {
+            Some(watched) => watched,
+            None => Arc::new(Watched {
+                name: name.into(),
+                token: var.apply_op1(Hook { variable })?,
+                version: AtomicU64::new(0),
+            }),
+        };
+        if all.len() == all.capacity() {
+            all.retain(|_, watched| watched.strong_count() > 0);
+        }
+        let watched = self.0.get_or_init(|| watched);
+        all.insert(variable, Arc::downgrade(watched));
+        Ok(watched)
+    }
+
+    /// The values of the parameter have been changed: a backward pass that still needs the old ones
+    /// must not run.
+    pub(crate) fn changed(&self, var: &Var) {
+        let raise = |watched: &Watched| watched.version.fetch_add(1, Ordering::AcqRel);
+        match self.0.get() {
+            Some(watched) => drop(raise(watched)),
+            // Another store may watch the same variable.
+            None => drop(watched(var.as_tensor().id()).map(|watched| raise(&watched))),
+        }
+    }
+}
+
+/// What is known of a variable that is watched.
+pub(crate) fn watched(variable: TensorId) -> Option<Arc<Watched>> {
+    let all = all_watched().read().unwrap_or_else(PoisonError::into_inner);
+    all.get(&variable)?.upgrade()
 }
 
 /// The values of `var` as the result of an operation of this step.
-pub(crate) fn identity(var: &Var, watch: &Watch) -> Result<Tensor> {
-    let token = watch.begin(var)?;
-    var.apply_op2(&token, Identity { variable: var.as_tensor().id() })
+pub(crate) fn identity(var: &Var, watched: &Watched) -> Result<Tensor> {
+    var.apply_op2(&watched.token, Identity { variable: var.as_tensor().id() })
 }
 
 /// The value of a token, and its gradient.
@@ -82,7 +121,7 @@ impl CustomOp1 for Hook {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        gradients::complete(self.variable)?;
+        pass::complete(self.variable)?;
         Ok(None)
     }
 }
@@ -121,7 +160,7 @@ impl CustomOp2 for Identity {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let taken = gradients::accept(self.variable, gradient)?;
+        let taken = pass::accept(self.variable, gradient)?;
         Ok(((!taken).then(|| gradient.clone()), Some(scalar()?)))
     }
 }

@@ -7,6 +7,7 @@
 //! | layers with inferred input sizes | [`layers`] |
 //! | a model, its training step, its summary | [`Model`], [`Summary`] |
 //! | fused operations with their own backward | [`ops`] |
+//! | gradients in buckets, complete one by one | [`FlatGradients`], [`UnitPlan`] |
 //!
 //! The crate knows no ranks: what a training step hands its loss to is behind [`BackwardAndUpdate`],
 //! and how replicas share the statistics of their batches behind [`StatisticsExchange`].
@@ -21,8 +22,11 @@ mod init;
 mod lazy;
 mod model;
 mod params;
+mod pass;
 mod statistics_exchange;
 mod summary;
+mod tensors;
+mod units;
 mod var_builder;
 
 pub mod layers;
@@ -33,9 +37,11 @@ pub use activation::Activation;
 pub use buffers::Buffer;
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
-pub use gradients::{FlatGradients, GradientBuffer, Observer};
+pub use gradients::{FlatGradients, Observer};
 pub use init::Init;
 pub use model::{BackwardAndUpdate, FromModule, Model};
 pub use params::{Param, Params, Scope};
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::{LayerRow, Summary};
+pub use tensors::{to_flat, with_span};
+pub use units::{Slot, UnitPlan};

@@ -3,16 +3,16 @@
 //! Invariants: names are unique; the order is the order of creation, which is the same on every
 //! rank that runs the same program; initial values depend on the seed and the name alone.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor, Var};
+use candelabrum_memory::SpanMut;
+use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
+use crate::tensors::with_variable;
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
 /// One trainable tensor and its name; a cheap handle, clones share the value.
@@ -45,7 +45,7 @@ impl Param {
     /// # Errors
     /// None but candle's own.
     pub fn watch(&self) -> Result<()> {
-        self.watch.begin(&self.var)?;
+        self.watch.begin(&self.var, &self.name)?;
         Ok(())
     }
 
@@ -56,15 +56,18 @@ impl Param {
     /// # Errors
     /// A parameter that is not on the CPU, or neither f32 nor f64.
     pub fn identity(&self) -> Result<Tensor> {
-        Ok(hooks::identity(&self.var, &self.watch)?)
+        Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
     }
 
-    /// Lets `change` rewrite the values, row by row, where they are: no copy, no graph.
+    /// Lets `update` rewrite the values where they are: no copy, no graph. Gives the result of
+    /// `update`. A backward pass through a fused operation that was computed from the old values is
+    /// an error from now on, if the parameter was [watched](Self::watch) then.
     ///
     /// # Errors
-    /// A parameter that is not f32, not contiguous or not on the CPU.
-    pub fn update_in_place(&self, change: impl FnMut(&mut [f32])) -> Result<()> {
-        Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
+    /// A parameter that is not f32, or not on the CPU.
+    pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        self.watch.changed(&self.var);
+        Ok(with_variable(&self.var, update)?)
     }
 
     /// Copies `value` into the parameter.
@@ -81,30 +84,8 @@ impl Param {
                 got_dtype: value.dtype(),
             });
         }
+        self.watch.changed(&self.var);
         Ok(self.var.set(&value.detach())?)
-    }
-}
-
-/// A change of f32 values as an operation of candle.
-struct InPlace<F>(RefCell<F>);
-
-impl<F: FnMut(&mut [f32])> InplaceOp1 for InPlace<F> {
-    fn name(&self) -> &'static str {
-        "update-parameter"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("a parameter must be contiguous to be updated")
-        };
-        let CpuStorage::F32(values) = storage else {
-            candle_core::bail!(
-                "a parameter must be f32 to be updated, this one is {:?}",
-                storage.dtype()
-            )
-        };
-        (self.0.borrow_mut())(&mut values[start..end]);
-        Ok(())
     }
 }
 
@@ -191,6 +172,20 @@ impl Params {
     /// do not average it: each has that of its own batches.
     pub fn buffers(&self) -> Vec<Buffer> {
         self.0.buffers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the changes that layers have made to buffers: a training step has been taken.
+    pub fn keep_buffers(&self) {
+        self.buffers().iter().for_each(Buffer::keep);
+    }
+
+    /// Undoes the changes that layers have made to buffers since the last [`Self::keep_buffers`]: a
+    /// training step has failed, and its batch must leave no trace in running statistics.
+    ///
+    /// # Errors
+    /// None but candle's own.
+    pub fn restore_buffers(&self) -> Result<()> {
+        self.buffers().iter().try_for_each(Buffer::restore)
     }
 
     /// The parameter of that name.

@@ -55,10 +55,10 @@ fn make(name: &str) -> Box<dyn Optimizer> {
 #[divan::bench(args = NAMES, consts = SIZES)]
 fn update<const N: usize>(bencher: Bencher<'_, '_>, name: &str) {
     let mut optimizer = make(name);
-    optimizer.bind(&[ParamInfo { name: "p", dims: &[N] }]).unwrap();
+    optimizer.bind(&[ParamInfo::on_host("p", &[N])]).unwrap();
     let (mut value, grad) = (vec![1.0; N], vec![1e-3; N]);
     bencher.counter(ItemsCount::new(N)).bench_local(|| {
-        optimizer.update(0, black_box(&mut value), black_box(&grad)).unwrap();
+        optimizer.update(0, black_box(&mut value).into(), black_box(&grad).into()).unwrap();
         optimizer.step();
     });
 }
@@ -69,7 +69,7 @@ fn clip_norm<const N: usize>(bencher: Bencher<'_, '_>) {
     let mut grads = vec![1.0; N];
     bencher.counter(ItemsCount::new(N)).bench_local(|| {
         grads[0] = 10.0;
-        clip(Clip::Norm(1.0), &mut [black_box(&mut grads)])
+        clip(Clip::Norm(1.0), &mut [black_box(&mut grads).into()])
     });
 }
 

@@ -9,12 +9,12 @@
 //! Duchi, Hazan and Singer, JMLR 12, 2011. SINGA's has eps (1e-8) inside of the square root,
 //! `g / sqrt(s + eps)`, and neither `lr_decay` nor an initial value.
 
-use crate::chunks::Parts;
 use crate::error::Range;
-use crate::{Flat, Now, Result, Rule, Schedule};
+use crate::parts::Parts;
+use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// AdaGrad.
-pub type AdaGrad = Flat<AdaGradRule>;
+pub type AdaGrad = RuleOptimizer<AdaGradRule>;
 
 /// The formula of [`AdaGrad`].
 #[derive(Clone, Debug)]

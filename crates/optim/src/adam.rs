@@ -13,15 +13,15 @@
 //! AdamW: Loshchilov and Hutter, ICLR 2019 (arXiv 1711.05101). SINGA's Adam has eps at the same
 //! place and L2 decay; its learning rate is 0.1 by default, PyTorch's 0.001, ours is always given.
 
-use crate::chunks::Parts;
 use crate::error::Range;
-use crate::{Flat, Now, Result, Rule, Schedule};
+use crate::parts::Parts;
+use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// Adam, whose weight decay is part of the gradient.
-pub type Adam = Flat<AdamRule<false>>;
+pub type Adam = RuleOptimizer<AdamRule<false>>;
 
 /// Adam, whose weight decay is apart from the gradient; 0.01 unless said otherwise.
-pub type AdamW = Flat<AdamRule<true>>;
+pub type AdamW = RuleOptimizer<AdamRule<true>>;
 
 /// The formula of [`Adam`] and [`AdamW`].
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct AdamRule<const DECOUPLED: bool> {
     amsgrad: bool,
 }
 
-impl<const DECOUPLED: bool> Flat<AdamRule<DECOUPLED>> {
+impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
     /// PyTorch's settings: betas 0.9 and 0.999, eps 1e-8.
     pub fn new(lr: impl Into<Schedule>) -> Self {
         let rule = AdamRule { beta1: 0.9, beta2: 0.999, eps: 1e-8, amsgrad: false };

@@ -3,8 +3,9 @@
 //! Pascanu, Mikolov and Bengio, ICML 2013 (arXiv 1211.5063), as `torch.nn.utils.clip_grad_norm_`
 //! and `clip_grad_value_`.
 
+use candelabrum_memory::{Norm, SpanMut};
+
 use crate::Result;
-use crate::chunks::{by_chunks, squares};
 use crate::error::Range;
 
 /// How gradients are clipped.
@@ -39,32 +40,10 @@ impl Clip {
     }
 }
 
-/// The Euclidean norm of all `slices` together, in f64; the same bits with any number of threads.
-pub fn global_norm<'a>(slices: impl IntoIterator<Item = &'a [f32]>) -> f64 {
-    let square = |slice| by_chunks(slice, &|chunk: &[f32]| [squares(chunk), 0.0])[0];
-    slices.into_iter().map(square).sum::<f64>().sqrt()
-}
-
-/// Limits every element to the magnitude `limit`; NaN stays NaN.
+/// Clips all `spans` together; gives their norm before, for [`Clip::Norm`].
 ///
-/// # Panics
-/// With a limit below 0 or that is no number; see [`Clip::check`].
-pub fn clip_values(values: &mut [f32], limit: f32) {
-    by_chunks(values, &|chunk: &mut [f32]| {
-        chunk.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
-        [0.0; 2]
-    });
-}
-
-/// Multiplies every element by `factor`.
-pub fn scale(values: &mut [f32], factor: f32) {
-    by_chunks(values, &|chunk: &mut [f32]| {
-        chunk.iter_mut().for_each(|x| *x *= factor);
-        [0.0; 2]
-    });
-}
-
-/// Clips all `slices` together; gives their norm before, for [`Clip::Norm`].
+/// # Errors
+/// What a device says.
 ///
 /// # Panics
 /// With a limit that [`Clip::check`] refuses.
@@ -73,19 +52,22 @@ pub fn scale(values: &mut [f32], factor: f32) {
 /// use candelabrum_optim::{Clip, clip};
 ///
 /// let (mut a, mut b) = ([3.0], [0.0, 4.0]);
-/// assert_eq!(clip(Clip::Norm(1.0), &mut [&mut a, &mut b]), Some(5.0));
+/// assert_eq!(clip(Clip::Norm(1.0), &mut [(&mut a).into(), (&mut b).into()])?, Some(5.0));
 /// assert!((a[0] - 0.6).abs() < 1e-6 && (b[1] - 0.8).abs() < 1e-6);
+/// # Ok::<(), candelabrum_optim::Error>(())
 /// ```
-pub fn clip(clip: Clip, slices: &mut [&mut [f32]]) -> Option<f64> {
+pub fn clip(clip: Clip, spans: &mut [SpanMut<'_>]) -> Result<Option<f64>> {
     if let Clip::Value(limit) = clip {
-        slices.iter_mut().for_each(|slice| clip_values(slice, limit));
-        return None;
+        spans.iter_mut().try_for_each(|span| span.clamp(limit))?;
+        return Ok(None);
     }
-    let norm = global_norm(slices.iter().map(|slice| &**slice));
+    let mut norm = Norm::default();
+    spans.iter().try_for_each(|span| norm.add(span.as_span()))?;
+    let norm = norm.get()?;
     if let Some(factor) = clip.factor(norm) {
-        slices.iter_mut().for_each(|slice| scale(slice, factor));
+        spans.iter_mut().try_for_each(|span| span.scale(factor))?;
     }
-    Some(norm)
+    Ok(Some(norm))
 }
 
 #[cfg(test)]
@@ -104,10 +86,10 @@ mod tests {
     fn what_is_small_already_keeps_its_bits() {
         let mut values = [0.1, -0.2, f32::MIN_POSITIVE];
         let before = values;
-        assert_eq!(clip(Clip::Value(1.0), &mut [&mut values]), None);
-        clip(Clip::Norm(1.0), &mut [&mut values]).unwrap();
+        assert_eq!(clip(Clip::Value(1.0), &mut [(&mut values).into()]).unwrap(), None);
+        clip(Clip::Norm(1.0), &mut [(&mut values).into()]).unwrap();
         assert_eq!(values, before);
-        clip(Clip::Value(0.15), &mut [&mut values]);
+        clip(Clip::Value(0.15), &mut [(&mut values).into()]).unwrap();
         assert_eq!(values, [0.1, -0.15, f32::MIN_POSITIVE]);
     }
 }

@@ -53,6 +53,9 @@ pub enum Error {
         /// The gradient's length.
         grad: usize,
     },
+    /// Memory that cannot be had or reached.
+    #[error(transparent)]
+    Memory(#[from] candelabrum_memory::Error),
 }
 
 /// What a setting may be; never infinite and never no number.

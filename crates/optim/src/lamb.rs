@@ -13,12 +13,14 @@
 //! ‖p‖ / ‖r‖ is 1 where either norm is 0, as in the authors' code, and wherever a group turns it
 //! off, as they do for biases and norms. A layer is one parameter.
 
-use crate::chunks::{Parts, squares};
+use candelabrum_memory::chunks::squares;
+
 use crate::error::Range;
-use crate::{Flat, Now, Result, Rule, Schedule};
+use crate::parts::Parts;
+use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// LAMB, for large batches.
-pub type Lamb = Flat<LambRule>;
+pub type Lamb = RuleOptimizer<LambRule>;
 
 /// The formula of [`Lamb`].
 #[derive(Clone, Debug)]

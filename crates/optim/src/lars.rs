@@ -11,13 +11,15 @@
 //! PyTorch has it multiplies the whole velocity. The ratio is 1 where ‖p‖ or the divisor is 0, and
 //! wherever a group turns it off, as is usual for biases and norms. A layer is one parameter.
 
-use crate::chunks::{Parts, squares};
+use candelabrum_memory::chunks::squares;
+
 use crate::error::Range;
 use crate::lamb::trust_ratio;
-use crate::{Flat, Now, Result, Rule, Schedule};
+use crate::parts::Parts;
+use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// LARS, for large batches.
-pub type Lars = Flat<LarsRule>;
+pub type Lars = RuleOptimizer<LarsRule>;
 
 /// The formula of [`Lars`].
 #[derive(Clone, Debug)]

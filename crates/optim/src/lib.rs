@@ -1,8 +1,8 @@
 //! Optimizers over flat parameters, updated in place.
 //!
-//! An [`Optimizer`] sees numbers only: slices of values and of gradients, by the parameter's
-//! index. It knows neither tensors nor ranks, so the same code serves one process, gradient
-//! buckets that arrive one by one, and tests against PyTorch.
+//! An [`Optimizer`] sees numbers only: spans of values and of gradients, by the parameter's index. It
+//! knows neither tensors nor ranks, so the same code serves one process, gradient buckets that arrive
+//! one by one, and tests against PyTorch.
 //!
 //! | what | where |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`Group`] |
 //! | clipping | [`Clip`] |
-//! | what all optimizers share, and one of your own | [`Flat`], [`Rule`] |
+//! | what all optimizers share, and one of your own | [`RuleOptimizer`], [`Rule`] |
 //!
 //! ```
 //! use candelabrum_optim::{Adam, Group, Optimizer, ParamInfo, Schedule};
@@ -20,12 +20,12 @@
 //!     .weight_decay(1e-2)
 //!     .group(Group::matching("*.bias").weight_decay(0.0).lr_scale(2.0));
 //! adam.bind(&[
-//!     ParamInfo { name: "fc.weight", dims: &[2, 2] },
-//!     ParamInfo { name: "fc.bias", dims: &[2] },
+//!     ParamInfo::on_host("fc.weight", &[2, 2]),
+//!     ParamInfo::on_host("fc.bias", &[2]),
 //! ])?;
 //! let (mut weight, mut bias) = ([0.5, -0.5, 0.25, 1.0], [0.0, 0.0]);
-//! adam.update(0, &mut weight, &[0.1, 0.2, -0.1, 0.0])?;
-//! adam.update(1, &mut bias, &[1.0, -1.0])?;
+//! adam.update(0, (&mut weight).into(), (&[0.1, 0.2, -0.1, 0.0]).into())?;
+//! adam.update(1, (&mut bias).into(), (&[1.0, -1.0]).into())?;
 //! adam.step();
 //! assert!(bias[0] < 0.0 && bias[1] > 0.0);
 //! # Ok::<(), candelabrum_optim::Error>(())
@@ -35,32 +35,32 @@
 
 mod ada_grad;
 mod adam;
-mod chunks;
 mod clip;
 mod error;
-mod flat;
 mod group;
 mod lamb;
 mod lars;
 mod one_cycle;
 mod optimizer;
+mod parts;
 mod rms_prop;
 mod rule;
+mod rule_optimizer;
 mod schedule;
 mod sgd;
 
 pub use ada_grad::{AdaGrad, AdaGradRule};
 pub use adam::{Adam, AdamRule, AdamW};
-pub use chunks::{CHUNK, Parts};
-pub use clip::{Clip, clip, clip_values, global_norm, scale};
+pub use clip::{Clip, clip};
 pub use error::{Error, Range, Result};
-pub use flat::Flat;
 pub use group::Group;
 pub use lamb::{Lamb, LambRule};
 pub use lars::{Lars, LarsRule};
 pub use one_cycle::{Anneal, OneCycle};
 pub use optimizer::{Optimizer, ParamInfo};
+pub use parts::Parts;
 pub use rms_prop::{RmsProp, RmsPropRule};
 pub use rule::{MAX_STATES, Now, Rule};
+pub use rule_optimizer::RuleOptimizer;
 pub use schedule::Schedule;
 pub use sgd::{Sgd, SgdRule};

@@ -2,18 +2,27 @@
 
 use std::fmt::Debug;
 
+use candelabrum_memory::{Location, Span, SpanMut};
+
 use crate::Result;
 
 /// What an optimizer is told of a parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ParamInfo<'a> {
     /// Its name, which groups select by.
     pub name: &'a str,
     /// Its dimensions.
     pub dims: &'a [usize],
+    /// Where its values live: the optimizer keeps its state there too.
+    pub location: Location,
 }
 
-impl ParamInfo<'_> {
+impl<'a> ParamInfo<'a> {
+    /// A parameter in host memory.
+    pub fn on_host(name: &'a str, dims: &'a [usize]) -> Self {
+        Self { name, dims, location: Location::HOST }
+    }
+
     /// The product of its dimensions.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
@@ -43,19 +52,25 @@ pub trait Optimizer: Debug + Send {
     /// # Errors
     /// [`Error::Unbound`](crate::Error::Unbound) and [`Error::Length`](crate::Error::Length) where
     /// the call does not fit what was bound.
-    fn update(&mut self, index: usize, value: &mut [f32], grad: &[f32]) -> Result<()>;
+    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()>;
 
     /// Every vector that it keeps, in an order that is the same wherever the same parameters were
     /// bound: replicas that have gone separate ways average theirs when they come together.
-    fn state_mut(&mut self) -> Vec<&mut [f32]> {
-        Vec::new()
+    ///
+    /// # Errors
+    /// What a device says.
+    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
+        Ok(Vec::new())
     }
 
     /// What it keeps of parameter number `index`, in order, if it can tell that apart from the rest:
     /// then an update can be undone, and may run before it is known that the step will be taken.
-    fn parameter_state(&mut self, index: usize) -> Option<Vec<&mut [f32]>> {
+    ///
+    /// # Errors
+    /// What a device says.
+    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>> {
         let _ = index;
-        None
+        Ok(None)
     }
 
     /// Ends a training step: the count and the schedules move on.

@@ -14,12 +14,12 @@
 //! `g / sqrt(s + eps)`, and neither momentum nor the centered form. Where rounding makes `s - a²`
 //! negative, PyTorch's value becomes NaN; ours counts as 0.
 
-use crate::chunks::Parts;
 use crate::error::Range;
-use crate::{Flat, Now, Result, Rule, Schedule};
+use crate::parts::Parts;
+use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// RMSProp, with momentum and centered where asked for.
-pub type RmsProp = Flat<RmsPropRule>;
+pub type RmsProp = RuleOptimizer<RmsPropRule>;
 
 /// The formula of [`RmsProp`].
 #[derive(Clone, Debug)]

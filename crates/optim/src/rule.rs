@@ -3,12 +3,12 @@
 use std::fmt::Debug;
 
 use crate::Result;
-use crate::chunks::Parts;
+use crate::parts::Parts;
 
 /// How many vectors a rule can keep for a parameter.
 pub const MAX_STATES: usize = 3;
 
-/// An optimizer's formula. [`Flat`](crate::Flat) makes an [`Optimizer`](crate::Optimizer) of it:
+/// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an [`Optimizer`](crate::Optimizer) of it:
 /// learning rate, schedules, groups, state and the count of steps are the same for all.
 pub trait Rule: Debug + Send {
     /// The name in messages.

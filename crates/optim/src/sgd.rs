@@ -10,12 +10,12 @@
 //! Momentum after Sutskever et al., ICML 2013. SINGA starts v at zero, so its dampening also
 //! shrinks the first step; ours is PyTorch's.
 
-use crate::chunks::Parts;
 use crate::error::Range;
-use crate::{Error, Flat, Now, Result, Rule, Schedule};
+use crate::parts::Parts;
+use crate::{Error, Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// SGD with momentum, dampening, Nesterov's variant and L2 weight decay.
-pub type Sgd = Flat<SgdRule>;
+pub type Sgd = RuleOptimizer<SgdRule>;
 
 /// The formula of [`Sgd`].
 #[derive(Clone, Debug, Default)]

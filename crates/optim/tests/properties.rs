@@ -3,9 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use candelabrum_memory::chunks::CHUNK;
+use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, CHUNK, Clip, Error, Group, Lamb, Lars, Optimizer, ParamInfo, RmsProp,
-    Schedule, Sgd, clip, global_norm,
+    AdaGrad, Adam, AdamW, Clip, Error, Group, Lamb, Lars, Optimizer, ParamInfo, RmsProp, Schedule,
+    Sgd, clip,
 };
 use candelabrum_testkit::uniform;
 use candle_core::DType;
@@ -35,7 +37,7 @@ const SIZES: [usize; 6] = [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5, 5 * CH
 
 fn bind(optimizer: &mut dyn Optimizer, sizes: &[usize]) {
     let infos: Vec<_> =
-        sizes.iter().map(|len| ParamInfo { name: "p", dims: std::slice::from_ref(len) }).collect();
+        sizes.iter().map(|len| ParamInfo::on_host("p", std::slice::from_ref(len))).collect();
     optimizer.bind(&infos).unwrap();
 }
 
@@ -53,7 +55,7 @@ fn train(
     for step in steps {
         for &i in order {
             let grad = numbers(params[i].len(), 1000 + 10 * step + i as u64);
-            optimizer.update(i, &mut params[i], &grad).unwrap();
+            optimizer.update(i, (&mut params[i]).into(), (&grad).into()).unwrap();
         }
         optimizer.step();
     }
@@ -88,9 +90,9 @@ fn norms_and_clipping_do_not_depend_on_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut grads = start(&SIZES);
-            let mut slices: Vec<&mut [f32]> = grads.iter_mut().map(Vec::as_mut_slice).collect();
-            let norm = clip(Clip::Norm(1.0), &mut slices).unwrap();
-            clip(Clip::Value(1e-3), &mut slices);
+            let mut spans: Vec<SpanMut<'_>> = grads.iter_mut().map(SpanMut::from).collect();
+            let norm = clip(Clip::Norm(1.0), &mut spans).unwrap().unwrap();
+            clip(Clip::Value(1e-3), &mut spans).unwrap();
             (norm.to_bits(), bits(&grads))
         })
     };
@@ -104,9 +106,11 @@ fn norms_and_clipping_do_not_depend_on_threads() {
 #[test]
 fn a_clipped_gradient_has_the_norm_asked_for() {
     let mut grads = start(&[3, 1, 40]);
-    let mut slices: Vec<&mut [f32]> = grads.iter_mut().map(Vec::as_mut_slice).collect();
-    clip(Clip::Norm(0.5), &mut slices).unwrap();
-    let norm = global_norm(grads.iter().map(Vec::as_slice));
+    let mut spans: Vec<SpanMut<'_>> = grads.iter_mut().map(SpanMut::from).collect();
+    clip(Clip::Norm(0.5), &mut spans).unwrap();
+    let mut norm = Norm::default();
+    grads.iter().for_each(|grad| norm.add(grad.into()).unwrap());
+    let norm = norm.get().unwrap();
     assert!((norm - 0.5).abs() < 1e-6, "{norm}");
 }
 
@@ -134,13 +138,18 @@ fn state_and_count_are_all_that_a_run_needs_to_go_on() {
         let mut params = start(&sizes);
         bind(&mut *part, &sizes);
         train(&mut *part, &mut params, 0..2, &order);
-        let state: Vec<Vec<f32>> = part.state_mut().iter().map(|state| state.to_vec()).collect();
+        let state: Vec<Vec<f32>> = part
+            .state_mut()
+            .unwrap()
+            .iter()
+            .map(|state| state.as_span().host().unwrap().to_vec())
+            .collect();
         let index = all().iter().position(|o| o.describe() == part.describe()).unwrap();
         let mut resumed = all().swap_remove(index);
         bind(&mut *resumed, &sizes);
         resumed.set_steps(part.steps());
-        for (new, old) in resumed.state_mut().into_iter().zip(&state) {
-            new.copy_from_slice(old);
+        for (new, old) in resumed.state_mut().unwrap().iter_mut().zip(&state) {
+            new.copy_from(old.into()).unwrap();
         }
         train(&mut *resumed, &mut params, 2..6, &order);
         assert_eq!(bits(&params), bits(&expected), "{}", whole.describe());
@@ -156,13 +165,13 @@ fn zeros_leave_numbers_behind() {
         let mut params = [vec![0.0; 3], vec![1.0; 3]];
         for _ in 0..3 {
             for (i, param) in params.iter_mut().enumerate() {
-                optimizer.update(i, param, &[0.0; 3]).unwrap();
+                optimizer.update(i, param.into(), (&[0.0; 3]).into()).unwrap();
             }
             optimizer.step();
         }
         assert_eq!(params[0], [0.0; 3], "{}", optimizer.describe());
         assert!(params[1].iter().all(|x| x.is_finite()), "{}", optimizer.describe());
-        optimizer.update(0, &mut params[0], &[1.0, 0.0, -1.0]).unwrap();
+        optimizer.update(0, (&mut params[0]).into(), (&[1.0, 0.0, -1.0]).into()).unwrap();
         assert!(params[0][0] < 0.0 && params[0][1] == 0.0 && params[0][2] > 0.0);
     }
 }
@@ -172,24 +181,26 @@ fn nan_is_not_forgotten() {
     for mut optimizer in all() {
         bind(&mut *optimizer, &[3]);
         let mut param = vec![1.0; 3];
-        optimizer.update(0, &mut param, &[f32::NAN, 0.5, 0.5]).unwrap();
+        optimizer.update(0, (&mut param).into(), (&[f32::NAN, 0.5, 0.5]).into()).unwrap();
         assert!(param[0].is_nan(), "{}", optimizer.describe());
     }
 }
 
-const NAMED: [ParamInfo<'static>; 4] = [
-    ParamInfo { name: "conv.weight", dims: &[1, 1, 1, 1] },
-    ParamInfo { name: "conv.bias", dims: &[1] },
-    ParamInfo { name: "fc.weight", dims: &[1, 1] },
-    ParamInfo { name: "fc.bias", dims: &[1] },
-];
+fn named() -> [ParamInfo<'static>; 4] {
+    [
+        ParamInfo::on_host("conv.weight", &[1, 1, 1, 1]),
+        ParamInfo::on_host("conv.bias", &[1]),
+        ParamInfo::on_host("fc.weight", &[1, 1]),
+        ParamInfo::on_host("fc.bias", &[1]),
+    ]
+}
 
-/// The values of [`NAMED`], which begin with 1, after one step along gradients of 1.
+/// The values of [`named()`], which begin with 1, after one step along gradients of 1.
 fn one_step(mut optimizer: impl Optimizer) -> [f32; 4] {
-    optimizer.bind(&NAMED).unwrap();
+    optimizer.bind(&named()).unwrap();
     let mut values = [1.0; 4];
     for (i, value) in values.iter_mut().enumerate() {
-        optimizer.update(i, std::slice::from_mut(value), &[1.0]).unwrap();
+        optimizer.update(i, std::slice::from_mut(value).into(), (&[1.0]).into()).unwrap();
     }
     values
 }
@@ -230,10 +241,10 @@ fn groups_have_settings_of_their_own() {
 fn a_groups_schedule_moves_on() {
     let half = Schedule::Step { lr: 0.5, every: 1, factor: 0.5 };
     let mut sgd = Sgd::new(0.0).group(Group::matching("fc.bias").lr(half));
-    sgd.bind(&NAMED).unwrap();
+    sgd.bind(&named()).unwrap();
     let mut value = [1.0];
     for expected in [0.5, 0.25, 0.125] {
-        sgd.update(3, &mut value, &[1.0]).unwrap();
+        sgd.update(3, (&mut value).into(), (&[1.0]).into()).unwrap();
         sgd.step();
         assert_eq!(value, [expected]);
     }
@@ -252,14 +263,14 @@ fn a_group_without_a_trust_ratio_takes_adams_step() {
 #[test]
 fn a_group_that_selects_nothing_is_an_error() {
     let mut adam = Adam::new(0.1).group(Group::matching("*.bais").weight_decay(0.0));
-    let error = adam.bind(&NAMED).unwrap_err();
+    let error = adam.bind(&named()).unwrap_err();
     assert!(matches!(error, Error::NothingMatches { .. }));
     let message = error.to_string();
     for part in ["Adam", "`*.bais`", "conv.weight, conv.bias, fc.weight, fc.bias"] {
         assert!(message.contains(part), "{message}");
     }
     adam.bind(&[]).unwrap();
-    assert!(Adam::new(0.1).group(Group::below_dims(1)).bind(&NAMED).is_err());
+    assert!(Adam::new(0.1).group(Group::below_dims(1)).bind(&named()).is_err());
 }
 
 #[test]
@@ -326,8 +337,11 @@ fn every_setting_is_in_the_description() {
 fn a_call_that_does_not_fit_is_an_error() {
     let mut sgd = Sgd::new(0.1);
     bind(&mut sgd, &[2]);
-    assert_eq!(sgd.update(1, &mut [0.0], &[0.0]), Err(Error::Unbound { index: 1, bound: 1 }));
-    assert!(sgd.update(0, &mut [0.0], &[0.0, 1.0]).is_err());
+    assert_eq!(
+        sgd.update(1, (&mut [0.0]).into(), (&[0.0]).into()),
+        Err(Error::Unbound { index: 1, bound: 1 })
+    );
+    assert!(sgd.update(0, (&mut [0.0]).into(), (&[0.0, 1.0]).into()).is_err());
 }
 
 #[test]
@@ -335,9 +349,9 @@ fn two_steps_by_hand() {
     let mut sgd = Sgd::new(0.5).momentum(0.5).weight_decay(1.0);
     bind(&mut sgd, &[1]);
     let mut p = [1.0];
-    sgd.update(0, &mut p, &[1.0]).unwrap(); // g = 2, v = 2, p = 1 - 1 = 0
+    sgd.update(0, (&mut p).into(), (&[1.0]).into()).unwrap(); // g = 2, v = 2, p = 1 - 1 = 0
     sgd.step();
     assert_eq!(p, [0.0]);
-    sgd.update(0, &mut p, &[1.0]).unwrap(); // g = 1, v = 2, p = 0 - 1 = -1
+    sgd.update(0, (&mut p).into(), (&[1.0]).into()).unwrap(); // g = 1, v = 2, p = 0 - 1 = -1
     assert_eq!(p, [-1.0]);
 }

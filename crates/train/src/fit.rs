@@ -71,9 +71,9 @@ impl<M: Model> Trainer<M> {
             self.say(out, format_args!("Starting Epoch {epoch}:"));
             let _span = tracing::debug_span!(target: "candelabrum::run", "epoch", epoch).entered();
             let start = Instant::now();
-            let before = self.world().comm().stats();
+            let before = self.group().stats();
             let (trained, steps, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
-            let traffic = self.world().comm().stats() - before;
+            let traffic = self.group().stats() - before;
             let residual_norm = self.opt_mut().residual_norm();
             let train_seconds = start.elapsed().as_secs_f64();
             self.say(
@@ -130,7 +130,7 @@ impl<M: Model> Trainer<M> {
     ) -> Result<(Metrics, StepFigures, Vec<String>)> {
         let options =
             BatchOptions { augment: config.augment, seed: config.seed, ..BatchOptions::default() };
-        let mut progress = Progress::new(epoch, sampler.steps(), self.world().is_root());
+        let mut progress = Progress::new(epoch, sampler.steps(), self.group().is_world_root());
         let mut metrics = Metrics::default();
         let mut notes = Vec::new();
         let before = self.opt().figures(config.dist_option);
@@ -148,7 +148,7 @@ impl<M: Model> Trainer<M> {
                 if notes.len() == MOST_NOTES {
                     continue;
                 }
-                if opt.world().is_root() {
+                if opt.group().is_world_root() {
                     progress.note(&note);
                 }
                 notes.push(note);
@@ -161,12 +161,12 @@ impl<M: Model> Trainer<M> {
         let figures = self.opt().figures(config.dist_option) - before;
         if figures.skipped > 1 {
             let note = format!("{} of {} steps were left out", figures.skipped, figures.steps);
-            if self.world().is_root() {
+            if self.group().is_world_root() {
                 progress.note(&note);
             }
             notes.push(note);
         }
-        Ok((metrics.over_ranks(self.world().comm())?, figures, notes))
+        Ok((metrics.over_ranks(&**self.group())?, figures, notes))
     }
 
     /// Refuses ranks that would not train the same run.
@@ -189,7 +189,7 @@ impl<M: Model> Trainer<M> {
             ("the shape of an image", format!("{:?}", train.image_shape())),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
-        check_consistency(self.world().comm(), &facts)
+        check_consistency(&**self.group(), &facts)
     }
 
     /// The digest of each rank's parameters, which must be the same.
@@ -204,7 +204,7 @@ impl<M: Model> Trainer<M> {
 
     /// A line of the root's output. A reader that has gone away is no reason to stop training.
     fn say(&self, out: &mut dyn Write, line: std::fmt::Arguments<'_>) {
-        if self.world().is_root() {
+        if self.group().is_world_root() {
             drop(writeln!(out, "{line}").and_then(|()| out.flush()));
         }
     }

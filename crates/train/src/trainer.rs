@@ -3,7 +3,7 @@
 use candelabrum_datasets::{
     BatchOptions, DistributedSampler, ImageDataset, Remainder, SamplerConfig,
 };
-use candelabrum_dist::{DistOpt, World, parameters_sha256};
+use candelabrum_dist::{DistOpt, Group, parameters_sha256};
 use candelabrum_nn::{DistOption, Model, Summary};
 use candle_core::{Shape, Tensor};
 
@@ -38,8 +38,8 @@ impl<M: Model> Trainer<M> {
     }
 
     /// The ranks that train together.
-    pub fn world(&self) -> &World {
-        self.opt.world()
+    pub fn group(&self) -> &Group {
+        self.opt.group()
     }
 
     /// Creates the parameters of every layer by a dry run on zeros of shape `input`, the batch
@@ -94,7 +94,7 @@ impl<M: Model> Trainer<M> {
         self.eval();
         let metrics = self.measure(data, &sampler);
         self.train();
-        Ok(metrics?.over_ranks(self.world().comm())?)
+        Ok(metrics?.over_ranks(&**self.group())?)
     }
 
     fn measure(&self, data: &ImageDataset, sampler: &DistributedSampler) -> Result<Metrics> {
@@ -126,8 +126,8 @@ impl<M: Model> Trainer<M> {
         }
         Ok(DistributedSampler::new(SamplerConfig {
             len: data.len(),
-            global_rank: self.world().rank(),
-            world_size: self.world().world_size(),
+            global_rank: self.group().rank(),
+            world_size: self.group().world_size(),
             batch_size,
             seed,
             shuffle: remainder == Remainder::Drop,
@@ -141,6 +141,6 @@ impl<M: Model> Trainer<M> {
     /// Those of an all-gather.
     pub fn parameters_sha256(&self) -> Result<Vec<String>> {
         let own = parameters_sha256(self.opt.params())?;
-        Ok(self.world().comm().all_gather_text(&own)?)
+        Ok(self.group().all_gather_text(&own)?)
     }
 }

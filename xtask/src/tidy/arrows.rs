@@ -14,9 +14,10 @@ use crate::shell::cargo;
 
 /// Package, and those of ours that it may use.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("candelabrum-nn", &[]),
-    ("candelabrum-optim", &["candelabrum-nn"]),
-    ("candelabrum-dist", &["candelabrum-nn", "candelabrum-optim"]),
+    ("candelabrum-memory", &[]),
+    ("candelabrum-nn", &["candelabrum-memory"]),
+    ("candelabrum-optim", &["candelabrum-memory"]),
+    ("candelabrum-dist", &["candelabrum-memory", "candelabrum-nn", "candelabrum-optim"]),
     ("candelabrum-models", &["candelabrum-nn"]),
     ("candelabrum-datasets", &[]),
     (
@@ -28,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "candelabrum-datasets",
             "candelabrum-dist",
+            "candelabrum-memory",
             "candelabrum-models",
             "candelabrum-nn",
             "candelabrum-optim",

@@ -3,39 +3,8 @@
 
 use std::fmt;
 
-use super::{Buffer, ElementType};
+use super::{ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
-
-/// How values of several ranks become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReduceOp {
-    /// The sum, added in rank order. Integers wrap.
-    Sum,
-    /// The sum divided by the number of ranks; floats only.
-    Mean,
-    /// The smallest; a NaN anywhere gives NaN.
-    Min,
-    /// The largest; a NaN anywhere gives NaN.
-    Max,
-    /// The product, multiplied in rank order. Integers wrap.
-    Product,
-}
-
-impl ReduceOp {
-    /// Every operation, for tests.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Mean => "mean",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Product => "product",
-        }
-    }
-}
 
 /// An operation in which every rank takes part, or the two ends of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +39,13 @@ pub enum Collective {
         root: usize,
     },
     /// Every rank gets all ranks' buffers, in rank order; they may have different lengths, which
-    /// the result's [`parts`](super::Buffer::parts) tell.
+    /// the result's [`parts`](super::Payload::parts) tell.
     AllGatherV,
     /// Each rank's buffer is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
     /// what comes from the ranks is put together in rank order.
     AllToAll,
     /// The same with parts of any lengths: those that the buffer was
-    /// [cut into](super::Buffer::with_parts). The result's parts tell what came from whom.
+    /// [cut into](super::Payload::with_parts). The result's parts tell what came from whom.
     AllToAllV,
     /// Nobody goes on until everybody is here.
     Barrier,
@@ -91,7 +60,7 @@ pub enum Collective {
         from: usize,
     },
     /// The next message of whichever rank has sent one, of any length; the empty buffer tells the
-    /// element type, the result's [`source`](super::Buffer::source) who sent it.
+    /// element type, the result's [`source`](super::Payload::source) who sent it.
     RecvAny,
 }
 
@@ -129,7 +98,7 @@ impl Collective {
     }
 
     /// Refuses what cannot be carried out whatever the other ranks do.
-    pub(crate) fn check(self, buffer: &Buffer, rank: usize, world_size: usize) -> Result<()> {
+    pub(crate) fn check(self, buffer: &Payload, rank: usize, world_size: usize) -> Result<()> {
         let (element, len) = (buffer.element_type(), buffer.len());
         if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
             return Err(Error::RankOutOfRange { op: self.name(), rank, world_size });
@@ -172,7 +141,7 @@ impl Collective {
     }
 
     fn code(self) -> (u8, u8, u32) {
-        let op = |op: ReduceOp| ReduceOp::ALL.iter().position(|&o| o == op).unwrap_or(0) as u8;
+        let op = ReduceOp::code;
         match self {
             Self::AllReduce(o) => (0, op(o), 0),
             Self::Broadcast { root } => (1, 0, root as u32),
@@ -193,7 +162,7 @@ impl Collective {
 
     fn from_code(kind: u8, op: u8, rank: u32) -> Option<Self> {
         let root = rank as usize;
-        let op = ReduceOp::ALL.get(usize::from(op)).copied()?;
+        let op = ReduceOp::from_code(op)?;
         Some(match kind {
             0 => Self::AllReduce(op),
             1 => Self::Broadcast { root },
@@ -244,11 +213,19 @@ pub(crate) struct Header {
     pub(crate) op: Collective,
     pub(crate) element: ElementType,
     pub(crate) len: usize,
+    /// What the numbers are, see [`Payload::tag`].
+    pub(crate) tag: u64,
 }
 
 impl Header {
     /// Words of its encoding.
-    pub(crate) const WORDS: usize = 3;
+    pub(crate) const WORDS: usize = 4;
+
+    /// The header of the operation number `sequence` on `payload`.
+    pub(crate) fn of(sequence: u64, op: Collective, payload: &Payload) -> Self {
+        let (element, len, tag) = (payload.element_type(), payload.len(), payload.tag());
+        Self { sequence, op, element, len, tag }
+    }
 
     pub(crate) fn encode(self) -> [u64; Self::WORDS] {
         let (kind, op, rank) = self.op.code();
@@ -256,14 +233,14 @@ impl Header {
             | u64::from(self.element.code()) << 16
             | u64::from(op) << 8
             | u64::from(kind);
-        [self.sequence, packed, self.len as u64]
+        [self.sequence, packed, self.len as u64, self.tag]
     }
 
-    pub(crate) fn decode([sequence, packed, len]: [u64; Self::WORDS]) -> Option<Self> {
+    pub(crate) fn decode([sequence, packed, len, tag]: [u64; Self::WORDS]) -> Option<Self> {
         let [kind, op, element, ..] = packed.to_le_bytes();
         let op = Collective::from_code(kind, op, (packed >> 32) as u32)?;
         let element = ElementType::from_code(element)?;
-        Some(Self { sequence, op, element, len: len as usize })
+        Some(Self { sequence, op, element, len: len as usize, tag })
     }
 
     /// Whether ranks with these headers can go on together. Lengths may differ where each rank has
@@ -276,12 +253,22 @@ impl Header {
         len && self.sequence == other.sequence
             && self.op == other.op
             && self.element == other.element
+            && self.tag == other.tag
+    }
+
+    /// The training step, as far as 32 bits tell; 0 outside of one.
+    fn step(&self) -> u32 {
+        self.tag as u32
     }
 }
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} number {} of {} × {}", self.op, self.sequence, self.len, self.element)
+        write!(f, "{} number {} of {} × {}", self.op, self.sequence, self.len, self.element)?;
+        match self.step() {
+            0 => Ok(()),
+            step => write!(f, " in step {step}"),
+        }
     }
 }
 
@@ -295,7 +282,10 @@ pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize])
         let other = Header::decode(words).ok_or_else(|| unreadable(rank))?;
         let &mut (first, first_rank) = reference.get_or_insert((other, rank));
         if !first.agrees(&other) {
-            let (what, expected) = (other.to_string(), first.to_string());
+            let (mut what, expected) = (other.to_string(), first.to_string());
+            if what == expected {
+                what.push_str(" with another label");
+            }
             return Err(Error::Disagreement { rank, what, first: first_rank, expected });
         }
     }
@@ -307,7 +297,7 @@ mod tests {
     use super::*;
 
     fn header(op: Collective, len: usize) -> Header {
-        Header { sequence: 9, op, element: ElementType::Bf16, len }
+        Header { sequence: 9, op, element: ElementType::Bf16, len, tag: 7 << 32 | 3 }
     }
 
     #[test]
@@ -356,8 +346,8 @@ mod tests {
     #[test]
     fn impossible_requests_are_refused_before_anything_moves() {
         let mean = Collective::AllReduce(ReduceOp::Mean);
-        assert!(mean.check(&Buffer::zeros(ElementType::I32, 4), 0, 2).is_err());
-        let (four, five) = (Buffer::from_slice(&[0_f32; 4]), Buffer::from_slice(&[0_f32; 5]));
+        assert!(mean.check(&Payload::zeros(ElementType::I32, 4), 0, 2).is_err());
+        let (four, five) = (Payload::from_slice(&[0_f32; 4]), Payload::from_slice(&[0_f32; 5]));
         assert!(mean.check(&four, 0, 2).is_ok());
         assert!(Collective::ReduceScatter(ReduceOp::Sum).check(&five, 0, 2).is_err());
         assert!(Collective::Broadcast { root: 2 }.check(&five, 0, 2).is_err());

@@ -10,13 +10,14 @@
 //! All of it is one task of the engine: between its steps no other operation of this rank can come,
 //! which another rank might have before or after it.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::members::Members;
 use super::stats::Moved;
 use super::transport::Transport;
-use super::{Buffer, Collective, ReduceOp, reduce};
+use super::{Collective, Payload, ReduceOp};
+use candelabrum_memory::reduce;
+
 use crate::Result;
 
 /// Groups of a rank, by their numbers in its [`Members`].
@@ -38,8 +39,8 @@ impl<T: Transport> Members<T> {
         &mut self,
         layers: Layers,
         op: ReduceOp,
-        mut buffer: Buffer,
-    ) -> Result<Buffer> {
+        mut buffer: Payload,
+    ) -> Result<Payload> {
         buffer.check_on_host()?;
         let start = Instant::now();
         let (sum, divisor) = match op {
@@ -62,11 +63,11 @@ impl<T: Transport> Members<T> {
         layers: Layers,
         op: ReduceOp,
         divisor: Option<usize>,
-        buffer: &mut Buffer,
+        buffer: &mut Payload,
     ) -> Result<()> {
         let (element, bytes) = (buffer.element_type(), buffer.bytes().len());
         let padded = buffer.len().next_multiple_of(self.size(layers.host));
-        let mut whole = Buffer::zeros(element, padded);
+        let mut whole = Payload::zeros(element, padded);
         whole.bytes_mut()[..bytes].copy_from_slice(buffer.bytes());
         let scatter = Collective::ReduceScatter(op);
         let mut part = self.execute(layers.host, scatter, labelled(whole, buffer))?;
@@ -86,10 +87,10 @@ impl<T: Transport> Members<T> {
         layers: Layers,
         op: ReduceOp,
         divisor: Option<usize>,
-        buffer: &mut Buffer,
+        buffer: &mut Payload,
     ) -> Result<()> {
         let element = buffer.element_type();
-        let mut own = Buffer::zeros(element, buffer.len());
+        let mut own = Payload::zeros(element, buffer.len());
         own.bytes_mut().copy_from_slice(buffer.bytes());
         let reduce = Collective::Reduce { op, root: 0 };
         let mut sum = self.execute(layers.host, reduce, labelled(own, buffer))?;
@@ -99,7 +100,7 @@ impl<T: Transport> Members<T> {
                 reduce::divide(element, sum.bytes_mut(), count);
             }
         } else {
-            sum = Buffer::zeros(element, buffer.len());
+            sum = Payload::zeros(element, buffer.len());
         }
         let broadcast = Collective::Broadcast { root: 0 };
         let sum = self.execute(layers.host, broadcast, labelled(sum, buffer))?;
@@ -109,9 +110,9 @@ impl<T: Transport> Members<T> {
 }
 
 /// `step` with the label of the buffer that it is made from.
-fn labelled(step: Buffer, from: &Buffer) -> Buffer {
+fn labelled(step: Payload, from: &Payload) -> Payload {
     match from.label() {
-        Some(label) => step.labelled(Arc::clone(label)),
+        Some(label) => step.labelled(label.clone()),
         None => step,
     }
 }

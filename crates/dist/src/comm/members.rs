@@ -1,13 +1,13 @@
 //! All groups that a rank belongs to, behind one engine: what their handles ask for is done here.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::collective::Header;
 use super::engine::Subject;
 use super::stats::{Counters, Moved};
 use super::transport::Transport;
-use super::{Buffer, Collective, ElementType};
+use super::{Collective, ElementType, Label, Payload};
 use crate::{Error, Result};
 
 /// The number of the world among a rank's groups: the first.
@@ -18,7 +18,23 @@ pub(super) const WORLD: usize = 0;
 pub(super) struct Members<T> {
     /// `None` for groups whose handle has been dropped.
     groups: Vec<Option<Member<T>>>,
-    failed: Option<Error>,
+    failure: Failure,
+}
+
+/// The first failure of a rank's communication, which all its groups share: every later operation gives
+/// the same error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Failure(Arc<OnceLock<Error>>);
+
+impl Failure {
+    pub(super) fn get(&self) -> Option<Error> {
+        self.0.get().cloned()
+    }
+
+    /// Keeps the error if it is the first; whether it is.
+    pub(super) fn set(&self, error: &Error) -> bool {
+        self.0.set(error.clone()).is_ok()
+    }
 }
 
 /// A rank's place in a group.
@@ -46,21 +62,26 @@ impl Place {
 }
 
 impl<T: Transport> Members<T> {
-    pub(super) fn world(transport: T, place: Place) -> Self {
-        Self { groups: vec![Some(Member { transport, place, sequence: 0 })], failed: None }
+    pub(super) fn world(transport: T, place: Place, failure: Failure) -> Self {
+        Self { groups: vec![Some(Member { transport, place, sequence: 0 })], failure }
     }
 
-    pub(super) fn alloc(&mut self, id: usize, element: ElementType, len: usize) -> Result<Buffer> {
+    pub(super) fn alloc(&mut self, id: usize, element: ElementType, len: usize) -> Result<Payload> {
         self.with(id, |member| {
             member.sequence += 1;
             let header =
-                Header { sequence: member.sequence, op: Collective::Barrier, element, len };
+                Header { sequence: member.sequence, op: Collective::Barrier, element, len, tag: 0 };
             let result = member.transport.alloc(member.sequence, element, len);
             result.map_err(|error| member.explain(error, header, None))
         })
     }
 
-    pub(super) fn execute(&mut self, id: usize, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    pub(super) fn execute(
+        &mut self,
+        id: usize,
+        op: Collective,
+        buffer: Payload,
+    ) -> Result<Payload> {
         self.with(id, |member| member.execute(op, buffer))
     }
 
@@ -103,27 +124,26 @@ impl<T: Transport> Members<T> {
     }
 
     fn with<R>(&mut self, id: usize, work: impl FnOnce(&mut Member<T>) -> Result<R>) -> Result<R> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
+        if let Some(error) = self.failure.get() {
+            return Err(error);
         }
         let what = || "a group was used that has been left".to_owned();
         let member = self.groups.get_mut(id).and_then(Option::as_mut);
         let result = work(member.ok_or_else(|| Error::Protocol { what: what() })?);
-        if let Err(error) = &result {
-            self.failed = Some(error.clone());
-        }
-        result
+        result.inspect_err(|error| {
+            self.failure.set(error);
+        })
     }
 }
 
 impl<T: Transport> Member<T> {
-    fn execute(&mut self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&mut self, op: Collective, buffer: Payload) -> Result<Payload> {
         if !self.transport.takes_device_memory() {
             buffer.check_on_host()?;
         }
         self.sequence += u64::from(op.is_collective());
-        let (sequence, element, len) = (self.sequence, buffer.element_type(), buffer.len());
-        let header = Header { sequence, op, element, len };
+        let header = Header::of(self.sequence, op, &buffer);
+        let element = buffer.element_type();
         let label = buffer.label().cloned();
         let rank = self.place.rank;
         let own =
@@ -132,7 +152,7 @@ impl<T: Transport> Member<T> {
         let start = Instant::now();
         let _span = tracing::debug_span!(
             target: "candelabrum::comm", "transfer",
-            op = op.name(), bytes = input, label = label.as_deref()
+            op = op.name(), bytes = input, label = label.as_ref().map(Label::text)
         )
         .entered();
         match self.transport.execute(header, buffer) {
@@ -142,14 +162,14 @@ impl<T: Transport> Member<T> {
                 self.place.counters.count(op, moved, rank, world_size, start.elapsed());
                 Ok(output)
             }
-            Err(error) => Err(self.explain(error, header, label.as_deref())),
+            Err(error) => Err(self.explain(error, header, label.as_ref())),
         }
     }
 
     /// All ranks tell colour and key, and each sees for itself who is with it.
     fn split(&mut self, id: usize, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
         let wish = [i64::from(colour.is_some()), colour.unwrap_or(0) as i64, key];
-        let wishes = self.execute(Collective::AllGather, Buffer::from_slice(&wish))?;
+        let wishes = self.execute(Collective::AllGather, Payload::from_slice(&wish))?;
         let wishes = wishes.as_slice::<i64>()?;
         let mut members: Vec<usize> =
             (0..self.place.ranks.len()).filter(|r| wishes[3 * r..3 * r + 2] == wish[..2]).collect();
@@ -164,15 +184,16 @@ impl<T: Transport> Member<T> {
     }
 
     /// Adds to an error what was in the buffer, and in which group it happened.
-    fn explain(&self, error: Error, header: Header, label: Option<&str>) -> Error {
-        let label = label.map_or(String::new(), |label| format!(" ({label})"));
+    fn explain(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
+        let label = label.map_or(String::new(), |label| format!(" ({})", label.text()));
         let group = if self.place.id == WORLD {
             String::new()
         } else {
             let ranks: Vec<String> = self.place.ranks.iter().map(usize::to_string).collect();
             format!(" in the group of ranks {}", ranks.join(", "))
         };
-        error.with_context(&header.to_string(), &label, &group)
+        let own = self.place.ranks[self.place.rank];
+        error.with_context(own, &header.to_string(), &label, &group)
     }
 }
 

@@ -1,17 +1,14 @@
 //! Communication between ranks: one [`Communicator`] trait, one file per backend behind it.
 //!
-//! A collective is *started*, which moves its [`Buffer`] to the communicator, and *waited for*,
+//! A collective is *started*, which moves its [`Payload`] to the communicator, and *waited for*,
 //! which gives it back. The blocking methods on `dyn Communicator` do both at once for slices.
 //! Every operation is preceded by an exchange of headers, so that ranks which call different
 //! things get an error that names the first one that differs.
 //!
 //! **Invariant** this module knows buffers and element types, not models or parameters.
 
-mod buffer;
 mod collective;
-mod element;
 mod engine;
-mod half;
 mod layers;
 mod local;
 mod members;
@@ -25,8 +22,8 @@ mod nccl;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_nccl.rs"]
 mod nccl;
+mod payload;
 mod pending;
-mod reduce;
 mod rendezvous;
 mod single;
 mod stats;
@@ -37,13 +34,12 @@ mod transport;
 use std::fmt;
 use std::sync::Arc;
 
-pub use buffer::{Buffer, DeviceMemory};
-pub use collective::{Collective, ReduceOp};
-pub use element::{Element, ElementType};
+pub use candelabrum_memory::{Element, ElementType, ReduceOp};
+pub use collective::Collective;
+pub use payload::{Label, Payload};
 pub use pending::Pending;
 pub use stats::CommStats;
 
-pub(crate) use half::Half;
 pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
@@ -81,7 +77,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Not enough memory, or ranks that ask for different things.
-    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer>;
+    fn alloc(&self, element: ElementType, len: usize) -> Result<Payload>;
 
     /// Starts `op` on `buffer`; [`Pending::wait`] gives the result, and the error if it fails.
     ///
@@ -93,7 +89,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// send; `N·n` for all-gather, and for gather on the root (0 elsewhere); `n / N` for
     /// reduce-scatter, and for scatter, where `n` is the root's length and the other ranks' buffers
     /// count for nothing. Where ranks send different amounts, the sum of what this rank gets.
-    fn start(&self, op: Collective, buffer: Buffer) -> Pending;
+    fn start(&self, op: Collective, buffer: Payload) -> Pending;
 
     /// The same for a caller that has nothing else to do meanwhile: `start` and `wait` in one,
     /// without a second thread where nothing else is under way and the backend may be called from
@@ -101,7 +97,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// What went wrong, here or on another rank.
-    fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, op: Collective, buffer: Payload) -> Result<Payload> {
         self.start(op, buffer).wait()
     }
 
@@ -136,19 +132,27 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// ends the job, so say it here first.
     fn abort(&self, message: &str);
 
-    /// The failure of another rank, if one is known: what every operation would give.
-    fn trouble(&self) -> Option<Error> {
+    /// The failure that every operation would give, if there is one: of another rank, or of an earlier
+    /// operation.
+    fn failure(&self) -> Option<Error> {
         None
     }
 
-    /// Tells the other ranks that this one has failed, if the backend can do so and let it live.
-    fn tell(&self, message: &str) {
-        let _ = message;
+    /// Says that this rank has failed by itself: the other ranks are told, and every later operation
+    /// of this rank and of theirs gives an error. Does nothing where the communicator has failed
+    /// already. A world of one has nobody to tell and goes on.
+    fn fail(&self, error: &Error) {
+        let _ = error;
     }
 }
 
 /// The blocking form of every operation, on slices.
 impl dyn Communicator + '_ {
+    /// Whether this process is rank 0 of the world, which prints and writes for all.
+    pub fn is_world_root(&self) -> bool {
+        self.ranks().get(self.rank()) == Some(&0)
+    }
+
     /// Replaces `values` on every rank by their reduction over all ranks.
     ///
     /// # Errors
@@ -170,7 +174,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        self.run(Collective::AllGather, Buffer::from_slice(values))?.to_vec()
+        self.run(Collective::AllGather, Payload::from_slice(values))?.to_vec()
     }
 
     /// Part `rank` of the reduction of `values` over all ranks; the length must divide by the
@@ -179,7 +183,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
-        self.run(Collective::ReduceScatter(op), Buffer::from_slice(values))?.to_vec()
+        self.run(Collective::ReduceScatter(op), Payload::from_slice(values))?.to_vec()
     }
 
     /// On `root` all ranks' `values`, in rank order; nothing elsewhere.
@@ -187,7 +191,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
-        self.run(Collective::Gather { root }, Buffer::from_slice(values))?.to_vec()
+        self.run(Collective::Gather { root }, Payload::from_slice(values))?.to_vec()
     }
 
     /// Part `rank` of `root`'s `values`; what the other ranks pass is not looked at.
@@ -195,7 +199,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
-        self.run(Collective::Scatter { root }, Buffer::from_slice(values))?.to_vec()
+        self.run(Collective::Scatter { root }, Payload::from_slice(values))?.to_vec()
     }
 
     /// On `root` the reduction of all ranks' `values`; nothing elsewhere.
@@ -203,7 +207,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn reduce<T: Element>(&self, values: &[T], op: ReduceOp, root: usize) -> Result<Vec<T>> {
-        self.run(Collective::Reduce { op, root }, Buffer::from_slice(values))?.to_vec()
+        self.run(Collective::Reduce { op, root }, Payload::from_slice(values))?.to_vec()
     }
 
     /// Each rank's `values`, in rank order; they may have different lengths.
@@ -211,7 +215,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn all_gather_v<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
-        in_parts(&self.run(Collective::AllGatherV, Buffer::from_slice(values))?)
+        in_parts(&self.run(Collective::AllGatherV, Payload::from_slice(values))?)
     }
 
     /// Part `r` of `values`, which are cut into as many equal parts as ranks, goes to rank `r`;
@@ -220,7 +224,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        self.run(Collective::AllToAll, Buffer::from_slice(values))?.to_vec()
+        self.run(Collective::AllToAll, Payload::from_slice(values))?.to_vec()
     }
 
     /// `parts[r]` goes to rank `r`; gives what came from each rank.
@@ -229,7 +233,7 @@ impl dyn Communicator + '_ {
     /// See [`Error`].
     pub fn all_to_all_v<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let lens: Vec<usize> = parts.iter().map(Vec::len).collect();
-        let buffer = Buffer::from_slice(&parts.concat()).with_parts(lens)?;
+        let buffer = Payload::from_slice(&parts.concat()).with_parts(lens)?;
         in_parts(&self.run(Collective::AllToAllV, buffer)?)
     }
 
@@ -238,7 +242,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn barrier(&self) -> Result<()> {
-        self.run(Collective::Barrier, Buffer::empty()).map(|_| ())
+        self.run(Collective::Barrier, Payload::empty()).map(|_| ())
     }
 
     /// Sends `values` to rank `to`.
@@ -246,7 +250,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
-        self.run(Collective::Send { to }, Buffer::from_slice(values)).map(|_| ())
+        self.run(Collective::Send { to }, Payload::from_slice(values)).map(|_| ())
     }
 
     /// Fills `values` with what rank `from` sends; it must send exactly as many of the same type.
@@ -262,7 +266,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn recv_any<T: Element>(&self) -> Result<(usize, Vec<T>)> {
-        let message = self.run(Collective::RecvAny, Buffer::zeros(T::TYPE, 0))?;
+        let message = self.run(Collective::RecvAny, Payload::zeros(T::TYPE, 0))?;
         let what = || "a message without a sender".to_owned();
         let source = message.source().ok_or_else(|| Error::Protocol { what: what() })?;
         Ok((source, message.to_vec()?))
@@ -304,7 +308,7 @@ impl dyn Communicator + '_ {
     }
 
     fn in_place<T: Element>(&self, op: Collective, values: &mut [T]) -> Result<()> {
-        let result = self.run(op, Buffer::from_slice(values))?;
+        let result = self.run(op, Payload::from_slice(values))?;
         let result = result.as_slice::<T>()?;
         if result.len() != values.len() {
             let (expected, got) = (result.len(), values.len());
@@ -316,7 +320,7 @@ impl dyn Communicator + '_ {
 }
 
 /// The parts of a result whose ranks send different amounts.
-fn in_parts<T: Element>(buffer: &Buffer) -> Result<Vec<Vec<T>>> {
+fn in_parts<T: Element>(buffer: &Payload) -> Result<Vec<Vec<T>>> {
     let mut rest = buffer.as_slice::<T>()?;
     let mut parts = Vec::new();
     for &len in buffer.parts().unwrap_or_default() {

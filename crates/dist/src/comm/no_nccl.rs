@@ -5,17 +5,11 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use super::{Buffer, Communicator, ElementType, Group};
+use super::{Communicator, Group};
 use crate::{Error, Result};
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = false;
-
-/// # Errors
-/// Always [`Error::NotCompiled`].
-pub(crate) fn zeros(_device: &Device, _element: ElementType, _len: usize) -> Result<Buffer> {
-    Err(left_out("a buffer on a GPU"))
-}
 
 /// # Errors
 /// Always [`Error::NotCompiled`].

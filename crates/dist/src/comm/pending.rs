@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Buffer;
+use super::Payload;
 use crate::Result;
 
 /// An operation under way; [`wait`](Self::wait) gives its buffer back.
@@ -14,7 +14,7 @@ pub(crate) trait Started: Send {
     /// Whether `wait` would not block.
     fn is_complete(&mut self) -> bool;
     /// Blocks until the operation is complete on this rank.
-    fn wait(self: Box<Self>) -> Result<Buffer>;
+    fn wait(self: Box<Self>) -> Result<Payload>;
 }
 
 impl Pending {
@@ -24,7 +24,7 @@ impl Pending {
     }
 
     /// An operation that is complete already.
-    pub(crate) fn ready(result: Result<Buffer>) -> Self {
+    pub(crate) fn ready(result: Result<Payload>) -> Self {
         Self::new(Ready(result))
     }
 
@@ -38,19 +38,19 @@ impl Pending {
     ///
     /// # Errors
     /// What went wrong, here or on another rank.
-    pub fn wait(self) -> Result<Buffer> {
+    pub fn wait(self) -> Result<Payload> {
         self.0.wait()
     }
 }
 
-struct Ready(Result<Buffer>);
+struct Ready(Result<Payload>);
 
 impl Started for Ready {
     fn is_complete(&mut self) -> bool {
         true
     }
 
-    fn wait(self: Box<Self>) -> Result<Buffer> {
+    fn wait(self: Box<Self>) -> Result<Payload> {
         self.0
     }
 }

@@ -5,23 +5,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::stats::{Counters, Moved};
-use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
+use super::{Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
 /// The communicator of a program that runs alone. What it sends to itself it can receive.
 #[derive(Debug, Default)]
 pub(crate) struct Single {
     counters: Counters,
-    mailbox: Mutex<VecDeque<Buffer>>,
+    mailbox: Mutex<VecDeque<Payload>>,
 }
 
 impl Single {
-    fn execute(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&self, op: Collective, buffer: Payload) -> Result<Payload> {
         op.check(&buffer, 0, 1)?;
         let input = buffer.byte_len();
         let result = match op {
             Collective::Send { .. } => {
-                let empty = Buffer::zeros(buffer.element_type(), 0);
+                let empty = Payload::zeros(buffer.element_type(), 0);
                 self.mailbox().push_back(buffer.with_source(0));
                 empty
             }
@@ -37,13 +37,13 @@ impl Single {
         Ok(result)
     }
 
-    fn receive(&self, op: Collective, asked: &Buffer) -> Result<Buffer> {
+    fn receive(&self, op: Collective, asked: &Payload) -> Result<Payload> {
         let message = self.mailbox().pop_front().ok_or_else(|| Error::Unsupported {
             what: "receiving from oneself what was never sent".to_owned(),
         })?;
         if message.element_type() != asked.element_type() {
             let (expected, got) = (message.element_type(), asked.element_type());
-            return Err(Error::ElementType { expected, got });
+            return Err(Error::element_type(expected, got));
         }
         if op != Collective::RecvAny && message.len() != asked.len() {
             let (expected, got) = (message.len(), asked.len());
@@ -52,7 +52,7 @@ impl Single {
         Ok(message)
     }
 
-    fn mailbox(&self) -> MutexGuard<'_, VecDeque<Buffer>> {
+    fn mailbox(&self) -> MutexGuard<'_, VecDeque<Payload>> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,15 +70,15 @@ impl Communicator for Single {
         1
     }
 
-    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer> {
-        Ok(Buffer::zeros(element, len))
+    fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
+        Ok(Payload::zeros(element, len))
     }
 
-    fn start(&self, op: Collective, buffer: Buffer) -> Pending {
+    fn start(&self, op: Collective, buffer: Payload) -> Pending {
         Pending::ready(self.execute(op, buffer))
     }
 
-    fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, op: Collective, buffer: Payload) -> Result<Payload> {
         self.execute(op, buffer)
     }
 

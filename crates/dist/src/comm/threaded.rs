@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use super::engine::{Engine, Ticket, When};
 use super::layers::Layers;
-use super::members::{Members, Place};
+use super::members::{Failure, Members, Place};
 use super::pending::Started;
 use super::stats::Counters;
 use super::transport::{Abort, Transport};
-use super::{Buffer, Collective, CommStats, Communicator, ElementType, Group, Pending};
+use super::{Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
 /// Below so many bytes, an operation whose transport is this host's processors takes less time than
@@ -27,6 +27,7 @@ pub(crate) struct Threaded<T: Transport> {
     on_processors: bool,
     place: Place,
     abort: Arc<dyn Abort>,
+    failure: Failure,
     engine: Arc<Engine<Members<T>>>,
     /// Where all-reduces go by layers.
     layers: Option<Layered<T>>,
@@ -52,13 +53,16 @@ impl<T: Transport> Threaded<T> {
     pub(crate) fn start(
         connect: impl FnOnce() -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
+        let failure = Failure::default();
+        let shared = failure.clone();
         let (engine, (backend, on_processors, place, abort)) = Engine::start(move || {
             let Connected { transport, rank, world_size, abort } = connect()?;
             let place = Place::world(rank, world_size);
             let known = (transport.backend(), transport.is_on_processors(), place.clone(), abort);
-            Ok((Members::world(transport, place), rank, known))
+            Ok((Members::world(transport, place, shared), rank, known))
         })?;
-        Ok(Self { backend, on_processors, place, abort, engine: Arc::new(engine), layers: None })
+        let engine = Arc::new(engine);
+        Ok(Self { backend, on_processors, place, abort, failure, engine, layers: None })
     }
 
     fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
@@ -68,8 +72,8 @@ impl<T: Transport> Threaded<T> {
         self.place.counters.count_exposed(start.elapsed());
         Ok(place?.map(|place| {
             let (abort, engine) = (Arc::clone(&self.abort), Arc::clone(&self.engine));
-            let &Self { backend, on_processors, .. } = self;
-            Self { backend, on_processors, place, abort, engine, layers: None }
+            let (&Self { backend, on_processors, .. }, failure) = (self, self.failure.clone());
+            Self { backend, on_processors, place, abort, failure, engine, layers: None }
         }))
     }
 
@@ -77,8 +81,8 @@ impl<T: Transport> Threaded<T> {
     fn task(
         &self,
         op: Collective,
-        buffer: Buffer,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Buffer> + Send + 'static {
+        buffer: Payload,
+    ) -> impl FnOnce(&mut Members<T>) -> Result<Payload> + Send + 'static {
         let id = self.place.id;
         let layers = self.layers.as_ref().map(|layered| layered.layers);
         move |members| match (layers, op) {
@@ -107,7 +111,7 @@ impl<T: Transport> Communicator for Threaded<T> {
         &self.place.ranks
     }
 
-    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer> {
+    fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
         let id = self.place.id;
         let start = Instant::now();
         let result = self.engine.run(move |members| members.alloc(id, element, len));
@@ -115,7 +119,7 @@ impl<T: Transport> Communicator for Threaded<T> {
         result
     }
 
-    fn start(&self, op: Collective, buffer: Buffer) -> Pending {
+    fn start(&self, op: Collective, buffer: Payload) -> Pending {
         if let Err(error) = op.check(&buffer, self.rank(), self.world_size()) {
             return Pending::ready(Err(error));
         }
@@ -125,7 +129,7 @@ impl<T: Transport> Communicator for Threaded<T> {
         Pending::new(Answer { counters: Arc::clone(&self.place.counters), ticket })
     }
 
-    fn run(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    fn run(&self, op: Collective, buffer: Payload) -> Result<Payload> {
         op.check(&buffer, self.rank(), self.world_size())?;
         let start = Instant::now();
         let result = self.engine.run(self.task(op, buffer));
@@ -172,19 +176,21 @@ impl<T: Transport> Communicator for Threaded<T> {
         self.abort.abort(message);
     }
 
-    fn tell(&self, message: &str) {
-        self.abort.tell(message);
+    fn failure(&self) -> Option<Error> {
+        self.failure.get().or_else(|| self.abort.failure())
     }
 
-    fn trouble(&self) -> Option<Error> {
-        self.abort.trouble()
+    fn fail(&self, error: &Error) {
+        if self.failure.set(error) {
+            self.abort.fail(error);
+        }
     }
 }
 
 /// What the engine will answer.
 struct Answer<T: Transport> {
     counters: Arc<Counters>,
-    ticket: Ticket<Members<T>, Buffer>,
+    ticket: Ticket<Members<T>, Payload>,
 }
 
 impl<T: Transport> Started for Answer<T> {
@@ -192,7 +198,7 @@ impl<T: Transport> Started for Answer<T> {
         self.ticket.is_complete()
     }
 
-    fn wait(self: Box<Self>) -> Result<Buffer> {
+    fn wait(self: Box<Self>) -> Result<Payload> {
         let Self { counters, ticket } = *self;
         if ticket.is_complete() {
             return ticket.wait();

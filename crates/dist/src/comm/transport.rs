@@ -1,7 +1,7 @@
 //! What a backend has to do; [`super::threaded`] makes communicators of it.
 
 use super::collective::Header;
-use super::{Buffer, Collective, ElementType};
+use super::{Collective, ElementType, Payload};
 use crate::{Error, Result};
 
 /// One group's ranks as a backend sees them: blocking, one call at a time. All transports of a rank,
@@ -26,13 +26,13 @@ pub(crate) trait Transport: Send + Sized + 'static {
 
     /// Carries out the operation of `header`, having compared it with the other ranks' (see
     /// [`super::collective::check_agreement`]), and gives the result's buffer.
-    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer>;
+    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload>;
 
     /// Zeroed memory that all ranks allocate together. `sequence` counts like a header's.
-    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Buffer> {
-        let header = Header { sequence, op: Collective::Barrier, element, len };
-        self.execute(header, Buffer::zeros(element, 0))?;
-        Ok(Buffer::zeros(element, len))
+    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Payload> {
+        let header = Header { sequence, op: Collective::Barrier, element, len, tag: 0 };
+        self.execute(header, Payload::zeros(element, 0))?;
+        Ok(Payload::zeros(element, len))
     }
 
     /// The transport of the group of `members`: ranks of this one's group, of which this rank is
@@ -73,13 +73,13 @@ pub(crate) trait Abort: Send + Sync {
 
     /// Tells every other rank if that can be done without ending this process, which has yet to say
     /// why.
-    fn tell(&self, message: &str) {
-        let _ = message;
+    fn fail(&self, error: &Error) {
+        let _ = error;
     }
 
     /// The failure of another rank, if one is known: asked by whoever waits for something else than
     /// this backend.
-    fn trouble(&self) -> Option<Error> {
+    fn failure(&self) -> Option<Error> {
         None
     }
 }

@@ -7,7 +7,7 @@ use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::Error;
-use crate::comm::{Buffer, Collective, Element, Group, ReduceOp};
+use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
 
 /// What happens to a tensor one way.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl Exchange {
             Way::Collective(op) => op,
             Way::SumTo { root } => Collective::Reduce { op: ReduceOp::Sum, root },
         };
-        let result = self.group.run(op, Buffer::from_slice(xs).labelled(self.name))?;
+        let result = self.group.run(op, Payload::from_slice(xs).labelled(self.name))?;
         if let Way::SumTo { root } = self.forward
             && root != self.group.rank()
         {

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use candelabrum_optim::Clip;
 
-use crate::bucket::Sizing;
 use crate::buffers::BufferSync;
 use crate::comm::ElementType;
 use crate::strategy::StrategyConfig;
+use crate::unit_plan::Sizing;
 use crate::{Error, Result};
 
 /// Settings of a [`crate::DistOpt`], the same on every rank.

@@ -8,8 +8,9 @@
 
 use candelabrum_nn::DistOption;
 
-use super::{Ask, DistOpt};
-use crate::comm::{Buffer, Collective, ReduceOp};
+use super::step::StepEnd;
+use super::{DistOpt, Request};
+use crate::comm::{Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 
 impl DistOpt {
@@ -31,37 +32,37 @@ impl DistOpt {
             return Err(Error::Setting { setting, value, range: "true on every rank to join" });
         }
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
-        let ask = Ask { option: dist_option, config, spars, sizing };
-        let same = |last: &Ask| last.option == dist_option && last.spars == spars;
-        let ask = self.agreed.clone().filter(same).unwrap_or(ask);
-        self.while_bound(|opt, _| match opt.accumulated.take() {
+        let request = Request { option: dist_option, config, spars, sizing };
+        let same = |last: &Request| last.option == dist_option && last.spars == spars;
+        let request = self.agreed.clone().filter(same).unwrap_or(request);
+        self.bound(|opt, _| match opt.accumulated.take() {
             Some(_) => Err(Error::AccumulatedBeforeJoin),
             None => Ok(()),
         })?;
         let mut steps = 0;
         loop {
-            let mut active = 0;
-            self.while_bound(|opt, bound| {
-                active = opt.count_active(false)?;
+            let end = self.bound(|opt, layouts| {
+                let active = opt.count_active(false)?;
                 if active == 0 {
-                    return Ok(());
+                    return Ok(None);
                 }
-                opt.step_with(bound, None, active, &ask)
+                opt.step_with(layouts, None, active, &request).map(Some)
             })?;
-            if active == 0 {
-                return Ok(steps);
+            match end {
+                None => return Ok(steps),
+                Some(StepEnd::Taken | StepEnd::Skipped) => steps += 1,
+                Some(StepEnd::Failed(error)) => return Err(error),
             }
-            steps += 1;
         }
     }
 
     /// How many ranks have a batch for the coming step.
     pub(super) fn count_active(&self, has_batch: bool) -> Result<usize> {
-        let comm = self.world.comm();
+        let comm = &self.group;
         if !self.config.uneven {
             return Ok(comm.world_size());
         }
-        let own = Buffer::from_slice(&[i32::from(has_batch)]).labelled("ranks that have a batch");
+        let own = Payload::from_slice(&[i32::from(has_batch)]).labelled("ranks that have a batch");
         let sum = comm.run(Collective::AllReduce(ReduceOp::Sum), own)?;
         Ok(sum.as_slice::<i32>()?.first().map_or(0, |&active| active.unsigned_abs() as usize))
     }

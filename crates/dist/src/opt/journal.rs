@@ -3,13 +3,16 @@
 //! A unit's parameters may be updated while later units are still under way, but a step that fails
 //! must leave the model as it was. So such an update first writes down what it will change.
 
-use candelabrum_nn::Param;
+use candelabrum_nn::{Param, with_span};
 use candelabrum_optim::Optimizer;
 
-use super::units::change;
 use crate::Result;
 
-/// What was there before, in the order in which it was changed.
+/// The most numbers that are written down in a step: 64 MiB. Units beyond that are updated after the
+/// step's last average has arrived.
+const LIMIT: usize = 16 << 20;
+
+/// Earlier values, in the order in which they were changed.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     params: Vec<usize>,
@@ -24,18 +27,24 @@ impl Journal {
     }
 
     /// Writes down parameter number `index` and what the optimizer keeps of it; false where the
-    /// optimizer cannot tell.
+    /// optimizer cannot tell, or where that is too much.
     pub(super) fn note(
         &mut self,
         index: usize,
         param: &Param,
         optimizer: &mut dyn Optimizer,
     ) -> Result<bool> {
-        let Some(states) = optimizer.parameter_state(index) else { return Ok(false) };
-        states.into_iter().for_each(|state| self.values.extend_from_slice(state));
-        change(param, |values| {
-            self.values.extend_from_slice(values);
-            Ok(())
+        let Some(states) = optimizer.parameter_state(index)? else { return Ok(false) };
+        let len = param.var().elem_count() * (1 + states.len());
+        if self.values.len() + len > LIMIT {
+            return Ok(false);
+        }
+        for state in &states {
+            self.values.extend_from_slice(state.as_span().host()?);
+        }
+        with_span(param.tensor(), |values| {
+            self.values.extend_from_slice(values.host()?);
+            Ok::<_, crate::Error>(())
         })?;
         self.params.push(index);
         Ok(true)
@@ -50,13 +59,11 @@ impl Journal {
             values
         };
         for &index in &self.params {
-            for state in optimizer.parameter_state(index).unwrap_or_default() {
-                state.copy_from_slice(next(state.len()));
+            for mut state in optimizer.parameter_state(index)?.unwrap_or_default() {
+                state.copy_from(next(state.len()).into())?;
             }
-            change(&params[index], |values| {
-                values.copy_from_slice(next(values.len()));
-                Ok(())
-            })?;
+            params[index]
+                .update_in_place(|mut values| values.copy_from(next(values.len()).into()))??;
         }
         self.clear();
         Ok(())
@@ -76,19 +83,21 @@ mod tests {
         let init = Init::Normal { std: 1.0 };
         let list = [params.root().param("a", (2, 3), init)?, params.root().param("b", 5, init)?];
         let mut adam = Adam::new(0.1);
-        let info = |param| ParamInfo { name: Param::name(param), dims: param.var().dims() };
+        let info = |param| ParamInfo::on_host(Param::name(param), param.var().dims());
         adam.bind(&[info(&list[0]), info(&list[1])])?;
         let update = |adam: &mut Adam, i: usize, gradient: f32| {
             let gradient = vec![gradient; list[i].var().elem_count()];
-            change(&list[i], |values| Ok(adam.update(i, values, &gradient)?))
+            list[i].update_in_place(|values| adam.update(i, values, (&gradient).into()))??;
+            Ok::<_, crate::Error>(())
         };
         for i in 0..2 {
             update(&mut adam, i, 0.5)?;
         }
         adam.step();
         let snapshot = |adam: &mut Adam| -> Result<Vec<Vec<f32>>> {
+            let states = adam.state_mut()?;
             let mut all: Vec<Vec<f32>> =
-                adam.state_mut().into_iter().map(|state| state.to_vec()).collect();
+                states.into_iter().map(|s| Ok(s.host()?.to_vec())).collect::<Result<_>>()?;
             for param in &list {
                 all.push(param.tensor().flatten_all()?.to_vec1()?);
             }

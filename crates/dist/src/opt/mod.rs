@@ -3,71 +3,80 @@
 //! | idea | where |
 //! |---|---|
 //! | one step, whatever the strategy | `step.rs` |
-//! | units that leave while the backward pass goes on | `reducer.rs` |
+//! | units that leave while the backward pass goes on | `dispatcher.rs` |
+//! | a failure of one rank that all ranks come to know | `fault.rs` |
 //! | updates that can be undone | `journal.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
-//! | candle's gradients on their way into buckets, and the buckets | `gradients.rs`, `units.rs` |
-//! | gradient clipping | `clip.rs` |
-//! | what a step costs, what a strategy carries on | `figures.rs`, `state.rs` |
+//! | the parameters in units, with their buckets | `layout.rs` |
+//! | the strategies used so far, and their state | `used.rs`, `state.rs` |
+//! | the cost of steps | `figures.rs` |
 
-mod clip;
 mod config;
+mod context;
+mod dispatcher;
+mod fault;
 mod figures;
-mod gradients;
 mod join;
 mod journal;
-mod reducer;
+mod layout;
 mod singa;
 mod state;
 mod step;
 #[cfg(test)]
 mod tests;
-mod units;
+mod used;
 
 pub use config::{DistOptConfig, OnOverflow};
 pub use figures::StepFigures;
 pub use state::StrategyState;
 
+use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Shape, Tensor};
 
-use self::gradients::{Backward, names};
+use self::context::StepContext;
+use self::dispatcher::Dispatcher;
 use self::journal::Journal;
-use self::reducer::Reducer;
-use self::step::Step;
-use self::units::{Bound, Facts};
-use crate::bucket::Sizing;
+use self::layout::Layouts;
+use self::step::{Step, StepEnd};
+use self::used::{UsedStrategies, Way};
 use crate::buffers::{BufferSync, synchronize_buffers};
-use crate::comm::Pending;
+use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
-use crate::strategy::{self, Memory, Strategy, StrategyConfig, Subject, Unit};
-use crate::{Error, Result, World};
+use crate::strategy::{self, StrategyConfig, Subject};
+use crate::unit_plan::Sizing;
+use crate::{Error, Result};
 
 /// SINGA's `DistOpt`: wraps an optimizer, so that all ranks update by what they agree on; by the
 /// average of all ranks' gradients, unless a strategy says otherwise, and then all models stay
 /// equal, bit for bit.
+///
+/// The ranks are those of a world, or of any group of ranks: the replicas of a model whose layers are
+/// split over other ranks, for instance.
 #[derive(Debug)]
 pub struct DistOpt {
     optimizer: Box<dyn Optimizer>,
     params: Params,
-    world: World,
+    group: Group,
     config: DistOptConfig,
     /// How many parameters have been made equal to rank 0's.
     synchronized: usize,
     /// Made at the first step, when every parameter exists.
-    bound: Option<Bound>,
+    layouts: Option<Layouts>,
     /// The strategies used so far.
-    engines: Vec<Engine>,
+    used: UsedStrategies,
     /// What all ranks are known to ask for.
-    agreed: Option<Ask>,
+    agreed: Option<Request>,
     /// How far a strategy has let the ranks drift apart.
     drift: Drift,
     /// Memory for updates that may have to be undone.
     journal: Journal,
-    /// The layout whose buckets hold gradients that are yet to be part of a step.
-    accumulated: Option<usize>,
+    /// The size of the units whose buckets hold gradients that are yet to be part of a step.
+    accumulated: Option<Sizing>,
+    /// A failure since the last step, of which the others will hear in the next one.
+    fault: Option<Error>,
     notices: Vec<String>,
     /// All-reduces that `wait` has not been called for.
     started: Vec<(Shape, Pending)>,
@@ -82,22 +91,9 @@ enum Drift {
     Parameters,
 }
 
-/// A strategy with its state.
-#[derive(Debug)]
-struct Engine {
-    option: DistOption,
-    config: StrategyConfig,
-    /// Away during a step.
-    strategy: Option<Box<dyn Strategy>>,
-    /// The layouts that it has made room for.
-    prepared: Vec<usize>,
-    steps: u64,
-    figures: StepFigures,
-}
-
 /// What a step is asked for.
 #[derive(Clone, Debug, PartialEq)]
-struct Ask {
+struct Request {
     option: DistOption,
     config: StrategyConfig,
     spars: f32,
@@ -106,7 +102,8 @@ struct Ask {
 
 impl DistOpt {
     /// Wraps `optimizer` for the parameters in `params`, and makes those that exist equal to
-    /// rank 0's. Layers with inferred sizes create theirs at the first call, so run
+    /// rank 0's. `ranks` are those that train together: a [`World`](crate::World), or a [`Group`].
+    /// Layers with inferred sizes create their parameters at the first call, so run
     /// [`candelabrum_nn::Model::compile`] first.
     ///
     /// # Errors
@@ -114,9 +111,9 @@ impl DistOpt {
     pub fn new(
         optimizer: impl Optimizer + 'static,
         params: &Params,
-        world: &World,
+        ranks: impl Into<Group>,
     ) -> Result<Self> {
-        Self::with_config(optimizer, params, world, DistOptConfig::default())
+        Self::with_config(optimizer, params, ranks, DistOptConfig::default())
     }
 
     /// The same with other settings.
@@ -126,24 +123,26 @@ impl DistOpt {
     pub fn with_config(
         optimizer: impl Optimizer + 'static,
         params: &Params,
-        world: &World,
+        ranks: impl Into<Group>,
         config: DistOptConfig,
     ) -> Result<Self> {
         config.check()?;
+        let group = ranks.into();
         // Replicas that drop the same units would average the same noise.
-        params.set_noise_stream(world.rank() as u64);
+        params.set_noise_stream(group.rank() as u64);
         let mut opt = Self {
             optimizer: Box::new(optimizer),
             params: params.clone(),
-            world: world.clone(),
+            group,
             config,
             synchronized: 0,
-            bound: None,
-            engines: Vec::new(),
+            layouts: None,
+            used: UsedStrategies::default(),
             agreed: None,
             drift: Drift::Nothing,
             journal: Journal::default(),
             accumulated: None,
+            fault: None,
             notices: Vec::new(),
             started: Vec::new(),
         };
@@ -156,9 +155,9 @@ impl DistOpt {
         &self.params
     }
 
-    /// The ranks that agree.
-    pub fn world(&self) -> &World {
-        &self.world
+    /// The ranks that train together.
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 
     /// What updates the parameters: its learning rate, how many steps it has taken.
@@ -182,17 +181,17 @@ impl DistOpt {
     /// What the steps of a strategy have cost so far.
     pub fn figures(&self, option: DistOption) -> StepFigures {
         let mut sum = StepFigures::default();
-        for engine in self.engines.iter().filter(|engine| engine.option == option) {
-            sum += engine.figures;
+        for used in self.used.iter().filter(|used| used.option == option) {
+            sum += used.figures;
         }
         sum
     }
 
     /// The Euclidean norm of what this rank's strategies have yet to send; 0 without error
     /// feedback.
-    pub fn residual_norm(&mut self) -> f64 {
-        let memories = self.engines.iter_mut().filter_map(Engine::memory);
-        memories.fold(0.0, |sum, memory| sum + memory.residual_norm().powi(2)).sqrt()
+    pub fn residual_norm(&self) -> f64 {
+        let norms = self.used.iter().filter_map(|used| used.with_memory(|m| m.residual_norm()));
+        norms.fold(0.0, |sum, norm| sum + norm.powi(2)).sqrt()
     }
 
     /// What the user should hear since the last call, such as that a sparse exchange went dense.
@@ -204,27 +203,35 @@ impl DistOpt {
     /// PyTorch's `no_sync`. Gradients are added, so divide each of `k` losses by `k` to train as on
     /// one batch of all their examples. No gradient travels: ranks may call it different numbers of
     /// times. (Before the first step, all ranks must call it or none: they compare parameters that
-    /// were made late.) After an error what was accumulated is gone.
+    /// were made late, and allocate buckets together.) After an error the accumulated gradients are
+    /// gone, and the next step of this rank fails on all ranks with the same error.
     ///
     /// # Errors
     /// Those of the backward pass, and parameters that the loss does not depend on.
     pub fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
-        self.while_bound(|opt, bound| opt.accumulate_into(bound, loss))
-    }
-
-    fn accumulate_into(&mut self, bound: &mut Bound, loss: &Tensor) -> Result<()> {
-        let sizing = self.agreed.as_ref().map_or(self.config.sizing(), |ask| ask.sizing);
-        let rank = self.world.rank();
-        let index = bound.layout(sizing, self.world.comm())?;
-        let pending = self.accumulated.take() == Some(index);
-        let layout = &mut bound.layouts[index];
-        let (params, allow_unused) = (&bound.params[..], self.config.allow_unused);
-        Backward { params, allow_unused, pending }.run(loss, layout, ()).1?;
-        if !gradients::is_finite(loss)? {
-            gradients::fill(layout, f32::NAN, rank)?;
-        }
-        self.accumulated = Some(index);
-        Ok(())
+        self.bound(|opt, layouts| {
+            let sizing = opt.agreed.as_ref().map_or(opt.config.sizing(), |request| request.sizing);
+            let (group, used) = (&*opt.group, &mut opt.used);
+            let layout = layouts.of(sizing, group, &mut |id| used.forget(id))?;
+            if opt.accumulated.take() != Some(sizing) {
+                layout.gradients.clear();
+            }
+            let local = layout.gradients.backward(loss).map_err(Error::from).and_then(|()| {
+                step::complete(layout, opt.config.allow_unused)?;
+                if !step::is_finite(loss)? {
+                    layout.fill(f32::NAN)?;
+                }
+                Ok(())
+            });
+            match local {
+                Ok(()) => opt.accumulated = Some(sizing),
+                Err(error) => {
+                    opt.fault.get_or_insert(error.clone());
+                    return Ok(Err(error));
+                }
+            }
+            Ok(Ok(()))
+        })?
     }
 
     /// Makes one model of the ranks': before an evaluation, a checkpoint, and at the end. Averages
@@ -235,10 +242,10 @@ impl DistOpt {
     /// What goes wrong between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
         if self.drift == Drift::Parameters {
-            step::average_parameters(self.world.comm(), &self.params.list())?;
+            step::average_parameters(&*self.group, &self.params.list())?;
             self.drift = Drift::Momentum;
         }
-        synchronize_buffers(&self.params, self.world.comm(), self.config.buffers)
+        synchronize_buffers(&self.params, &*self.group, self.config.buffers)
     }
 
     /// Gives every rank rank 0's values of the parameters and buffers that exist now. Called when the
@@ -250,13 +257,13 @@ impl DistOpt {
         let params = self.params.list();
         self.check_same(&params)?;
         params.iter().try_for_each(Param::watch)?;
-        let comm = self.world.comm();
-        if comm.world_size() > 1 {
+        let group = &*self.group;
+        if group.world_size() > 1 {
             for param in &params {
-                units::change(param, |values| comm.broadcast(values, 0))?;
+                param.update_in_place(|values| group.broadcast(values.host()?, 0))??;
             }
         }
-        synchronize_buffers(&self.params, comm, BufferSync::Broadcast)?;
+        synchronize_buffers(&self.params, group, BufferSync::Broadcast)?;
         self.synchronized = params.len();
         if self.drift == Drift::Parameters {
             self.drift = Drift::Momentum;
@@ -276,11 +283,11 @@ impl DistOpt {
             ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
         ];
         facts.extend(parameter_facts(params));
-        check_consistency(self.world.comm(), &facts)
+        check_consistency(&*self.group, &facts)
     }
 
     /// Fixes the set of parameters.
-    fn bind(&mut self) -> Result<Bound> {
+    fn bind(&mut self) -> Result<Layouts> {
         let params = self.params.list();
         if params.is_empty() {
             return Err(Error::NoParameters);
@@ -289,10 +296,17 @@ impl DistOpt {
             self.check_same(&params)?;
             self.check_equal_values(&params[self.synchronized..])?;
         }
-        let info = |param| ParamInfo { name: Param::name(param), dims: param.var().dims() };
+        let info = |param: &Param| -> (String, Vec<usize>, Location) {
+            let var = param.var();
+            (param.name().to_owned(), var.dims().to_vec(), Location::of(var.device()))
+        };
         let infos: Vec<_> = params.iter().map(info).collect();
+        let infos: Vec<_> = infos
+            .iter()
+            .map(|(name, dims, location)| ParamInfo { name, dims, location: location.clone() })
+            .collect();
         self.optimizer.bind(&infos)?;
-        Ok(Bound { params: params.into(), layouts: Vec::new() })
+        Ok(Layouts::new(params))
     }
 
     /// Parameters made since the last [`Self::synchronize`] have been used already: it is too late
@@ -306,154 +320,141 @@ impl DistOpt {
                 Ok((what, digest(std::slice::from_ref(param))?))
             })
             .collect::<Result<Vec<_>>>()?;
-        check_consistency(self.world.comm(), &facts)
+        check_consistency(&*self.group, &facts)
     }
 
-    /// The number of the strategy made with these settings, now if there is none yet.
-    fn engine(&mut self, option: DistOption, config: &StrategyConfig) -> Result<usize> {
-        let same = |engine: &Engine| engine.option == option && engine.config == *config;
-        if let Some(index) = self.engines.iter().position(same) {
-            return Ok(index);
+    /// Runs `work` with the parameters, bound now if they are not yet. An error of `work` means that
+    /// the ranks no longer agree where they are. Where only this rank knows of it, the others are told:
+    /// they would wait for a rank that does not come.
+    fn bound<R>(&mut self, work: impl FnOnce(&mut Self, &mut Layouts) -> Result<R>) -> Result<R> {
+        // The communicator's own failure, rather than the mess that it has left here.
+        if let Some(error) = self.group.failure() {
+            return Err(error);
         }
-        let strategy = Some(strategy::make(option, config)?);
-        let figures = StepFigures::default();
-        self.engines.push(Engine {
-            option,
-            config: config.clone(),
-            strategy,
-            prepared: Vec::new(),
-            steps: 0,
-            figures,
-        });
-        Ok(self.engines.len() - 1)
-    }
-
-    fn step(&mut self, loss: &Tensor, ask: &Ask) -> Result<()> {
-        self.while_bound(|opt, bound| opt.step_of(bound, loss, ask))
-    }
-
-    /// Runs `work` with the parameters, bound now if they are not yet, and tells the others of an
-    /// error that only this rank has: they would wait for a rank that does not come.
-    fn while_bound(
-        &mut self,
-        work: impl FnOnce(&mut Self, &mut Bound) -> Result<()>,
-    ) -> Result<()> {
-        let bound = self.bound.take().map_or_else(|| self.bind(), Ok);
-        let result = bound.and_then(|mut bound| {
-            let result = work(self, &mut bound);
-            self.bound = Some(bound);
+        let layouts = self.layouts.take().map_or_else(|| self.bind(), Ok);
+        let result = layouts.and_then(|mut layouts| {
+            let result = work(self, &mut layouts);
+            self.layouts = Some(layouts);
             result
         });
-        if let Err(error) = &result
-            && !error.is_shared()
-        {
-            self.world.comm().tell(&error.to_string());
-        }
-        result
+        result.inspect_err(|error| {
+            if !error.is_shared() {
+                self.group.fail(error);
+            }
+        })
     }
 
-    fn step_of(&mut self, bound: &mut Bound, loss: &Tensor, ask: &Ask) -> Result<()> {
-        if self.params.len() > bound.params.len() {
-            let late = self.params.list().split_off(bound.params.len());
-            return Err(Error::LateParameters { names: names(&late) });
+    fn step(&mut self, loss: &Tensor, request: &Request) -> Result<()> {
+        let end = self.bound(|opt, layouts| {
+            let active = opt.count_active(true)?;
+            opt.step_with(layouts, Some(loss), active, request)
+        })?;
+        match end {
+            StepEnd::Taken | StepEnd::Skipped => Ok(()),
+            StepEnd::Failed(error) => Err(error),
         }
-        let active = self.count_active(true)?;
-        self.step_with(bound, Some(loss), active, ask)
     }
 
     /// One step in which `active` ranks have a batch; this one has none if there is no `loss`.
     fn step_with(
         &mut self,
-        bound: &mut Bound,
+        layouts: &mut Layouts,
         loss: Option<&Tensor>,
         active: usize,
-        ask: &Ask,
-    ) -> Result<()> {
-        let index = self.agree(ask)?;
-
-        let Self { engines, optimizer, config, world, notices, journal, .. } = self;
-        let (engine, comm) = (&mut engines[index], world.group());
-        let layout = bound.layout(ask.sizing, &*comm)?;
+        request: &Request,
+    ) -> Result<StepEnd> {
+        let (index, way) = match self.agree(request)? {
+            Ok(found) => found,
+            Err(error) => return Ok(StepEnd::Failed(error)),
+        };
+        let late = self.late_parameters(layouts);
+        let fault = self.fault.take().or(late);
         let pending = match self.accumulated.take() {
-            Some(accumulated) if accumulated != layout => return Err(Error::Accumulated),
+            Some(sizing) if sizing != request.sizing => return Err(Error::Accumulated),
             accumulated => accumulated.is_some(),
         };
-        let plans = bound.layouts[layout].plans.clone();
-        let (step, spars, params) = (engine.steps, ask.spars, bound.params.clone());
-        let facts = Facts { comm: comm.clone(), params, plans, layout, step, spars };
-        engine.prepare(&facts)?;
-        let strategy = engine.strategy.take().ok_or(Error::Stopped { rank: comm.rank() })?;
-        let subject = strategy.subject(step);
+        let Self { used, optimizer, config, group, notices, journal, .. } = self;
+        let layout = layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
+        let strategy = used.get_mut(index);
+        let step = strategy.steps;
+        let context = StepContext::new(group.clone(), layout, step, request.spars);
+        strategy.prepare(&context)?;
+        let (subject, mut wire, mut element) = (way.subject(step), Vec::new(), None);
+        if let Way::Wire(way) = &way
+            && !way.is_in_place()
+        {
+            wire = layout.take_wire(way.element, &**group)?;
+            element = Some(way.element);
+        }
         let rejoin = self.drift != Drift::Nothing;
-        if subject == Subject::Parameters && comm.world_size() > 1 {
+        if subject == Subject::Parameters && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
-        let step = Step {
-            config,
-            layout: &mut bound.layouts[layout],
-            optimizer: &mut **optimizer,
-            journal,
-            pending,
-            rejoin,
-            active,
-            notices,
-        };
-        let (reducer, result) = step.run(Reducer::new(facts, subject, strategy), loss);
-        let strategy = engine.strategy.insert(reducer.strategy);
-        let taken = result.as_ref().is_ok_and(|figures| figures.skipped == 0);
-        strategy.end_step(taken);
-        engine.figures += result?;
-        engine.steps += 1;
+        let optimizer = &mut **optimizer;
+        let step = Step { config, layout, optimizer, journal, pending, rejoin, active, notices };
+        let dispatcher = Dispatcher::new(context, subject, way, wire);
+        let (dispatcher, result) = step.run(dispatcher, loss, fault);
+        if let (Some(element), Some(layout)) = (element, layouts.last_used()) {
+            layout.put_wire(element, dispatcher.wire);
+        }
+        let taken = matches!(result, Ok(StepEnd::Taken));
+        let notice = strategy.end_step(taken);
+        if matches!(result, Err(_) | Ok(StepEnd::Failed(_))) {
+            self.params.restore_buffers()?;
+            return result;
+        }
+        self.params.keep_buffers();
+        strategy.figures += dispatcher.figures;
+        strategy.steps += 1;
+        notices.extend(notice);
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
         }
-        notices.extend(strategy.notice());
-        if bound.settle(layout, &*comm)? {
-            let strategies = engines.iter_mut().filter_map(|engine| engine.strategy.as_mut());
-            strategies.for_each(|strategy| strategy.forget(layout));
+        if let Some(id) = layouts.settle(&**group)? {
+            used.forget(id);
         }
-        Ok(())
+        result
     }
 
-    /// The number of the strategy asked for. Makes sure, whenever this rank asks for something new,
-    /// that it is possible and that all ranks ask for the same.
-    fn agree(&mut self, ask: &Ask) -> Result<usize> {
-        if self.agreed.as_ref() == Some(ask) {
-            return self.engine(ask.option, &ask.config);
+    /// Parameters that came into being after the first step.
+    fn late_parameters(&self, layouts: &Layouts) -> Option<Error> {
+        let late = self.params.list().split_off(layouts.params().len());
+        let names: Vec<&str> = late.iter().map(Param::name).collect();
+        (!names.is_empty()).then(|| Error::LateParameters { names: names.join(", ") })
+    }
+
+    /// The number of the strategy asked for, and the way of its units. Makes sure, whenever this rank
+    /// asks for something new, that it is possible and that all ranks ask for the same. The inner error
+    /// is one that all ranks get.
+    fn agree(&mut self, request: &Request) -> Result<Result<(usize, Way)>> {
+        let found = self.used.of(request.option, &request.config);
+        if self.agreed.as_ref() == Some(request) {
+            return Ok(found);
         }
-        strategy::check(ask.option, ask.spars, &ask.config)?;
-        let engine = self.engine(ask.option, &ask.config)?;
-        let Engine { strategy, steps, .. } = &self.engines[engine];
-        let strategy = strategy.as_ref().map(|strategy| strategy.describe());
+        let possible = strategy::check(request.option, request.spars, &request.config);
+        let found = possible.and(found);
+        let (described, steps) = match &found {
+            Ok((index, way)) => (way.describe(), self.used.get_mut(*index).steps),
+            Err(error) => (format!("refused: {error}"), 0),
+        };
         let facts = [
-            ("the dist option", ask.option.to_string()),
-            ("the strategy", strategy.unwrap_or_default()),
-            ("the strategy's configuration", format!("{:?}", ask.config)),
+            ("the dist option", request.option.to_string()),
+            ("the strategy", described),
+            ("the strategy's configuration", format!("{:?}", request.config)),
             ("the number of its steps so far", steps.to_string()),
-            ("spars", ask.spars.to_string()),
-            ("the size of units", format!("{:?}", ask.sizing)),
+            ("spars", request.spars.to_string()),
+            ("the size of units", format!("{:?}", request.sizing)),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
-        check_consistency(self.world.comm(), &facts)?;
-        self.agreed = Some(ask.clone());
-        Ok(engine)
-    }
-}
-
-impl Engine {
-    /// Makes room for the units of a layout, before the first step with them.
-    fn prepare(&mut self, facts: &Facts) -> Result<()> {
-        let Some(strategy) = &mut self.strategy else { return Ok(()) };
-        if !self.prepared.contains(&facts.layout) {
-            let units: Vec<Unit<'_>> = (0..facts.plans.len()).map(|i| facts.unit(i)).collect();
-            strategy.prepare(&units, &*facts.comm)?;
-            self.prepared.push(facts.layout);
+        match check_consistency(&*self.group, &facts) {
+            Ok(()) => {}
+            Err(error @ Error::Inconsistent { .. }) => return Ok(Err(error)),
+            Err(error) => return Err(error),
         }
-        Ok(())
-    }
-
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.strategy.as_mut()?.memory()
+        if found.is_ok() {
+            self.agreed = Some(request.clone());
+        }
+        Ok(found)
     }
 }
 
@@ -466,8 +467,7 @@ impl BackwardAndUpdate for DistOpt {
         dist_option: DistOption,
         spars: f32,
     ) -> Result<()> {
-        let Self { config, .. } = self;
-        let (config, sizing) = (config.strategy.clone(), config.sizing());
-        self.step(loss, &Ask { option: dist_option, config, spars, sizing })
+        let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
+        self.step(loss, &Request { option: dist_option, config, spars, sizing })
     }
 }

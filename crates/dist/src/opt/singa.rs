@@ -15,12 +15,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use candelabrum_nn::DistOption;
+use candelabrum_nn::{DistOption, to_flat};
 use candle_core::{DType, Device, Tensor};
 
-use super::{Ask, DistOpt, gradients};
+use super::{DistOpt, Request};
 use crate::Result;
-use crate::comm::{Buffer, Collective, ElementType, ReduceOp};
+use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;
 
 impl DistOpt {
@@ -88,10 +88,9 @@ impl DistOpt {
     /// A tensor that is not on the CPU.
     pub fn all_reduce(&mut self, tensor: &Tensor) -> Result<()> {
         let tensor = tensor.to_dtype(DType::F32)?;
-        let mut buffer = Buffer::zeros(ElementType::F32, tensor.elem_count());
-        gradients::copy_values(&tensor, buffer.as_mut_slice()?)?;
         let op = Collective::AllReduce(ReduceOp::Sum);
-        self.started.push((tensor.shape().clone(), self.world.comm().start(op, buffer)));
+        let pending = self.group.start(op, to_flat(&tensor)?.into());
+        self.started.push((tensor.shape().clone(), pending));
         Ok(())
     }
 
@@ -115,6 +114,6 @@ impl DistOpt {
         spars: f32,
         config: StrategyConfig,
     ) -> Result<()> {
-        self.step(loss, &Ask { option, config, spars, sizing: self.config.singa_sizing() })
+        self.step(loss, &Request { option, config, spars, sizing: self.config.singa_sizing() })
     }
 }

@@ -2,7 +2,8 @@
 
 use candelabrum_nn::DistOption;
 
-use super::{DistOpt, Engine};
+use super::DistOpt;
+use super::used::UsedStrategy;
 use crate::strategy::{Memory, StrategyConfig};
 use crate::{Error, Result};
 
@@ -23,14 +24,14 @@ pub struct StrategyState {
 impl DistOpt {
     /// The state of every strategy used so far. Call [`Self::average_parameters`] before saving the
     /// parameters beside it.
-    pub fn strategy_state(&mut self) -> Vec<StrategyState> {
-        let state = |engine: &mut Engine| StrategyState {
-            option: engine.option,
-            config: engine.config.clone(),
-            steps: engine.steps,
-            memory: engine.memory().map(|memory| memory.clone()).unwrap_or_default(),
+    pub fn strategy_state(&self) -> Vec<StrategyState> {
+        let state = |used: &UsedStrategy| StrategyState {
+            option: used.option,
+            config: used.config.clone(),
+            steps: used.steps,
+            memory: used.with_memory(|memory| memory.clone()).unwrap_or_default(),
         };
-        self.engines.iter_mut().map(state).collect()
+        self.used.iter().map(state).collect()
     }
 
     /// Goes on where [`Self::strategy_state`] was called, and forgets what strategies have done
@@ -41,15 +42,13 @@ impl DistOpt {
     /// exist, or has another length.
     pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
         states.iter().try_for_each(|state| self.check_residuals(&state.memory))?;
-        self.engines.clear();
+        self.used.clear();
         self.agreed = None;
         for state in states {
-            let index = self.engine(state.option, &state.config)?;
-            let engine = &mut self.engines[index];
-            engine.steps = state.steps;
-            if let Some(memory) = engine.memory() {
-                *memory = state.memory.clone();
-            }
+            let (index, _) = self.used.of(state.option, &state.config)?;
+            let used = self.used.get_mut(index);
+            used.steps = state.steps;
+            used.with_memory(|memory| *memory = state.memory.clone());
         }
         Ok(())
     }

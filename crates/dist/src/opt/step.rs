@@ -1,29 +1,36 @@
 //! One step of a strategy: gradients into buckets, the exchange, the check, the update.
 //!
-//! Units leave while the backward pass goes on ([`Reducer`]). A step that fails leaves the model as
+//! Units leave while the backward pass goes on ([`Dispatcher`]). A step that fails leaves the model as
 //! it was: parameters change when every average is known to be finite, or earlier, while the step
 //! would stand still otherwise, in a way that can be undone ([`Journal`]). Only an average of
 //! *parameters* comes after the update.
+//!
+//! A step that fails for a reason that all ranks come to know leaves the ranks together
+//! ([`StepEnd::Failed`]); the next step works again. Any other error means that the ranks no longer
+//! agree where they are.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Instant;
 
+use candelabrum_memory::FiniteCheck;
 use candelabrum_nn::Param;
-use candelabrum_optim::{Optimizer, scale};
-use candle_core::Tensor;
+use candelabrum_optim::{Optimizer, clip};
+use candle_core::{DType, Tensor};
 
 use super::config::OnOverflow;
+use super::dispatcher::Dispatcher;
+use super::fault::{Fault, spread};
 use super::figures::timed;
-use super::gradients::{self, Backward};
 use super::journal::Journal;
-use super::reducer::Reducer;
-use super::units::{self, Layout};
-use super::{DistOptConfig, StepFigures, clip};
-use crate::comm::{Buffer, Collective, Communicator, Pending, ReduceOp};
+use super::layout::Layout;
+use super::{DistOptConfig, StepFigures};
+use crate::comm::{Collective, Communicator, Payload, Pending, ReduceOp};
 use crate::strategy::Subject;
 use crate::{Error, Result};
 
-/// All that a step works with, but for the [`Reducer`].
+/// All that a step works with, but for the [`Dispatcher`].
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) config: &'a DistOptConfig,
@@ -40,145 +47,180 @@ pub(super) struct Step<'a> {
     pub(super) notices: &'a mut Vec<String>,
 }
 
+/// How a step has ended, on every rank alike.
+#[derive(Debug)]
+pub(super) enum StepEnd {
+    /// The parameters have been updated.
+    Taken,
+    /// An average overflowed, and the step was left out as the settings ask.
+    Skipped,
+    /// Nothing has changed, because of this error.
+    Failed(Error),
+}
+
 impl Step<'_> {
-    /// Takes the step; gives what it cost, and the reducer back. A rank that has no batch left has
-    /// no `loss`: its gradients are zero.
+    /// Takes the step. A rank that has no batch left has no `loss`: its gradients are zero. A rank with
+    /// a `fault` has no gradients. Gives what the step cost as well.
     pub(super) fn run(
         mut self,
-        reducer: Reducer,
+        dispatcher: Dispatcher,
         loss: Option<&Tensor>,
-    ) -> (Reducer, Result<StepFigures>) {
-        let comm = reducer.facts.comm.clone();
-        let before = comm.stats();
-        let (mut reducer, result) = self.backward(reducer, loss);
-        let result = result.and_then(|()| match reducer.subject {
-            Subject::Gradients => self.average_and_update(&mut reducer, loss),
-            Subject::Parameters => self.update_and_average(&mut reducer, loss),
+        fault: Option<Error>,
+    ) -> (Dispatcher, Result<StepEnd>) {
+        let group = dispatcher.context.group.clone();
+        let before = group.stats();
+        let (mut dispatcher, result) = self.backward(dispatcher, loss, fault);
+        let result = result.and_then(|()| match dispatcher.subject {
+            Subject::Gradients => self.average_and_update(&mut dispatcher),
+            Subject::Parameters => self.update_and_average(&mut dispatcher, loss.is_some()),
         });
-        if let Err(error) = result {
-            reducer.recall(self.layout);
-            return (reducer, Err(error));
+        if !matches!(result, Ok(StepEnd::Taken)) {
+            dispatcher.recall(self.layout);
         }
-        let traffic = comm.stats() - before;
-        let figures = StepFigures {
+        let traffic = group.stats() - before;
+        dispatcher.figures = StepFigures {
             steps: 1,
+            skipped: u64::from(matches!(result, Ok(StepEnd::Skipped))),
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             communication: traffic.busy,
             exposed: traffic.exposed,
-            ..reducer.figures
+            ..dispatcher.figures
         };
-        (reducer, Ok(figures))
+        (dispatcher, result)
     }
 
-    /// The gradients into the buckets; units whose gradients are complete may leave meanwhile.
-    fn backward(&mut self, mut reducer: Reducer, loss: Option<&Tensor>) -> (Reducer, Result<()>) {
+    /// The gradients into the buckets; units whose gradients are complete may leave meanwhile. A
+    /// failure of this rank alone is noted as a fault.
+    fn backward(
+        &mut self,
+        mut dispatcher: Dispatcher,
+        loss: Option<&Tensor>,
+        fault: Option<Error>,
+    ) -> (Dispatcher, Result<()>) {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
-        let rank = reducer.facts.rank();
-        let Some(loss) = loss else {
-            return (reducer, gradients::fill(self.layout, 0.0, rank));
-        };
-        let finite = match gradients::is_finite(loss) {
-            Ok(finite) => finite,
-            Err(error) => return (reducer, Err(error)),
-        };
-        reducer.poison = !finite;
-        let params = std::sync::Arc::clone(&reducer.facts.params);
-        let (allow_unused, pending) = (self.config.allow_unused, self.pending);
-        let backward = Backward { params: &params, allow_unused, pending };
+        if let Some(error) = fault {
+            dispatcher.fault = Some(Fault::Failed(error));
+            return (dispatcher, Ok(()));
+        }
+        let Some(loss) = loss else { return (dispatcher, self.layout.fill(0.0)) };
+        match is_finite(loss) {
+            Ok(true) => {}
+            Ok(false) => dispatcher.fault = Some(Fault::Loss),
+            Err(error) => {
+                dispatcher.fault = Some(Fault::Failed(error));
+                return (dispatcher, Ok(()));
+            }
+        }
         let start = Instant::now();
-        let (mut reducer, mut result) =
-            if self.config.overlap && reducer.subject == Subject::Gradients {
-                backward.run(loss, self.layout, reducer)
-            } else {
-                (reducer, backward.run(loss, self.layout, ()).1)
-            };
-        if result.is_ok() && !finite && reducer.subject == Subject::Parameters {
-            result = gradients::fill(self.layout, f32::NAN, rank);
+        let (mut dispatcher, sent, result) = self.differentiate(dispatcher, loss);
+        if let Err(error) = result {
+            dispatcher.fault = Some(Fault::Failed(error));
         }
-        let messages = reducer.figures.compress;
-        reducer.figures.backward += start.elapsed().saturating_sub(messages);
-        if let Some(error) = reducer.take_error() {
-            result = Err(error);
+        let messages = dispatcher.figures.compress;
+        dispatcher.figures.backward += start.elapsed().saturating_sub(messages);
+        (dispatcher, sent)
+    }
+
+    /// candle's backward pass, during which complete units leave. Gives the result of the exchange
+    /// so far, and the result of the pass.
+    fn differentiate(
+        &mut self,
+        dispatcher: Dispatcher,
+        loss: &Tensor,
+    ) -> (Dispatcher, Result<()>, Result<()>) {
+        let (allow_unused, gradients) = (self.config.allow_unused, &mut self.layout.gradients);
+        if !self.pending {
+            gradients.clear();
         }
-        (reducer, result)
+        if !self.config.overlap || dispatcher.subject != Subject::Gradients {
+            let result = gradients.backward(loss).map_err(Error::from);
+            return (dispatcher, Ok(()), result.and_then(|()| complete(self.layout, allow_unused)));
+        }
+        // The pass keeps what it calls for a while, so the dispatcher is shared with it.
+        let shared = Rc::new(RefCell::new((dispatcher, Ok(()))));
+        let observer = Rc::clone(&shared);
+        let accept = move |unit, bucket| {
+            let (dispatcher, sent) = &mut *observer.borrow_mut();
+            *sent = dispatcher.accept_early(unit, bucket);
+            sent.clone().map_err(candle_core::Error::from)
+        };
+        let result = gradients.observed_backward(loss, Box::new(accept)).map_err(Error::from);
+        let (dispatcher, sent) =
+            Rc::into_inner(shared).expect("the pass has dropped its observer").into_inner();
+        (dispatcher, sent, result.and_then(|()| complete(self.layout, allow_unused)))
     }
 
     /// Averages the gradients, and updates if all averages are finite.
-    fn average_and_update(&mut self, reducer: &mut Reducer, loss: Option<&Tensor>) -> Result<()> {
-        reducer.send_rest(self.layout)?;
-        let vote = (!reducer.strategy.shows_bad_numbers()).then(|| start_vote(reducer));
+    fn average_and_update(&mut self, dispatcher: &mut Dispatcher) -> Result<StepEnd> {
+        dispatcher.send_rest(self.layout)?;
+        let vote = (!dispatcher.way.shows_bad_numbers()).then(|| start_vote(dispatcher));
         self.journal.clear();
         let mut arrived = VecDeque::new();
-        let outcome = self.collect(reducer, &mut arrived).and_then(|overflow| {
-            if let Some(vote) = vote {
-                check_vote(reducer, vote, loss)?;
+        let outcome = self.collect(dispatcher, &mut arrived).and_then(|overflow| {
+            if let Some(error) = vote.map_or(Ok(None), |vote| check_vote(dispatcher, vote))? {
+                return Ok(Some(StepEnd::Failed(error)));
             }
-            overflow.map_or(Ok(true), |name| self.answer_overflow(reducer, name, loss))
+            overflow.map_or(Ok(None), |name| self.answer_overflow(dispatcher, name).map(Some))
         });
-        if !matches!(outcome, Ok(true)) {
-            self.journal.undo(&reducer.facts.params, self.optimizer)?;
+        if !matches!(outcome, Ok(None)) {
+            self.journal.undo(&dispatcher.context.params, self.optimizer)?;
         }
-        if !outcome? {
-            reducer.figures.skipped = 1;
-            return Ok(());
+        if let Some(end) = outcome? {
+            return Ok(end);
         }
-        let comm = reducer.facts.comm.clone();
         if self.rejoin {
             // After backward, which still needs the parameters of the forward pass.
-            average_replicas(&*comm, &reducer.facts.params, self.optimizer)?;
+            let context = &dispatcher.context;
+            average_replicas(&*context.group, &context.params, self.optimizer)?;
         }
-        self.clip(reducer)?;
-        arrived.into_iter().try_for_each(|number| self.update(reducer, number))?;
+        self.clip(dispatcher)?;
+        arrived.into_iter().try_for_each(|unit| self.update(dispatcher, unit))?;
         self.optimizer.step();
-        Ok(())
+        Ok(StepEnd::Taken)
     }
 
     /// Waits for every unit; `arrived` are those that have not been updated meanwhile. Gives the
     /// first parameter whose average is not finite.
     fn collect(
         &mut self,
-        reducer: &mut Reducer,
+        dispatcher: &mut Dispatcher,
         arrived: &mut VecDeque<usize>,
     ) -> Result<Option<String>> {
-        let rank = reducer.facts.rank();
+        let world_size = dispatcher.context.group.world_size();
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
-        let mut overflow = None;
+        let mut check = FiniteCheck::default();
         loop {
-            while may_update && !reducer.has_arrived() {
-                let Some(number) = arrived.pop_front() else { break };
-                may_update = self.note(reducer, number)?;
+            while may_update && !dispatcher.has_arrived() {
+                let Some(unit) = arrived.pop_front() else { break };
+                may_update = self.note(dispatcher, unit)?;
                 if may_update {
-                    reducer.figures.early_updates += 1;
-                    self.update(reducer, number)?;
+                    dispatcher.figures.early_updates += 1;
+                    self.update(dispatcher, unit)?;
                 } else {
-                    arrived.push_front(number);
+                    arrived.push_front(unit);
                 }
             }
-            let Some((number, buffer)) = reducer.arrive()? else { return Ok(overflow) };
-            self.layout.put(number, buffer);
-            let values = self.layout.values(number, rank)?;
-            if self.active < reducer.facts.comm.world_size() {
+            let Some((unit, mut bucket)) = dispatcher.arrive()? else { break };
+            if self.active < world_size {
                 // The mean over all ranks, of which some had nothing to add.
-                let ranks = reducer.facts.comm.world_size() as f64;
-                scale(values, (ranks / self.active as f64) as f32);
+                bucket.span_mut()?.scale((world_size as f64 / self.active as f64) as f32)?;
             }
-            if timed(&mut reducer.figures.decompress, || gradients::all_finite(values)) {
-                arrived.push_back(number);
-                continue;
-            }
-            may_update = false;
-            let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-            overflow.get_or_insert_with(|| reducer.facts.name_at(number, at));
+            timed(&mut dispatcher.figures.decompress, || check.look(unit, bucket.span()?))?;
+            self.layout.gradients.put(unit, bucket);
+            arrived.push_back(unit);
+            may_update &= !check.is_bad_so_far();
         }
+        let first = check.first()?;
+        Ok(first.map(|(unit, position)| dispatcher.context.name_at(unit, position)))
     }
 
     /// Writes down what an update of a unit will change; false where that cannot be undone.
-    fn note(&mut self, reducer: &mut Reducer, number: usize) -> Result<bool> {
-        let params = &reducer.facts.params;
-        timed(&mut reducer.figures.update, || {
-            for slot in &self.layout.plans[number].slots {
-                let param = &params[slot.param];
+    fn note(&mut self, dispatcher: &mut Dispatcher, unit: usize) -> Result<bool> {
+        let context = &dispatcher.context;
+        timed(&mut dispatcher.figures.update, || {
+            for slot in &context.plans[unit].slots {
+                let param = &context.params[slot.param];
                 if !self.journal.note(slot.param, param, self.optimizer)? {
                     return Ok(false);
                 }
@@ -187,119 +229,138 @@ impl Step<'_> {
         })
     }
 
-    /// What follows where the average of `name` is not finite: an error that all ranks share, or
-    /// false where the step is to be left out. Averages are the same on every rank, and so is this.
-    fn answer_overflow(
-        &mut self,
-        reducer: &Reducer,
-        name: String,
-        loss: Option<&Tensor>,
-    ) -> Result<bool> {
-        if let Some(error) = who_is_not_finite(reducer, loss)? {
-            return Err(error);
+    /// What follows where the average of `name` is not finite. Averages are the same on every rank,
+    /// and so is this.
+    fn answer_overflow(&mut self, dispatcher: &Dispatcher, name: String) -> Result<StepEnd> {
+        let context = &dispatcher.context;
+        if let Some(error) = spread(&context.group, dispatcher.fault.as_ref(), &context.params)? {
+            return Ok(StepEnd::Failed(error));
         }
-        let strategy = reducer.strategy.describe();
+        let strategy = dispatcher.way.describe();
         if self.config.on_overflow == OnOverflow::Error {
-            return Err(Error::Overflow { strategy, name });
+            return Ok(StepEnd::Failed(Error::Overflow { strategy, name }));
         }
         self.notices.push(format!(
             "step {} was left out: the {strategy} average of `{name}` overflowed",
-            reducer.facts.step
+            context.step
         ));
-        Ok(false)
+        Ok(StepEnd::Skipped)
     }
 
     /// Updates by this rank's own gradients, then averages the parameters of a part of the units. A
     /// rank without a batch adds the parameters that it has.
-    fn update_and_average(&mut self, reducer: &mut Reducer, loss: Option<&Tensor>) -> Result<()> {
-        let rank = reducer.facts.rank();
-        let count = self.layout.plans.len();
-        reducer.look_at_all(self.layout)?;
-        let vote = start_vote(reducer);
+    fn update_and_average(
+        &mut self,
+        dispatcher: &mut Dispatcher,
+        has_batch: bool,
+    ) -> Result<StepEnd> {
+        let count = self.layout.units();
+        // Where there are no gradients of this step, the buckets hold those of another.
+        if dispatcher.fault.is_none() {
+            dispatcher.look_at_all(self.layout)?;
+        }
+        let vote = start_vote(dispatcher);
         // The ranks' own gradients are never added: only the vote shows what is wrong.
-        check_vote(reducer, vote, loss)?;
-        if loss.is_some() {
-            self.clip(reducer)?;
-            (0..count).try_for_each(|number| self.update(reducer, number))?;
+        if let Some(error) = check_vote(dispatcher, vote)? {
+            return Ok(StepEnd::Failed(error));
+        }
+        if has_batch {
+            self.clip(dispatcher)?;
+            (0..count).try_for_each(|unit| self.update(dispatcher, unit))?;
         }
         self.optimizer.step();
-        let facts = reducer.facts.clone();
-        for number in 0..count {
-            if !reducer.strategy.takes_part(&facts.unit(number)) {
+        for unit in 0..count {
+            if !dispatcher.way.takes_part(&dispatcher.context.unit(unit)) {
                 continue;
             }
-            let load = || self.layout.load(number, &facts.params, rank);
-            timed(&mut reducer.figures.compress, load)?;
-            let buffer = self.layout.take(number, rank)?;
-            reducer.launch(number, buffer)?;
+            timed(&mut dispatcher.figures.compress, || self.layout.load(unit))?;
+            let rank = dispatcher.context.group.rank();
+            let bucket = self.layout.gradients.take(unit).ok_or(Error::Stopped { rank })?;
+            dispatcher.launch(unit, bucket)?;
         }
-        while let Some((number, buffer)) = reducer.arrive()? {
-            self.layout.put(number, buffer);
-            let values = self.layout.values(number, rank)?;
-            if !gradients::all_finite(values) {
-                let at = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-                return Err(Error::Diverged { name: facts.name_at(number, at) });
+        let mut check = FiniteCheck::default();
+        while let Some((unit, bucket)) = dispatcher.arrive()? {
+            check.look(unit, bucket.span()?)?;
+            self.layout.gradients.put(unit, bucket);
+            if let Some((unit, position)) = check.first()? {
+                let name = dispatcher.context.name_at(unit, position);
+                return Ok(StepEnd::Failed(Error::Diverged { name }));
             }
-            let store = || self.layout.store(number, &facts.params, rank);
-            timed(&mut reducer.figures.decompress, store)?;
+            timed(&mut dispatcher.figures.decompress, || self.layout.store(unit))?;
         }
-        Ok(())
+        Ok(StepEnd::Taken)
     }
 
-    /// What the buckets hold, to the limits asked for.
-    fn clip(&mut self, reducer: &mut Reducer) -> Result<()> {
+    /// What the buckets hold, to the limits asked for: the averages, the same bits on every rank, so
+    /// every rank computes the same norm without a message.
+    fn clip(&mut self, dispatcher: &mut Dispatcher) -> Result<()> {
         let Some(limit) = self.config.clip_gradients else { return Ok(()) };
-        let rank = reducer.facts.rank();
-        timed(&mut reducer.figures.update, || clip::clip(limit, self.layout, rank))
+        let plans = &dispatcher.context.plans;
+        timed(&mut dispatcher.figures.update, || {
+            // Parameter by parameter: the norm does not depend on where one bucket ends.
+            let mut spans = Vec::new();
+            for (unit, bucket) in self.layout.gradients.buckets() {
+                let mut rest = bucket.span_mut()?;
+                for slot in &plans[unit].slots {
+                    let (values, tail) = rest.split_at(slot.range.len());
+                    spans.push(values);
+                    rest = tail;
+                }
+            }
+            clip(limit, &mut spans)?;
+            Ok(())
+        })
     }
 
     /// The parameters of a unit by what its bucket holds.
-    fn update(&mut self, reducer: &mut Reducer, number: usize) -> Result<()> {
+    fn update(&mut self, dispatcher: &mut Dispatcher, unit: usize) -> Result<()> {
         let _span =
-            tracing::trace_span!(target: "candelabrum::step", "update", bucket = number).entered();
-        let rank = reducer.facts.rank();
-        let Reducer { facts, figures, .. } = reducer;
-        timed(&mut figures.update, || {
-            let values = self.layout.values(number, rank)?;
-            for slot in &facts.plans[number].slots {
-                let grad = &values[slot.range.clone()];
-                units::change(&facts.params[slot.param], |values| {
-                    Ok(self.optimizer.update(slot.param, values, grad)?)
-                })?;
+            tracing::trace_span!(target: "candelabrum::step", "update", bucket = unit).entered();
+        let context = &dispatcher.context;
+        timed(&mut dispatcher.figures.update, || {
+            let bucket = self.layout.gradients.bucket(unit)?;
+            for slot in &context.plans[unit].slots {
+                let gradient = bucket.range(slot.range.clone())?;
+                context.params[slot.param].update_in_place(|values| {
+                    self.optimizer.update(slot.param, values, gradient)
+                })??;
             }
             Ok(())
         })
     }
 }
 
-/// Asks all ranks whether their gradients are finite, for strategies whose averages would not tell,
-/// or which remember what they saw.
-fn start_vote(reducer: &Reducer) -> Pending {
-    let vote = Buffer::from_slice(&[i32::from(reducer.bad.is_some())]);
-    let op = Collective::AllReduce(ReduceOp::Max);
-    reducer.facts.comm.start(op, vote.labelled("the vote on finite gradients"))
-}
-
-fn check_vote(reducer: &Reducer, vote: Pending, loss: Option<&Tensor>) -> Result<()> {
-    if vote.wait()?.as_slice::<i32>()? == [0] {
-        return Ok(());
+/// Every parameter has a gradient, or gets zeros where it may have none.
+pub(super) fn complete(layout: &mut Layout, allow_unused: bool) -> Result<()> {
+    if allow_unused {
+        return Ok(layout.gradients.zero_rest()?);
     }
-    let rank = reducer.facts.rank();
-    let unknown = Error::NotFinite { what: "a gradient".to_owned(), rank };
-    Err(who_is_not_finite(reducer, loss)?.unwrap_or(unknown))
+    let names: Vec<&str> = layout.gradients.without_gradient().map(Param::name).collect();
+    if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
 }
 
-/// Where the first number that is not finite comes from, if it comes from any rank's gradients.
-fn who_is_not_finite(reducer: &Reducer, loss: Option<&Tensor>) -> Result<Option<Error>> {
-    let finite_loss = loss.map_or(Ok(true), gradients::is_finite)?;
-    let own = match reducer.bad {
-        None => String::new(),
-        Some(_) if !finite_loss => "the loss".to_owned(),
-        Some(param) => format!("the gradient of `{}`", reducer.facts.params[param].name()),
-    };
-    let found = reducer.facts.comm.all_gather_text(&own)?;
-    let first = found.into_iter().enumerate().find(|(_, what)| !what.is_empty());
-    Ok(first.map(|(rank, what)| Error::NotFinite { what, rank }))
+/// Whether a loss is a number.
+pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
+    Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
+}
+
+/// Asks all ranks whether their gradients can be used, for strategies whose averages would not tell,
+/// or which remember what they saw.
+fn start_vote(dispatcher: &Dispatcher) -> Pending {
+    let vote = Payload::from_slice(&[i32::from(dispatcher.fault.is_some())]);
+    let vote = vote.labelled("the vote on finite gradients").of_step(dispatcher.context.step);
+    dispatcher.context.group.start(Collective::AllReduce(ReduceOp::Max), vote)
+}
+
+/// The error that follows from the vote, if any.
+fn check_vote(dispatcher: &Dispatcher, vote: Pending) -> Result<Option<Error>> {
+    if vote.wait()?.as_slice::<i32>()? == [0] {
+        return Ok(None);
+    }
+    let context = &dispatcher.context;
+    let what = || "a vote against the gradients that no rank explains".to_owned();
+    let error = spread(&context.group, dispatcher.fault.as_ref(), &context.params)?;
+    error.map(Some).ok_or_else(|| Error::Protocol { what: what() })
 }
 
 /// Averages all parameters, and all that the optimizer keeps, over all ranks.
@@ -309,11 +370,16 @@ fn average_replicas(
     optimizer: &mut dyn Optimizer,
 ) -> Result<()> {
     average_parameters(comm, params)?;
-    optimizer.state_mut().into_iter().try_for_each(|state| comm.all_reduce(state, ReduceOp::Mean))
+    for state in optimizer.state_mut()? {
+        comm.all_reduce(state.host()?, ReduceOp::Mean)?;
+    }
+    Ok(())
 }
 
 /// Averages all parameters over all ranks.
 pub(super) fn average_parameters(comm: &dyn Communicator, params: &[Param]) -> Result<()> {
-    let average = |values: &mut [f32]| comm.all_reduce(values, ReduceOp::Mean);
-    params.iter().try_for_each(|param| units::change(param, average))
+    for param in params {
+        param.update_in_place(|values| comm.all_reduce(values.host()?, ReduceOp::Mean))??;
+    }
+    Ok(())
 }

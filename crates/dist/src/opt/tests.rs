@@ -8,7 +8,7 @@ use candle_core::Tensor;
 
 use super::{DistOpt, DistOptConfig};
 use crate::comm::{CommStats, ElementType, Group, Single, Started};
-use crate::{Buffer, Collective, Communicator, Error, Pending, Result, World, parameters_sha256};
+use crate::{Collective, Communicator, Error, Payload, Pending, Result, parameters_sha256};
 
 /// A world of one whose operations are complete only when they are waited for.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Started for Waits {
         false
     }
 
-    fn wait(mut self: Box<Self>) -> Result<Buffer> {
+    fn wait(mut self: Box<Self>) -> Result<Payload> {
         self.0.take().expect("it is waited for once").wait()
     }
 }
@@ -39,11 +39,11 @@ impl Communicator for Late {
         1
     }
 
-    fn alloc(&self, element: ElementType, len: usize) -> Result<Buffer> {
+    fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
         self.0.alloc(element, len)
     }
 
-    fn start(&self, op: Collective, buffer: Buffer) -> Pending {
+    fn start(&self, op: Collective, buffer: Payload) -> Pending {
         Pending::new(Waits(Some(self.0.start(op, buffer))))
     }
 
@@ -71,9 +71,9 @@ fn two() -> Result<(Params, Param, Param, DistOpt)> {
     let params = Params::new(0);
     let second = params.root().param("second", 3, Init::Const(2.0))?;
     let first = params.root().param("first", 4, Init::Const(1.0))?;
-    let world = World::over(Arc::new(Late::default()));
+    let group: Group = Arc::new(Late::default());
     let config = DistOptConfig { first_bucket_bytes: 1, bucket_bytes: 1, ..Default::default() };
-    let opt = DistOpt::with_config(Sgd::new(0.1).momentum(0.9), &params, &world, config)?;
+    let opt = DistOpt::with_config(Sgd::new(0.1).momentum(0.9), &params, group, config)?;
     Ok((params, first, second, opt))
 }
 
@@ -97,7 +97,8 @@ fn a_bad_unit_undoes_the_updates_of_those_before_it() -> Result<()> {
     let (params, first, second, mut opt) = two()?;
     opt.backward_and_update_with(&loss(&first, &second, 1.0)?, DistOption::Fp32, 0.0)?;
     let state = |opt: &mut DistOpt| -> Vec<Vec<f32>> {
-        opt.optimizer.state_mut().into_iter().map(|state| state.to_vec()).collect()
+        let states = opt.optimizer.state_mut().unwrap();
+        states.into_iter().map(|state| state.host().unwrap().to_vec()).collect()
     };
     let (before, momentum) = (parameters_sha256(&params)?, state(&mut opt));
     // The root of 0 is finite, its slope is not.

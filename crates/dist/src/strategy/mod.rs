@@ -13,12 +13,12 @@
 //! G = mean over ranks          aggregate: the same bits on every rank
 //! ```
 //!
-//! One file per strategy; [`register`] adds one of your own, which `--dist-option` then knows by
-//! name. `examples/custom_strategy.rs` is one.
+//! The strategies that are an all-reduce of gradients in some element type (fp32, fp16, bf16) need none
+//! of these parts: the type says it all (`wire.rs`). Each other strategy has a file of its own.
+//! [`register`] adds one of the user's, which `--dist-option` then knows by name;
+//! `examples/custom_strategy.rs` is one.
 
 mod config;
-mod fp32;
-mod half_precision;
 mod memory;
 mod message;
 mod partial_update;
@@ -27,6 +27,7 @@ mod sparse_exchange;
 mod sparse_threshold;
 mod sparse_top_k;
 mod unit;
+mod wire;
 
 pub mod select;
 
@@ -36,11 +37,12 @@ pub use message::Message;
 pub use registry::{check, register};
 pub use unit::Unit;
 
-pub(crate) use registry::make;
+pub(crate) use registry::{Method, make};
+pub(crate) use wire::Wire;
 
 use std::fmt;
 
-use crate::comm::{Buffer, Collective, Communicator, Pending};
+use crate::comm::{Collective, Communicator, Payload, Pending};
 use crate::{Error, Result};
 
 /// What a strategy exchanges.
@@ -135,7 +137,7 @@ pub trait Strategy: fmt::Debug + Send {
     }
 
     /// Exchange: starts one collective of a message. The optimizer waits for it.
-    fn exchange(&mut self, comm: &dyn Communicator, op: Collective, buffer: Buffer) -> Pending {
+    fn exchange(&mut self, comm: &dyn Communicator, op: Collective, buffer: Payload) -> Pending {
         comm.start(op, buffer)
     }
 
@@ -148,7 +150,7 @@ pub trait Strategy: fmt::Debug + Send {
     fn aggregate(
         &mut self,
         unit: &Unit<'_>,
-        received: Vec<Buffer>,
+        received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
         let _ = (received, values);

@@ -3,15 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use candelabrum_memory::ElementType;
 use candelabrum_nn::DistOption;
-use half::{bf16, f16};
 
-use super::fp32::Fp32;
-use super::half_precision::HalfPrecision;
 use super::partial_update::PartialUpdate;
 use super::sparse_threshold::SparseThreshold;
 use super::sparse_top_k::SparseTopK;
-use super::{Strategy, StrategyConfig};
+use super::{Strategy, StrategyConfig, Wire};
 use crate::{Error, Result};
 
 type Make = Arc<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
@@ -81,24 +79,37 @@ pub fn register(
 /// [`Error::Setting`] where one is out of range, [`Error::DistOption`] for a name that nobody
 /// registered.
 pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<()> {
-    make(option, config)?.check_spars(spars)
+    match make(option, config)? {
+        Method::Wire(_) => Ok(()),
+        Method::Strategy(strategy) => strategy.check_spars(spars),
+    }
 }
 
-/// The strategy of that name.
-pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Box<dyn Strategy>> {
+/// How a dist option is carried out.
+#[derive(Debug)]
+pub(crate) enum Method {
+    /// By an all-reduce of gradients, whose numbers travel as some element type.
+    Wire(Wire),
+    /// In the parts that [`Strategy`] has.
+    Strategy(Box<dyn Strategy>),
+}
+
+/// The way to carry out the option of that name.
+pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Method> {
     if let DistOption::Custom(_) = option {
-        return custom_make(option)?(config);
+        return Ok(Method::Strategy(custom_make(option)?(config)?));
     }
     config.options.only(&[])?;
-    Ok(match option {
-        DistOption::Fp32 => Box::new(Fp32),
-        DistOption::Fp16 => Box::new(HalfPrecision::<f16>::new(config.clip)?),
-        DistOption::Bf16 => Box::new(HalfPrecision::<bf16>::new(config.clip)?),
+    let strategy: Box<dyn Strategy> = match option {
+        DistOption::Fp32 => return Ok(Method::Wire(Wire::FP32)),
+        DistOption::Fp16 => return Ok(Method::Wire(Wire::half(ElementType::F16, config.clip)?)),
+        DistOption::Bf16 => return Ok(Method::Wire(Wire::half(ElementType::Bf16, config.clip)?)),
         DistOption::PartialUpdate => Box::new(PartialUpdate),
         DistOption::SparseTopK => Box::new(SparseTopK::new(config.corr)),
         DistOption::SparseThreshold => Box::new(SparseThreshold::new(config.corr)),
         other => return Err(Error::DistOption { option: other.to_string() }),
-    })
+    };
+    Ok(Method::Strategy(strategy))
 }
 
 /// Cloned out of the table, which what it makes may use.
@@ -116,8 +127,11 @@ mod tests {
     #[test]
     fn every_option_of_ours_makes_the_strategy_that_says_its_name() {
         for option in DistOption::ALL {
-            let strategy = make(option, &StrategyConfig::default()).unwrap();
-            assert!(strategy.describe().starts_with(option.name()), "{option}: {strategy:?}");
+            let described = match make(option, &StrategyConfig::default()).unwrap() {
+                Method::Wire(wire) => wire.describe(),
+                Method::Strategy(strategy) => strategy.describe(),
+            };
+            assert!(described.starts_with(option.name()), "{option}: {described}");
         }
     }
 

@@ -8,7 +8,7 @@
 //! 8·n·(N-1)/N: from d = 1/N on, dense is no dearer, and it loses nothing.
 
 use super::{Message, Unit};
-use crate::comm::{Buffer, Collective, ElementType, ReduceOp};
+use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
 /// Refuses units whose positions do not fit the words of a message.
@@ -63,8 +63,8 @@ pub(super) fn take_out(positions: &[u32], values: &mut [f32]) -> Vec<f32> {
 }
 
 /// The message of these elements, padded to `room` of them.
-pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Buffer> {
-    let mut buffer = Buffer::zeros(ElementType::I32, 2 * room);
+pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Payload> {
+    let mut buffer = Payload::zeros(ElementType::I32, 2 * room);
     let (front, back) = buffer.as_mut_slice::<i32>()?.split_at_mut(room);
     for (word, &at) in front.iter_mut().zip(positions) {
         *word = at.cast_signed(); // of 31 bits, as checked
@@ -79,7 +79,7 @@ pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Buf
 /// number of ranks. `counts` says how many elements of its `room` each rank sent.
 pub(super) fn average(
     unit: &Unit<'_>,
-    gathered: &Buffer,
+    gathered: &Payload,
     room: usize,
     counts: &[usize],
     values: &mut [f32],
@@ -107,10 +107,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bucket::{BucketPlan, Slot};
     use crate::strategy::Strategy as _;
     use crate::strategy::sparse_threshold::SparseThreshold;
     use crate::strategy::sparse_top_k::SparseTopK;
+    use candelabrum_nn::{Slot, UnitPlan};
 
     /// Calls `test` with a unit of one parameter of `len` elements in a world of `world_size`.
     fn with_unit<T>(
@@ -121,7 +121,7 @@ mod tests {
     ) -> T {
         let params = Params::new(0);
         params.root().param("weight", len, Init::ZEROS).unwrap();
-        let plan = BucketPlan { slots: vec![Slot { param: 0, range: 0..len }], len };
+        let plan = UnitPlan { slots: vec![Slot { param: 0, range: 0..len }], len };
         let (index, count, layout, step, rank) = (0, 1, 0, 0, 0);
         let params = params.list();
         let (plan, params) = (&plan, &params[..]);
@@ -130,7 +130,7 @@ mod tests {
 
     /// The positions and values of a message.
     fn read(message: Message) -> Vec<(usize, f32)> {
-        let Message::Buffers(mut parts) = message else { panic!("the values travel themselves") };
+        let Message::Payloads(mut parts) = message else { panic!("the values travel themselves") };
         let words = parts.pop().unwrap().1.to_vec::<i32>().unwrap();
         let (positions, bits) = words.split_at(words.len() / 2);
         let value = |&bits: &i32| f32::from_bits(bits.cast_unsigned());
@@ -184,7 +184,7 @@ mod tests {
                 let mut values = input.clone();
                 strategy.compress(unit, &mut values).unwrap();
                 let count = input.iter().filter(|x| x.abs() >= spars).count();
-                let counts = Buffer::from_slice(&[count as i32]);
+                let counts = Payload::from_slice(&[count as i32]);
                 let rest = values.clone();
                 match strategy.aggregate(unit, vec![counts], &mut values).unwrap() {
                     None => assert_eq!(count, 0),
@@ -203,7 +203,7 @@ mod tests {
             let second = pack(&[0, 1, 3], &[1.0, 1.0, 2.0], 3).unwrap();
             let words = [first, second].map(|buffer| buffer.to_vec::<i32>().unwrap()).concat();
             let mut values = [9.0; 4];
-            average(unit, &Buffer::from_slice(&words), 3, &[2, 3], &mut values).unwrap();
+            average(unit, &Payload::from_slice(&words), 3, &[2, 3], &mut values).unwrap();
             assert_eq!(values, [0.5, 2.5, 0.0, 0.0]);
         });
     }
@@ -213,7 +213,7 @@ mod tests {
         with_unit(4, 2, 0.5, |unit| {
             for at in [4_u32, u32::MAX] {
                 let words = [0, 0, at.cast_signed(), 0];
-                let gathered = Buffer::from_slice(&words);
+                let gathered = Payload::from_slice(&words);
                 let error = average(unit, &gathered, 1, &[1, 1], &mut [0.0; 4]).unwrap_err();
                 assert!(error.to_string().contains("rank 1 sent element"), "{error}");
             }

@@ -7,7 +7,7 @@
 use super::select::Selector;
 use super::sparse_exchange::Dense;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
-use crate::comm::{Buffer, Collective, Communicator};
+use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Sends what is large enough.
@@ -126,13 +126,13 @@ impl Strategy for SparseThreshold {
         let sent = sparse_exchange::take_out(&positions, values);
         let count = positions.len() as i32; // of 31 bits, as checked
         *self.round(unit) = Round::Counting { positions, sent };
-        Ok(Message::new(Collective::AllGather, Buffer::from_slice(&[count])))
+        Ok(Message::new(Collective::AllGather, Payload::from_slice(&[count])))
     }
 
     fn aggregate(
         &mut self,
         unit: &Unit<'_>,
-        received: Vec<Buffer>,
+        received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
         let round = std::mem::take(self.round(unit));

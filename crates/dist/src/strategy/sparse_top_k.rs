@@ -7,7 +7,7 @@
 use super::select::{Selector, count_of_share};
 use super::sparse_exchange::Dense;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
-use crate::comm::{Buffer, Collective, Communicator};
+use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Sends a share of each unit.
@@ -67,7 +67,7 @@ impl Strategy for SparseTopK {
     fn aggregate(
         &mut self,
         unit: &Unit<'_>,
-        received: Vec<Buffer>,
+        received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
         let count = count_of_share(unit.spars, values.len());

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use candelabrum_nn::Param;
-
-use crate::bucket::BucketPlan;
+use candelabrum_nn::{Param, UnitPlan};
 
 /// A unit of one step: some parameters whose gradients (or values) lie one after the other.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +22,7 @@ pub struct Unit<'a> {
     pub rank: usize,
     /// How many there are.
     pub world_size: usize,
-    pub(crate) plan: &'a BucketPlan,
+    pub(crate) plan: &'a UnitPlan,
     pub(crate) params: &'a [Param],
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use candelabrum_dist::{Buffer, Collective, Communicator, ElementType, ReduceOp, Result};
+use candelabrum_dist::{Collective, Communicator, ElementType, Payload, ReduceOp, Result};
 
 type Comm<'a> = &'a (dyn Communicator + 'static);
 
@@ -47,7 +47,7 @@ fn time_all_reduces(comm: Comm<'_>) -> Result<String> {
 /// More bytes than a C `int` counts.
 pub(crate) fn huge(comm: Comm<'_>) -> Result<String> {
     let (rank, len) = (comm.rank(), (1_usize << 31) + 12_345);
-    let mut buffer = Buffer::zeros(ElementType::U8, len);
+    let mut buffer = Payload::zeros(ElementType::U8, len);
     let marks = [0, len / 2, len - 1];
     for mark in marks {
         buffer.as_mut_slice::<u8>()?[mark] = 1 + rank as u8;
@@ -59,7 +59,7 @@ pub(crate) fn huge(comm: Comm<'_>) -> Result<String> {
     let buffer = match rank {
         0 => comm.start(Collective::Send { to: 1 }, buffer).wait()?,
         _ => {
-            comm.start(Collective::Recv { from: 0 }, Buffer::zeros(ElementType::U8, len)).wait()?
+            comm.start(Collective::Recv { from: 0 }, Payload::zeros(ElementType::U8, len)).wait()?
         }
     };
     let received =

@@ -7,7 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use candelabrum_dist::{Buffer, Collective, Communicator, ReduceOp, Result, World};
+use candelabrum_dist::{Collective, Communicator, Payload, ReduceOp, Result, World};
 
 use crate::harness::{self, Backend, Ended, Group};
 
@@ -131,7 +131,7 @@ fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
 }
 
 fn labelled(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
-    let buffer = Buffer::from_slice(&vec![0_f32; len]).labelled("bucket 2: conv1.weight");
+    let buffer = Payload::from_slice(&vec![0_f32; len]).labelled("bucket 2: conv1.weight");
     comm.run(Collective::AllReduce(ReduceOp::Sum), buffer).map(drop)
 }
 

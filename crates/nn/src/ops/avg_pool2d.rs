@@ -15,7 +15,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::parallel::{in_parts, worth_threads};
 use super::pool2d::{Pool2dConfig, Windows};
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "avg_pool2d";
 const GLOBAL: &str = "global_avg_pool2d";

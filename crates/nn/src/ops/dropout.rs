@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::parallel::in_blocks;
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "dropout";
 

@@ -6,11 +6,11 @@ use candle_core::{CpuStorage, Layout, Result, TensorId, WithDType};
 
 use super::fused::{Pool, PoolKey, Pooled, Values};
 use super::math;
-use crate::gradients::{self, Place};
+use crate::pass::{self, Place};
 
 /// f32 and f64: what the kernels need to know about a number.
 pub(super) trait Float: WithDType + Default {
-    /// In f32 this one and the next three are [`math`]'s, made for [`simd`](super::simd::simd).
+    /// In f32 this one and the next three are [`math`]'s, made for [`simd`](candelabrum_memory::simd::simd).
     fn exp(self) -> Self;
     fn tanh(self) -> Self;
     /// `1 / (1 + e^-x)`.
@@ -119,7 +119,7 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, F32, math, gradients::with_places);
+impl_float!(f32, F32, math, pass::with_places);
 impl_float!(f64, F64, in_f64, no_places);
 
 /// The functions of [`math`] in f64, which checks and not speed is for.

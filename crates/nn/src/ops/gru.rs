@@ -15,8 +15,8 @@ use candle_core::{Result, Tensor};
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
 use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
-use super::simd::simd;
 use crate::activation::Activation;
+use candelabrum_memory::simd::simd;
 
 /// All hidden states of a sequence; `h0` is the state before it, zeros if left out.
 ///

@@ -13,8 +13,8 @@ use candle_core::{Result, Tensor, bail};
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
 use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
-use super::simd::simd;
 use crate::activation::Activation;
+use candelabrum_memory::simd::simd;
 
 /// All hidden states of a sequence, and the final cell state; `state` holds the hidden and the cell
 /// state before it, zeros if left out.

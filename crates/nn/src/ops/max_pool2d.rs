@@ -16,7 +16,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::parallel::in_parts;
 use super::pool2d::{Pool2dConfig, Windows};
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "max_pool2d";
 

@@ -47,7 +47,6 @@ mod parallel;
 mod pool2d;
 mod recurrent;
 mod row_norm;
-mod simd;
 mod softmax;
 
 pub mod profile;

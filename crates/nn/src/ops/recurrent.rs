@@ -22,7 +22,7 @@ use super::elementwise::add_assign;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
 #[derive(Debug, Clone, Copy)]

@@ -19,7 +19,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
-use super::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Parts of the sums over rows, at most.
 const PARTS: usize = 16;

@@ -1,36 +1,33 @@
-//! Gradient-ready hooks: which buffers are complete in mid-backward, and when.
+//! Gradient-ready hooks: which buckets are complete in mid-backward, and when.
 
-use candelabrum_nn::{Activation, FlatGradients, Init, Observer, Param, Params, ops};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use candelabrum_memory::{ElementType, Flat};
+use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan, ops};
 use candle_core::{Device, Result, Tensor};
-
-/// Takes complete buffers away, with their numbers.
-#[derive(Default)]
-struct Taker(Vec<(usize, Vec<f32>)>);
-
-impl Observer<Vec<f32>> for Taker {
-    fn complete(&mut self, number: usize, buffer: &mut Option<Vec<f32>>) -> Result<()> {
-        self.0.push((number, buffer.take().expect("it is complete once")));
-        Ok(())
-    }
-}
 
 struct Network {
     params: Params,
     weights: Vec<Param>,
-    gradients: FlatGradients<Vec<f32>>,
+    gradients: FlatGradients,
 }
 
 impl Network {
-    /// Square weights, each with a buffer of its own.
+    /// Square weights, each a unit of its own.
     fn new(layers: usize) -> Result<Self> {
         let params = Params::new(7);
         let init = Init::Normal { std: 0.5 };
         let make = |i: usize| Ok(params.root().pp(i).param("weight", (3, 3), init)?);
         let weights = (0..layers).map(make).collect::<Result<Vec<Param>>>()?;
-        let mut gradients = FlatGradients::default();
-        for weight in &weights {
-            gradients.push(vec![0.0; 9], [(weight, 0..9)])?;
-        }
+        let unit = |param: usize| {
+            let mut plan = UnitPlan::default();
+            plan.push(param, 9);
+            plan
+        };
+        let plans: Vec<UnitPlan> = (0..layers).map(unit).collect();
+        let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
+        let gradients = FlatGradients::new(weights.clone(), plans, buckets)?;
         Ok(Self { params, weights, gradients })
     }
 
@@ -43,24 +40,31 @@ impl Network {
         self.gradients.clear();
         self.gradients.backward(loss)?;
         self.gradients.zero_rest()?;
-        Ok(self.all())
+        self.all()
     }
 
-    fn all(&mut self) -> Vec<Vec<f32>> {
-        self.gradients.buffers_mut().iter().flatten().cloned().collect()
+    fn all(&mut self) -> Result<Vec<Vec<f32>>> {
+        self.gradients.buckets().map(|(_, bucket)| Ok(bucket.to_vec()?)).collect()
     }
 
-    /// The buffers in the order in which they were complete before the end, and all of them.
+    /// The units in the order in which they were complete before the end, and all gradients.
     fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
         self.gradients.clear();
-        let (taker, result) = self.gradients.backward_with(loss, Taker::default());
-        let order = taker.0.iter().map(|(number, _)| *number).collect();
-        for (number, buffer) in taker.0 {
-            self.gradients.buffers_mut()[number] = Some(buffer);
+        let taken = Rc::new(RefCell::new(Vec::new()));
+        let taker = Rc::clone(&taken);
+        let take = move |unit: usize, bucket: Flat| {
+            taker.borrow_mut().push((unit, bucket));
+            Ok(())
+        };
+        let result = self.gradients.observed_backward(loss, Box::new(take));
+        let taken = taken.take();
+        let order = taken.iter().map(|(unit, _)| *unit).collect();
+        for (unit, bucket) in taken {
+            self.gradients.put(unit, bucket);
         }
         result?;
         self.gradients.zero_rest()?;
-        Ok((order, self.all()))
+        Ok((order, self.all()?))
     }
 }
 
@@ -69,7 +73,7 @@ fn layer(xs: &Tensor, weight: &Param) -> Result<Tensor> {
 }
 
 #[test]
-fn buffers_are_complete_one_by_one_from_the_last_layer_on() -> Result<()> {
+fn buckets_are_complete_one_by_one_from_the_last_layer_on() -> Result<()> {
     let mut network = Network::new(4)?;
     let loss = |network: &Network| {
         let mut weights = network.weights.iter();
@@ -127,7 +131,8 @@ fn an_unused_parameter_is_never_complete() -> Result<()> {
     let (order, gradients) = network.observed(&loss(&network)?)?;
     assert_eq!(order, [2, 0]);
     assert_eq!(gradients, expected);
-    assert!(network.gradients.holds().eq([true, false, true]));
+    let without: Vec<&str> = network.gradients.without_gradient().map(Param::name).collect();
+    assert_eq!(without, ["1.weight"]);
     Ok(())
 }
 
@@ -187,12 +192,6 @@ fn candles_operations_tell_through_an_identity() -> Result<()> {
 
 #[test]
 fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
-    struct Refuses;
-    impl Observer<Vec<f32>> for Refuses {
-        fn complete(&mut self, number: usize, _: &mut Option<Vec<f32>>) -> Result<()> {
-            candle_core::bail!("no buffer {number} today")
-        }
-    }
     let mut network = Network::new(2)?;
     let loss = |network: &Network| {
         let xs = layer(&Network::input()?, &network.weights[0])?;
@@ -200,8 +199,46 @@ fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
     };
     let expected = network.plain(&loss(&network)?)?;
     network.gradients.clear();
-    let (_, result) = network.gradients.backward_with(&loss(&network)?, Refuses);
-    assert!(result.unwrap_err().to_string().contains("no buffer 1 today"));
+    let kept = Rc::new(RefCell::new(None));
+    let keeper = Rc::clone(&kept);
+    let refuse = move |unit: usize, bucket: Flat| {
+        keeper.replace(Some((unit, bucket)));
+        candle_core::bail!("no bucket {unit} today")
+    };
+    let result = network.gradients.observed_backward(&loss(&network)?, Box::new(refuse));
+    assert!(result.unwrap_err().to_string().contains("no bucket 1 today"));
+    let (unit, bucket) = kept.take().expect("it was complete");
+    network.gradients.put(unit, bucket);
     assert_eq!(network.plain(&loss(&network)?)?, expected);
+    Ok(())
+}
+
+#[test]
+fn a_backward_over_changed_weights_is_an_error_that_names_them() -> Result<()> {
+    let network = Network::new(2)?;
+    let [first, second] = &network.weights[..] else { unreachable!("two") };
+    let forward = || layer(&layer(&Network::input()?, first)?, second);
+    let (one, two) = {
+        let ys = forward()?;
+        (ys.sum_all()?, ys.sqr()?.sum_all()?)
+    };
+    one.backward()?;
+    // As between the two losses of a GAN: a step changes the weights that the second pass needs.
+    second.update_in_place(|mut values| values.scale(0.5))??;
+    let error = two.backward().unwrap_err().to_string();
+    assert!(error.contains("`1.weight` was changed"), "{error}");
+    // A forward pass with the new weights is another graph.
+    first.set(&first.tensor().ones_like()?)?;
+    forward()?.sqr()?.sum_all()?.backward()?;
+    Ok(())
+}
+
+#[test]
+fn a_change_through_another_store_is_noticed_too() -> Result<()> {
+    let network = Network::new(1)?;
+    let loss = layer(&Network::input()?, &network.weights[0])?.sum_all()?;
+    let other = Params::from_vars([("w", network.weights[0].var().clone())])?;
+    other.get("w")?.update_in_place(|mut values| values.fill(0.0))??;
+    assert!(loss.backward().unwrap_err().to_string().contains("`0.weight` was changed"));
     Ok(())
 }

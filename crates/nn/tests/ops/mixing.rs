@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use candelabrum_memory::Flat;
 use candelabrum_nn::ops::{
     Conv2dConfig, Pool2dConfig, conv2d, linear, max_pool2d, relu, softmax_cross_entropy,
 };
-use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params};
+use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan};
 use candelabrum_testkit::{assert_close, gradcheck, uniform};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -89,29 +90,26 @@ fn a_graph_can_be_walked_twice_and_from_another_thread() -> Result<()> {
     Ok(())
 }
 
-/// Parameters in one flat buffer, in reverse order.
-struct Flat {
+/// Parameters in one unit, in reverse order.
+struct OneUnit {
     params: Params,
-    gradients: FlatGradients<Vec<f32>>,
+    gradients: FlatGradients,
 }
 
-impl Flat {
+impl OneUnit {
     fn new(shapes: &[&[usize]]) -> Result<Self> {
         let params = Params::new(0);
         for (i, shape) in shapes.iter().enumerate() {
             params.root().param(&format!("p{i}"), *shape, Init::Normal { std: 1.0 })?;
         }
         let list = params.list();
-        let mut places: Vec<(&Param, std::ops::Range<usize>)> = Vec::new();
-        let mut end = 0;
-        for param in list.iter().rev() {
-            let start = end;
-            end += param.var().elem_count();
-            places.push((param, start..end));
+        let mut plan = UnitPlan::default();
+        for (number, param) in list.iter().enumerate().rev() {
+            plan.push(number, param.var().elem_count());
         }
-        let mut gradients = FlatGradients::default();
         // Something that must be overwritten.
-        gradients.push(vec![f32::NAN; end], places)?;
+        let bucket = Flat::from_slice(&vec![f32::NAN; plan.len]);
+        let gradients = FlatGradients::new(list, vec![plan], vec![bucket])?;
         Ok(Self { params, gradients })
     }
 
@@ -121,7 +119,7 @@ impl Flat {
 
     /// By parameter, in their order.
     fn gradients(&mut self) -> Result<Vec<Tensor>> {
-        let values = self.gradients.buffers_mut()[0].clone().expect("the buffer is there");
+        let values = self.gradients.bucket(0)?.to_vec::<f32>()?;
         let mut end = values.len();
         let of = |param: &Param| {
             let start = end - param.var().elem_count();
@@ -147,7 +145,7 @@ const TANGLED: [&[usize]; 5] = [&[3, 4], &[3], &[4, 4], &[4], &[4, 3]];
 
 #[test]
 fn flat_gradients_are_those_of_candles_store() -> Result<()> {
-    let mut flat = Flat::new(&TANGLED)?;
+    let mut flat = OneUnit::new(&TANGLED)?;
     let xs = uniform((5, 4), 9, -1.0, 1.0, DType::F32)?;
     let loss = tangled(&flat.tensors(), &xs)?;
     let store = loss.backward()?;
@@ -164,7 +162,7 @@ fn flat_gradients_are_those_of_candles_store() -> Result<()> {
 
 #[test]
 fn flat_gradients_add_up_until_they_are_cleared() -> Result<()> {
-    let mut flat = Flat::new(&TANGLED)?;
+    let mut flat = OneUnit::new(&TANGLED)?;
     let batch = |seed| uniform((5, 4), seed, -1.0, 1.0, DType::F32);
     let (one, two) = (batch(1)?, batch(2)?);
     let sum = (tangled(&flat.tensors(), &one)? + tangled(&flat.tensors(), &two)?)?.backward()?;
@@ -178,11 +176,12 @@ fn flat_gradients_add_up_until_they_are_cleared() -> Result<()> {
 
 #[test]
 fn parameters_without_a_gradient_are_known() -> Result<()> {
-    let mut flat = Flat::new(&[&[2, 3], &[2], &[2, 3]])?;
+    let mut flat = OneUnit::new(&[&[2, 3], &[2], &[2, 3]])?;
     let t = flat.tensors();
     let xs = uniform((4, 3), 1, -1.0, 1.0, DType::F32)?;
     flat.gradients.backward(&linear(&xs, &t[2], Some(&t[1]), None)?.sum_all()?)?;
-    assert_eq!(flat.gradients.holds().collect::<Vec<_>>(), [true, true, false]);
+    let without: Vec<&str> = flat.gradients.without_gradient().map(Param::name).collect();
+    assert_eq!(without, ["p0"]);
     flat.gradients.zero_rest()?;
     assert_eq!(flat.gradients()?[0].to_vec2::<f32>()?, [[0.0; 3]; 2]);
     Ok(())
@@ -211,7 +210,7 @@ impl<F: Fn(&Tensor) -> Result<Option<Tensor>>> candle_core::CustomOp1 for Identi
 
 #[test]
 fn nothing_is_left_of_a_backward_pass_that_failed() -> Result<()> {
-    let mut flat = Flat::new(&[&[2]])?;
+    let mut flat = OneUnit::new(&[&[2]])?;
     let weight = &flat.tensors()[0];
     let ys = linear(
         &weight.abs()?.unsqueeze(0)?,
@@ -239,13 +238,13 @@ fn nothing_is_left_of_a_backward_pass_that_failed() -> Result<()> {
 
 #[test]
 fn lent_gradients_come_back_from_a_panic() -> Result<()> {
-    let mut flat = Flat::new(&[&[2]])?;
+    let mut flat = OneUnit::new(&[&[2]])?;
     let weight = flat.tensors()[0].clone();
     let loss =
         relu(&weight.apply_op1(Identity(|_: &Tensor| panic!("as a user's might")))?)?.sum_all()?;
     let run = std::panic::AssertUnwindSafe(|| flat.gradients.backward(&loss));
     assert!(std::panic::catch_unwind(run).is_err());
-    assert_eq!(flat.gradients.buffers_mut().len(), 1);
+    assert_eq!(flat.gradients.buckets().count(), 1);
     // And a plain pass on this thread is candle's again.
     assert!(relu(&weight)?.sum_all()?.backward()?.get(&weight).is_some());
     Ok(())
@@ -266,8 +265,10 @@ fn a_long_chain_of_operations_is_dropped_without_a_deep_stack() -> Result<()> {
 fn a_range_that_does_not_fit_its_parameter_is_refused() -> Result<()> {
     let params = Params::new(0);
     let weight = params.root().param("weight", (1, 2), Init::ZEROS)?;
-    let mut gradients = FlatGradients::<Vec<f32>>::default();
-    let error = gradients.push(vec![0.0; 3], [(&weight, 0..3)]).unwrap_err();
+    let mut plan = UnitPlan::default();
+    plan.push(0, 3);
+    let bucket = Flat::from_slice(&[0_f32; 3]);
+    let error = FlatGradients::new(vec![weight], vec![plan], vec![bucket]).unwrap_err();
     assert!(error.to_string().contains("`weight`"), "{error}");
     Ok(())
 }

@@ -11,11 +11,11 @@ use super::region::Region;
 use super::{Local, SLOT};
 use crate::Result;
 use crate::comm::collective::Header;
-use crate::comm::reduce::reduce_into;
-use crate::comm::{Buffer, Collective, ReduceOp};
+use crate::comm::{Collective, Payload, ReduceOp};
+use candelabrum_memory::reduce::reduce_into;
 
 impl Local {
-    pub(super) fn collective(&mut self, header: Header, mut buffer: Buffer) -> Result<Buffer> {
+    pub(super) fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
         let rank = self.member.rank;
         let region = region_of(&mut buffer, self.member.group).map_or(0, |region| region.id());
         // The first piece can be in its slot when the ranks agree: one barrier less.
@@ -30,7 +30,7 @@ impl Local {
             Collective::AllReduce(op) => self.all_reduce(header, op, buffer, at, true),
             Collective::Reduce { op, root } => {
                 let buffer = self.all_reduce(header, op, buffer, at, rank == root)?;
-                Ok(if rank == root { buffer } else { Buffer::zeros(header.element, 0) })
+                Ok(if rank == root { buffer } else { Payload::zeros(header.element, 0) })
             }
             Collective::ReduceScatter(op) => self.reduce_scatter(header, op, buffer, at),
             Collective::Broadcast { root } => self.broadcast(root, buffer, at),
@@ -52,10 +52,10 @@ impl Local {
         &mut self,
         header: Header,
         op: ReduceOp,
-        mut buffer: Buffer,
+        mut buffer: Payload,
         at: At,
         keep: bool,
-    ) -> Result<Buffer> {
+    ) -> Result<Payload> {
         let element = header.element;
         let bytes = buffer.bytes().len();
         if let Some(region) = at.region(&mut buffer, self.member.group).filter(|_| bytes > 0) {
@@ -79,10 +79,10 @@ impl Local {
         &mut self,
         header: Header,
         op: ReduceOp,
-        mut buffer: Buffer,
+        mut buffer: Payload,
         at: At,
-    ) -> Result<Buffer> {
-        let mut out = Buffer::zeros(header.element, header.len / self.member.world_size);
+    ) -> Result<Payload> {
+        let mut out = Payload::zeros(header.element, header.len / self.member.world_size);
         let part = out.bytes().len();
         let reduced = out.bytes_mut();
         self.deal_equal(&mut buffer, at, part, |offset, parts| {
@@ -92,7 +92,7 @@ impl Local {
         Ok(out)
     }
 
-    fn broadcast(&mut self, root: usize, mut buffer: Buffer, at: At) -> Result<Buffer> {
+    fn broadcast(&mut self, root: usize, mut buffer: Payload, at: At) -> Result<Payload> {
         let len = buffer.bytes().len();
         if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.copy_from(region, root, len)?;
@@ -108,11 +108,17 @@ impl Local {
     }
 
     /// The gathers: of equal lengths or not, for all or for those that `keep` the result.
-    fn gather(&mut self, header: Header, keep: bool, mut buffer: Buffer, at: At) -> Result<Buffer> {
+    fn gather(
+        &mut self,
+        header: Header,
+        keep: bool,
+        mut buffer: Payload,
+        at: At,
+    ) -> Result<Payload> {
         let lens: Vec<usize> =
             (0..self.member.world_size).map(|rank| self.exchange.len_of(rank)).collect();
         let starts = Layout::of(&lens, header.element.size());
-        let mut out = Buffer::zeros(header.element, if keep { starts.total } else { 0 });
+        let mut out = Payload::zeros(header.element, if keep { starts.total } else { 0 });
         let gathered = out.bytes_mut();
         let take = |offset: usize, parts: &[&[u8]]| {
             for (range, part) in starts.ranges.iter().zip(parts).filter(|_| keep) {
@@ -137,11 +143,11 @@ impl Local {
         &mut self,
         header: Header,
         root: usize,
-        mut buffer: Buffer,
+        mut buffer: Payload,
         at: At,
-    ) -> Result<Buffer> {
+    ) -> Result<Payload> {
         let n = self.member.world_size;
-        let mut out = Buffer::zeros(header.element, self.exchange.len_of(root) / n);
+        let mut out = Payload::zeros(header.element, self.exchange.len_of(root) / n);
         let part = out.bytes().len();
         let scattered = out.bytes_mut();
         let take = |offset: usize, parts: &[&[u8]]| {
@@ -157,8 +163,8 @@ impl Local {
         Ok(out)
     }
 
-    fn all_to_all(&mut self, header: Header, mut buffer: Buffer, at: At) -> Result<Buffer> {
-        let mut out = Buffer::zeros(header.element, header.len);
+    fn all_to_all(&mut self, header: Header, mut buffer: Payload, at: At) -> Result<Payload> {
+        let mut out = Payload::zeros(header.element, header.len);
         let part = out.bytes().len() / self.member.world_size;
         let received = out.bytes_mut();
         self.deal_equal(&mut buffer, at, part, |offset, parts| {
@@ -169,7 +175,7 @@ impl Local {
         Ok(out)
     }
 
-    fn all_to_all_v(&mut self, header: Header, buffer: &Buffer) -> Result<Buffer> {
+    fn all_to_all_v(&mut self, header: Header, buffer: &Payload) -> Result<Payload> {
         let (rank, n, size) = (self.member.rank, self.member.world_size, header.element.size());
         // Everybody tells how much goes to whom.
         let own: Vec<u64> =
@@ -187,7 +193,7 @@ impl Local {
         let got: Vec<usize> = (0..n).map(|from| all[from * n + rank] as usize).collect();
         let longest = all.iter().copied().max().unwrap_or(0) as usize * size;
         let from = Layout::of(&got, size);
-        let mut out = Buffer::zeros(header.element, from.total);
+        let mut out = Payload::zeros(header.element, from.total);
         let received = out.bytes_mut();
         self.deal(
             Some(buffer.bytes()),
@@ -227,7 +233,7 @@ impl Local {
     /// [`Self::deal`] for a buffer that is cut into parts of `part` bytes, wherever it is.
     fn deal_equal(
         &mut self,
-        buffer: &mut Buffer,
+        buffer: &mut Payload,
         at: At,
         part: usize,
         mut take: impl FnMut(usize, &[&[u8]]),
@@ -277,13 +283,13 @@ struct At {
 
 impl At {
     /// The region, if all buffers are in the same one.
-    fn region(self, buffer: &mut Buffer, group: u64) -> Option<&mut Region> {
+    fn region(self, buffer: &mut Payload, group: u64) -> Option<&mut Region> {
         region_of(buffer, group).filter(|_| self.place == Where::Region)
     }
 }
 
 /// The region of a buffer that was allocated by this group.
-fn region_of(buffer: &mut Buffer, group: u64) -> Option<&mut Region> {
+fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
     buffer.shared_memory::<Region>().filter(|region| region.member().group == group)
 }
 

@@ -8,10 +8,11 @@ use super::cells::{Cells, Shown};
 use super::mesh::Watcher;
 use super::region::Region;
 use super::segment::Segment;
-use crate::comm::collective::{Collective, Header, ReduceOp, check_agreement};
-use crate::comm::element::ElementType;
-use crate::comm::reduce::reduce_into_all;
+use crate::comm::ReduceOp;
+use crate::comm::collective::{Collective, Header, check_agreement};
+use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
+use candelabrum_memory::reduce::reduce_into_all;
 
 /// Where the ranks' buffers of an operation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,7 @@ impl Exchange {
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
-        let current =
-            Header { sequence: 0, op: Collective::Barrier, element: ElementType::U8, len: 0 };
+        let current = Header::of(0, Collective::Barrier, &Payload::empty());
         Self { cells, watcher, segment, group, ranks, deadline, current }
     }
 
@@ -70,8 +70,8 @@ impl Exchange {
             let trouble = self.watcher.trouble(self.group, own, during);
             trouble.map_or(Ok(()), |error| Err(self.fails(error)))?;
         }
-        let [sequence, what, len] = header.encode();
-        let own = [sequence, what, len, region];
+        let [sequence, what, len, tag] = header.encode();
+        let own = [sequence, what, len, tag, region];
         self.cells.show(own);
         self.meet()?;
         let mut place = if region == 0 { Where::Outside } else { Where::Region };
@@ -206,6 +206,6 @@ impl Exchange {
     }
 }
 
-fn header_words([sequence, what, len, _]: Shown) -> [u64; Header::WORDS] {
-    [sequence, what, len]
+fn header_words([sequence, what, len, tag, _]: Shown) -> [u64; Header::WORDS] {
+    [sequence, what, len, tag]
 }

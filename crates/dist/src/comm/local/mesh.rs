@@ -236,13 +236,13 @@ impl Abort for Handle {
         }
     }
 
-    fn trouble(&self) -> Option<Error> {
+    fn failure(&self) -> Option<Error> {
         let failure = self.watcher.news().failure.clone();
         failure.map(|failure| failure.error(self.watcher.rank, || "an operation".to_owned()))
     }
 
-    fn tell(&self, message: &str) {
-        self.abort(message);
+    fn fail(&self, error: &Error) {
+        self.abort(&error.to_string());
     }
 }
 

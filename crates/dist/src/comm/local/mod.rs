@@ -26,6 +26,8 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use candelabrum_memory::Flat;
+
 use self::cells::{Cell, Cells};
 use self::exchange::Exchange;
 use self::mesh::Mesh;
@@ -35,7 +37,7 @@ use super::collective::Header;
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
-use super::{Buffer, Collective, Communicator, ElementType};
+use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
 /// Bytes of each rank's slot, through which buffers pass that are not in the segment.
@@ -132,17 +134,17 @@ impl Local {
         }
     }
 
-    fn recv(&mut self, from: &[usize], header: Header, mut buffer: Buffer) -> Result<Buffer> {
+    fn recv(&mut self, from: &[usize], header: Header, mut buffer: Payload) -> Result<Payload> {
         let (group, limit) = (self.member.group, self.exchange.deadline());
         let watcher = self.mesh.watcher();
         let message = watcher.take_message(group, from, limit, || header.to_string())?;
         let element = message.element()?;
         if element != header.element {
-            return Err(Error::ElementType { expected: element, got: header.element });
+            return Err(Error::element_type(element, header.element));
         }
         let len = message.bytes.len() / element.size();
         if header.op == Collective::RecvAny {
-            buffer = Buffer::zeros(element, len);
+            buffer = Payload::zeros(element, len);
         }
         if len != buffer.len() {
             return Err(Error::Length { op: "recv", expected: len, got: buffer.len() });
@@ -162,13 +164,13 @@ impl Transport for Local {
         true
     }
 
-    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         self.exchange.begin(header);
         let result = match header.op {
             Collective::Send { to } => {
                 let sent =
                     self.mesh.send(self.member.group, self.ranks[to], header, buffer.bytes());
-                sent.map(|()| Buffer::zeros(header.element, 0))
+                sent.map(|()| Payload::zeros(header.element, 0))
             }
             Collective::Recv { from } => self.recv(&[self.ranks[from]], header, buffer),
             Collective::RecvAny => self.recv(&Arc::clone(&self.ranks), header, buffer),
@@ -180,8 +182,8 @@ impl Transport for Local {
         result
     }
 
-    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Buffer> {
-        let header = Header { sequence, op: Collective::Barrier, element, len };
+    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Payload> {
+        let header = Header { sequence, op: Collective::Barrier, element, len, tag: 0 };
         let member = self.member;
         let part = (len * element.size()).max(1);
         let take = |segment: &Segment| segment.take(&[part], member.world_size);
@@ -189,7 +191,7 @@ impl Transport for Local {
         let reserved = self.segment.reserve(start, part, member.rank..member.rank + 1);
         succeed_together(&mut self.exchange, header, reserved, &self.ranks, part)?;
         let region = self.segment.map(start, part, member)?.give_back_on_drop();
-        Ok(Buffer::shared(element, len, Box::new(region)))
+        Ok(Flat::shared(element, len, Box::new(region)).into())
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {

@@ -7,11 +7,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use candelabrum_memory::SharedMemory;
 use rustix::fs::FallocateFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::cells::Cell;
-use crate::comm::buffer::SharedMemory;
 use crate::{Error, Result};
 
 /// Parts start at multiples of this, the page size that matters here.

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use candelabrum_memory::reduce::reduce_onto;
+
 use super::Mpi;
 use super::mail::{GOODBYE, Peer, enclosed};
-use super::pair::reduce_pair;
 use super::raw::{Batch, Tag};
 use super::wait::Wait;
 use crate::comm::collective::{Header, check_agreement};
-use crate::comm::{Buffer, Collective, ElementType, ReduceOp, reduce};
+use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
 /// Up to so many bytes from all others together, a reduction is one round, and so is a broadcast.
@@ -28,7 +29,7 @@ fn nothing(_rank: usize) -> Range<usize> {
 }
 
 impl Mpi {
-    pub(super) fn collective(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    pub(super) fn collective(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let bytes = buffer.bytes().len();
         match header.op {
             _ if self.world_size() == 1 => self.alone(header, buffer),
@@ -50,7 +51,7 @@ impl Mpi {
             Collective::AllToAll => {
                 let part = bytes / self.world_size();
                 let parts = |rank: usize| rank * part..(rank + 1) * part;
-                let into = Buffer::zeros(header.element, header.len);
+                let into = Payload::zeros(header.element, header.len);
                 self.round(header, buffer, into, parts, parts).map(own_part_kept(parts(self.rank)))
             }
             Collective::AllToAllV => self.all_to_all_v(header, buffer),
@@ -61,14 +62,14 @@ impl Mpi {
         }
     }
 
-    fn alone(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn alone(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         match header.op {
             Collective::AllGatherV => buffer.with_parts([header.len]),
             _ => Ok(buffer),
         }
     }
 
-    fn all_reduce(&mut self, header: Header, op: ReduceOp, mut buffer: Buffer) -> Result<Buffer> {
+    fn all_reduce(&mut self, header: Header, op: ReduceOp, mut buffer: Payload) -> Result<Payload> {
         let (size, len, n) = (header.element.size(), header.len, self.world_size());
         if len * size * (n - 1) <= ONE_ROUND {
             return self.reduce_part(header, true, op, buffer, |_| 0..len * size);
@@ -89,8 +90,8 @@ impl Mpi {
         header: Header,
         op: ReduceOp,
         root: usize,
-        mut buffer: Buffer,
-    ) -> Result<Buffer> {
+        mut buffer: Payload,
+    ) -> Result<Payload> {
         let (size, len, n) = (header.element.size(), header.len, self.world_size());
         let at_once = n == 2 || len * size * (n - 1) <= ONE_ROUND;
         let turn = part_of_a_round(n) / size * n;
@@ -111,15 +112,15 @@ impl Mpi {
                 break;
             }
         }
-        Ok(if self.rank == root { buffer } else { Buffer::zeros(header.element, 0) })
+        Ok(if self.rank == root { buffer } else { Payload::zeros(header.element, 0) })
     }
 
     fn reduce_scatter(
         &mut self,
         header: Header,
         op: ReduceOp,
-        mut buffer: Buffer,
-    ) -> Result<Buffer> {
+        mut buffer: Payload,
+    ) -> Result<Payload> {
         let size = header.element.size();
         let part = header.len / self.world_size();
         let mut start = 0;
@@ -135,7 +136,7 @@ impl Mpi {
                 break;
             }
         }
-        let mut own = Buffer::zeros(header.element, part);
+        let mut own = Payload::zeros(header.element, part);
         let start = self.rank * part * size;
         own.bytes_mut().copy_from_slice(&buffer.bytes()[start..start + part * size]);
         Ok(own)
@@ -148,31 +149,32 @@ impl Mpi {
         header: Header,
         first: bool,
         op: ReduceOp,
-        buffer: Buffer,
+        buffer: Payload,
         parts: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Buffer> {
+    ) -> Result<Payload> {
         let own = parts(self.rank);
         // Whole words, so that every contribution is aligned for every element type.
         let stride = own.len().next_multiple_of(8);
         let room = stride * (self.world_size() - 1);
-        let mut scratch = std::mem::replace(&mut self.scratch, Buffer::empty());
+        let mut scratch = std::mem::replace(&mut self.scratch, Payload::empty());
         if scratch.len() < room {
-            scratch = Buffer::zeros(ElementType::U8, room);
+            scratch = Payload::zeros(ElementType::U8, room);
         }
         let (rank, len) = (self.rank, own.len());
         let slot = |from: usize| {
             let start = (from - usize::from(from > rank)) * stride;
             start..start + len
         };
-        let [mut buffer, mut scratch] = if first {
+        let [mut buffer, scratch] = if first {
             self.round(header, buffer, scratch, parts, slot)?
         } else {
             self.exchange(header, buffer, scratch, parts, slot)?
         };
         if len > 0 {
-            let others =
-                scratch.bytes_mut()[..room].chunks_mut(stride).map(|slot| &mut slot[..len]);
-            reduce_own(header.element, op, rank, &mut buffer.bytes_mut()[own], others);
+            let others: Vec<&[u8]> =
+                scratch.bytes()[..room].chunks(stride).map(|slot| &slot[..len]).collect();
+            let own = &mut buffer.bytes_mut()[own];
+            reduce_onto(header.element, op, rank, own, &others, None);
         }
         self.scratch = scratch;
         Ok(buffer)
@@ -182,10 +184,10 @@ impl Mpi {
     fn share_part(
         &mut self,
         header: Header,
-        buffer: Buffer,
+        buffer: Payload,
         parts: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Buffer> {
-        let mut batch = Batch::new(self.comm, [buffer, Buffer::empty()]);
+    ) -> Result<Payload> {
+        let mut batch = Batch::new(self.comm, [buffer, Payload::empty()]);
         for other in self.others() {
             batch.receive(0, parts(other), other, Tag::Data)?;
         }
@@ -199,11 +201,11 @@ impl Mpi {
     fn collect_parts(
         &mut self,
         header: Header,
-        buffer: Buffer,
+        buffer: Payload,
         root: usize,
         parts: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Buffer> {
-        let mut batch = Batch::new(self.comm, [buffer, Buffer::empty()]);
+    ) -> Result<Payload> {
+        let mut batch = Batch::new(self.comm, [buffer, Payload::empty()]);
         if self.rank == root {
             for other in self.others() {
                 batch.receive(0, parts(other), other, Tag::Data)?;
@@ -215,19 +217,19 @@ impl Mpi {
     }
 
     /// Over more than two ranks the library's own way, along a tree, is faster for long buffers.
-    fn broadcast(&mut self, header: Header, root: usize, buffer: Buffer) -> Result<Buffer> {
+    fn broadcast(&mut self, header: Header, root: usize, buffer: Payload) -> Result<Payload> {
         let (bytes, n) = (buffer.bytes().len(), self.world_size());
         if n > 2 && bytes * (n - 1) > ONE_ROUND {
             self.meet(header)?;
-            let mut batch = Batch::new(self.comm, [buffer, Buffer::empty()]);
+            let mut batch = Batch::new(self.comm, [buffer, Payload::empty()]);
             batch.broadcast(0, root)?;
             return self.wait_for(batch, header).map(only);
         }
         if self.rank == root {
-            return self.round(header, buffer, Buffer::empty(), |_| 0..bytes, nothing).map(only);
+            return self.round(header, buffer, Payload::empty(), |_| 0..bytes, nothing).map(only);
         }
         let from_root = |from: usize| 0..if from == root { bytes } else { 0 };
-        let [_, buffer] = self.round(header, Buffer::empty(), buffer, nothing, from_root)?;
+        let [_, buffer] = self.round(header, Payload::empty(), buffer, nothing, from_root)?;
         Ok(buffer)
     }
 
@@ -235,20 +237,20 @@ impl Mpi {
     fn gather(
         &mut self,
         header: Header,
-        buffer: Buffer,
+        buffer: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Buffer> {
+    ) -> Result<Payload> {
         let own = receive(self.rank);
         let len = if own.is_empty() { 0 } else { header.len * self.world_size() };
-        let mut all = Buffer::zeros(header.element, len);
+        let mut all = Payload::zeros(header.element, len);
         let count = own.len();
         all.bytes_mut()[own].copy_from_slice(&buffer.bytes()[..count]);
         let [_, all] = self.round(header, buffer, all, send, receive)?;
         Ok(all)
     }
 
-    fn all_gather_v(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn all_gather_v(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let bytes = buffer.bytes().len();
         let send = |_| 0..bytes;
         self.call(header, buffer.bytes(), send)?;
@@ -256,20 +258,20 @@ impl Mpi {
         let lens: Box<[usize]> = self.headers.iter().map(|words| words[2] as usize).collect();
         let ranges = ranges(&lens, header.element)?;
         let receive = |from: usize| ranges[from].clone();
-        let mut all = Buffer::zeros(header.element, lens.iter().sum());
+        let mut all = Payload::zeros(header.element, lens.iter().sum());
         all.bytes_mut()[receive(self.rank)].copy_from_slice(buffer.bytes());
         let batch = self.rest(buffer, all, send, receive)?;
         let [_, all] = self.take(header, batch, receive)?;
         all.with_parts(lens)
     }
 
-    fn scatter(&mut self, header: Header, root: usize, buffer: Buffer) -> Result<Buffer> {
+    fn scatter(&mut self, header: Header, root: usize, buffer: Payload) -> Result<Payload> {
         let n = self.world_size();
         let whole = if self.rank == root { buffer.bytes().len() } else { 0 };
         let send = |to: usize| to * (whole / n)..(to + 1) * (whole / n);
         self.call(header, buffer.bytes(), send)?;
         self.hear(header)?;
-        let mut own = Buffer::zeros(header.element, self.headers[root][2] as usize / n);
+        let mut own = Payload::zeros(header.element, self.headers[root][2] as usize / n);
         let len = own.bytes().len();
         if self.rank == root {
             own.bytes_mut().copy_from_slice(&buffer.bytes()[send(root)]);
@@ -281,17 +283,17 @@ impl Mpi {
     }
 
     /// A round of lengths, and one of parts.
-    fn all_to_all_v(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn all_to_all_v(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let word = |rank: usize| rank * 8..(rank + 1) * 8;
         let lens: Vec<usize> = buffer.parts().map_or_else(Vec::new, <[usize]>::to_vec);
         let told: Vec<i64> = lens.iter().map(|&len| len as i64).collect();
-        let heard = Buffer::zeros(ElementType::I64, self.world_size());
-        let [_, heard] = self.round(header, Buffer::from_slice(&told), heard, word, word)?;
+        let heard = Payload::zeros(ElementType::I64, self.world_size());
+        let [_, heard] = self.round(header, Payload::from_slice(&told), heard, word, word)?;
         let mut coming: Box<[usize]> =
             heard.as_slice::<i64>()?.iter().map(|&n| n as usize).collect();
         coming[self.rank] = lens[self.rank];
         let (send, receive) = (ranges(&lens, header.element)?, ranges(&coming, header.element)?);
-        let mut all = Buffer::zeros(header.element, coming.iter().sum());
+        let mut all = Payload::zeros(header.element, coming.iter().sum());
         let own = &buffer.bytes()[send[self.rank].clone()];
         all.bytes_mut()[receive[self.rank].clone()].copy_from_slice(own);
         let (send, receive) = (|to: usize| send[to].clone(), |from: usize| receive[from].clone());
@@ -301,7 +303,7 @@ impl Mpi {
 
     /// Everybody is here, and for the same operation.
     fn meet(&mut self, header: Header) -> Result<()> {
-        let (from, into) = (Buffer::empty(), Buffer::empty());
+        let (from, into) = (Payload::empty(), Payload::empty());
         self.round(header, from, into, nothing, nothing).map(|_| ())
     }
 
@@ -310,11 +312,11 @@ impl Mpi {
     fn round(
         &mut self,
         header: Header,
-        from: Buffer,
-        into: Buffer,
+        from: Payload,
+        into: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
-    ) -> Result<[Buffer; 2]> {
+    ) -> Result<[Payload; 2]> {
         self.call(header, from.bytes(), &send)?;
         let batch = self.rest(from, into, send, &receive)?;
         self.hear(header)?;
@@ -325,11 +327,11 @@ impl Mpi {
     fn exchange(
         &mut self,
         header: Header,
-        from: Buffer,
-        into: Buffer,
+        from: Payload,
+        into: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
-    ) -> Result<[Buffer; 2]> {
+    ) -> Result<[Payload; 2]> {
         let mut batch = Batch::new(self.comm, [from, into]);
         for other in self.others() {
             batch.receive(1, receive(other), other, Tag::Data)?;
@@ -358,8 +360,8 @@ impl Mpi {
     /// What does not go in letters.
     fn rest(
         &mut self,
-        from: Buffer,
-        into: Buffer,
+        from: Payload,
+        into: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<Batch> {
@@ -408,7 +410,7 @@ impl Mpi {
         header: Header,
         batch: Batch,
         receive: impl Fn(usize) -> Range<usize>,
-    ) -> Result<[Buffer; 2]> {
+    ) -> Result<[Payload; 2]> {
         let mut memory = self.wait_for(batch, header)?;
         let into = memory[1].bytes_mut();
         for other in self.others() {
@@ -423,30 +425,12 @@ impl Mpi {
 }
 
 /// What a batch of one buffer gives back.
-fn only([buffer, _]: [Buffer; 2]) -> Buffer {
+fn only([buffer, _]: [Payload; 2]) -> Payload {
     buffer
 }
 
-/// Replaces `own`, the part of `rank`, by the reduction with those of the other ranks.
-fn reduce_own<'a>(
-    element: ElementType,
-    op: ReduceOp,
-    rank: usize,
-    own: &'a mut [u8],
-    mut others: impl ExactSizeIterator<Item = &'a mut [u8]>,
-) {
-    if others.len() == 1
-        && let Some(other) = others.next()
-    {
-        return reduce_pair(element, op, own, other, rank == 0);
-    }
-    let mut all: Vec<&mut [u8]> = others.collect();
-    all.insert(rank, own);
-    reduce::reduce_into_all(element, op, &mut all);
-}
-
 /// What came, and the part that a rank sends itself.
-fn own_part_kept(own: Range<usize>) -> impl FnOnce([Buffer; 2]) -> Buffer {
+fn own_part_kept(own: Range<usize>) -> impl FnOnce([Payload; 2]) -> Payload {
     move |[from, mut into]| {
         into.bytes_mut()[own.clone()].copy_from_slice(&from.bytes()[own]);
         into

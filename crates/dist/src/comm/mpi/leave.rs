@@ -115,7 +115,7 @@ impl Mpi {
         }
         for other in self.others() {
             let sent = self.peers[other].sent;
-            self.tell(other, [GOODBYE, sent, 0], &[], "leaving")?;
+            self.tell(other, [GOODBYE, sent, 0, 0], &[], "leaving")?;
         }
         let peers = std::mem::take(&mut self.peers);
         let (number, comm, rank, ranks) =

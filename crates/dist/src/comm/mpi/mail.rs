@@ -78,7 +78,7 @@ impl Peer {
     /// How many messages it has sent us in all, if it has left.
     pub(super) fn farewell(&mut self) -> Result<Option<u64>> {
         Ok(match self.peek()? {
-            Some([GOODBYE, sent, _]) => Some(sent),
+            Some([GOODBYE, sent, ..]) => Some(sent),
             _ => None,
         })
     }

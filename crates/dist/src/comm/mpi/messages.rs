@@ -5,17 +5,17 @@ use super::mail::{HEADER_BYTES, enclosed, words};
 use super::raw::{Batch, Tag};
 use super::wait::Wait;
 use crate::comm::collective::Header;
-use crate::comm::{Buffer, ElementType};
+use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 
 impl Mpi {
     /// Is answered at once, so that ranks which all send before they receive do not wait for each
     /// other; the message goes on its way in the background.
-    pub(super) fn send(&mut self, header: Header, buffer: Buffer, to: usize) -> Result<Buffer> {
+    pub(super) fn send(&mut self, header: Header, buffer: Payload, to: usize) -> Result<Payload> {
         self.peers[to].sent += 1;
         let all = 0..buffer.bytes().len();
         let first = enclosed(&all);
-        let mut letter = Buffer::zeros(ElementType::U8, HEADER_BYTES + first);
+        let mut letter = Payload::zeros(ElementType::U8, HEADER_BYTES + first);
         let (head, beginning) = letter.bytes_mut().split_at_mut(HEADER_BYTES);
         head.copy_from_slice(bytemuck::cast_slice(&header.encode()));
         beginning.copy_from_slice(&buffer.bytes()[..first]);
@@ -25,10 +25,10 @@ impl Mpi {
         if batch.poll()?.is_none() {
             self.job.outgoing.add(batch);
         }
-        Ok(Buffer::empty())
+        Ok(Payload::empty())
     }
 
-    pub(super) fn recv(&mut self, header: Header, buffer: Buffer, from: usize) -> Result<Buffer> {
+    pub(super) fn recv(&mut self, header: Header, buffer: Payload, from: usize) -> Result<Payload> {
         self.peers[from].asked += 1;
         if from == self.rank && self.peers[from].sent < self.peers[from].asked {
             return Err(self.never_sent());
@@ -41,7 +41,7 @@ impl Mpi {
         self.message(header, from, buffer)
     }
 
-    pub(super) fn recv_any(&mut self, header: Header) -> Result<Buffer> {
+    pub(super) fn recv_any(&mut self, header: Header) -> Result<Payload> {
         let mut wait = Wait::begin();
         let from = loop {
             if let Some(from) = self.comm.probe(Tag::MessageHeader)? {
@@ -54,7 +54,7 @@ impl Mpi {
         };
         self.peers[from].asked += 1;
         let message = self.message_header(header, from)?;
-        let buffer = Buffer::zeros(message.element, message.len);
+        let buffer = Payload::zeros(message.element, message.len);
         self.message(header, from, buffer)
     }
 
@@ -76,18 +76,18 @@ impl Mpi {
         };
         if message.element != header.element {
             let (expected, got) = (message.element, header.element);
-            return Err(Error::ElementType { expected, got });
+            return Err(Error::element_type(expected, got));
         }
         Ok(message)
     }
 
     /// Fills the buffer with the message whose letter has come.
-    fn message(&mut self, header: Header, from: usize, mut buffer: Buffer) -> Result<Buffer> {
+    fn message(&mut self, header: Header, from: usize, mut buffer: Payload) -> Result<Payload> {
         let all = 0..buffer.bytes().len();
         let first = enclosed(&all);
         let beginning = &self.letter.bytes()[HEADER_BYTES..HEADER_BYTES + first];
         buffer.bytes_mut()[..first].copy_from_slice(beginning);
-        let mut batch = Batch::new(self.comm, [Buffer::empty(), buffer]);
+        let mut batch = Batch::new(self.comm, [Payload::empty(), buffer]);
         batch.receive(1, first..all.end, from, Tag::Message)?;
         let [_, buffer] = self.wait_for(batch, header)?;
         Ok(buffer.with_source(from))

@@ -30,7 +30,6 @@ mod leave;
 mod life;
 mod mail;
 mod messages;
-mod pair;
 mod raw;
 mod wait;
 
@@ -49,7 +48,7 @@ use self::wait::{Load, Wait};
 use super::collective::Header;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
-use super::{Buffer, Collective, Communicator};
+use super::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Whether this build has the MPI backend.
@@ -122,7 +121,7 @@ struct Mpi {
     /// For the messages that we ask for.
     letter: Letter,
     /// Used again and again for what others sent.
-    scratch: Buffer,
+    scratch: Payload,
 }
 
 impl Transport for Mpi {
@@ -134,7 +133,7 @@ impl Transport for Mpi {
         self.any_thread
     }
 
-    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let result = match header.op {
             Collective::Send { to } => self.send(header, buffer, to),
             Collective::Recv { from } => self.recv(header, buffer, from),
@@ -196,7 +195,7 @@ impl Mpi {
             headers: vec![Words::default(); ranks.len()],
             ranks,
             letter: Letter::new(),
-            scratch: Buffer::empty(),
+            scratch: Payload::empty(),
         })
     }
 
@@ -239,7 +238,7 @@ impl Mpi {
     }
 
     /// The memory of `batch`, when all its requests are complete.
-    fn wait_for(&mut self, mut batch: Batch, header: Header) -> Result<[Buffer; 2]> {
+    fn wait_for(&mut self, mut batch: Batch, header: Header) -> Result<[Payload; 2]> {
         let mut wait = Wait::begin();
         loop {
             if let Some(memory) = batch.poll()? {

@@ -11,7 +11,7 @@
 //! is aborted, and with it whatever kernels wait for another rank.
 //!
 //! Numbers on the host pass through memory on the device; a buffer that lies there
-//! ([`Buffer::zeros_on`]) is worked on where it lies, and so is its result.
+//! ([`Payload::zeros_on`]) is worked on where it lies, and so is its result.
 //!
 //! - Sums are NCCL's: every rank gets the same bits of an all-reduce, but in an order of additions
 //!   that is the library's choice, and those of half precision in half precision: not the other
@@ -23,35 +23,27 @@
 //!   receiver can ask for anybody's message, which NCCL cannot.
 //! - The exchange of headers is a barrier already.
 
-mod memory;
 mod plan;
 mod raw;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use candelabrum_memory::cuda::{self, CudaMemory, allocate, cuda_error, download, upload};
+use candelabrum_memory::{Flat, reduce};
 use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use self::memory::{CudaMemory, allocate, download, upload};
 use self::plan::{Outcome, Plan, Seat};
-use self::raw::{Comm, ID_BYTES, cuda_error};
+use self::raw::{Comm, ID_BYTES};
 use super::collective::{Header, check_agreement};
 use super::threaded::{Connected, Threaded};
 use super::transport::{Abort, Transport};
-use super::{Buffer, Collective, Communicator, ElementType, Group, reduce};
+use super::{Collective, Communicator, ElementType, Group, Payload};
 use crate::{Error, Result};
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = true;
-
-/// Zeros on a GPU.
-///
-/// # Errors
-/// Not enough memory there.
-pub(crate) fn zeros(device: &Device, element: ElementType, len: usize) -> Result<Buffer> {
-    memory::zeros(device.as_cuda_device()?, element, len)
-}
 
 /// Joins the ranks that `control` connects, each with its `device`, a GPU.
 ///
@@ -76,7 +68,7 @@ pub(crate) fn connect(
 /// A rank that cannot join says so, or the others would wait for it.
 fn tell(control: &Group, error: &Error) {
     if !error.is_echo() {
-        control.tell(&error.to_string());
+        control.fail(error);
     }
 }
 
@@ -88,12 +80,12 @@ impl Abort for Handle {
         self.0.abort(message);
     }
 
-    fn tell(&self, message: &str) {
-        self.0.tell(message);
+    fn fail(&self, error: &Error) {
+        self.0.fail(error);
     }
 
-    fn trouble(&self) -> Option<Error> {
-        self.0.trouble()
+    fn failure(&self) -> Option<Error> {
+        self.0.failure()
     }
 }
 
@@ -125,7 +117,7 @@ impl Nccl {
             id = raw::unique_id()?;
         }
         control.broadcast(&mut id, 0)?;
-        let guard = || control.trouble().map_or(Ok(()), Err);
+        let guard = || control.failure().map_or(Ok(()), Err);
         let comm = Comm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
         let left = Arc::default();
         Self::new(Arc::clone(control), device, stream, comm, left)
@@ -144,7 +136,7 @@ impl Nccl {
         Ok(Self { control, device, stream, comm, left, input, output, rank, ranks, failed: false })
     }
 
-    fn collective(&mut self, header: Header, mut buffer: Buffer) -> Result<Buffer> {
+    fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
         let headers = self.agree(header)?;
         let size = header.element.size();
         let mut table = Vec::new();
@@ -180,7 +172,7 @@ impl Nccl {
     }
 
     /// How many bytes each rank sends each.
-    fn exchange_parts(&self, buffer: &Buffer, size: usize) -> Result<Vec<Vec<usize>>> {
+    fn exchange_parts(&self, buffer: &Payload, size: usize) -> Result<Vec<Vec<usize>>> {
         let own = buffer.parts().unwrap_or_default();
         let own: Vec<i64> = own.iter().map(|&len| (len * size) as i64).collect();
         let all = self.control.all_gather(&own)?;
@@ -193,8 +185,8 @@ impl Nccl {
         &mut self,
         header: Header,
         plan: &Plan,
-        buffer: &mut Buffer,
-    ) -> Result<Option<Buffer>> {
+        buffer: &mut Payload,
+    ) -> Result<Option<Payload>> {
         let Header { element, len, .. } = header;
         let whole = len * element.size();
         let on_device = buffer.is_on_device();
@@ -212,7 +204,7 @@ impl Nccl {
         let nothing = whole == 0 && plan.output == 0;
         if !plan.calls.is_empty() && !nothing {
             let control = &self.control;
-            let guard = || control.trouble().map_or(Ok(()), Err);
+            let guard = || control.failure().map_or(Ok(()), Err);
             let input = match buffer.device_memory::<CudaMemory>() {
                 Some(memory) => &mut memory.0,
                 None => &mut self.input,
@@ -222,7 +214,7 @@ impl Nccl {
                 .map_err(|error| during(error, header))?;
         }
         match plan.result {
-            Outcome::Nothing => Ok(Some(Buffer::zeros(element, 0))),
+            Outcome::Nothing => Ok(Some(Payload::zeros(element, 0))),
             Outcome::Input if on_device => Ok(None),
             Outcome::Input => {
                 download(&self.stream, &self.input, buffer.bytes_mut())?;
@@ -231,17 +223,17 @@ impl Nccl {
             Outcome::Output if on_device => {
                 let output = std::mem::replace(&mut self.output, allocate(&self.stream, 0)?);
                 let memory = Box::new(CudaMemory(output));
-                Ok(Some(Buffer::on_device(element, plan.output / element.size(), memory)))
+                Ok(Some(Flat::on_device(element, plan.output / element.size(), memory).into()))
             }
             Outcome::Output => {
-                let mut result = Buffer::zeros(element, plan.output / element.size());
+                let mut result = Payload::zeros(element, plan.output / element.size());
                 download(&self.stream, &self.output, result.bytes_mut())?;
                 Ok(Some(result))
             }
             Outcome::Reduced { op, start, end } => {
-                let mut all = Buffer::zeros(element, plan.output / element.size());
+                let mut all = Payload::zeros(element, plan.output / element.size());
                 download(&self.stream, &self.output, all.bytes_mut())?;
-                let mut result = Buffer::zeros(element, (end - start) / element.size());
+                let mut result = Payload::zeros(element, (end - start) / element.size());
                 if whole > 0 {
                     let mut parts: Vec<&mut [u8]> = all.bytes_mut().chunks_mut(whole).collect();
                     reduce::reduce_into_all(element, op, &mut parts);
@@ -252,18 +244,19 @@ impl Nccl {
         }
     }
 
-    fn to_device(&self, buffer: &Buffer) -> Result<Buffer> {
-        let mut copy = memory::zeros(&self.device, buffer.element_type(), buffer.len())?;
+    fn to_device(&self, buffer: &Payload) -> Result<Payload> {
+        let device = Device::Cuda(self.device.clone());
+        let mut copy = cuda::zeros(&device, buffer.element_type(), buffer.len())?;
         copy.copy_from_host(buffer)?;
-        Ok(copy)
+        Ok(copy.into())
     }
 
     /// Messages: through the host, see above.
-    fn message(&self, op: Collective, buffer: Buffer) -> Result<Buffer> {
+    fn message(&self, op: Collective, buffer: Payload) -> Result<Payload> {
         if !buffer.is_on_device() {
             return self.control.run(op, buffer);
         }
-        let result = self.control.run(op, buffer.to_host()?)?;
+        let result = self.control.run(op, buffer.to_host()?.into())?;
         if matches!(op, Collective::Send { .. }) {
             return Ok(result);
         }
@@ -277,7 +270,7 @@ impl Nccl {
     /// Waits for everybody and ends NCCL's communicators.
     fn end(&mut self) -> Result<()> {
         self.control.barrier()?;
-        let guard = || self.control.trouble().map_or(Ok(()), Err);
+        let guard = || self.control.failure().map_or(Ok(()), Err);
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         for comm in left.iter_mut() {
             comm.finish(&guard)?;
@@ -295,7 +288,7 @@ impl Transport for Nccl {
         true
     }
 
-    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let result = match header.op {
             op @ (Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny) => {
                 self.message(op, buffer)
@@ -304,7 +297,10 @@ impl Transport for Nccl {
         };
         self.failed |= result.is_err();
         // Other ranks' kernels wait for this one's until they hear of it or the deadline passes.
-        if let Err(error @ (Error::Nccl { .. } | Error::Cuda { .. })) = &result {
+        if let Err(
+            error @ (Error::Nccl { .. } | Error::Memory(candelabrum_memory::Error::Cuda { .. })),
+        ) = &result
+        {
             tell(&self.control, error);
         }
         result
@@ -315,7 +311,7 @@ impl Transport for Nccl {
         let place = members.and_then(|members| Some((*members.first()?, position(members)?)));
         let (colour, key) = (place.map(|(first, _)| first as u64), place.map_or(0, |p| p.1 as i64));
         let control = self.control.split(colour, key)?;
-        let guard = || self.control.trouble().map_or(Ok(()), Err);
+        let guard = || self.control.failure().map_or(Ok(()), Err);
         let comm = self.comm.as_mut().ok_or(Error::Stopped { rank: self.rank })?;
         let comm = comm.split(place, &guard)?;
         let (Some(control), Some(comm)) = (control, comm) else { return Ok(None) };

@@ -176,7 +176,7 @@ mod tests {
     use crate::comm::ElementType;
 
     fn headers(op: Collective, element: ElementType, lens: &[usize]) -> Vec<Header> {
-        lens.iter().map(|&len| Header { sequence: 1, op, element, len }).collect()
+        lens.iter().map(|&len| Header { sequence: 1, op, element, len, tag: 0 }).collect()
     }
 
     fn plans(headers: &[Header], table: &[Vec<usize>]) -> Vec<Plan> {

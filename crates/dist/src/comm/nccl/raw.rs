@@ -26,10 +26,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytemuck::Pod;
-use cudarc::driver::{
-    CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtrMut, DriverError, sys as cuda,
-};
+use candelabrum_memory::cuda::cuda_error;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, sys as cuda};
 use cudarc::nccl::sys;
 
 use crate::comm::{ElementType, ReduceOp};
@@ -606,27 +604,4 @@ fn bind(stream: &CudaStream) -> Result<()> {
 fn int(number: usize) -> Result<i32> {
     let what = || format!("rank or size {number} over NCCL");
     i32::try_from(number).map_err(|_| Error::Unsupported { what: what() })
-}
-
-/// An error of the driver.
-pub(super) fn cuda_error(call: &'static str, error: DriverError) -> Error {
-    Error::Cuda { call, message: error.to_string() }
-}
-
-/// The bytes of numbers on a device.
-pub(super) fn bytes_of<'a, T: Pod>(view: &CudaView<'a, T>) -> Result<CudaView<'a, u8>> {
-    let bytes = view.len() * size_of::<T>();
-    // SAFETY: every byte of a `Pod` is initialised, and a byte has no alignment.
-    let bytes = unsafe { view.transmute(bytes) };
-    bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
-}
-
-/// The bytes of numbers on a device, to be changed.
-pub(super) fn bytes_of_mut<'a, T: Pod>(
-    view: &'a mut CudaViewMut<'_, T>,
-) -> Result<CudaViewMut<'a, u8>> {
-    let bytes = view.len() * size_of::<T>();
-    // SAFETY: any bytes are a `Pod`, and a byte has no alignment.
-    let bytes = unsafe { view.transmute_mut(bytes) };
-    bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
 }

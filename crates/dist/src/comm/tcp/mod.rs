@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use candelabrum_memory::reduce;
 use sha2::{Digest, Sha256};
 
 use self::star::{Channel, Message, Star, WORLD};
@@ -24,7 +25,7 @@ use super::collective::{Header, check_agreement};
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
-use super::{Buffer, Collective, Communicator, ElementType, reduce};
+use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
 /// Bytes of an encoded header.
@@ -74,7 +75,7 @@ struct Tcp {
 }
 
 impl Tcp {
-    fn collective(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn collective(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         self.gatherings += 1;
         let mut own = bytemuck::bytes_of(&header.encode()).to_vec();
         let parts: Vec<u64> =
@@ -103,7 +104,7 @@ impl Tcp {
     }
 
     /// This rank's result, given what all ranks contributed.
-    fn result(&self, header: Header, buffer: Buffer, bodies: &[&[u8]]) -> Result<Buffer> {
+    fn result(&self, header: Header, buffer: Payload, bodies: &[&[u8]]) -> Result<Payload> {
         let Header { op, element, len, .. } = header;
         let (rank, n) = (self.rank, self.ranks.len());
         let whole = len * element.size();
@@ -144,7 +145,7 @@ impl Tcp {
                 }
                 with_parts(element, &mine)
             }
-            Collective::Gather { .. } | Collective::Reduce { .. } => Ok(Buffer::zeros(element, 0)),
+            Collective::Gather { .. } | Collective::Reduce { .. } => Ok(Payload::zeros(element, 0)),
             Collective::Barrier => Ok(buffer),
             Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny => {
                 Err(Error::Unsupported { what: format!("{op} as a gathering") })
@@ -188,7 +189,7 @@ impl Tcp {
         })
     }
 
-    fn receive(&self, header: Header, from: Option<usize>, buffer: Buffer) -> Result<Buffer> {
+    fn receive(&self, header: Header, from: Option<usize>, buffer: Payload) -> Result<Payload> {
         let sources = match from {
             Some(from) => vec![self.ranks[from]],
             None => self.ranks.clone(),
@@ -199,7 +200,7 @@ impl Tcp {
         let element =
             ElementType::from_code(tag).ok_or_else(|| Error::Protocol { what: what() })?;
         if element != header.element {
-            return Err(Error::ElementType { expected: element, got: header.element });
+            return Err(Error::element_type(element, header.element));
         }
         if from.is_some() && bytes.len() != buffer.bytes().len() {
             let (expected, got) = (bytes.len() / element.size(), header.len);
@@ -216,7 +217,7 @@ impl Transport for Tcp {
         "tcp"
     }
 
-    fn execute(&mut self, header: Header, buffer: Buffer) -> Result<Buffer> {
+    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let result = match header.op {
             Collective::Send { to } => self
                 .star
@@ -226,7 +227,7 @@ impl Transport for Tcp {
                     header.element.code(),
                     buffer.bytes().to_vec(),
                 )
-                .map(|()| Buffer::empty()),
+                .map(|()| Payload::empty()),
             Collective::Recv { from } => self.receive(header, Some(from), buffer),
             Collective::RecvAny => self.receive(header, None, buffer),
             _ => self.collective(header, buffer),
@@ -278,19 +279,19 @@ fn channel_of(parent: Channel, split: u64, first: usize) -> Channel {
 }
 
 /// The reduction of equally long parts.
-fn reduced(element: ElementType, op: super::ReduceOp, parts: &[&[u8]]) -> Buffer {
+fn reduced(element: ElementType, op: super::ReduceOp, parts: &[&[u8]]) -> Payload {
     let len = parts.first().map_or(0, |part| part.len()) / element.size();
     // The arithmetic wants memory that is aligned for its numbers.
-    let mut all: Vec<Buffer> = parts.iter().map(|part| filled(element, &[part])).collect();
-    let mut slices: Vec<&mut [u8]> = all.iter_mut().map(Buffer::bytes_mut).collect();
+    let mut all: Vec<Payload> = parts.iter().map(|part| filled(element, &[part])).collect();
+    let mut slices: Vec<&mut [u8]> = all.iter_mut().map(|part| part.bytes_mut()).collect();
     reduce::reduce_into_all(element, op, &mut slices);
-    all.into_iter().next().unwrap_or_else(|| Buffer::zeros(element, len))
+    all.into_iter().next().unwrap_or_else(|| Payload::zeros(element, len))
 }
 
 /// A buffer of these parts, one after the other.
-fn filled(element: ElementType, parts: &[&[u8]]) -> Buffer {
+fn filled(element: ElementType, parts: &[&[u8]]) -> Payload {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    let mut buffer = Buffer::zeros(element, bytes / element.size());
+    let mut buffer = Payload::zeros(element, bytes / element.size());
     let mut rest = buffer.bytes_mut();
     for part in parts {
         let count = part.len().min(rest.len());
@@ -302,13 +303,13 @@ fn filled(element: ElementType, parts: &[&[u8]]) -> Buffer {
 }
 
 /// The same, and it tells how long each part is.
-fn with_parts(element: ElementType, parts: &[&[u8]]) -> Result<Buffer> {
+fn with_parts(element: ElementType, parts: &[&[u8]]) -> Result<Payload> {
     let lens: Vec<usize> = parts.iter().map(|part| part.len() / element.size()).collect();
     filled(element, parts).with_parts(lens)
 }
 
 /// The result in the memory of the caller's buffer where it has that length.
-fn replace(mut buffer: Buffer, result: Buffer) -> Buffer {
+fn replace(mut buffer: Payload, result: Payload) -> Payload {
     if buffer.len() != result.len() || buffer.element_type() != result.element_type() {
         return result;
     }

@@ -458,11 +458,11 @@ impl Abort for Handle {
         self.lines.tell_all(Kind::Failed, self.lines.rank, bytes);
     }
 
-    fn tell(&self, message: &str) {
-        self.abort(message);
+    fn fail(&self, error: &Error) {
+        self.abort(&error.to_string());
     }
 
-    fn trouble(&self) -> Option<Error> {
+    fn failure(&self) -> Option<Error> {
         self.news.inner().failure(self.news.rank, "an operation")
     }
 }

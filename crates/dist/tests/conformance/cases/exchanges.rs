@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
-use candelabrum_dist::{Buffer, Collective, ElementType, ReduceOp, Result};
+use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result};
 use half::{bf16, f16};
 
 use super::{Comm, is_bits};
@@ -150,7 +150,7 @@ fn allocated_and_other_memory(comm: Comm<'_>) -> Result<()> {
         let buffer = match rank % 3 {
             0 => one,
             1 => other,
-            _ => Buffer::from_slice(&mine),
+            _ => Payload::from_slice(&mine),
         };
         let mut buffer = comm.run(Collective::AllReduce(mean), buffer)?;
         is_bits(buffer.as_slice()?, &expected, ("mixed memory", len));
@@ -160,7 +160,7 @@ fn allocated_and_other_memory(comm: Comm<'_>) -> Result<()> {
         is_bits(part.as_slice()?, &expected[own.clone()], ("mixed memory, scattered", len));
 
         // All in one allocation: nothing is copied to be looked at.
-        let fresh = || -> Result<Buffer> {
+        let fresh = || -> Result<Payload> {
             let mut buffer = comm.alloc(ElementType::F32, len)?;
             buffer.as_mut_slice()?.copy_from_slice(&mine);
             Ok(buffer)
@@ -191,7 +191,7 @@ fn allocated_and_other_memory(comm: Comm<'_>) -> Result<()> {
 
 fn parts_must_fit(comm: Comm<'_>) -> Result<()> {
     let n = comm.world_size();
-    let buffer = || Buffer::from_slice(&vec![0_f32; 2 * n]);
+    let buffer = || Payload::from_slice(&vec![0_f32; 2 * n]);
     assert!(buffer().with_parts(vec![1; n]).is_err(), "half of it");
     let uncut = comm.run(Collective::AllToAllV, buffer()).expect_err("it was not cut");
     assert!(uncut.to_string().contains("with_parts"), "{uncut}");

@@ -1,6 +1,6 @@
 //! Groups of ranks.
 
-use candelabrum_dist::{Buffer, Collective, ElementType, Group, ReduceOp, Result};
+use candelabrum_dist::{Collective, ElementType, Group, Payload, ReduceOp, Result};
 
 use super::{Comm, is_bits};
 use crate::data::{Value, values};
@@ -132,7 +132,7 @@ fn used_in_turns(comm: Comm<'_>) -> Result<()> {
     for salt in 0..30 {
         let (group, members) = groups[salt % 3];
         let len = [1, 70_000, 333][salt % 4 % 3];
-        let mine = Buffer::from_slice(&values::<f32>(rank, salt as u64, len));
+        let mine = Payload::from_slice(&values::<f32>(rank, salt as u64, len));
         started.push((group.start(sum, mine), members, salt, len));
     }
     // Waited for in another order, and some run in between.
@@ -171,7 +171,7 @@ fn dropped_in_any_order(comm: Comm<'_>) -> Result<()> {
     let (a, b, c) = (group(1)?, group(2)?, group(3)?);
     for group in [&a, &b, &c].into_iter().flatten() {
         let sum = Collective::AllReduce(ReduceOp::Sum);
-        drop(group.start(sum, Buffer::from_slice(&[1_i32; 100])));
+        drop(group.start(sum, Payload::from_slice(&[1_i32; 100])));
     }
     match rank % 3 {
         0 => drop((a, b, c)),

@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
-use candelabrum_dist::{Buffer, Collective, ElementType, ReduceOp, Result, World};
+use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result, World};
 use half::f16;
 
 use super::is_bits;
@@ -90,7 +90,7 @@ fn in_the_background(world: &World, hosts: &[char]) -> Result<()> {
     let before = comm.stats();
     let mean = Collective::AllReduce(ReduceOp::Mean);
     let started: Vec<_> = (0..6)
-        .map(|salt| comm.start(mean, Buffer::from_slice(&values::<f32>(rank, salt, 20_000))))
+        .map(|salt| comm.start(mean, Payload::from_slice(&values::<f32>(rank, salt, 20_000))))
         .collect();
     // Operations of the world come after them on every rank.
     let mut one = [1_i32];
@@ -114,5 +114,5 @@ fn everything_else_is_flat(world: &World) -> Result<()> {
     assert_eq!(comm.all_gather(&[rank as i32])?, (0..n as i32).collect::<Vec<_>>());
     let error = comm.hierarchical(&vec![0; n + 1]).expect_err("one host too many").to_string();
     assert!(error.contains("hierarchical"), "{error}");
-    comm.run(Collective::Barrier, Buffer::zeros(ElementType::U8, 0)).map(drop)
+    comm.run(Collective::Barrier, Payload::zeros(ElementType::U8, 0)).map(drop)
 }

@@ -1,6 +1,6 @@
 //! Messages of one rank to another.
 
-use candelabrum_dist::{Buffer, Collective, Element, ElementType, Result};
+use candelabrum_dist::{Collective, Element, ElementType, Payload, Result};
 use half::f16;
 
 use super::{Comm, is_bits};
@@ -20,7 +20,7 @@ fn messages_around_the_ring(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
     for len in [0, 1, 127, 250_000] {
-        let message = Buffer::from_slice(&values::<f32>(rank, 9, len));
+        let message = Payload::from_slice(&values::<f32>(rank, 9, len));
         let sent = comm.start(Collective::Send { to: next }, message);
         let mut got = vec![0.0; len];
         comm.recv(&mut got, previous)?;
@@ -103,7 +103,7 @@ fn any_rank_serves_like_a_parameter_server(comm: Comm<'_>) -> Result<()> {
     }
     // A message says where it came from also where that was asked for.
     comm.send(&[1_u8], rank)?;
-    let message = comm.run(Collective::Recv { from: rank }, Buffer::zeros(ElementType::U8, 1))?;
+    let message = comm.run(Collective::Recv { from: rank }, Payload::zeros(ElementType::U8, 1))?;
     assert_eq!(message.source(), Some(rank));
     assert_eq!(u8::TYPE, message.element_type());
     Ok(())

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use candelabrum_dist::{
-    Buffer, Collective, Communicator, Element, ElementType, Pending, ReduceOp, Result,
+    Collective, Communicator, Element, ElementType, Payload, Pending, ReduceOp, Result,
 };
 use half::{bf16, f16};
 
@@ -172,7 +172,7 @@ fn moves<T: Value>(
     root: usize,
     salt: u64,
     len: usize,
-    allocated: &mut Buffer,
+    allocated: &mut Payload,
 ) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let what = (T::TYPE, root, len, rank, n);
@@ -184,7 +184,7 @@ fn moves<T: Value>(
     is_bits(&mine, &roots, ("broadcast twice", what));
 
     allocated.as_mut_slice()?.copy_from_slice(&values::<T>(rank, salt, len));
-    let buffer = std::mem::replace(allocated, Buffer::zeros(T::TYPE, 0));
+    let buffer = std::mem::replace(allocated, Payload::zeros(T::TYPE, 0));
     *allocated = comm.start(Collective::Broadcast { root }, buffer).wait()?;
     is_bits(allocated.as_slice()?, &roots, ("broadcast in place", what));
 
@@ -291,7 +291,7 @@ fn many_at_once(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     for (i, &len) in lens.iter().enumerate() {
         let mine = values::<f32>(rank, 30 + i as u64, len);
         let buffer = match i % 2 {
-            0 => Buffer::from_slice(&mine),
+            0 => Payload::from_slice(&mine),
             _ => {
                 let mut buffer = comm.alloc(ElementType::F32, len)?;
                 buffer.as_mut_slice()?.copy_from_slice(&mine);
@@ -307,7 +307,7 @@ fn many_at_once(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
         digest.write(bytemuck::cast_slice(buffer.as_slice::<f32>()?));
     }
     // Nobody has to wait for one: it is carried out all the same.
-    drop(comm.start(Collective::AllReduce(ReduceOp::Sum), Buffer::from_slice(&[1_i32])));
+    drop(comm.start(Collective::AllReduce(ReduceOp::Sum), Payload::from_slice(&[1_i32])));
     let mut one = [1_i32];
     comm.all_reduce(&mut one, ReduceOp::Sum)?;
     assert_eq!(one, [n as i32]);
@@ -431,7 +431,7 @@ fn refusals_leave_the_world_usable(comm: Comm<'_>) -> Result<()> {
         let parts = ["reduce_scatter", "divide"];
         refused(comm.reduce_scatter(&odd, ReduceOp::Sum).map(drop), &parts);
     }
-    let pending = comm.start(Collective::Broadcast { root: 0 }, Buffer::from_slice(&[1_i32]));
+    let pending = comm.start(Collective::Broadcast { root: 0 }, Payload::from_slice(&[1_i32]));
     assert!(pending.wait()?.as_slice::<f32>().is_err(), "i32 are not f32");
     comm.barrier()
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use candelabrum_dist::{Buffer, Collective, ReduceOp, Result};
+use candelabrum_dist::{Collective, Payload, ReduceOp, Result};
 
 use super::{Comm, is_bits};
 use crate::data::{reduced, values};
@@ -26,8 +26,8 @@ fn started_and_run_keep_their_order(comm: Comm<'_>) -> Result<()> {
     for round in 0..100 {
         let len = if round % 7 == 0 { 30_000 } else { 10 + round };
         let mine = values::<f32>(rank, round as u64, len);
-        let first = comm.start(sum(), Buffer::from_slice(&mine));
-        let second = comm.start(Collective::AllGather, Buffer::from_slice(&[rank as i32]));
+        let first = comm.start(sum(), Payload::from_slice(&mine));
+        let second = comm.start(Collective::AllGather, Payload::from_slice(&[rank as i32]));
         let mut third = [rank as i64];
         comm.all_reduce(&mut third, ReduceOp::Max)?;
         assert_eq!(third, [n as i64 - 1]);
@@ -54,7 +54,7 @@ fn threads_take_turns(comm: Comm<'_>) -> Result<()> {
                 for round in 0..ROUNDS {
                     let salt = ear.recv().expect("the thread before");
                     let len = 1 + salt * 37;
-                    let mine = Buffer::from_slice(&values::<f32>(rank, salt as u64, len));
+                    let mine = Payload::from_slice(&values::<f32>(rank, salt as u64, len));
                     if (salt + i) % 2 == 0 {
                         started.push((comm.start(sum(), mine), salt, len));
                     } else {
@@ -80,7 +80,7 @@ fn threads_take_turns(comm: Comm<'_>) -> Result<()> {
 fn a_result_can_be_waited_for_elsewhere(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let started: Vec<_> = (0..8)
-        .map(|i| comm.start(sum(), Buffer::from_slice(&values::<f32>(rank, i, 5_000))))
+        .map(|i| comm.start(sum(), Payload::from_slice(&values::<f32>(rank, i, 5_000))))
         .collect();
     thread::scope(|scope| {
         for (i, pending) in started.into_iter().enumerate() {
@@ -95,7 +95,7 @@ fn a_result_can_be_waited_for_elsewhere(comm: Comm<'_>) -> Result<()> {
 }
 
 fn completeness_is_told(comm: Comm<'_>) -> Result<()> {
-    let mut pending = comm.start(Collective::Barrier, Buffer::from_slice::<u8>(&[]));
+    let mut pending = comm.start(Collective::Barrier, Payload::from_slice::<u8>(&[]));
     while !pending.is_complete() {
         thread::yield_now();
     }

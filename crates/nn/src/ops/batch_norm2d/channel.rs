@@ -7,7 +7,7 @@ use crate::ops::elementwise::rectified;
 use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 use crate::ops::moments::{Moments, Sums, moments};
-use crate::ops::simd::{simd, simd_once};
+use candelabrum_memory::simd::{simd, simd_once};
 
 /// Shorter planes are put together first: sums over a few values gain nothing from vectors.
 const SHORT_PLANE: usize = 32;

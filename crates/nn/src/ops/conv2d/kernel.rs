@@ -22,7 +22,7 @@ use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_ac
 use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
-use crate::ops::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Elements of a weight from which on the threads share each product instead of the images.
 const LARGE: usize = 1 << 17;

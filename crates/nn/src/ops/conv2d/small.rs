@@ -25,7 +25,7 @@ use crate::ops::float::Float;
 use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, matmul};
 use crate::ops::parallel::worth_threads;
-use crate::ops::simd::simd;
+use candelabrum_memory::simd::simd;
 
 /// Pixels of a result from which on its rows are long enough by themselves.
 const SMALL: usize = 64;

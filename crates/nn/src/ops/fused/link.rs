@@ -1,8 +1,13 @@
 //! Which tensors are results of fused operations.
 //!
-//! A tensor is found by the address of its storage. The address is that of a result as long as the
-//! result's tensor lives, and its [`Mark`] with it, for the mark belongs to the tensor's own
-//! operation: an entry whose mark is gone means nothing, whatever lies at the address by then.
+//! A tensor is found by the address of its storage. The address is a result's as long as the result's
+//! tensor lives, and the [`Mark`] lives as long, because it belongs to the tensor's own operation. So an
+//! entry whose mark is gone means nothing, whatever lies at the address by then.
+//!
+//! **Rule** A graph must be dropped on the thread that made it, or while that thread makes no tensors.
+//! candle drops a tensor's storage before its operation. If another thread drops the last reference to
+//! a result, the thread that made it may get the same address for a new tensor between the two and
+//! find a mark that is about to go.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,9 +16,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use candle_core::{Result, Storage, Tensor};
 
 use super::{Pooled, Values};
-use crate::gradients;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
+use crate::pass;
 
 /// Where the gradient of a result gathers during a backward pass, with the number of the pass.
 #[derive(Debug, Default)]
@@ -22,7 +27,7 @@ pub(super) struct Inbox(Mutex<Option<(u64, Values)>>);
 impl Inbox {
     /// Adds to what is there from the same pass.
     pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
-        let pass = gradients::pass();
+        let pass = pass::number();
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = inbox.take().filter(|(number, _)| *number == pass);
         let sum = match before.and_then(|(_, values)| T::of_values(values)) {

@@ -11,11 +11,11 @@ use candle_core::{
 
 use super::link::{self, Inbox, Link, Mark};
 use super::{Backward, Fused, Grads, Pooled, Values, with_inputs};
-use crate::gradients::Place;
-use crate::hooks;
+use crate::hooks::{self, Watched};
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::{Float, for_float};
 use crate::ops::profile::{self, Phase};
+use crate::pass::Place;
 
 /// Makes a tensor of `ys`, tied into the graph if an input is.
 pub(super) fn attach<F: Fused, T: Float>(
@@ -28,10 +28,16 @@ pub(super) fn attach<F: Fused, T: Float>(
     let reads = op.reads();
     let targets: Vec<Option<Target>> = inputs.iter().map(|x| Target::new(x.as_ref())).collect();
     let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
+    let mut versions = Vec::new();
     for (number, target) in targets.iter().enumerate() {
         let Some(target) = target else { continue };
         parents.push((Some(number), target.graph_tensor().clone()));
-        parents.extend(target.variable().and_then(hooks::token).map(|token| (None, token)));
+        let Some(watched) = target.variable().and_then(hooks::watched) else { continue };
+        parents.push((None, watched.token().clone()));
+        if reads.input(number) {
+            let version = watched.version();
+            versions.push((watched, version));
+        }
     }
     if parents.is_empty() {
         return Tensor::from_vec(ys, shape, &Device::Cpu);
@@ -47,6 +53,7 @@ pub(super) fn attach<F: Fused, T: Float>(
         op,
         targets,
         kept,
+        versions,
         output: OnceLock::new(),
         output_dims: shape.dims().to_vec(),
         saved: T::into_values(saved),
@@ -104,6 +111,8 @@ struct Node<F> {
     targets: Vec<Option<Target>>,
     /// By input; `None` for those that the backward does not read.
     kept: Vec<Option<Tensor>>,
+    /// The parameters among them, as they were in the forward pass: `kept` shares their memory.
+    versions: Vec<(Arc<Watched>, u64)>,
     output: OnceLock<Tensor>,
     output_dims: Vec<usize>,
     saved: Values,
@@ -159,6 +168,15 @@ impl<F: Fused> Differentiable for Node<F> {
     }
 
     fn differentiate(&self) -> Result<()> {
+        let changed = self.versions.iter().find(|(watched, version)| watched.version() != *version);
+        if let Some((watched, _)) = changed {
+            bail!(
+                "{}: `{}` was changed after the forward pass: run every backward pass that needs \
+                 the old values before the parameter is updated, or run the forward pass again",
+                F::NAME,
+                watched.name()
+            )
+        }
         let ready = match self.inbox.take() {
             Some(Values::F32(dys)) => self.backward(dys)?,
             Some(Values::F64(dys)) => self.backward(dys)?,

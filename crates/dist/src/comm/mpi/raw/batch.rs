@@ -7,7 +7,7 @@ use mpi::ffi;
 
 use super::{Comm, LETTER, Tag, bytes_type, check, request_null, test};
 use crate::Result;
-use crate::comm::Buffer;
+use crate::comm::Payload;
 
 /// Bytes per MPI call, whose counts are C `int`s.
 const MAX_MESSAGE: usize = 1 << 30;
@@ -20,7 +20,7 @@ pub(in super::super) const EAGER: usize = 16 * 1024;
 pub(in super::super) struct Batch {
     comm: Comm,
     /// `None` once it has been given back.
-    memory: Option<[Buffer; 2]>,
+    memory: Option<[Payload; 2]>,
     /// Address and length of each buffer, taken once: nobody makes references into the buffers
     /// while requests are under way.
     parts: [(*mut u8, usize); 2],
@@ -39,7 +39,7 @@ struct Request {
 
 impl Batch {
     /// Takes the memory; requests name it by its position.
-    pub(in super::super) fn new(comm: Comm, mut memory: [Buffer; 2]) -> Self {
+    pub(in super::super) fn new(comm: Comm, mut memory: [Payload; 2]) -> Self {
         let parts = memory.each_mut().map(|buffer| {
             let bytes = buffer.bytes_mut();
             (bytes.as_mut_ptr(), bytes.len())
@@ -108,7 +108,7 @@ impl Batch {
     }
 
     /// The memory, if every request is complete by now. Drives MPI's progress.
-    pub(in super::super) fn poll(&mut self) -> Result<Option<[Buffer; 2]>> {
+    pub(in super::super) fn poll(&mut self) -> Result<Option<[Payload; 2]>> {
         while let Some(request) = self.requests.get_mut(self.complete) {
             if !test(&mut request.raw)? {
                 return Ok(None);

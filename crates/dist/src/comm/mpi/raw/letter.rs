@@ -6,7 +6,7 @@ use mpi::ffi;
 
 use super::{Comm, Tag, bytes_type, check, request_null, test};
 use crate::Result;
-use crate::comm::{Buffer, ElementType};
+use crate::comm::{ElementType, Payload};
 
 /// Bytes of the longest letter. Open MPI sends up to 4 KiB over shared memory without a handshake,
 /// its own header included; other libraries and networks allow more.
@@ -14,7 +14,7 @@ pub(in super::super) const LETTER: usize = 3840;
 
 /// Paper for one letter, and the request that works on it, if one does.
 pub(in super::super) struct Letter {
-    memory: Option<Buffer>,
+    memory: Option<Payload>,
     request: Option<ffi::MPI_Request>,
 }
 
@@ -23,7 +23,7 @@ unsafe impl Send for Letter {}
 
 impl Letter {
     pub(in super::super) fn new() -> Self {
-        Self { memory: Some(Buffer::zeros(ElementType::U8, LETTER)), request: None }
+        Self { memory: Some(Payload::zeros(ElementType::U8, LETTER)), request: None }
     }
 
     /// Starts to send the first `len` bytes.
@@ -70,13 +70,13 @@ impl Letter {
     /// What is in it, when nothing is under way.
     pub(in super::super) fn bytes(&self) -> &[u8] {
         self.idle();
-        self.memory.as_ref().map_or(&[], Buffer::bytes)
+        self.memory.as_ref().map_or(&[], Payload::bytes)
     }
 
     /// What is in it, when nothing is under way.
     pub(in super::super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.idle();
-        self.memory.as_mut().map_or(&mut [], Buffer::bytes_mut)
+        self.memory.as_mut().map_or(&mut [], Payload::bytes_mut)
     }
 
     fn idle(&self) {

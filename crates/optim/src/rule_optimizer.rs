@@ -1,14 +1,16 @@
 //! What all optimizers share: learning rate, weight decay, groups, state and the count of steps.
 
-use crate::chunks::Parts;
+use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
+
 use crate::error::Range;
+use crate::parts::Parts;
 use crate::rule::{MAX_STATES, Now, Rule};
 use crate::{Error, Group, Optimizer, ParamInfo, Result, Schedule};
 
 /// The optimizer that a [`Rule`] makes: [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and the others
 /// are names for it, and so can be one of your own.
-#[derive(Clone, Debug)]
-pub struct Flat<R> {
+#[derive(Debug)]
+pub struct RuleOptimizer<R> {
     pub(crate) rule: R,
     lr: Schedule,
     weight_decay: f64,
@@ -16,23 +18,23 @@ pub struct Flat<R> {
     steps: u64,
     /// The coming step's rate, and after it one for each group, which is used if the group has one.
     rates: Vec<f64>,
-    params: Vec<Bound>,
+    params: Vec<BoundParam>,
 }
 
-/// A bound parameter.
-#[derive(Clone, Debug)]
-struct Bound {
+/// A parameter that the optimizer has been bound to.
+#[derive(Debug)]
+struct BoundParam {
     elements: usize,
     /// Which of the rates is its.
     rate: usize,
     lr_scale: f64,
     weight_decay: f64,
     trust_ratio: bool,
-    /// Those that the rule does not ask for stay empty.
-    state: [Vec<f32>; MAX_STATES],
+    /// The vectors that the rule keeps, where the parameter lives.
+    state: Vec<Flat>,
 }
 
-impl<R: Rule> Flat<R> {
+impl<R: Rule> RuleOptimizer<R> {
     /// An optimizer of your own rule; ours have a `new` each.
     pub fn with_rule(rule: R, lr: impl Into<Schedule>, weight_decay: f64) -> Self {
         Self {
@@ -67,18 +69,20 @@ impl<R: Rule> Flat<R> {
         self.groups.iter().try_for_each(|group| group.check(R::NAME))
     }
 
-    fn bound(&self, param: &ParamInfo<'_>) -> Bound {
+    fn bound(&self, param: &ParamInfo<'_>) -> Result<BoundParam> {
         let elements = param.elements();
-        let mut bound = Bound {
+        let mut bound = BoundParam {
             elements,
             rate: 0,
             lr_scale: 1.0,
             weight_decay: self.weight_decay,
             trust_ratio: true,
-            state: [const { Vec::new() }; MAX_STATES],
+            state: Vec::with_capacity(self.rule.states()),
         };
-        for state in bound.state.iter_mut().take(self.rule.states()) {
-            *state = vec![self.rule.initial_state(); elements];
+        for _ in 0..self.rule.states() {
+            let mut state = Flat::zeros_on(&param.location, ElementType::F32, elements)?;
+            state.span_mut()?.fill(self.rule.initial_state())?;
+            bound.state.push(state);
         }
         for (index, group) in self.groups.iter().enumerate().filter(|(_, g)| g.selects(param)) {
             if group.lr.is_some() {
@@ -88,7 +92,7 @@ impl<R: Rule> Flat<R> {
             bound.weight_decay = group.weight_decay.unwrap_or(bound.weight_decay);
             bound.trust_ratio = group.trust_ratio.unwrap_or(bound.trust_ratio);
         }
-        bound
+        Ok(bound)
     }
 
     /// Computes the rates of the coming step.
@@ -102,7 +106,7 @@ impl<R: Rule> Flat<R> {
     }
 }
 
-impl<R: Rule> Optimizer for Flat<R> {
+impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn describe(&self) -> String {
         let (lr, own, decay) = (&self.lr, self.rule.describe(), self.weight_decay);
         let mut line = format!("{} lr={lr} {own} weight_decay={decay}", R::NAME);
@@ -117,13 +121,13 @@ impl<R: Rule> Optimizer for Flat<R> {
         if !params.is_empty() {
             self.groups.iter().try_for_each(|group| group.check_selects(R::NAME, params))?;
         }
-        self.params = params.iter().map(|param| self.bound(param)).collect();
+        self.params = params.iter().map(|param| self.bound(param)).collect::<Result<_>>()?;
         self.rates = vec![0.0; 1 + self.groups.len()];
         self.refresh();
         Ok(())
     }
 
-    fn update(&mut self, index: usize, value: &mut [f32], grad: &[f32]) -> Result<()> {
+    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()> {
         let bound = self.params.len();
         let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
         let expected = param.elements;
@@ -137,21 +141,22 @@ impl<R: Rule> Optimizer for Flat<R> {
             weight_decay: param.weight_decay,
             trust_ratio: param.trust_ratio,
         };
-        let state = param.state.each_mut().map(Vec::as_mut_slice);
-        self.rule.update(now, Parts { value, grad, state });
+        let mut state: [&mut [f32]; MAX_STATES] = Default::default();
+        for (kept, vector) in state.iter_mut().zip(&mut param.state) {
+            *kept = vector.as_mut_slice()?;
+        }
+        self.rule.update(now, Parts { value: value.host()?, grad: grad.host()?, state });
         Ok(())
     }
 
-    fn state_mut(&mut self) -> Vec<&mut [f32]> {
-        let kept = self.rule.states();
-        let states = self.params.iter_mut().flat_map(|param| param.state.iter_mut().take(kept));
-        states.map(Vec::as_mut_slice).collect()
+    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
+        let states = self.params.iter_mut().flat_map(|param| &mut param.state);
+        states.map(|state| Ok(state.span_mut()?)).collect()
     }
 
-    fn parameter_state(&mut self, index: usize) -> Option<Vec<&mut [f32]>> {
-        let kept = self.rule.states();
-        let states = self.params.get_mut(index)?.state.iter_mut().take(kept);
-        Some(states.map(Vec::as_mut_slice).collect())
+    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>> {
+        let Some(param) = self.params.get_mut(index) else { return Ok(None) };
+        param.state.iter_mut().map(|state| Ok(Some(state.span_mut()?))).collect()
     }
 
     fn step(&mut self) {

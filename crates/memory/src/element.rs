@@ -1,11 +1,11 @@
-//! The element types that travel.
+//! The types of numbers that can be stored and sent.
 
 use std::fmt;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// The type of a buffer's elements.
+/// The type of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ElementType {
@@ -45,11 +45,13 @@ impl ElementType {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
     }
 
-    pub(crate) fn code(self) -> u8 {
+    /// The type's number on the wire and in files; [`Self::from_code`] reads it.
+    pub fn code(self) -> u8 {
         Self::ALL.iter().position(|&t| t == self).unwrap_or_default() as u8
     }
 
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
+    /// The type with this number; `None` for a number that no type has.
+    pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 }
@@ -68,9 +70,9 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A Rust type that can travel.
+/// A Rust type of numbers that can be stored and sent.
 pub trait Element: Pod + PartialEq + fmt::Debug + Send + Sync {
-    /// Its name on the wire.
+    /// The type's name.
     const TYPE: ElementType;
 }
 

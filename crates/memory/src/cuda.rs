@@ -1,37 +1,45 @@
-//! Numbers in a GPU's memory: a buffer's storage, and its way from and to candle's tensors.
+//! Numbers in a GPU's memory, and their way from and to candle's tensors.
 //!
-//! Memory lies on the stream of candle's device, so what candle does with a tensor and what is
-//! copied here stay in order by themselves; NCCL's stream waits for that one before it begins, and
-//! an operation is answered when it is complete.
+//! Memory belongs to the stream of candle's device, so candle's work on a tensor and the copies made
+//! here stay in order by themselves. Another stream (NCCL's) has to wait for that stream first.
 
 use std::any::Any;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use candle_core::cuda::{CudaStorageSlice, cudarc::driver::CudaStream};
-use candle_core::{CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
-use cudarc::driver::CudaSlice;
+use candle_core::{CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Storage, Tensor};
+use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DriverError};
 
-use super::raw::{bytes_of, bytes_of_mut, cuda_error};
-use crate::comm::buffer::DeviceMemory;
-use crate::comm::{Buffer, ElementType};
-use crate::{Error, Result};
+use crate::{DeviceMemory, ElementType, Error, Flat, Result};
 
 /// Bytes on a GPU.
-pub(super) struct CudaMemory(pub(super) CudaSlice<u8>);
+#[derive(Debug)]
+pub struct CudaMemory(pub CudaSlice<u8>);
 
-/// Zeros on `device`.
-pub(super) fn zeros(device: &CudaDevice, element: ElementType, len: usize) -> Result<Buffer> {
-    let memory = CudaMemory(allocate(&device.cuda_stream(), len * element.size())?);
-    Ok(Buffer::on_device(element, len, Box::new(memory)))
+/// Zeros on `device`, which is a GPU.
+///
+/// # Errors
+/// Not enough memory there.
+pub fn zeros(device: &Device, element: ElementType, len: usize) -> Result<Flat> {
+    let stream = device.as_cuda_device()?.cuda_stream();
+    let memory = CudaMemory(allocate(&stream, len * element.size())?);
+    Ok(Flat::on_device(element, len, Box::new(memory)))
 }
 
-/// At least one byte: the driver has no empty memory.
-pub(super) fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>> {
+/// Cleared memory of at least one byte, because the driver has no empty memory.
+///
+/// # Errors
+/// What the driver says.
+pub fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>> {
     stream.alloc_zeros(bytes.max(1)).map_err(|error| cuda_error("cuMemAllocAsync", error))
 }
 
 /// Copies to the device, in the order of `stream`.
-pub(super) fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
+///
+/// # Errors
+/// What the driver says.
+pub fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
     if from.is_empty() {
         return Ok(());
     }
@@ -39,12 +47,11 @@ pub(super) fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u
     copied.map_err(|error| cuda_error("cuMemcpyHtoDAsync", error))
 }
 
-/// Copies from the device, and waits for it.
-pub(super) fn download(
-    stream: &Arc<CudaStream>,
-    from: &CudaSlice<u8>,
-    to: &mut [u8],
-) -> Result<()> {
+/// Copies from the device, and waits for the copy.
+///
+/// # Errors
+/// What the driver says.
+pub fn download(stream: &Arc<CudaStream>, from: &CudaSlice<u8>, to: &mut [u8]) -> Result<()> {
     if to.is_empty() {
         return Ok(());
     }
@@ -121,7 +128,7 @@ impl Fill<'_> {
         let memory = &self.memory.0;
         join(&stream, memory.stream())?;
         let from = memory.slice(..self.len * self.element.size());
-        let copy = |mut view: cudarc::driver::CudaViewMut<'_, u8>| {
+        let copy = |mut view: CudaViewMut<'_, u8>| {
             let copied = stream.memcpy_dtod(&from, &mut view);
             copied.map_err(|error| cuda_error("cuMemcpyDtoDAsync", error))
         };
@@ -168,7 +175,7 @@ impl InplaceOp1 for Fill<'_> {
     }
 
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
-        self.fill(storage, layout).map_err(candle_core::Error::wrap)
+        self.fill(storage, layout).map_err(candle_core::Error::from)
     }
 }
 
@@ -198,4 +205,25 @@ fn not_on_gpu(tensor: &Tensor) -> Error {
 
 fn other_type(element: ElementType, tensor: &Tensor) -> Error {
     Error::Unsupported { what: format!("copying a tensor of {:?} to {element}", tensor.dtype()) }
+}
+
+/// An error of the driver.
+pub fn cuda_error(call: &'static str, error: DriverError) -> Error {
+    Error::Cuda { call, message: error.to_string() }
+}
+
+/// The bytes of numbers on a device.
+fn bytes_of<'a, T: Pod>(view: &CudaView<'a, T>) -> Result<CudaView<'a, u8>> {
+    let bytes = view.len() * size_of::<T>();
+    // SAFETY: every byte of a `Pod` is initialised, and a byte has no alignment.
+    let bytes = unsafe { view.transmute(bytes) };
+    bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
+}
+
+/// The bytes of numbers on a device, to be changed.
+fn bytes_of_mut<'a, T: Pod>(view: &'a mut CudaViewMut<'_, T>) -> Result<CudaViewMut<'a, u8>> {
+    let bytes = view.len() * size_of::<T>();
+    // SAFETY: any bytes are a `Pod`, and a byte has no alignment.
+    let bytes = unsafe { view.transmute_mut(bytes) };
+    bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
 }

@@ -6,13 +6,10 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::Element;
+use crate::Element;
 
 /// A 16-bit float.
-pub(crate) trait Half: Element {
-    /// Its name as a strategy.
-    const NAME: &'static str;
-
+pub trait Half: Element {
     /// Exact. The slices have the same length.
     fn widen(from: &[Self], to: &mut [f32]);
 
@@ -21,8 +18,6 @@ pub(crate) trait Half: Element {
 }
 
 impl Half for f16 {
-    const NAME: &'static str = "fp16";
-
     fn widen(from: &[Self], to: &mut [f32]) {
         from.convert_to_f32_slice(to);
     }
@@ -33,8 +28,6 @@ impl Half for f16 {
 }
 
 impl Half for bf16 {
-    const NAME: &'static str = "bf16";
-
     fn widen(from: &[Self], to: &mut [f32]) {
         for (to, from) in to.iter_mut().zip(from) {
             *to = f32::from_bits(u32::from(from.to_bits()) << 16);

@@ -5,7 +5,7 @@
 //! which backward makes their gradients, the first one small so that it can leave early. SINGA
 //! walks in the same order with one number, its `threshold`.
 
-use std::ops::Range;
+use candelabrum_nn::UnitPlan;
 
 /// How parameters are put into buckets. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,43 +18,18 @@ pub(crate) enum Sizing {
     Threshold(usize),
 }
 
-/// Which parameters share a bucket, and where in it they lie.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BucketPlan {
-    /// The parameters in it, in the order of their gradients.
-    pub(crate) slots: Vec<Slot>,
-    /// Elements in all.
-    pub(crate) len: usize,
-}
-
-/// One parameter's place in its bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
-    /// The parameter's number in the model's order.
-    pub(crate) param: usize,
-    /// Its elements.
-    pub(crate) range: Range<usize>,
-}
-
-impl BucketPlan {
-    fn push(&mut self, param: usize, size: usize) {
-        self.slots.push(Slot { param, range: self.len..self.len + size });
-        self.len += size;
-    }
-}
-
 /// Assigns parameters of `sizes` elements to buckets, in `order`: before the first step from the
 /// last parameter on, then as their gradients become complete.
-pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<BucketPlan> {
+pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
     match sizing {
         Sizing::Caps { first, cap } => plan_by_caps(sizes, order, first, cap),
         Sizing::Threshold(threshold) => plan_by_threshold(sizes, order, threshold),
     }
 }
 
-fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan> {
+fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) -> Vec<UnitPlan> {
     let mut buckets = Vec::new();
-    let mut open = BucketPlan::default();
+    let mut open = UnitPlan::default();
     for &param in order {
         let size = sizes[param];
         let cap = if buckets.is_empty() { first_cap } else { cap };
@@ -67,13 +42,13 @@ fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) 
     buckets
 }
 
-fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<BucketPlan> {
+fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<UnitPlan> {
     let mut buckets = Vec::new();
-    let mut open = BucketPlan::default();
+    let mut open = UnitPlan::default();
     for &param in order {
         let size = sizes[param];
         if size > threshold {
-            let mut own = BucketPlan::default();
+            let mut own = UnitPlan::default();
             own.push(param, size);
             buckets.push(own);
             continue;
@@ -87,7 +62,7 @@ fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<
     buckets
 }
 
-fn close(buckets: &mut Vec<BucketPlan>, open: BucketPlan) {
+fn close(buckets: &mut Vec<UnitPlan>, open: UnitPlan) {
     if !open.slots.is_empty() {
         buckets.push(open);
     }
@@ -100,12 +75,12 @@ mod tests {
     use super::*;
 
     /// From the last parameter on.
-    fn plan(sizes: &[usize], sizing: Sizing) -> Vec<BucketPlan> {
+    fn plan(sizes: &[usize], sizing: Sizing) -> Vec<UnitPlan> {
         let order: Vec<usize> = (0..sizes.len()).rev().collect();
         super::plan(sizes, sizing, &order)
     }
 
-    fn params(plan: &[BucketPlan]) -> Vec<Vec<usize>> {
+    fn params(plan: &[UnitPlan]) -> Vec<Vec<usize>> {
         plan.iter().map(|b| b.slots.iter().map(|s| s.param).collect()).collect()
     }
 

@@ -1,0 +1,195 @@
+//! The numbers of one collective, owned by exactly one side at a time.
+//!
+//! Starting a collective moves its [`Payload`] to the communicator, and waiting gives it back: nobody
+//! can look at numbers that are still in flight.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use candelabrum_memory::{Element, ElementType, Flat};
+
+use crate::{Error, Result};
+
+/// Numbers of one type ([`Flat`]), and what a collective needs to know about them: how they are cut
+/// into parts, who sent them, and what they are.
+pub struct Payload {
+    flat: Flat,
+    /// Lengths that add up to the payload's length.
+    parts: Option<Box<[usize]>>,
+    source: Option<usize>,
+    label: Option<Label>,
+    step: u32,
+}
+
+/// What a payload holds, in words: `bucket 2: conv1.weight`. A cheap handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    text: Arc<str>,
+    digest: u32,
+}
+
+impl Label {
+    /// A label with this text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        let text = text.into();
+        let digest = digest(text.bytes());
+        Self { text, digest }
+    }
+
+    /// A label with this text that differs from every label of another `series`.
+    pub(crate) fn of_series(text: impl Into<Arc<str>>, series: u64) -> Self {
+        let text = text.into();
+        let digest = digest(text.bytes().chain(series.to_le_bytes()));
+        Self { text, digest }
+    }
+
+    /// The words.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<T: Into<Arc<str>>> From<T> for Label {
+    fn from(text: T) -> Self {
+        Self::new(text)
+    }
+}
+
+/// FNV-1a of 32 bits (Fowler, Noll, Vo): enough to tell the labels of a program apart.
+fn digest(bytes: impl Iterator<Item = u8>) -> u32 {
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+impl From<Flat> for Payload {
+    fn from(flat: Flat) -> Self {
+        Self { flat, parts: None, source: None, label: None, step: 0 }
+    }
+}
+
+impl Payload {
+    /// Zeros on the heap.
+    pub fn zeros(element: ElementType, len: usize) -> Self {
+        Flat::zeros(element, len).into()
+    }
+
+    /// A copy of `values` on the heap.
+    pub fn from_slice<T: Element>(values: &[T]) -> Self {
+        Flat::from_slice(values).into()
+    }
+
+    /// No numbers.
+    pub(crate) fn empty() -> Self {
+        Self::zeros(ElementType::U8, 0)
+    }
+
+    /// The numbers alone.
+    pub fn into_flat(self) -> Flat {
+        self.flat
+    }
+
+    /// The numbers.
+    ///
+    /// # Errors
+    /// Where `T` is not their type, or where they live on a device.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        Ok(self.flat.as_slice()?)
+    }
+
+    /// The numbers, to be changed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        Ok(self.flat.as_mut_slice()?)
+    }
+
+    /// A copy of the numbers.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.flat.to_vec()?)
+    }
+
+    /// Cuts it into parts of these lengths, one per rank, for [`Collective::AllToAllV`].
+    ///
+    /// # Errors
+    /// [`Error::Length`] where they do not add up to its length.
+    ///
+    /// [`Collective::AllToAllV`]: super::Collective::AllToAllV
+    pub fn with_parts(mut self, parts: impl Into<Box<[usize]>>) -> Result<Self> {
+        let parts = parts.into();
+        let sum = parts.iter().try_fold(0_usize, |sum, &part| sum.checked_add(part));
+        if sum != Some(self.len()) {
+            let (expected, got) = (self.len(), sum.unwrap_or(usize::MAX));
+            return Err(Error::Length { op: "the parts of a payload", expected, got });
+        }
+        self.parts = Some(parts);
+        Ok(self)
+    }
+
+    /// The lengths of its parts, one per rank: as it was cut, or as an operation gives them whose
+    /// ranks send different amounts.
+    pub fn parts(&self) -> Option<&[usize]> {
+        self.parts.as_deref()
+    }
+
+    /// The rank that a message came from, where any rank could have sent it.
+    pub fn source(&self) -> Option<usize> {
+        self.source
+    }
+
+    /// Says which rank sent it.
+    pub(crate) fn with_source(mut self, source: usize) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Says what is in it, for messages about waits and failures. Ranks that take part in a collective
+    /// with different labels get an error instead of each other's numbers, so a label must be the same
+    /// on every rank.
+    #[must_use]
+    pub fn labelled(mut self, label: impl Into<Label>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// What is in it, if that was said.
+    pub fn label(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
+    /// Says which training step it belongs to; ranks compare that like the label.
+    #[must_use]
+    pub(crate) fn of_step(mut self, step: u64) -> Self {
+        self.step = step as u32;
+        self
+    }
+
+    /// Label and step in one word, which the ranks compare.
+    pub(crate) fn tag(&self) -> u64 {
+        let label = self.label.as_ref().map_or(0, |label| label.digest);
+        u64::from(label) << 32 | u64::from(self.step)
+    }
+}
+
+impl Deref for Payload {
+    type Target = Flat;
+
+    fn deref(&self) -> &Flat {
+        &self.flat
+    }
+}
+
+impl DerefMut for Payload {
+    fn deref_mut(&mut self) -> &mut Flat {
+        &mut self.flat
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} × {})", self.len(), self.element_type())
+    }
+}

@@ -1,0 +1,50 @@
+//! What a step works with that does not change during the step.
+
+use std::sync::Arc;
+
+use candelabrum_nn::{Param, UnitPlan};
+
+use super::layout::Layout;
+use crate::comm::{Group, Label};
+use crate::strategy::Unit;
+
+/// The ranks, the units and the settings of one step.
+#[derive(Clone, Debug)]
+pub(super) struct StepContext {
+    pub(super) group: Group,
+    pub(super) params: Arc<[Param]>,
+    pub(super) plans: Arc<[UnitPlan]>,
+    pub(super) labels: Arc<[Label]>,
+    /// The number of the layout.
+    pub(super) layout: usize,
+    /// Steps of this strategy before this one.
+    pub(super) step: u64,
+    pub(super) spars: f32,
+}
+
+impl StepContext {
+    pub(super) fn new(group: Group, layout: &Layout, step: u64, spars: f32) -> Self {
+        Self {
+            group,
+            params: Arc::clone(layout.gradients.params()),
+            plans: Arc::clone(layout.gradients.plans()),
+            labels: Arc::clone(&layout.labels),
+            layout: layout.id,
+            step,
+            spars,
+        }
+    }
+
+    /// A unit as a strategy sees it.
+    pub(super) fn unit(&self, index: usize) -> Unit<'_> {
+        let &Self { layout, step, spars, .. } = self;
+        let (rank, world_size) = (self.group.rank(), self.group.world_size());
+        let (plan, params, count) = (&self.plans[index], &self.params[..], self.plans.len());
+        Unit { index, count, layout, step, spars, rank, world_size, plan, params }
+    }
+
+    /// The parameter that a position of a unit belongs to.
+    pub(super) fn name_at(&self, unit: usize, position: usize) -> String {
+        self.unit(unit).parameter_at(position).map_or("", Param::name).to_owned()
+    }
+}

@@ -1,0 +1,57 @@
+//! What is wrong with a step on this rank, and how all ranks come to know of it.
+//!
+//! A rank whose backward pass fails cannot stay away from the step: the others would wait for it, or
+//! take its next step for this one. So it takes part with gradients that make the step fail on every
+//! rank, and then tells why. The step after that works again on all ranks.
+
+use candelabrum_nn::Param;
+
+use crate::comm::Group;
+use crate::{Error, Result};
+
+/// Why this rank's gradients must not be used.
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    /// The loss is not finite. Its gradients can be finite all the same.
+    Loss,
+    /// The gradient of this parameter, the first one in the model's order, is not finite.
+    Gradient(usize),
+    /// There are no gradients, because of this error.
+    Failed(Error),
+}
+
+impl Fault {
+    /// Whether units must be made to show the fault, because their numbers may not.
+    pub(super) fn is_hidden(&self) -> bool {
+        matches!(self, Self::Loss | Self::Failed(_))
+    }
+}
+
+/// The error of a step that some rank's fault has spoiled; every rank of the group calls it. A rank
+/// with an error of its own gets that error. The others get the fault of the first rank that has one;
+/// `None` where no rank has one.
+pub(super) fn spread(
+    group: &Group,
+    fault: Option<&Fault>,
+    params: &[Param],
+) -> Result<Option<Error>> {
+    // The first character tells an error from a number that is not finite.
+    let own = match fault {
+        None => String::new(),
+        Some(Fault::Loss) => "#the loss".to_owned(),
+        Some(Fault::Gradient(param)) => format!("#the gradient of `{}`", params[*param].name()),
+        Some(Fault::Failed(error)) => format!("!{error}"),
+    };
+    let found = group.all_gather_text(&own)?;
+    if let Some(Fault::Failed(error)) = fault {
+        return Ok(Some(error.clone()));
+    }
+    let first = found.iter().enumerate().find(|(_, what)| !what.is_empty());
+    Ok(first.map(|(index, what)| {
+        let rank = group.ranks()[index];
+        match what.strip_prefix('!') {
+            Some(message) => Error::PeerFailed { peer: rank, message: message.to_owned() },
+            None => Error::NotFinite { what: what.trim_start_matches('#').to_owned(), rank },
+        }
+    }))
+}

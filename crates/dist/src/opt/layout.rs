@@ -1,0 +1,228 @@
+//! The parameters in units, with a bucket for each unit: one layout for every size of units that a step
+//! has asked for lately.
+
+use std::sync::Arc;
+
+use candelabrum_memory::{ElementType, Flat};
+use candelabrum_nn::{FlatGradients, Param, UnitPlan, with_span};
+
+use crate::comm::{Communicator, Label};
+use crate::unit_plan::{self, Sizing};
+use crate::{Error, Result};
+
+/// Names of parameters in a bucket's label; of a larger bucket the first names and the number of the
+/// others.
+const NAMES: usize = 4;
+
+/// Layouts that are kept. A program that asks for more sizes than this in turn has buckets allocated
+/// at every change.
+const KEPT: usize = 2;
+
+/// The parameters, and the layouts in the order of their last use.
+#[derive(Debug)]
+pub(super) struct Layouts {
+    params: Arc<[Param]>,
+    kept: Vec<Layout>,
+    /// How many have been made.
+    made: usize,
+}
+
+/// The buckets of one size.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Counts layouts in the order in which they were made.
+    pub(super) id: usize,
+    pub(super) sizing: Sizing,
+    /// The buckets, and where gradients go in them.
+    pub(super) gradients: FlatGradients,
+    /// By unit: what its bucket holds.
+    pub(super) labels: Arc<[Label]>,
+    /// By element type and unit: memory for the numbers of a bucket in that type. A step takes it
+    /// away and brings it back.
+    wire: Vec<(ElementType, Vec<Option<Flat>>)>,
+    /// Steps taken with it.
+    steps: u64,
+    /// Whether the order of its units is final.
+    settled: bool,
+}
+
+impl Layouts {
+    /// No layout yet.
+    pub(super) fn new(params: Vec<Param>) -> Self {
+        Self { params: params.into(), kept: Vec::new(), made: 0 }
+    }
+
+    pub(super) fn params(&self) -> &Arc<[Param]> {
+        &self.params
+    }
+
+    /// The layout of that size, made now if it is not kept. All ranks call it together. `forget` gets
+    /// the number of a layout that goes for it.
+    pub(super) fn of(
+        &mut self,
+        sizing: Sizing,
+        comm: &dyn Communicator,
+        forget: &mut dyn FnMut(usize),
+    ) -> Result<&mut Layout> {
+        match self.kept.iter().position(|layout| layout.sizing == sizing) {
+            // It becomes the last, the one that was used last.
+            Some(index) => self.kept[index..].rotate_left(1),
+            None => {
+                if self.kept.len() == KEPT {
+                    forget(self.kept.remove(0).id);
+                }
+                let order: Vec<usize> = (0..self.params.len()).rev().collect();
+                // SINGA's units are what SINGA says they are.
+                let settled = matches!(sizing, Sizing::Threshold(_));
+                self.make(sizing, &order, settled, comm)?;
+            }
+        }
+        self.kept.last_mut().ok_or(Error::NoParameters)
+    }
+
+    pub(super) fn last_used(&mut self) -> Option<&mut Layout> {
+        self.kept.last_mut()
+    }
+
+    /// Puts the parameters of the layout that was used last in the order in which their gradients
+    /// really were complete: rank 0's order, once, after the first step with it (or the second: the
+    /// operations of a first step may have been made before anything watched). Every rank calls it
+    /// after every step. Gives the number of a layout whose place another one has taken.
+    pub(super) fn settle(&mut self, comm: &dyn Communicator) -> Result<Option<usize>> {
+        const TRIES: u64 = 2;
+        let Some(layout) = self.kept.last_mut() else { return Ok(None) };
+        layout.steps += 1;
+        if layout.settled {
+            return Ok(None);
+        }
+        let count = self.params.len();
+        let mut message: Vec<i64> =
+            layout.gradients.ready_order().iter().map(|&param| param as i64).collect();
+        let complete = message.len() == count;
+        message.resize(count, 0);
+        message.push(i64::from(complete));
+        comm.broadcast(&mut message, 0)?;
+        let complete = message.pop() == Some(1);
+        layout.settled = complete || layout.steps >= TRIES;
+        if !complete {
+            return Ok(None);
+        }
+        let order: Vec<usize> = message.into_iter().map(|param| param as usize).collect();
+        if is_no_order(&order, count) {
+            let what = "rank 0's order of gradients is no order of the parameters".to_owned();
+            return Err(Error::Protocol { what });
+        }
+        let (id, sizing, plans) = (layout.id, layout.sizing, layout.gradients.plans().clone());
+        if self.plan(sizing, &order)[..] == plans[..] {
+            return Ok(None);
+        }
+        // The memory of the old buckets goes before the new ones' comes.
+        drop((plans, self.kept.pop()));
+        self.make(sizing, &order, true, comm)?;
+        Ok(Some(id))
+    }
+
+    fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
+        let sizes: Vec<usize> = self.params.iter().map(|param| param.var().elem_count()).collect();
+        unit_plan::plan(&sizes, sizing, order)
+    }
+
+    fn make(
+        &mut self,
+        sizing: Sizing,
+        order: &[usize],
+        settled: bool,
+        comm: &dyn Communicator,
+    ) -> Result<()> {
+        let id = self.made;
+        let plans = self.plan(sizing, order);
+        let (mut buckets, mut labels) = (Vec::new(), Vec::new());
+        for (unit, plan) in plans.iter().enumerate() {
+            buckets.push(comm.alloc(ElementType::F32, plan.len)?.into_flat());
+            labels.push(Label::of_series(label(unit, plan, &self.params), id as u64));
+        }
+        let gradients = FlatGradients::new(Arc::clone(&self.params), plans, buckets)?;
+        let (labels, wire) = (labels.into(), Vec::new());
+        self.kept.push(Layout { id, sizing, gradients, labels, wire, steps: 0, settled });
+        self.made += 1;
+        Ok(())
+    }
+}
+
+fn is_no_order(order: &[usize], len: usize) -> bool {
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    !sorted.into_iter().eq(0..len)
+}
+
+impl Layout {
+    pub(super) fn units(&self) -> usize {
+        self.gradients.plans().len()
+    }
+
+    /// Makes every gradient one number.
+    pub(super) fn fill(&mut self, value: f32) -> Result<()> {
+        for (_, bucket) in self.gradients.buckets() {
+            bucket.span_mut()?.fill(value)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the values of a unit's parameters into its bucket.
+    pub(super) fn load(&mut self, unit: usize) -> Result<()> {
+        let (params, plans) =
+            (Arc::clone(self.gradients.params()), Arc::clone(self.gradients.plans()));
+        let bucket = self.gradients.bucket(unit)?;
+        for slot in &plans[unit].slots {
+            let mut place = bucket.range_mut(slot.range.clone())?;
+            with_span(params[slot.param].tensor(), |values| place.copy_from(values))?;
+        }
+        Ok(())
+    }
+
+    /// Copies the values in a unit's bucket into its parameters.
+    pub(super) fn store(&mut self, unit: usize) -> Result<()> {
+        let (params, plans) =
+            (Arc::clone(self.gradients.params()), Arc::clone(self.gradients.plans()));
+        let bucket = self.gradients.bucket(unit)?;
+        for slot in &plans[unit].slots {
+            let values = bucket.range(slot.range.clone())?;
+            params[slot.param].update_in_place(|mut place| place.copy_from(values))??;
+        }
+        Ok(())
+    }
+
+    /// Memory for each unit's numbers in the type `element`, where the backend reduces fastest. All
+    /// ranks call it together. [`Self::put_wire`] brings it back.
+    pub(super) fn take_wire(
+        &mut self,
+        element: ElementType,
+        comm: &dyn Communicator,
+    ) -> Result<Vec<Option<Flat>>> {
+        if let Some((_, wire)) = self.wire.iter_mut().find(|(kept, _)| *kept == element) {
+            return Ok(std::mem::take(wire));
+        }
+        let plans = self.gradients.plans().iter();
+        let wire = plans.map(|plan| Ok(Some(comm.alloc(element, plan.len)?.into_flat())));
+        let wire = wire.collect::<Result<_>>()?;
+        self.wire.push((element, Vec::new()));
+        Ok(wire)
+    }
+
+    pub(super) fn put_wire(&mut self, element: ElementType, wire: Vec<Option<Flat>>) {
+        if let Some((_, place)) = self.wire.iter_mut().find(|(kept, _)| *kept == element) {
+            *place = wire;
+        }
+    }
+}
+
+/// What a bucket holds, for messages.
+fn label(unit: usize, plan: &UnitPlan, params: &[Param]) -> String {
+    let names: Vec<&str> =
+        plan.slots.iter().take(NAMES).map(|slot| params[slot.param].name()).collect();
+    let names = names.join(", ");
+    match plan.slots.len().checked_sub(NAMES) {
+        None | Some(0) => format!("bucket {unit}: {names}"),
+        Some(more) => format!("bucket {unit}: {names} and {more} more"),
+    }
+}

@@ -1,0 +1,163 @@
+//! The strategies that a distributed optimizer has used, with their state.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candelabrum_nn::DistOption;
+
+use super::StepFigures;
+use super::context::StepContext;
+use crate::Result;
+use crate::strategy::{self, Memory, Method, Strategy, StrategyConfig, Subject, Unit, Wire};
+
+/// A strategy that has been used, and how far it has come.
+#[derive(Debug)]
+pub(super) struct UsedStrategy {
+    pub(super) option: DistOption,
+    /// What it was made with. A wire keeps no state, so it is the same strategy whatever its settings
+    /// are: there the defaults stand here.
+    pub(super) config: StrategyConfig,
+    /// `None` for a wire.
+    strategy: Option<Shared>,
+    /// The layouts that it has made room for.
+    prepared: Vec<usize>,
+    pub(super) steps: u64,
+    pub(super) figures: StepFigures,
+}
+
+/// A strategy and its state, shared with the exchange of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Mutex<Box<dyn Strategy>>>);
+
+impl Shared {
+    /// The strategy. A panic of it elsewhere leaves it as its own methods left it.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Strategy>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How the units of a step travel.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    Wire(Wire),
+    Strategy(Shared),
+}
+
+impl Way {
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Wire(wire) => wire.describe(),
+            Self::Strategy(strategy) => strategy.lock().describe(),
+        }
+    }
+
+    pub(super) fn shows_bad_numbers(&self) -> bool {
+        match self {
+            Self::Wire(wire) => wire.shows_bad_numbers(),
+            Self::Strategy(strategy) => strategy.lock().shows_bad_numbers(),
+        }
+    }
+
+    pub(super) fn subject(&self, step: u64) -> Subject {
+        match self {
+            Self::Wire(_) => Subject::Gradients,
+            Self::Strategy(strategy) => strategy.lock().subject(step),
+        }
+    }
+
+    pub(super) fn takes_part(&self, unit: &Unit<'_>) -> bool {
+        match self {
+            Self::Wire(_) => true,
+            Self::Strategy(strategy) => strategy.lock().takes_part(unit),
+        }
+    }
+}
+
+/// All strategies used so far.
+#[derive(Debug, Default)]
+pub(super) struct UsedStrategies(Vec<UsedStrategy>);
+
+impl UsedStrategies {
+    /// The number of the strategy made with these settings, now if there is none yet, and the way of
+    /// its units.
+    ///
+    /// # Errors
+    /// Settings that the strategy refuses.
+    pub(super) fn of(
+        &mut self,
+        option: DistOption,
+        config: &StrategyConfig,
+    ) -> Result<(usize, Way)> {
+        let kept = |used: &UsedStrategy| {
+            used.option == option && used.strategy.is_some() && used.config == *config
+        };
+        if let Some(index) = self.0.iter().position(kept) {
+            return Ok((index, self.0[index].way(Wire::FP32)));
+        }
+        let (strategy, config, wire) = match strategy::make(option, config)? {
+            Method::Wire(wire) => (None, StrategyConfig::default(), wire),
+            Method::Strategy(strategy) => {
+                (Some(Shared(Arc::new(Mutex::new(strategy)))), config.clone(), Wire::FP32)
+            }
+        };
+        let is_wire = strategy.is_none();
+        let same = |used: &UsedStrategy| is_wire && used.option == option;
+        let index = self.0.iter().position(same).unwrap_or_else(|| {
+            let (prepared, figures) = (Vec::new(), StepFigures::default());
+            self.0.push(UsedStrategy { option, config, strategy, prepared, steps: 0, figures });
+            self.0.len() - 1
+        });
+        Ok((index, self.0[index].way(wire)))
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> &mut UsedStrategy {
+        &mut self.0[index]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &UsedStrategy> {
+        self.0.iter()
+    }
+
+    /// Tells every strategy that no step will use the layout again.
+    pub(super) fn forget(&mut self, layout: usize) {
+        for used in &mut self.0 {
+            used.prepared.retain(|&prepared| prepared != layout);
+            if let Some(strategy) = &used.strategy {
+                strategy.lock().forget(layout);
+            }
+        }
+    }
+
+    /// Forgets everything that strategies have done.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl UsedStrategy {
+    fn way(&self, wire: Wire) -> Way {
+        self.strategy.clone().map_or(Way::Wire(wire), Way::Strategy)
+    }
+
+    /// Makes room for the units of a layout, before the first step with them.
+    pub(super) fn prepare(&mut self, context: &StepContext) -> Result<()> {
+        let Some(strategy) = &self.strategy else { return Ok(()) };
+        if !self.prepared.contains(&context.layout) {
+            let units: Vec<Unit<'_>> = (0..context.plans.len()).map(|i| context.unit(i)).collect();
+            strategy.lock().prepare(&units, &*context.group)?;
+            self.prepared.push(context.layout);
+        }
+        Ok(())
+    }
+
+    /// Ends a step, which was taken or not; gives what the user should hear.
+    pub(super) fn end_step(&mut self, taken: bool) -> Option<String> {
+        let mut strategy = self.strategy.as_ref()?.lock();
+        strategy.end_step(taken);
+        strategy.notice()
+    }
+
+    /// Calls `f` with what it keeps between steps, if it keeps anything.
+    pub(super) fn with_memory<R>(&self, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
+        self.strategy.as_ref()?.lock().memory().map(f)
+    }
+}

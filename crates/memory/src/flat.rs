@@ -1,0 +1,405 @@
+//! Numbers of one type, one after the other, in the memory of their owner's choice.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+
+use candle_core::{Device, Tensor};
+
+use crate::{Element, ElementType, Error, Result, Span, SpanMut, cuda};
+
+/// Where numbers live: in host memory, or in the memory of one GPU.
+#[derive(Clone, Debug)]
+pub struct Location(Device);
+
+impl Location {
+    /// Memory that this processor can reach.
+    pub const HOST: Self = Self(Device::Cpu);
+
+    /// The memory of a device of candle.
+    pub fn of(device: &Device) -> Self {
+        Self(device.clone())
+    }
+}
+
+/// Memory of this process, of which a backend lets other processes see a copy or a mapping.
+pub trait SharedMemory: Send {
+    /// This process's bytes.
+    fn bytes(&self) -> &[u8];
+    /// This process's bytes.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// For the backend that made the memory to find its own type again.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// Memory that this processor cannot reach, only copy from and to.
+pub trait DeviceMemory: Send {
+    /// Copies its first bytes to the host.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn read(&self, to: &mut [u8]) -> Result<()>;
+
+    /// Copies to its first bytes from the host.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn write(&mut self, from: &[u8]) -> Result<()>;
+
+    /// Fills it with a tensor's `len` elements, on the device.
+    ///
+    /// # Errors
+    /// A tensor of another kind or place; what the device says.
+    fn copy_from_tensor(&mut self, element: ElementType, len: usize, tensor: &Tensor)
+    -> Result<()>;
+
+    /// Fills a tensor with its `len` elements, on the device.
+    ///
+    /// # Errors
+    /// A tensor of another kind or place; what the device says.
+    fn copy_to_tensor(&self, element: ElementType, len: usize, tensor: &Tensor) -> Result<()>;
+
+    /// For the backend that made the memory to find its own type again.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// `len` numbers of one type: on the heap, in memory that a backend shares between processes, or on a
+/// device.
+pub struct Flat {
+    element: ElementType,
+    len: usize,
+    store: Store,
+}
+
+enum Store {
+    /// u64 for the alignment.
+    Heap(Vec<u64>),
+    Shared(Box<dyn SharedMemory>),
+    Device(Box<dyn DeviceMemory>),
+}
+
+impl Flat {
+    /// Zeros at a location: on the heap for the host.
+    ///
+    /// The numbers of a GPU are not to be had as slices: [`Self::to_host`], [`Self::copy_from_host`],
+    /// [`Self::copy_from_tensor`] and [`Self::copy_to_tensor`] copy them.
+    ///
+    /// # Errors
+    /// Not enough memory, or a device that this build has no code for.
+    pub fn zeros_on(location: &Location, element: ElementType, len: usize) -> Result<Self> {
+        match &location.0 {
+            Device::Cpu => Ok(Self::zeros(element, len)),
+            Device::Cuda(_) => cuda::zeros(&location.0, element, len),
+            Device::Metal(_) => Err(Error::Unsupported { what: "a buffer on Metal".to_owned() }),
+        }
+    }
+
+    /// Zeros on the heap.
+    pub fn zeros(element: ElementType, len: usize) -> Self {
+        let words = (len * element.size()).div_ceil(8);
+        Self { element, len, store: Store::Heap(vec![0; words]) }
+    }
+
+    /// A copy of `values` on the heap.
+    pub fn from_slice<T: Element>(values: &[T]) -> Self {
+        let mut flat = Self::zeros(T::TYPE, values.len());
+        flat.bytes_mut().copy_from_slice(bytemuck::cast_slice(values));
+        flat
+    }
+
+    /// `len` numbers in memory that a backend shares between processes, which must be large enough.
+    pub fn shared(element: ElementType, len: usize, memory: Box<dyn SharedMemory>) -> Self {
+        Self { element, len, store: Store::Shared(memory) }
+    }
+
+    /// `len` numbers in a device's memory, which must be large enough.
+    pub fn on_device(element: ElementType, len: usize, memory: Box<dyn DeviceMemory>) -> Self {
+        Self { element, len, store: Store::Device(memory) }
+    }
+
+    /// The type of the numbers.
+    pub fn element_type(&self) -> ElementType {
+        self.element
+    }
+
+    /// How many numbers.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes the numbers have, wherever they live.
+    pub fn byte_len(&self) -> usize {
+        self.len * self.element.size()
+    }
+
+    /// Whether the numbers live where this processor cannot reach them.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.store, Store::Device(_))
+    }
+
+    /// Refuses numbers that this processor cannot read.
+    ///
+    /// # Errors
+    /// [`Error::OnDevice`].
+    pub fn check_on_host(&self) -> Result<()> {
+        if self.is_on_device() { Err(Error::OnDevice) } else { Ok(()) }
+    }
+
+    /// All numbers, which must be f32, as a span.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] for numbers of another type.
+    pub fn span(&self) -> Result<Span<'_>> {
+        Ok(Span::Host(self.as_slice()?))
+    }
+
+    /// All numbers, which must be f32, as a span that may be changed.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] for numbers of another type.
+    pub fn span_mut(&mut self) -> Result<SpanMut<'_>> {
+        Ok(SpanMut::Host(self.as_mut_slice()?))
+    }
+
+    /// Some of the numbers, which must be f32.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] for numbers of another type, [`Error::Length`] for a range that is not
+    /// inside.
+    pub fn range(&self, range: Range<usize>) -> Result<Span<'_>> {
+        let (expected, got) = (range.end, self.len);
+        let values = self.as_slice()?.get(range);
+        Ok(Span::Host(values.ok_or(Error::Length { op: "range", expected, got })?))
+    }
+
+    /// Some of the numbers, which must be f32, to be changed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn range_mut(&mut self, range: Range<usize>) -> Result<SpanMut<'_>> {
+        let (expected, got) = (range.end, self.len);
+        let values = self.as_mut_slice()?.get_mut(range);
+        Ok(SpanMut::Host(values.ok_or(Error::Length { op: "range", expected, got })?))
+    }
+
+    /// The numbers.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] where `T` is not their type, [`Error::OnDevice`].
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        self.check::<T>()?;
+        Ok(bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The numbers, to be changed.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.check::<T>()?;
+        Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+
+    /// A copy of the numbers.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.as_slice()?.to_vec())
+    }
+
+    /// The numbers' bytes, in this machine's order; none of numbers on a device, see
+    /// [`Self::check_on_host`].
+    pub fn bytes(&self) -> &[u8] {
+        let count = self.byte_len();
+        match &self.store {
+            Store::Heap(words) => &bytemuck::cast_slice(words)[..count],
+            Store::Shared(memory) => &memory.bytes()[..count],
+            Store::Device(_) => &[],
+        }
+    }
+
+    /// The numbers' bytes, to be changed; none of numbers on a device.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let count = self.byte_len();
+        match &mut self.store {
+            Store::Heap(words) => &mut bytemuck::cast_slice_mut(words)[..count],
+            Store::Shared(memory) => &mut memory.bytes_mut()[..count],
+            Store::Device(_) => &mut [],
+        }
+    }
+
+    /// A copy on the heap.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn to_host(&self) -> Result<Self> {
+        let mut copy = Self::zeros(self.element, self.len);
+        match &self.store {
+            Store::Device(memory) => memory.read(copy.bytes_mut())?,
+            Store::Heap(_) | Store::Shared(_) => copy.bytes_mut().copy_from_slice(self.bytes()),
+        }
+        Ok(copy)
+    }
+
+    /// Replaces the numbers by others on the host, of the same type and as many.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::ElementType`], [`Error::OnDevice`], or what the device says.
+    pub fn copy_from_host(&mut self, from: &Self) -> Result<()> {
+        if from.element != self.element {
+            return Err(Error::ElementType { expected: self.element, got: from.element });
+        }
+        if from.len != self.len {
+            let (expected, got) = (self.len, from.len);
+            return Err(Error::Length { op: "copy_from_host", expected, got });
+        }
+        from.check_on_host()?;
+        match &mut self.store {
+            Store::Device(memory) => memory.write(from.bytes()),
+            Store::Heap(_) | Store::Shared(_) => {
+                self.bytes_mut().copy_from_slice(from.bytes());
+                Ok(())
+            }
+        }
+    }
+
+    /// Replaces numbers on a GPU by those of a contiguous tensor there, of the same type and number.
+    /// Work that was started on the tensor before comes first.
+    ///
+    /// # Errors
+    /// A tensor of another kind or place; numbers on the host, whose slice can be filled.
+    pub fn copy_from_tensor(&mut self, tensor: &Tensor) -> Result<()> {
+        let (element, len) = (self.element, self.len);
+        match &mut self.store {
+            Store::Device(memory) => memory.copy_from_tensor(element, len, tensor),
+            Store::Heap(_) | Store::Shared(_) => Err(on_host("copy_from_tensor")),
+        }
+    }
+
+    /// Replaces the elements of a contiguous tensor on a GPU by numbers there, of the same type and
+    /// number. Work that is started on the tensor later comes after.
+    ///
+    /// # Errors
+    /// A tensor of another kind or place; numbers on the host, whose slice can be read.
+    pub fn copy_to_tensor(&self, tensor: &Tensor) -> Result<()> {
+        match &self.store {
+            Store::Device(memory) => memory.copy_to_tensor(self.element, self.len, tensor),
+            Store::Heap(_) | Store::Shared(_) => Err(on_host("copy_to_tensor")),
+        }
+    }
+
+    /// The backend's own memory, if the numbers live in shared memory of type `M`.
+    pub fn shared_memory<M: SharedMemory + 'static>(&mut self) -> Option<&mut M> {
+        match &mut self.store {
+            Store::Shared(memory) => memory.as_any_mut().downcast_mut(),
+            Store::Heap(_) | Store::Device(_) => None,
+        }
+    }
+
+    /// The backend's own memory, if the numbers live in a device's memory of type `M`.
+    pub fn device_memory<M: DeviceMemory + 'static>(&mut self) -> Option<&mut M> {
+        match &mut self.store {
+            Store::Device(memory) => memory.as_any_mut().downcast_mut(),
+            Store::Heap(_) | Store::Shared(_) => None,
+        }
+    }
+
+    fn check<T: Element>(&self) -> Result<()> {
+        if self.element == T::TYPE {
+            return self.check_on_host();
+        }
+        Err(Error::ElementType { expected: self.element, got: T::TYPE })
+    }
+}
+
+fn on_host(what: &str) -> Error {
+    let what = format!("{what} of a buffer on the host, whose elements `as_slice` gives,");
+    Error::Unsupported { what }
+}
+
+impl fmt::Debug for Flat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flat({} × {})", self.len, self.element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_out_as_they_were_put_in() -> Result<()> {
+        let mut flat = Flat::from_slice(&[1.5_f32, -2.0, 3.0]);
+        flat.as_mut_slice::<f32>()?[1] = 7.0;
+        assert_eq!(flat.to_vec::<f32>()?, [1.5, 7.0, 3.0]);
+        assert_eq!(flat.bytes().len(), 12);
+        assert_eq!(flat.range(1..3)?.host()?, [7.0, 3.0]);
+        assert!(flat.range_mut(2..4).is_err());
+        assert!(Flat::from_slice::<u8>(&[]).is_empty());
+        Ok(())
+    }
+
+    /// A device whose memory is the heap.
+    struct Pretended(Vec<u8>);
+
+    impl DeviceMemory for Pretended {
+        fn read(&self, to: &mut [u8]) -> Result<()> {
+            to.copy_from_slice(&self.0[..to.len()]);
+            Ok(())
+        }
+
+        fn write(&mut self, from: &[u8]) -> Result<()> {
+            self.0[..from.len()].copy_from_slice(from);
+            Ok(())
+        }
+
+        fn copy_from_tensor(&mut self, _: ElementType, _: usize, _: &Tensor) -> Result<()> {
+            Err(on_host("copy_from_tensor"))
+        }
+
+        fn copy_to_tensor(&self, _: ElementType, _: usize, _: &Tensor) -> Result<()> {
+            Err(on_host("copy_to_tensor"))
+        }
+
+        fn as_any_mut(&mut self) -> &mut dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn numbers_on_a_device_are_copied_not_looked_at() -> Result<()> {
+        let mut flat = Flat::on_device(ElementType::I32, 2, Box::new(Pretended(vec![0; 8])));
+        let message = flat.as_slice::<i32>().unwrap_err().to_string();
+        assert!(message.contains("to_host"), "{message}");
+        assert!(flat.as_mut_slice::<i32>().is_err() && flat.is_on_device());
+        flat.copy_from_host(&Flat::from_slice(&[5_i32, -6]))?;
+        assert_eq!(flat.to_host()?.to_vec::<i32>()?, [5, -6]);
+        assert!(flat.copy_from_host(&Flat::from_slice(&[5_i32])).is_err());
+        assert!(flat.copy_from_host(&Flat::from_slice(&[5_f32, 6.0])).is_err());
+        assert!(flat.device_memory::<Pretended>().is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_at_the_hosts_location_are_on_the_heap() -> Result<()> {
+        let mut flat = Flat::zeros_on(&Location::HOST, ElementType::F32, 3)?;
+        assert_eq!(flat.to_vec::<f32>()?, [0.0; 3]);
+        let tensor = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu)?;
+        let message = flat.copy_from_tensor(&tensor).unwrap_err().to_string();
+        assert!(message.contains("as_slice"), "{message}");
+        assert!(flat.copy_to_tensor(&tensor).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn the_wrong_type_is_refused() {
+        let error = Flat::from_slice(&[1_i32]).as_slice::<f32>().unwrap_err();
+        assert!(error.to_string().contains("i32") && error.to_string().contains("f32"));
+    }
+}

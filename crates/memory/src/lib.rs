@@ -1,0 +1,45 @@
+//! Where numbers live, and what is done to them there.
+//!
+//! | idea | where |
+//! |---|---|
+//! | the types of numbers that can be stored and sent | [`ElementType`], [`Element`] |
+//! | numbers of one type, in host memory, shared memory or a GPU's memory | [`Flat`], [`Location`] |
+//! | a borrowed run of f32 numbers, and the arithmetic of a training step on it | [`Span`], [`SpanMut`] |
+//! | the norm of several spans | [`Norm`] |
+//! | a search for the first number that is not finite | [`FiniteCheck`] |
+//! | the reduction of several runs of numbers into one | [`reduce`] |
+//! | 16-bit floats to and from f32 | [`Half`] |
+//! | large vectors in chunks, over the threads of a pool | [`chunks`] |
+//! | loops compiled for the vectors of this machine | [`simd`] |
+//!
+//! Parameters, gradients, the state of an optimizer and the buckets of an all-reduce are all [`Flat`]s
+//! or [`Span`]s. Code that only moves or scales numbers calls the methods of a span and does not know
+//! where the numbers live. Code that computes on the host asks for the slice ([`SpanMut::host`]).
+//!
+//! **Invariant** No tensors' graphs, no ranks, no models here.
+
+pub mod chunks;
+pub mod reduce;
+pub mod simd;
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cuda.rs"]
+mod cuda;
+
+mod element;
+mod error;
+mod finite;
+mod flat;
+mod half;
+mod span;
+mod wire;
+
+pub use element::{Element, ElementType};
+pub use error::{Error, Result};
+pub use finite::FiniteCheck;
+pub use flat::{DeviceMemory, Flat, Location, SharedMemory};
+pub use half::Half;
+pub use reduce::ReduceOp;
+pub use span::{Norm, Span, SpanMut};

@@ -1,0 +1,79 @@
+//! f32 numbers in a 16-bit type for their way between ranks, and back.
+
+use half::{bf16, f16};
+
+use crate::{ElementType, Error, Flat, Half, Result, Span, SpanMut};
+
+/// Elements converted at a time: they stay in the first-level cache.
+const BLOCK: usize = 1024;
+
+impl Flat {
+    /// Replaces its numbers, which are fp16 or bf16, by `values / divisor`: divided in f32, then rounded
+    /// to nearest, ties to even. A quotient that is too large becomes infinite.
+    ///
+    /// # Errors
+    /// [`Error::Length`] where there are not as many, [`Error::ElementType`] for numbers of another
+    /// type, and what a device says.
+    pub fn narrow_from(&mut self, values: Span<'_>, divisor: f32) -> Result<()> {
+        self.check_as_many("narrow", values.len())?;
+        let Span::Host(values) = values;
+        match self.element_type() {
+            ElementType::F16 => narrow(values, divisor, self.as_mut_slice::<f16>()?),
+            ElementType::Bf16 => narrow(values, divisor, self.as_mut_slice::<bf16>()?),
+            expected => return Err(Error::ElementType { expected, got: ElementType::F16 }),
+        }
+        Ok(())
+    }
+
+    /// Writes its numbers, which are fp16 or bf16, to `values`; exact.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn widen_into(&self, values: SpanMut<'_>) -> Result<()> {
+        self.check_as_many("widen", values.len())?;
+        let SpanMut::Host(values) = values;
+        match self.element_type() {
+            ElementType::F16 => Half::widen(self.as_slice::<f16>()?, values),
+            ElementType::Bf16 => Half::widen(self.as_slice::<bf16>()?, values),
+            expected => return Err(Error::ElementType { expected, got: ElementType::F16 }),
+        }
+        Ok(())
+    }
+
+    fn check_as_many(&self, op: &'static str, got: usize) -> Result<()> {
+        let expected = self.len();
+        if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
+    }
+}
+
+fn narrow<T: Half>(values: &[f32], divisor: f32, wire: &mut [T]) {
+    let mut quotients = [0.0; BLOCK];
+    for (values, wire) in values.chunks(BLOCK).zip(wire.chunks_mut(BLOCK)) {
+        let quotients = &mut quotients[..values.len()];
+        for (quotient, value) in quotients.iter_mut().zip(values) {
+            *quotient = value / divisor;
+        }
+        T::narrow(quotients, wire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_divided_before_they_are_rounded() -> Result<()> {
+        let values: Vec<f32> = (0..2500).map(|i| i as f32 * 65.5).collect();
+        let mut wire = Flat::zeros(ElementType::F16, values.len());
+        wire.narrow_from(Span::from(&values), 4.0)?;
+        let mut back = vec![0.0_f32; values.len()];
+        wire.widen_into(SpanMut::from(&mut back))?;
+        for (value, back) in values.iter().zip(&back) {
+            assert_eq!(*back, f16::from_f32(value / 4.0).to_f32());
+        }
+        assert!(wire.narrow_from(Span::from(&values[1..]), 4.0).is_err());
+        let mut whole = Flat::zeros(ElementType::F32, values.len());
+        assert!(whole.narrow_from(Span::from(&values), 1.0).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! The backward pass that a thread is in, as the operations of the graph see it.
+//!
+//! candle calls the backward of an operation with tensors alone. So the memory for gradients
+//! ([`Sink`]) is found through the thread: it is set for the time of a pass, and every operation that
+//! is differentiated meanwhile writes into it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use candle_core::{Result, Tensor, TensorId};
+
+/// Memory for the gradients of variables.
+pub(crate) trait Sink {
+    /// The places of the variables, which are then taken for written. `None` stands for a variable
+    /// without a place in host memory, and for one that is named a second time.
+    fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>>;
+    /// Takes the gradient of a variable; `false` where the variable has no place.
+    fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool>;
+    /// Every operation that uses the variable, and that is known by the variable's token, has given
+    /// its gradient.
+    fn complete(&mut self, variable: TensorId) -> Result<()>;
+}
+
+/// The place of a variable's gradient in host memory.
+#[derive(Debug)]
+pub(crate) struct Place<'a, T> {
+    pub(crate) values: &'a mut [T],
+    /// Whether a gradient is there, to be added to.
+    pub(crate) holds: bool,
+}
+
+thread_local! {
+    static SINK: RefCell<Option<Rc<RefCell<dyn Sink>>>> = const { RefCell::new(None) };
+    /// The number of the pass; 0 outside of one.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// The number of the backward pass that this thread is in. Remains of an earlier pass that failed are
+/// known by another number.
+pub(crate) fn number() -> u64 {
+    NUMBER.get()
+}
+
+/// Runs `pass` while the operations of this thread write into `sink`.
+pub(crate) fn run<R>(sink: Rc<RefCell<dyn Sink>>, pass: impl FnOnce() -> R) -> R {
+    let _outer = Outer {
+        sink: SINK.replace(Some(sink)),
+        number: NUMBER.replace(NUMBERS.fetch_add(1, Ordering::Relaxed)),
+    };
+    pass()
+}
+
+/// The pass around this one, which is set again when this one ends, also by a panic.
+struct Outer {
+    sink: Option<Rc<RefCell<dyn Sink>>>,
+    number: u64,
+}
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        SINK.set(self.sink.take());
+        NUMBER.set(self.number);
+    }
+}
+
+/// Calls `f` with this thread's sink. There is none while an operation is writing into it: a thread
+/// that waits for others may begin another backward pass meanwhile, which must not find the sink.
+fn with_sink<R>(f: impl FnOnce(Option<&mut dyn Sink>) -> R) -> R {
+    let sink = SINK.with_borrow(Clone::clone);
+    match sink.as_deref().and_then(|sink| sink.try_borrow_mut().ok()) {
+        Some(mut sink) => f(Some(&mut *sink)),
+        None => f(None),
+    }
+}
+
+/// Calls `f` with the [places](Sink::places) of the variables.
+pub(crate) fn with_places<R>(
+    variables: &[Option<TensorId>],
+    f: impl FnOnce(Vec<Option<Place<'_, f32>>>) -> R,
+) -> R {
+    with_sink(|sink| match sink {
+        Some(sink) => f(sink.places(variables)),
+        None => f(variables.iter().map(|_| None).collect()),
+    })
+}
+
+/// See [`Sink::accept`].
+pub(crate) fn accept(variable: TensorId, gradient: &Tensor) -> Result<bool> {
+    with_sink(|sink| sink.map_or(Ok(false), |sink| sink.accept(variable, gradient)))
+}
+
+/// See [`Sink::complete`].
+pub(crate) fn complete(variable: TensorId) -> Result<()> {
+    with_sink(|sink| sink.map_or(Ok(()), |sink| sink.complete(variable)))
+}

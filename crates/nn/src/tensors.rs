@@ -1,0 +1,70 @@
+//! The numbers of candle's tensors as spans.
+
+use std::cell::RefCell;
+
+use candelabrum_memory::{Flat, Span, SpanMut};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail};
+
+/// Calls `f` with the elements of an f32 tensor, in row-major order.
+///
+/// # Errors
+/// A tensor of another type, or on a device that this crate has no code for; the error of `f`.
+pub fn with_span<R, E>(
+    tensor: &Tensor,
+    f: impl FnOnce(Span<'_>) -> std::result::Result<R, E>,
+) -> std::result::Result<R, E>
+where
+    E: From<candle_core::Error>,
+{
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        return Err(candle_core::Error::Msg("a tensor that is not on the CPU".to_owned()).into());
+    };
+    let start = layout.start_offset();
+    let values = storage.as_slice::<f32>()?;
+    f(Span::Host(&values[start..start + tensor.elem_count()]))
+}
+
+/// Calls `f` with the values of an f32 variable, where they are: no copy, no graph.
+pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+    let op = InPlace(RefCell::new((Some(f), None)));
+    var.inplace_op1(&op)?;
+    match op.0.into_inner().1 {
+        Some(result) => Ok(result),
+        None => bail!("candle did not run the change of a variable"),
+    }
+}
+
+/// A change of f32 values as an operation of candle: the function until it has run, then its result.
+struct InPlace<F, R>(RefCell<(Option<F>, Option<R>)>);
+
+impl<R, F: FnOnce(SpanMut<'_>) -> R> InplaceOp1 for InPlace<F, R> {
+    fn name(&self) -> &'static str {
+        "update-parameter"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("a parameter must be contiguous to be updated")
+        };
+        let CpuStorage::F32(values) = storage else {
+            bail!("a parameter must be f32 to be updated, this one is {:?}", storage.dtype())
+        };
+        let mut state = self.0.borrow_mut();
+        let Some(f) = state.0.take() else { bail!("candle ran the change of a variable twice") };
+        state.1 = Some(f(SpanMut::Host(&mut values[start..end])));
+        Ok(())
+    }
+}
+
+/// A copy of an f32 tensor's elements, in host memory.
+///
+/// # Errors
+/// Those of [`with_span`].
+pub fn to_flat(tensor: &Tensor) -> Result<Flat> {
+    with_span(tensor, |values| {
+        Ok(Flat::from_slice(values.host().map_err(candle_core::Error::from)?))
+    })
+}

@@ -1,0 +1,84 @@
+//! The vectors that one update of a parameter works on.
+
+use candelabrum_memory::chunks::{Split, by_chunks};
+
+use crate::rule::MAX_STATES;
+
+/// A parameter, or a chunk of it: what an update reads and writes.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// Its value.
+    pub value: &'a mut [f32],
+    /// Its gradient.
+    pub grad: &'a [f32],
+    /// What the rule keeps for it.
+    pub state: [&'a mut [f32]; MAX_STATES],
+}
+
+impl<'a> Parts<'a> {
+    /// The same, so that it can be gone through twice.
+    pub fn again(&mut self) -> Parts<'_> {
+        let state = self.state.each_mut().map(|state| &mut **state);
+        Parts { value: self.value, grad: self.grad, state }
+    }
+
+    /// Does `work` on every chunk.
+    pub fn for_each(self, work: impl Fn(Parts<'a>) + Sync) {
+        self.sums(|chunk| {
+            work(chunk);
+            [0.0; 2]
+        });
+    }
+
+    /// Does `work` on every chunk and adds up, in a fixed order, what it gives.
+    pub fn sums(self, work: impl Fn(Parts<'a>) -> [f64; 2] + Sync) -> [f64; 2] {
+        by_chunks(self, &work)
+    }
+}
+
+impl Split for Parts<'_> {
+    fn elements(&self) -> usize {
+        self.value.len()
+    }
+
+    fn split(self, at: usize) -> (Self, Self) {
+        let (value, value_rest) = self.value.split_at_mut(at);
+        let (grad, grad_rest) = self.grad.split_at(at);
+        let mut rest = [(); MAX_STATES].map(|()| &mut [] as &mut [f32]);
+        let mut index = 0;
+        let state = self.state.map(|state| {
+            let (head, tail) = state.split_at_mut(at.min(state.len()));
+            rest[index] = tail;
+            index += 1;
+            head
+        });
+        (Self { value, grad, state }, Self { value: value_rest, grad: grad_rest, state: rest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candelabrum_memory::chunks::CHUNK;
+
+    use super::*;
+
+    #[test]
+    fn every_element_is_in_one_chunk_and_no_chunk_is_too_long() {
+        for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 7] {
+            let (mut value, grad) = (vec![0.0; len], vec![1.0; len]);
+            let mut state = vec![0.0; len];
+            let parts =
+                Parts { value: &mut value, grad: &grad, state: [&mut state, &mut [], &mut []] };
+            let [sum, longest] = parts.sums(|chunk| {
+                assert!(chunk.value.len() <= CHUNK);
+                assert_eq!(chunk.value.len(), chunk.state[0].len());
+                assert!(chunk.state[1].is_empty());
+                chunk.value.iter_mut().for_each(|x| *x += 1.0);
+                chunk.state[0].iter_mut().for_each(|x| *x += 1.0);
+                [chunk.grad.len() as f64, 0.0]
+            });
+            assert_eq!([sum, longest], [len as f64, 0.0]);
+            assert!(value.iter().chain(&state).all(|&x| x == 1.0), "{len}");
+        }
+    }
+}
