@@ -43,7 +43,7 @@ fn ranks_that_cannot_tell_their_job_from_another_are_refused_and_told_what_to_se
     assert!(word.all_succeeded(), "{}", word.output());
 }
 
-/// A secret that only one of two ranks has: they do not meet, over whatever.
+/// Two ranks with different secrets meet neither on one host nor over TCP.
 #[test]
 fn ranks_with_another_secret_are_not_of_the_same_job() {
     for backend in [Backend::Local, Backend::Tcp] {

@@ -92,7 +92,7 @@ impl Exchange {
         Ok(place)
     }
 
-    /// What the ranks last agreed on.
+    /// The header that the ranks last agreed on.
     pub(super) fn current(&self) -> Header {
         self.current
     }

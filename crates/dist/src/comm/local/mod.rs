@@ -195,7 +195,7 @@ impl Transport for Local {
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        // All have just gathered who joins which group.
+        // The ranks have just agreed on this header, to gather the members of each group.
         let header = self.exchange.current();
         let Some((&root, members)) = members.and_then(|all| Some((all.first()?, all))) else {
             self.exchange.agree(header, 0)?;

@@ -97,7 +97,7 @@ fn join(config: &TcpConfig, meeting: &Rendezvous) -> Result<OwnedFd> {
         Ok(None) => Ok(socket),
         Ok(Some(message)) => Err(Error::PeerFailed { peer: 0, message }),
         Err(error) => {
-            let what = format!("rank {rank} and whoever listens at {host} port {port}");
+            let what = format!("rank {rank} and the process that listens at {host} port {port}");
             Err(Error::io(what, error))
         }
     }
