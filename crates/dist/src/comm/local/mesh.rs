@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::LocalConfig;
-use super::memory::Memory;
 use super::rendezvous;
+use super::segment::Segment;
 use crate::comm::ElementType;
 use crate::comm::collective::Header;
 use crate::comm::transport::Abort;
@@ -114,18 +114,20 @@ impl Mesh {
     /// listens.
     pub(super) fn connect(
         config: &LocalConfig,
-        make: impl FnOnce() -> Result<Memory>,
-    ) -> Result<(Self, Memory)> {
+        make: impl FnOnce() -> Result<Segment>,
+    ) -> Result<(Self, Segment)> {
         let rank = config.rank;
         let readers = rendezvous::meet(config)?;
-        let memory = match readers.first().and_then(Option::as_ref) {
-            Some(root) => Memory::received(rendezvous::receive_file(root, config)?)?,
+        let segment = match readers.first().and_then(Option::as_ref) {
+            Some(root) => {
+                Segment::received(rendezvous::receive_file(root, config)?, config.world_size)?
+            }
             None => {
-                let memory = make()?;
+                let segment = make()?;
                 for socket in readers.iter().flatten() {
-                    rendezvous::send_file(socket, memory.fd())?;
+                    rendezvous::send_file(socket, segment.fd())?;
                 }
-                memory
+                segment
             }
         };
         let writer = |socket: &Option<UnixStream>| match socket {
@@ -147,7 +149,7 @@ impl Mesh {
             .spawn(move || listener.listen(readers))
             .map_err(|error| Error::io("start the listening thread", error))?;
         let (writers, thread) = (Arc::new(Writers(writers)), Mutex::new(Some(thread)));
-        Ok((Self { rank, writers, watcher, thread }, memory))
+        Ok((Self { rank, writers, watcher, thread }, segment))
     }
 
     pub(super) fn watcher(&self) -> Arc<Watcher> {

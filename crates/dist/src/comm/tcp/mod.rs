@@ -13,6 +13,7 @@ mod star;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +22,10 @@ use sha2::{Digest, Sha256};
 
 use self::star::{Channel, Message, Star, WORLD};
 use super::collective::{Header, check_agreement};
+use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
 use super::{Collective, Communicator, ElementType, Payload};
-use crate::launch::MeetingPoint;
 use crate::{Error, Result};
 
 /// Bytes of an encoded header.
@@ -33,12 +34,15 @@ const HEADER: usize = Header::WORDS * 8;
 /// Who meets where, and how long anybody waits.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpConfig {
-    /// A word that all ranks of this job know, and nobody else uses.
-    pub(crate) job: String,
+    pub(crate) job: JobId,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) deadline: Duration,
-    pub(crate) meeting: MeetingPoint,
+    /// Rank 0's host: a name or an address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// The only address that rank 0 listens at, if there is one.
+    pub(crate) interface: Option<IpAddr>,
 }
 
 /// Joins the ranks of `config.job`.
