@@ -4,7 +4,7 @@ use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Collective;
+use super::{Collective, Payload};
 
 /// Payload and time of a communicator since it was made; subtract two to get what lies between.
 ///
@@ -85,6 +85,20 @@ pub(crate) struct Moved {
     pub(crate) output: usize,
     /// In the part that a rank sends to itself, where parts have any lengths.
     pub(crate) own: usize,
+}
+
+impl Moved {
+    /// What `rank` gives an operation.
+    pub(crate) fn of(payload: &Payload, rank: usize) -> Self {
+        let part = payload.parts().and_then(|parts| parts.get(rank));
+        let own = part.map_or(0, |len| len * payload.element_type().size());
+        Self { input: payload.byte_len(), output: 0, own }
+    }
+
+    /// The same, and what the rank gets.
+    pub(crate) fn to(self, result: &Payload) -> Self {
+        Self { output: result.byte_len(), ..self }
+    }
 }
 
 /// Bytes that a rank sends and receives.

@@ -15,6 +15,7 @@ mod cases;
 mod data;
 mod faults;
 mod harness;
+mod stuck;
 
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ fn rank_main() {
             digest.map(|digest| format!("digest {digest:016x}"))
         }
         "backend" => Ok(format!("over {}", world.comm().backend())),
+        stuck if stuck.starts_with("stuck") => {
+            stuck::run(stuck, &world).map(|()| "left in order".to_owned())
+        }
         fault => faults::run(fault, &world).map(|()| "left in order".to_owned()),
     };
     match result {

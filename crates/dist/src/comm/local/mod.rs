@@ -4,8 +4,8 @@
 //! Payload goes through memory: a buffer from [`Communicator::alloc`] lies *in* the segment and is
 //! reduced there, each rank reducing its own slice of all copies; other buffers pass through a slot
 //! per rank, piece by piece ([`collectives`]). Ranks meet at a barrier of one cache line each
-//! ([`cells`]). The sockets ([`mesh`]) hand the segment over, carry point-to-point messages, and tell
-//! at once when a peer dies.
+//! ([`cells`]). A socket between every two ranks hands the segment over, carries messages, and tells
+//! at once when a peer dies ([`network`](super::network)).
 //!
 //! A group has cells and slots of its own in the same segment, and shares the sockets: a death is
 //! noticed in every group, whether the dead rank belongs to it or not.
@@ -17,7 +17,6 @@ mod cells;
 mod collectives;
 mod exchange;
 mod memory;
-mod mesh;
 mod rendezvous;
 
 use std::sync::Arc;
@@ -28,15 +27,19 @@ use candelabrum_memory::Flat;
 use self::cells::{Cell, Cells};
 use self::exchange::Exchange;
 use self::memory::{FIRST, Memory, Place, Region, stride};
-use self::mesh::Mesh;
 use super::collective::Header;
+use super::members::Failure;
+use super::network::Network;
 use super::threaded::{Connected, Threaded};
-use super::transport::Transport;
-use super::{Collective, Communicator, ElementType, Payload};
+use super::transport::{Messages, Transport};
+use super::{Communicator, Payload};
 use crate::{Error, Result};
 
 /// Bytes of each rank's slot, through which buffers pass that are not in the segment.
 const SLOT: usize = 256 * 1024;
+
+/// An operation on fewer bytes takes less time than waking a thread for it.
+const LIGHT: usize = 256 * 1024;
 
 /// Bytes per rank of what a group needs.
 const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
@@ -53,18 +56,18 @@ pub(crate) struct LocalConfig {
 
 /// Joins the ranks of `config.job`.
 pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
-    let connect = move || {
-        let transport = Local::connect(&config)?;
-        let abort = transport.mesh.abort_handle();
-        let (rank, world_size) = (config.rank, config.world_size);
-        Ok(Connected { transport, rank, world_size, abort })
+    let connect = move |failure: &Failure| {
+        let transport = Local::connect(&config, failure)?;
+        let abort = Arc::clone(&transport.network);
+        let LocalConfig { rank, world_size, deadline, .. } = config;
+        Ok(Connected { transport, rank, world_size, deadline, abort })
     };
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
 /// This rank's side of a group.
 struct Local {
-    mesh: Arc<Mesh>,
+    network: Arc<Network>,
     memory: Arc<Memory>,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
@@ -74,22 +77,30 @@ struct Local {
 }
 
 impl Local {
-    fn connect(config: &LocalConfig) -> Result<Self> {
-        let (rank, world_size) = (config.rank, config.world_size);
-        let make = || {
-            let memory = Memory::create()?;
-            memory.reserve(&GROUP, world_size)?;
-            Ok(memory)
+    /// Meets all ranks; rank 0 makes the segment and hands it to the others.
+    fn connect(config: &LocalConfig, failure: &Failure) -> Result<Self> {
+        let &LocalConfig { rank, world_size, deadline, .. } = config;
+        let sockets = rendezvous::meet(config)?;
+        let memory = match sockets.first().and_then(Option::as_ref) {
+            Some(root) => Memory::received(rendezvous::receive_file(root, config)?)?,
+            None => {
+                let memory = Memory::create()?;
+                memory.reserve(&GROUP, world_size)?;
+                for socket in sockets.iter().flatten() {
+                    rendezvous::send_file(socket, memory.fd())?;
+                }
+                memory
+            }
         };
-        let (mesh, memory) = Mesh::connect(config, make)?;
-        let (mesh, memory) = (Arc::new(mesh), Arc::new(memory));
+        let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
+        let network = Network::start(rank, sockets, false, deadline, failure)?;
         let place = Place { group: FIRST, rank, world_size };
-        Self::join(mesh, memory, (0..world_size).collect(), place, config.deadline)
+        Self::join(network, Arc::new(memory), (0..world_size).collect(), place, deadline)
     }
 
     /// Takes this rank's place in a group whose memory has been reserved.
     fn join(
-        mesh: Arc<Mesh>,
+        network: Arc<Network>,
         memory: Arc<Memory>,
         ranks: Arc<[usize]>,
         place: Place,
@@ -101,9 +112,9 @@ impl Local {
         let slots = memory.map(slots, slot, place)?.give_back_on_drop();
         let names = Arc::clone(&ranks);
         let cells = Cells::new(cells);
-        let (watcher, kept) = (mesh.watcher(), Arc::clone(&memory));
-        let exchange = Exchange::new(cells, watcher, kept, place.group, names, deadline);
-        Ok(Self { mesh, memory, ranks, place, exchange, slots })
+        let (news, kept) = (Arc::clone(&network), Arc::clone(&memory));
+        let exchange = Exchange::new(cells, news, kept, place.group, names, deadline);
+        Ok(Self { network, memory, ranks, place, exchange, slots })
     }
 
     /// Reserves memory on rank `at`, and tells all ranks of the group where it starts. Those that
@@ -132,26 +143,6 @@ impl Local {
             start => Ok(start),
         }
     }
-
-    fn recv(&mut self, from: &[usize], header: Header, mut buffer: Payload) -> Result<Payload> {
-        let (group, limit) = (self.place.group, self.exchange.deadline());
-        let watcher = self.mesh.watcher();
-        let message = watcher.take_message(group, from, limit, || header.to_string())?;
-        let element = message.element()?;
-        if element != header.element {
-            return Err(Error::element_type(element, header.element));
-        }
-        let len = message.bytes.len() / element.size();
-        if header.op == Collective::RecvAny {
-            buffer = Payload::zeros(element, len);
-        }
-        if len != buffer.len() {
-            return Err(Error::Length { op: "recv", expected: len, got: buffer.len() });
-        }
-        buffer.bytes_mut().copy_from_slice(&message.bytes);
-        let source = self.ranks.iter().position(|&rank| rank == message.from).unwrap_or(0);
-        Ok(buffer.with_source(source))
-    }
 }
 
 impl Transport for Local {
@@ -159,34 +150,28 @@ impl Transport for Local {
         "local"
     }
 
-    fn is_on_processors(&self) -> bool {
-        true
+    fn light_below(&self) -> usize {
+        LIGHT
     }
 
-    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
-        self.exchange.begin(header);
-        let result = match header.op {
-            Collective::Send { to } => {
-                let sent = self.mesh.send(self.place.group, self.ranks[to], header, buffer.bytes());
-                sent.map(|()| Payload::zeros(header.element, 0))
-            }
-            Collective::Recv { from } => self.recv(&[self.ranks[from]], header, buffer),
-            Collective::RecvAny => self.recv(&Arc::clone(&self.ranks), header, buffer),
-            _ => self.collective(header, buffer),
-        };
+    fn messages(&self) -> Arc<dyn Messages> {
+        self.network.messages(self.place.group, &self.ranks)
+    }
+
+    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+        let result = self.collective(header, payload);
         if result.is_err() {
             self.memory.keep_everything();
         }
         result
     }
 
-    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Payload> {
-        let header = Header { sequence, op: Collective::Barrier, element, len, tag: 0 };
+    fn alloc(&mut self, header: Header) -> Result<Payload> {
         self.exchange.agree(header, 0)?;
-        let part = (len * element.size()).max(1);
+        let part = (header.len * header.element.size()).max(1);
         let start = self.reserve_together(0, &[part], self.place.world_size)?;
         let region = self.memory.map(start, part, self.place)?.give_back_on_drop();
-        Ok(Flat::shared(element, len, Box::new(region)).into())
+        Ok(Flat::shared(header.element, header.len, Box::new(region)).into())
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
@@ -202,15 +187,17 @@ impl Transport for Local {
         let rank = members.iter().position(|&member| member == self.place.rank).unwrap_or(0);
         let ranks = members.iter().map(|&member| self.ranks[member]).collect();
         let place = Place { group, rank, world_size: size };
-        let (mesh, memory) = (Arc::clone(&self.mesh), Arc::clone(&self.memory));
-        Self::join(mesh, memory, ranks, place, self.exchange.deadline()).map(Some)
+        let (network, memory) = (Arc::clone(&self.network), Arc::clone(&self.memory));
+        Self::join(network, memory, ranks, place, self.exchange.deadline()).map(Some)
     }
 
     fn leave(&mut self) {
-        self.mesh.leave(self.place.group, &self.ranks);
+        let own = self.ranks[self.place.rank];
+        let peers: Vec<usize> = self.ranks.iter().copied().filter(|&rank| rank != own).collect();
+        self.network.leave(self.place.group, &peers, self.exchange.give_back_cells());
     }
 
     fn finish(&mut self) {
-        self.mesh.finish();
+        self.network.finish();
     }
 }
