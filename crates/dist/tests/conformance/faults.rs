@@ -7,7 +7,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{Collective, Communicator, Payload, ReduceOp, Result, World};
+use candelabrum_dist::{
+    Collective, Communicator, Payload, ReduceOp, Result, World, synchronize_batch_norm,
+};
+use candelabrum_nn::Params;
+use candelabrum_nn::layers::BatchNorm2d;
+use candle_core::{DType, Device, Module, Tensor};
 
 use crate::harness::{self, Backend, Ended, Group};
 
@@ -38,6 +43,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
                 _ => layered.all_reduce(&mut [1_f32; 3], ReduceOp::Mean),
             })
         }
+        "layers" => normalisations(world, rank == 1),
         "allocation" => comm.alloc(candelabrum_dist::ElementType::F32, 10 + rank).map(drop),
         "message length" => message(comm, &[1_i32, 2], &mut [0_i32; 3]),
         "message type" => message(comm, &[1_i32, 2], &mut [0_f32; 2]),
@@ -131,6 +137,21 @@ fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
 fn labelled(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
     let buffer = Payload::from_slice(&vec![0_f32; len]).labelled("bucket 2: conv1.weight");
     comm.run(Collective::AllReduce(ReduceOp::Sum), buffer).map(drop)
+}
+
+/// Two normalisations with equally many channels, which this rank may run in another order.
+fn normalisations(world: &World, reversed: bool) -> Result<()> {
+    let params = Params::new(0);
+    synchronize_batch_norm(&params, &world.group());
+    let mut names = ["norm1", "norm2"];
+    if reversed {
+        names.reverse();
+    }
+    let xs = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+    for name in names {
+        BatchNorm2d::new(&params.root().pp(name)).forward(&xs)?;
+    }
+    Ok(())
 }
 
 fn sum(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
@@ -231,6 +252,7 @@ const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("reduce op", &["rank 2 calls all_reduce(max)", "rank 0 calls all_reduce(sum)"]),
     ("order", &["rank 2 calls broadcast(root 1) number 2", "rank 0 calls all_reduce(sum)"]),
     ("allocation", &["rank 1 calls", "11 × f32", "10 × f32"]),
+    ("layers", &["rank 1 calls all_gather number 2", "with another label", "(statistics of `norm"]),
     ("label", &["rank 1 calls all_reduce(sum) number 2", " × f32 (bucket 2: conv1.weight)"]),
 ];
 

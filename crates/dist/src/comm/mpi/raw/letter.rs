@@ -85,13 +85,13 @@ impl Letter {
     /// What is in it, when nothing is under way.
     pub(in super::super) fn bytes(&self) -> &[u8] {
         self.idle();
-        self.memory.as_ref().map_or(&[], Payload::bytes)
+        self.memory.as_ref().map_or(&[], |memory| memory.bytes())
     }
 
     /// What is in it, when nothing is under way.
     pub(in super::super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.idle();
-        self.memory.as_mut().map_or(&mut [], Payload::bytes_mut)
+        self.memory.as_mut().map_or(&mut [], |memory| memory.bytes_mut())
     }
 
     fn idle(&self) {

@@ -40,6 +40,9 @@ pub(super) struct Comm {
 // with it is the engine's to say (`Transport::any_thread`).
 unsafe impl Send for Comm {}
 
+// SAFETY: the same; nothing is changed through a reference to a handle.
+unsafe impl Sync for Comm {}
+
 impl Comm {
     /// A copy of `MPI_COMM_WORLD` whose errors are returned, not fatal.
     pub(super) fn duplicate_world() -> Result<Self> {
