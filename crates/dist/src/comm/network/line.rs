@@ -124,6 +124,8 @@ fn write(socket: &OwnedFd, frame: &Outgoing, written: usize) -> Result<usize, Er
 pub(super) struct Reader {
     head: [u8; Head::BYTES],
     body: Vec<u8>,
+    /// The length of the whole body, once the head has come.
+    len: usize,
     /// Bytes of both that have come.
     got: usize,
 }
@@ -140,32 +142,38 @@ pub(super) enum Heard {
 impl Reader {
     pub(super) fn read(&mut self, socket: &OwnedFd) -> Heard {
         for _ in 0..PIECES {
-            let room = match self.got.checked_sub(Head::BYTES) {
-                None => &mut self.head[self.got..],
-                Some(got) => {
-                    let Some((head, len)) = Head::decode(self.head).and_then(sensible) else {
-                        return Heard::End;
-                    };
-                    if got == len {
-                        self.got = 0;
-                        return Heard::Frame(head, std::mem::take(&mut self.body));
-                    }
-                    if got == self.body.len() {
-                        // It grows with what comes: a wrong length does not take all memory.
-                        self.body.resize(len.min(got + PIECE), 0);
-                    }
-                    &mut self.body[got..]
-                }
-            };
-            match recv(socket, room, RecvFlags::DONTWAIT) {
+            match recv(socket, self.room(), RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Heard::End,
                 Ok((count, _)) => self.got += count,
                 Err(Errno::AGAIN) => return Heard::Later,
-                Err(Errno::INTR) => {}
+                Err(Errno::INTR) => continue,
                 Err(_) => return Heard::End,
+            }
+            // A complete frame is given at once: nothing may follow that would wake the reader.
+            if self.got >= Head::BYTES {
+                let Some((head, len)) = Head::decode(self.head).and_then(sensible) else {
+                    return Heard::End;
+                };
+                if self.got == Head::BYTES + len {
+                    self.got = 0;
+                    return Heard::Frame(head, std::mem::take(&mut self.body));
+                }
+                self.len = len;
             }
         }
         Heard::Later
+    }
+
+    /// Where the next bytes go.
+    fn room(&mut self) -> &mut [u8] {
+        let Some(got) = self.got.checked_sub(Head::BYTES) else {
+            return &mut self.head[self.got..];
+        };
+        if got == self.body.len() {
+            // It grows with what comes: a wrong length does not take all memory.
+            self.body.resize(self.len.min(got + PIECE), 0);
+        }
+        &mut self.body[got..]
     }
 }
 
@@ -174,4 +182,37 @@ fn sensible(head: Head) -> Option<(Head, usize)> {
     let len = usize::try_from(head.len).ok()?;
     let has_numbers = matches!(head.kind, Kind::Message | Kind::Part);
     (has_numbers || len <= LONGEST_TEXT).then_some((head, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    /// Packets stand for the pieces in which the bytes of a stream come.
+    #[test]
+    fn a_frame_is_given_by_the_look_that_completes_it() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (near, far) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
+        for len in 0..3 * PIECES {
+            let group = len as u64;
+            let head = Head { kind: Kind::Part, element: 0, from: 1, to: 0, group, len: group };
+            rustix::io::write(&near, &head.encode()).expect("room for a head");
+            (0..len).for_each(|_| drop(rustix::io::write(&near, &[7]).expect("room for a byte")));
+            let mut reader = Reader::default();
+            let looks = (len + 1).div_ceil(PIECES);
+            for look in 1..=looks {
+                match reader.read(&far) {
+                    Heard::Frame(found, body) => {
+                        assert_eq!((look, found, body.len()), (looks, head, len))
+                    }
+                    Heard::Later => {
+                        assert!(look < looks, "{len} bytes: nothing after {look} looks")
+                    }
+                    Heard::End => panic!("{len} bytes: an end"),
+                }
+            }
+        }
+    }
 }

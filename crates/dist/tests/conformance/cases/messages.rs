@@ -110,7 +110,8 @@ fn any_rank_serves_like_a_parameter_server(comm: Comm<'_>) -> Result<()> {
     let message = comm.run(Collective::Recv { from: rank }, Payload::zeros(ElementType::U8, 1))?;
     assert_eq!(message.source(), Some(rank));
     assert_eq!(u8::TYPE, message.element_type());
-    Ok(())
+    // A rank that is done must not send rank 0 a message of the next case.
+    comm.barrier()
 }
 
 /// MPI's idiom: every rank starts its receive, sends, and waits. All lengths, also those for which a
