@@ -207,10 +207,10 @@ mod tests {
             for look in 1..=looks {
                 match reader.read(&far) {
                     Heard::Frame(found, body) => {
-                        assert_eq!((look, found, body.len()), (looks, head, len))
+                        assert_eq!((look, found, body.len()), (looks, head, len));
                     }
                     Heard::Later => {
-                        assert!(look < looks, "{len} bytes: nothing after {look} looks")
+                        assert!(look < looks, "{len} bytes: nothing after {look} looks");
                     }
                     Heard::End => panic!("{len} bytes: an end"),
                 }
