@@ -46,9 +46,6 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let mut out = io::stdout();
     if world.is_root() {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
-        if let Some(note) = &data.note {
-            writeln!(out, "note: {note}")?;
-        }
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
         let (ranks, backend, batch) = (world.world_size(), world.backend(), args.batch_size);
         writeln!(out, "ranks {ranks} ({backend}), threads {threads} and batch {batch} per rank")?;
@@ -68,7 +65,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         backend: world.backend().to_owned(),
         device: "cpu".to_owned(),
         threads,
-        dataset: data.name,
+        dataset: data.name.to_owned(),
         dataset_note: data.note,
         dist_option: args.dist_option.to_string(),
         spars: args.spars,

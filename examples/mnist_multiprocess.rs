@@ -9,11 +9,11 @@ use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use candelabrum::datasets::{DatasetKind, load};
+use candelabrum::datasets::{DatasetKind, Environment, Request};
 use candelabrum::dist::launch::{self, Launch, Outcome};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
-use candelabrum::train::set_threads;
+use candelabrum::train::{DOWNLOAD_TIME, load_data, set_threads};
 use clap::Parser;
 
 #[global_allocator]
@@ -25,9 +25,12 @@ struct Args {
     /// How many ranks to start
     #[arg(long, default_value_t = 2)]
     world_size: usize,
-    /// Where MNIST is; without it the cache and then synthetic digits
+    /// Where MNIST is; without it $MNIST_DIR, the cache, a download, and then synthetic digits
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// auto, mnist or synthetic
+    #[arg(long, default_value_t = DatasetKind::Auto)]
+    dataset: DatasetKind,
     /// Passes over the training data
     #[arg(long, default_value_t = 2)]
     epochs: usize,
@@ -59,7 +62,16 @@ fn run_rank(args: &Args) -> Result<()> {
 }
 
 fn train(args: &Args, world: &World) -> Result<()> {
-    let data = load(DatasetKind::Auto, args.data_dir.as_deref(), 0, false)?;
+    let data = load_data(
+        &Request {
+            kind: args.dataset,
+            data_dir: args.data_dir.clone(),
+            environment: Environment::of_process(),
+            download: Some(DOWNLOAD_TIME),
+            ..Request::default()
+        },
+        world,
+    )?;
     let params = Params::new(0);
     let model = Cnn::new(&params.root(), 10);
     let opt = DistOpt::new(Sgd::new(0.005).momentum(0.9).weight_decay(1e-5), &params, world)?;

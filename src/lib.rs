@@ -17,7 +17,7 @@ pub mod optimizers_guide {}
 pub mod prelude {
     pub use candelabrum_datasets::{
         Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,
-        SamplerConfig,
+        SamplerConfig, Scaling,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
@@ -31,7 +31,8 @@ pub mod prelude {
         Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
     };
     pub use candelabrum_optim::{
-        AdaGrad, Adam, AdamW, Clip, Group, Lamb, Lars, OneCycle, Optimizer, RmsProp, Schedule, Sgd,
+        AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, RmsProp, Schedule,
+        Sgd,
     };
     pub use candelabrum_train::{FitConfig, Trainer};
     pub use candle_core::{DType, Device, Module, Tensor};

@@ -205,6 +205,40 @@ fn two_ranks_clip_by_the_norm_of_the_joint_batch() {
     }
 }
 
+/// Says the seed of the first dropout mask, after two optimizers have been made for the parameters.
+#[test]
+fn noise_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let params = Params::new(0);
+    Net::new(&params.root(), 7).compile(&params, (1, 5)).unwrap();
+    if std::env::var(CASE).unwrap() == "chosen" {
+        params.set_noise_stream(5);
+    }
+    for _ in 0..2 {
+        drop(DistOpt::new(sgd(), &params, &world).unwrap());
+    }
+    println!("seed {}.", params.root().pp("dropout").noise_seed());
+}
+
+#[test]
+fn ranks_draw_noise_of_their_own_unless_a_stream_was_chosen() {
+    let seeds = |case: &str| {
+        let outputs = RanksOf::test("noise_main").env(CASE, case).run_all_good(2);
+        let seed = |text: &str| {
+            let seed = text.split_once("seed ").and_then(|(_, rest)| rest.split_once('.'));
+            seed.expect(text).0.to_owned()
+        };
+        [0, 1].map(|rank: usize| seed(&outputs[rank].text))
+    };
+    let [zero, one] = seeds("own");
+    assert_ne!(zero, one);
+    let [zero, one] = seeds("chosen");
+    assert_eq!(zero, one);
+}
+
 #[test]
 fn a_limit_that_clips_everything_or_nothing_is_refused() {
     for limit in [Clip::Norm(0.0), Clip::Value(f32::NAN)] {
@@ -222,7 +256,7 @@ fn a_group_selects_by_the_names_of_the_model() {
     model.compile(&params, (1, 5)).unwrap();
     let frozen = || params.list().iter().map(|p| p.tensor().copy().unwrap()).collect::<Vec<_>>();
     let before = frozen();
-    let adam = AdamW::new(0.1).group(Group::matching("hidden.*").lr_scale(0.0));
+    let adam = AdamW::new(0.1).group(ParamGroup::matching("hidden.*").lr_scale(0.0));
     let mut opt = DistOpt::new(adam, &params, &World::single()).unwrap();
     let (xs, ys) = batch(1.0);
     model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).unwrap();
@@ -232,7 +266,7 @@ fn a_group_selects_by_the_names_of_the_model() {
         assert_eq!(same, param.name().starts_with("hidden."), "{}", param.name());
     }
 
-    let adam = AdamW::new(0.1).group(Group::matching("hiden.*").lr_scale(0.0));
+    let adam = AdamW::new(0.1).group(ParamGroup::matching("hiden.*").lr_scale(0.0));
     let mut opt = DistOpt::new(adam, &params, &World::single()).unwrap();
     let error = model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.05).unwrap_err();
     assert!(error.to_string().contains("`hiden.*`"), "{error}");

@@ -42,7 +42,7 @@ fn candle_nn_model_learns_on_two_ranks() {
 
 #[test]
 fn mnist_multiprocess_starts_its_own_ranks() {
-    let text = output_of("mnist_multiprocess", &["--epochs", "1"]);
+    let text = output_of("mnist_multiprocess", &["--dataset", "synthetic", "--epochs", "1"]);
     assert!(last_number(&text, "Evaluation accuracy =") > 0.3, "{text}");
 }
 

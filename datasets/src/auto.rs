@@ -5,21 +5,23 @@
 //! named is never passed over in silence: a directory that lacks the files, or holds a corrupt one,
 //! is an error.
 //!
-//! A distributed run calls [`locate`] on rank 0 alone, sends the [`Source`] to the others as text,
-//! and opens it everywhere.
+//! In a distributed run one rank of each host calls [`locate`], so that the files are fetched once
+//! per host, and tells the others what it found.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
     str::FromStr,
+    time::Duration,
 };
 
 use crate::{
     cache::cache_dir,
-    download::{HttpTransport, MNIST_FILES, MNIST_MIRRORS, Transport, download},
+    download::{HttpTransport, Remote, check_files, download},
     environment::Environment,
     error::{Error, Result},
-    mnist::{FILE_NAMES, Mnist, missing_files},
+    mnist::Mnist,
+    mnist_files::{FILE_NAMES, missing_files},
     source::Source,
 };
 
@@ -69,8 +71,8 @@ pub struct Request {
     pub environment: Environment,
     /// The seed of synthetic digits.
     pub seed: u64,
-    /// Whether MNIST may be downloaded into the cache. In a distributed run on rank 0 alone.
-    pub allow_download: bool,
+    /// How long downloads into the cache may take, all together; `None` forbids them.
+    pub download: Option<Duration>,
     /// Whether to show no progress bar.
     pub quiet: bool,
 }
@@ -78,7 +80,7 @@ pub struct Request {
 /// Where the data is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
-    /// A place that every rank can open, and that fits into a message.
+    /// A place that every rank of this host can open.
     pub source: Source,
     /// Why the digits are synthetic, where that was not asked for: what was tried.
     pub note: Option<String>,
@@ -101,24 +103,8 @@ impl Located {
     /// # Errors
     /// As [`Source::open`].
     pub fn open(self) -> Result<Loaded> {
-        let mnist = self.source.open()?;
-        Ok(Loaded { name: mnist.name(), mnist, note: self.note })
+        Ok(Loaded { mnist: self.source.open()?, name: self.source.name(), note: self.note })
     }
-}
-
-/// Finds and reads the data, with the places that the environment of this process names.
-///
-/// # Errors
-/// As [`locate`] and [`Source::open`].
-pub fn load(
-    kind: DatasetKind,
-    data_dir: Option<&Path>,
-    seed: u64,
-    allow_download: bool,
-) -> Result<Loaded> {
-    let data_dir = data_dir.map(PathBuf::from);
-    let environment = Environment::of_process();
-    locate(&Request { kind, data_dir, environment, seed, allow_download, quiet: false })?.open()
 }
 
 /// Finds the data, downloading it if need be and allowed.
@@ -127,14 +113,15 @@ pub fn load(
 /// A `data_dir` without the four files, a `$MNIST_DIR` with only some of them, and for
 /// [`DatasetKind::Mnist`] that none of the places has MNIST.
 pub fn locate(request: &Request) -> Result<Located> {
-    locate_with(request, &HttpTransport::new())
+    let transport = HttpTransport::new(request.download.unwrap_or_default());
+    locate_with(request, &Remote::mnist(&transport))
 }
 
-/// [`locate`], downloading through another transport.
+/// [`locate`], downloading from elsewhere.
 ///
 /// # Errors
 /// As [`locate`].
-pub fn locate_with(request: &Request, transport: &dyn Transport) -> Result<Located> {
+pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
     if request.kind == DatasetKind::Synthetic {
         return Ok(Located { source: Source::synthetic(request.seed), note: None });
     }
@@ -146,13 +133,16 @@ pub fn locate_with(request: &Request, transport: &dyn Transport) -> Result<Locat
         return found(dir);
     }
     let mut tried = Vec::new();
-    if let Some(dir) = search(request, transport, &mut tried)? {
+    if let Some(dir) = search(request, remote, &mut tried)? {
         return found(&dir);
     }
     if request.kind == DatasetKind::Mnist {
         return Err(Error::NotFound { tried });
     }
-    let note = format!("mnist not found, training on synthetic digits: {}", tried.join("; "));
+    let note = format!(
+        "MNIST was not found, so this run trains on synthetic digits. Tried: {}",
+        tried.join("; ")
+    );
     Ok(Located { source: Source::synthetic(request.seed), note: Some(note) })
 }
 
@@ -160,7 +150,7 @@ pub fn locate_with(request: &Request, transport: &dyn Transport) -> Result<Locat
 /// line. What was tried in vain goes into `tried`.
 fn search(
     request: &Request,
-    transport: &dyn Transport,
+    remote: &Remote<'_>,
     tried: &mut Vec<String>,
 ) -> Result<Option<PathBuf>> {
     match &request.environment.mnist_dir {
@@ -181,15 +171,20 @@ fn search(
         tried.push(Error::NoCacheDirectory.to_string());
         return Ok(None);
     };
-    if missing_files(&cache).is_empty() {
-        return Ok(Some(cache));
+    // Only the cache is known to hold MNIST and nothing else: a directory that the user names may
+    // hold another set of the same shape.
+    match check_files(remote.files, &cache) {
+        Ok(()) => return Ok(Some(cache)),
+        Err(Error::FilesMissing { .. }) => {
+            tried.push(format!("not in the cache {}", cache.display()));
+        }
+        Err(damaged) => tried.push(format!("in the cache: {damaged}")),
     }
-    tried.push(format!("not in the cache {}", cache.display()));
-    if !request.allow_download {
+    if request.download.is_none() {
         tried.push("downloading was not allowed".into());
         return Ok(None);
     }
-    match download(&MNIST_FILES, &MNIST_MIRRORS, &cache, transport, request.quiet) {
+    match download(remote, &cache, request.quiet) {
         Ok(()) => Ok(Some(cache)),
         Err(error) => {
             tried.push(error.to_string());

@@ -12,66 +12,26 @@ use crate::{
     image_dataset::ImageDataset,
     prefetch::Prefetch,
     sampler::{DistributedSampler, EpochOrder},
+    scaling::Scaling,
 };
 
-/// How bytes become floats.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Scaling {
-    /// `x / 255`, into \[0, 1\]: what SINGA's MNIST example does.
-    #[default]
-    Unit,
-    /// `(x / 255 - mean) / std`, the same for every channel.
-    Standardized {
-        /// The mean to take away, in units of \[0, 1\].
-        mean: f32,
-        /// The standard deviation to divide by, in units of \[0, 1\].
-        std: f32,
-    },
-}
-
-impl Scaling {
-    /// Mean and standard deviation of the MNIST training set, as in PyTorch's example.
-    pub const MNIST: Self = Self::Standardized { mean: 0.1307, std: 0.3081 };
-
-    /// Appends the scaled pixels.
-    fn extend(self, to: &mut Vec<f32>, pixels: &[u8]) {
-        match self {
-            Self::Unit => to.extend(pixels.iter().map(|&pixel| f32::from(pixel) / 255.0)),
-            Self::Standardized { mean, std } => {
-                to.extend(pixels.iter().map(|&pixel| (f32::from(pixel) / 255.0 - mean) / std));
-            }
-        }
-    }
-}
-
-/// How batches are made.
+/// How batches are made; the same on every rank.
 #[derive(Debug, Clone)]
 pub struct BatchOptions {
-    /// Random crops and flips; none by default.
-    pub augment: Option<Augmentation>,
     /// How bytes become floats.
     pub scaling: Scaling,
+    /// Random crops and flips; none by default. What is drawn for a sample follows from the
+    /// sampler's seed, the epoch and the sample.
+    pub augment: Option<Augmentation>,
     /// Batches prepared ahead by a thread, 2 by default; 0 prepares each when it is asked for.
     pub prefetch: usize,
-    /// The seed of the augmentation; the same on every rank.
-    pub seed: u64,
     /// Where the tensors go.
     pub device: Device,
-    /// Steps of the epoch to leave out at its start: a run resumed in mid-epoch continues where
-    /// it was.
-    pub skip_steps: usize,
 }
 
 impl Default for BatchOptions {
     fn default() -> Self {
-        Self {
-            augment: None,
-            scaling: Scaling::Unit,
-            prefetch: 2,
-            seed: 0,
-            device: Device::Cpu,
-            skip_steps: 0,
-        }
+        Self { scaling: Scaling::Unit, augment: None, prefetch: 2, device: Device::Cpu }
     }
 }
 
@@ -120,31 +80,47 @@ impl std::fmt::Debug for Batches {
 impl ImageDataset {
     /// This rank's batches of one epoch, prepared ahead.
     ///
-    /// There are [`sampler.steps()`](DistributedSampler::steps) of them on every rank, less
-    /// [`BatchOptions::skip_steps`].
+    /// There are [`sampler.steps()`](DistributedSampler::steps) of them on every rank.
     ///
     /// # Errors
-    /// A sampler for another number of samples, or a thread that cannot be started. A panic of
-    /// that thread, or a failing device, is an error in place of a batch.
+    /// A sampler for another number of samples, a scaling for another number of channels, or a
+    /// thread that cannot be started. A panic of that thread, or a failing device, is an error in
+    /// place of a batch.
     pub fn epoch_batches(
         &self,
         sampler: &DistributedSampler,
         epoch: usize,
         options: &BatchOptions,
     ) -> Result<Batches> {
+        self.epoch_batches_from(sampler, epoch, 0, options)
+    }
+
+    /// The same without the steps before `first_step`: a run that is resumed in the middle of an
+    /// epoch continues where it was.
+    ///
+    /// # Errors
+    /// As [`epoch_batches`](Self::epoch_batches).
+    pub fn epoch_batches_from(
+        &self,
+        sampler: &DistributedSampler,
+        epoch: usize,
+        first_step: usize,
+        options: &BatchOptions,
+    ) -> Result<Batches> {
         let counted = sampler.config().len;
         if counted != self.len() {
             return Err(Error::SamplerLength { sampler: counted, dataset: self.len() });
         }
+        options.scaling.check(self.image_shape()[0])?;
         let preparation = Preparation {
             data: self.clone(),
             order: sampler.epoch(epoch),
             epoch: epoch as u64,
             augment: options.augment,
-            scaling: options.scaling,
-            seed: options.seed,
+            scaling: options.scaling.clone(),
+            seed: sampler.config().seed,
         };
-        let steps = options.skip_steps.min(sampler.steps())..sampler.steps();
+        let steps = first_step.min(sampler.steps())..sampler.steps();
         Ok(Batches {
             remaining: steps.len(),
             shape: self.image_shape(),
@@ -220,7 +196,7 @@ impl Preparation {
                 None => image,
             };
             self.scaling.extend(&mut xs, image);
-            ys.push(u32::from(label));
+            ys.push(label);
         }
         Prepared { xs, ys }
     }

@@ -1,7 +1,9 @@
 //! The directory for downloads, and how a file gets into it: whole or not at all.
 
 use std::{
+    fs::Permissions,
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -25,12 +27,17 @@ pub fn cache_dir(environment: &Environment) -> Option<PathBuf> {
 }
 
 /// Writes a file so that nobody ever sees half of it: into a temporary file in the same directory,
-/// which then takes the name. Of several processes that write at once, the last wins, and all wrote
-/// the same.
+/// which then takes the name. Of several processes that write at once the last one wins.
+///
+/// A temporary file belongs to its user alone. This one has the permissions of any new file, because
+/// several users may share a cache.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(Error::io("write into", dir))?;
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(dir)
+        .map_err(Error::io("write into", dir))?;
     file.write_all(content).map_err(Error::io("write", path))?;
     file.as_file().sync_all().map_err(Error::io("write", path))?;
     file.persist(path).map_err(|error| Error::io("write", path)(error.error))?;

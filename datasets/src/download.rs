@@ -1,15 +1,16 @@
-//! Downloads: several mirrors, checksums, and a quick end where there is no network.
+//! Downloads: several mirrors, checksums, and one deadline for everything.
 //!
 //! The checksum is that of the *uncompressed* content: mirrors differ in their gzip envelopes. The
 //! transport is a trait of one method, so that tests serve bytes from memory.
 
 use std::{
-    io::{self, IsTerminal, Read},
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal, Read},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sha2::{Digest, Sha256};
 
@@ -17,7 +18,8 @@ use crate::{
     cache::write_atomically,
     error::{Error, Result},
     idx::is_gzip,
-    mnist::{FILE_NAMES, find_file},
+    image_dataset::hexadecimal,
+    mnist_files::{FILE_NAMES, find_file},
 };
 
 /// Where the files of MNIST can be had, as address prefixes.
@@ -58,6 +60,34 @@ pub struct RemoteFile<'a> {
     pub sha256: &'a str,
 }
 
+/// Files, and where they can be had.
+#[derive(Clone, Copy)]
+pub struct Remote<'a> {
+    /// The files.
+    pub files: &'a [RemoteFile<'a>],
+    /// Address prefixes, the one to ask first first.
+    pub mirrors: &'a [&'a str],
+    /// The way to them.
+    pub transport: &'a dyn Transport,
+}
+
+impl<'a> Remote<'a> {
+    /// The files of MNIST at their mirrors.
+    pub fn mnist(transport: &'a dyn Transport) -> Self {
+        Self { files: &MNIST_FILES, mirrors: &MNIST_MIRRORS, transport }
+    }
+}
+
+impl std::fmt::Debug for Remote<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { files, mirrors, .. } = self;
+        f.debug_struct("Remote")
+            .field("files", files)
+            .field("mirrors", mirrors)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What a transport gives for an address.
 pub struct Body {
     /// The length in bytes, if the server said.
@@ -88,52 +118,59 @@ impl<F: Fn(&str) -> io::Result<Body>> Transport for F {
     }
 }
 
-/// HTTP and HTTPS.
+/// HTTP and HTTPS, with one deadline for all requests of this transport together.
 ///
-/// It gives up on a host that cannot be resolved or reached within about two seconds: a machine
-/// without network learns so quickly, and a host that answers is waited for longer.
+/// A host that cannot be resolved or reached is given up after five seconds, one that stops to send
+/// after twenty. Whatever the hosts do, no request goes on after the deadline.
 #[derive(Debug)]
 pub struct HttpTransport {
     agent: ureq::Agent,
+    within: Duration,
+    end: Instant,
 }
 
 impl HttpTransport {
-    /// Through the proxy that `HTTPS_PROXY` and its siblings name, if they do.
-    pub fn new() -> Self {
-        Self { agent: agent_config().build().new_agent() }
+    /// Requests that may take so long together, from now on, through the proxy that `HTTPS_PROXY`
+    /// and its siblings name, if they do.
+    pub fn new(within: Duration) -> Self {
+        Self::with_agent(&agent_config().build(), within)
     }
 
-    /// Directly, whatever the environment says of proxies.
-    pub fn direct() -> Self {
-        Self { agent: agent_config().proxy(None).build().new_agent() }
+    /// The same directly, whatever the environment says of proxies.
+    pub fn direct(within: Duration) -> Self {
+        Self::with_agent(&agent_config().proxy(None).build(), within)
+    }
+
+    fn with_agent(config: &ureq::config::Config, within: Duration) -> Self {
+        Self { agent: config.new_agent(), within, end: Instant::now() + within }
     }
 }
 
 fn agent_config() -> ureq::config::ConfigBuilder<ureq::typestate::AgentScope> {
     ureq::Agent::config_builder()
-        .timeout_resolve(Some(Duration::from_millis(1000)))
-        .timeout_connect(Some(Duration::from_millis(1400)))
+        .timeout_resolve(Some(Duration::from_secs(5)))
+        .timeout_connect(Some(Duration::from_secs(5)))
         .timeout_recv_response(Some(Duration::from_secs(10)))
         .timeout_per_read(Some(Duration::from_secs(20)))
         .accept_encoding("identity")
         .user_agent(concat!("candelabrum/", env!("CARGO_PKG_VERSION")))
 }
 
-impl Default for HttpTransport {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Transport for HttpTransport {
     fn get(&self, url: &str) -> io::Result<Body> {
-        let response = self.agent.get(url).call().map_err(ureq::Error::into_io)?;
-        let body = response.into_body();
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let all = self.within.as_secs_f64();
+            let message = format!("not asked, the {all:.0} s for all downloads together are over");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        let request = self.agent.get(url).config().timeout_global(Some(left)).build();
+        let body = request.call().map_err(ureq::Error::into_io)?.into_body();
         Ok(Body { length: body.content_length(), reader: Box::new(body.into_reader()) })
     }
 }
 
-/// Fetches the files that `dir` lacks.
+/// Fetches the files that `dir` lacks, and those of which it has a damaged copy.
 ///
 /// Each is taken from the first mirror that has a good copy; a mirror that failed is asked last
 /// from then on. A file appears under its name only when it is complete and its checksum is right,
@@ -143,23 +180,44 @@ impl Transport for HttpTransport {
 /// # Errors
 /// A file that no mirror has a good copy of, with what was wrong at each; a directory that cannot
 /// be written.
-pub fn download(
-    files: &[RemoteFile<'_>],
-    mirrors: &[&str],
-    dir: &Path,
-    transport: &dyn Transport,
-    quiet: bool,
-) -> Result<()> {
-    let mut mirrors = mirrors.to_vec();
-    for file in files {
-        if find_file(dir, file.name).is_some() {
-            continue;
-        }
-        let content = from_any_mirror(file, &mut mirrors, transport, quiet)?;
+pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
+    let mut mirrors = remote.mirrors.to_vec();
+    for file in remote.files {
+        let damaged = match find_file(dir, file.name) {
+            Some(path) if check(file, &path).is_ok() => continue,
+            damaged => damaged,
+        };
+        let content = from_any_mirror(file, &mut mirrors, remote.transport, quiet)?;
         let suffix = if is_gzip(&content) { ".gz" } else { "" };
-        write_atomically(&dir.join(format!("{}{suffix}", file.name)), &content)?;
+        // A damaged copy under another name would be found before this one.
+        let path = damaged.unwrap_or_else(|| dir.join(format!("{}{suffix}", file.name)));
+        write_atomically(&path, &content)?;
     }
     Ok(())
+}
+
+/// What is wrong with the files in `dir`: the first that is missing or damaged.
+///
+/// # Errors
+/// [`Error::FilesMissing`], [`Error::WrongChecksum`], or a file that cannot be read.
+pub(crate) fn check_files(files: &[RemoteFile<'_>], dir: &Path) -> Result<()> {
+    for file in files {
+        let Some(path) = find_file(dir, file.name) else {
+            return Err(Error::FilesMissing { dir: dir.into(), missing: vec![file.name.into()] });
+        };
+        check(file, &path)?;
+    }
+    Ok(())
+}
+
+/// Refuses a file whose content is not that of `file`.
+fn check(file: &RemoteFile<'_>, path: &Path) -> Result<()> {
+    let opened = File::open(path).map_err(Error::io("open", path))?;
+    let found = sha256_of_uncompressed(BufReader::new(opened)).map_err(Error::io("read", path))?;
+    if found == file.sha256 {
+        return Ok(());
+    }
+    Err(Error::WrongChecksum { path: path.into(), found, expected: file.sha256.into() })
 }
 
 /// A good copy of a file, from the first mirror that has one. Those that had none go to the end.
@@ -205,7 +263,7 @@ fn fetch(
         let length = body.length.unwrap_or_default();
         return Err(invalid(format!("ended after {got} of {length} bytes")));
     }
-    let found = sha256_of_uncompressed(&content)?;
+    let found = sha256_of_uncompressed(&content[..])?;
     if found != file.sha256 {
         return Err(invalid(format!("wrong checksum: sha-256 {found}, expected {}", file.sha256)));
     }
@@ -223,16 +281,18 @@ fn progress_bar(name: &str, length: Option<u64>, quiet: bool) -> ProgressBar {
     bar.with_style(style.progress_chars("=> ")).with_message(name.to_owned())
 }
 
-fn sha256_of_uncompressed(content: &[u8]) -> io::Result<String> {
+/// The digest of what `content` holds, unpacked where it is gzipped; of 256 MiB of it at most, so
+/// that a file that unpacks to more has another digest.
+fn sha256_of_uncompressed(mut content: impl BufRead) -> io::Result<String> {
     let mut hash = Sha256::new();
-    if is_gzip(content) {
-        let mut plain = MultiGzDecoder::new(content).take(MAX_BYTES);
-        io::copy(&mut plain, &mut hash)
+    let gzipped = is_gzip(content.fill_buf()?);
+    if gzipped {
+        io::copy(&mut MultiGzDecoder::new(content).take(MAX_BYTES), &mut hash)
             .map_err(|error| invalid(format!("damaged gzip stream: {error}")))?;
     } else {
-        hash.update(content);
+        io::copy(&mut content.take(MAX_BYTES), &mut hash)?;
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(&hash.finalize()))
 }
 
 fn invalid(message: String) -> io::Error {

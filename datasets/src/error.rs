@@ -54,6 +54,21 @@ pub enum Error {
         /// The dimensions, outermost first.
         dims: Vec<u32>,
     },
+    /// The header claims more data than the reader accepts.
+    #[error(
+        "{}: the header claims {dims:?} = {claimed} bytes, the limit is {limit}",
+        path.display()
+    )]
+    OverLimit {
+        /// The file.
+        path: PathBuf,
+        /// The dimensions, outermost first.
+        dims: Vec<u32>,
+        /// Bytes of data the dimensions ask for.
+        claimed: u128,
+        /// The most bytes that are accepted.
+        limit: u64,
+    },
     /// The header claims more data than the file can hold.
     #[error(
         "{}: the header claims {dims:?} = {claimed} bytes, a file of {file_bytes} bytes cannot hold \
@@ -138,7 +153,10 @@ pub enum Error {
         classes: usize,
     },
     /// The images are not of the size that the dataset has.
-    #[error("{}: images of {rows} x {columns} pixels, MNIST has 28 x 28", path.display())]
+    #[error(
+        "{}: images of {rows} x {columns} pixels, this dataset has {} x {}",
+        path.display(), expected[0], expected[1]
+    )]
     ImageSize {
         /// The file of images.
         path: PathBuf,
@@ -146,6 +164,8 @@ pub enum Error {
         rows: usize,
         /// Columns of pixels.
         columns: usize,
+        /// The rows and columns that belong there.
+        expected: [usize; 2],
     },
     /// The parts handed to [`ImageDataset::new`](crate::ImageDataset::new) do not fit together.
     #[error(
@@ -167,7 +187,7 @@ pub enum Error {
         /// Which label, counted from 0.
         index: usize,
         /// Its value.
-        label: u8,
+        label: u32,
         /// The number of classes.
         classes: usize,
     },
@@ -181,6 +201,16 @@ pub enum Error {
         file: String,
         /// One line for every mirror: its address and what went wrong.
         failures: Vec<String>,
+    },
+    /// A file that was downloaded once and is not any more what it was.
+    #[error("{}: wrong checksum: sha-256 {found}, expected {expected}: delete the file", path.display())]
+    WrongChecksum {
+        /// The file.
+        path: PathBuf,
+        /// The digest of its uncompressed content.
+        found: String,
+        /// The digest that it should have.
+        expected: String,
     },
     /// No directory for downloads is known.
     #[error("no cache directory: set CANDELABRUM_CACHE, XDG_CACHE_HOME or HOME")]
@@ -260,6 +290,30 @@ pub enum Error {
         global_rank: usize,
         /// The number of ranks.
         world_size: usize,
+    },
+    /// A scaling for images of another number of channels.
+    #[error(
+        "the scaling has {means} means and {stds} standard deviations, the images have {channels} channel(s): \
+         give one of each for every channel"
+    )]
+    ScalingChannels {
+        /// Means given.
+        means: usize,
+        /// Standard deviations given.
+        stds: usize,
+        /// Channels of an image.
+        channels: usize,
+    },
+    /// A scaling by numbers that give no pixels.
+    #[error(
+        "scaling by the means {mean:?} and the standard deviations {std:?}: all must be finite, and \
+         deviations above 0"
+    )]
+    ScalingValues {
+        /// The means.
+        mean: Vec<f32>,
+        /// The standard deviations.
+        std: Vec<f32>,
     },
     /// The sampler was made for a dataset of another length.
     #[error(

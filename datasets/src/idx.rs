@@ -2,8 +2,9 @@
 //!
 //! A file is a big-endian header - two zero bytes, the element type (0x08: unsigned byte), the
 //! number of dimensions, then one 32-bit size for each - and the elements, last dimension
-//! fastest. A header is believed only as far as the file behind it can bear: nothing is allocated
-//! by what a header claims, so a corrupt one costs an error and not the machine's memory.
+//! fastest. Before anything behind a header is decoded, what the header claims is compared with the
+//! caller's [`Limits`] and with the size of the file. So a corrupt or hostile file costs an error and
+//! not the machine's memory: reading never holds more than the limit.
 
 use std::{
     fs::File,
@@ -21,8 +22,21 @@ const LABELS: u32 = 0x0000_0801;
 /// Deflate cannot shrink data by more than a factor of 1032.
 const MAX_DEFLATE_RATIO: u128 = 1032;
 
-/// No file of more than 4 GiB of elements is read.
-const MAX_BYTES: u128 = 4 << 30;
+/// What a header may claim. A file that claims more is refused before the rest of it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most bytes of elements.
+    pub bytes: u64,
+    /// The rows and columns that every image must have; `None` accepts any.
+    pub image_size: Option<[usize; 2]>,
+}
+
+impl Default for Limits {
+    /// At most 1 GiB, in images of any size.
+    fn default() -> Self {
+        Self { bytes: 1 << 30, image_size: None }
+    }
+}
 
 /// The images of an IDX file of rank 3.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,68 +61,27 @@ impl std::fmt::Debug for IdxImages {
 ///
 /// # Errors
 /// Any of the file errors of [`Error`], each naming the file: missing, not a file, empty, wrong
-/// magic number, a size that the file cannot hold, truncated, trailing bytes, damaged gzip.
-pub fn read_images(path: &Path) -> Result<IdxImages> {
-    let (dims, pixels) = read(path, IMAGES, "images of unsigned bytes (rank 3)")?;
-    let [count, rows, columns] = dims;
-    Ok(IdxImages { count: count as usize, rows: rows as usize, columns: columns as usize, pixels })
+/// magic number, a size outside `limits` or that the file cannot hold, truncated, trailing bytes,
+/// damaged gzip.
+pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
+    let mut file = Opened::new(path)?;
+    let dims = file.header(IMAGES, "images of unsigned bytes (rank 3)")?;
+    let [count, rows, columns] = dims.map(|dim| dim as usize);
+    if let Some(expected) = limits.image_size.filter(|&size| size != [rows, columns]) {
+        return Err(Error::ImageSize { path: path.into(), rows, columns, expected });
+    }
+    let pixels = file.elements(&dims, limits.bytes)?;
+    Ok(IdxImages { count, rows, columns, pixels })
 }
 
 /// Reads a file of labels (magic number 0x00000801), gzipped or not: the content decides.
 ///
 /// # Errors
 /// As [`read_images`].
-pub fn read_labels(path: &Path) -> Result<Vec<u8>> {
-    let ([_count], labels) = read(path, LABELS, "labels of unsigned bytes (rank 1)")?;
-    Ok(labels)
-}
-
-fn read<const RANK: usize>(
-    path: &Path,
-    magic: u32,
-    what: &'static str,
-) -> Result<([u32; RANK], Vec<u8>)> {
+pub fn read_labels(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
     let mut file = Opened::new(path)?;
-    let header_bytes = 4 + 4 * RANK as u64;
-
-    let header = file.up_to(header_bytes)?;
-    let mut words = header.chunks_exact(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
-    let found = words.next().ok_or_else(|| file.truncated(header_bytes, header.len()))?;
-    if found != magic {
-        return Err(Error::WrongMagic { path: path.into(), found, expected: magic, what });
-    }
-    let mut dims = [0; RANK];
-    for dim in &mut dims {
-        *dim = words.next().ok_or_else(|| file.truncated(header_bytes, header.len()))?;
-    }
-    if dims.contains(&0) {
-        return Err(Error::ZeroDimension { path: path.into(), dims: dims.to_vec() });
-    }
-
-    let claimed: u128 = dims.iter().map(|&dim| u128::from(dim)).product();
-    if claimed > file.capacity() {
-        let file_bytes = file.bytes;
-        return Err(Error::ImplausibleSize {
-            path: path.into(),
-            dims: dims.to_vec(),
-            claimed,
-            file_bytes,
-        });
-    }
-    let claimed = claimed as u64; // at most MAX_BYTES
-    let expected = header_bytes + claimed;
-
-    // One byte more than wanted: it finds trailing bytes, and reaching the end checks gzip's CRC.
-    let mut elements = file.up_to(claimed + 1)?;
-    let got = elements.len() as u64;
-    if got < claimed {
-        return Err(file.truncated(expected, header.len() + elements.len()));
-    }
-    if got > claimed {
-        return Err(Error::TrailingBytes { path: path.into(), expected });
-    }
-    elements.shrink_to_fit();
-    Ok((dims, elements))
+    let dims: [u32; 1] = file.header(LABELS, "labels of unsigned bytes (rank 1)")?;
+    file.elements(&dims, limits.bytes)
 }
 
 /// A file that is known to be regular and not empty, seen through gzip where it is gzipped.
@@ -139,15 +112,64 @@ impl<'a> Opened<'a> {
         Ok(Self { path, bytes: metadata.len(), gzipped, reader })
     }
 
-    /// The most bytes of elements that a file of this size can hold.
-    fn capacity(&self) -> u128 {
+    /// The dimensions, outermost first, in a header that must begin with `magic`.
+    fn header<const RANK: usize>(&mut self, magic: u32, what: &'static str) -> Result<[u32; RANK]> {
+        let needed = header_bytes(RANK);
+        let header = self.up_to(needed)?;
+        let mut words = header.as_chunks::<4>().0.iter().map(|&word| u32::from_be_bytes(word));
+        let mut next = || words.next().ok_or_else(|| self.truncated(needed, header.len()));
+        let found = next()?;
+        let path = self.path;
+        if found != magic {
+            return Err(Error::WrongMagic { path: path.into(), found, expected: magic, what });
+        }
+        let mut dims = [0; RANK];
+        for dim in &mut dims {
+            *dim = next()?;
+        }
+        if dims.contains(&0) {
+            return Err(Error::ZeroDimension { path: path.into(), dims: dims.to_vec() });
+        }
+        Ok(dims)
+    }
+
+    /// The elements behind a header with these dimensions, which are the rest of the file.
+    fn elements(&mut self, dims: &[u32], limit: u64) -> Result<Vec<u8>> {
+        let claimed: u128 = dims.iter().map(|&dim| u128::from(dim)).product();
+        let (path, dims_claimed) = (self.path, || dims.to_vec());
+        if claimed > u128::from(limit) {
+            return Err(Error::OverLimit {
+                path: path.into(),
+                dims: dims_claimed(),
+                claimed,
+                limit,
+            });
+        }
+        let file_bytes = self.bytes;
         let ratio = if self.gzipped { MAX_DEFLATE_RATIO } else { 1 };
-        (u128::from(self.bytes) * ratio).min(MAX_BYTES)
+        if claimed > u128::from(file_bytes) * ratio {
+            let dims = dims_claimed();
+            return Err(Error::ImplausibleSize { path: path.into(), dims, claimed, file_bytes });
+        }
+        let (header, claimed) = (header_bytes(dims.len()), claimed as u64); // at most `limit`
+        // One byte more than wanted: it finds trailing bytes, and reaching the end checks gzip's CRC.
+        let mut elements = self.up_to(claimed + 1)?;
+        let got = elements.len() as u64;
+        if got < claimed {
+            return Err(self.truncated(header + claimed, header as usize + elements.len()));
+        }
+        if got > claimed {
+            return Err(Error::TrailingBytes { path: path.into(), expected: header + claimed });
+        }
+        elements.shrink_to_fit();
+        Ok(elements)
     }
 
     /// The next bytes, fewer than `count` only at the end of the file.
     fn up_to(&mut self, count: u64) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
+        // Room for all of them at once: memory that nothing is written to costs nothing, and a
+        // vector that grows would be copied and hold up to twice as much.
+        let mut bytes = Vec::with_capacity(count as usize);
         self.reader.by_ref().take(count).read_to_end(&mut bytes).map_err(|source| {
             if self.gzipped && is_decoding_error(&source) {
                 Error::DamagedGzip { path: self.path.into(), source }
@@ -161,6 +183,11 @@ impl<'a> Opened<'a> {
     fn truncated(&self, expected: u64, got: usize) -> Error {
         Error::Truncated { path: self.path.into(), expected, got: got as u64 }
     }
+}
+
+/// The magic number and one word for each dimension.
+fn header_bytes(rank: usize) -> u64 {
+    4 + 4 * rank as u64
 }
 
 /// Whether content begins as a gzip stream does.
@@ -198,7 +225,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("digits-idx3-ubyte");
         std::fs::write(&path, content).unwrap();
-        read_images(&path)
+        read_images(&path, &Limits::default())
     }
 
     /// The message of the error, which must be one line and name the file.
@@ -291,9 +318,9 @@ mod tests {
     #[test]
     fn a_directory_and_a_missing_file_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(read_labels(dir.path()), Err(Error::NotAFile { .. })));
+        assert!(matches!(read_labels(dir.path(), &Limits::default()), Err(Error::NotAFile { .. })));
         let missing = dir.path().join("nothing-here");
-        let message = read_labels(&missing).unwrap_err().to_string();
+        let message = read_labels(&missing, &Limits::default()).unwrap_err().to_string();
         assert!(message.contains("nothing-here: cannot open"), "{message}");
     }
 
@@ -302,6 +329,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("labels");
         std::fs::write(&path, gzip(&idx(LABELS, &[3], &[5, 0, 4]))).unwrap();
-        assert_eq!(read_labels(&path).unwrap(), [5, 0, 4]);
+        assert_eq!(read_labels(&path, &Limits::default()).unwrap(), [5, 0, 4]);
     }
 }

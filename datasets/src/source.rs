@@ -1,7 +1,7 @@
 //! Where data comes from, as a value that fits into a message.
 //!
-//! In a distributed run rank 0 decides (only it may download), sends the [`Source`] as text, and
-//! every rank opens that: no rank can end up with other data than its neighbours.
+//! In a distributed run one rank of each host finds the data and sends the [`Source`] as text to the
+//! other ranks of its host, which open it.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 

@@ -23,7 +23,6 @@ use crate::{
     image_dataset::ImageDataset,
     mnist::{CLASSES, Mnist, SIDE},
     rng::{Purpose, rng, shuffle},
-    source::Source,
 };
 
 /// Training images when nobody asks for another number.
@@ -46,7 +45,6 @@ impl Mnist {
         Ok(Self {
             train: generate(seed, train, Purpose::SyntheticTrain, Purpose::SyntheticTrainLabels)?,
             test: generate(seed, test, Purpose::SyntheticTest, Purpose::SyntheticTestLabels)?,
-            source: Source::Synthetic { seed, train, test },
         })
     }
 }
@@ -74,6 +72,7 @@ fn generate(seed: u64, len: usize, images: Purpose, labels: Purpose) -> Result<I
             });
         }
     });
+    let labels: Vec<u32> = labels.into_iter().map(u32::from).collect();
     ImageDataset::new(pixels, labels, [1, SIDE, SIDE], CLASSES)
 }
 
@@ -94,7 +93,7 @@ mod tests {
     #[test]
     fn labels_are_balanced_and_shuffled() {
         let data = Mnist::synthetic(3, 1000, 10).unwrap().train;
-        let labels: Vec<u8> = (0..1000).filter_map(|i| data.get(i)).map(|(_, l)| l).collect();
+        let labels: Vec<u32> = (0..1000).filter_map(|i| data.get(i)).map(|(_, l)| l).collect();
         for digit in 0..10 {
             assert_eq!(labels.iter().filter(|&&label| label == digit).count(), 100);
         }

@@ -4,28 +4,43 @@
 
 mod common;
 
-use std::{cell::Cell, fs, io, path::Path};
+use std::{cell::Cell, fs, io, path::Path, time::Duration};
 
 use candelabrum_datasets::{
-    DatasetKind, Environment, Error, Located, Request, Source, download::Body, locate_with,
+    DatasetKind, Environment, Error, Located, Request, Source,
+    download::{Body, MNIST_MIRRORS, Remote, RemoteFile},
+    locate_with,
 };
-use common::write_good;
+use common::{GOOD, good_files, write_good};
 
 /// Locates without a network, and says how often one was asked for.
 fn locate(request: &Request) -> (Result<Located, Error>, usize) {
+    locate_by(request, |_| None)
+}
+
+/// Locates with a network that has some files, by name, and says how often it was asked.
+fn locate_by(
+    request: &Request,
+    serve: impl Fn(&str) -> Option<Vec<u8>>,
+) -> (Result<Located, Error>, usize) {
     let asked = Cell::new(0);
-    let transport = |_: &str| -> io::Result<Body> {
+    let transport = |url: &str| -> io::Result<Body> {
         asked.set(asked.get() + 1);
-        Err(io::Error::other("no network"))
+        let name = url.rsplit('/').next().unwrap_or_default().trim_end_matches(".gz");
+        let content = serve(name).ok_or_else(|| io::Error::other("no network"))?;
+        Ok(Body { length: None, reader: Box::new(io::Cursor::new(content)) })
     };
-    (locate_with(request, &transport), asked.get())
+    let files = GOOD.map(|(name, sha256)| RemoteFile { name, sha256 });
+    let remote = Remote { files: &files, mirrors: &MNIST_MIRRORS, transport: &transport };
+    (locate_with(request, &remote), asked.get())
 }
 
 /// A request that may download, with a cache under `root`.
 fn request(kind: DatasetKind, root: &Path) -> Request {
     let environment =
         Environment { candelabrum_cache: Some(root.join("cache")), ..Environment::default() };
-    Request { kind, environment, seed: 4, allow_download: true, ..Request::default() }
+    let download = Some(Duration::from_secs(1));
+    Request { kind, environment, seed: 4, download, ..Request::default() }
 }
 
 #[test]
@@ -82,10 +97,50 @@ fn auto_falls_back_on_synthetic_digits_and_says_what_was_tried() {
     }
     assert!(!note.contains('\n'));
 
-    request.allow_download = false;
+    request.download = None;
     let (located, asked) = locate(&request);
     assert_eq!(asked, 0);
     assert!(located.unwrap().note.unwrap().contains("downloading was not allowed"));
+}
+
+#[test]
+fn a_damaged_file_in_the_cache_is_named_and_fetched_again() {
+    let root = tempfile::tempdir().unwrap();
+    let cache = root.path().join("cache/mnist");
+    write_good(&cache);
+    // One pixel of another value: a file that can be read, and is not MNIST's.
+    let images = cache.join("train-images-idx3-ubyte");
+    let good = fs::read(&images).unwrap();
+    let mut damaged = good.clone();
+    damaged[1000] ^= 1;
+    fs::write(&images, &damaged).unwrap();
+
+    let request = request(DatasetKind::Auto, root.path());
+    let (located, asked) = locate(&request);
+    let note = located.unwrap().note.unwrap();
+    assert_eq!(asked, 2);
+    assert!(note.contains("train-images-idx3-ubyte: wrong checksum"), "{note}");
+    let mnist = Request { kind: DatasetKind::Mnist, download: None, ..request.clone() };
+    let message = locate(&mnist).0.unwrap_err().to_string();
+    assert!(message.contains("wrong checksum"), "{message}");
+    assert_eq!(fs::read(&images).unwrap(), damaged);
+
+    let serve = |name: &str| (name == "train-images-idx3-ubyte").then(|| good.clone());
+    let (located, asked) = locate_by(&request, serve);
+    assert_eq!((located.unwrap().source, asked), (Source::Directory(cache), 1));
+    assert_eq!(fs::read(&images).unwrap(), good);
+    assert_eq!(locate(&request).1, 0);
+}
+
+#[test]
+fn what_a_download_leaves_is_found_the_next_time() {
+    let root = tempfile::tempdir().unwrap();
+    let request = request(DatasetKind::Mnist, root.path());
+    let serve = |name: &str| good_files().into_iter().find(|(n, _)| *n == name).map(|(_, c)| c);
+    let (located, asked) = locate_by(&request, serve);
+    assert_eq!(asked, 4);
+    let (again, asked) = locate(&request);
+    assert_eq!((again.unwrap(), asked), (located.unwrap(), 0));
 }
 
 #[test]
@@ -158,9 +213,8 @@ fn a_relative_directory_is_made_absolute_for_the_other_ranks() {
 #[test]
 fn loaded_data_says_what_it_is() {
     let source = Source::Synthetic { seed: 0, train: 20, test: 10 };
-    let located = Located { source: source.clone(), note: Some("why".into()) };
+    let located = Located { source, note: Some("why".into()) };
     let loaded = located.open().unwrap();
     assert_eq!((loaded.name, loaded.note.as_deref()), ("synthetic digits", Some("why")));
-    assert_eq!(loaded.mnist.source, source);
     assert_eq!((loaded.mnist.train.len(), loaded.mnist.test.len()), (20, 10));
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
 use candelabrum_datasets::{
-    Augmentation, BatchOptions, DistributedSampler, Error, ImageDataset, Mnist, Remainder,
+    Augmentation, BatchOptions, Batches, DistributedSampler, Error, ImageDataset, Mnist, Remainder,
     SamplerConfig, Scaling,
 };
 
@@ -31,7 +31,11 @@ fn epoch(
     epoch: usize,
     options: &BatchOptions,
 ) -> Vec<Vec<(Vec<f32>, u32)>> {
-    let batches = data.epoch_batches(sampler, epoch, options).unwrap();
+    read(data.epoch_batches(sampler, epoch, options).unwrap())
+}
+
+/// Every image as floats with its label, batch by batch.
+fn read(batches: Batches) -> Vec<Vec<(Vec<f32>, u32)>> {
     let rows = |batch: candelabrum_datasets::Result<candelabrum_datasets::Batch>| {
         let batch = batch.unwrap();
         let images = batch.xs.flatten_from(1).unwrap().to_vec2().unwrap();
@@ -51,7 +55,7 @@ fn batches_in_order_hold_every_image_once_scaled_to_the_unit_interval() {
         let images: Vec<Vec<f32>> = batch.xs.flatten_from(1).unwrap().to_vec2().unwrap();
         for (image, label) in images.iter().zip(batch.ys.to_vec1::<u32>().unwrap()) {
             let (bytes, expected) = data.get(next).unwrap();
-            assert_eq!(label, u32::from(expected));
+            assert_eq!(label, expected);
             assert!(image.iter().zip(bytes).all(|(&x, &byte)| x == f32::from(byte) / 255.0));
             next += 1;
         }
@@ -76,7 +80,7 @@ fn every_depth_of_prefetching_gives_the_same_batches() {
 fn augmented_images_do_not_depend_on_the_world_size() {
     let data = digits();
     let augment = Some(Augmentation::crop_and_flip());
-    let options = BatchOptions { augment, seed: 9, ..BatchOptions::default() };
+    let options = BatchOptions { augment, ..BatchOptions::default() };
     let single = epoch(&data, &sampler(0, 1, 24), 1, &options);
     let ranks: Vec<_> =
         (0..3).map(|rank| epoch(&data, &sampler(rank, 3, 8), 1, &options)).collect();
@@ -119,22 +123,28 @@ fn ranks_without_samples_get_empty_batches_and_stay_in_step() {
 fn skipped_steps_leave_the_rest_of_the_epoch_unchanged() {
     let data = digits();
     let all = epoch(&data, &sampler(0, 1, 10), 0, &BatchOptions::default());
-    for skip_steps in [0, 3, 11, 99] {
-        let options = BatchOptions { skip_steps, ..BatchOptions::default() };
-        assert_eq!(epoch(&data, &sampler(0, 1, 10), 0, &options), all[skip_steps.min(11)..]);
+    for first_step in [0, 3, 11, 99] {
+        let options = BatchOptions::default();
+        let rest = data.epoch_batches_from(&sampler(0, 1, 10), 0, first_step, &options).unwrap();
+        assert_eq!(read(rest), all[first_step.min(11)..]);
     }
 }
 
 #[test]
 fn standardized_pixels_have_the_mean_removed() {
     let data = ImageDataset::new(vec![0, 255], vec![0, 0], [1, 1, 1], 1).unwrap();
-    let options = BatchOptions {
-        scaling: Scaling::Standardized { mean: 0.5, std: 0.25 },
-        ..BatchOptions::default()
-    };
+    let options =
+        BatchOptions { scaling: Scaling::standardized([0.5], [0.25]), ..BatchOptions::default() };
     let sampler = DistributedSampler::sequential(2, 2).unwrap();
     let batch = data.epoch_batches(&sampler, 0, &options).unwrap().next().unwrap().unwrap();
     assert_eq!(batch.xs.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [-2.0, 2.0]);
+}
+
+#[test]
+fn a_scaling_for_another_number_of_channels_is_an_error() {
+    let options = BatchOptions { scaling: Scaling::IMAGENET, ..BatchOptions::default() };
+    let error = digits().epoch_batches(&sampler(0, 1, 4), 0, &options).unwrap_err();
+    assert!(matches!(error, Error::ScalingChannels { means: 3, channels: 1, .. }), "{error}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::{
 
 use candelabrum_datasets::{
     Error,
-    download::{Body, HttpTransport, RemoteFile, Transport, download},
+    download::{Body, HttpTransport, Remote, RemoteFile, Transport, download},
 };
 use flate2::{Compression, write::GzEncoder};
 
@@ -35,7 +35,12 @@ fn body(content: Vec<u8>) -> io::Result<Body> {
 }
 
 fn fetch(mirrors: &[&str], dir: &Path, transport: &dyn Transport) -> Result<(), Error> {
-    download(&[HELLO], mirrors, dir, transport, true)
+    download(&Remote { files: &[HELLO], mirrors, transport }, dir, true)
+}
+
+/// A transport that asks no proxy, within ten seconds.
+fn direct() -> HttpTransport {
+    HttpTransport::direct(Duration::from_secs(10))
 }
 
 /// The names in a directory.
@@ -132,7 +137,9 @@ fn a_mirror_that_failed_is_asked_last_from_then_on() {
         if url.starts_with("down/") { Err(io::Error::other("down")) } else { body(gzip(b"hello")) }
     };
     let files = ["one", "two"].map(|name| RemoteFile { name, ..HELLO });
-    download(&files, &["down/", "up/"], dir.path(), &transport, true).unwrap();
+    let mirrors = ["down/", "up/"];
+    let remote = Remote { files: &files, mirrors: &mirrors, transport: &transport };
+    download(&remote, dir.path(), true).unwrap();
     assert_eq!(*asked.borrow(), ["down/one.gz", "up/one.gz", "up/two.gz"]);
 }
 
@@ -158,7 +165,7 @@ fn a_real_server_is_understood() {
     ]);
     let mirrors = ["a", "b", "c"].map(|path| format!("http://{address}/{path}/"));
     let mirrors: Vec<&str> = mirrors.iter().map(String::as_str).collect();
-    fetch(&mirrors, dir.path(), &HttpTransport::direct()).unwrap();
+    fetch(&mirrors, dir.path(), &direct()).unwrap();
     assert_eq!(fs::read(dir.path().join("hello.gz")).unwrap(), content);
 }
 
@@ -170,7 +177,7 @@ fn a_truncated_answer_and_a_missing_page_say_so() {
         serve(vec![http("404 Not Found", 0, b""), http("200 OK", content.len() + 10, &content)]);
     let mirrors = ["a", "b"].map(|path| format!("http://{address}/{path}/"));
     let mirrors: Vec<&str> = mirrors.iter().map(String::as_str).collect();
-    let error = fetch(&mirrors, dir.path(), &HttpTransport::direct()).unwrap_err();
+    let error = fetch(&mirrors, dir.path(), &direct()).unwrap_err();
     let Error::Download { failures, .. } = &error else { panic!("{error}") };
     assert!(failures[0].contains("404"), "{error}");
     assert!(failures[1].contains("25 "), "{error}");
@@ -182,7 +189,8 @@ fn a_host_that_accepts_and_then_says_nothing_is_given_up_too() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mirror = format!("https://{}/", listener.local_addr().unwrap());
     let start = Instant::now();
-    fetch(&[&mirror], dir.path(), &HttpTransport::direct()).unwrap_err();
+    let transport = HttpTransport::direct(Duration::from_millis(1_400));
+    fetch(&[&mirror], dir.path(), &transport).unwrap_err();
     assert!(start.elapsed() < Duration::from_millis(2_500), "took {:?}", start.elapsed());
 }
 
@@ -192,7 +200,33 @@ fn hosts_that_cannot_be_reached_are_given_up_within_seconds() {
     // A name that cannot exist (RFC 6761) and an address that routers drop (RFC 5737).
     let mirrors = ["https://mirror.invalid/", "http://192.0.2.1/"];
     let start = Instant::now();
-    let error = fetch(&mirrors, dir.path(), &HttpTransport::direct()).unwrap_err();
+    let transport = HttpTransport::direct(Duration::from_secs(4));
+    let error = fetch(&mirrors, dir.path(), &transport).unwrap_err();
     assert!(matches!(error, Error::Download { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_millis(5_500), "took {:?}: {error}", start.elapsed());
+}
+
+#[test]
+fn a_mirror_that_trickles_is_given_up_at_the_deadline_and_no_other_is_asked_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        // Never so slow that one read would be given up, but 1,000,000 bytes would take a day.
+        while stream.write_all(b"x").is_ok() {
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let (slow, other) = (format!("http://{address}/"), "http://127.0.0.1:1/");
+    let start = Instant::now();
+    let transport = HttpTransport::direct(Duration::from_millis(800));
+    let error = fetch(&[&slow, other], dir.path(), &transport).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(3), "took {:?}: {error}", start.elapsed());
+    let Error::Download { failures, .. } = &error else { panic!("{error}") };
+    assert!(failures[0].contains("broke off after"), "{error}");
+    assert!(failures[1].contains("for all downloads together are over"), "{error}");
+    assert!(names(dir.path()).is_empty());
 }

@@ -70,8 +70,8 @@ fn softmax(logits: [f32; CLASSES]) -> [f32; CLASSES] {
 }
 
 fn floats(data: &ImageDataset) -> Vec<(Vec<f32>, usize)> {
-    let sample = |(image, label): (&[u8], u8)| {
-        (image.iter().map(|&x| f32::from(x) / 255.0).collect(), usize::from(label))
+    let sample = |(image, label): (&[u8], u32)| {
+        (image.iter().map(|&x| f32::from(x) / 255.0).collect(), label as usize)
     };
     (0..data.len()).filter_map(|i| data.get(i)).map(sample).collect()
 }
@@ -99,7 +99,7 @@ fn the_images_are_the_same_on_every_platform() {
     for set in [&data.train, &data.test] {
         for (image, label) in (0..set.len()).filter_map(|i| set.get(i)) {
             hash.update(image);
-            hash.update([label]);
+            hash.update([label as u8]);
         }
     }
     let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -60,6 +60,8 @@ mod tests {
             GruClassifierConfig { vocabulary: 64, embedding: 64, hidden: 128, classes: 10 };
         let model = GruClassifier::new(&params.root(), config);
         let tokens = Tensor::arange(0_u32, 15, &Device::Cpu)?.reshape((3, 5))?;
+        let summary = model.compile_with(&params, &tokens)?;
+        assert_eq!(summary.layers().last().map(|row| &row.output[..]), Some(&[3, 10][..]));
         assert_eq!(model.forward(&tokens)?.dims(), [3, 10]);
         assert_eq!(params.element_count(), 79_882);
         assert_eq!(params.get("gru.weight_ih").expect("it is there").var().dims(), [384, 64]);

@@ -1,8 +1,10 @@
 //! ResNet-18 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
-//! arXiv:1512.03385, table 1), with torchvision's structure and names.
+//! arXiv:1512.03385, table 1), with torchvision's structure and names. Convolutions start as
+//! torchvision's do, by [`Init::he_normal`] over their outputs; the last layer starts Glorot-normal, as
+//! every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
-use candelabrum_nn::{Activation, Model, Scope, ops};
+use candelabrum_nn::{Activation, Init, Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
 
 /// What brings an image to the size and the 64 channels of the first block.
@@ -46,8 +48,8 @@ impl ResNet18 {
     /// The network with another stem.
     pub fn with_stem(scope: &Scope, classes: usize, stem: Stem) -> Self {
         let conv1 = match stem {
-            Stem::ImageNet => Conv2d::new(&scope.pp("conv1"), 64, 7).stride(2).padding(3),
-            Stem::Small => Conv2d::new(&scope.pp("conv1"), 64, 3).padding(1),
+            Stem::ImageNet => conv(&scope.pp("conv1"), 64, 7).stride(2).padding(3),
+            Stem::Small => conv(&scope.pp("conv1"), 64, 3).padding(1),
         };
         let pool = match stem {
             Stem::ImageNet => {
@@ -64,7 +66,7 @@ impl ResNet18 {
             blocks.push(Block::new(&scope.pp(1), channels, 1));
         }
         Self {
-            conv1: conv1.no_bias(),
+            conv1,
             bn1: BatchNorm2d::new(&scope.pp("bn1")).activation(Activation::Relu),
             pool,
             blocks,
@@ -89,20 +91,24 @@ impl Model for ResNet18 {
 
 impl Block {
     fn new(scope: &Scope, channels: usize, stride: usize) -> Self {
-        let conv = |name: &str| Conv2d::new(&scope.pp(name), channels, 3).padding(1).no_bias();
+        let conv3 = |name: &str| conv(&scope.pp(name), channels, 3).padding(1);
         let downsample = (stride != 1).then(|| {
             let scope = scope.pp("downsample");
-            let conv = Conv2d::new(&scope.pp(0), channels, 1).stride(stride).no_bias();
-            (conv, BatchNorm2d::new(&scope.pp(1)))
+            (conv(&scope.pp(0), channels, 1).stride(stride), BatchNorm2d::new(&scope.pp(1)))
         });
         Self {
-            conv1: conv("conv1").stride(stride),
+            conv1: conv3("conv1").stride(stride),
             bn1: BatchNorm2d::new(&scope.pp("bn1")).activation(Activation::Relu),
-            conv2: conv("conv2"),
+            conv2: conv3("conv2"),
             bn2: BatchNorm2d::new(&scope.pp("bn2")),
             downsample,
         }
     }
+}
+
+/// A convolution without bias, because a normalisation follows.
+fn conv(scope: &Scope, channels: usize, kernel: usize) -> Conv2d {
+    Conv2d::new(scope, channels, kernel).no_bias().init(Init::he_normal(channels * kernel * kernel))
 }
 
 impl Module for Block {
@@ -135,6 +141,25 @@ mod tests {
             let layers = summary.layers();
             assert_eq!(layers[0].output, [1, 64, first, first], "{stem:?}");
             assert_eq!(layers[layers.len() - 1].output, [1, 10]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn convolutions_start_with_torchvisions_deviations() -> Result<()> {
+        let params = Params::new(0);
+        ResNet18::new(&params.root(), 10).compile(&params, (1, 3, 32, 32))?;
+        // sqrt(2 / (out_channels · KH · KW)), as `kaiming_normal_(mode="fan_out")` has it.
+        for (name, expected) in [
+            ("conv1.weight", (2.0 / (64.0 * 49.0_f64)).sqrt()),
+            ("layer1.1.conv2.weight", (2.0 / (64.0 * 9.0_f64)).sqrt()),
+            ("layer4.0.conv1.weight", (2.0 / (512.0 * 9.0_f64)).sqrt()),
+            ("layer4.0.downsample.0.weight", (2.0 / 512.0_f64).sqrt()),
+        ] {
+            let values = params.get(name).expect(name).tensor().flatten_all()?.to_vec1::<f32>()?;
+            let squares = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
+            let std = (squares / values.len() as f64).sqrt();
+            assert!((std / expected - 1.0).abs() < 0.03, "{name}: {std}, expected {expected}");
         }
         Ok(())
     }

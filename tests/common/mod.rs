@@ -15,7 +15,9 @@ pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "candelabrum", "--examples"]);
+        // Of the whole workspace, as `cargo test --workspace` has built them: for this package alone
+        // cargo would choose other features of the dependencies, and build most of them once more.
+        build.args(["build", "--quiet", "--workspace", "--examples"]);
         build.current_dir(env!("CARGO_MANIFEST_DIR"));
         // What cargo tells a test about its package would make build scripts of others run again.
         for (name, _) in std::env::vars_os() {
@@ -25,7 +27,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
             }
         }
         if cfg!(feature = "mpi") {
-            build.args(["--features", "mpi"]);
+            build.args(["--features", "candelabrum/mpi"]);
         }
         if !cfg!(debug_assertions) {
             build.arg("--release");

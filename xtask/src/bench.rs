@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::checkout::repo_root;
 use crate::host;
-use crate::shell::{cargo, repo_root, run};
+use crate::shell::{cargo, run};
 
 /// Builds a package as it is used, and gives the path of its program.
 pub(crate) fn build(package: &str, program: &str, options: &[&str]) -> Result<PathBuf> {

@@ -18,18 +18,18 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn run_steps(steps: &mut Steps) -> Result<()> {
-    const CLIPPY: [&str; 2] = ["clippy", "--all-targets"];
+    const CLIPPY: [&str; 3] = ["clippy", "--workspace", "--all-targets"];
     const DENY_WARNINGS: [&str; 3] = ["--", "--deny", "warnings"];
     let mpi = machine::lacks_for_mpi().is_empty();
 
     steps.run("fmt", || run_command(&mut cargo(&["fmt", "--all", "--check"])))?;
     steps.run("tidy", tidy::run)?;
     steps.run("clippy", || {
-        run_command(cargo(&CLIPPY).arg("--workspace").args(DENY_WARNINGS))?;
+        run_command(cargo(&CLIPPY).args(DENY_WARNINGS))?;
         if !mpi {
             return Ok(());
         }
-        let with_mpi = ["-p", "candelabrum", "-p", "candelabrum-dist", "-F", "candelabrum/mpi"];
+        let with_mpi = ["--features", "candelabrum/mpi"];
         run_command(cargo(&CLIPPY).args(with_mpi).args(DENY_WARNINGS))
     })?;
     steps.run("cuda", cuda::clippy)?;

@@ -8,29 +8,23 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::checkout::repo_root;
 use crate::machine;
-use crate::shell::{cargo, output, repo_root, run as run_command};
-
-/// The packages that have the feature `cuda`.
-const PACKAGES: [&str; 4] = ["--package", "candelabrum-dist", "--package", "candelabrum"];
-
-/// Only build scripts and macros are compiled in a check: optimising them takes longer than they do.
-const PLAIN_DEPENDENCIES: &str = "profile.dev.package.'*'.opt-level=0";
+use crate::shell::{cargo, output, run as run_command};
 
 /// clippy over the CUDA code. Needs no CUDA: the libraries are only linked by programs, and there
 /// are none in a check.
 pub(crate) fn clippy() -> Result<()> {
-    let with_mpi = machine::lacks_for_mpi().is_empty().then_some("cuda,mpi");
-    for features in ["cuda"].into_iter().chain(with_mpi) {
-        let mut command = cargo(&["--config", PLAIN_DEPENDENCIES, "clippy"]);
-        command.args(PACKAGES).args(["--features", features]).args(["--", "--deny", "warnings"]);
-        run_command(with_stand_in(&mut command))?;
+    let with_mpi = machine::lacks_for_mpi().is_empty();
+    let with_mpi = with_mpi.then_some("candelabrum/cuda,candelabrum/mpi");
+    for features in ["candelabrum/cuda"].into_iter().chain(with_mpi) {
+        let mut command = cargo(&["clippy", "--workspace", "--features", features]);
+        run_command(with_stand_in(command.args(["--", "--deny", "warnings"])))?;
     }
     Ok(())
 }
 
-/// With the stand-in, in a folder of its own: candle is another one with CUDA, and building the two
-/// in turn would build both again every time.
+/// The environment in which build scripts find the stand-in.
 fn with_stand_in(command: &mut Command) -> &mut Command {
     let folder = repo_root().join("scripts/cuda/stand-in");
     let bin = folder.join("bin");
@@ -43,7 +37,6 @@ fn with_stand_in(command: &mut Command) -> &mut Command {
         .env("PATH", path.unwrap_or_else(|_| bin.into_os_string()))
         .env("CUDA_COMPUTE_CAP", "90")
         .env("CUDARC_CUDA_VERSION", "13000")
-        .env("CARGO_TARGET_DIR", target_folder().join("cuda"))
 }
 
 fn target_folder() -> PathBuf {

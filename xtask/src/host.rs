@@ -8,7 +8,8 @@ use std::thread;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::shell::{cargo, output, repo_root};
+use crate::checkout::repo_root;
+use crate::shell::{cargo, output};
 
 /// What a reader must know to judge the figures.
 #[derive(Debug, Serialize)]

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{find_program, output, repo_root, succeeds};
+use crate::checkout::repo_root;
+use crate::shell::{find_program, output, succeeds};
 
 /// What the `mpi` feature lacks here, in words; empty where it can be built and run.
 pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {

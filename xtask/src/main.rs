@@ -17,6 +17,7 @@ mod bench_overlap;
 mod bench_scaling;
 mod bench_step;
 mod canvas;
+mod checkout;
 mod ci;
 mod cuda;
 mod family;
@@ -73,7 +74,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let result = checkout::enter().and_then(|()| run(command));
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
+    // another program, whose own output stands above.
+    eprintln!("error: {error:#}");
+    error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, Interrupted::exit_code)
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Test(args) => test::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
@@ -85,10 +96,5 @@ fn main() -> ExitCode {
         Command::BenchDdp(args) => bench_ddp::run(&args),
         Command::Timeline(args) => timeline::run(&args),
         Command::BenchOverlap(args) => bench_overlap::run(&args),
-    };
-    let Err(error) = result else { return ExitCode::SUCCESS };
-    // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
-    // another program, whose own output stands above.
-    eprintln!("error: {error:#}");
-    error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, Interrupted::exit_code)
+    }
 }

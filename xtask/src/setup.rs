@@ -8,8 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::checkout::repo_root;
 use crate::machine;
-use crate::shell::{find_program, output, repo_root, run as run_command};
+use crate::shell::{find_program, output, run as run_command};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

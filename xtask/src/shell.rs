@@ -7,11 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The root of the repository: the folder above this package.
-pub(crate) fn repo_root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("xtask is a folder of the repository").to_path_buf()
-}
+use crate::checkout::repo_root;
 
 /// `cargo <args>` in the root of the repository, by the cargo that started this program.
 ///

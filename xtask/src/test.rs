@@ -12,6 +12,11 @@ use anyhow::{Context, Result, bail};
 use crate::machine;
 use crate::shell::{cargo, display};
 
+/// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
+/// backend, and so do the unit tests. What the feature `mpi` builds is used by nobody else: all other
+/// ranks are started by the tests themselves.
+const UNDER_MPIEXEC: [&str; 5] = ["conformance", "faults", "interface", "mpiexec", "strategies"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Fail where something was left out that `cargo xtask setup` installs
@@ -38,8 +43,11 @@ pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
     }
     report.runs.push(Run::start("workspace", cargo(&["test", "--no-fail-fast", "--workspace"]))?);
     if lacks.is_empty() {
-        let mut command = cargo(&["test", "--no-fail-fast", "--features", "candelabrum/mpi"]);
-        command.args(["--package", "candelabrum-dist", "--package", "candelabrum"]);
+        // Of the whole workspace, as everything here: for other packages cargo would choose other
+        // features of their dependencies, and build candle once more.
+        let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
+        command.args(UNDER_MPIEXEC.iter().flat_map(|name| ["--test", name]));
+        command.args(["--features", "candelabrum/mpi"]);
         report.runs.push(Run::start("with MPI", command)?);
     }
     print!("{}", report.table());
@@ -188,11 +196,37 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+    use crate::checkout::repo_root;
+    use crate::tidy::collect_files;
 
     fn report(tally: Tally, succeeded: bool, setup_installs: bool) -> Report {
         let left_out = vec![LeftOut { what: "thing", why: "absent".into(), setup_installs }];
         Report { runs: vec![Run { name: "workspace", tally, succeeded }], left_out }
+    }
+
+    #[test]
+    fn every_test_program_that_calls_mpiexec_runs_with_mpi_too() {
+        let root = repo_root();
+        let mut found = BTreeSet::new();
+        for folder in ["tests", "crates/dist/tests"].map(|folder| root.join(folder)) {
+            let mut files = Vec::new();
+            collect_files(&folder, &mut files).unwrap();
+            for file in files {
+                let text = fs::read_to_string(&file).unwrap_or_default();
+                if text.contains("mpiexec(") {
+                    let program = file.strip_prefix(&folder).unwrap().iter().next().unwrap();
+                    found.insert(
+                        Path::new(program).file_stem().unwrap().to_str().unwrap().to_owned(),
+                    );
+                }
+            }
+        }
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), UNDER_MPIEXEC);
     }
 
     #[test]

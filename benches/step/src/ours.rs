@@ -49,9 +49,7 @@ pub(crate) fn new(network: Network, xs: &Tensor, world: &World) -> anyhow::Resul
 impl<M: Model + 'static> Ours<M> {
     fn boxed(model: M, start: &Start<'_>) -> anyhow::Result<Box<dyn Train>> {
         let &Start { network, params, xs, world } = start;
-        params.eval();
-        model.forward(xs)?;
-        params.train();
+        model.compile_with(params, xs)?;
         for (name, value) in problem::parameters(network)? {
             params.get(&name)?.set(&value)?;
         }

@@ -73,6 +73,14 @@ impl World {
         self.rank() == 0
     }
 
+    /// How long ranks wait for each other before they give up: `CANDELABRUM_TIMEOUT`, or 300 s.
+    ///
+    /// # Errors
+    /// A value of the variable that is no number of seconds.
+    pub fn deadline(&self) -> Result<Duration> {
+        launch::timeout()
+    }
+
     /// How the ranks were started.
     pub fn launcher(&self) -> Launcher {
         self.launch.launcher

@@ -3,12 +3,11 @@
 //! A buffer has a name and a value like a parameter, but it is in no gradient and no optimizer
 //! sees it; [`Params::buffers`](crate::Params::buffers) lists them for who saves or shares a model.
 
-use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
 
+use crate::tensors::{Values, with_variable};
 use crate::{Error, Result};
 
 /// One tensor of state and its name; a cheap handle, clones share the value.
@@ -69,13 +68,27 @@ impl Buffer {
     ///
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
-    pub fn update_in_place(&self, change: impl FnMut(usize, f64) -> f64) -> Result<()> {
+    pub fn update_in_place(&self, mut change: impl FnMut(usize, f64) -> f64) -> Result<()> {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         if before.is_none() {
             *before = Some(self.var.as_tensor().detach().copy()?);
         }
         drop(before);
-        Ok(self.var.inplace_op1(&InPlace(RefCell::new(change)))?)
+        Ok(with_variable(&self.var, |values| {
+            match values {
+                Values::F32(values) => {
+                    for (index, value) in values.iter_mut().enumerate() {
+                        *value = change(index, f64::from(*value)) as f32;
+                    }
+                }
+                Values::F64(values) => {
+                    for (index, value) in values.iter_mut().enumerate() {
+                        *value = change(index, *value);
+                    }
+                }
+            }
+            Ok(())
+        })?)
     }
 
     /// Keeps the changes made [in place](Self::update_in_place) so far.
@@ -87,39 +100,6 @@ impl Buffer {
     pub(crate) fn restore(&self) -> Result<()> {
         let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(before.map_or(Ok(()), |before| self.var.set(&before))?)
-    }
-}
-
-/// A change of every element as an operation of candle.
-struct InPlace<F>(RefCell<F>);
-
-impl<F: FnMut(usize, f64) -> f64> InplaceOp1 for InPlace<F> {
-    fn name(&self) -> &'static str {
-        "update-buffer"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("a buffer must be contiguous to be updated")
-        };
-        let mut change = self.0.borrow_mut();
-        match storage {
-            CpuStorage::F32(values) => {
-                for (index, value) in values[start..end].iter_mut().enumerate() {
-                    *value = change(index, f64::from(*value)) as f32;
-                }
-            }
-            CpuStorage::F64(values) => {
-                for (index, value) in values[start..end].iter_mut().enumerate() {
-                    *value = change(index, *value);
-                }
-            }
-            other => candle_core::bail!(
-                "a buffer must be f32 or f64 to be updated, this one is {:?}",
-                other.dtype()
-            ),
-        }
-        Ok(())
     }
 }
 

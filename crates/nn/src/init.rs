@@ -34,6 +34,13 @@ impl Init {
         Self::Normal { std: (2.0 / (fan_in + fan_out) as f64).sqrt() }
     }
 
+    /// `N(0, sqrt(2 / fan))`, for layers before a ReLU (He et al., ICCV 2015): PyTorch's
+    /// `kaiming_normal_`. `fan` is the number of inputs of each output, or of outputs of each input;
+    /// torchvision's ResNet takes the outputs of a convolution, `out_channels · KH · KW`.
+    pub fn he_normal(fan: usize) -> Self {
+        Self::Normal { std: (2.0 / fan as f64).sqrt() }
+    }
+
     /// A tensor of `shape` drawn from `rng`.
     ///
     /// # Errors

@@ -95,7 +95,8 @@ pub trait Model {
     }
 
     /// Runs the model once on zeros of shape `input` (the batch first) so that every layer creates
-    /// its parameters, and gives the table of what it saw.
+    /// its parameters, and gives the table of what it saw. The zeros are of the parameters' element
+    /// type; for a model that takes token indices see [`compile_with`](Self::compile_with).
     ///
     /// # Errors
     /// Those of the forward pass.
@@ -103,16 +104,18 @@ pub trait Model {
     where
         Self: Sized,
     {
-        let input = input.into();
-        let zeros = Tensor::zeros(&input, params.dtype(), params.device())?;
-        let was_training = params.is_training();
-        params.eval();
+        let input = Tensor::zeros(input, params.dtype(), params.device())?;
+        self.compile_with(params, &input)
+    }
+
+    /// The same on `input`, whatever its values and element type.
+    ///
+    /// # Errors
+    /// Those of the forward pass.
+    fn compile_with(&self, params: &Params, input: &Tensor) -> Result<Summary> {
         params.start_trace();
-        let output = self.forward(&zeros);
+        let output = params.in_mode(false, || self.forward(input));
         let layers = params.take_trace();
-        if was_training {
-            params.train();
-        }
         output?;
         Ok(Summary::new(input.dims(), layers, params))
     }

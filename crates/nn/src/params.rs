@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use candelabrum_memory::SpanMut;
-use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_core::{DType, Device, Shape, Tensor, Var, bail};
 use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
-use crate::tensors::with_variable;
+use crate::tensors::{Values, with_variable};
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
 /// One trainable tensor and its name; a cheap handle, clones share the value.
@@ -67,7 +67,10 @@ impl Param {
     /// A parameter that is not f32, or not on the CPU.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.watch.changed(&self.var);
-        Ok(with_variable(&self.var, update)?)
+        Ok(with_variable(&self.var, |values| match values {
+            Values::F32(values) => Ok(update(SpanMut::Host(values))),
+            Values::F64(_) => bail!("a parameter must be f32 to be updated, this one is f64"),
+        })?)
     }
 
     /// Copies `value` into the parameter.
@@ -102,10 +105,17 @@ struct Store {
     list: RwLock<Vec<Param>>,
     buffers: RwLock<Vec<Buffer>>,
     training: AtomicBool,
-    noise_stream: AtomicU64,
+    noise_stream: Mutex<NoiseStream>,
     noise_draws: AtomicU64,
     trace: Mutex<Option<Vec<LayerRow>>>,
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
+}
+
+/// The stream that noise is drawn from, and who has named it.
+#[derive(Clone, Copy)]
+enum NoiseStream {
+    Chosen(u64),
+    Suggested(u64),
 }
 
 impl Params {
@@ -123,7 +133,7 @@ impl Params {
             list: RwLock::default(),
             buffers: RwLock::default(),
             training: AtomicBool::new(true),
-            noise_stream: AtomicU64::new(0),
+            noise_stream: Mutex::new(NoiseStream::Suggested(0)),
             noise_draws: AtomicU64::new(0),
             trace: Mutex::default(),
             statistics_exchange: RwLock::default(),
@@ -146,12 +156,17 @@ impl Params {
         Self::from_vars(named)
     }
 
-    /// Variables of the user's own, in the order given.
+    /// Variables of the user's own, in the order given. The first one's element type and device are
+    /// those of the store; without any, f32 on the CPU.
     ///
     /// # Errors
     /// [`Error::DuplicateName`].
     pub fn from_vars(vars: impl IntoIterator<Item = (impl Into<String>, Var)>) -> Result<Self> {
-        let params = Self::new(0);
+        let mut vars = vars.into_iter().peekable();
+        let params = match vars.peek() {
+            Some((_, first)) => Self::on(0, first.dtype(), first.device()),
+            None => Self::new(0),
+        };
         for (name, var) in vars {
             params.insert(name.into(), var)?;
         }
@@ -245,10 +260,35 @@ impl Params {
         self.0.training.load(Ordering::Relaxed)
     }
 
-    /// Chooses the stream that noise (dropout masks) is drawn from. Initial values do not depend
-    /// on it. Data-parallel replicas use a stream each, or all would drop the same units.
+    /// Runs `work` with layers in training or in evaluation; afterwards they are in the mode in which
+    /// they were before.
+    pub fn in_mode<R>(&self, training: bool, work: impl FnOnce() -> R) -> R {
+        let before = self.0.training.swap(training, Ordering::Relaxed);
+        let result = work();
+        self.0.training.store(before, Ordering::Relaxed);
+        result
+    }
+
+    /// Chooses the stream that noise (dropout masks) is drawn from. Initial values do not depend on it.
+    ///
+    /// Data-parallel replicas need a stream each, or all would drop the same units: the distributed
+    /// optimizer chooses this rank's number, unless this was called before. Tensor-parallel ranks,
+    /// which compute parts of *one* replica on the same activations, need a common stream: call this
+    /// with the number of the replica.
     pub fn set_noise_stream(&self, stream: u64) {
-        self.0.noise_stream.store(stream, Ordering::Relaxed);
+        *self.noise_stream() = NoiseStream::Chosen(stream);
+    }
+
+    /// The same for a program part that is not the user's: what was chosen stays.
+    pub fn suggest_noise_stream(&self, stream: u64) {
+        let mut own = self.noise_stream();
+        if let NoiseStream::Suggested(_) = *own {
+            *own = NoiseStream::Suggested(stream);
+        }
+    }
+
+    fn noise_stream(&self) -> MutexGuard<'_, NoiseStream> {
+        self.0.noise_stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the normalisations of this store use, from their next forward pass in training on, the
@@ -372,7 +412,9 @@ impl Scope {
     /// A fresh seed for noise in this scope: another one at every call, the same in every run.
     pub fn noise_seed(&self) -> u64 {
         let store = &self.params.0;
-        let stream = seed::nth(store.seed, store.noise_stream.load(Ordering::Relaxed));
+        let (NoiseStream::Chosen(stream) | NoiseStream::Suggested(stream)) =
+            *self.params.noise_stream();
+        let stream = seed::nth(store.seed, stream);
         let draw = store.noise_draws.fetch_add(1, Ordering::Relaxed);
         seed::nth(seed::derive(stream, &self.path), draw)
     }
@@ -446,6 +488,60 @@ mod tests {
         assert_ne!(first, other.root().pp("drop").noise_seed());
         let same = Params::new(0);
         assert_eq!(first, same.root().pp("drop").noise_seed());
+    }
+
+    #[test]
+    fn a_chosen_noise_stream_stays_and_a_suggested_one_is_replaced() {
+        let draw = |prepare: &dyn Fn(&Params)| {
+            let params = Params::new(0);
+            prepare(&params);
+            params.root().pp("drop").noise_seed()
+        };
+        let chosen = draw(&|params| params.set_noise_stream(3));
+        assert_eq!(draw(&|params| params.suggest_noise_stream(3)), chosen);
+        let suggest_later = |params: &Params| {
+            params.set_noise_stream(3);
+            params.suggest_noise_stream(5);
+        };
+        assert_eq!(draw(&suggest_later), chosen);
+        let choose_later = |params: &Params| {
+            params.suggest_noise_stream(5);
+            params.set_noise_stream(3);
+        };
+        assert_eq!(draw(&choose_later), chosen);
+        assert_ne!(draw(&|params| params.suggest_noise_stream(5)), chosen);
+    }
+
+    #[test]
+    fn variables_give_the_store_their_element_type() -> Result<()> {
+        let var = Var::zeros((2, 3), DType::F64, &Device::Cpu)?;
+        let params = Params::from_vars([("weight", var)])?;
+        assert_eq!(params.dtype(), DType::F64);
+        let tensor = params.var_builder().get((2, 3), "weight")?;
+        assert_eq!(tensor.dtype(), DType::F64);
+
+        let varmap = VarMap::new();
+        varmap.get(2, "bias", candle_nn::Init::Const(0.0), DType::F64, &Device::Cpu)?;
+        let params = Params::from_varmap(&varmap)?;
+        assert_eq!(params.var_builder().get(2, "bias")?.dtype(), DType::F64);
+        assert_eq!(Params::from_vars(Vec::<(String, Var)>::new())?.dtype(), DType::F32);
+        Ok(())
+    }
+
+    #[test]
+    fn a_mode_ends_with_the_work_that_it_is_for() {
+        let params = Params::new(0);
+        for training in [true, false] {
+            if training {
+                params.train();
+            } else {
+                params.eval();
+            }
+            for during in [true, false] {
+                params.in_mode(during, || assert_eq!(params.is_training(), during));
+                assert_eq!(params.is_training(), training);
+            }
+        }
     }
 
     #[test]

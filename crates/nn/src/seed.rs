@@ -6,7 +6,8 @@
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// A seed for one `purpose` of the run with seed `seed`: FNV-1a over both, finished by splitmix64.
+/// A seed for one `purpose` of the run with seed `seed`: FNV-1a over both, finished by
+/// SplitMix64.
 pub fn derive(seed: u64, purpose: &str) -> u64 {
     let hash = seed
         .to_le_bytes()
@@ -20,7 +21,7 @@ pub fn derive(seed: u64, purpose: &str) -> u64 {
 
 /// The `index`-th seed of a sequence that starts at `seed`.
 pub fn nth(seed: u64, index: u64) -> u64 {
-    mix(seed.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    mix(seed.wrapping_add(index.wrapping_mul(GOLDEN)))
 }
 
 /// The generator for a derived seed.
@@ -28,8 +29,12 @@ pub fn rng(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// splitmix64's output function (Steele, Lea, Flood 2014).
-fn mix(mut z: u64) -> u64 {
+/// 2^64 divided by the golden ratio: the distance of two states of SplitMix64.
+pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of SplitMix64 (Steele, Lea and Flood 2014).
+#[inline(always)]
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

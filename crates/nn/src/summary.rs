@@ -2,18 +2,7 @@
 
 use std::fmt;
 
-use crate::{Param, Params};
-
-/// One layer call seen in the dry run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayerRow {
-    /// The layer's path: `conv1`.
-    pub name: String,
-    /// What it is: `Conv2d 5×5, relu`.
-    pub kind: String,
-    /// The shape of what it made, the batch first.
-    pub output: Vec<usize>,
-}
+use crate::{LayerRow, Param, Params};
 
 /// What a dry run saw; `Display` prints the table.
 #[derive(Clone, Debug)]

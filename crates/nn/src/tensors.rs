@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use candelabrum_memory::{Flat, Span, SpanMut};
+use candelabrum_memory::{Flat, Span};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail};
 
@@ -27,8 +27,18 @@ where
     f(Span::Host(&values[start..start + tensor.elem_count()]))
 }
 
-/// Calls `f` with the values of an f32 variable, where they are: no copy, no graph.
-pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+/// The values of a variable, in row-major order.
+#[derive(Debug)]
+pub(crate) enum Values<'a> {
+    F32(&'a mut [f32]),
+    F64(&'a mut [f64]),
+}
+
+/// Calls `f` with the values of a variable, where they are: no copy, no graph.
+///
+/// # Errors
+/// A variable that is not contiguous, not on the CPU, or neither f32 nor f64; the error of `f`.
+pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(Values<'_>) -> Result<R>) -> Result<R> {
     let op = InPlace(RefCell::new((Some(f), None)));
     var.inplace_op1(&op)?;
     match op.0.into_inner().1 {
@@ -37,24 +47,28 @@ pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(SpanMut<'_>) -> R) -> R
     }
 }
 
-/// A change of f32 values as an operation of candle: the function until it has run, then its result.
+/// A change of values as an operation of candle: the function until it has run, then its result.
 struct InPlace<F, R>(RefCell<(Option<F>, Option<R>)>);
 
-impl<R, F: FnOnce(SpanMut<'_>) -> R> InplaceOp1 for InPlace<F, R> {
+impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
     fn name(&self) -> &'static str {
-        "update-parameter"
+        "change-in-place"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("a parameter must be contiguous to be updated")
+            bail!("values must be contiguous to be changed in place")
         };
-        let CpuStorage::F32(values) = storage else {
-            bail!("a parameter must be f32 to be updated, this one is {:?}", storage.dtype())
+        let values = match storage {
+            CpuStorage::F32(values) => Values::F32(&mut values[start..end]),
+            CpuStorage::F64(values) => Values::F64(&mut values[start..end]),
+            other => {
+                bail!("values must be f32 or f64 to be changed in place, not {:?}", other.dtype())
+            }
         };
         let mut state = self.0.borrow_mut();
         let Some(f) = state.0.take() else { bail!("candle ran the change of a variable twice") };
-        state.1 = Some(f(SpanMut::Host(&mut values[start..end])));
+        state.1 = Some(f(values)?);
         Ok(())
     }
 }

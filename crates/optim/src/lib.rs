@@ -8,17 +8,17 @@
 //! |---|---|
 //! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`] |
 //! | learning rates | [`Schedule`], [`OneCycle`] |
-//! | other settings for some parameters | [`Group`] |
+//! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
 //! | what all optimizers share, and one of your own | [`RuleOptimizer`], [`Rule`] |
 //!
 //! ```
-//! use candelabrum_optim::{Adam, Group, Optimizer, ParamInfo, Schedule};
+//! use candelabrum_optim::{Adam, ParamGroup, Optimizer, ParamInfo, Schedule};
 //!
 //! let rate = Schedule::Cosine { lr: 1e-3, steps: 900, min: 0.0 }.warm_up(100, 0.1);
 //! let mut adam = Adam::new(rate)
 //!     .weight_decay(1e-2)
-//!     .group(Group::matching("*.bias").weight_decay(0.0).lr_scale(2.0));
+//!     .group(ParamGroup::matching("*.bias").weight_decay(0.0).lr_scale(2.0));
 //! adam.bind(&[
 //!     ParamInfo::on_host("fc.weight", &[2, 2]),
 //!     ParamInfo::on_host("fc.bias", &[2]),
@@ -37,11 +37,11 @@ mod ada_grad;
 mod adam;
 mod clip;
 mod error;
-mod group;
 mod lamb;
 mod lars;
 mod one_cycle;
 mod optimizer;
+mod param_group;
 mod parts;
 mod rms_prop;
 mod rule;
@@ -53,11 +53,11 @@ pub use ada_grad::{AdaGrad, AdaGradRule};
 pub use adam::{Adam, AdamRule, AdamW};
 pub use clip::{Clip, clip};
 pub use error::{Error, Range, Result};
-pub use group::Group;
 pub use lamb::{Lamb, LambRule};
 pub use lars::{Lars, LarsRule};
 pub use one_cycle::{Anneal, OneCycle};
 pub use optimizer::{Optimizer, ParamInfo};
+pub use param_group::ParamGroup;
 pub use parts::Parts;
 pub use rms_prop::{RmsProp, RmsPropRule};
 pub use rule::{MAX_STATES, Now, Rule};

@@ -123,7 +123,9 @@ impl Factors {
     fn variance(&self, s: &mut f32, a: &mut f32, g: f32) -> f32 {
         let s = self.square(s, g);
         *a += self.take * (g - *a);
-        (s - *a * *a).max(0.0)
+        let variance = s - *a * *a;
+        // Not `f32::max`, which would forget a NaN.
+        if variance < 0.0 { 0.0 } else { variance }
     }
 
     fn descend(&self, p: &mut f32, g: f32, s: f32) {

@@ -5,7 +5,7 @@ use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::rule::{MAX_STATES, Now, Rule};
-use crate::{Error, Group, Optimizer, ParamInfo, Result, Schedule};
+use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule};
 
 /// The optimizer that a [`Rule`] makes: [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and the others
 /// are names for it, and so can be one of your own.
@@ -14,7 +14,7 @@ pub struct RuleOptimizer<R> {
     pub(crate) rule: R,
     lr: Schedule,
     weight_decay: f64,
-    groups: Vec<Group>,
+    groups: Vec<ParamGroup>,
     steps: u64,
     /// The coming step's rate, and after it one for each group, which is used if the group has one.
     rates: Vec<f64>,
@@ -57,7 +57,7 @@ impl<R: Rule> RuleOptimizer<R> {
 
     /// Other settings for some parameters. What a later group says comes before an earlier one's.
     #[must_use]
-    pub fn group(mut self, group: Group) -> Self {
+    pub fn group(mut self, group: ParamGroup) -> Self {
         self.groups.push(group);
         self
     }

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! g = grad + weight_decay · p
-//! v = g                              at the first step
+//! v = g                                      for a parameter's first gradient
 //! v = momentum · v + (1 - dampening) · g     after that
 //! p = p - lr · v                     (Nesterov: p - lr · (g + momentum · v))
 //! ```
 //!
 //! Momentum after Sutskever et al., ICML 2013. SINGA starts v at zero, so its dampening also
-//! shrinks the first step; ours is PyTorch's.
+//! shrinks the first gradient; ours is PyTorch's. A parameter has had no gradient yet as long as all
+//! of its v is 0. PyTorch asks whether it has a v at all: the two differ where a gradient is there,
+//! with all of it 0, before any other.
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -82,9 +84,9 @@ impl Rule for SgdRule {
 
     fn update(&self, now: Now, parts: Parts<'_>) {
         let (lr, decay, momentum) = (now.lr as f32, now.weight_decay as f32, self.momentum as f32);
-        // The first velocity is the gradient itself, without dampening.
-        let (keep, take) =
-            if now.step == 1 { (0.0, 1.0) } else { (momentum, (1.0 - self.dampening) as f32) };
+        // The first velocity is the gradient itself. Without dampening all are: nobody has to look.
+        let damped = self.dampening != 0.0 && parts.state[0].iter().any(|v| *v != 0.0);
+        let (keep, take) = (momentum, if damped { (1.0 - self.dampening) as f32 } else { 1.0 });
         parts.for_each(|Parts { value, grad, state: [velocity, ..] }| {
             if self.states() == 0 {
                 plain(value, grad, lr, decay);

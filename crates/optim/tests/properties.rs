@@ -6,8 +6,8 @@
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Clip, Error, Group, Lamb, Lars, Optimizer, ParamInfo, RmsProp, Schedule,
-    Sgd, clip,
+    AdaGrad, Adam, AdamW, Clip, Error, Lamb, Lars, Optimizer, ParamGroup, ParamInfo, RmsProp,
+    Schedule, Sgd, clip,
 };
 use candelabrum_testkit::uniform;
 use candle_core::DType;
@@ -186,6 +186,58 @@ fn nan_is_not_forgotten() {
     }
 }
 
+#[test]
+fn a_variance_that_overflows_is_not_taken_for_zero() {
+    // The squares of such gradients are infinite, and infinity less infinity is no number.
+    for mut optimizer in [RmsProp::new(0.1).centered(), RmsProp::new(0.1).centered().momentum(0.5)]
+    {
+        bind(&mut optimizer, &[1]);
+        let mut param = vec![1.0];
+        optimizer.update(0, (&mut *param).into(), (&[1e30]).into()).unwrap();
+        assert!(param[0].is_nan(), "{}: {param:?}", optimizer.describe());
+    }
+}
+
+/// `torch.optim.SGD` for one parameter: `None` stands for `p.grad is None`.
+fn pytorchs_sgd(grads: &[Option<f32>], momentum: f32, dampening: f32, decay: f32, lr: f32) -> f32 {
+    let (mut p, mut buffer) = (1.0, None);
+    for grad in grads.iter().flatten() {
+        let grad = grad + decay * p;
+        let next = match buffer {
+            None => grad,
+            Some(buffer) => momentum * buffer + (1.0 - dampening) * grad,
+        };
+        buffer = Some(next);
+        p -= lr * next;
+    }
+    p
+}
+
+#[test]
+fn the_first_gradient_of_each_parameter_is_not_dampened_whatever_the_step() {
+    let never = [None; 6];
+    let from_third = [None, None, Some(0.5), Some(-1.0), None, Some(0.25)];
+    let all = [0.5, 0.25, -0.5, 1.0, 0.75, -0.25].map(Some);
+    for (dampening, decay) in [(0.5, 0.0), (0.5, 0.1), (0.0, 0.1)] {
+        let mut sgd = Sgd::new(0.1).momentum(0.9).dampening(dampening).weight_decay(decay);
+        let grads = [never, from_third, all];
+        bind(&mut sgd, &[1, 1, 1]);
+        let mut params = [[1.0_f32]; 3];
+        for step in 0..6 {
+            for (i, (param, grads)) in params.iter_mut().zip(&grads).enumerate() {
+                if let Some(grad) = grads[step] {
+                    sgd.update(i, (&mut *param).into(), (&[grad]).into()).unwrap();
+                }
+            }
+            sgd.step();
+        }
+        for (param, grads) in params.iter().zip(&grads) {
+            let expected = pytorchs_sgd(grads, 0.9, dampening as f32, decay as f32, 0.1);
+            assert!((param[0] - expected).abs() < 1e-6, "{dampening}: {param:?}, {expected}");
+        }
+    }
+}
+
 fn named() -> [ParamInfo<'static>; 4] {
     [
         ParamInfo::on_host("conv.weight", &[1, 1, 1, 1]),
@@ -209,25 +261,25 @@ fn one_step(mut optimizer: impl Optimizer) -> [f32; 4] {
 fn groups_have_settings_of_their_own() {
     let sgd = || Sgd::new(0.25);
     let cases = [
-        (sgd().group(Group::matching("*.bias").lr_scale(2.0)), [0.75, 0.5, 0.75, 0.5]),
-        (sgd().group(Group::below_dims(2).lr(0.0)), [0.75, 1.0, 0.75, 1.0]),
+        (sgd().group(ParamGroup::matching("*.bias").lr_scale(2.0)), [0.75, 0.5, 0.75, 0.5]),
+        (sgd().group(ParamGroup::below_dims(2).lr(0.0)), [0.75, 1.0, 0.75, 1.0]),
         (
-            sgd().weight_decay(1.0).group(Group::matching("fc.*").weight_decay(0.0)),
+            sgd().weight_decay(1.0).group(ParamGroup::matching("fc.*").weight_decay(0.0)),
             [0.5, 0.5, 0.75, 0.75],
         ),
         // The later group wins, setting by setting.
         (
             sgd()
-                .group(Group::matching("*").lr_scale(2.0).weight_decay(1.0))
-                .group(Group::matching("conv.*").lr_scale(0.0))
-                .group(Group::matching("fc.bias").weight_decay(0.0)),
+                .group(ParamGroup::matching("*").lr_scale(2.0).weight_decay(1.0))
+                .group(ParamGroup::matching("conv.*").lr_scale(0.0))
+                .group(ParamGroup::matching("fc.bias").weight_decay(0.0)),
             [1.0, 1.0, 0.0, 0.5],
         ),
         // A scale scales a group's own rate too.
         (
             sgd()
-                .group(Group::below_dims(3).lr(0.5))
-                .group(Group::matching("fc.bias").lr_scale(0.5)),
+                .group(ParamGroup::below_dims(3).lr(0.5))
+                .group(ParamGroup::matching("fc.bias").lr_scale(0.5)),
             [0.75, 0.5, 0.5, 0.75],
         ),
     ];
@@ -240,7 +292,7 @@ fn groups_have_settings_of_their_own() {
 #[test]
 fn a_groups_schedule_moves_on() {
     let half = Schedule::Step { lr: 0.5, every: 1, factor: 0.5 };
-    let mut sgd = Sgd::new(0.0).group(Group::matching("fc.bias").lr(half));
+    let mut sgd = Sgd::new(0.0).group(ParamGroup::matching("fc.bias").lr(half));
     sgd.bind(&named()).unwrap();
     let mut value = [1.0];
     for expected in [0.5, 0.25, 0.125] {
@@ -252,7 +304,7 @@ fn a_groups_schedule_moves_on() {
 
 #[test]
 fn a_group_without_a_trust_ratio_takes_adams_step() {
-    let off = Group::matching("*").trust_ratio(false);
+    let off = ParamGroup::matching("*").trust_ratio(false);
     let lamb = one_step(Lamb::new(0.1).eps(1e-8).group(off.clone()));
     let adam = one_step(AdamW::new(0.1));
     assert!(lamb.iter().zip(&adam).all(|(a, b)| (a - b).abs() < 1e-6), "{lamb:?} {adam:?}");
@@ -262,7 +314,7 @@ fn a_group_without_a_trust_ratio_takes_adams_step() {
 
 #[test]
 fn a_group_that_selects_nothing_is_an_error() {
-    let mut adam = Adam::new(0.1).group(Group::matching("*.bais").weight_decay(0.0));
+    let mut adam = Adam::new(0.1).group(ParamGroup::matching("*.bais").weight_decay(0.0));
     let error = adam.bind(&named()).unwrap_err();
     assert!(matches!(error, Error::NothingMatches { .. }));
     let message = error.to_string();
@@ -270,7 +322,7 @@ fn a_group_that_selects_nothing_is_an_error() {
         assert!(message.contains(part), "{message}");
     }
     adam.bind(&[]).unwrap();
-    assert!(Adam::new(0.1).group(Group::below_dims(1)).bind(&named()).is_err());
+    assert!(Adam::new(0.1).group(ParamGroup::below_dims(1)).bind(&named()).is_err());
 }
 
 #[test]
@@ -294,11 +346,11 @@ fn settings_out_of_range_are_named() {
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "Lamb: beta2"),
         (Box::new(Lars::new(0.1).trust_coefficient(0.0)), "Lars: trust_coefficient"),
         (
-            Box::new(Sgd::new(0.1).group(Group::matching("*.bias").weight_decay(-1.0))),
+            Box::new(Sgd::new(0.1).group(ParamGroup::matching("*.bias").weight_decay(-1.0))),
             "Sgd: weight_decay of the group `*.bias`",
         ),
         (
-            Box::new(Sgd::new(0.1).group(Group::below_dims(2).lr(zero_steps))),
+            Box::new(Sgd::new(0.1).group(ParamGroup::below_dims(2).lr(zero_steps))),
             "Sgd: steps of the schedule lr of the group below 2 dims",
         ),
     ];
@@ -310,7 +362,7 @@ fn settings_out_of_range_are_named() {
 
 #[test]
 fn every_setting_is_in_the_description() {
-    let group = || Group::matching("a");
+    let group = || ParamGroup::matching("a");
     let adams = [
         Adam::new(0.1),
         Adam::new(0.2),
@@ -325,9 +377,9 @@ fn every_setting_is_in_the_description() {
         Adam::new(0.1).group(group().lr_scale(0.1)),
         Adam::new(0.1).group(group().weight_decay(0.1)),
         Adam::new(0.1).group(group().trust_ratio(false)),
-        Adam::new(0.1).group(Group::matching("b")),
-        Adam::new(0.1).group(Group::below_dims(2)),
-        Adam::new(0.1).group(Group::below_dims(3)),
+        Adam::new(0.1).group(ParamGroup::matching("b")),
+        Adam::new(0.1).group(ParamGroup::below_dims(2)),
+        Adam::new(0.1).group(ParamGroup::below_dims(3)),
     ];
     let lines: std::collections::BTreeSet<_> = adams.iter().map(|adam| adam.describe()).collect();
     assert_eq!(lines.len(), adams.len(), "{lines:#?}");

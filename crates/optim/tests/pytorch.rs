@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candelabrum_memory::SpanMut;
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Anneal, Clip, Group, Lamb, Lars, OneCycle, Optimizer, ParamInfo, RmsProp,
-    Rule, RuleOptimizer, Schedule, Sgd, clip,
+    AdaGrad, Adam, AdamW, Anneal, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, ParamInfo,
+    RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
 };
 use candelabrum_testkit::{golden, uniform};
 use candle_core::{DType, Tensor};
@@ -86,8 +86,8 @@ fn cosine(lr: f64) -> Schedule {
 }
 
 /// The golden script's `VECTORS`.
-fn vectors() -> Group {
-    Group::below_dims(2).weight_decay(0.0).lr_scale(2.0)
+fn vectors() -> ParamGroup {
+    ParamGroup::below_dims(2).weight_decay(0.0).lr_scale(2.0)
 }
 
 #[test]

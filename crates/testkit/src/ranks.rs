@@ -21,6 +21,8 @@ pub fn is_rank() -> bool {
 pub struct RanksOf {
     test: String,
     variables: Vec<(String, String)>,
+    /// By rank.
+    own_variables: Vec<(usize, String, String)>,
     limit: Duration,
 }
 
@@ -36,7 +38,12 @@ pub struct RankOutput {
 impl RanksOf {
     /// Ranks that run the test `name` of this binary.
     pub fn test(name: &str) -> Self {
-        Self { test: name.to_owned(), variables: Vec::new(), limit: Duration::from_secs(120) }
+        Self {
+            test: name.to_owned(),
+            variables: Vec::new(),
+            own_variables: Vec::new(),
+            limit: Duration::from_secs(120),
+        }
     }
 
     /// Sets an environment variable of every rank.
@@ -44,6 +51,14 @@ impl RanksOf {
     #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.variables.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Sets an environment variable of one rank, where [`Self::run`] starts it.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
+    pub fn env_of(mut self, rank: usize, name: &str, value: impl ToString) -> Self {
+        self.own_variables.push((rank, name.to_owned(), value.to_string()));
         self
     }
 
@@ -71,6 +86,8 @@ impl RanksOf {
                     .env("CANDELABRUM_WORLD_SIZE", world_size.to_string())
                     .env("CANDELABRUM_JOB", &job)
                     .envs(self.variables.iter().map(|(name, value)| (name, value)));
+                let own = self.own_variables.iter().filter(|(of, ..)| *of == rank);
+                command.envs(own.map(|(_, name, value)| (name, value)));
                 Running::start(command)
             })
             .collect();

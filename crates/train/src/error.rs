@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use candle_core::DType;
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -52,6 +54,30 @@ pub enum Error {
     AlreadyPartitioned {
         /// Among how many ranks it was divided.
         shared_by: usize,
+    },
+    /// Scores that name no class for each sample.
+    #[error(
+        "right answers are counted in scores of shape (N, classes), these are {dims:?}: measure other models in a loop of your own"
+    )]
+    Scores {
+        /// The shape of the scores.
+        dims: Vec<usize>,
+    },
+    /// Targets that name no class for each sample.
+    #[error(
+        "targets {dims:?} of {dtype:?} for scores ({samples}, {classes}): {why}; they must be class indices ({samples},) or one-hot ({samples}, {classes})"
+    )]
+    Targets {
+        /// The shape of the targets.
+        dims: Vec<usize>,
+        /// Their element type.
+        dtype: DType,
+        /// What is wrong with them.
+        why: String,
+        /// How many samples have scores.
+        samples: usize,
+        /// How many classes have scores.
+        classes: usize,
     },
     /// Ranks that should have ended an epoch with one model.
     #[error(

@@ -3,9 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use candelabrum_datasets::{
-    Augmentation, BatchOptions, DistributedSampler, ImageDataset, Remainder,
-};
+use candelabrum_datasets::{BatchOptions, DistributedSampler, ImageDataset, Remainder};
 use candelabrum_dist::{Result as DistResult, StepFigures, check_consistency};
 use candelabrum_nn::{DistOption, Model};
 
@@ -18,7 +16,7 @@ const MOST_NOTES: usize = 3;
 /// What [`Trainer::fit`] does; the same on every rank.
 #[derive(Clone, Debug)]
 pub struct FitConfig {
-    /// Passes over the training data.
+    /// Passes over the training data that this call makes.
     pub epochs: usize,
     /// Samples per step and rank.
     pub batch_size: usize,
@@ -28,35 +26,42 @@ pub struct FitConfig {
     pub spars: f32,
     /// The seed of shuffling and augmentation.
     pub seed: u64,
-    /// Random crops and flips of the training images.
-    pub augment: Option<Augmentation>,
 }
 
 impl Default for FitConfig {
-    /// Ten epochs of batch 64 in fp32, seed 0, nothing augmented.
+    /// Ten epochs of batch 64 in fp32, seed 0.
     fn default() -> Self {
-        Self {
-            epochs: 10,
-            batch_size: 64,
-            dist_option: DistOption::Fp32,
-            spars: 0.05,
-            seed: 0,
-            augment: None,
-        }
+        Self { epochs: 10, batch_size: 64, dist_option: DistOption::Fp32, spars: 0.05, seed: 0 }
     }
 }
 
 impl<M: Model> Trainer<M> {
     /// Trains on `train` and evaluates on `test`, both whole, after every epoch.
     ///
-    /// Every rank gets its share of them here; all data is reshuffled every epoch such that `N`
-    /// ranks with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes SINGA's lines to `out` and shows
-    /// progress on standard error.
+    /// Every rank gets its share of them here. All data is reshuffled every epoch such that `N` ranks
+    /// with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes SINGA's
+    /// lines to `out` and shows progress on standard error.
+    ///
+    /// A second call goes on where the first ended: `n` calls of one epoch each see the same batches
+    /// and give the same parameters as one call of `n` epochs. The epochs in SINGA's lines are counted
+    /// from the trainer's first one ([`epochs`](Self::epochs)). Layers train while this runs, and are
+    /// afterwards in the mode in which they were before.
     ///
     /// # Errors
-    /// Ranks with different settings, a `spars` out of range, a dataset that was partitioned
+    /// Ranks with different settings or data, a `spars` out of range, a dataset that was partitioned
     /// already, a batch larger than a rank's share, and whatever ends a step.
     pub fn fit(
+        &mut self,
+        train: &ImageDataset,
+        test: &ImageDataset,
+        config: &FitConfig,
+        out: &mut dyn Write,
+    ) -> Result<Vec<EpochReport>> {
+        let params = self.opt().params().clone();
+        params.in_mode(true, || self.fit_epochs(train, test, config, out))
+    }
+
+    fn fit_epochs(
         &mut self,
         train: &ImageDataset,
         test: &ImageDataset,
@@ -67,12 +72,13 @@ impl<M: Model> Trainer<M> {
         let sampler = self.sampler(train, config)?;
         self.check_same(train, test, config)?;
         let mut reports = Vec::with_capacity(config.epochs);
-        for epoch in 0..config.epochs {
+        for epoch in self.epochs()..self.epochs() + config.epochs {
             self.say(out, format_args!("Starting Epoch {epoch}:"));
             let _span = tracing::debug_span!(target: "candelabrum::run", "epoch", epoch).entered();
             let start = Instant::now();
             let before = self.group().stats();
             let (trained, steps, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
+            self.set_epochs(epoch + 1);
             let traffic = self.group().stats() - before;
             let residual_norm = self.opt_mut().residual_norm();
             let train_seconds = start.elapsed().as_secs_f64();
@@ -128,14 +134,11 @@ impl<M: Model> Trainer<M> {
         epoch: usize,
         config: &FitConfig,
     ) -> Result<(Metrics, StepFigures, Vec<String>)> {
-        let options =
-            BatchOptions { augment: config.augment, seed: config.seed, ..BatchOptions::default() };
         let mut progress = Progress::new(epoch, sampler.steps(), self.group().is_world_root());
         let mut metrics = Metrics::default();
         let mut notes = Vec::new();
         let before = self.opt().figures(config.dist_option);
-        self.train();
-        let mut batches = train.epoch_batches(sampler, epoch, &options)?;
+        let mut batches = train.epoch_batches(sampler, epoch, self.batch_options())?;
         while let Some(batch) = wait_for_batch(&mut batches) {
             let batch = batch?;
             let (output, loss) =
@@ -176,17 +179,25 @@ impl<M: Model> Trainer<M> {
         test: &ImageDataset,
         config: &FitConfig,
     ) -> DistResult<()> {
-        let FitConfig { epochs, batch_size, dist_option, spars, seed, augment } = config;
+        if self.group().world_size() == 1 {
+            return Ok(());
+        }
+        let FitConfig { epochs, batch_size, dist_option, spars, seed } = config;
+        let BatchOptions { scaling, augment, .. } = self.batch_options();
         let facts = [
             ("the dist option", dist_option.to_string()),
             ("spars", spars.to_string()),
             ("the number of epochs", epochs.to_string()),
+            ("the number of epochs trained before", self.epochs().to_string()),
             ("the batch size", batch_size.to_string()),
             ("the seed", seed.to_string()),
+            ("the scaling of images", format!("{scaling:?}")),
             ("the augmentation", format!("{augment:?}")),
             ("the number of training images", train.len().to_string()),
             ("the number of test images", test.len().to_string()),
             ("the shape of an image", format!("{:?}", train.image_shape())),
+            ("the SHA-256 of the training images", train.sha256().to_owned()),
+            ("the SHA-256 of the test images", test.sha256().to_owned()),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         check_consistency(&**self.group(), &facts)

@@ -6,6 +6,7 @@
 //! | idea | where |
 //! |---|---|
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
+//! | the digits to train on, found once per host | [`load_data`] |
 //! | what is counted, over all ranks | [`Metrics`] |
 //! | the JSON report | [`Report`] |
 //! | what every rank did when | [`Timeline`] |
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod data;
 mod error;
 mod fit;
 mod metrics;
@@ -21,9 +23,11 @@ mod report;
 mod threads;
 mod timeline;
 mod trainer;
+mod whole_file;
 
 pub mod cli;
 
+pub use data::{DOWNLOAD_TIME, load_data};
 pub use error::{Error, Result};
 pub use fit::FitConfig;
 pub use metrics::Metrics;

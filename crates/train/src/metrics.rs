@@ -1,7 +1,9 @@
 //! What is counted while a model trains or is evaluated.
 
-use candelabrum_dist::{Communicator, Result};
+use candelabrum_dist::{Communicator, Result as DistResult};
 use candle_core::{D, DType, Tensor};
+
+use crate::{Error, Result};
 
 /// Loss and hits over some batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,20 +19,36 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts a batch: outputs `(N, classes)`, class indices or one-hot targets, the mean loss.
+    /// Counts a batch: scores `(N, classes)`, class indices `(N,)` or one-hot targets
+    /// `(N, classes)`, the mean loss.
     ///
     /// # Errors
-    /// Shapes that do not fit.
-    pub fn add(&mut self, output: &Tensor, targets: &Tensor, loss: f32) -> candle_core::Result<()> {
-        let predicted = output.argmax(D::Minus1)?.to_dtype(DType::U32)?;
-        let classes = match targets.rank() {
-            1 => targets.to_dtype(DType::U32)?,
-            _ => targets.argmax(D::Minus1)?.to_dtype(DType::U32)?,
+    /// [`Error::Scores`] and [`Error::Targets`] for anything else: there is no right class to count.
+    pub fn add(&mut self, scores: &Tensor, targets: &Tensor, loss: f32) -> Result<()> {
+        let &[samples, classes] = scores.dims() else {
+            return Err(Error::Scores { dims: scores.dims().to_vec() });
         };
-        let hits = predicted.eq(&classes)?.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()?;
+        let refuse = |why: &str| {
+            let (dims, dtype) = (targets.dims().to_vec(), targets.dtype());
+            Err(Error::Targets { dims, dtype, why: why.to_owned(), samples, classes })
+        };
+        let labels = match *targets.dims() {
+            [n] if n == samples && is_index(targets.dtype()) => targets.to_dtype(DType::I64)?,
+            [n] if n == samples => return refuse("class indices are u8, u32 or i64"),
+            [n, c] if (n, c) == (samples, classes) => {
+                targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
+            }
+            _ => return refuse("the shapes do not fit"),
+        };
+        let labels = labels.to_vec1::<i64>()?;
+        if let Some(label) = labels.iter().find(|label| !(0..classes as i64).contains(label)) {
+            return refuse(&format!("there is no class {label}"));
+        }
+        let predicted = scores.argmax(D::Minus1)?.to_vec1::<u32>()?;
+        let hits = predicted.iter().zip(&labels).filter(|(p, label)| i64::from(**p) == **label);
+        self.correct += hits.count() as f64;
         self.loss += f64::from(loss);
-        self.correct += f64::from(hits);
-        self.samples += classes.elem_count() as f64;
+        self.samples += samples as f64;
         self.batches += 1.0;
         Ok(())
     }
@@ -44,7 +62,7 @@ impl Metrics {
     ///
     /// # Errors
     /// Those of an all-gather.
-    pub fn over_ranks(&self, comm: &dyn Communicator) -> Result<Self> {
+    pub fn over_ranks(&self, comm: &dyn Communicator) -> DistResult<Self> {
         let own = [self.loss, self.correct, self.samples, self.batches];
         let bytes: Vec<u8> = own.iter().flat_map(|value| value.to_le_bytes()).collect();
         let mut sum = [0.0; 4];
@@ -58,6 +76,11 @@ impl Metrics {
         let [loss, correct, samples, batches] = sum;
         Ok(Self { loss, correct, samples, batches })
     }
+}
+
+/// Whether class indices may be of this type.
+fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::U32 | DType::I64)
 }
 
 #[cfg(test)]
@@ -79,5 +102,29 @@ mod tests {
             assert_eq!(metrics.over_ranks(World::single().comm()).unwrap(), metrics);
         }
         assert_eq!(Metrics::default().accuracy(), 0.0);
+    }
+
+    #[test]
+    fn what_has_no_right_class_is_an_error_that_says_so() {
+        let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();
+        let indices = |labels: &[i64]| Tensor::new(labels, &Device::Cpu).unwrap();
+        let cases = [
+            // A sequence of tokens for each sample, and one value for each.
+            (ones(&[2, 3, 4]), indices(&[0, 1]), "(N, classes), these are [2, 3, 4]"),
+            (ones(&[2]), ones(&[2]), "(N, classes), these are [2]"),
+            // A regression.
+            (ones(&[2, 1]), ones(&[2]), "class indices are u8, u32 or i64"),
+            (ones(&[2, 3]), indices(&[0, 1, 2]), "do not fit"),
+            (ones(&[2, 3]), ones(&[2, 4]), "do not fit"),
+            (ones(&[2, 3]), ones(&[2, 3, 1]), "do not fit"),
+            (ones(&[2, 3]), indices(&[0, 3]), "there is no class 3"),
+            (ones(&[2, 3]), indices(&[0, -100]), "there is no class -100"),
+        ];
+        for (scores, targets, expected) in cases {
+            let mut metrics = Metrics::default();
+            let message = metrics.add(&scores, &targets, 0.5).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+            assert_eq!(metrics, Metrics::default());
+        }
     }
 }

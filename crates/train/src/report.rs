@@ -1,13 +1,12 @@
 //! The JSON report of a run: what was trained, how, and what came out.
 
-use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use candelabrum_dist::StepFigures;
 use candelabrum_nn::DistOption;
 use serde::Serialize;
 
+use crate::whole_file::write_whole;
 use crate::{Error, Result};
 
 /// A run, as `--report` writes it. Field names are a contract with scripts.
@@ -145,22 +144,11 @@ impl Report {
     /// # Errors
     /// [`Error::Report`].
     pub fn write(&self, path: &Path) -> Result<()> {
-        let write = || -> std::io::Result<()> {
-            let mut text = serde_json::to_vec_pretty(self)?;
-            text.push(b'\n');
-            let mut name = path.file_name().unwrap_or_default().to_owned();
-            name.push(format!(".{}.tmp", std::process::id()));
-            let temporary = path.with_file_name(name);
-            let written = fs::File::create(&temporary)
-                .and_then(|mut file| file.write_all(&text))
-                .and_then(|()| fs::rename(&temporary, path));
-            if written.is_err() {
-                // Nothing half-written stays behind; the first error is the one that matters.
-                drop(fs::remove_file(&temporary));
-            }
-            written
-        };
-        write().map_err(|source| Error::Report { path: path.to_owned(), source })
+        write_whole(path, |out| {
+            serde_json::to_writer_pretty(&mut *out, self)?;
+            out.write_all(b"\n")
+        })
+        .map_err(|source| Error::Report { path: path.to_owned(), source })
     }
 
     /// Refuses at the start a path that could not be written at the end.
@@ -188,6 +176,8 @@ pub(crate) fn writable(path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

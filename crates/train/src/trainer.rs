@@ -14,12 +14,41 @@ use crate::{Error, Metrics, Result};
 pub struct Trainer<M> {
     model: M,
     opt: DistOpt,
+    batches: BatchOptions,
+    epochs: usize,
 }
 
 impl<M: Model> Trainer<M> {
-    /// A trainer of `model`, whose parameters are those of `opt`.
+    /// A trainer of `model`, whose parameters are those of `opt`. Batches go to the device of the
+    /// parameters.
     pub fn new(model: M, opt: DistOpt) -> Self {
-        Self { model, opt }
+        let batches =
+            BatchOptions { device: opt.params().device().clone(), ..BatchOptions::default() };
+        Self { model, opt, batches, epochs: 0 }
+    }
+
+    /// Makes the batches of [`fit`](Self::fit) and [`evaluate`](Self::evaluate) in this way. Both
+    /// scale images alike; only training images are augmented.
+    #[must_use]
+    pub fn with_batches(mut self, batches: BatchOptions) -> Self {
+        self.batches = batches;
+        self
+    }
+
+    /// How batches are made.
+    pub fn batch_options(&self) -> &BatchOptions {
+        &self.batches
+    }
+
+    /// How many epochs [`fit`](Self::fit) has trained; the number of the epoch that comes next.
+    pub fn epochs(&self) -> usize {
+        self.epochs
+    }
+
+    /// Lets the next [`fit`](Self::fit) go on as after `epochs` epochs: the order of the images, their
+    /// augmentation and the numbers that are printed follow this count. All ranks must set the same.
+    pub fn set_epochs(&mut self, epochs: usize) {
+        self.epochs = epochs;
     }
 
     /// The model.
@@ -53,6 +82,17 @@ impl<M: Model> Trainer<M> {
         Ok(summary)
     }
 
+    /// The same by a dry run on `input`, for models whose inputs are no floats: token indices, for
+    /// instance.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_with(&mut self, input: &Tensor) -> Result<Summary> {
+        let summary = self.model.compile_with(self.opt.params(), input)?;
+        self.opt.synchronize()?;
+        Ok(summary)
+    }
+
     /// Layers behave as in training from now on.
     pub fn train(&self) {
         self.opt.params().train();
@@ -80,6 +120,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Loss and accuracy on `data`, the whole of it: each sample is seen once, by one of the ranks.
+    /// Afterwards layers are in the mode, training or evaluation, in which they were before.
     ///
     /// Where a strategy lets the ranks' parameters drift apart (partialUpdate) they are averaged
     /// first: one model is evaluated.
@@ -91,15 +132,14 @@ impl<M: Model> Trainer<M> {
         let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
         let sampler = self.divide(data, batch_size, 0, Remainder::Keep)?;
         self.opt.average_parameters()?;
-        self.eval();
-        let metrics = self.measure(data, &sampler);
-        self.train();
-        Ok(metrics?.over_ranks(&**self.group())?)
+        let metrics = self.opt.params().in_mode(false, || self.measure(data, &sampler))?;
+        Ok(metrics.over_ranks(&**self.group())?)
     }
 
     fn measure(&self, data: &ImageDataset, sampler: &DistributedSampler) -> Result<Metrics> {
         let mut metrics = Metrics::default();
-        for batch in data.epoch_batches(sampler, 0, &BatchOptions::default())? {
+        let options = BatchOptions { augment: None, ..self.batches.clone() };
+        for batch in data.epoch_batches(sampler, 0, &options)? {
             let batch = batch?;
             if batch.is_empty() {
                 continue;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Ready;
 use crate::bench::{build, compile_mpi};
-use crate::shell::repo_root;
+use crate::checkout::repo_root;
 use crate::{machine, ranks};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::Plan;
-use crate::shell::repo_root;
+use crate::checkout::repo_root;
 use crate::{bench, machine, ranks};
 
 /// A library, how its workers talk, and how many there are.

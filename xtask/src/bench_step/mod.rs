@@ -20,12 +20,12 @@ use self::plan::{Config, Plan};
 use self::report::Report;
 use self::trial::{Outcome, Rules, Trial};
 use crate::bench::{Output, build, progress_bar};
+use crate::checkout::repo_root;
 use crate::host::Host;
 use crate::interrupt::Watch;
 use crate::live::Live;
 use crate::machine;
 use crate::network::Network;
-use crate::shell::repo_root;
 
 mod chart;
 mod contender;

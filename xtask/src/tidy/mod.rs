@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell::repo_root;
+use crate::checkout::repo_root;
 
 mod arrows;
 mod code;
@@ -74,7 +74,7 @@ fn check_file(root: &Path, name: &str, text: &str) -> Vec<Finding> {
 }
 
 /// Every file below the folder except what tools leave there.
-fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     const OF_TOOLS: [&str; 5] = [".git", ".venv", "target", "__pycache__", "proptest-regressions"];
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Checks of Rust files: the opening doc comment, the places of `cfg(feature)`, SAFETY comments.
+//! Checks of Rust files: the opening doc comment, and the places of `cfg(feature)`.
 
 use super::Finding;
 use super::code::code_only;
@@ -8,10 +8,8 @@ use super::code::code_only;
 const FEATURE_DOORS: &[&str] = &["crates/dist/src/comm/mod.rs"];
 
 pub(super) fn check(file: &str, text: &str) -> Vec<Finding> {
-    let code = code_only(text);
     let mut findings = opening(file, text);
-    findings.extend(feature_doors(file, &code));
-    findings.extend(safety_comments(file, text, &code));
+    findings.extend(feature_doors(file, &code_only(text)));
     findings
 }
 
@@ -38,40 +36,6 @@ fn feature_doors(file: &str, code: &str) -> Vec<Finding> {
     lines
         .map(|(i, _)| Finding::new(file, i + 1, "cfg(feature) outside the door of a module"))
         .collect()
-}
-
-/// Every `unsafe` block and `unsafe impl` is argued for in the three lines before it.
-fn safety_comments(file: &str, text: &str, code: &str) -> Vec<Finding> {
-    let lines: Vec<&str> = text.lines().collect();
-    let is_unsafe = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let starts_block = |word: &str| word == "{" || word.starts_with('{');
-        words.windows(2).any(|pair| {
-            let keyword = pair[0].rsplit(['(', '=', '|', '!', '&', '*']).next();
-            keyword == Some("unsafe") && (starts_block(pair[1]) || pair[1].starts_with("impl"))
-        })
-    };
-    let places = code.lines().enumerate().filter(|(_, line)| is_unsafe(line)).map(|(i, _)| i);
-    places
-        .filter(|&i| !has_safety_comment(&lines, i))
-        .map(|i| Finding::new(file, i + 1, "unsafe without a // SAFETY: comment before it"))
-        .collect()
-}
-
-/// Looks at the line, the three before it, and on through the comment that those belong to.
-fn has_safety_comment(lines: &[&str], unsafe_line: usize) -> bool {
-    let mut at = unsafe_line;
-    loop {
-        if lines[at].contains("// SAFETY:") {
-            return true;
-        }
-        let is_near = unsafe_line - at < 3;
-        let in_comment = lines[at].trim_start().starts_with("//");
-        if at == 0 || !(is_near || in_comment) {
-            return false;
-        }
-        at -= 1;
-    }
 }
 
 #[cfg(test)]
@@ -112,27 +76,5 @@ mod tests {
     fn words_about_features_are_not_gates() {
         assert!(findings("src/a.rs", "// #[cfg(feature = \"mpi\")]\n").is_empty());
         assert!(findings("src/a.rs", "#[cfg(unix)]\nlet a = \"cfg(feature = x)\";\n").is_empty());
-    }
-
-    #[test]
-    fn unsafe_blocks_are_argued_for() {
-        assert_eq!(findings("src/a.rs", "fn a() {\n    unsafe { b() }\n}\n"), [3]);
-        assert_eq!(findings("src/a.rs", "let a = f(unsafe { b() });\n"), [2]);
-        assert_eq!(findings("src/a.rs", "unsafe impl Send for A {}\n"), [2]);
-        assert!(findings("src/a.rs", "// SAFETY: b is sound.\nunsafe { b() }\n").is_empty());
-        let near = "// SAFETY: b is sound.\nlet c =\n    d\n    .f(unsafe { b() });\n";
-        assert!(findings("src/a.rs", near).is_empty());
-        let long = "// SAFETY: b\n// is\n// sound\n// because\n// of c.\nunsafe { b() }\n";
-        assert!(findings("src/a.rs", long).is_empty());
-        let far = "// SAFETY: b.\nlet c;\nlet d;\nlet e;\nunsafe { b() }\n";
-        assert_eq!(findings("src/a.rs", far), [6]);
-    }
-
-    #[test]
-    fn declarations_and_words_are_not_unsafe_blocks() {
-        assert!(findings("src/a.rs", "unsafe extern \"C\" {}\n").is_empty());
-        assert!(findings("src/a.rs", "/// # Safety\npub unsafe fn b() {}\n").is_empty());
-        assert!(findings("src/a.rs", "// unsafe { no }\nlet s = \"unsafe { no }\";\n").is_empty());
-        assert!(findings("src/a.rs", "#![deny(unsafe_code)]\n").is_empty());
     }
 }

@@ -104,7 +104,8 @@ impl DistOpt {
     /// Wraps `optimizer` for the parameters in `params`, and makes those that exist equal to
     /// rank 0's. `ranks` are those that train together: a [`World`](crate::World), or a [`Group`].
     /// Layers with inferred sizes create their parameters at the first call, so run
-    /// [`candelabrum_nn::Model::compile`] first.
+    /// [`candelabrum_nn::Model::compile`] first. Each rank draws other noise (dropout masks) from
+    /// now on, unless [`Params::set_noise_stream`] has chosen a stream.
     ///
     /// # Errors
     /// [`Error::Inconsistent`] where ranks differ in version, optimizer or parameters.
@@ -129,7 +130,7 @@ impl DistOpt {
         config.check()?;
         let group = ranks.into();
         // Replicas that drop the same units would average the same noise.
-        params.set_noise_stream(group.rank() as u64);
+        params.suggest_noise_stream(group.rank() as u64);
         let mut opt = Self {
             optimizer: Box::new(optimizer),
             params: params.clone(),

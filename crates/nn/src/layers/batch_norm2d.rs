@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::{Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
 use super::{check_features, described};
-use crate::lazy::Lazy;
 use crate::ops::{self, BatchNormConfig, RunningStatistics};
 use crate::{Activation, Init, Param, Scope, StatisticsExchange};
 
@@ -27,7 +27,7 @@ pub struct BatchNorm2d {
     eps: f64,
     activation: Option<Activation>,
     exchange: Option<Arc<dyn StatisticsExchange>>,
-    state: Lazy<State>,
+    state: OnceCell<State>,
 }
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl BatchNorm2d {
     /// PyTorch's defaults: momentum 0.1, eps 1e-5, weight and bias.
     pub fn new(scope: &Scope) -> Self {
         let BatchNormConfig { momentum, eps, activation, .. } = BatchNormConfig::default();
-        let (scope, state) = (scope.clone(), Lazy::default());
+        let (scope, state) = (scope.clone(), OnceCell::new());
         Self { scope, affine: true, momentum, eps, activation, exchange: None, state }
     }
 

@@ -1,16 +1,18 @@
 //! 2-D convolution with bias and a fused activation.
 
 use candle_core::{Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
 use super::{Weights, check_features, described};
-use crate::lazy::Lazy;
 use crate::ops::{self, Conv2dConfig};
-use crate::{Activation, Scope};
+use crate::{Activation, Init, Scope};
 
 /// `(N, C, H, W) -> (N, out_channels, H', W')`, SINGA's `Conv2d`.
 ///
 /// The number of input channels is that of the first input. Weights `(out, C / groups, KH, KW)`
-/// start Glorot-normal, the bias at zero.
+/// start Glorot-normal and the bias at zero. As in SINGA, the kernel's area counts in the fan-in
+/// (`C / groups · KH · KW`) and not in the fan-out (`out`); [`init`](Self::init) takes another
+/// distribution.
 #[derive(Debug)]
 pub struct Conv2d {
     scope: Scope,
@@ -18,8 +20,9 @@ pub struct Conv2d {
     kernel: (usize, usize),
     config: Conv2dConfig,
     bias: bool,
+    init: Option<Init>,
     activation: Option<Activation>,
-    weights: Lazy<Weights>,
+    weights: OnceCell<Weights>,
 }
 
 impl Conv2d {
@@ -31,8 +34,9 @@ impl Conv2d {
             kernel: (kernel, kernel),
             config: Conv2dConfig::default(),
             bias: true,
+            init: None,
             activation: None,
-            weights: Lazy::default(),
+            weights: OnceCell::new(),
         }
     }
 
@@ -71,6 +75,13 @@ impl Conv2d {
         self
     }
 
+    /// The distribution that the weights start with.
+    #[must_use]
+    pub fn init(mut self, init: Init) -> Self {
+        self.init = Some(init);
+        self
+    }
+
     /// Applies `activation` to the output, fused into the convolution.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
@@ -89,7 +100,8 @@ impl Conv2d {
         let (height, width) = self.kernel;
         let fan_in = channels / groups * height * width;
         let shape = [self.out_channels, channels / groups, height, width];
-        Weights::new(&self.scope, &shape, fan_in, self.bias)
+        let init = self.init.unwrap_or_else(|| Init::glorot_normal(fan_in, self.out_channels));
+        Weights::new(&self.scope, &shape, init, self.bias)
     }
 }
 

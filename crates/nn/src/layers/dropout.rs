@@ -6,7 +6,9 @@ use crate::{Scope, ops};
 
 /// In training, zeroes each element with probability `p` and scales the rest by `1 / (1 - p)`;
 /// in evaluation, the identity. The masks of a run depend on its seed, the layer's path, the
-/// count of calls and the noise stream ([`crate::Params::set_noise_stream`]).
+/// count of calls and the noise stream. The distributed optimizer gives each rank a stream of its
+/// own; ranks that compute one replica together (tensor parallelism) must drop the same units and
+/// need a common one: [`crate::Params::set_noise_stream`].
 #[derive(Clone, Debug)]
 pub struct Dropout {
     scope: Scope,

@@ -1,8 +1,8 @@
 //! A table of vectors, one per word.
 
 use candle_core::{Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
-use crate::lazy::Lazy;
 use crate::{Init, Param, Scope, ops};
 
 /// `(..) -> (.., dim)`: row `i` of the table for each index `i` of u8, u32 or i64.
@@ -14,13 +14,13 @@ pub struct Embedding {
     vocabulary: usize,
     dim: usize,
     padding_index: Option<usize>,
-    weight: Lazy<Param>,
+    weight: OnceCell<Param>,
 }
 
 impl Embedding {
     /// A table of `vocabulary` rows of `dim` elements.
     pub fn new(scope: &Scope, vocabulary: usize, dim: usize) -> Self {
-        Self { scope: scope.clone(), vocabulary, dim, padding_index: None, weight: Lazy::default() }
+        Self { scope: scope.clone(), vocabulary, dim, padding_index: None, weight: OnceCell::new() }
     }
 
     /// The row `index` stands for no word: it starts at zero and is not trained.

@@ -1,8 +1,8 @@
 //! Layer normalisation (Ba, Kiros and Hinton 2016) and RMS normalisation (Zhang and Sennrich 2019).
 
 use candle_core::{DType, Module, Result, Tensor, bail};
+use once_cell::sync::OnceCell;
 
-use crate::lazy::Lazy;
 use crate::{Init, Param, Scope, ops};
 
 /// `(.., R) -> (.., R)`: mean 0 and variance 1 per row, then `weight` and `bias` of it.
@@ -16,7 +16,7 @@ pub struct LayerNorm {
     weight: bool,
     bias: bool,
     eps: f64,
-    state: Lazy<State>,
+    state: OnceCell<State>,
 }
 
 /// `(.., R) -> (.., R)`: mean square 1 per row, then `weight` times it.
@@ -29,7 +29,7 @@ pub struct RmsNorm {
     dims: usize,
     weight: bool,
     eps: Option<f64>,
-    state: Lazy<State>,
+    state: OnceCell<State>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct State {
 impl LayerNorm {
     /// PyTorch's defaults: eps 1e-5, weight and bias.
     pub fn new(scope: &Scope) -> Self {
-        let state = Lazy::default();
+        let state = OnceCell::new();
         Self { scope: scope.clone(), dims: 1, weight: true, bias: true, eps: 1e-5, state }
     }
 
@@ -78,7 +78,7 @@ impl LayerNorm {
 impl RmsNorm {
     /// PyTorch's defaults: a weight, and the epsilon of the input's type (1.2e-7 in f32).
     pub fn new(scope: &Scope) -> Self {
-        Self { scope: scope.clone(), dims: 1, weight: true, eps: None, state: Lazy::default() }
+        Self { scope: scope.clone(), dims: 1, weight: true, eps: None, state: OnceCell::new() }
     }
 
     /// Normalises over the last `dims` dimensions together.

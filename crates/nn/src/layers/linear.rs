@@ -1,10 +1,10 @@
 //! A fully connected layer with bias and a fused activation.
 
 use candle_core::{D, Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
 use super::{Weights, check_features, described};
-use crate::lazy::Lazy;
-use crate::{Activation, Scope, ops};
+use crate::{Activation, Init, Scope, ops};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
 ///
@@ -16,7 +16,7 @@ pub struct Linear {
     outputs: usize,
     bias: bool,
     activation: Option<Activation>,
-    weights: Lazy<Weights>,
+    weights: OnceCell<Weights>,
 }
 
 impl Linear {
@@ -27,7 +27,7 @@ impl Linear {
             outputs,
             bias: true,
             activation: None,
-            weights: Lazy::default(),
+            weights: OnceCell::new(),
         }
     }
 
@@ -50,7 +50,8 @@ impl Module for Linear {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let inputs = xs.dim(D::Minus1)?;
         let weights = self.weights.get_or_try_init(|| {
-            Weights::new(&self.scope, &[self.outputs, inputs], inputs, self.bias)
+            let init = Init::glorot_normal(inputs, self.outputs);
+            Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)
         })?;
         check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
         let ys = ops::linear(xs, weights.weight.tensor(), weights.bias(), self.activation)?;

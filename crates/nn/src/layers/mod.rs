@@ -41,10 +41,10 @@ struct Weights {
 }
 
 impl Weights {
-    /// SINGA's initial values: Glorot-normal weights, zero bias.
-    fn new(scope: &Scope, shape: &[usize], fan_in: usize, bias: bool) -> Result<Self> {
+    /// Weights that start as `init` says, and a bias of zeros.
+    fn new(scope: &Scope, shape: &[usize], init: Init, bias: bool) -> Result<Self> {
         let outputs = shape[0];
-        let weight = scope.param("weight", shape, Init::glorot_normal(fan_in, outputs))?;
+        let weight = scope.param("weight", shape, init)?;
         let bias = if bias { Some(scope.param("bias", outputs, Init::ZEROS)?) } else { None };
         Ok(Self { weight, bias })
     }

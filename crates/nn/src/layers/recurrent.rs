@@ -1,9 +1,9 @@
 //! Recurrent layers over whole sequences: one layer, one direction, the batch first.
 
 use candle_core::{Module, Result, Tensor};
+use once_cell::sync::OnceCell;
 
 use super::check_features;
-use crate::lazy::Lazy;
 use crate::ops::{self, RecurrentWeights};
 use crate::{Init, Param, Scope};
 
@@ -18,13 +18,13 @@ use crate::{Init, Param, Scope};
 pub struct Gru {
     scope: Scope,
     hidden: usize,
-    weights: Lazy<Weights>,
+    weights: OnceCell<Weights>,
 }
 
 impl Gru {
     /// A layer of `hidden` units.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
-        Self { scope: scope.clone(), hidden, weights: Lazy::default() }
+        Self { scope: scope.clone(), hidden, weights: OnceCell::new() }
     }
 
     /// From the hidden state `(N, hidden)` on instead of zeros; gives all hidden states and the
@@ -61,13 +61,13 @@ impl Module for Gru {
 pub struct Lstm {
     scope: Scope,
     hidden: usize,
-    weights: Lazy<Weights>,
+    weights: OnceCell<Weights>,
 }
 
 impl Lstm {
     /// A layer of `hidden` units.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
-        Self { scope: scope.clone(), hidden, weights: Lazy::default() }
+        Self { scope: scope.clone(), hidden, weights: OnceCell::new() }
     }
 
     /// From the hidden and cell state, both `(N, hidden)`, on instead of zeros; gives all hidden
@@ -110,15 +110,15 @@ struct Weights {
 }
 
 impl Weights {
-    /// Those in `lazy`, made for the input `xs` if it is the first.
+    /// Those in `cell`, made for the input `xs` if it is the first.
     fn of<'a>(
-        lazy: &'a Lazy<Self>,
+        cell: &'a OnceCell<Self>,
         scope: &Scope,
         (gates, hidden): (usize, usize),
         xs: &Tensor,
     ) -> Result<&'a Self> {
         let (_, _, inputs) = xs.dims3()?;
-        let weights = lazy.get_or_try_init(|| Self::new(scope, gates, hidden, inputs))?;
+        let weights = cell.get_or_try_init(|| Self::new(scope, gates, hidden, inputs))?;
         check_features(scope, "features", weights.weight_ih.var().dim(1)?, inputs)?;
         Ok(weights)
     }

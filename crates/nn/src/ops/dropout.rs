@@ -9,6 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Pooled, Reads};
 use super::parallel::in_blocks;
+use crate::seed::{GOLDEN, mix};
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "dropout";
@@ -53,17 +54,6 @@ impl Dropout {
             );
         });
     }
-}
-
-/// 2^64 divided by the golden ratio.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// The finalizer of SplitMix64.
-#[inline(always)]
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 impl Fused for Dropout {

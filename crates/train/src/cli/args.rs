@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use candelabrum_datasets::DatasetKind;
+use candelabrum_datasets::{DatasetKind, Environment, Request};
 use candelabrum_dist::{DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, strategy};
 use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
-use crate::{FitConfig, Report, Result, Timeline};
+use crate::{DOWNLOAD_TIME, FitConfig, Report, Result, Timeline};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -133,6 +133,18 @@ impl TrainArgs {
         Ok(DistOptConfig { threshold, on_overflow, strategy, ..DistOptConfig::default() })
     }
 
+    /// The dataset that the options describe.
+    pub fn data_request(&self) -> Request {
+        Request {
+            kind: self.dataset,
+            data_dir: self.data_dir.clone(),
+            environment: Environment::of_process(),
+            seed: self.seed,
+            download: Some(DOWNLOAD_TIME),
+            quiet: false,
+        }
+    }
+
     /// The run that the options describe.
     pub fn fit_config(&self) -> FitConfig {
         FitConfig {
@@ -141,7 +153,6 @@ impl TrainArgs {
             dist_option: self.dist_option,
             spars: self.spars,
             seed: self.seed,
-            augment: None,
         }
     }
 }

@@ -6,6 +6,6 @@ mod parse;
 mod run;
 
 pub use args::TrainArgs;
-pub use data::{Data, load_data};
+pub use data::load_data;
 pub use parse::parse;
 pub use run::{run, run_ranks};

@@ -11,13 +11,6 @@ use super::record::{Span, Track};
 /// the source.
 const NAME: &str = "name";
 
-/// Events of one process, as JSON objects with commas between them.
-#[derive(Debug)]
-pub(super) struct Events {
-    rank: usize,
-    lines: Vec<String>,
-}
-
 /// A span.
 #[derive(Serialize)]
 struct Complete<'a> {
@@ -33,34 +26,26 @@ struct Complete<'a> {
     args: Map<String, Value>,
 }
 
-impl Events {
-    pub(super) fn of_process(rank: usize) -> Self {
-        let mut events = Self { rank, lines: Vec::new() };
-        events.describe(0, "process_name", &json!({ "name": format!("rank {rank}") }));
-        events.describe(0, "process_sort_index", &json!({ "sort_index": rank }));
-        events
-    }
-
-    /// The row of a thread.
-    pub(super) fn thread(&mut self, number: usize, track: &Track) {
-        self.describe(number, "thread_name", &json!({ "name": track.name }));
-        self.describe(number, "thread_sort_index", &json!({ "sort_index": number }));
+/// The events of one process, the row of a thread for each track, as JSON objects with commas between
+/// them.
+pub(super) fn events(rank: usize, tracks: &[Track]) -> String {
+    // An event of the kind that says something about a process or thread.
+    let describe = |tid: usize, name: &str, args: &Value| {
+        json!({ "ph": "M", "pid": rank, "tid": tid, "name": name, "args": args }).to_string()
+    };
+    let mut lines = vec![
+        describe(0, "process_name", &json!({ "name": format!("rank {rank}") })),
+        describe(0, "process_sort_index", &json!({ "sort_index": rank })),
+    ];
+    for (number, track) in tracks.iter().enumerate() {
+        lines.push(describe(number, "thread_name", &json!({ "name": track.name })));
+        lines.push(describe(number, "thread_sort_index", &json!({ "sort_index": number })));
         if track.left_out > 0 {
-            self.describe(number, "left_out", &json!({ "spans": track.left_out }));
+            lines.push(describe(number, "left_out", &json!({ "spans": track.left_out })));
         }
-        let lines = track.spans.iter().map(|span| complete(self.rank, number, span));
-        self.lines.extend(lines);
+        lines.extend(track.spans.iter().map(|span| complete(rank, number, span)));
     }
-
-    pub(super) fn finish(self) -> String {
-        self.lines.join(",\n")
-    }
-
-    /// An event of the kind that says something about a process or thread.
-    fn describe(&mut self, tid: usize, name: &str, args: &Value) {
-        let event = json!({ "ph": "M", "pid": self.rank, "tid": tid, "name": name, "args": args });
-        self.lines.push(event.to_string());
-    }
+    lines.join(",\n")
 }
 
 fn complete(pid: usize, tid: usize, span: &Span) -> String {

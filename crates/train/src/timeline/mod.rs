@@ -12,7 +12,7 @@ mod clock;
 mod record;
 
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +21,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use self::clock::Clock;
 use self::record::{Recorder, Recording};
+use crate::whole_file::write_whole;
 use crate::{Error, Result};
 
 /// The recording of one run: what every rank and thread did when.
@@ -72,11 +73,11 @@ impl Timeline {
     /// # Errors
     /// [`Error::Timeline`] for a file that cannot be written; what goes wrong between ranks.
     pub fn finish(self, world: &World) -> Result<()> {
-        let own = self.0.recorder.finish(self.0.rank);
+        let own = chrome::events(self.0.rank, &self.0.recorder.finish());
         let parts = gather(world, own)?;
         if world.is_root() {
             let path = &self.0.path;
-            write_whole(path, &parts)
+            write_document(path, &parts)
                 .map_err(|source| Error::Timeline { path: path.clone(), source })?;
         }
         self.0.is_written();
@@ -113,8 +114,8 @@ impl Part {
     /// Best effort: the error for which it is written matters more than one here.
     fn write(&self) {
         if !self.is_written() {
-            let events = self.recorder.finish(self.rank);
-            drop(write_whole(&part_path(&self.path, self.rank), &[events]));
+            let events = chrome::events(self.rank, &self.recorder.finish());
+            drop(write_document(&part_path(&self.path, self.rank), &[events]));
         }
     }
 }
@@ -151,20 +152,6 @@ fn gather(world: &World, own: String) -> Result<Vec<String>> {
 }
 
 /// Writes a document of these parts, whole or not at all.
-fn write_whole(path: &Path, parts: &[String]) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(name);
-    let write = || {
-        let mut file = BufWriter::new(fs::File::create(&temporary)?);
-        chrome::write_document(&mut file, parts)?;
-        file.flush()?;
-        fs::rename(&temporary, path)
-    };
-    let written = write();
-    if written.is_err() {
-        // Nothing half-written stays behind; the first error is the one that matters.
-        drop(fs::remove_file(&temporary));
-    }
-    written
+fn write_document(path: &Path, parts: &[String]) -> io::Result<()> {
+    write_whole(path, |mut out| chrome::write_document(&mut out, parts))
 }

@@ -16,7 +16,6 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::chrome;
 use super::clock::Clock;
 
 /// Spans whose target begins so are recorded, those of other people's crates are not.
@@ -71,19 +70,20 @@ impl Recorder {
         recorder
     }
 
-    /// Ends the recording; the events of Chrome's format, of process `rank`.
-    pub(super) fn finish(&self, rank: usize) -> String {
+    /// Ends the recording; what each thread did. What has not ended yet ends here.
+    pub(super) fn finish(&self) -> Vec<Track> {
         self.stopped.store(true, Ordering::Relaxed);
         let end = self.clock.now();
-        let mut text = chrome::Events::of_process(rank);
-        for (number, track) in lock(&self.threads).iter().enumerate() {
+        let finish = |track: &Arc<Mutex<Track>>| {
             let mut track = lock(track);
             for (_, open) in mem::take(&mut track.open) {
                 track.spans.push(Span { end, ..open });
             }
-            text.thread(number, &track);
-        }
-        text.finish()
+            let spans = mem::take(&mut track.spans);
+            let (name, left_out) = (track.name.clone(), track.left_out);
+            Track { name, spans, left_out, open: Vec::new() }
+        };
+        lock(&self.threads).iter().map(finish).collect()
     }
 
     fn with_track(&self, work: impl FnOnce(&mut Track)) {
@@ -219,6 +219,7 @@ impl Visit for Fields {
 mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
+    use super::super::chrome;
     use super::*;
 
     #[test]
@@ -236,7 +237,7 @@ mod tests {
             tracing::info!(target: "candelabrum", "an event is no span");
             drop(outer);
             let unfinished = tracing::debug_span!(target: "candelabrum", "unfinished").entered();
-            let document = format!("[{}]", recorder.finish(4));
+            let document = format!("[{}]", chrome::events(4, &recorder.finish()));
             drop(unfinished);
             tracing::debug_span!(target: "candelabrum", "too late").in_scope(|| {});
 
@@ -256,7 +257,7 @@ mod tests {
             let end = |event: &Value| number(&event["ts"]) + number(&event["dur"]);
             assert!(number(&span("step")["ts"]) <= number(&conv2d["ts"]));
             assert!(end(conv2d) <= end(span("step")));
-            assert!(recorder.finish(4).matches("too late").count() == 0);
+            assert!(recorder.finish().iter().all(|track| track.spans.is_empty()));
         });
     }
 }

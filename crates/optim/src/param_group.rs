@@ -14,14 +14,14 @@ use crate::{Error, ParamInfo, Result, Schedule};
 /// Where several groups select a parameter, each setting is that of the last one that has it.
 ///
 /// ```
-/// use candelabrum_optim::{AdamW, Group};
+/// use candelabrum_optim::{AdamW, ParamGroup};
 ///
 /// let adamw = AdamW::new(1e-3)
-///     .group(Group::below_dims(2).weight_decay(0.0)) // biases and norms
-///     .group(Group::matching("encoder.*").lr_scale(0.1));
+///     .group(ParamGroup::below_dims(2).weight_decay(0.0)) // biases and norms
+///     .group(ParamGroup::matching("encoder.*").lr_scale(0.1));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct ParamGroup {
     selection: Selection,
     pub(crate) lr: Option<Schedule>,
     pub(crate) lr_scale: Option<f64>,
@@ -35,7 +35,7 @@ enum Selection {
     BelowDims(usize),
 }
 
-impl Group {
+impl ParamGroup {
     /// The parameters whose whole name fits `pattern`, where `*` stands for any characters, dots
     /// included, or none: `*.bias`, `encoder.*.weight`.
     pub fn matching(pattern: impl Into<String>) -> Self {
@@ -119,7 +119,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for ParamGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "group {}:", self.selection)?;
         if let Some(lr) = &self.lr {

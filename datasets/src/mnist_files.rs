@@ -1,0 +1,92 @@
+//! MNIST from its four IDX files, validated as a whole.
+//!
+//! Other sets with the same shape and the same file names (Fashion-MNIST, KMNIST) are read in the
+//! same way.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    error::{Error, Result},
+    idx::{self, Limits},
+    image_dataset::ImageDataset,
+    mnist::{CLASSES, Mnist, SIDE},
+};
+
+/// The names of the four files, without `.gz`: training images and labels, test images and
+/// labels.
+pub(crate) const FILE_NAMES: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
+
+/// The most images in a file. MNIST has 60,000; this bounds the memory that a file can cost.
+const MOST_IMAGES: u64 = 1_000_000;
+
+impl Mnist {
+    /// Reads the four files from a directory.
+    ///
+    /// Each may be plain or gzipped, and be named with a dash or a dot before `idx`:
+    /// `train-images-idx3-ubyte`, `train-images.idx3-ubyte`, either with `.gz`.
+    ///
+    /// # Errors
+    /// Names the file and the cause: files missing, any error of [`idx::read_images`], images
+    /// that are not 28 x 28, more than a million images, a label above 9, images and labels that
+    /// differ in number.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        let [train_images, train_labels, test_images, test_labels] = find_files(dir.as_ref())?;
+        Ok(Self {
+            train: read_pair(&train_images, &train_labels)?,
+            test: read_pair(&test_images, &test_labels)?,
+        })
+    }
+}
+
+/// The paths of the four files.
+fn find_files(dir: &Path) -> Result<[PathBuf; 4]> {
+    let found = FILE_NAMES.map(|name| find_file(dir, name));
+    if let [Some(a), Some(b), Some(c), Some(d)] = found {
+        return Ok([a, b, c, d]);
+    }
+    let missing = missing_files(dir).into_iter().map(String::from).collect();
+    Err(Error::FilesMissing { dir: dir.into(), missing })
+}
+
+/// Which of the four files a directory lacks under every name.
+pub(crate) fn missing_files(dir: &Path) -> Vec<&'static str> {
+    FILE_NAMES.into_iter().filter(|name| find_file(dir, name).is_none()).collect()
+}
+
+/// The path of a file under the first of its names that exists.
+pub(crate) fn find_file(dir: &Path, name: &str) -> Option<PathBuf> {
+    let dotted = name.replace("-idx", ".idx");
+    let names = [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")];
+    names.iter().map(|name| dir.join(name)).find(|path| path.exists())
+}
+
+fn read_pair(images_path: &Path, labels_path: &Path) -> Result<ImageDataset> {
+    let pixels = (SIDE * SIDE) as u64;
+    let limits = Limits { bytes: MOST_IMAGES * pixels, image_size: Some([SIDE, SIDE]) };
+    let images = idx::read_images(images_path, &limits)?;
+    let labels = idx::read_labels(labels_path, &Limits { bytes: MOST_IMAGES, ..limits })?;
+    if images.count != labels.len() {
+        return Err(Error::CountMismatch {
+            images: images_path.into(),
+            image_count: images.count,
+            labels: labels_path.into(),
+            label_count: labels.len(),
+        });
+    }
+    if let Some(index) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
+        let label = labels[index];
+        return Err(Error::LabelOutOfRange {
+            path: labels_path.into(),
+            index,
+            label,
+            classes: CLASSES,
+        });
+    }
+    let labels: Vec<u32> = labels.into_iter().map(u32::from).collect();
+    ImageDataset::new(images.pixels, labels, [1, SIDE, SIDE], CLASSES)
+}

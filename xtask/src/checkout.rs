@@ -1,0 +1,115 @@
+//! Which checkout the tasks act on: the one from which they are called.
+//!
+//! Clones of this repository may share a target directory, and with it this program. Where the
+//! program was compiled says nothing about where it is to work, but it says whose build lies in the
+//! target directory. cargo knows the packages of a workspace by their paths below its root, which are
+//! the same in every clone: it would take the other clone's programs and tests for this one's as long
+//! as these files are not newer.
+
+use std::env;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell::{cargo, run};
+
+static ROOT: OnceLock<PathBuf> = OnceLock::new();
+
+/// Set for the second attempt, after another clone's build has been removed.
+const BUILT_AGAIN: &str = "CANDELABRUM_XTASK_BUILT_AGAIN";
+
+/// Looks for the checkout around the current folder; [`repo_root`] gives it from then on. Where this
+/// program was compiled in another one, builds it again in this one and does not return.
+pub(crate) fn enter() -> Result<()> {
+    let folder = env::current_dir().context("there is no current folder")?;
+    let root = root_above(&folder)?;
+    let root = ROOT.get_or_init(|| root);
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiled_in = package.parent().unwrap_or(package);
+    if fs::canonicalize(compiled_in).ok() == fs::canonicalize(root).ok() {
+        return Ok(());
+    }
+    let (other, own) = (compiled_in.display(), root.display());
+    ensure!(
+        env::var_os(BUILT_AGAIN).is_none(),
+        "built in {own}, this program says it was in {other}"
+    );
+    println!("the target directory has the build of {other}: removing it, and building {own}");
+    for profile in ["dev", "release"] {
+        run(&mut cargo(&["clean", "--quiet", "--workspace", "--profile", profile]))?;
+    }
+    let mut again = cargo(&["xtask"]);
+    again.args(env::args_os().skip(1)).current_dir(folder).env(BUILT_AGAIN, "1");
+    Err(again.exec()).context("cannot start `cargo xtask` again")
+}
+
+/// The root of the checkout in which this program was called.
+pub(crate) fn repo_root() -> PathBuf {
+    // Tests begin here: cargo runs them in the folder of this package.
+    let find = || env::current_dir().map(|folder| root_above(&folder));
+    ROOT.get_or_init(|| find().expect("a current folder").expect("a checkout around it")).clone()
+}
+
+/// The root of the workspace that `folder` is in, which must be this project's.
+fn root_above(folder: &Path) -> Result<PathBuf> {
+    let manifest = |folder: &Path| fs::read_to_string(folder.join("Cargo.toml")).ok();
+    let has_line = |text: &str, line: &str| text.lines().any(|other| other.trim() == line);
+    // As cargo does: the nearest manifest that is a workspace's.
+    let workspaces = folder.ancestors().filter_map(|folder| Some((folder, manifest(folder)?)));
+    let nearest = workspaces.into_iter().find(|(_, text)| has_line(text, "[workspace]"));
+    match nearest {
+        Some((root, text)) if has_line(&text, "name = \"candelabrum\"") => Ok(root.to_path_buf()),
+        Some((root, _)) => bail!(
+            "{} is in the workspace {}, which is not Candelabrum's: call `cargo xtask` in a checkout",
+            folder.display(),
+            root.display()
+        ),
+        None => bail!("{} is in no checkout of Candelabrum", folder.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with the manifest of a workspace of this name.
+    fn workspace(folder: &Path, name: &str) -> PathBuf {
+        fs::create_dir_all(folder.join("crates/inner/src")).unwrap();
+        let manifest = format!("[workspace]\nmembers = []\n\n[package]\nname = \"{name}\"\n");
+        fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+        let member = "[package]\nname = \"inner\"\n";
+        fs::write(folder.join("crates/inner/Cargo.toml"), member).unwrap();
+        folder.to_path_buf()
+    }
+
+    #[test]
+    fn each_clone_is_its_own_root_from_any_folder_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["one", "two"] {
+            let root = workspace(&folder.path().join(name), "candelabrum");
+            for inside in ["", "crates", "crates/inner/src"] {
+                assert_eq!(root_above(&root.join(inside)).unwrap(), root);
+            }
+        }
+    }
+
+    #[test]
+    fn outside_of_a_checkout_nothing_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = |folder: &Path| root_above(folder).unwrap_err().to_string();
+        assert!(message(folder.path()).contains("in no checkout"));
+        let outer = workspace(&folder.path().join("outer"), "candelabrum");
+        // Another project inside of a checkout, as a vendored one may be.
+        let inner = workspace(&outer.join("other"), "other");
+        assert!(message(&inner).contains("not Candelabrum's"));
+    }
+
+    #[test]
+    fn this_program_finds_its_own_checkout() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(Some(&*repo_root()), package.parent());
+    }
+}
