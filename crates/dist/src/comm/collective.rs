@@ -10,56 +10,56 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Collective {
-    /// Every rank gets the reduction of all ranks' buffers.
+    /// Every rank gets the reduction of all ranks' payloads.
     AllReduce(ReduceOp),
-    /// Every rank gets `root`'s buffer.
+    /// Every rank gets `root`'s payload.
     Broadcast {
         /// The rank that sends.
         root: usize,
     },
-    /// Every rank gets all ranks' buffers, in rank order.
+    /// Every rank gets all ranks' payloads, in rank order.
     AllGather,
     /// The reduction is cut into as many equal parts as ranks; rank `r` gets part `r`.
     ReduceScatter(ReduceOp),
-    /// `root` gets all ranks' buffers, in rank order; the others get nothing.
+    /// `root` gets all ranks' payloads, in rank order; the others get nothing.
     Gather {
         /// The rank that receives.
         root: usize,
     },
-    /// `root`'s buffer is cut into as many equal parts as ranks; rank `r` gets part `r`.
+    /// `root`'s payload is cut into as many equal parts as ranks; rank `r` gets part `r`.
     Scatter {
         /// The rank that sends.
         root: usize,
     },
-    /// `root` gets the reduction of all ranks' buffers; the others get nothing.
+    /// `root` gets the reduction of all ranks' payloads; the others get nothing.
     Reduce {
         /// How values become one.
         op: ReduceOp,
         /// The rank that receives.
         root: usize,
     },
-    /// Every rank gets all ranks' buffers, in rank order; they may have different lengths, which
+    /// Every rank gets all ranks' payloads, in rank order; they may have different lengths, which
     /// the result's [`parts`](super::Payload::parts) tell.
     AllGatherV,
-    /// Each rank's buffer is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
+    /// Each rank's payload is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
     /// what comes from the ranks is put together in rank order.
     AllToAll,
-    /// The same with parts of any lengths: those that the buffer was
+    /// The same with parts of any lengths: those that the payload was
     /// [cut into](super::Payload::with_parts). The result's parts tell what came from whom.
     AllToAllV,
     /// Nobody goes on until everybody is here.
     Barrier,
-    /// The buffer goes to one rank, which must ask for it with [`Collective::Recv`].
+    /// The payload goes to one rank, which must ask for it with [`Collective::Recv`].
     Send {
         /// The rank that receives.
         to: usize,
     },
-    /// A buffer of this length comes from one rank. Messages of a pair of ranks keep their order.
+    /// A payload of this length comes from one rank. Messages of a pair of ranks keep their order.
     Recv {
         /// The rank that sends.
         from: usize,
     },
-    /// The next message of whichever rank has sent one, of any length; the empty buffer tells the
+    /// The next message of whichever rank has sent one, of any length; the empty payload tells the
     /// element type, the result's [`source`](super::Payload::source) who sent it.
     RecvAny,
 }

@@ -9,7 +9,7 @@ use super::{Collective, Payload};
 /// Payload and time of a communicator since it was made; subtract two to get what lies between.
 ///
 /// Bytes are payload that this rank handed to, or took from, the transport, for `n` bytes in its
-/// buffer and `N` ranks: an all-reduce sends and receives `n`; an all-gather sends `n` and receives
+/// payload and `N` ranks: an all-reduce sends and receives `n`; an all-gather sends `n` and receives
 /// `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; an all-to-all counts all parts but the
 /// rank's own; a reduce sends `n` and receives `n` on the root; broadcast, gather and scatter count
 /// on each side what that side gives or takes. A world of one sends nothing.
@@ -78,7 +78,7 @@ impl Counters {
     }
 }
 
-/// Bytes in the buffers of an operation on one rank.
+/// Bytes in the payloads of an operation on one rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) input: usize,
