@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candelabrum_nn::{Params, StatisticsExchange};
 
-use crate::comm::{Collective, Group, Payload};
+use crate::comm::{Collective, Group, Label, Payload};
 
 /// Lets every batch normalisation of `params` use, in training, the batches of all ranks of `group`:
 /// PyTorch's `convert_sync_batchnorm`. N ranks with batch B then train as one rank with batch N·B,
@@ -28,15 +28,25 @@ pub fn synchronize_batch_norm(params: &Params, group: &Group) {
 
 /// The same for a single layer: [`candelabrum_nn::layers::BatchNorm2d::synchronized`].
 pub fn statistics_exchange(group: &Group) -> Arc<dyn StatisticsExchange> {
-    Arc::new(GroupStatistics(Arc::clone(group)))
+    let label = Label::new("statistics of a batch normalisation");
+    Arc::new(GroupStatistics { group: Arc::clone(group), label })
 }
 
 #[derive(Debug)]
-struct GroupStatistics(Group);
+struct GroupStatistics {
+    group: Group,
+    /// Names the layer: ranks whose layers run in another order get an error.
+    label: Label,
+}
 
 impl StatisticsExchange for GroupStatistics {
     fn all_gather(&self, values: &[f64]) -> candle_core::Result<Vec<f64>> {
-        let buffer = Payload::from_slice(values).labelled("statistics of a batch normalisation");
-        Ok(self.0.run(Collective::AllGather, buffer)?.to_vec()?)
+        let payload = Payload::from_slice(values).labelled(self.label.clone());
+        Ok(self.group.run(Collective::AllGather, payload)?.to_vec()?)
+    }
+
+    fn for_layer(&self, name: &str) -> Option<Arc<dyn StatisticsExchange>> {
+        let label = Label::new(format!("statistics of `{name}`"));
+        Some(Arc::new(Self { group: Arc::clone(&self.group), label }))
     }
 }

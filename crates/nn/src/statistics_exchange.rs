@@ -1,6 +1,7 @@
 //! Statistics of a batch that several replicas of a model hold parts of.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use candle_core::Result;
 
@@ -32,4 +33,11 @@ pub trait StatisticsExchange: Debug + Send + Sync {
     /// # Errors
     /// Whatever keeps the replicas from hearing each other; it ends the pass.
     fn all_gather(&self, values: &[f64]) -> Result<Vec<f64>>;
+
+    /// The same exchange for the layer of this name, or `None` where the name makes no difference. An
+    /// exchange that knows the layer can notice replicas whose layers run in another order.
+    fn for_layer(&self, name: &str) -> Option<Arc<dyn StatisticsExchange>> {
+        let _ = name;
+        None
+    }
 }

@@ -10,96 +10,161 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Collective {
-    /// Every rank gets the reduction of all ranks' buffers.
+    /// Every rank gets the reduction of all ranks' payloads.
     AllReduce(ReduceOp),
-    /// Every rank gets `root`'s buffer.
+    /// Every rank gets `root`'s payload.
     Broadcast {
         /// The rank that sends.
         root: usize,
     },
-    /// Every rank gets all ranks' buffers, in rank order.
+    /// Every rank gets all ranks' payloads, in rank order.
     AllGather,
     /// The reduction is cut into as many equal parts as ranks; rank `r` gets part `r`.
     ReduceScatter(ReduceOp),
-    /// `root` gets all ranks' buffers, in rank order; the others get nothing.
+    /// `root` gets all ranks' payloads, in rank order; the others get nothing.
     Gather {
         /// The rank that receives.
         root: usize,
     },
-    /// `root`'s buffer is cut into as many equal parts as ranks; rank `r` gets part `r`.
+    /// `root`'s payload is cut into as many equal parts as ranks; rank `r` gets part `r`.
     Scatter {
         /// The rank that sends.
         root: usize,
     },
-    /// `root` gets the reduction of all ranks' buffers; the others get nothing.
+    /// `root` gets the reduction of all ranks' payloads; the others get nothing.
     Reduce {
         /// How values become one.
         op: ReduceOp,
         /// The rank that receives.
         root: usize,
     },
-    /// Every rank gets all ranks' buffers, in rank order; they may have different lengths, which
+    /// Every rank gets all ranks' payloads, in rank order; they may have different lengths, which
     /// the result's [`parts`](super::Payload::parts) tell.
     AllGatherV,
-    /// Each rank's buffer is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
+    /// Each rank's payload is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
     /// what comes from the ranks is put together in rank order.
     AllToAll,
-    /// The same with parts of any lengths: those that the buffer was
+    /// The same with parts of any lengths: those that the payload was
     /// [cut into](super::Payload::with_parts). The result's parts tell what came from whom.
     AllToAllV,
     /// Nobody goes on until everybody is here.
     Barrier,
-    /// The buffer goes to one rank, which must ask for it with [`Collective::Recv`].
+    /// The payload goes to one rank, which must ask for it with [`Collective::Recv`].
     Send {
         /// The rank that receives.
         to: usize,
     },
-    /// A buffer of this length comes from one rank. Messages of a pair of ranks keep their order.
+    /// A payload of this length comes from one rank. Messages of a pair of ranks keep their order.
     Recv {
         /// The rank that sends.
         from: usize,
     },
-    /// The next message of whichever rank has sent one, of any length; the empty buffer tells the
+    /// The next message of whichever rank has sent one, of any length; the empty payload tells the
     /// element type, the result's [`source`](super::Payload::source) who sent it.
     RecvAny,
 }
 
+/// What is the same for all operations of a kind.
+struct Kind {
+    name: &'static str,
+    /// Whether it reduces, and so names a [`ReduceOp`].
+    reduces: bool,
+    /// What the rank that it names is to it; empty where it names none.
+    named: &'static str,
+}
+
+const fn kind(name: &'static str, reduces: bool, named: &'static str) -> Kind {
+    Kind { name, reduces, named }
+}
+
+/// All kinds, by their codes in headers.
+const KINDS: [Kind; 14] = [
+    kind("all_reduce", true, ""),
+    kind("broadcast", false, "root"),
+    kind("all_gather", false, ""),
+    kind("reduce_scatter", true, ""),
+    kind("gather", false, "root"),
+    kind("scatter", false, "root"),
+    kind("barrier", false, ""),
+    kind("send", false, "to"),
+    kind("recv", false, "from"),
+    kind("reduce", true, "root"),
+    kind("all_gather_v", false, ""),
+    kind("all_to_all", false, ""),
+    kind("all_to_all_v", false, ""),
+    kind("recv_any", false, ""),
+];
+
 impl Collective {
+    /// The code of its kind, its reduction and the rank that it names; anything where there is none.
+    fn parts(self) -> (u8, ReduceOp, usize) {
+        let none = ReduceOp::Sum;
+        match self {
+            Self::AllReduce(op) => (0, op, 0),
+            Self::Broadcast { root } => (1, none, root),
+            Self::AllGather => (2, none, 0),
+            Self::ReduceScatter(op) => (3, op, 0),
+            Self::Gather { root } => (4, none, root),
+            Self::Scatter { root } => (5, none, root),
+            Self::Barrier => (6, none, 0),
+            Self::Send { to } => (7, none, to),
+            Self::Recv { from } => (8, none, from),
+            Self::Reduce { op, root } => (9, op, root),
+            Self::AllGatherV => (10, none, 0),
+            Self::AllToAll => (11, none, 0),
+            Self::AllToAllV => (12, none, 0),
+            Self::RecvAny => (13, none, 0),
+        }
+    }
+
+    /// The operation of these [`parts`](Self::parts).
+    fn of_parts(kind: u8, op: ReduceOp, rank: usize) -> Option<Self> {
+        Some(match kind {
+            0 => Self::AllReduce(op),
+            1 => Self::Broadcast { root: rank },
+            2 => Self::AllGather,
+            3 => Self::ReduceScatter(op),
+            4 => Self::Gather { root: rank },
+            5 => Self::Scatter { root: rank },
+            6 => Self::Barrier,
+            7 => Self::Send { to: rank },
+            8 => Self::Recv { from: rank },
+            9 => Self::Reduce { op, root: rank },
+            10 => Self::AllGatherV,
+            11 => Self::AllToAll,
+            12 => Self::AllToAllV,
+            13 => Self::RecvAny,
+            _ => return None,
+        })
+    }
+
+    fn kind(self) -> &'static Kind {
+        &KINDS[usize::from(self.parts().0)]
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.kind().name
+    }
+
     /// Whether every rank takes part.
     pub(crate) fn is_collective(self) -> bool {
         !matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvAny)
     }
 
     /// The other rank that the operation names, if it names one.
-    fn rank_named(self) -> Option<usize> {
-        match self {
-            Self::Broadcast { root }
-            | Self::Gather { root }
-            | Self::Scatter { root }
-            | Self::Reduce { root, .. } => Some(root),
-            Self::Send { to } => Some(to),
-            Self::Recv { from } => Some(from),
-            Self::AllReduce(_)
-            | Self::AllGather
-            | Self::AllGatherV
-            | Self::ReduceScatter(_)
-            | Self::AllToAll
-            | Self::AllToAllV
-            | Self::Barrier
-            | Self::RecvAny => None,
-        }
+    pub(crate) fn rank_named(self) -> Option<usize> {
+        let (_, _, rank) = self.parts();
+        (!self.kind().named.is_empty()).then_some(rank)
     }
 
     fn reduce_op(self) -> Option<ReduceOp> {
-        match self {
-            Self::AllReduce(op) | Self::ReduceScatter(op) | Self::Reduce { op, .. } => Some(op),
-            _ => None,
-        }
+        let (_, op, _) = self.parts();
+        self.kind().reduces.then_some(op)
     }
 
     /// Refuses what cannot be carried out whatever the other ranks do.
-    pub(crate) fn check(self, buffer: &Payload, rank: usize, world_size: usize) -> Result<()> {
-        let (element, len) = (buffer.element_type(), buffer.len());
+    pub(crate) fn check(self, payload: &Payload, rank: usize, world_size: usize) -> Result<()> {
+        let (element, len) = (payload.element_type(), payload.len());
         if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
             return Err(Error::RankOutOfRange { op: self.name(), rank, world_size });
         }
@@ -114,92 +179,23 @@ impl Collective {
         if divides && !len.is_multiple_of(world_size) {
             return Err(Error::NotDivisible { op: self.name(), len, world_size });
         }
-        if self == Self::AllToAllV && buffer.parts().is_none_or(|p| p.len() != world_size) {
-            let parts = buffer.parts().map_or(0, <[usize]>::len);
+        if self == Self::AllToAllV && payload.parts().is_none_or(|p| p.len() != world_size) {
+            let parts = payload.parts().map_or(0, <[usize]>::len);
             return Err(Error::Parts { op: self.name(), parts, world_size });
         }
         Ok(())
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce(_) => "all_reduce",
-            Self::Broadcast { .. } => "broadcast",
-            Self::Reduce { .. } => "reduce",
-            Self::AllGather => "all_gather",
-            Self::AllGatherV => "all_gather_v",
-            Self::AllToAll => "all_to_all",
-            Self::AllToAllV => "all_to_all_v",
-            Self::ReduceScatter(_) => "reduce_scatter",
-            Self::Gather { .. } => "gather",
-            Self::Scatter { .. } => "scatter",
-            Self::Barrier => "barrier",
-            Self::Send { .. } => "send",
-            Self::Recv { .. } => "recv",
-            Self::RecvAny => "recv_any",
-        }
-    }
-
-    fn code(self) -> (u8, u8, u32) {
-        let op = ReduceOp::code;
-        match self {
-            Self::AllReduce(o) => (0, op(o), 0),
-            Self::Broadcast { root } => (1, 0, root as u32),
-            Self::AllGather => (2, 0, 0),
-            Self::ReduceScatter(o) => (3, op(o), 0),
-            Self::Gather { root } => (4, 0, root as u32),
-            Self::Scatter { root } => (5, 0, root as u32),
-            Self::Barrier => (6, 0, 0),
-            Self::Send { to } => (7, 0, to as u32),
-            Self::Recv { from } => (8, 0, from as u32),
-            Self::Reduce { op: o, root } => (9, op(o), root as u32),
-            Self::AllGatherV => (10, 0, 0),
-            Self::AllToAll => (11, 0, 0),
-            Self::AllToAllV => (12, 0, 0),
-            Self::RecvAny => (13, 0, 0),
-        }
-    }
-
-    fn from_code(kind: u8, op: u8, rank: u32) -> Option<Self> {
-        let root = rank as usize;
-        let op = ReduceOp::from_code(op)?;
-        Some(match kind {
-            0 => Self::AllReduce(op),
-            1 => Self::Broadcast { root },
-            2 => Self::AllGather,
-            3 => Self::ReduceScatter(op),
-            4 => Self::Gather { root },
-            5 => Self::Scatter { root },
-            6 => Self::Barrier,
-            7 => Self::Send { to: root },
-            8 => Self::Recv { from: root },
-            9 => Self::Reduce { op, root },
-            10 => Self::AllGatherV,
-            11 => Self::AllToAll,
-            12 => Self::AllToAllV,
-            13 => Self::RecvAny,
-            _ => return None,
-        })
     }
 }
 
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())?;
-        match self {
-            Self::AllReduce(op) | Self::ReduceScatter(op) => write!(f, "({})", op.name()),
-            Self::Broadcast { root } | Self::Gather { root } | Self::Scatter { root } => {
-                write!(f, "(root {root})")
-            }
-            Self::Send { to } => write!(f, "(to {to})"),
-            Self::Recv { from } => write!(f, "(from {from})"),
-            Self::Reduce { op, root } => write!(f, "({}, root {root})", op.name()),
-            Self::AllGather
-            | Self::AllGatherV
-            | Self::AllToAll
-            | Self::AllToAllV
-            | Self::Barrier
-            | Self::RecvAny => Ok(()),
+        let &Kind { name, named, .. } = self.kind();
+        f.write_str(name)?;
+        match (self.reduce_op(), self.rank_named()) {
+            (None, None) => Ok(()),
+            (None, Some(rank)) => write!(f, "({named} {rank})"),
+            (Some(op), None) => write!(f, "({})", op.name()),
+            (Some(op), Some(rank)) => write!(f, "({}, {named} {rank})", op.name()),
         }
     }
 }
@@ -208,13 +204,16 @@ impl fmt::Display for Collective {
 /// say so instead of hanging or mixing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Counts the operations of this communicator.
+    /// Counts the collectives of this communicator; 0 for messages.
     pub(crate) sequence: u64,
     pub(crate) op: Collective,
     pub(crate) element: ElementType,
     pub(crate) len: usize,
     /// What the numbers are, see [`Payload::tag`].
     pub(crate) tag: u64,
+    /// The code of the kind of operation that this rank refuses. The exchange of headers is then all
+    /// that it takes part in: `op` is a barrier.
+    pub(crate) refused: Option<u8>,
 }
 
 impl Header {
@@ -224,36 +223,47 @@ impl Header {
     /// The header of the operation number `sequence` on `payload`.
     pub(crate) fn of(sequence: u64, op: Collective, payload: &Payload) -> Self {
         let (element, len, tag) = (payload.element_type(), payload.len(), payload.tag());
-        Self { sequence, op, element, len, tag }
+        Self { sequence, op, element, len, tag, refused: None }
+    }
+
+    /// The header of an allocation of memory for `len` elements.
+    pub(crate) fn of_allocation(sequence: u64, element: ElementType, len: usize) -> Self {
+        Self { sequence, op: Collective::Barrier, element, len, tag: 0, refused: None }
+    }
+
+    /// The header of an operation that this rank refuses.
+    pub(crate) fn of_refusal(sequence: u64, op: Collective) -> Self {
+        let (kind, ..) = op.parts();
+        Self { refused: Some(kind), ..Self::of_allocation(sequence, ElementType::U8, 0) }
     }
 
     pub(crate) fn encode(self) -> [u64; Self::WORDS] {
-        let (kind, op, rank) = self.op.code();
-        let packed = u64::from(rank) << 32
+        let (kind, op, rank) = self.op.parts();
+        let refused = self.refused.map_or(0, |kind| kind + 1);
+        let packed = (rank as u64) << 32
+            | u64::from(refused) << 24
             | u64::from(self.element.code()) << 16
-            | u64::from(op) << 8
+            | u64::from(op.code()) << 8
             | u64::from(kind);
         [self.sequence, packed, self.len as u64, self.tag]
     }
 
     pub(crate) fn decode([sequence, packed, len, tag]: [u64; Self::WORDS]) -> Option<Self> {
-        let [kind, op, element, ..] = packed.to_le_bytes();
-        let op = Collective::from_code(kind, op, (packed >> 32) as u32)?;
+        let [kind, op, element, refused, ..] = packed.to_le_bytes();
+        let op = Collective::of_parts(kind, ReduceOp::from_code(op)?, (packed >> 32) as usize)?;
         let element = ElementType::from_code(element)?;
-        Some(Self { sequence, op, element, len: len as usize, tag })
+        let refused = refused.checked_sub(1);
+        Some(Self { sequence, op, element, len: len as usize, tag, refused })
     }
 
     /// Whether ranks with these headers can go on together. Lengths may differ where each rank has
     /// its own, or only the root's counts.
     fn agrees(&self, other: &Self) -> bool {
-        let len = match self.op {
-            Collective::Scatter { .. } | Collective::AllGatherV | Collective::AllToAllV => true,
-            _ => self.len == other.len,
-        };
-        len && self.sequence == other.sequence
-            && self.op == other.op
-            && self.element == other.element
-            && self.tag == other.tag
+        let has_own_len = matches!(
+            self.op,
+            Collective::Scatter { .. } | Collective::AllGatherV | Collective::AllToAllV
+        );
+        *self == if has_own_len { Self { len: self.len, ..*other } } else { *other }
     }
 
     /// The training step, as far as 32 bits tell; 0 outside of one.
@@ -264,7 +274,15 @@ impl Header {
 
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} number {} of {} × {}", self.op, self.sequence, self.len, self.element)?;
+        let Self { sequence, op, element, len, refused, .. } = self;
+        if let Some(kind) = refused.and_then(|kind| KINDS.get(usize::from(kind))) {
+            return write!(f, "{} number {sequence}, which it refuses", kind.name);
+        }
+        op.fmt(f)?;
+        if op.is_collective() {
+            write!(f, " number {sequence}")?;
+        }
+        write!(f, " of {len} × {element}")?;
         match self.step() {
             0 => Ok(()),
             step => write!(f, " in step {step}"),
@@ -277,19 +295,26 @@ impl fmt::Display for Header {
 pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize]) -> Result<()> {
     let unreadable =
         |rank: usize| Error::Protocol { what: format!("rank {rank} sent an unreadable header") };
-    let mut reference = None;
-    for (&words, &rank) in headers.iter().zip(ranks) {
-        let other = Header::decode(words).ok_or_else(|| unreadable(rank))?;
-        let &mut (first, first_rank) = reference.get_or_insert((other, rank));
-        if !first.agrees(&other) {
-            let (mut what, expected) = (other.to_string(), first.to_string());
-            if what == expected {
-                what.push_str(" with another label");
-            }
-            return Err(Error::Disagreement { rank, what, first: first_rank, expected });
-        }
+    let read = |(&words, &rank): (&_, &_)| {
+        Header::decode(words).map(|header| (rank, header)).ok_or_else(|| unreadable(rank))
+    };
+    let headers = headers.iter().zip(ranks).map(read).collect::<Result<Vec<_>>>()?;
+    let Some(&(first, expected)) = headers.first() else { return Ok(()) };
+    let Some(&(rank, other)) = headers.iter().find(|(_, other)| !expected.agrees(other)) else {
+        return Ok(());
+    };
+    // Where some ranks refuse, these know why: the error of the others is an echo.
+    let refuses = headers.iter().find(|(_, header)| header.refused.is_some());
+    if let Some((peer, header)) = refuses
+        && headers.iter().any(|(_, header)| header.refused.is_none())
+    {
+        return Err(Error::PeerFailed { peer: *peer, message: format!("was asked for {header}") });
     }
-    Ok(())
+    let (mut what, expected) = (other.to_string(), expected.to_string());
+    if what == expected {
+        what.push_str(" with another label");
+    }
+    Err(Error::Disagreement { rank, what, first, expected })
 }
 
 #[cfg(test)]
@@ -297,31 +322,21 @@ mod tests {
     use super::*;
 
     fn header(op: Collective, len: usize) -> Header {
-        Header { sequence: 9, op, element: ElementType::Bf16, len, tag: 7 << 32 | 3 }
+        Header { sequence: 9, op, element: ElementType::Bf16, len, tag: 7 << 32 | 3, refused: None }
     }
 
     #[test]
     fn headers_survive_their_encoding() {
-        let ops = [
-            Collective::AllReduce(ReduceOp::Max),
-            Collective::Broadcast { root: 3 },
-            Collective::AllGather,
-            Collective::ReduceScatter(ReduceOp::Mean),
-            Collective::Gather { root: 1 },
-            Collective::Scatter { root: 70_000 },
-            Collective::Barrier,
-            Collective::Send { to: 2 },
-            Collective::Recv { from: 5 },
-            Collective::Reduce { op: ReduceOp::Product, root: 2 },
-            Collective::AllGatherV,
-            Collective::AllToAll,
-            Collective::AllToAllV,
-            Collective::RecvAny,
-        ];
+        let kinds = 0..KINDS.len() as u8;
+        let ops = kinds.filter_map(|kind| Collective::of_parts(kind, ReduceOp::Max, 70_000));
+        assert_eq!(ops.clone().count(), KINDS.len());
         for op in ops {
             let header = header(op, usize::MAX >> 1);
-            assert_eq!(Header::decode(header.encode()), Some(header));
+            let decoded = Header::decode(header.encode()).expect("its own encoding");
+            assert_eq!((decoded, decoded.to_string()), (header, header.to_string()));
         }
+        let refused = Header::of_refusal(9, Collective::AllGather);
+        assert_eq!(Header::decode(refused.encode()), Some(refused));
     }
 
     #[test]
@@ -341,6 +356,18 @@ mod tests {
         ] {
             assert!(message.contains(part), "{part}: {message}");
         }
+    }
+
+    #[test]
+    fn ranks_that_refuse_are_named_unless_all_do() {
+        let refused = |op| Header::of_refusal(9, op).encode();
+        let gathers = refused(Collective::AllGather);
+        assert!(check_agreement(&[gathers, gathers], &[0, 1]).is_ok());
+        let sum = header(Collective::AllReduce(ReduceOp::Sum), 10).encode();
+        let error = check_agreement(&[sum, gathers, gathers], &[5, 3, 4]).unwrap_err();
+        assert!(error.is_echo() && error.to_string().starts_with("rank 3: "), "{error}");
+        let error = check_agreement(&[gathers, refused(Collective::Barrier)], &[0, 1]).unwrap_err();
+        assert!(matches!(error, Error::Disagreement { rank: 1, .. }), "{error}");
     }
 
     #[test]

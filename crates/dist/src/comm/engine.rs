@@ -1,23 +1,28 @@
 //! Whose turn it is: operations of several threads, one at a time, in the order in which they came.
 //!
-//! What operations work on (a *subject*: the transports of a rank) belongs to whoever has the turn.
-//! That is the communication thread for operations that were started in the background; a thread
-//! that has nothing else to do carries out an operation itself, because two changes of threads take
-//! longer than a short operation does.
+//! What operations work on (a *resource*: the transports of a rank) is in the hands of the thread that
+//! has the turn. A thread that has nothing else to do carries out an operation itself, because two
+//! changes of threads take longer than a short operation. The communication thread carries out the
+//! operations that were started in the background.
 //!
 //! **Invariant** Tasks begin in the order in which they were given, each after the one before ended.
+//!
+//! **Invariant** Whoever gives the turn back wakes the threads that wait for it, and the communication
+//! thread if a task is due: no task lies still while the thread that needs it sleeps.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::{Error, Result};
 
-/// How long background work of a subject may lie still while nothing is requested.
+/// How long background work of a resource may lie still while no task is given.
 const PROGRESS_INTERVAL: Duration = Duration::from_micros(100);
 
-/// How long a task may lie there that was left to whoever waits for it.
+/// How long a task may lie there that was left to the thread that will wait for it.
 const LEFT_ALONE: Duration = Duration::from_millis(10);
 
 /// When a task that was begun is to be carried out.
@@ -25,13 +30,13 @@ const LEFT_ALONE: Duration = Duration::from_millis(10);
 pub(super) enum When {
     /// At once, by the communication thread.
     Soon,
-    /// By who waits for it: it takes less time than waking a thread does. Where nobody waits, a
-    /// little later by the communication thread.
-    WhenWaitedFor,
+    /// By the thread that waits for it: the task takes less time than waking a thread. A task that no
+    /// thread waits for is carried out after [`LEFT_ALONE`].
+    WaitedFor,
 }
 
 /// What operations work on.
-pub(super) trait Subject: Send + 'static {
+pub(super) trait Resource: Send + 'static {
     /// Whether every thread may work on it. Where not, only the thread that made it does.
     fn any_thread(&self) -> bool;
 
@@ -43,58 +48,58 @@ pub(super) trait Subject: Send + 'static {
 }
 
 /// The queue, and the thread that works it off. Dropping it waits for both.
-pub(super) struct Engine<S: Subject> {
-    shared: Arc<Shared<S>>,
+pub(super) struct Engine<R: Resource> {
+    shared: Arc<Shared<R>>,
     /// `Some` until the drop.
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared<S> {
+struct Shared<R> {
     /// For the error of what cannot be carried out any more.
     rank: usize,
     any_thread: bool,
-    queue: Mutex<Queue<S>>,
+    queue: Mutex<Queue<R>>,
     /// What the communication thread sleeps on.
-    changed: Condvar,
-    /// Locked by who has the turn, so nobody waits for the lock. Poisoned by a panic.
-    subject: Mutex<S>,
+    due: Condvar,
+    /// What threads sleep on that wait for an answer while another thread has the turn.
+    returned: Condvar,
 }
 
-struct Queue<S> {
-    tasks: VecDeque<Task<S>>,
-    /// Whether somebody has the turn.
-    taken: bool,
-    /// Whether the communication thread sleeps and has not been woken.
-    asleep: bool,
-    /// Whether it will look again by itself, after [`LEFT_ALONE`].
-    watching: bool,
-    /// Whether tasks have been left to who waits for them since it looked.
-    left_alone: bool,
-    /// Counts tasks that were begun: where it moves on, somebody looks after those that are left.
-    begun: u64,
-    /// Whether the subject has work in the background.
+struct Queue<R> {
+    tasks: VecDeque<Task<R>>,
+    /// `None` while a thread has the turn.
+    resource: Option<R>,
+    /// Threads that sleep until the turn is given back.
+    waiting: usize,
+    /// Whether the resource has work in the background.
     background: bool,
+    /// Whether a task was begun since the communication thread last looked.
+    busy: bool,
+    /// Whether the communication thread sleeps until it is woken.
+    dozing: bool,
     /// Whether nothing comes any more.
     closed: bool,
 }
 
-type Task<S> = Box<dyn FnOnce(&mut S) + Send>;
+struct Task<R> {
+    when: When,
+    given: Instant,
+    work: Box<dyn FnOnce(&mut R) + Send>,
+}
 
-impl<S: Subject> Engine<S> {
-    /// Starts the communication thread, which first makes the subject; `make` also gives this
-    /// process's rank, and what the caller is to know.
+impl<R: Resource> Engine<R> {
+    /// Starts the communication thread, which first makes the resource; `make` also gives this
+    /// process's rank, and what the caller is to know of the resource.
     pub(super) fn start<K: Send + 'static>(
-        make: impl FnOnce() -> Result<(S, usize, K)> + Send + 'static,
+        make: impl FnOnce() -> Result<(R, usize, K)> + Send + 'static,
     ) -> Result<(Self, K)> {
-        let (hello, made) = std::sync::mpsc::channel();
+        let (hello, made) = oneshot::channel();
         let body = move || match make() {
             Err(error) => drop(hello.send(Err(error))),
-            Ok((subject, rank, known)) => {
-                let shared = Arc::new(Shared::new(subject, rank));
+            Ok((resource, rank, known)) => {
+                let shared = Arc::new(Shared::new(resource, rank));
                 let started = hello.send(Ok((Arc::clone(&shared), known))).is_ok();
-                if !started {
-                    lock(&shared.queue).closed = true;
-                }
+                shared.queue.lock().closed |= !started;
                 shared.serve();
             }
         };
@@ -106,35 +111,41 @@ impl<S: Subject> Engine<S> {
         Ok((Self { shared, thread: Some(thread) }, known))
     }
 
+    /// Carries out `work` on this thread, if no task is before it and this thread may. The work can
+    /// borrow what the caller has.
+    pub(super) fn run_if_idle<T>(&self, work: impl FnOnce(&mut R) -> T) -> Option<T> {
+        let mut turn = self.shared.turn_if_idle()?;
+        Some(turn.work(work))
+    }
+
     /// Carries out `work` after everything that was given before, on this thread if it can be now.
-    pub(super) fn run<R: Send + 'static>(
+    pub(super) fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut S) -> Result<R> + Send + 'static,
-    ) -> Result<R> {
-        if self.shared.take_turn_if_idle() {
-            return self.shared.work(work).unwrap_or_else(|| self.shared.stopped());
+        work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match self.shared.turn_if_idle() {
+            Some(mut turn) => turn.work(work),
+            None => self.begin(When::WaitedFor, work).wait(),
         }
-        self.begin(When::Soon, work).wait()
     }
 
     /// Lets `work` be carried out after everything that was given before.
-    pub(super) fn begin<R: Send + 'static>(
+    pub(super) fn begin<T: Send + 'static>(
         &self,
         when: When,
-        work: impl FnOnce(&mut S) -> Result<R> + Send + 'static,
-    ) -> Ticket<S, R> {
-        let slot = Arc::new(Slot { answer: Mutex::new(None), given: Condvar::new() });
-        let reply = Reply { slot: Arc::clone(&slot), rank: self.shared.rank };
-        self.shared.push(when, Box::new(move |subject| reply.give(work(subject))));
-        Ticket { shared: Arc::clone(&self.shared), slot }
+        work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
+    ) -> Ticket<R, T> {
+        let (reply, answer) = oneshot::channel();
+        // An answer that nobody waits for is dropped.
+        self.shared.push(when, Box::new(move |resource| drop(reply.send(work(resource)))));
+        Ticket { shared: Arc::clone(&self.shared), answer }
     }
 }
 
-impl<S: Subject> Drop for Engine<S> {
+impl<R: Resource> Drop for Engine<R> {
     fn drop(&mut self) {
-        let mut queue = lock(&self.shared.queue);
-        queue.closed = true;
-        self.shared.wake(queue);
+        self.shared.queue.lock().closed = true;
+        self.shared.due.notify_one();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been answered with `Stopped` where it mattered.
             drop(thread.join());
@@ -142,228 +153,183 @@ impl<S: Subject> Drop for Engine<S> {
     }
 }
 
-impl<S: Subject> Shared<S> {
-    fn new(subject: S, rank: usize) -> Self {
-        let tasks = VecDeque::new();
+impl<R> Queue<R> {
+    /// Whether the communication thread has something to carry out.
+    fn is_due(&self) -> bool {
+        let waited_long = |task: &Task<R>| task.given.elapsed() >= LEFT_ALONE;
+        self.tasks.iter().any(|task| task.when == When::Soon)
+            || self.tasks.front().is_some_and(|task| self.closed || waited_long(task))
+    }
+
+    /// Takes nothing more; gives the tasks that will not be carried out.
+    fn stops(&mut self) -> VecDeque<Task<R>> {
+        self.closed = true;
+        std::mem::take(&mut self.tasks)
+    }
+}
+
+impl<R: Resource> Shared<R> {
+    fn new(resource: R, rank: usize) -> Self {
+        let any_thread = resource.any_thread();
         let queue = Queue {
-            tasks,
-            taken: false,
-            asleep: false,
-            watching: false,
-            left_alone: false,
-            begun: 0,
+            tasks: VecDeque::new(),
+            resource: Some(resource),
+            waiting: 0,
             background: false,
+            busy: false,
+            dozing: false,
             closed: false,
         };
-        let any_thread = subject.any_thread();
-        let (queue, subject) = (Mutex::new(queue), Mutex::new(subject));
-        Self { rank, any_thread, queue, changed: Condvar::new(), subject }
+        let (due, returned) = (Condvar::new(), Condvar::new());
+        Self { rank, any_thread, queue: Mutex::new(queue), due, returned }
     }
 
-    fn push(&self, when: When, task: Task<S>) {
-        let mut queue = lock(&self.queue);
+    fn push(&self, when: When, work: Box<dyn FnOnce(&mut R) + Send>) {
+        let mut queue = self.queue.lock();
         if queue.closed {
-            return; // the drop of the task answers it
+            return; // the drop of the work answers it
         }
-        queue.tasks.push_back(task);
-        let leave_alone = when == When::WhenWaitedFor && self.any_thread;
-        queue.left_alone |= leave_alone;
-        // Who has the turn looks at the queue when it gives it back.
-        let will_be_seen = queue.taken || (leave_alone && queue.watching);
-        if !will_be_seen {
-            self.wake(queue);
-        }
-    }
-
-    /// Wakes the communication thread, with a call to the system only where it sleeps.
-    fn wake(&self, mut queue: MutexGuard<'_, Queue<S>>) {
-        if std::mem::take(&mut queue.asleep) {
-            drop(queue);
-            self.changed.notify_one();
+        let when = if self.any_thread { when } else { When::Soon };
+        queue.tasks.push_back(Task { when, given: Instant::now(), work });
+        queue.busy = true;
+        // A thread that has the turn looks at the queue when it gives the turn back.
+        if queue.resource.is_some() && (when == When::Soon || queue.dozing) {
+            self.due.notify_one();
         }
     }
 
     /// Takes the turn for this thread if nothing is before it.
-    fn take_turn_if_idle(&self) -> bool {
-        if !self.any_thread {
-            return false;
-        }
-        let mut queue = lock(&self.queue);
-        let idle = !queue.taken && queue.tasks.is_empty() && !queue.closed;
-        queue.taken |= idle;
-        queue.begun += u64::from(idle);
-        idle
-    }
-
-    /// Takes the turn for this thread and the first task, if there is one and nobody is at work.
-    fn take_task(&self) -> Option<Task<S>> {
-        let mut queue = lock(&self.queue);
-        if !self.any_thread || queue.taken {
+    fn turn_if_idle(&self) -> Option<Turn<'_, R>> {
+        let mut queue = self.queue.lock();
+        if !self.any_thread || queue.closed || !queue.tasks.is_empty() {
             return None;
         }
-        let task = queue.tasks.pop_front();
-        queue.taken = task.is_some();
-        queue.begun += u64::from(queue.taken);
-        task
+        queue.busy = true;
+        self.turn(&mut queue)
     }
 
-    /// Carries out `work` for a thread that has taken the turn, and gives the turn back. `None`
-    /// where an earlier task panicked.
-    fn work<R>(&self, work: impl FnOnce(&mut S) -> R) -> Option<R> {
-        let mut turn = Turn { shared: self, background: false };
-        let mut subject = self.subject.lock().ok()?;
-        let result = work(&mut subject);
-        turn.background = subject.progress();
-        Some(result)
+    fn turn(&self, queue: &mut Queue<R>) -> Option<Turn<'_, R>> {
+        let resource = queue.resource.take()?;
+        Some(Turn { shared: self, resource: Some(resource), background: false })
     }
 
     /// The communication thread.
     fn serve(&self) {
-        let _closing = Closing(self);
-        while let Some(task) = self.next() {
-            self.work(task);
-        }
-        let mut subject = self.subject.lock().unwrap_or_else(PoisonError::into_inner);
-        subject.finish();
-    }
-
-    /// The next task, with the turn; background work counts as one. `None` when all is done.
-    fn next(&self) -> Option<Task<S>> {
-        let mut queue = lock(&self.queue);
-        let mut leave = false;
+        let mut queue = self.queue.lock();
         loop {
-            let is_mine = !queue.taken && (!leave || queue.closed);
-            if is_mine && let Some(task) = queue.tasks.pop_front() {
-                queue.taken = true;
-                queue.begun += 1;
-                return Some(task);
+            let due = queue.is_due();
+            if due && let Some(mut turn) = self.turn(&mut queue) {
+                let task = queue.tasks.pop_front();
+                drop(queue);
+                task.into_iter().for_each(|task| turn.work(task.work));
+                drop(turn);
+                queue = self.queue.lock();
+                continue;
             }
-            leave = false;
-            if !queue.taken && queue.closed {
-                return None;
+            if queue.closed
+                && let Some(mut resource) = queue.resource.take()
+            {
+                drop(queue);
+                resource.finish();
+                return;
             }
-            queue.asleep = true;
-            if queue.background && !queue.taken {
-                let slept = self.changed.wait_timeout(queue, PROGRESS_INTERVAL);
-                queue = slept.unwrap_or_else(PoisonError::into_inner).0;
-                queue.asleep = false;
-                if queue.background && !queue.taken && queue.tasks.is_empty() {
-                    queue.taken = true;
-                    return Some(Box::new(|_| ()));
+            if queue.background && queue.resource.is_some() {
+                let slept = self.due.wait_for(&mut queue, PROGRESS_INTERVAL);
+                let idle = queue.background && queue.tasks.is_empty() && slept.timed_out();
+                if idle && let Some(mut turn) = self.turn(&mut queue) {
+                    drop(queue);
+                    turn.work(|_| ());
+                    drop(turn);
+                    queue = self.queue.lock();
                 }
-            } else if std::mem::take(&mut queue.left_alone) {
-                queue.watching = true;
-                let begun = queue.begun;
-                let slept = self.changed.wait_timeout(queue, LEFT_ALONE);
-                let (woken, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
-                queue = woken;
-                (queue.asleep, queue.watching) = (false, false);
-                leave = timeout.timed_out() && queue.begun != begun;
-                queue.left_alone |= leave;
+            } else if std::mem::take(&mut queue.busy) || !queue.tasks.is_empty() {
+                self.due.wait_for(&mut queue, LEFT_ALONE);
             } else {
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-                queue.asleep = false;
+                queue.dozing = true;
+                self.due.wait(&mut queue);
+                queue.dozing = false;
             }
         }
-    }
-
-    fn stopped<R>(&self) -> Result<R> {
-        Err(Error::Stopped { rank: self.rank })
     }
 }
 
-/// Gives the turn back, also where the work panics.
-struct Turn<'a, S: Subject> {
-    shared: &'a Shared<S>,
+/// The turn of a thread, with what belongs to it.
+struct Turn<'a, R: Resource> {
+    shared: &'a Shared<R>,
+    /// `Some` until the drop.
+    resource: Option<R>,
     background: bool,
 }
 
-impl<S: Subject> Drop for Turn<'_, S> {
+impl<R: Resource> Turn<'_, R> {
+    fn work<T>(&mut self, work: impl FnOnce(&mut R) -> T) -> T {
+        let resource = self.resource.as_mut().expect("the turn has it until it is dropped");
+        let result = work(resource);
+        self.background = resource.progress();
+        result
+    }
+}
+
+/// Gives the turn back. After a panic nothing is carried out any more.
+impl<R: Resource> Drop for Turn<'_, R> {
     fn drop(&mut self) {
-        let mut queue = lock(&self.shared.queue);
-        queue.taken = false;
-        queue.background = self.background;
-        let waits = !queue.tasks.is_empty() && !queue.watching;
-        if waits || queue.background || queue.closed {
-            self.shared.wake(queue);
+        if thread::panicking() {
+            let unanswered = self.shared.queue.lock().stops();
+            drop(unanswered); // a task that is dropped answers
         }
-    }
-}
-
-/// Answers what is left where the communication thread ends, also by a panic.
-struct Closing<'a, S: Subject>(&'a Shared<S>);
-
-impl<S: Subject> Drop for Closing<'_, S> {
-    fn drop(&mut self) {
-        let mut queue = lock(&self.0.queue);
-        queue.closed = true;
-        let left = std::mem::take(&mut queue.tasks);
-        drop(queue);
-        drop(left); // a task that is dropped answers
-    }
-}
-
-/// The answer to a task, once there is one.
-struct Slot<R> {
-    answer: Mutex<Option<Result<R>>>,
-    given: Condvar,
-}
-
-/// Answers a task exactly once.
-struct Reply<R> {
-    slot: Arc<Slot<R>>,
-    rank: usize,
-}
-
-impl<R> Reply<R> {
-    fn give(self, result: Result<R>) {
-        *lock(&self.slot.answer) = Some(result);
-    }
-}
-
-impl<R> Drop for Reply<R> {
-    fn drop(&mut self) {
-        // Not carried out: the task panicked, or the thread that should have done it did.
-        lock(&self.slot.answer).get_or_insert(Err(Error::Stopped { rank: self.rank }));
-        self.slot.given.notify_all();
+        let mut queue = self.shared.queue.lock();
+        queue.resource = self.resource.take();
+        queue.background = self.background;
+        if queue.waiting > 0 {
+            self.shared.returned.notify_all();
+        }
+        if queue.background || queue.closed || queue.is_due() {
+            self.shared.due.notify_one();
+        }
     }
 }
 
 /// A task that was given to the engine.
-pub(super) struct Ticket<S: Subject, R> {
-    shared: Arc<Shared<S>>,
-    slot: Arc<Slot<R>>,
+pub(super) struct Ticket<R: Resource, T> {
+    shared: Arc<Shared<R>>,
+    answer: oneshot::Receiver<Result<T>>,
 }
 
-impl<S: Subject, R> Ticket<S, R> {
+impl<R: Resource, T> Ticket<R, T> {
     /// Whether `wait` would not block.
     pub(super) fn is_complete(&self) -> bool {
-        lock(&self.slot.answer).is_some()
+        self.answer.is_closed() || self.answer.has_message()
     }
 
-    /// Waits for the answer; meanwhile this thread does what is to be done before.
-    pub(super) fn wait(self) -> Result<R> {
+    /// Waits for the answer. Meanwhile this thread carries out the tasks that are before it and the
+    /// task itself, as far as no other thread does.
+    pub(super) fn wait(self) -> Result<T> {
+        let shared = &*self.shared;
+        let mut queue = shared.queue.lock();
         while !self.is_complete() {
-            let Some(task) = self.shared.take_task() else { break };
-            self.shared.work(task);
+            let turn = if shared.any_thread { shared.turn(&mut queue) } else { None };
+            let Some(mut turn) = turn else {
+                queue.waiting += 1;
+                shared.returned.wait(&mut queue);
+                queue.waiting -= 1;
+                continue;
+            };
+            let task = queue.tasks.pop_front();
+            queue.busy = true;
+            drop(queue);
+            task.into_iter().for_each(|task| turn.work(task.work));
+            drop(turn);
+            queue = shared.queue.lock();
         }
-        let mut answer = lock(&self.slot.answer);
-        loop {
-            if let Some(result) = answer.take() {
-                return result;
-            }
-            answer = self.slot.given.wait(answer).unwrap_or_else(PoisonError::into_inner);
-        }
+        drop(queue);
+        self.answer.try_recv().unwrap_or(Err(Error::Stopped { rank: shared.rank }))
     }
-}
-
-/// What the locks protect is whole between any two statements, so a panic elsewhere does no harm.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     /// Remembers what was done, and by which thread.
@@ -372,7 +338,7 @@ mod tests {
         entries: Vec<(u32, thread::ThreadId)>,
     }
 
-    impl Subject for Journal {
+    impl Resource for Journal {
         fn any_thread(&self) -> bool {
             self.any_thread
         }
@@ -402,7 +368,7 @@ mod tests {
             if number % 3 == 0 {
                 engine.run(enter(number))?;
             } else {
-                let when = [When::Soon, When::WhenWaitedFor][number as usize % 2];
+                let when = [When::Soon, When::WaitedFor][number as usize % 2];
                 tickets.push(engine.begin(when, enter(number)));
             }
         }
@@ -426,13 +392,72 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_engine_lends_its_resource_to_work_that_borrows() -> Result<()> {
+        let engine = engine(true)?;
+        let mut borrowed = vec![1, 2];
+        engine.run_if_idle(|journal| {
+            borrowed.push(3);
+            journal.entries.push((borrowed.len() as u32, thread::current().id()));
+        });
+        assert_eq!(borrowed, [1, 2, 3]);
+        let later = engine.begin(When::WaitedFor, enter(4));
+        assert!(engine.run_if_idle(|_| ()).is_none(), "a task is before it");
+        later.wait()?;
+        assert_eq!(engine.run(|journal| Ok(journal.entries.len()))?, 2);
+        assert!(self::engine(false)?.run_if_idle(|_| ()).is_none(), "another thread's resource");
+        Ok(())
+    }
+
+    /// Which thread carries out two tasks that were given while another thread had the turn, and which
+    /// gave them.
+    fn worker_and_giver() -> Result<(thread::ThreadId, thread::ThreadId)> {
+        let engine = engine(true)?;
+        let (begun, has_begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let engine = &engine;
+            scope.spawn(move || {
+                engine.run_if_idle(|_| {
+                    begun.send(()).expect("the test waits");
+                    released.recv().expect("the test goes on");
+                })
+            });
+            has_begun.recv().expect("the first thread");
+            let second = scope.spawn(|| {
+                let light = engine.begin(When::WaitedFor, enter(1));
+                engine.run(enter(2))?;
+                light.wait().map(|()| thread::current().id())
+            });
+            // Until the second thread sleeps, or nearly.
+            thread::sleep(Duration::from_millis(3));
+            release.send(()).expect("the first thread waits");
+            let giver = second.join().expect("no panic")?;
+            let entries = engine.run(|journal| Ok(journal.entries.clone()))?;
+            assert_eq!(entries.iter().map(|&(number, _)| number).collect::<Vec<_>>(), [1, 2]);
+            Ok((entries[1].1, giver))
+        })
+    }
+
+    #[test]
+    fn a_turn_that_is_given_back_is_taken_by_the_thread_that_waits_for_it() -> Result<()> {
+        for _ in 0..20 {
+            let (worker, giver) = worker_and_giver()?;
+            // On a busy machine the communication thread may come first.
+            if worker == giver {
+                return Ok(());
+            }
+        }
+        panic!("the waiting thread sleeps while its task lies there")
+    }
+
+    #[test]
     fn a_task_that_nobody_waits_for_is_carried_out_all_the_same() -> Result<()> {
         let engine = engine(true)?;
         for number in 0..5 {
-            let ticket = engine.begin(When::WhenWaitedFor, enter(number));
-            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            let ticket = engine.begin(When::WaitedFor, enter(number));
+            let deadline = Instant::now() + Duration::from_secs(20);
             while !ticket.is_complete() {
-                assert!(std::time::Instant::now() < deadline, "task {number} still lies there");
+                assert!(Instant::now() < deadline, "task {number} still lies there");
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -444,7 +469,7 @@ mod tests {
         let engine = engine(false)?;
         let panics = engine.begin(When::Soon, |_| -> Result<()> { panic!("on purpose") });
         let after = engine.begin(When::Soon, enter(1));
-        for ticket in [panics, after, engine.begin(When::WhenWaitedFor, enter(2))] {
+        for ticket in [panics, after, engine.begin(When::WaitedFor, enter(2))] {
             assert!(matches!(ticket.wait(), Err(Error::Stopped { rank: 3 })));
         }
         Ok(())

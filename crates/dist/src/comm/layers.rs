@@ -12,12 +12,12 @@
 
 use std::time::Instant;
 
+use candelabrum_memory::reduce;
+
 use super::members::Members;
 use super::stats::Moved;
 use super::transport::Transport;
 use super::{Collective, Payload, ReduceOp};
-use candelabrum_memory::reduce;
-
 use crate::Result;
 
 /// Groups of a rank, by their numbers in its [`Members`].
@@ -33,29 +33,36 @@ pub(super) struct Layers {
     pub(super) even: bool,
 }
 
+impl Layers {
+    /// The groups in which this rank takes part in an exchange with others.
+    pub(super) fn exchanging(self) -> Vec<usize> {
+        std::iter::once(self.host).chain(self.across).collect()
+    }
+}
+
 impl<T: Transport> Members<T> {
     /// An all-reduce by layers.
     pub(super) fn all_reduce_in_layers(
         &mut self,
         layers: Layers,
         op: ReduceOp,
-        mut buffer: Payload,
+        mut payload: Payload,
     ) -> Result<Payload> {
-        buffer.check_on_host()?;
+        payload.check_on_host()?;
         let start = Instant::now();
         let (sum, divisor) = match op {
             ReduceOp::Mean => (ReduceOp::Sum, Some(self.size(layers.flat))),
             other => (other, None),
         };
         if layers.even {
-            self.by_parts(layers, sum, divisor, &mut buffer)?;
+            self.by_parts(layers, sum, divisor, &mut payload)?;
         } else {
-            self.by_speakers(layers, sum, divisor, &mut buffer)?;
+            self.by_speakers(layers, sum, divisor, &mut payload)?;
         }
-        let bytes = buffer.bytes().len();
+        let bytes = payload.bytes().len();
         let moved = Moved { input: bytes, output: bytes, own: 0 };
         self.count(layers.flat, Collective::AllReduce(op), moved, start.elapsed());
-        Ok(buffer)
+        Ok(payload)
     }
 
     fn by_parts(
@@ -63,22 +70,22 @@ impl<T: Transport> Members<T> {
         layers: Layers,
         op: ReduceOp,
         divisor: Option<usize>,
-        buffer: &mut Payload,
+        payload: &mut Payload,
     ) -> Result<()> {
-        let (element, bytes) = (buffer.element_type(), buffer.bytes().len());
-        let padded = buffer.len().next_multiple_of(self.size(layers.host));
+        let (element, bytes) = (payload.element_type(), payload.bytes().len());
+        let padded = payload.len().next_multiple_of(self.size(layers.host));
         let mut whole = Payload::zeros(element, padded);
-        whole.bytes_mut()[..bytes].copy_from_slice(buffer.bytes());
+        whole.bytes_mut()[..bytes].copy_from_slice(payload.bytes());
         let scatter = Collective::ReduceScatter(op);
-        let mut part = self.execute(layers.host, scatter, labelled(whole, buffer))?;
+        let mut part = self.execute(layers.host, scatter, labelled(whole, payload))?;
         if let Some(across) = layers.across {
-            part = self.execute(across, Collective::AllReduce(op), labelled(part, buffer))?;
+            part = self.execute(across, Collective::AllReduce(op), labelled(part, payload))?;
         }
         if let Some(count) = divisor {
             reduce::divide(element, part.bytes_mut(), count);
         }
-        let whole = self.execute(layers.host, Collective::AllGather, labelled(part, buffer))?;
-        buffer.bytes_mut().copy_from_slice(&whole.bytes()[..bytes]);
+        let whole = self.execute(layers.host, Collective::AllGather, labelled(part, payload))?;
+        payload.bytes_mut().copy_from_slice(&whole.bytes()[..bytes]);
         Ok(())
     }
 
@@ -87,29 +94,29 @@ impl<T: Transport> Members<T> {
         layers: Layers,
         op: ReduceOp,
         divisor: Option<usize>,
-        buffer: &mut Payload,
+        payload: &mut Payload,
     ) -> Result<()> {
-        let element = buffer.element_type();
-        let mut own = Payload::zeros(element, buffer.len());
-        own.bytes_mut().copy_from_slice(buffer.bytes());
+        let element = payload.element_type();
+        let mut own = Payload::zeros(element, payload.len());
+        own.bytes_mut().copy_from_slice(payload.bytes());
         let reduce = Collective::Reduce { op, root: 0 };
-        let mut sum = self.execute(layers.host, reduce, labelled(own, buffer))?;
+        let mut sum = self.execute(layers.host, reduce, labelled(own, payload))?;
         if let Some(across) = layers.across {
-            sum = self.execute(across, Collective::AllReduce(op), labelled(sum, buffer))?;
+            sum = self.execute(across, Collective::AllReduce(op), labelled(sum, payload))?;
             if let Some(count) = divisor {
                 reduce::divide(element, sum.bytes_mut(), count);
             }
         } else {
-            sum = Payload::zeros(element, buffer.len());
+            sum = Payload::zeros(element, payload.len());
         }
         let broadcast = Collective::Broadcast { root: 0 };
-        let sum = self.execute(layers.host, broadcast, labelled(sum, buffer))?;
-        buffer.bytes_mut().copy_from_slice(sum.bytes());
+        let sum = self.execute(layers.host, broadcast, labelled(sum, payload))?;
+        payload.bytes_mut().copy_from_slice(sum.bytes());
         Ok(())
     }
 }
 
-/// `step` with the label of the buffer that it is made from.
+/// `step` with the label of the payload that it is made from.
 fn labelled(step: Payload, from: &Payload) -> Payload {
     match from.label() {
         Some(label) => step.labelled(label.clone()),

@@ -1,23 +1,26 @@
 //! All groups that a rank belongs to, behind one engine: what their handles ask for is done here.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::collective::Header;
-use super::engine::Subject;
+use super::engine::Resource;
 use super::stats::{Counters, Moved};
-use super::transport::Transport;
+use super::transport::{Messages, Transport};
 use super::{Collective, ElementType, Label, Payload};
 use crate::{Error, Result};
 
 /// The number of the world among a rank's groups: the first.
 pub(super) const WORLD: usize = 0;
 
-/// The groups of a rank, by number. After the first failure everything gives the same error: the
-/// ranks no longer agree on where they are.
+/// The groups of a rank. After the first failure everything gives the same error: the ranks no longer
+/// agree on where they are.
 pub(super) struct Members<T> {
-    /// `None` for groups whose handle has been dropped.
-    groups: Vec<Option<Member<T>>>,
+    /// By number, without those whose handle has been dropped.
+    groups: BTreeMap<usize, Member<T>>,
+    /// The next group's number.
+    next: usize,
     failure: Failure,
 }
 
@@ -37,42 +40,70 @@ impl Failure {
     }
 }
 
-/// A rank's place in a group.
+/// A rank's end of a group.
 pub(super) struct Member<T> {
     transport: T,
-    place: Place,
+    membership: Membership,
     /// Counts operations that all ranks take part in.
     sequence: u64,
 }
 
 /// What both a group's handle and its engine know.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Membership {
     pub(super) id: usize,
     pub(super) rank: usize,
     /// The members' ranks in the world.
     pub(super) ranks: Arc<[usize]>,
     pub(super) counters: Arc<Counters>,
+    /// How messages of one member to another travel.
+    pub(super) messages: Arc<dyn Messages>,
 }
 
-impl Place {
-    pub(super) fn world(rank: usize, world_size: usize) -> Self {
-        Self { id: WORLD, rank, ranks: (0..world_size).collect(), counters: Arc::default() }
+impl Membership {
+    /// This rank's number in the world.
+    pub(super) fn own(&self) -> usize {
+        self.ranks[self.rank]
+    }
+
+    /// Counts an operation that is complete.
+    pub(super) fn count(&self, op: Collective, moved: Moved, busy: Duration) {
+        self.counters.count(op, moved, self.rank, self.ranks.len(), busy);
+    }
+
+    /// Adds to an error what was in the payload, and in which group it happened.
+    pub(super) fn explain(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
+        let label = label.map_or(String::new(), |label| format!(" ({})", label.text()));
+        let group = if self.id == WORLD {
+            String::new()
+        } else {
+            let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
+            format!(" in the group of ranks {}", ranks.join(", "))
+        };
+        error.with_context(self.own(), &header.to_string(), &label, &group)
     }
 }
 
 impl<T: Transport> Members<T> {
-    pub(super) fn world(transport: T, place: Place, failure: Failure) -> Self {
-        Self { groups: vec![Some(Member { transport, place, sequence: 0 })], failure }
+    /// The world alone.
+    pub(super) fn world(
+        transport: T,
+        rank: usize,
+        world_size: usize,
+        failure: Failure,
+    ) -> (Self, Membership) {
+        let ranks = (0..world_size).collect();
+        let member = Member::new(transport, WORLD, rank, ranks);
+        let membership = member.membership.clone();
+        (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failure }, membership)
     }
 
     pub(super) fn alloc(&mut self, id: usize, element: ElementType, len: usize) -> Result<Payload> {
         self.with(id, |member| {
             member.sequence += 1;
-            let header =
-                Header { sequence: member.sequence, op: Collective::Barrier, element, len, tag: 0 };
-            let result = member.transport.alloc(member.sequence, element, len);
-            result.map_err(|error| member.explain(error, header, None))
+            let header = Header::of_allocation(member.sequence, element, len);
+            let result = member.transport.alloc(header);
+            result.map_err(|error| member.membership.explain(error, header, None))
         })
     }
 
@@ -80,9 +111,29 @@ impl<T: Transport> Members<T> {
         &mut self,
         id: usize,
         op: Collective,
-        buffer: Payload,
+        payload: Payload,
     ) -> Result<Payload> {
-        self.with(id, |member| member.execute(op, buffer))
+        self.with(id, |member| member.execute(op, payload))
+    }
+
+    /// Lets the other ranks of the groups know that this rank refuses an operation, because of `why`:
+    /// always an error. Where all ranks refuse the same operation, the groups can be used as before.
+    pub(super) fn refuse(&mut self, ids: &[usize], op: Collective, why: Error) -> Error {
+        if let Some(error) = self.failure.get() {
+            return error;
+        }
+        let told = ids.iter().try_for_each(|id| match self.groups.get_mut(id) {
+            Some(member) => member.refuse(op),
+            None => Ok(()),
+        });
+        let error = match told {
+            Ok(()) => return why,
+            // The others do something else, because this rank refuses.
+            Err(Error::Disagreement { .. } | Error::PeerFailed { .. }) => why,
+            Err(error) => error,
+        };
+        self.failure.set(&error);
+        error
     }
 
     /// Makes groups of a group, see [`super::Communicator::split`].
@@ -91,35 +142,36 @@ impl<T: Transport> Members<T> {
         id: usize,
         colour: Option<u64>,
         key: i64,
-    ) -> Result<Option<Place>> {
-        let new = self.groups.len();
+    ) -> Result<Option<Membership>> {
+        let new = self.next;
         let made = self.with(id, |member| member.split(new, colour, key))?;
-        let place = made.as_ref().map(|made| made.place.clone());
-        self.groups.extend(made.map(Some));
-        Ok(place)
+        self.next += 1;
+        Ok(made.map(|member| {
+            let membership = member.membership.clone();
+            self.groups.insert(new, member);
+            membership
+        }))
     }
 
     /// The number of ranks in a group.
     pub(super) fn size(&self, id: usize) -> usize {
-        self.groups.get(id).and_then(Option::as_ref).map_or(1, |member| member.place.ranks.len())
+        self.groups.get(&id).map_or(1, |member| member.membership.ranks.len())
     }
 
     /// Counts an operation that was made of others.
     pub(super) fn count(&self, id: usize, op: Collective, moved: Moved, busy: Duration) {
-        if let Some(member) = self.groups.get(id).and_then(Option::as_ref) {
-            let place = &member.place;
-            place.counters.count(op, moved, place.rank, place.ranks.len(), busy);
+        if let Some(member) = self.groups.get(&id) {
+            member.membership.count(op, moved, busy);
         }
     }
 
     /// The handle of a group has been dropped.
     pub(super) fn leave(&mut self, id: usize) {
-        let Some(group) = self.groups.get_mut(id) else { return };
-        if let Some(member) = group {
+        if let Some(member) = self.groups.get_mut(&id) {
             member.transport.leave();
         }
         if id != WORLD {
-            *group = None;
+            self.groups.remove(&id);
         }
     }
 
@@ -128,7 +180,7 @@ impl<T: Transport> Members<T> {
             return Err(error);
         }
         let what = || "a group was used that has been left".to_owned();
-        let member = self.groups.get_mut(id).and_then(Option::as_mut);
+        let member = self.groups.get_mut(&id);
         let result = work(member.ok_or_else(|| Error::Protocol { what: what() })?);
         result.inspect_err(|error| {
             self.failure.set(error);
@@ -137,33 +189,38 @@ impl<T: Transport> Members<T> {
 }
 
 impl<T: Transport> Member<T> {
-    fn execute(&mut self, op: Collective, buffer: Payload) -> Result<Payload> {
+    fn new(transport: T, id: usize, rank: usize, ranks: Arc<[usize]>) -> Self {
+        let (messages, counters) = (transport.messages(), Arc::default());
+        let membership = Membership { id, rank, ranks, counters, messages };
+        Self { transport, membership, sequence: 0 }
+    }
+
+    fn execute(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
         if !self.transport.takes_device_memory() {
-            buffer.check_on_host()?;
+            payload.check_on_host()?;
         }
-        self.sequence += u64::from(op.is_collective());
-        let header = Header::of(self.sequence, op, &buffer);
-        let element = buffer.element_type();
-        let label = buffer.label().cloned();
-        let rank = self.place.rank;
-        let own =
-            buffer.parts().map_or(0, |parts| parts.get(rank).map_or(0, |n| n * element.size()));
-        let input = buffer.byte_len();
+        self.sequence += 1;
+        let header = Header::of(self.sequence, op, &payload);
+        let label = payload.label().cloned();
+        let moved = Moved::of(&payload, self.membership.rank);
         let start = Instant::now();
         let _span = tracing::debug_span!(
             target: "candelabrum::comm", "transfer",
-            op = op.name(), bytes = input, label = label.as_ref().map(Label::text)
+            op = op.name(), bytes = payload.byte_len(), label = label.as_ref().map(Label::text)
         )
         .entered();
-        match self.transport.execute(header, buffer) {
-            Ok(output) => {
-                let moved = Moved { input, output: output.byte_len(), own };
-                let world_size = self.place.ranks.len();
-                self.place.counters.count(op, moved, rank, world_size, start.elapsed());
-                Ok(output)
-            }
-            Err(error) => Err(self.explain(error, header, label.as_ref())),
-        }
+        let result = self.transport.execute(header, payload);
+        let result = result.inspect(|result| {
+            self.membership.count(op, moved.to(result), start.elapsed());
+        });
+        result.map_err(|error| self.membership.explain(error, header, label.as_ref()))
+    }
+
+    fn refuse(&mut self, op: Collective) -> Result<()> {
+        self.sequence += 1;
+        let header = Header::of_refusal(self.sequence, op);
+        let result = self.transport.execute(header, Payload::empty());
+        result.map(drop).map_err(|error| self.membership.explain(error, header, None))
     }
 
     /// All ranks tell colour and key, and each sees for itself who is with it.
@@ -171,47 +228,34 @@ impl<T: Transport> Member<T> {
         let wish = [i64::from(colour.is_some()), colour.unwrap_or(0) as i64, key];
         let wishes = self.execute(Collective::AllGather, Payload::from_slice(&wish))?;
         let wishes = wishes.as_slice::<i64>()?;
+        let Membership { rank: own, ranks, .. } = &self.membership;
         let mut members: Vec<usize> =
-            (0..self.place.ranks.len()).filter(|r| wishes[3 * r..3 * r + 2] == wish[..2]).collect();
+            (0..ranks.len()).filter(|r| wishes[3 * r..3 * r + 2] == wish[..2]).collect();
         members.sort_by_key(|rank| wishes[3 * rank + 2]);
         let members = colour.map(|_| members);
         let Some(transport) = self.transport.split(members.as_deref())? else { return Ok(None) };
         let members = members.unwrap_or_default();
-        let rank = members.iter().position(|&member| member == self.place.rank).unwrap_or(0);
-        let ranks = members.iter().map(|&member| self.place.ranks[member]).collect();
-        let place = Place { id, rank, ranks, counters: Arc::default() };
-        Ok(Some(Self { transport, place, sequence: 0 }))
-    }
-
-    /// Adds to an error what was in the buffer, and in which group it happened.
-    fn explain(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
-        let label = label.map_or(String::new(), |label| format!(" ({})", label.text()));
-        let group = if self.place.id == WORLD {
-            String::new()
-        } else {
-            let ranks: Vec<String> = self.place.ranks.iter().map(usize::to_string).collect();
-            format!(" in the group of ranks {}", ranks.join(", "))
-        };
-        let own = self.place.ranks[self.place.rank];
-        error.with_context(own, &header.to_string(), &label, &group)
+        let rank = members.iter().position(|member| member == own).unwrap_or(0);
+        let ranks = members.iter().map(|&member| ranks[member]).collect();
+        Ok(Some(Self::new(transport, id, rank, ranks)))
     }
 }
 
-impl<T: Transport> Subject for Members<T> {
+impl<T: Transport> Resource for Members<T> {
     fn any_thread(&self) -> bool {
-        self.groups.iter().flatten().all(|member| member.transport.any_thread())
+        self.groups.values().all(|member| member.transport.any_thread())
     }
 
     fn progress(&mut self) -> bool {
         let mut more = false;
-        for member in self.groups.iter_mut().flatten() {
+        for member in self.groups.values_mut() {
             more |= member.transport.progress();
         }
         more
     }
 
     fn finish(&mut self) {
-        if let Some(world) = self.groups.first_mut().and_then(Option::as_mut) {
+        if let Some(world) = self.groups.get_mut(&WORLD) {
             world.transport.finish();
         }
     }

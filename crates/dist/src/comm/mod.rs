@@ -2,15 +2,25 @@
 //!
 //! A collective is *started*, which moves its [`Payload`] to the communicator, and *waited for*,
 //! which gives it back. The blocking methods on `dyn Communicator` do both at once for slices.
-//! Every operation is preceded by an exchange of headers, so that ranks which call different
+//! Every collective is preceded by an exchange of headers, so that ranks which call different
 //! things get an error that names the first one that differs.
 //!
-//! **Invariant** this module knows buffers and element types, not models or parameters.
+//! | idea | file |
+//! |---|---|
+//! | what can be asked for, and how ranks agree on it | `collective.rs`, `payload.rs`, `blocking.rs` |
+//! | a rank's groups and whose turn it is | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
+//! | what a backend has to do | `transport.rs` |
+//! | messages of one rank to another, deaths and failures | `network/`, `mailbox.rs` |
+//! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
+//!
+//! **Invariant** this module knows payloads and element types, not models or parameters.
 
+mod blocking;
 mod collective;
 mod engine;
 mod layers;
 mod local;
+mod mailbox;
 mod members;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -22,6 +32,7 @@ mod nccl;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_nccl.rs"]
 mod nccl;
+mod network;
 mod payload;
 mod pending;
 mod rendezvous;
@@ -30,6 +41,7 @@ mod stats;
 mod tcp;
 mod threaded;
 mod transport;
+mod wait;
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,15 +62,24 @@ pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
 
 use crate::{Error, Result};
 
-/// Ranks that work on buffers together: all of them, or some. A cheap handle.
+/// Ranks that work on payloads together: all of them, or some. A cheap handle.
 pub type Group = Arc<dyn Communicator>;
 
-/// A group of ranks that work on buffers together.
+/// A group of ranks that work on payloads together.
 ///
-/// Operations are carried out in the order in which they are started or run, by whichever threads,
-/// over all groups of this rank that were [split](Self::split) from one world. Of two operations that
+/// Collectives are carried out in the order in which they are started or run, by whichever threads,
+/// over all groups of this rank that were [split](Self::split) from one world. Of two collectives that
 /// share more than one rank, all these ranks must start the same one first. After an operation of any
 /// of these groups has failed, every later one of all of them gives the same error.
+///
+/// Messages of one rank to another go beside the collectives: neither waits for the other. Messages of
+/// a pair of ranks in a group keep their order, and receives get them in the order in which the
+/// receives were started. A rank takes in up to 16 MiB of another's messages before it asks for them,
+/// and a longer one where it has none; a send beyond that is complete when the receiver has asked for
+/// earlier ones. (Over MPI the library decides what it takes in.)
+///
+/// A collective whose arguments a rank refuses, a length that does not divide for instance, is an
+/// error on all ranks. Where all of them refuse it, the group can be used as before.
 ///
 /// Ranks in operations are numbers within the group; ranks in errors are numbers in the world. The
 /// last of a world's groups to be dropped finishes what was started and leaves the job in order.
@@ -79,17 +100,17 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Not enough memory, or ranks that ask for different things.
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload>;
 
-    /// Starts `op` on `buffer`; [`Pending::wait`] gives the result, and the error if it fails.
+    /// Starts `op` on `payload`; [`Pending::wait`] gives the result, and the error if it fails.
     ///
     /// It is carried out in the background: by a thread that waits for nothing else, or by the one
     /// that waits for the result.
     ///
-    /// Length of the result for `n` elements in the buffer and `N` ranks: `n` for all-reduce,
+    /// Length of the result for `n` elements in the payload and `N` ranks: `n` for all-reduce,
     /// all-to-all, broadcast, barrier and recv, and for reduce on the root (0 elsewhere); 0 for
     /// send; `N·n` for all-gather, and for gather on the root (0 elsewhere); `n / N` for
-    /// reduce-scatter, and for scatter, where `n` is the root's length and the other ranks' buffers
+    /// reduce-scatter, and for scatter, where `n` is the root's length and the other ranks' payloads
     /// count for nothing. Where ranks send different amounts, the sum of what this rank gets.
-    fn start(&self, op: Collective, buffer: Payload) -> Pending;
+    fn start(&self, op: Collective, payload: Payload) -> Pending;
 
     /// The same for a caller that has nothing else to do meanwhile: `start` and `wait` in one,
     /// without a second thread where nothing else is under way and the backend may be called from
@@ -97,8 +118,8 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// What went wrong, here or on another rank.
-    fn run(&self, op: Collective, buffer: Payload) -> Result<Payload> {
-        self.start(op, buffer).wait()
+    fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
+        self.start(op, payload).wait()
     }
 
     /// The members' ranks in the world, in the order of their ranks here.
@@ -144,189 +165,4 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     fn fail(&self, error: &Error) {
         let _ = error;
     }
-}
-
-/// The blocking form of every operation, on slices.
-impl dyn Communicator + '_ {
-    /// Whether this process is rank 0 of the world, which prints and writes for all.
-    pub fn is_world_root(&self) -> bool {
-        self.ranks().get(self.rank()) == Some(&0)
-    }
-
-    /// Replaces `values` on every rank by their reduction over all ranks.
-    ///
-    /// # Errors
-    /// See [`Error`]: a rank that died or disagrees, a passed deadline.
-    pub fn all_reduce<T: Element>(&self, values: &mut [T], op: ReduceOp) -> Result<()> {
-        self.in_place(Collective::AllReduce(op), values)
-    }
-
-    /// Replaces `values` on every rank by `root`'s.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn broadcast<T: Element>(&self, values: &mut [T], root: usize) -> Result<()> {
-        self.in_place(Collective::Broadcast { root }, values)
-    }
-
-    /// All ranks' `values`, in rank order. Every rank gives equally many.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        self.run(Collective::AllGather, Payload::from_slice(values))?.to_vec()
-    }
-
-    /// Part `rank` of the reduction of `values` over all ranks; the length must divide by the
-    /// number of ranks.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
-        self.run(Collective::ReduceScatter(op), Payload::from_slice(values))?.to_vec()
-    }
-
-    /// On `root` all ranks' `values`, in rank order; nothing elsewhere.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
-        self.run(Collective::Gather { root }, Payload::from_slice(values))?.to_vec()
-    }
-
-    /// Part `rank` of `root`'s `values`; what the other ranks pass is not looked at.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
-        self.run(Collective::Scatter { root }, Payload::from_slice(values))?.to_vec()
-    }
-
-    /// On `root` the reduction of all ranks' `values`; nothing elsewhere.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn reduce<T: Element>(&self, values: &[T], op: ReduceOp, root: usize) -> Result<Vec<T>> {
-        self.run(Collective::Reduce { op, root }, Payload::from_slice(values))?.to_vec()
-    }
-
-    /// Each rank's `values`, in rank order; they may have different lengths.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_gather_v<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
-        in_parts(&self.run(Collective::AllGatherV, Payload::from_slice(values))?)
-    }
-
-    /// Part `r` of `values`, which are cut into as many equal parts as ranks, goes to rank `r`;
-    /// gives what came from the ranks, in their order.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
-        self.run(Collective::AllToAll, Payload::from_slice(values))?.to_vec()
-    }
-
-    /// `parts[r]` goes to rank `r`; gives what came from each rank.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_to_all_v<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
-        let lens: Vec<usize> = parts.iter().map(Vec::len).collect();
-        let buffer = Payload::from_slice(&parts.concat()).with_parts(lens)?;
-        in_parts(&self.run(Collective::AllToAllV, buffer)?)
-    }
-
-    /// Returns when every rank has called it.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn barrier(&self) -> Result<()> {
-        self.run(Collective::Barrier, Payload::empty()).map(|_| ())
-    }
-
-    /// Sends `values` to rank `to`.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
-        self.run(Collective::Send { to }, Payload::from_slice(values)).map(|_| ())
-    }
-
-    /// Fills `values` with what rank `from` sends; it must send exactly as many of the same type.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
-        self.in_place(Collective::Recv { from }, values)
-    }
-
-    /// The next message of any rank: who sent it, and what. Messages of one rank keep their order.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn recv_any<T: Element>(&self) -> Result<(usize, Vec<T>)> {
-        let message = self.run(Collective::RecvAny, Payload::zeros(T::TYPE, 0))?;
-        let what = || "a message without a sender".to_owned();
-        let source = message.source().ok_or_else(|| Error::Protocol { what: what() })?;
-        Ok((source, message.to_vec()?))
-    }
-
-    /// All ranks' texts, in rank order. They may have different lengths.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
-        let mut length = [i32::try_from(text.len())
-            .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })?];
-        let lengths = self.all_gather(&length)?;
-        self.all_reduce(&mut length, ReduceOp::Max)?;
-        let room = usize::try_from(length[0]).unwrap_or_default();
-        let mut padded = text.as_bytes().to_vec();
-        padded.resize(room, 0);
-        let all = self.all_gather(&padded)?;
-        let texts = lengths.iter().enumerate().map(|(rank, &len)| {
-            let start = rank * room;
-            let len = usize::try_from(len).unwrap_or_default();
-            String::from_utf8_lossy(&all[start..start + len]).into_owned()
-        });
-        Ok(texts.collect())
-    }
-
-    /// `root`'s text, on every rank.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn broadcast_text(&self, text: &str, root: usize) -> Result<String> {
-        let mut length = [i32::try_from(text.len())
-            .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })?];
-        self.broadcast(&mut length, root)?;
-        let mut bytes = text.as_bytes().to_vec();
-        bytes.resize(usize::try_from(length[0]).unwrap_or_default(), 0);
-        self.broadcast(&mut bytes, root)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn in_place<T: Element>(&self, op: Collective, values: &mut [T]) -> Result<()> {
-        let result = self.run(op, Payload::from_slice(values))?;
-        let result = result.as_slice::<T>()?;
-        if result.len() != values.len() {
-            let (expected, got) = (result.len(), values.len());
-            return Err(Error::Length { op: op.name(), expected, got });
-        }
-        values.copy_from_slice(result);
-        Ok(())
-    }
-}
-
-/// The parts of a result whose ranks send different amounts.
-fn in_parts<T: Element>(buffer: &Payload) -> Result<Vec<Vec<T>>> {
-    let mut rest = buffer.as_slice::<T>()?;
-    let mut parts = Vec::new();
-    for &len in buffer.parts().unwrap_or_default() {
-        let (part, tail) = rest.split_at(len);
-        parts.push(part.to_vec());
-        rest = tail;
-    }
-    Ok(parts)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Payload;
 use crate::Result;
 
-/// An operation under way; [`wait`](Self::wait) gives its buffer back.
+/// An operation under way; [`wait`](Self::wait) gives its payload back.
 #[must_use = "a collective is finished, and its errors are seen, only when it is waited for"]
 pub struct Pending(Box<dyn Started>);
 

@@ -1,59 +1,76 @@
 //! The world of one: every collective is done when it is started.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use super::mailbox::{Arrived, Mailbox, Posted};
+use super::pending::Started;
 use super::stats::{Counters, Moved};
 use super::{Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
 /// The communicator of a program that runs alone. What it sends to itself it can receive.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Single {
-    counters: Counters,
-    mailbox: Mutex<VecDeque<Payload>>,
+    counters: Arc<Counters>,
+    mailbox: Mutex<Mailbox>,
 }
 
 impl Single {
-    fn execute(&self, op: Collective, buffer: Payload) -> Result<Payload> {
-        op.check(&buffer, 0, 1)?;
-        let input = buffer.byte_len();
+    fn execute(&self, op: Collective, payload: Payload) -> Result<Payload> {
+        op.check(&payload, 0, 1)?;
+        let moved = Moved { own: payload.byte_len(), ..Moved::of(&payload, 0) };
         let result = match op {
             Collective::Send { .. } => {
-                let empty = Payload::zeros(buffer.element_type(), 0);
-                self.mailbox().push_back(buffer.with_source(0));
-                empty
+                let (element, bytes) =
+                    (payload.element_type().code(), payload.to_host()?.bytes().to_vec());
+                self.mailbox.lock().deliver(Arrived { from: 0, element, bytes });
+                Payload::empty()
             }
-            Collective::Recv { .. } | Collective::RecvAny => self.receive(op, &buffer)?,
             Collective::AllGatherV => {
-                let len = buffer.len();
-                buffer.with_parts([len])?
+                let len = payload.len();
+                payload.with_parts([len])?
             }
-            _ => buffer,
+            _ => payload,
         };
-        let moved = Moved { input, output: result.byte_len(), own: input };
-        self.counters.count(op, moved, 0, 1, Duration::ZERO);
+        self.counters.count(op, moved.to(&result), 0, 1, Duration::ZERO);
         Ok(result)
     }
 
-    fn receive(&self, op: Collective, asked: &Payload) -> Result<Payload> {
-        let message = self.mailbox().pop_front().ok_or_else(|| Error::Unsupported {
-            what: "receiving from oneself what was never sent".to_owned(),
-        })?;
-        if message.element_type() != asked.element_type() {
-            let (expected, got) = (message.element_type(), asked.element_type());
-            return Err(Error::element_type(expected, got));
+    fn receive(&self, op: Collective, payload: Payload) -> Pending {
+        if let Err(error) = op.check(&payload, 0, 1) {
+            return Pending::ready(Err(error));
         }
-        if op != Collective::RecvAny && message.len() != asked.len() {
-            let (expected, got) = (message.len(), asked.len());
-            return Err(Error::Length { op: op.name(), expected, got });
-        }
-        Ok(message)
+        let (reply, answer) = oneshot::channel();
+        let (any_length, ranks) = (op == Collective::RecvAny, Arc::new([0]));
+        self.mailbox.lock().post(Posted { from: None, payload, any_length, ranks, answer: reply });
+        Pending::new(Receive { op, answer, counters: Arc::clone(&self.counters) })
+    }
+}
+
+/// A receive that has been started.
+struct Receive {
+    op: Collective,
+    answer: oneshot::Receiver<Result<Payload>>,
+    counters: Arc<Counters>,
+}
+
+impl Started for Receive {
+    fn is_complete(&mut self) -> bool {
+        self.answer.has_message()
     }
 
-    fn mailbox(&self) -> MutexGuard<'_, VecDeque<Payload>> {
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does not block: who could send what is missing waits here.
+    fn wait(self: Box<Self>) -> Result<Payload> {
+        let what = "receiving from oneself what was never sent";
+        let missing = Error::Unsupported { what: what.to_owned() };
+        let result = self.answer.try_recv().unwrap_or(Err(missing))?;
+        let moved = Moved::default().to(&result);
+        self.counters.count(self.op, moved, 0, 1, Duration::ZERO);
+        Ok(result)
     }
 }
 
@@ -74,12 +91,11 @@ impl Communicator for Single {
         Ok(Payload::zeros(element, len))
     }
 
-    fn start(&self, op: Collective, buffer: Payload) -> Pending {
-        Pending::ready(self.execute(op, buffer))
-    }
-
-    fn run(&self, op: Collective, buffer: Payload) -> Result<Payload> {
-        self.execute(op, buffer)
+    fn start(&self, op: Collective, payload: Payload) -> Pending {
+        match op {
+            Collective::Recv { .. } | Collective::RecvAny => self.receive(op, payload),
+            _ => Pending::ready(self.execute(op, payload)),
+        }
     }
 
     fn ranks(&self) -> &[usize] {
@@ -102,4 +118,10 @@ impl Communicator for Single {
     }
 
     fn abort(&self, _message: &str) {}
+}
+
+impl fmt::Debug for Single {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Communicator(single)")
+    }
 }

@@ -4,12 +4,12 @@ use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Collective;
+use super::{Collective, Payload};
 
 /// Payload and time of a communicator since it was made; subtract two to get what lies between.
 ///
 /// Bytes are payload that this rank handed to, or took from, the transport, for `n` bytes in its
-/// buffer and `N` ranks: an all-reduce sends and receives `n`; an all-gather sends `n` and receives
+/// payload and `N` ranks: an all-reduce sends and receives `n`; an all-gather sends `n` and receives
 /// `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; an all-to-all counts all parts but the
 /// rank's own; a reduce sends `n` and receives `n` on the root; broadcast, gather and scatter count
 /// on each side what that side gives or takes. A world of one sends nothing.
@@ -78,13 +78,27 @@ impl Counters {
     }
 }
 
-/// Bytes in the buffers of an operation on one rank.
+/// Bytes in the payloads of an operation on one rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) input: usize,
     pub(crate) output: usize,
     /// In the part that a rank sends to itself, where parts have any lengths.
     pub(crate) own: usize,
+}
+
+impl Moved {
+    /// What `rank` gives an operation.
+    pub(crate) fn of(payload: &Payload, rank: usize) -> Self {
+        let part = payload.parts().and_then(|parts| parts.get(rank));
+        let own = part.map_or(0, |len| len * payload.element_type().size());
+        Self { input: payload.byte_len(), output: 0, own }
+    }
+
+    /// The same, and what the rank gets.
+    pub(crate) fn to(self, result: &Payload) -> Self {
+        Self { output: result.byte_len(), ..self }
+    }
 }
 
 /// Bytes that a rank sends and receives.

@@ -4,33 +4,37 @@
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Ticket, When};
+use super::collective::Header;
+use super::engine::{Engine, Resource, Ticket, When};
 use super::layers::Layers;
-use super::members::{Failure, Members, Place};
+use super::members::{Failure, Members, Membership};
 use super::pending::Started;
-use super::stats::Counters;
+use super::stats::{Counters, Moved};
 use super::transport::{Abort, Transport};
-use super::{Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
+use super::wait::{Load, Wait};
+use super::{Collective, CommStats, Communicator, ElementType, Group, Label, Payload, Pending};
 use crate::{Error, Result};
-
-/// Below so many bytes, an operation whose transport is this host's processors takes less time than
-/// waking a thread for it, and would take it from who computes.
-const WORTH_A_THREAD: usize = 256 * 1024;
 
 /// A group's handle. When all handles of a rank are dropped, what was started is finished and the
 /// job left in order.
 pub(crate) struct Threaded<T: Transport> {
-    backend: &'static str,
-    /// Whether operations are work of this host's processors and nothing else.
-    on_processors: bool,
-    place: Place,
-    abort: Arc<dyn Abort>,
-    failure: Failure,
-    engine: Arc<Engine<Members<T>>>,
+    common: Arc<Common<T>>,
+    membership: Membership,
     /// Where all-reduces go by layers.
     layers: Option<Layered<T>>,
+}
+
+/// What all groups of a rank share.
+struct Common<T: Transport> {
+    backend: &'static str,
+    light_below: usize,
+    takes_device_memory: bool,
+    deadline: Duration,
+    abort: Arc<dyn Abort>,
+    failure: Failure,
+    engine: Engine<Members<T>>,
 }
 
 /// What an all-reduce by layers needs, beside the group of all ranks.
@@ -45,96 +49,152 @@ pub(crate) struct Connected<T> {
     pub(crate) transport: T,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
+    pub(crate) deadline: Duration,
     pub(crate) abort: Arc<dyn Abort>,
 }
 
 impl<T: Transport> Threaded<T> {
-    /// Starts the communication thread, which first calls `connect`.
+    /// Starts the communication thread, which first calls `connect`. That gets the place where this
+    /// rank's failure will be.
     pub(crate) fn start(
-        connect: impl FnOnce() -> Result<Connected<T>> + Send + 'static,
+        connect: impl FnOnce(&Failure) -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
-        let failure = Failure::default();
-        let shared = failure.clone();
-        let (engine, (backend, on_processors, place, abort)) = Engine::start(move || {
-            let Connected { transport, rank, world_size, abort } = connect()?;
-            let place = Place::world(rank, world_size);
-            let known = (transport.backend(), transport.is_on_processors(), place.clone(), abort);
-            Ok((Members::world(transport, place, shared), rank, known))
+        let own = Failure::default();
+        let failure = own.clone();
+        let (engine, made) = Engine::start(move || {
+            let Connected { transport, rank, world_size, deadline, abort } = connect(&failure)?;
+            let (backend, light_below) = (transport.backend(), transport.light_below());
+            let device = transport.takes_device_memory();
+            let (members, membership) = Members::world(transport, rank, world_size, failure);
+            Ok((members, rank, (membership, backend, light_below, device, deadline, abort)))
         })?;
-        let engine = Arc::new(engine);
-        Ok(Self { backend, on_processors, place, abort, failure, engine, layers: None })
+        let (membership, backend, light_below, takes_device_memory, deadline, abort) = made;
+        let failure = own;
+        let common =
+            Common { backend, light_below, takes_device_memory, deadline, abort, failure, engine };
+        Ok(Self { common: Arc::new(common), membership, layers: None })
     }
 
     fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
-        let id = self.place.id;
+        let id = self.membership.id;
+        let membership =
+            self.timed(|engine| engine.run(move |members| members.split(id, colour, key)))?;
+        let common = || Arc::clone(&self.common);
+        Ok(membership.map(|membership| Self { common: common(), membership, layers: None }))
+    }
+
+    /// Work that the caller waits for.
+    fn timed<R>(&self, work: impl FnOnce(&Engine<Members<T>>) -> R) -> R {
         let start = Instant::now();
-        let place = self.engine.run(move |members| members.split(id, colour, key));
-        self.place.counters.count_exposed(start.elapsed());
-        Ok(place?.map(|place| {
-            let (abort, engine) = (Arc::clone(&self.abort), Arc::clone(&self.engine));
-            let (&Self { backend, on_processors, .. }, failure) = (self, self.failure.clone());
-            Self { backend, on_processors, place, abort, failure, engine, layers: None }
-        }))
+        let result = work(&self.common.engine);
+        self.membership.counters.count_exposed(start.elapsed());
+        result
     }
 
     /// What the engine is to do.
     fn task(
         &self,
         op: Collective,
-        buffer: Payload,
+        payload: Payload,
     ) -> impl FnOnce(&mut Members<T>) -> Result<Payload> + Send + 'static {
-        let id = self.place.id;
+        let id = self.membership.id;
         let layers = self.layers.as_ref().map(|layered| layered.layers);
         move |members| match (layers, op) {
             (Some(layers), Collective::AllReduce(op)) => {
-                members.all_reduce_in_layers(layers, op, buffer)
+                members.all_reduce_in_layers(layers, op, payload)
             }
-            _ => members.execute(id, op, buffer),
+            _ => members.execute(id, op, payload),
         }
+    }
+
+    /// What the engine is to do where this rank refuses an operation. The other ranks are told why if
+    /// they do not refuse it too.
+    fn refusal(
+        &self,
+        op: Collective,
+        why: Error,
+    ) -> impl FnOnce(&mut Members<T>) -> Result<Payload> + Send + 'static {
+        let ids = match (&self.layers, op) {
+            (Some(Layered { layers, .. }), Collective::AllReduce(_)) => layers.exchanging(),
+            _ => vec![self.membership.id],
+        };
+        let (failure, abort) = (self.common.failure.clone(), Arc::clone(&self.common.abort));
+        move |members| {
+            let error = members.refuse(&ids, op, why);
+            if failure.get().is_some() && !error.is_echo() {
+                abort.fail(&error);
+            }
+            Err(error)
+        }
+    }
+
+    fn message(&self, op: Collective, payload: Payload) -> Pending {
+        let Self { common, membership, .. } = self;
+        let known = common.failure.get().map_or(Ok(()), Err);
+        let on_host = || match common.takes_device_memory {
+            true => Ok(()),
+            false => Ok(payload.check_on_host()?),
+        };
+        if let Err(error) = known.and_then(|()| on_host()) {
+            return Pending::ready(Err(error));
+        }
+        let (header, moved) = (Header::of(0, op, &payload), Moved::of(&payload, membership.rank));
+        let label = payload.label().cloned();
+        let inner = membership.messages.start(header, payload);
+        if T::DRIVES_MESSAGES && common.engine.run_if_idle(Members::progress).is_none() {
+            // Also where only the communication thread may.
+            drop(common.engine.begin(When::Soon, |_| Ok(())));
+        }
+        let (common, membership) = (Arc::clone(common), membership.clone());
+        Pending::new(Message { common, membership, header, label, moved, inner })
     }
 }
 
 impl<T: Transport> Communicator for Threaded<T> {
     fn backend(&self) -> &'static str {
-        self.backend
+        self.common.backend
     }
 
     fn rank(&self) -> usize {
-        self.place.rank
+        self.membership.rank
     }
 
     fn world_size(&self) -> usize {
-        self.place.ranks.len()
+        self.membership.ranks.len()
     }
 
     fn ranks(&self) -> &[usize] {
-        &self.place.ranks
+        &self.membership.ranks
     }
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
-        let id = self.place.id;
-        let start = Instant::now();
-        let result = self.engine.run(move |members| members.alloc(id, element, len));
-        self.place.counters.count_exposed(start.elapsed());
-        result
+        let id = self.membership.id;
+        self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)))
     }
 
-    fn start(&self, op: Collective, buffer: Payload) -> Pending {
-        if let Err(error) = op.check(&buffer, self.rank(), self.world_size()) {
-            return Pending::ready(Err(error));
+    fn start(&self, op: Collective, payload: Payload) -> Pending {
+        let engine = &self.common.engine;
+        let refused = op.check(&payload, self.rank(), self.world_size()).err();
+        let ticket = match refused {
+            Some(why) if op.is_collective() => engine.begin(When::Soon, self.refusal(op, why)),
+            Some(why) => return Pending::ready(Err(why)),
+            None if !op.is_collective() => return self.message(op, payload),
+            None => {
+                let light = payload.byte_len() < self.common.light_below;
+                let when = if light { When::WaitedFor } else { When::Soon };
+                engine.begin(when, self.task(op, payload))
+            }
+        };
+        Pending::new(Answer { counters: Arc::clone(&self.membership.counters), ticket })
+    }
+
+    fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
+        let refused = op.check(&payload, self.rank(), self.world_size()).err();
+        match refused {
+            _ if !op.is_collective() => self.start(op, payload).wait(),
+            Some(why) => self.timed(|engine| engine.run(self.refusal(op, why))),
+            None => self.timed(|engine| engine.run(self.task(op, payload))),
         }
-        let light = self.on_processors && buffer.byte_len() < WORTH_A_THREAD;
-        let when = if light { When::WhenWaitedFor } else { When::Soon };
-        let ticket = self.engine.begin(when, self.task(op, buffer));
-        Pending::new(Answer { counters: Arc::clone(&self.place.counters), ticket })
-    }
-
-    fn run(&self, op: Collective, buffer: Payload) -> Result<Payload> {
-        op.check(&buffer, self.rank(), self.world_size())?;
-        let start = Instant::now();
-        let result = self.engine.run(self.task(op, buffer));
-        self.place.counters.count_exposed(start.elapsed());
-        result
     }
 
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {
@@ -158,9 +218,9 @@ impl<T: Transport> Communicator for Threaded<T> {
         let speaks = even || place == 0;
         let across = self.part(speaks.then_some(place as u64), lowest as i64)?;
         let layers = Layers {
-            flat: flat.place.id,
-            host: host.place.id,
-            across: across.as_ref().map(|across| across.place.id),
+            flat: flat.membership.id,
+            host: host.membership.id,
+            across: across.as_ref().map(|across| across.membership.id),
             even,
         };
         let groups = std::iter::once(host).chain(across).collect();
@@ -169,20 +229,20 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn stats(&self) -> CommStats {
-        self.place.counters.snapshot()
+        self.membership.counters.snapshot()
     }
 
     fn abort(&self, message: &str) {
-        self.abort.abort(message);
+        self.common.abort.abort(message);
     }
 
     fn failure(&self) -> Option<Error> {
-        self.failure.get().or_else(|| self.abort.failure())
+        self.common.failure.get().or_else(|| self.common.abort.failure())
     }
 
     fn fail(&self, error: &Error) {
-        if self.failure.set(error) {
-            self.abort.fail(error);
+        if self.common.failure.set(error) {
+            self.common.abort.fail(error);
         }
     }
 }
@@ -210,14 +270,73 @@ impl<T: Transport> Started for Answer<T> {
     }
 }
 
+/// A message under way.
+struct Message<T: Transport> {
+    common: Arc<Common<T>>,
+    membership: Membership,
+    header: Header,
+    label: Option<Label>,
+    moved: Moved,
+    inner: Pending,
+}
+
+impl<T: Transport> Message<T> {
+    /// Lets messages move on until this one is complete, where no thread of the transport does that.
+    fn drive(&mut self) -> Result<()> {
+        let Self { common, membership, header, .. } = self;
+        let (mut load, mut wait) = (Load::default(), Wait::begin());
+        while !self.inner.is_complete() {
+            common.failure.get().map_or(Ok(()), Err)?;
+            // A thread that has the turn does it where this one cannot.
+            common.engine.run_if_idle(Members::progress);
+            let waited = wait.pause(&mut load);
+            if waited > common.deadline {
+                let named = header.op.rank_named().map(|peer| vec![membership.ranks[peer]]);
+                let missing = named.unwrap_or_else(|| membership.ranks.to_vec());
+                let missing: Vec<String> = missing.iter().map(usize::to_string).collect();
+                let (rank, during) = (membership.own(), header.to_string());
+                return Err(Error::Timeout { rank, during, missing: missing.join(", "), waited });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T: Transport> Started for Message<T> {
+    fn is_complete(&mut self) -> bool {
+        if T::DRIVES_MESSAGES {
+            self.common.engine.run_if_idle(Members::progress);
+        }
+        self.inner.is_complete()
+    }
+
+    fn wait(mut self: Box<Self>) -> Result<Payload> {
+        let start = Instant::now();
+        let blocks = !self.is_complete();
+        let driven = if T::DRIVES_MESSAGES { self.drive() } else { Ok(()) };
+        let Self { common, membership, header, label, moved, inner } = *self;
+        let result = driven.and_then(|()| inner.wait());
+        let waited = start.elapsed();
+        if blocks {
+            membership.counters.count_exposed(waited);
+        }
+        let result = result.inspect(|result| membership.count(header.op, moved.to(result), waited));
+        result.map_err(|error| {
+            let error = membership.explain(error, header, label.as_ref());
+            common.failure.set(&error);
+            error
+        })
+    }
+}
+
 impl<T: Transport> Drop for Threaded<T> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.abort.abort("panicked");
+            self.common.abort.abort("panicked");
         }
-        let id = self.place.id;
+        let id = self.membership.id;
         // After what was started. Nobody waits for it here: the engine does, when it is dropped.
-        drop(self.engine.begin(When::Soon, move |members| {
+        drop(self.common.engine.begin(When::Soon, move |members| {
             members.leave(id);
             Ok(())
         }));
@@ -226,6 +345,7 @@ impl<T: Transport> Drop for Threaded<T> {
 
 impl<T: Transport> fmt::Debug for Threaded<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Communicator({}, rank {} of {})", self.backend, self.rank(), self.world_size())
+        let backend = self.common.backend;
+        write!(f, "Communicator({backend}, rank {} of {})", self.rank(), self.world_size())
     }
 }

@@ -1,15 +1,21 @@
 //! What a backend has to do; [`super::threaded`] makes communicators of it.
 
+use std::sync::Arc;
+
 use super::collective::Header;
-use super::{Collective, ElementType, Payload};
+use super::{Payload, Pending};
 use crate::{Error, Result};
 
 /// One group's ranks as a backend sees them: blocking, one call at a time. All transports of a rank,
-/// that of its world and those of the groups split off it, take turns in one engine.
+/// that of its world and those of the groups split off it, take turns in one engine. Messages of one
+/// rank to another go beside that ([`Messages`]).
 ///
 /// Ranks in operations and headers are numbered within the group. Ranks in errors are numbered in
 /// the world.
 pub(crate) trait Transport: Send + Sized + 'static {
+    /// Whether messages move only while a thread that has the turn calls [`Self::progress`].
+    const DRIVES_MESSAGES: bool = false;
+
     /// The backend's name.
     fn backend(&self) -> &'static str;
 
@@ -19,20 +25,28 @@ pub(crate) trait Transport: Send + Sized + 'static {
         true
     }
 
-    /// Whether buffers may lie in a device's memory.
+    /// Whether payloads may lie in a device's memory.
     fn takes_device_memory(&self) -> bool {
         false
     }
 
-    /// Carries out the operation of `header`, having compared it with the other ranks' (see
-    /// [`super::collective::check_agreement`]), and gives the result's buffer.
-    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload>;
+    /// Operations on fewer bytes take less time than waking a thread for them, and would take that
+    /// time from a thread that computes.
+    fn light_below(&self) -> usize {
+        0
+    }
 
-    /// Zeroed memory that all ranks allocate together. `sequence` counts like a header's.
-    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Payload> {
-        let header = Header { sequence, op: Collective::Barrier, element, len, tag: 0 };
-        self.execute(header, Payload::zeros(element, 0))?;
-        Ok(Payload::zeros(element, len))
+    /// The messages of this group.
+    fn messages(&self) -> Arc<dyn Messages>;
+
+    /// Carries out the collective of `header`, having compared it with the other ranks' (see
+    /// [`super::collective::check_agreement`]), and gives the result's payload.
+    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload>;
+
+    /// Zeroed memory that all ranks allocate together, as [`Header::of_allocation`] says.
+    fn alloc(&mut self, header: Header) -> Result<Payload> {
+        self.execute(header, Payload::zeros(header.element, 0))?;
+        Ok(Payload::zeros(header.element, header.len))
     }
 
     /// The transport of the group of `members`: ranks of this one's group, of which this rank is
@@ -44,14 +58,9 @@ pub(crate) trait Transport: Send + Sized + 'static {
         Err(Error::Unsupported { what: format!("splitting ranks over {}", self.backend()) })
     }
 
-    /// Whether its operations are work of this host's processors alone, with nothing to wait for but
-    /// other ranks.
-    fn is_on_processors(&self) -> bool {
-        false
-    }
-
-    /// Moves on what goes on in the background after its operation was answered; whether something
-    /// still does, so that this is to be called again soon.
+    /// Moves on what goes on in the background: operations that were answered, and messages where the
+    /// transport drives them. Whether something still goes on, so that this is to be called again
+    /// soon.
     fn progress(&mut self) -> bool {
         false
     }
@@ -63,6 +72,15 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Ends this rank's part in the world, when it has left it and every group. It may wait for the
     /// other ranks. Called for the world's transport alone.
     fn finish(&mut self);
+}
+
+/// The messages of one rank of a group to another. Any thread may use it at any time: a message waits
+/// neither for the engine's turn nor for a collective.
+pub(crate) trait Messages: Send + Sync {
+    /// Starts a send or a receive. Receives get messages in the order in which they were started.
+    /// Waiting for the result fails after the deadline, except where the transport drives messages:
+    /// there the caller looks at the clock.
+    fn start(&self, header: Header, payload: Payload) -> Pending;
 }
 
 /// How a rank tells the others that it has failed, from whichever thread notices.

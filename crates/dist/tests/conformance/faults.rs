@@ -7,7 +7,12 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use candelabrum_dist::{Collective, Communicator, Payload, ReduceOp, Result, World};
+use candelabrum_dist::{
+    Collective, Communicator, Payload, ReduceOp, Result, World, synchronize_batch_norm,
+};
+use candelabrum_nn::Params;
+use candelabrum_nn::layers::BatchNorm2d;
+use candle_core::{DType, Device, Module, Tensor};
 
 use crate::harness::{self, Backend, Ended, Group};
 
@@ -30,6 +35,18 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
         "reduce op" => sum(comm, 10),
         "order" if rank == 2 => comm.broadcast(&mut [0_f32; 10], 1).and_then(|()| sum(comm, 10)),
         "order" => sum(comm, 10).and_then(|()| comm.broadcast(&mut [0_f32; 10], 1)),
+        "refused" => {
+            let values = vec![0_f32; if rank == 1 { 4 } else { 6 }];
+            refused(rank, || comm.reduce_scatter(&values, ReduceOp::Sum).map(drop))
+        }
+        "refused by layers" => {
+            let layered = comm.hierarchical(&[0, 0, 1])?;
+            refused(rank, || match rank {
+                1 => layered.all_reduce(&mut [1_i32; 3], ReduceOp::Mean),
+                _ => layered.all_reduce(&mut [1_f32; 3], ReduceOp::Mean),
+            })
+        }
+        "layers" => normalisations(world, rank == 1),
         "allocation" => comm.alloc(candelabrum_dist::ElementType::F32, 10 + rank).map(drop),
         "message length" => message(comm, &[1_i32, 2], &mut [0_i32; 3]),
         "message type" => message(comm, &[1_i32, 2], &mut [0_f32; 2]),
@@ -135,6 +152,21 @@ fn labelled(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
     comm.run(Collective::AllReduce(ReduceOp::Sum), buffer).map(drop)
 }
 
+/// Two normalisations with equally many channels, which this rank may run in another order.
+fn normalisations(world: &World, reversed: bool) -> Result<()> {
+    let params = Params::new(0);
+    synchronize_batch_norm(&params, &world.group());
+    let mut names = ["norm1", "norm2"];
+    if reversed {
+        names.reverse();
+    }
+    let xs = Tensor::ones((2, 3), DType::F32, &Device::Cpu)?;
+    for name in names {
+        BatchNorm2d::new(&params.root().pp(name)).forward(&xs)?;
+    }
+    Ok(())
+}
+
 fn sum(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
     comm.all_reduce(&mut vec![0_f32; len], ReduceOp::Sum)
 }
@@ -166,7 +198,18 @@ fn until_it_fails(comm: &(dyn Communicator + 'static)) -> Result<()> {
     }
 }
 
-fn kill_soon() {
+/// An operation that rank 1 refuses. It has something else to do before it tells its program.
+fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    let result = operation();
+    println!("noticed within {} ms", start.elapsed().as_millis());
+    if rank == 1 {
+        thread::sleep(Duration::from_secs(4));
+    }
+    result
+}
+
+pub(crate) fn kill_soon() {
     thread::sleep(Duration::from_millis(100));
     kill_now();
 }
@@ -177,7 +220,7 @@ fn kill_now() {
 }
 
 /// The milliseconds that each rank's last operation took to fail.
-fn noticed_ms(ended: &Ended) -> Vec<u64> {
+pub(crate) fn noticed_ms(ended: &Ended) -> Vec<u64> {
     let all = ended.output();
     let after = all.split("noticed within ").skip(1);
     after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
@@ -226,6 +269,7 @@ const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("reduce op", &["rank 2 calls all_reduce(max)", "rank 0 calls all_reduce(sum)"]),
     ("order", &["rank 2 calls broadcast(root 1) number 2", "rank 0 calls all_reduce(sum)"]),
     ("allocation", &["rank 1 calls", "11 × f32", "10 × f32"]),
+    ("layers", &["rank 1 calls all_gather number 2", "with another label", "(statistics of `norm"]),
     ("label", &["rank 1 calls all_reduce(sum) number 2", " × f32 (bucket 2: conv1.weight)"]),
 ];
 
@@ -246,6 +290,31 @@ const IN_GROUPS: &[(&str, &[usize], &[&str])] = &[
 fn ranks_that_disagree_are_told_who_differs() {
     for (case, parts) in DISAGREEMENTS {
         local(case, ALL, parts);
+    }
+}
+
+/// The program of the rank that is asked for something impossible says nothing.
+#[test]
+fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
+    let check = |ended: &Ended, own: &str| {
+        for rank in ALL {
+            let output = &ended.outputs[*rank];
+            assert!(ended.failed(*rank), "{output}");
+            assert!(
+                output.contains(own) || (*rank != 1 && output.contains("rank 1: ")),
+                "{output}"
+            );
+        }
+        let noticed = noticed_ms(ended);
+        assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+    };
+    for backend in [Backend::Local, Backend::Tcp] {
+        let ended = group(backend, "refused");
+        check(&ended, "reduce_scatter: 4 elements do not divide by 3 ranks");
+        check(&group(backend, "refused by layers"), "all_reduce(mean) of i32 is not supported");
+    }
+    if harness::has_mpiexec() {
+        mpi("refused", &["reduce_scatter"]);
     }
 }
 

@@ -12,6 +12,7 @@ mod data;
 mod faults;
 mod harness;
 mod launchers;
+mod stuck;
 
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ fn rank_main() {
             digest.map(|digest| format!("digest {digest:016x}"))
         }
         "backend" => Ok(format!("over {}", world.comm().backend())),
+        stuck if stuck.starts_with("stuck") => {
+            stuck::run(stuck, &world).map(|()| "left in order".to_owned())
+        }
         fault => faults::run(fault, &world).map(|()| "left in order".to_owned()),
     };
     match result {

@@ -111,6 +111,7 @@ impl Module for BatchNorm2d {
         let ys = match exchange {
             None => ops::batch_norm2d(xs, weight, bias, Some(running), config)?,
             Some(exchange) => {
+                let exchange = exchange.for_layer(self.scope.path()).unwrap_or(exchange);
                 ops::sync_batch_norm2d(xs, weight, bias, Some(running), config, &exchange)?
             }
         };

@@ -5,6 +5,7 @@
 //! How long it spins for another is what earlier waits have taught: longer where that paid, shorter
 //! where not.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use rustix::time::Timespec;
 
 use super::region::Region;
 use crate::comm::collective::Header;
+use crate::comm::network::WhenLeft;
 
 /// Looks before the first sleep, at least and at most: a microsecond and some hundreds of them.
 const SPINS: (u32, u32) = (64, 16384);
@@ -55,7 +57,7 @@ pub(super) struct Cell {
 /// All ranks' cells, and where this rank stands.
 #[derive(Debug)]
 pub(super) struct Cells {
-    region: Region,
+    region: Arc<Region>,
     rank: usize,
     arrived: u32,
     turn: usize,
@@ -68,8 +70,14 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn new(region: Region) -> Self {
-        let rank = region.member().rank;
+        let (rank, region) = (region.member().rank, Arc::new(region));
         Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, crowded_until: None }
+    }
+
+    /// Gives this rank's cell back, when no other rank will look at it any more.
+    pub(super) fn give_back(&self) -> WhenLeft {
+        let region = Arc::clone(&self.region);
+        Box::new(move || region.give_back())
     }
 
     pub(super) fn rank(&self) -> usize {

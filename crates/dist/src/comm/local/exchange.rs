@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cells::{Cells, Shown};
-use super::mesh::Watcher;
 use super::region::Region;
 use super::segment::Segment;
 use crate::comm::ReduceOp;
 use crate::comm::collective::{Collective, Header, check_agreement};
+use crate::comm::network::{Network, WhenLeft};
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into_all;
@@ -28,7 +28,7 @@ pub(super) enum Where {
 /// This rank's side of every barrier of a group.
 pub(super) struct Exchange {
     cells: Cells,
-    watcher: Arc<Watcher>,
+    network: Arc<Network>,
     segment: Arc<Segment>,
     group: u64,
     /// The members' ranks in the world.
@@ -41,23 +41,23 @@ pub(super) struct Exchange {
 impl Exchange {
     pub(super) fn new(
         cells: Cells,
-        watcher: Arc<Watcher>,
+        network: Arc<Network>,
         segment: Arc<Segment>,
         group: u64,
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
         let current = Header::of(0, Collective::Barrier, &Payload::empty());
-        Self { cells, watcher, segment, group, ranks, deadline, current }
+        Self { cells, network, segment, group, ranks, deadline, current }
     }
 
     pub(super) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Names the operation that the next barriers belong to.
-    pub(super) fn begin(&mut self, header: Header) {
-        self.current = header;
+    /// See [`Cells::give_back`].
+    pub(super) fn give_back_cells(&self) -> WhenLeft {
+        self.cells.give_back()
     }
 
     /// A barrier after which every rank knows that all do the same, and where their buffers are.
@@ -65,10 +65,10 @@ impl Exchange {
     pub(super) fn agree(&mut self, header: Header, region: u64) -> Result<Where> {
         self.current = header;
         // Ranks that never wait long would not hear of a death in another group.
-        if self.watcher.has_failure() {
+        if self.network.has_failure() {
             let (own, during) = (self.ranks[self.cells.rank()], || header.to_string());
-            let trouble = self.watcher.trouble(self.group, own, during);
-            trouble.map_or(Ok(()), |error| Err(self.fails(error)))?;
+            let trouble = self.network.trouble(self.group, &[own], during);
+            trouble.map_err(|error| self.fails(error))?;
         }
         let [sequence, what, len, tag] = header.encode();
         let own = [sequence, what, len, tag, region];
@@ -124,7 +124,7 @@ impl Exchange {
     /// Says why waiting for `rank`, which is not here yet, makes no sense any more.
     fn check(&self, rank: usize, start: Instant) -> Result<()> {
         let during = || self.current.to_string();
-        if let Some(error) = self.watcher.trouble(self.group, self.ranks[rank], during) {
+        if let Err(error) = self.network.trouble(self.group, &[self.ranks[rank]], during) {
             // It may have arrived and left in order since the last look.
             return if self.cells.has_arrived(rank) { Ok(()) } else { Err(self.fails(error)) };
         }

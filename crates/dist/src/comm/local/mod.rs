@@ -4,8 +4,8 @@
 //! Payload goes through memory: a buffer from [`Communicator::alloc`] lies *in* the segment and is
 //! reduced there, each rank reducing its own slice of all copies; other buffers pass through a slot
 //! per rank, piece by piece ([`collectives`]). Ranks meet at a barrier of one cache line each
-//! ([`cells`]). The sockets ([`mesh`]) hand the segment over, carry point-to-point messages, and tell
-//! at once when a peer dies.
+//! ([`cells`]). A socket between every two ranks hands the segment over, carries messages, and tells
+//! at once when a peer dies ([`network`](super::network)).
 //!
 //! A group has cells and slots of its own in the same segment, and shares the sockets: a death is
 //! noticed in every group, whether the dead rank belongs to it or not.
@@ -16,7 +16,6 @@
 mod cells;
 mod collectives;
 mod exchange;
-mod mesh;
 mod region;
 mod rendezvous;
 mod segment;
@@ -30,18 +29,22 @@ use candelabrum_memory::Flat;
 
 use self::cells::{Cell, Cells};
 use self::exchange::Exchange;
-use self::mesh::Mesh;
 use self::region::{Membership, Region, stride};
 use self::segment::{Segment, WORLD};
 use super::collective::Header;
+use super::members::Failure;
+use super::network::Network;
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
-use super::transport::Transport;
-use super::{Collective, Communicator, ElementType, Payload};
+use super::transport::{Messages, Transport};
+use super::{Communicator, Payload};
 use crate::{Error, Result};
 
 /// Bytes of each rank's slot, through which buffers pass that are not in the segment.
 const SLOT: usize = 256 * 1024;
+
+/// An operation on fewer bytes takes less time than waking a thread for it.
+const LIGHT: usize = 256 * 1024;
 
 /// Bytes per rank of what a group needs.
 const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
@@ -57,18 +60,18 @@ pub(crate) struct LocalConfig {
 
 /// Joins the ranks of `config.job`.
 pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
-    let connect = move || {
-        let transport = Local::connect(&config)?;
-        let abort = transport.mesh.abort_handle();
-        let (rank, world_size) = (config.rank, config.world_size);
-        Ok(Connected { transport, rank, world_size, abort })
+    let connect = move |failure: &Failure| {
+        let transport = Local::connect(&config, failure)?;
+        let abort = Arc::clone(&transport.network);
+        let LocalConfig { rank, world_size, deadline, .. } = config;
+        Ok(Connected { transport, rank, world_size, deadline, abort })
     };
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
 /// This rank's side of a group.
 struct Local {
-    mesh: Arc<Mesh>,
+    network: Arc<Network>,
     segment: Arc<Segment>,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
@@ -78,21 +81,31 @@ struct Local {
 }
 
 impl Local {
-    fn connect(config: &LocalConfig) -> Result<Self> {
+    /// Meets all ranks; rank 0 makes the segment and hands it to the others.
+    fn connect(config: &LocalConfig, failure: &Failure) -> Result<Self> {
         let &LocalConfig { rank, world_size, deadline, .. } = config;
-        let make = || {
-            let segment = Segment::create()?;
-            new_group(&segment, world_size).map(|_| segment)
+        let sockets = rendezvous::meet(config)?;
+        let segment = match sockets.first().and_then(Option::as_ref) {
+            Some(root) => Segment::received(rendezvous::receive_file(root, config)?, world_size)?,
+            None => {
+                let segment = Segment::create()?;
+                new_group(&segment, world_size)?;
+                for socket in sockets.iter().flatten() {
+                    rendezvous::send_file(socket, segment.fd())?;
+                }
+                segment
+            }
         };
-        let (mesh, segment) = Mesh::connect(config, make)?;
+        let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
+        let network = Network::start(rank, sockets, false, deadline, failure)?;
         let member = Membership { group: WORLD, rank, world_size };
         let ranks = (0..world_size).collect();
-        Self::join(Arc::new(mesh), Arc::new(segment), ranks, member, deadline)
+        Self::join(network, Arc::new(segment), ranks, member, deadline)
     }
 
     /// Takes this rank's place in a group that [`new_group`] has made.
     fn join(
-        mesh: Arc<Mesh>,
+        network: Arc<Network>,
         segment: Arc<Segment>,
         ranks: Arc<[usize]>,
         member: Membership,
@@ -100,14 +113,14 @@ impl Local {
     ) -> Result<Self> {
         let [cell, slot] = GROUP;
         let cells = Cells::new(segment.map(member.group, cell, member)?);
-        let (watcher, kept, names) = (mesh.watcher(), Arc::clone(&segment), Arc::clone(&ranks));
-        let mut exchange = Exchange::new(cells, watcher, kept, member.group, names, deadline);
+        let (news, kept, names) = (Arc::clone(&network), Arc::clone(&segment), Arc::clone(&ranks));
+        let mut exchange = Exchange::new(cells, news, kept, member.group, names, deadline);
         let start = member.group + (stride(cell) * member.world_size) as u64;
         let reserved = segment.reserve(start, slot, member.rank..member.rank + 1);
         let header = exchange.current();
         succeed_together(&mut exchange, header, reserved, &ranks, slot)?;
         let slots = segment.map(start, slot, member)?.give_back_on_drop();
-        Ok(Self { mesh, segment, ranks, member, exchange, slots })
+        Ok(Self { network, segment, ranks, member, exchange, slots })
     }
 
     /// Rank `root` takes room in the segment with `take`, and tells the other ranks where it starts.
@@ -133,26 +146,6 @@ impl Local {
             start => Ok(start),
         }
     }
-
-    fn recv(&mut self, from: &[usize], header: Header, mut buffer: Payload) -> Result<Payload> {
-        let (group, limit) = (self.member.group, self.exchange.deadline());
-        let watcher = self.mesh.watcher();
-        let message = watcher.take_message(group, from, limit, || header.to_string())?;
-        let element = message.element()?;
-        if element != header.element {
-            return Err(Error::element_type(element, header.element));
-        }
-        let len = message.bytes.len() / element.size();
-        if header.op == Collective::RecvAny {
-            buffer = Payload::zeros(element, len);
-        }
-        if len != buffer.len() {
-            return Err(Error::Length { op: "recv", expected: len, got: buffer.len() });
-        }
-        buffer.bytes_mut().copy_from_slice(&message.bytes);
-        let source = self.ranks.iter().position(|&rank| rank == message.from).unwrap_or(0);
-        Ok(buffer.with_source(source))
-    }
 }
 
 impl Transport for Local {
@@ -160,30 +153,24 @@ impl Transport for Local {
         "local"
     }
 
-    fn is_on_processors(&self) -> bool {
-        true
+    fn light_below(&self) -> usize {
+        LIGHT
     }
 
-    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
-        self.exchange.begin(header);
-        let result = match header.op {
-            Collective::Send { to } => {
-                let sent =
-                    self.mesh.send(self.member.group, self.ranks[to], header, buffer.bytes());
-                sent.map(|()| Payload::zeros(header.element, 0))
-            }
-            Collective::Recv { from } => self.recv(&[self.ranks[from]], header, buffer),
-            Collective::RecvAny => self.recv(&Arc::clone(&self.ranks), header, buffer),
-            _ => self.collective(header, buffer),
-        };
+    fn messages(&self) -> Arc<dyn Messages> {
+        self.network.messages(self.member.group, &self.ranks)
+    }
+
+    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+        let result = self.collective(header, payload);
         if result.is_err() {
             self.segment.keep_everything();
         }
         result
     }
 
-    fn alloc(&mut self, sequence: u64, element: ElementType, len: usize) -> Result<Payload> {
-        let header = Header { sequence, op: Collective::Barrier, element, len, tag: 0 };
+    fn alloc(&mut self, header: Header) -> Result<Payload> {
+        let Header { element, len, .. } = header;
         let member = self.member;
         let part = (len * element.size()).max(1);
         let take = |segment: &Segment| segment.take(&[part], member.world_size);
@@ -207,16 +194,18 @@ impl Transport for Local {
         let rank = members.iter().position(|&member| member == self.member.rank).unwrap_or(0);
         let ranks = members.iter().map(|&member| self.ranks[member]).collect();
         let member = Membership { group, rank, world_size: members.len() };
-        let (mesh, segment) = (Arc::clone(&self.mesh), Arc::clone(&self.segment));
-        Self::join(mesh, segment, ranks, member, self.exchange.deadline()).map(Some)
+        let (network, segment) = (Arc::clone(&self.network), Arc::clone(&self.segment));
+        Self::join(network, segment, ranks, member, self.exchange.deadline()).map(Some)
     }
 
     fn leave(&mut self) {
-        self.mesh.leave(self.member.group, &self.ranks);
+        let own = self.ranks[self.member.rank];
+        let peers: Vec<usize> = self.ranks.iter().copied().filter(|&rank| rank != own).collect();
+        self.network.leave(self.member.group, &peers, self.exchange.give_back_cells());
     }
 
     fn finish(&mut self) {
-        self.mesh.finish();
+        self.network.finish();
     }
 }
 

@@ -201,7 +201,7 @@ impl Region {
     }
 
     /// Gives the own part's memory back to the system; the other ranks do the same with theirs.
-    fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let start = self.offset + (self.member.rank * self.stride) as u64;
         if let Err(error) = rustix::fs::fallocate(&self.file.fd, flags, start, self.stride as u64) {

@@ -7,8 +7,8 @@ use candelabrum_memory::reduce::reduce_onto;
 use super::Mpi;
 use super::mail::{GOODBYE, Peer, enclosed};
 use super::raw::{Batch, Tag};
-use super::wait::Wait;
 use crate::comm::collective::{Header, check_agreement};
+use crate::comm::wait::Wait;
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 

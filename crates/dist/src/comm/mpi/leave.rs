@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::mail::{GOODBYE, Peer};
-use super::raw::{Batch, Comm};
-use super::wait::{Load, Wait};
+use super::messages::AllMessages;
+use super::raw::Comm;
 use super::{Mpi, life};
+use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};
 
 /// How long MPI may take to see that a message has arrived when its receiver has left.
@@ -22,8 +23,7 @@ const STRAGGLER: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub(super) struct Job {
     failed: AtomicBool,
-    /// Messages that nobody has received yet; their operations have been answered.
-    pub(super) outgoing: Outgoing,
+    pub(super) messages: AllMessages,
     /// How many groups this rank has been in.
     groups: AtomicUsize,
     /// Groups that this rank has left.
@@ -80,41 +80,16 @@ impl Left {
     }
 }
 
-/// Messages on their way.
-#[derive(Default)]
-pub(super) struct Outgoing {
-    count: AtomicUsize,
-    batches: Mutex<Vec<Batch>>,
-}
-
-impl Outgoing {
-    pub(super) fn add(&self, batch: Batch) {
-        let mut batches = lock(&self.batches);
-        batches.push(batch);
-        self.count.store(batches.len(), Ordering::Relaxed);
-    }
-
-    /// Moves them on; whether there still are any.
-    pub(super) fn progress(&self) -> bool {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let mut batches = lock(&self.batches);
-        // A failed send shows at the receiver, which does not get it.
-        batches.retain_mut(|batch| matches!(batch.poll(), Ok(None)));
-        self.count.store(batches.len(), Ordering::Relaxed);
-        !batches.is_empty()
-    }
-}
-
 impl Mpi {
     /// Says goodbye to this group, unless something has failed: goodbyes are for those who finish.
     pub(super) fn say_goodbye(&mut self) -> Result<()> {
         if self.job.has_failed() {
             return Ok(());
         }
+        // All that was to be sent is counted.
+        self.job.messages.progress(&self.job);
         for other in self.others() {
-            let sent = self.peers[other].sent;
+            let sent = self.messages.sent(other);
             self.tell(other, [GOODBYE, sent, 0, 0], &[], "leaving")?;
         }
         let peers = std::mem::take(&mut self.peers);
@@ -143,11 +118,11 @@ impl Mpi {
         let (mut load, mut wait) = (Load::default(), Wait::begin());
         while !have_been_left_by_all(&mut left)? {
             life::abort_if_asked();
-            self.job.outgoing.progress();
+            self.job.messages.progress(&self.job);
             wait.pause(&mut load);
         }
         let mut drained = Wait::begin();
-        while self.job.outgoing.progress() {
+        while self.job.messages.are_sending(&self.job) {
             if drained.pause(&mut load) > STRAGGLER {
                 let what = "a message that was sent has never been received".to_owned();
                 return Err(Error::Protocol { what });

@@ -101,3 +101,12 @@ impl Abort for Aborter {
         abort_job();
     }
 }
+
+/// Lets the sleeps of this thread, and of those that it starts from now on, be as short as asked for:
+/// the system rounds them up to 50 µs else.
+pub(super) fn wake_on_time() {
+    let shortest = std::num::NonZeroU64::new(1000);
+    if let Err(error) = rustix::thread::set_current_timer_slack(shortest) {
+        tracing::debug!("timer slack stays as it is: {error}");
+    }
+}

@@ -31,10 +31,6 @@ pub(super) struct Peer {
     /// What it is about to do: one header ahead at most, since it needs ours to go on.
     inbox: Letter,
     outbox: Letter,
-    /// Messages sent to it.
-    pub(super) sent: u64,
-    /// Messages of it that were asked for.
-    pub(super) asked: u64,
 }
 
 impl Peer {
@@ -42,9 +38,9 @@ impl Peer {
     pub(super) fn new(comm: Comm, from: Option<usize>) -> Result<Self> {
         let mut inbox = Letter::new();
         if let Some(from) = from {
-            inbox.receive(comm, from, Tag::Header)?;
+            inbox.receive(comm, Some(from), Tag::Header)?;
         }
-        Ok(Self { inbox, outbox: Letter::new(), sent: 0, asked: 0 })
+        Ok(Self { inbox, outbox: Letter::new() })
     }
 
     /// Its next header, if that has arrived.
@@ -59,7 +55,7 @@ impl Peer {
 
     /// Has done with that header: the next one may come.
     pub(super) fn next(&mut self, comm: Comm, from: usize) -> Result<()> {
-        self.inbox.receive(comm, from, Tag::Header)
+        self.inbox.receive(comm, Some(from), Tag::Header)
     }
 
     /// Whether the last letter to it is on its way, so that there is paper for the next.

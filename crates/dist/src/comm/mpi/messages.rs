@@ -1,117 +1,287 @@
 //! Messages of one rank to another: a letter with a header and the beginning, and the rest.
+//!
+//! Any thread asks for them. Whoever has the engine's turn moves them on: between two operations, and
+//! while an operation waits for others. The library matches receives with messages, in the order in
+//! which the receives were posted.
 
-use super::Mpi;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::leave::Job;
 use super::mail::{HEADER_BYTES, enclosed, words};
-use super::raw::{Batch, Tag};
-use super::wait::Wait;
+use super::raw::{Batch, Comm, Letter, Tag};
 use crate::comm::collective::Header;
-use crate::comm::{ElementType, Payload};
+use crate::comm::pending::Started;
+use crate::comm::transport::Messages;
+use crate::comm::{Collective, ElementType, Payload, Pending};
 use crate::{Error, Result};
 
-impl Mpi {
-    /// Is answered at once, so that ranks which all send before they receive do not wait for each
-    /// other; the message goes on its way in the background.
-    pub(super) fn send(&mut self, header: Header, buffer: Payload, to: usize) -> Result<Payload> {
-        self.peers[to].sent += 1;
-        let all = 0..buffer.bytes().len();
-        let first = enclosed(&all);
-        let mut letter = Payload::zeros(ElementType::U8, HEADER_BYTES + first);
-        let (head, beginning) = letter.bytes_mut().split_at_mut(HEADER_BYTES);
-        head.copy_from_slice(bytemuck::cast_slice(&header.encode()));
-        beginning.copy_from_slice(&buffer.bytes()[..first]);
-        let mut batch = Batch::new(self.comm, [letter, buffer]);
-        batch.send(0, 0..HEADER_BYTES + first, to, Tag::MessageHeader)?;
-        batch.send(1, first..all.end, to, Tag::Message)?;
-        if batch.poll()?.is_none() {
-            self.job.outgoing.add(batch);
+/// The messages of a group, as its handle sees them.
+pub(super) struct GroupMessages {
+    pub(super) job: Arc<Job>,
+    pub(super) group: Arc<MessageGroup>,
+}
+
+impl Messages for GroupMessages {
+    fn start(&self, header: Header, payload: Payload) -> Pending {
+        let (reply, answer) = oneshot::channel();
+        let request = Request { group: Arc::clone(&self.group), header, payload, reply };
+        if !matches!(header.op, Collective::Send { .. }) {
+            self.group.awaited.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Payload::empty())
+        self.job.messages.ask(request);
+        let rank = self.group.ranks[self.group.rank];
+        Pending::new(Asked { rank, answer })
+    }
+}
+
+/// A message that was asked for.
+struct Asked {
+    rank: usize,
+    answer: oneshot::Receiver<Result<Payload>>,
+}
+
+impl Started for Asked {
+    fn is_complete(&mut self) -> bool {
+        self.answer.has_message() || self.answer.is_closed()
     }
 
-    pub(super) fn recv(&mut self, header: Header, buffer: Payload, from: usize) -> Result<Payload> {
-        self.peers[from].asked += 1;
-        if from == self.rank && self.peers[from].sent < self.peers[from].asked {
-            return Err(self.never_sent());
-        }
-        let message = self.message_header(header, from)?;
-        if message.len != header.len {
-            let (expected, got) = (message.len, header.len);
-            return Err(Error::Length { op: header.op.name(), expected, got });
-        }
-        self.message(header, from, buffer)
+    fn wait(self: Box<Self>) -> Result<Payload> {
+        let rank = self.rank;
+        self.answer.recv().unwrap_or(Err(Error::Stopped { rank }))
+    }
+}
+
+/// A group, and how many messages its ranks have sent each other.
+pub(super) struct MessageGroup {
+    comm: Comm,
+    rank: usize,
+    /// The members' ranks in the world.
+    ranks: Arc<[usize]>,
+    /// By rank.
+    counts: Vec<Counts>,
+    /// Receives that have not got their message.
+    awaited: AtomicUsize,
+}
+
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    /// How many messages of a rank that has left there are in all; [`HERE`] while it has not.
+    in_all: AtomicU64,
+}
+
+const HERE: u64 = u64::MAX;
+
+impl MessageGroup {
+    pub(super) fn new(comm: Comm, rank: usize, ranks: Arc<[usize]>) -> Self {
+        let none = AtomicU64::default;
+        let counts = || Counts { sent: none(), received: none(), in_all: AtomicU64::new(HERE) };
+        let counts = ranks.iter().map(|_| counts()).collect();
+        Self { comm, rank, ranks, counts, awaited: AtomicUsize::new(0) }
     }
 
-    pub(super) fn recv_any(&mut self, header: Header) -> Result<Payload> {
-        let mut wait = Wait::begin();
-        let from = loop {
-            if let Some(from) = self.comm.probe(Tag::MessageHeader)? {
-                break from;
-            }
-            if let Some(error) = self.nothing_will_come(header)? {
-                return Err(error);
-            }
-            self.pause(&mut wait, header, |group| group.others().collect())?;
+    pub(super) fn awaits(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn sent(&self, to: usize) -> u64 {
+        self.counts[to].sent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_farewell(&self, rank: usize, sent: u64) {
+        self.counts[rank].in_all.store(sent, Ordering::Relaxed);
+    }
+
+    /// Why no message will come from this rank, or from any, if so.
+    fn trouble(&self, from: Option<usize>, header: Header) -> Result<()> {
+        let (sent, received) = (self.sent(self.rank), &self.counts[self.rank].received);
+        let sources = from.map_or(0..self.ranks.len(), |from| from..from + 1);
+        let mut peers = sources.clone().filter(|&source| source != self.rank);
+        if sources.contains(&self.rank) && (sent > received.load(Ordering::Relaxed)) {
+            return Ok(());
+        }
+        let is_here = |peer: usize| {
+            let counts = &self.counts[peer];
+            counts.in_all.load(Ordering::Relaxed) != counts.received.load(Ordering::Relaxed)
         };
-        self.peers[from].asked += 1;
-        let message = self.message_header(header, from)?;
-        let buffer = Payload::zeros(message.element, message.len);
-        self.message(header, from, buffer)
+        let Some(last) = peers.clone().last() else { return Ok(()) };
+        if peers.any(is_here) {
+            return Ok(());
+        }
+        let (peer, rank) = (self.ranks[last], self.ranks[self.rank]);
+        Err(Error::PeerLeft { peer, rank, during: header.to_string() })
+    }
+}
+
+/// The messages of all groups of a rank.
+#[derive(Default)]
+pub(super) struct AllMessages {
+    /// Messages that were asked for or are under way.
+    count: AtomicUsize,
+    asked: Mutex<Vec<Request>>,
+    underway: Mutex<Underway>,
+}
+
+struct Request {
+    group: Arc<MessageGroup>,
+    header: Header,
+    payload: Payload,
+    reply: oneshot::Sender<Result<Payload>>,
+}
+
+#[derive(Default)]
+struct Underway {
+    /// They have been answered.
+    sends: Vec<Batch>,
+    receives: Vec<Receive>,
+}
+
+impl AllMessages {
+    fn ask(&self, request: Request) {
+        let mut asked = self.asked.lock();
+        asked.push(request);
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What comes next from a rank; the beginning of it is in our letter.
-    fn message_header(&mut self, header: Header, from: usize) -> Result<Header> {
-        self.letter.receive(self.comm, from, Tag::MessageHeader)?;
-        let mut wait = Wait::begin();
-        while !self.letter.poll()? {
-            let peer = &mut self.peers[from];
-            if from != self.rank && peer.farewell()?.is_some_and(|sent| sent < peer.asked) {
-                return Err(self.left(from, header));
-            }
-            self.pause(&mut wait, header, |_| vec![from])?;
+    /// Moves them on; whether there still are any. For the thread that has the turn.
+    pub(super) fn progress(&self, job: &Job) -> bool {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
         }
+        let mut guard = self.underway.lock();
+        let Underway { sends, receives } = &mut *guard;
+        let asked = std::mem::take(&mut *self.asked.lock());
+        let before = asked.len() + sends.len() + receives.len();
+        for Request { group, header, payload, reply } in asked {
+            match header.op {
+                // It is answered at once, so that ranks which all send before they receive do not
+                // wait for each other.
+                Collective::Send { to } => {
+                    let batch = send(&group, header, payload, to);
+                    drop(reply.send(batch.map(|batch| {
+                        sends.push(batch);
+                        Payload::empty()
+                    })));
+                }
+                op => {
+                    let (letter, rest, from) = (Letter::new(), None, op.rank_named());
+                    let mut receive = Receive { group, from, header, payload, letter, rest, reply };
+                    match receive.begin() {
+                        Ok(()) => receives.push(receive),
+                        Err(error) => receive.end(Err(error), job),
+                    }
+                }
+            }
+        }
+        // A failed send shows at the receiver, which does not get it.
+        sends.retain_mut(|batch| matches!(batch.poll(), Ok(None)));
+        *receives = std::mem::take(receives)
+            .into_iter()
+            .filter_map(|mut receive| match receive.poll() {
+                Ok(None) => Some(receive),
+                Ok(Some(payload)) => {
+                    receive.end(Ok(payload), job);
+                    None
+                }
+                Err(error) => {
+                    receive.end(Err(error), job);
+                    None
+                }
+            })
+            .collect();
+        let after = sends.len() + receives.len();
+        self.count.fetch_sub(before - after, Ordering::Relaxed);
+        after > 0
+    }
+
+    /// Whether messages that were sent are still on their way.
+    pub(super) fn are_sending(&self, job: &Job) -> bool {
+        self.progress(job) && !self.underway.lock().sends.is_empty()
+    }
+}
+
+fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Result<Batch> {
+    group.counts[to].sent.fetch_add(1, Ordering::Relaxed);
+    let all = 0..payload.bytes().len();
+    let first = enclosed(&all);
+    let mut letter = Payload::zeros(ElementType::U8, HEADER_BYTES + first);
+    let (head, beginning) = letter.bytes_mut().split_at_mut(HEADER_BYTES);
+    head.copy_from_slice(bytemuck::cast_slice(&header.encode()));
+    beginning.copy_from_slice(&payload.bytes()[..first]);
+    let mut batch = Batch::new(group.comm, [letter, payload]);
+    batch.send(0, 0..HEADER_BYTES + first, to, Tag::MessageHeader)?;
+    batch.send(1, first..all.end, to, Tag::Message)?;
+    Ok(batch)
+}
+
+/// A receive under way.
+struct Receive {
+    group: Arc<MessageGroup>,
+    from: Option<usize>,
+    header: Header,
+    /// Empty once it is in the batch.
+    payload: Payload,
+    letter: Letter,
+    /// Who has sent the letter, and what receives the rest.
+    rest: Option<(usize, Batch)>,
+    reply: oneshot::Sender<Result<Payload>>,
+}
+
+impl Receive {
+    fn begin(&mut self) -> Result<()> {
+        self.letter.receive(self.group.comm, self.from, Tag::MessageHeader)
+    }
+
+    /// The payload, once it is complete.
+    fn poll(&mut self) -> Result<Option<Payload>> {
+        if self.rest.is_none() {
+            let Some(source) = self.letter.poll_source()? else {
+                self.group.trouble(self.from, self.header)?;
+                return Ok(None);
+            };
+            self.rest = Some((source, self.receive_rest(source)?));
+        }
+        let Some((source, batch)) = &mut self.rest else { return Ok(None) };
+        Ok(batch.poll()?.map(|[_, payload]| payload.with_source(*source)))
+    }
+
+    /// Receives what comes after the letter, whose numbers it takes.
+    fn receive_rest(&mut self, source: usize) -> Result<Batch> {
+        self.group.counts[source].received.fetch_add(1, Ordering::Relaxed);
         let Some(message) = Header::decode(words(self.letter.bytes())) else {
-            let rank = self.ranks[from];
+            let rank = self.group.ranks[source];
             let what = format!("rank {rank} sent a message with an unreadable header");
             return Err(Error::Protocol { what });
         };
+        let header = self.header;
         if message.element != header.element {
-            let (expected, got) = (message.element, header.element);
-            return Err(Error::element_type(expected, got));
+            return Err(Error::element_type(message.element, header.element));
         }
-        Ok(message)
-    }
-
-    /// Fills the buffer with the message whose letter has come.
-    fn message(&mut self, header: Header, from: usize, mut buffer: Payload) -> Result<Payload> {
-        let all = 0..buffer.bytes().len();
+        let mut payload = std::mem::replace(&mut self.payload, Payload::empty());
+        if header.op == Collective::RecvAny {
+            payload = Payload::zeros(message.element, message.len);
+        }
+        if message.len != payload.len() {
+            return Err(Error::Length { op: "recv", expected: message.len, got: payload.len() });
+        }
+        let all = 0..payload.bytes().len();
         let first = enclosed(&all);
         let beginning = &self.letter.bytes()[HEADER_BYTES..HEADER_BYTES + first];
-        buffer.bytes_mut()[..first].copy_from_slice(beginning);
-        let mut batch = Batch::new(self.comm, [Payload::empty(), buffer]);
-        batch.receive(1, first..all.end, from, Tag::Message)?;
-        let [_, buffer] = self.wait_for(batch, header)?;
-        Ok(buffer.with_source(from))
+        payload.bytes_mut()[..first].copy_from_slice(beginning);
+        let mut batch = Batch::new(self.group.comm, [Payload::empty(), payload]);
+        batch.receive(1, first..all.end, source, Tag::Message)?;
+        Ok(batch)
     }
 
-    /// The error of a rank that waits for anybody's message when all others have left, and all that
-    /// they sent has been received.
-    fn nothing_will_come(&mut self, header: Header) -> Result<Option<Error>> {
-        let own = &self.peers[self.rank];
-        if own.sent > own.asked {
-            return Ok(None);
+    fn end(self, result: Result<Payload>, job: &Job) {
+        self.group.awaited.fetch_sub(1, Ordering::Relaxed);
+        if result.is_err() {
+            job.fail();
         }
-        let mut last = None;
-        for other in self.others() {
-            let peer = &mut self.peers[other];
-            if peer.farewell()?.is_none_or(|sent| sent > peer.asked) {
-                return Ok(None);
-            }
-            last = Some(other);
-        }
-        Ok(Some(last.map_or_else(|| self.never_sent(), |other| self.left(other, header))))
-    }
-
-    fn never_sent(&self) -> Error {
-        Error::Unsupported { what: "receiving from oneself what was never sent".to_owned() }
+        // The answer to a thread that does not wait for it is dropped.
+        drop(self.reply.send(result));
     }
 }

@@ -3,7 +3,7 @@
 //! The communication thread initialises MPI and finalises it; how a job ends otherwise is told in
 //! [`life`]. Where the library grants the thread level `SERIALIZED`, the calls between come from
 //! whichever thread has the engine's turn, else (`FUNNELED`) all from that thread. Nothing blocks
-//! inside MPI: operations are started, then asked after with growing pauses ([`wait`]), because a
+//! inside MPI: operations are started, then asked after with growing pauses ([`wait`](super::wait)), because a
 //! blocking call polls a whole core that the model needs, and because only so a deadline can pass.
 //!
 //! MPI moves bytes, the arithmetic is [`reduce`](super::reduce)'s: sums are added in rank order with
@@ -13,7 +13,7 @@
 //!
 //! An all-reduce is two rounds of messages: every rank gets everybody's part `rank`, reduces it,
 //! and sends the result to all. That is `2 (N-1)/N · n` bytes in and out, as little as possible.
-//! Short ones are one round of whole buffers. Before every operation each pair of ranks exchanges
+//! Short ones are one round of whole payloads. Before every operation each pair of ranks exchanges
 //! letters ([`mail`]) with a header, and with as much of the first round as can be sent without a
 //! handshake.
 //!
@@ -31,7 +31,6 @@ mod life;
 mod mail;
 mod messages;
 mod raw;
-mod wait;
 
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
@@ -43,12 +42,14 @@ use mpi::environment::Universe;
 
 use self::leave::Job;
 use self::mail::{Peer, Words};
-use self::raw::{Batch, Comm, Letter};
-use self::wait::{Load, Wait};
+use self::messages::{GroupMessages, MessageGroup};
+use self::raw::{Batch, Comm};
 use super::collective::Header;
+use super::members::Failure;
 use super::threaded::{Connected, Threaded};
-use super::transport::Transport;
-use super::{Collective, Communicator, Payload};
+use super::transport::{Messages, Transport};
+use super::wait::{Load, Wait};
+use super::{Communicator, Payload};
 use crate::{Error, Result};
 
 /// Whether this build has the MPI backend.
@@ -64,8 +65,8 @@ pub(crate) const COMPILED: bool = true;
 /// this process.
 pub(crate) fn connect(world_size: usize, deadline: Duration) -> Result<Arc<dyn Communicator>> {
     // Before the communication thread is started, which inherits it.
-    wait::wake_on_time();
-    Ok(Arc::new(Threaded::start(move || join(world_size, deadline))?))
+    life::wake_on_time();
+    Ok(Arc::new(Threaded::start(move |_: &Failure| join(world_size, deadline))?))
 }
 
 fn join(expected: usize, deadline: Duration) -> Result<Connected<Mpi>> {
@@ -96,7 +97,8 @@ fn join(expected: usize, deadline: Duration) -> Result<Connected<Mpi>> {
     let ranks = (0..world_size).collect();
     let mut transport = Mpi::new(Arc::default(), comm, rank, ranks, any_thread, deadline)?;
     transport.universe = Some(universe);
-    Ok(Connected { transport, rank, world_size, abort: Arc::new(life::Aborter) })
+    let abort = Arc::new(life::Aborter);
+    Ok(Connected { transport, rank, world_size, deadline, abort })
 }
 
 /// This rank's end of a group.
@@ -118,13 +120,14 @@ struct Mpi {
     peers: Vec<Peer>,
     /// By rank, what everybody is doing.
     headers: Vec<Words>,
-    /// For the messages that we ask for.
-    letter: Letter,
+    messages: Arc<MessageGroup>,
     /// Used again and again for what others sent.
     scratch: Payload,
 }
 
 impl Transport for Mpi {
+    const DRIVES_MESSAGES: bool = true;
+
     fn backend(&self) -> &'static str {
         "mpi"
     }
@@ -133,13 +136,13 @@ impl Transport for Mpi {
         self.any_thread
     }
 
-    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
-        let result = match header.op {
-            Collective::Send { to } => self.send(header, buffer, to),
-            Collective::Recv { from } => self.recv(header, buffer, from),
-            Collective::RecvAny => self.recv_any(header),
-            _ => self.collective(header, buffer),
-        };
+    fn messages(&self) -> Arc<dyn Messages> {
+        let (job, group) = (Arc::clone(&self.job), Arc::clone(&self.messages));
+        Arc::new(GroupMessages { job, group })
+    }
+
+    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+        let result = self.collective(header, payload);
         if result.is_err() {
             self.job.fail();
         }
@@ -156,7 +159,11 @@ impl Transport for Mpi {
     }
 
     fn progress(&mut self) -> bool {
-        self.job.outgoing.progress()
+        life::abort_if_asked();
+        if self.messages.awaits() {
+            self.note_farewells();
+        }
+        self.job.messages.progress(&self.job)
     }
 
     fn leave(&mut self) {
@@ -182,6 +189,7 @@ impl Mpi {
     ) -> Result<Self> {
         let peer = |other| Peer::new(comm, (other != rank).then_some(other));
         let peers = (0..ranks.len()).map(peer).collect::<Result<_>>()?;
+        let messages = Arc::new(MessageGroup::new(comm, rank, Arc::clone(&ranks)));
         Ok(Self {
             universe: None,
             number: job.number(),
@@ -194,7 +202,7 @@ impl Mpi {
             peers,
             headers: vec![Words::default(); ranks.len()],
             ranks,
-            letter: Letter::new(),
+            messages,
             scratch: Payload::empty(),
         })
     }
@@ -255,7 +263,6 @@ impl Mpi {
         during: impl Display,
         missing: impl FnOnce(&mut Self) -> Vec<usize>,
     ) -> Result<()> {
-        life::abort_if_asked();
         self.progress();
         let waited = wait.pause(&mut self.load);
         if waited <= self.deadline {
@@ -269,6 +276,16 @@ impl Mpi {
             missing: missing.join(", "),
             waited,
         })
+    }
+
+    /// Tells those that wait for a message who has left.
+    fn note_farewells(&mut self) {
+        for other in self.others() {
+            // An error shows where the peer is waited for.
+            if let Ok(Some(sent)) = self.peers[other].farewell() {
+                self.messages.note_farewell(other, sent);
+            }
+        }
     }
 
     fn left(&self, peer: usize, header: Header) -> Error {

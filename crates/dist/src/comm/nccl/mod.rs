@@ -18,6 +18,8 @@
 //!   backends' bits.
 //! - The smallest and largest of floats are gathered and found on the host, since NCCL's pass over a
 //!   NaN where ours keep it.
+//! - Short operations on host memory, votes for instance, go over the control: the way to the device
+//!   and back takes longer.
 //! - Messages go over the control. A send of NCCL's holds up the stream until its receiver comes, so
 //!   two ranks that both send first would wait for ever; here a send is answered at once, and a
 //!   receiver can ask for anybody's message, which NCCL cannot.
@@ -34,13 +36,18 @@ use candelabrum_memory::{Flat, reduce};
 use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use self::plan::{Outcome, Plan, Seat};
+use self::plan::{Outcome, Participant, Plan};
 use self::raw::{Comm, ID_BYTES};
 use super::collective::{Header, check_agreement};
+use super::members::Failure;
+use super::pending::Started;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Abort, Transport};
-use super::{Collective, Communicator, ElementType, Group, Payload};
+use super::transport::{Abort, Messages, Transport};
+use super::{Collective, Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
+
+/// Operations on fewer bytes go over the control.
+const SHORT: usize = 64 * 1024;
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = true;
@@ -55,12 +62,12 @@ pub(crate) fn connect(
     deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
     let device = device.as_cuda_device()?.clone();
-    let connect = move || {
+    let connect = move |_: &Failure| {
         let (rank, world_size) = (control.rank(), control.world_size());
         let abort: Arc<dyn Abort> = Arc::new(Handle(Arc::clone(&control)));
         let transport =
             Nccl::connect(&control, device, deadline).inspect_err(|error| tell(&control, error))?;
-        Ok(Connected { transport, rank, world_size, abort })
+        Ok(Connected { transport, rank, world_size, deadline, abort })
     };
     Ok(Arc::new(Threaded::start(connect)?))
 }
@@ -87,6 +94,53 @@ impl Abort for Handle {
     fn failure(&self) -> Option<Error> {
         self.0.failure()
     }
+}
+
+/// Messages: through the host, see above.
+struct OverControl {
+    control: Group,
+    device: Device,
+}
+
+impl Messages for OverControl {
+    fn start(&self, header: Header, payload: Payload) -> Pending {
+        let op = header.op;
+        if !payload.is_on_device() {
+            return self.control.start(op, payload);
+        }
+        let host = match payload.to_host() {
+            Ok(host) => self.control.start(op, host.into()),
+            Err(error) => return Pending::ready(Err(error.into())),
+        };
+        match op {
+            Collective::Send { .. } => host,
+            _ => Pending::new(ToDevice { host, device: self.device.clone() }),
+        }
+    }
+}
+
+/// A message whose numbers are to lie on the device.
+struct ToDevice {
+    host: Pending,
+    device: Device,
+}
+
+impl Started for ToDevice {
+    fn is_complete(&mut self) -> bool {
+        self.host.is_complete()
+    }
+
+    fn wait(self: Box<Self>) -> Result<Payload> {
+        let message = self.host.wait()?;
+        let copy = to_device(&self.device, &message)?;
+        Ok(copy.with_source(message.source().unwrap_or_default()))
+    }
+}
+
+fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
+    let mut copy = cuda::zeros(device, payload.element_type(), payload.len())?;
+    copy.copy_from_host(payload)?;
+    Ok(copy.into())
 }
 
 /// A group's ranks over NCCL.
@@ -136,60 +190,68 @@ impl Nccl {
         Ok(Self { control, device, stream, comm, left, input, output, rank, ranks, failed: false })
     }
 
-    fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
-        let headers = self.agree(header)?;
+    fn collective(&mut self, header: Header, mut payload: Payload) -> Result<Payload> {
+        let (headers, all_on_host) = self.agree(header, payload.is_on_device())?;
+        let longest = headers.iter().map(|header| header.len * header.element.size()).max();
+        if header.op != Collective::Barrier && all_on_host && longest < Some(SHORT) {
+            return self.control.run(header.op, payload);
+        }
         let size = header.element.size();
         let mut table = Vec::new();
         let mut parts = None;
         match header.op {
-            Collective::Barrier => return Ok(buffer),
+            Collective::Barrier => return Ok(payload),
             Collective::AllGatherV => {
                 parts = Some(headers.iter().map(|header| header.len).collect::<Vec<usize>>());
             }
             Collective::AllToAllV => {
-                table = self.exchange_parts(&buffer, size)?;
+                table = self.exchange_parts(&payload, size)?;
                 parts = Some(table.iter().map(|row| row[self.rank] / size).collect());
             }
             _ => {}
         }
-        let plan = Seat { rank: self.rank, headers: &headers, table: &table }.plan()?;
-        let result = self.carry_out(header, &plan, &mut buffer)?;
+        let plan = Participant { rank: self.rank, headers: &headers, table: &table }.plan()?;
+        let result = self.carry_out(header, &plan, &mut payload)?;
         match (result, parts) {
-            (None, _) => Ok(buffer),
+            (None, _) => Ok(payload),
             (Some(result), Some(parts)) => result.with_parts(parts),
             (Some(result), None) => Ok(result),
         }
     }
 
-    /// All ranks' headers, once they agree.
-    fn agree(&self, header: Header) -> Result<Vec<Header>> {
-        let words = header.encode().map(|word| word as i64);
+    /// All ranks' headers, once they agree, and whether all have their numbers on the host.
+    fn agree(&self, header: Header, on_device: bool) -> Result<(Vec<Header>, bool)> {
+        const WORDS: usize = Header::WORDS + 1;
+        let [sequence, what, len, tag] = header.encode();
+        let words = [sequence, what, len, tag, u64::from(on_device)].map(|word| word as i64);
         let all = self.control.all_gather(&words)?;
-        let (all, _) = all.as_chunks::<{ Header::WORDS }>();
-        let all: Vec<_> = all.iter().map(|words| words.map(|word| word as u64)).collect();
+        let (all, _) = all.as_chunks::<WORDS>();
+        let all_on_host = all.iter().all(|words| words[Header::WORDS] == 0);
+        let all: Vec<_> =
+            all.iter().map(|&[a, b, c, d, _]| [a, b, c, d].map(|word| word as u64)).collect();
         check_agreement(&all, &self.ranks)?;
-        Ok(all.into_iter().filter_map(Header::decode).collect())
+        Ok((all.into_iter().filter_map(Header::decode).collect(), all_on_host))
     }
 
     /// How many bytes each rank sends each.
-    fn exchange_parts(&self, buffer: &Payload, size: usize) -> Result<Vec<Vec<usize>>> {
-        let own = buffer.parts().unwrap_or_default();
+    fn exchange_parts(&self, payload: &Payload, size: usize) -> Result<Vec<Vec<usize>>> {
+        let own = payload.parts().unwrap_or_default();
         let own: Vec<i64> = own.iter().map(|&len| (len * size) as i64).collect();
         let all = self.control.all_gather(&own)?;
         let row = |row: &[i64]| row.iter().map(|&bytes| bytes as usize).collect();
         Ok(all.chunks(self.ranks.len()).map(row).collect())
     }
 
-    /// The result; `None` where it is in the buffer.
+    /// The result; `None` where it is in the payload.
     fn carry_out(
         &mut self,
         header: Header,
         plan: &Plan,
-        buffer: &mut Payload,
+        payload: &mut Payload,
     ) -> Result<Option<Payload>> {
         let Header { element, len, .. } = header;
         let whole = len * element.size();
-        let on_device = buffer.is_on_device();
+        let on_device = payload.is_on_device();
         if on_device {
             // It becomes the result: not memory that is used again.
             self.output = allocate(&self.device.cuda_stream(), plan.output)?;
@@ -197,7 +259,7 @@ impl Nccl {
             grow(&self.stream, &mut self.input, whole)?;
             grow(&self.stream, &mut self.output, plan.output)?;
             if plan.uploads {
-                upload(&self.stream, buffer.bytes(), &mut self.input)?;
+                upload(&self.stream, payload.bytes(), &mut self.input)?;
             }
         }
         // Ranks agree on the length where this is the only thing that counts.
@@ -205,7 +267,7 @@ impl Nccl {
         if !plan.calls.is_empty() && !nothing {
             let control = &self.control;
             let guard = || control.failure().map_or(Ok(()), Err);
-            let input = match buffer.device_memory::<CudaMemory>() {
+            let input = match payload.device_memory::<CudaMemory>() {
                 Some(memory) => &mut memory.0,
                 None => &mut self.input,
             };
@@ -217,7 +279,7 @@ impl Nccl {
             Outcome::Nothing => Ok(Some(Payload::zeros(element, 0))),
             Outcome::Input if on_device => Ok(None),
             Outcome::Input => {
-                download(&self.stream, &self.input, buffer.bytes_mut())?;
+                download(&self.stream, &self.input, payload.bytes_mut())?;
                 Ok(None)
             }
             Outcome::Output if on_device => {
@@ -239,32 +301,10 @@ impl Nccl {
                     reduce::reduce_into_all(element, op, &mut parts);
                     result.bytes_mut().copy_from_slice(&parts[0][start..end]);
                 }
-                if on_device { self.to_device(&result).map(Some) } else { Ok(Some(result)) }
+                let device = Device::Cuda(self.device.clone());
+                if on_device { to_device(&device, &result).map(Some) } else { Ok(Some(result)) }
             }
         }
-    }
-
-    fn to_device(&self, buffer: &Payload) -> Result<Payload> {
-        let device = Device::Cuda(self.device.clone());
-        let mut copy = cuda::zeros(&device, buffer.element_type(), buffer.len())?;
-        copy.copy_from_host(buffer)?;
-        Ok(copy.into())
-    }
-
-    /// Messages: through the host, see above.
-    fn message(&self, op: Collective, buffer: Payload) -> Result<Payload> {
-        if !buffer.is_on_device() {
-            return self.control.run(op, buffer);
-        }
-        let result = self.control.run(op, buffer.to_host()?.into())?;
-        if matches!(op, Collective::Send { .. }) {
-            return Ok(result);
-        }
-        let copy = self.to_device(&result)?;
-        Ok(match result.source() {
-            Some(source) => copy.with_source(source),
-            None => copy,
-        })
     }
 
     /// Waits for everybody and ends NCCL's communicators.
@@ -288,13 +328,13 @@ impl Transport for Nccl {
         true
     }
 
-    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
-        let result = match header.op {
-            op @ (Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny) => {
-                self.message(op, buffer)
-            }
-            _ => self.collective(header, buffer),
-        };
+    fn messages(&self) -> Arc<dyn Messages> {
+        let (control, device) = (Arc::clone(&self.control), self.device.clone());
+        Arc::new(OverControl { control, device: Device::Cuda(device) })
+    }
+
+    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+        let result = self.collective(header, payload);
         self.failed |= result.is_err();
         // Other ranks' kernels wait for this one's until they hear of it or the deadline passes.
         if let Err(

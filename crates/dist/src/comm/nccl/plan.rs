@@ -37,7 +37,7 @@ pub(super) enum Outcome {
 }
 
 /// One rank of those that take part.
-pub(super) struct Seat<'a> {
+pub(super) struct Participant<'a> {
     pub(super) rank: usize,
     /// All ranks' headers.
     pub(super) headers: &'a [Header],
@@ -45,7 +45,7 @@ pub(super) struct Seat<'a> {
     pub(super) table: &'a [Vec<usize>],
 }
 
-impl Seat<'_> {
+impl Participant<'_> {
     /// The plan for the operation of this rank's header.
     pub(super) fn plan(&self) -> Result<Plan> {
         let header = self.headers[self.rank];
@@ -173,14 +173,14 @@ fn gathered(whole: usize, n: usize, op: ReduceOp, kept: Range<usize>) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::ElementType;
+    use crate::comm::{ElementType, Payload};
 
     fn headers(op: Collective, element: ElementType, lens: &[usize]) -> Vec<Header> {
-        lens.iter().map(|&len| Header { sequence: 1, op, element, len, tag: 0 }).collect()
+        lens.iter().map(|&len| Header::of(1, op, &Payload::zeros(element, len))).collect()
     }
 
     fn plans(headers: &[Header], table: &[Vec<usize>]) -> Vec<Plan> {
-        let plan = |rank| Seat { rank, headers, table }.plan().expect("a plan");
+        let plan = |rank| Participant { rank, headers, table }.plan().expect("a plan");
         (0..headers.len()).map(plan).collect()
     }
 

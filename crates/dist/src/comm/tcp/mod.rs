@@ -9,27 +9,33 @@
 //! not for gradients.
 
 mod rendezvous;
-mod star;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use candelabrum_memory::reduce;
 use sha2::{Digest, Sha256};
 
-use self::star::{Channel, Message, Star, WORLD};
+use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{Header, check_agreement};
+use super::members::Failure;
+use super::network::{Awaited, Body, Kind, Network};
+use super::pending::Started;
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
-use super::transport::Transport;
+use super::transport::{Abort, Messages, Transport};
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
 /// Bytes of an encoded header.
 const HEADER: usize = Header::WORDS * 8;
+
+/// The number of the world among the groups.
+const WORLD: u64 = 0;
 
 /// Who meets where, and how long anybody waits.
 #[derive(Clone, Debug)]
@@ -50,48 +56,47 @@ pub(crate) struct TcpConfig {
 /// # Errors
 /// A port in use, ranks that do not come or that differ in version or number.
 pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
-    let connect = move || {
-        let (rank, world_size) = (config.rank, config.world_size);
-        let star = Arc::new(Star::connect(&config)?);
-        let abort = star.handle();
-        let ranks = (0..world_size).collect();
-        let transport =
-            Tcp { star, channel: WORLD, ranks, rank, gatherings: 0, splits: 0, failed: false };
-        Ok(Connected { transport, rank, world_size, abort })
+    let connect = move |failure: &Failure| {
+        let TcpConfig { rank, world_size, deadline, .. } = config;
+        let sockets = rendezvous::meet(&config)?;
+        let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
+        let network = Network::start(rank, sockets, rank == 0, deadline, failure)?;
+        let (abort, ranks) = (Arc::clone(&network), (0..world_size).collect());
+        let transport = Tcp { network, group: WORLD, ranks, rank, splits: 0, deadline };
+        Ok(Connected { transport, rank, world_size, deadline, abort })
     };
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
 /// A group's ranks over the star.
 struct Tcp {
-    star: Arc<Star>,
-    channel: Channel,
+    network: Arc<Network>,
+    /// A number that the group's members alone share.
+    group: u64,
     /// By rank in the group: its number in the world.
-    ranks: Vec<usize>,
+    ranks: Arc<[usize]>,
     rank: usize,
-    gatherings: u64,
     splits: u64,
-    failed: bool,
+    deadline: Duration,
 }
 
 impl Tcp {
-    fn collective(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
-        self.gatherings += 1;
+    fn collective(&mut self, header: Header, payload: Payload) -> Result<Payload> {
         let mut own = bytemuck::bytes_of(&header.encode()).to_vec();
         let parts: Vec<u64> =
-            buffer.parts().unwrap_or_default().iter().map(|&len| len as u64).collect();
+            payload.parts().unwrap_or_default().iter().map(|&len| len as u64).collect();
         if header.op == Collective::AllToAllV {
             own.extend(bytemuck::cast_slice::<u64, u8>(&parts));
         }
         if contributes(header.op, self.rank) {
-            own.extend(buffer.bytes());
+            own.extend(payload.bytes());
         }
-        let during = header.to_string();
-        let (channel, number) = (self.channel, self.gatherings);
-        let all = self.star.gather(channel, &self.ranks, number, own, &during)?;
+        let all = self.gather(header, own)?;
+        let what = || format!("rank {} sent parts that make no sense", self.ranks[0]);
+        let all = split(&all, self.ranks.len()).ok_or_else(|| Error::Protocol { what: what() })?;
         let mut headers = Vec::with_capacity(all.len());
         let mut bodies = Vec::with_capacity(all.len());
-        for (part, &rank) in all.iter().zip(&self.ranks) {
+        for (part, &rank) in all.into_iter().zip(&*self.ranks) {
             let what = || format!("rank {rank} sent less than a header");
             let (words, body) = part
                 .split_first_chunk::<HEADER>()
@@ -100,11 +105,60 @@ impl Tcp {
             bodies.push(body);
         }
         check_agreement(&headers, &self.ranks)?;
-        self.result(header, buffer, &bodies)
+        self.result(header, payload, &bodies)
+    }
+
+    /// What all ranks contribute, [joined](join) in rank order. The group's first rank gathers it and
+    /// sends it to the others.
+    fn gather(&self, header: Header, own: Vec<u8>) -> Result<Arc<Vec<u8>>> {
+        let send = |to: usize, body| {
+            self.network.send(Kind::Part, (self.group, to), ElementType::U8.code(), body, None);
+        };
+        if self.rank != 0 {
+            send(self.ranks[0], own.into());
+            let all = self.ask(header, self.ranks[0]).wait_for(self.deadline + TO_HEAR_WHY)?;
+            return Ok(Arc::new(all.to_vec()?));
+        }
+        let parts = self.gather_parts(header, &own).inspect_err(|error| {
+            // The others wait for this rank, and cannot see whom it waits for.
+            if !error.is_echo() {
+                self.network.fail(error);
+            }
+        })?;
+        let all = Arc::new(join(&parts));
+        for &rank in &self.ranks[1..] {
+            send(rank, Body::Shared(Arc::clone(&all)));
+        }
+        Ok(all)
+    }
+
+    /// What all ranks contribute, on the group's first rank.
+    fn gather_parts(&self, header: Header, own: &[u8]) -> Result<Vec<Payload>> {
+        let start = Instant::now();
+        let mut asked: VecDeque<_> =
+            self.ranks[1..].iter().map(|&rank| (rank, self.ask(header, rank))).collect();
+        let mut parts = vec![Payload::from_slice(own)];
+        while let Some((_, part)) = asked.pop_front() {
+            let part = part.wait_for(self.deadline.saturating_sub(start.elapsed()));
+            parts.push(part.map_err(|error| match error {
+                Error::Timeout { rank, during, mut missing, .. } => {
+                    asked.retain_mut(|(_, part)| !part.is_complete());
+                    asked.iter().for_each(|(rank, _)| missing += &format!(", {rank}"));
+                    Error::Timeout { rank, during, missing, waited: start.elapsed() }
+                }
+                other => other,
+            })?);
+        }
+        Ok(parts)
+    }
+
+    fn ask(&self, header: Header, from: usize) -> Awaited {
+        let place = (self.group, Some(from));
+        self.network.receive(Kind::Part, place, &self.ranks, header, Payload::empty())
     }
 
     /// This rank's result, given what all ranks contributed.
-    fn result(&self, header: Header, buffer: Payload, bodies: &[&[u8]]) -> Result<Payload> {
+    fn result(&self, header: Header, payload: Payload, bodies: &[&[u8]]) -> Result<Payload> {
         let Header { op, element, len, .. } = header;
         let (rank, n) = (self.rank, self.ranks.len());
         let whole = len * element.size();
@@ -115,14 +169,14 @@ impl Tcp {
                     _ => rank * whole / n..(rank + 1) * whole / n,
                 };
                 let parts = self.cut(bodies, &|_| range.clone())?;
-                Ok(replace(buffer, reduced(element, how, &parts)))
+                Ok(replace(payload, reduced(element, how, &parts)))
             }
             Collective::Reduce { op: how, root } if root == rank => {
                 let parts = self.cut(bodies, &|_| 0..whole)?;
-                Ok(replace(buffer, reduced(element, how, &parts)))
+                Ok(replace(payload, reduced(element, how, &parts)))
             }
             Collective::Broadcast { root } => {
-                Ok(replace(buffer, filled(element, &[self.part(bodies, root, 0..whole)?])))
+                Ok(replace(payload, filled(element, &[self.part(bodies, root, 0..whole)?])))
             }
             Collective::AllGather => Ok(filled(element, &self.cut(bodies, &|_| 0..whole)?)),
             Collective::Gather { root } if root == rank => {
@@ -146,7 +200,7 @@ impl Tcp {
                 with_parts(element, &mine)
             }
             Collective::Gather { .. } | Collective::Reduce { .. } => Ok(Payload::zeros(element, 0)),
-            Collective::Barrier => Ok(buffer),
+            Collective::Barrier => Ok(payload),
             Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny => {
                 Err(Error::Unsupported { what: format!("{op} as a gathering") })
             }
@@ -188,28 +242,6 @@ impl Tcp {
             what: format!("rank {rank_in_world} sent less than its header says"),
         })
     }
-
-    fn receive(&self, header: Header, from: Option<usize>, buffer: Payload) -> Result<Payload> {
-        let sources = match from {
-            Some(from) => vec![self.ranks[from]],
-            None => self.ranks.clone(),
-        };
-        let message = self.star.receive(self.channel, &sources, &header.to_string())?;
-        let Message { from: source, tag, bytes } = message;
-        let what = || format!("rank {source} sent an unknown element type");
-        let element =
-            ElementType::from_code(tag).ok_or_else(|| Error::Protocol { what: what() })?;
-        if element != header.element {
-            return Err(Error::element_type(element, header.element));
-        }
-        if from.is_some() && bytes.len() != buffer.bytes().len() {
-            let (expected, got) = (bytes.len() / element.size(), header.len);
-            return Err(Error::Length { op: header.op.name(), expected, got });
-        }
-        let received = replace(buffer, filled(element, &[&bytes]));
-        let source = self.ranks.iter().position(|&rank| rank == source).unwrap_or_default();
-        Ok(received.with_source(source))
-    }
 }
 
 impl Transport for Tcp {
@@ -217,43 +249,34 @@ impl Transport for Tcp {
         "tcp"
     }
 
-    fn execute(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
-        let result = match header.op {
-            Collective::Send { to } => self
-                .star
-                .message(
-                    self.channel,
-                    self.ranks[to],
-                    header.element.code(),
-                    buffer.bytes().to_vec(),
-                )
-                .map(|()| Payload::empty()),
-            Collective::Recv { from } => self.receive(header, Some(from), buffer),
-            Collective::RecvAny => self.receive(header, None, buffer),
-            _ => self.collective(header, buffer),
-        };
-        self.failed |= result.is_err();
-        result
+    fn messages(&self) -> Arc<dyn Messages> {
+        self.network.messages(self.group, &self.ranks)
+    }
+
+    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+        self.collective(header, payload)
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
         self.splits += 1;
         let Some(members) = members else { return Ok(None) };
-        let ranks: Vec<usize> = members.iter().map(|&member| self.ranks[member]).collect();
+        let ranks: Arc<[usize]> = members.iter().map(|&member| self.ranks[member]).collect();
         let own = self.ranks[self.rank];
         let what = || Error::Unsupported { what: "a group without this rank".to_owned() };
         let rank = ranks.iter().position(|&rank| rank == own).ok_or_else(what)?;
-        let channel = channel_of(self.channel, self.splits, ranks[0]);
-        let star = Arc::clone(&self.star);
-        Ok(Some(Self { star, channel, ranks, rank, gatherings: 0, splits: 0, failed: false }))
+        let group = number_of(self.group, self.splits, ranks[0]);
+        let (network, deadline) = (Arc::clone(&self.network), self.deadline);
+        Ok(Some(Self { network, group, ranks, rank, splits: 0, deadline }))
     }
 
     fn leave(&mut self) {
-        self.star.leave(self.channel, &self.ranks, self.gatherings);
+        let own = self.ranks[self.rank];
+        let peers: Vec<usize> = self.ranks.iter().copied().filter(|&rank| rank != own).collect();
+        self.network.leave(self.group, &peers, Box::new(|| ()));
     }
 
     fn finish(&mut self) {
-        self.star.finish(self.failed);
+        self.network.finish();
     }
 }
 
@@ -266,8 +289,31 @@ fn contributes(op: Collective, rank: usize) -> bool {
     }
 }
 
+/// All parts in one, each after its length.
+fn join(parts: &[Payload]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(parts.iter().map(|part| part.byte_len() + 8).sum());
+    for part in parts {
+        all.extend((part.byte_len() as u64).to_le_bytes());
+        all.extend(part.bytes());
+    }
+    all
+}
+
+/// The parts again; `None` where these are not `count` parts.
+fn split(mut all: &[u8], count: usize) -> Option<Vec<&[u8]>> {
+    let mut parts = Vec::new();
+    for _ in 0..count {
+        let (len, rest) = all.split_first_chunk::<8>()?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+        let (part, rest) = rest.split_at_checked(len)?;
+        parts.push(part);
+        all = rest;
+    }
+    all.is_empty().then_some(parts)
+}
+
 /// A new group's number: its members come to the same one, and no other group of theirs has it.
-fn channel_of(parent: Channel, split: u64, first: usize) -> Channel {
+fn number_of(parent: u64, split: u64, first: usize) -> u64 {
     let mut digest = Sha256::new();
     for word in [parent, split, first as u64] {
         digest.update(word.to_le_bytes());
@@ -288,18 +334,18 @@ fn reduced(element: ElementType, op: super::ReduceOp, parts: &[&[u8]]) -> Payloa
     all.into_iter().next().unwrap_or_else(|| Payload::zeros(element, len))
 }
 
-/// A buffer of these parts, one after the other.
+/// A payload of these parts, one after the other.
 fn filled(element: ElementType, parts: &[&[u8]]) -> Payload {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    let mut buffer = Payload::zeros(element, bytes / element.size());
-    let mut rest = buffer.bytes_mut();
+    let mut payload = Payload::zeros(element, bytes / element.size());
+    let mut rest = payload.bytes_mut();
     for part in parts {
         let count = part.len().min(rest.len());
         let (head, tail) = rest.split_at_mut(count);
         head.copy_from_slice(&part[..count]);
         rest = tail;
     }
-    buffer
+    payload
 }
 
 /// The same, and it tells how long each part is.
@@ -308,11 +354,11 @@ fn with_parts(element: ElementType, parts: &[&[u8]]) -> Result<Payload> {
     filled(element, parts).with_parts(lens)
 }
 
-/// The result in the memory of the caller's buffer where it has that length.
-fn replace(mut buffer: Payload, result: Payload) -> Payload {
-    if buffer.len() != result.len() || buffer.element_type() != result.element_type() {
+/// The result in the memory of the caller's payload where it has that length.
+fn replace(mut payload: Payload, result: Payload) -> Payload {
+    if payload.len() != result.len() || payload.element_type() != result.element_type() {
         return result;
     }
-    buffer.bytes_mut().copy_from_slice(result.bytes());
-    buffer
+    payload.bytes_mut().copy_from_slice(result.bytes());
+    payload
 }

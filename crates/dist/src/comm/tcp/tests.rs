@@ -9,8 +9,19 @@ use std::time::{Duration, Instant};
 
 use super::{TcpConfig, connect};
 use crate::comm::rendezvous::{Hello, Rendezvous};
-use crate::comm::{Communicator, ReduceOp};
+use crate::comm::{Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
+
+#[test]
+fn parts_survive_their_joining_and_nonsense_is_refused() {
+    let parts = [&[1_u8, 2, 3][..], &[], &[4]];
+    let all = super::join(&parts.map(Payload::from_slice));
+    assert_eq!(super::split(&all, 3), Some(parts.to_vec()));
+    assert_eq!(super::split(&all, 2), None);
+    assert_eq!(super::split(&all, 4), None);
+    assert_eq!(super::split(&all[..all.len() - 1], 3), None);
+    assert_eq!(super::split(&[255; 16], 1), None);
+}
 
 type Rank = JoinHandle<Result<Arc<dyn Communicator>>>;
 

@@ -1,6 +1,6 @@
 //! Messages of one rank to another.
 
-use candelabrum_dist::{Collective, Element, ElementType, Payload, Result};
+use candelabrum_dist::{Collective, Element, ElementType, Payload, Pending, ReduceOp, Result};
 use half::f16;
 
 use super::{Comm, is_bits};
@@ -12,7 +12,11 @@ pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     messages_keep_their_order(comm)?;
     a_message_to_oneself(comm)?;
     messages_of_any_rank(comm)?;
-    any_rank_serves_like_a_parameter_server(comm)
+    any_rank_serves_like_a_parameter_server(comm)?;
+    receives_may_be_started_before_sends(comm)?;
+    started_receives_get_messages_in_the_order_of_their_start(comm)?;
+    an_early_receive_holds_nothing_up(comm)?;
+    a_message_passes_a_started_collective(comm)
 }
 
 /// Everybody sends before anybody receives: long messages must not block each other.
@@ -106,5 +110,96 @@ fn any_rank_serves_like_a_parameter_server(comm: Comm<'_>) -> Result<()> {
     let message = comm.run(Collective::Recv { from: rank }, Payload::zeros(ElementType::U8, 1))?;
     assert_eq!(message.source(), Some(rank));
     assert_eq!(u8::TYPE, message.element_type());
+    // A rank that is done must not send rank 0 a message of the next case.
+    comm.barrier()
+}
+
+/// MPI's idiom: every rank starts its receive, sends, and waits. All lengths, also those for which a
+/// library makes a handshake.
+fn receives_may_be_started_before_sends(comm: Comm<'_>) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+    for (salt, len) in [0, 1, 1_000, 250_000].into_iter().enumerate() {
+        let salt = 20 + salt as u64;
+        let received = receive::<f32>(comm, previous, len);
+        comm.send(&values::<f32>(rank, salt, len), next)?;
+        let received = received.wait()?;
+        is_bits(received.as_slice()?, &values::<f32>(previous, salt, len), ("posted", len));
+        assert_eq!(received.source(), Some(previous));
+    }
+    Ok(())
+}
+
+fn receive<T: Element>(comm: Comm<'_>, from: usize, len: usize) -> Pending {
+    comm.start(Collective::Recv { from }, Payload::zeros(T::TYPE, len))
+}
+
+/// By name and of any rank, waited for in another order, and complete without being waited for.
+fn started_receives_get_messages_in_the_order_of_their_start(comm: Comm<'_>) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+    let any = || comm.start(Collective::RecvAny, Payload::zeros(ElementType::I32, 0));
+    let mut started = vec![receive::<i32>(comm, previous, 1), any()];
+    started.extend([receive::<i32>(comm, previous, 3), any(), receive::<i32>(comm, previous, 5)]);
+    for len in 1..=5 {
+        comm.send(&vec![len; len as usize], next)?;
+    }
+    let mut last = started.pop().expect("five receives");
+    while !last.is_complete() {
+        std::thread::yield_now();
+    }
+    started.push(last);
+    for (i, pending) in started.into_iter().enumerate().rev() {
+        let message = pending.wait()?;
+        assert_eq!(message.as_slice::<i32>()?, vec![i as i32 + 1; i + 1]);
+        assert_eq!(message.source(), Some(previous));
+    }
+    // Of the message that comes first, by the receive that was started first.
+    comm.barrier()
+}
+
+/// Collectives of the world and of groups are carried out while a receive waits.
+fn an_early_receive_holds_nothing_up(comm: Comm<'_>) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+    let turned = comm.split(Some(3), -(rank as i64))?.expect("a colour was given");
+    let early = receive::<f32>(comm, previous, 70_000);
+    let early_in_group = turned.start(Collective::RecvAny, Payload::zeros(ElementType::F32, 0));
+    let bucket = comm
+        .start(Collective::AllReduce(ReduceOp::Sum), Payload::from_slice(&vec![1.0_f32; 100_000]));
+    comm.barrier()?;
+    turned.barrier()?;
+    let another = comm.split(Some(4), 0)?.expect("a colour was given");
+    assert_eq!(another.all_gather(&[rank as i32])?, (0..n as i32).collect::<Vec<_>>());
+    assert!(bucket.wait()?.as_slice::<f32>()?.iter().all(|&sum| sum == n as f32));
+    comm.send(&values::<f32>(rank, 31, 70_000), next)?;
+    turned.send(&[rank as f32], n - 1 - next)?;
+    is_bits(early.wait()?.as_slice()?, &values::<f32>(previous, 31, 70_000), "early");
+    let message = early_in_group.wait()?;
+    assert_eq!(message.as_slice::<f32>()?, [previous as f32]);
+    assert_eq!(message.source(), Some(n - 1 - previous));
+    comm.barrier()
+}
+
+/// A rank that is late for a collective can be asked, and can answer, before it comes.
+fn a_message_passes_a_started_collective(comm: Comm<'_>) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let late = n - 1;
+    let sum = Collective::AllReduce(ReduceOp::Sum);
+    let mine = Payload::from_slice(&vec![1_i32; 100_000]);
+    if rank != late {
+        let started = comm.start(sum, mine);
+        comm.send(&[rank as i64], late)?;
+        let mut answer = [0_i64];
+        comm.recv(&mut answer, late)?;
+        assert_eq!(answer, [rank as i64 + 1]);
+        assert_eq!(started.wait()?.as_slice::<i32>()?[0], n as i32);
+        return Ok(());
+    }
+    for _ in 1..n {
+        let (from, question) = comm.recv_any::<i64>()?;
+        comm.send(&[question[0] + 1], from)?;
+    }
+    assert_eq!(comm.run(sum, mine)?.as_slice::<i32>()?[0], n as i32);
     Ok(())
 }

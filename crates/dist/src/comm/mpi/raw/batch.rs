@@ -110,7 +110,7 @@ impl Batch {
     /// The memory, if every request is complete by now. Drives MPI's progress.
     pub(in super::super) fn poll(&mut self) -> Result<Option<[Payload; 2]>> {
         while let Some(request) = self.requests.get_mut(self.complete) {
-            if !test(&mut request.raw)? {
+            if test(&mut request.raw)?.is_none() {
                 return Ok(None);
             }
             self.complete += 1;
@@ -123,7 +123,7 @@ impl Batch {
         let mut missing = Vec::new();
         for request in &mut self.requests[self.complete..] {
             // A complete request has become a null one and stays complete for `poll`.
-            if !matches!(test(&mut request.raw), Ok(true)) {
+            if !matches!(test(&mut request.raw), Ok(Some(_))) {
                 missing.push(request.peer);
             }
         }

@@ -16,6 +16,8 @@ pub(in super::super) const LETTER: usize = 3840;
 pub(in super::super) struct Letter {
     memory: Option<Payload>,
     request: Option<ffi::MPI_Request>,
+    /// Who has sent it, once it has come.
+    source: usize,
 }
 
 // SAFETY: memory and a handle, both the same on every thread; calls are made one at a time.
@@ -23,7 +25,7 @@ unsafe impl Send for Letter {}
 
 impl Letter {
     pub(in super::super) fn new() -> Self {
-        Self { memory: Some(Payload::zeros(ElementType::U8, LETTER)), request: None }
+        Self { memory: Some(Payload::zeros(ElementType::U8, LETTER)), request: None, source: 0 }
     }
 
     /// Starts to send the first `len` bytes.
@@ -44,11 +46,19 @@ impl Letter {
         Ok(())
     }
 
-    /// Starts to receive one of any length.
-    pub(in super::super) fn receive(&mut self, comm: Comm, from: usize, tag: Tag) -> Result<()> {
+    /// Starts to receive one of any length, from this rank or from any.
+    pub(in super::super) fn receive(
+        &mut self,
+        comm: Comm,
+        from: Option<usize>,
+        tag: Tag,
+    ) -> Result<()> {
         let at = self.bytes_mut().as_mut_ptr();
         let mut raw = request_null();
-        let (len, from, tag, comm) = (LETTER as c_int, from as c_int, tag as c_int, comm.raw);
+        // SAFETY: a constant of the library.
+        let any = unsafe { ffi::RSMPI_ANY_SOURCE };
+        let from = from.map_or(any, |from| from as c_int);
+        let (len, tag, comm) = (LETTER as c_int, tag as c_int, comm.raw);
         // SAFETY: `len` bytes from `at` are this letter's, which are left alone until it has come.
         let code =
             unsafe { ffi::MPI_Irecv(at.cast(), len, bytes_type(), from, tag, comm, &mut raw) };
@@ -59,24 +69,29 @@ impl Letter {
 
     /// Whether it has been sent or received, or nothing was started. Drives MPI's progress.
     pub(in super::super) fn poll(&mut self) -> Result<bool> {
-        let Some(request) = &mut self.request else { return Ok(true) };
-        let complete = test(request)?;
-        if complete {
-            self.request = None;
+        Ok(self.poll_source()?.is_some())
+    }
+
+    /// The rank that has sent it, once it has come.
+    pub(in super::super) fn poll_source(&mut self) -> Result<Option<usize>> {
+        let Some(request) = &mut self.request else { return Ok(Some(self.source)) };
+        let source = test(request)?;
+        if let Some(source) = source {
+            (self.request, self.source) = (None, source);
         }
-        Ok(complete)
+        Ok(source)
     }
 
     /// What is in it, when nothing is under way.
     pub(in super::super) fn bytes(&self) -> &[u8] {
         self.idle();
-        self.memory.as_ref().map_or(&[], Payload::bytes)
+        self.memory.as_ref().map_or(&[], |memory| memory.bytes())
     }
 
     /// What is in it, when nothing is under way.
     pub(in super::super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.idle();
-        self.memory.as_mut().map_or(&mut [], Payload::bytes_mut)
+        self.memory.as_mut().map_or(&mut [], |memory| memory.bytes_mut())
     }
 
     fn idle(&self) {

@@ -40,6 +40,9 @@ pub(super) struct Comm {
 // with it is the engine's to say (`Transport::any_thread`).
 unsafe impl Send for Comm {}
 
+// SAFETY: the same; nothing is changed through a reference to a handle.
+unsafe impl Sync for Comm {}
+
 impl Comm {
     /// A copy of `MPI_COMM_WORLD` whose errors are returned, not fatal.
     pub(super) fn duplicate_world() -> Result<Self> {
@@ -87,20 +90,6 @@ impl Comm {
         Ok(colour.map(|_| Self { raw }))
     }
 
-    /// A rank from which a message with `tag` has come that nobody has begun to receive.
-    pub(super) fn probe(self, tag: Tag) -> Result<Option<usize>> {
-        let (mut found, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
-        // SAFETY: a constant of the library.
-        let any = unsafe { ffi::RSMPI_ANY_SOURCE };
-        let room = status.as_mut_ptr();
-        // SAFETY: a valid communicator, and room for an int and a status.
-        let code = unsafe { ffi::MPI_Iprobe(any, tag as c_int, self.raw, &mut found, room) };
-        check("MPI_Iprobe", code)?;
-        // SAFETY: numbers, for which zeros are valid too.
-        let status = unsafe { status.assume_init() };
-        Ok((found != 0).then_some(status.MPI_SOURCE as usize))
-    }
-
     /// Gives the communicator back; all ranks together, with nothing under way.
     pub(super) fn free(mut self) -> Result<()> {
         // SAFETY: a valid communicator, which nobody uses after this.
@@ -109,14 +98,15 @@ impl Comm {
     }
 }
 
-fn test(request: &mut ffi::MPI_Request) -> Result<bool> {
-    let mut flag = 0;
-    // SAFETY: a constant of the library.
-    let ignore = unsafe { ffi::RSMPI_STATUS_IGNORE };
-    // SAFETY: a request of ours or the null request, and room for an int.
-    let code = unsafe { ffi::MPI_Test(request, &mut flag, ignore) };
+/// The rank that a complete request is a message of, where it is a receive.
+fn test(request: &mut ffi::MPI_Request) -> Result<Option<usize>> {
+    let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+    // SAFETY: a request of ours or the null request, and room for an int and a status.
+    let code = unsafe { ffi::MPI_Test(request, &mut flag, status.as_mut_ptr()) };
     check("MPI_Test", code)?;
-    Ok(flag != 0)
+    // SAFETY: numbers, for which zeros are valid too.
+    let status = unsafe { status.assume_init() };
+    Ok((flag != 0).then_some(status.MPI_SOURCE as usize))
 }
 
 /// Ends every process of the job.

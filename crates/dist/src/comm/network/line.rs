@@ -1,0 +1,220 @@
+//! One end of a socket. Nothing here blocks: what the socket does not take at once stays with the line
+//! until the socket takes more, and what has come of a frame stays with the reader until there is more.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+
+use super::frame::{Head, Kind, Outgoing};
+
+/// The longest text that a failing rank may send.
+pub(super) const LONGEST_TEXT: usize = 64 * 1024;
+
+/// Bytes that are read at a time.
+const PIECE: usize = 256 * 1024;
+
+/// Pieces of one line that are read before the next line's turn.
+const PIECES: usize = 16;
+
+/// A socket to another rank.
+pub(super) struct Line {
+    pub(super) socket: OwnedFd,
+    outbox: Mutex<Outbox>,
+}
+
+/// Frames that are to be written, in order.
+#[derive(Default)]
+struct Outbox {
+    frames: VecDeque<Outgoing>,
+    /// Bytes of the first frame that have been written.
+    written: usize,
+    state: State,
+}
+
+#[derive(Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Open,
+    /// The socket takes nothing more. The frames wait until the listening thread has read why.
+    Broken,
+    Closed,
+}
+
+impl Line {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, outbox: Mutex::default() }
+    }
+
+    /// Writes the frame after those before it, as far as the socket takes it now. News of a failure goes
+    /// before all frames that have not been begun, which are dropped. Gives the frame back where the
+    /// line is closed.
+    pub(super) fn push(&self, frame: Outgoing) -> Option<Outgoing> {
+        let mut outbox = self.outbox.lock();
+        if outbox.state == State::Closed {
+            return Some(frame);
+        }
+        if matches!(frame.head.kind, Kind::Failed | Kind::Died) {
+            let begun = usize::from(outbox.written > 0);
+            outbox.frames.truncate(begun);
+        }
+        outbox.frames.push_back(frame);
+        if outbox.frames.len() == 1 {
+            outbox.flush(&self.socket);
+        }
+        None
+    }
+
+    /// Writes what the socket takes now.
+    pub(super) fn flush(&self) {
+        self.outbox.lock().flush(&self.socket);
+    }
+
+    /// Whether frames wait for the socket.
+    pub(super) fn is_congested(&self) -> bool {
+        let outbox = self.outbox.lock();
+        outbox.state == State::Open && !outbox.frames.is_empty()
+    }
+
+    /// Writes nothing more; gives the frames that have not been written.
+    pub(super) fn close(&self) -> VecDeque<Outgoing> {
+        // The other end may have closed the socket already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let mut outbox = self.outbox.lock();
+        outbox.state = State::Closed;
+        std::mem::take(&mut outbox.frames)
+    }
+}
+
+impl Outbox {
+    fn flush(&mut self, socket: &OwnedFd) {
+        while let Some(frame) = self.frames.front().filter(|_| self.state == State::Open) {
+            match write(socket, frame, self.written) {
+                Ok(count) => self.written += count,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => self.state = State::Broken,
+            }
+            if self.written == Head::BYTES + frame.body.bytes().len()
+                && let Some(frame) = self.frames.pop_front()
+            {
+                self.written = 0;
+                frame.tell(Ok(()));
+            }
+        }
+    }
+}
+
+/// Writes some bytes of a frame, of which `written` have been written before.
+fn write(socket: &OwnedFd, frame: &Outgoing, written: usize) -> Result<usize, Errno> {
+    let (head, body) = (frame.head.encode(), frame.body.bytes());
+    let rest = [
+        IoSlice::new(&head[written.min(head.len())..]),
+        IoSlice::new(&body[written.saturating_sub(head.len())..]),
+    ];
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &rest, &mut SendAncillaryBuffer::default(), flags)
+}
+
+/// What has come of a frame.
+#[derive(Default)]
+pub(super) struct Reader {
+    head: [u8; Head::BYTES],
+    body: Vec<u8>,
+    /// The length of the whole body, once the head has come.
+    len: usize,
+    /// Bytes of both that have come.
+    got: usize,
+}
+
+/// What a look at a socket gives.
+pub(super) enum Heard {
+    Frame(Head, Vec<u8>),
+    /// There is no more now, or it is another line's turn.
+    Later,
+    /// The end of the stream, or of sense.
+    End,
+}
+
+impl Reader {
+    pub(super) fn read(&mut self, socket: &OwnedFd) -> Heard {
+        for _ in 0..PIECES {
+            match recv(socket, self.room(), RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Heard::End,
+                Ok((count, _)) => self.got += count,
+                Err(Errno::AGAIN) => return Heard::Later,
+                Err(Errno::INTR) => continue,
+                Err(_) => return Heard::End,
+            }
+            // A complete frame is given at once: nothing may follow that would wake the reader.
+            if self.got >= Head::BYTES {
+                let Some((head, len)) = Head::decode(self.head).and_then(sensible) else {
+                    return Heard::End;
+                };
+                if self.got == Head::BYTES + len {
+                    self.got = 0;
+                    return Heard::Frame(head, std::mem::take(&mut self.body));
+                }
+                self.len = len;
+            }
+        }
+        Heard::Later
+    }
+
+    /// Where the next bytes go.
+    fn room(&mut self) -> &mut [u8] {
+        let Some(got) = self.got.checked_sub(Head::BYTES) else {
+            return &mut self.head[self.got..];
+        };
+        if got == self.body.len() {
+            // It grows with what comes: a wrong length does not take all memory.
+            self.body.resize(self.len.min(got + PIECE), 0);
+        }
+        &mut self.body[got..]
+    }
+}
+
+/// The head with the length of what follows, if that can be.
+fn sensible(head: Head) -> Option<(Head, usize)> {
+    let len = usize::try_from(head.len).ok()?;
+    let has_numbers = matches!(head.kind, Kind::Message | Kind::Part);
+    (has_numbers || len <= LONGEST_TEXT).then_some((head, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    /// Packets stand for the pieces in which the bytes of a stream come.
+    #[test]
+    fn a_frame_is_given_by_the_look_that_completes_it() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (near, far) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
+        for len in 0..3 * PIECES {
+            let group = len as u64;
+            let head = Head { kind: Kind::Part, element: 0, from: 1, to: 0, group, len: group };
+            rustix::io::write(&near, &head.encode()).expect("room for a head");
+            for _ in 0..len {
+                rustix::io::write(&near, &[7]).expect("room for a byte");
+            }
+            let mut reader = Reader::default();
+            let looks = (len + 1).div_ceil(PIECES);
+            for look in 1..=looks {
+                match reader.read(&far) {
+                    Heard::Frame(found, body) => {
+                        assert_eq!((look, found, body.len()), (looks, head, len));
+                    }
+                    Heard::Later => {
+                        assert!(look < looks, "{len} bytes: nothing after {look} looks");
+                    }
+                    Heard::End => panic!("{len} bytes: an end"),
+                }
+            }
+        }
+    }
+}

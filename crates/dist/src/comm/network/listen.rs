@@ -1,0 +1,97 @@
+//! The listening thread: it takes in what comes on all lines, and writes what they did not take at once.
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use std::sync::atomic::Ordering;
+
+use super::Network;
+use super::frame::{Head, Kind, Outgoing};
+use super::line::{Heard, Line, Reader};
+
+impl Network {
+    /// Until all lines have ended.
+    pub(super) fn listen(&self) {
+        let lines = || self.lines.iter().enumerate().filter_map(|(at, l)| Some((at, l.as_ref()?)));
+        let mut open: Vec<(usize, &Line, Reader)> =
+            lines().map(|(peer, line)| (peer, line, Reader::default())).collect();
+        while !open.is_empty() {
+            let mut polled = vec![PollFd::new(&self.bell, PollFlags::IN)];
+            polled.extend(open.iter().map(|(_, line, _)| {
+                let out = if line.is_congested() { PollFlags::OUT } else { PollFlags::empty() };
+                PollFd::new(&line.socket, PollFlags::IN | out)
+            }));
+            if poll(&mut polled, None).is_err() {
+                continue; // interrupted by a signal
+            }
+            let mut events = polled.iter().map(PollFd::revents).collect::<Vec<_>>().into_iter();
+            drop(polled);
+            if events.next().is_some_and(|event| !event.is_empty()) {
+                // All that it was rung for is looked at below.
+                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            }
+            open.retain_mut(|(peer, line, reader)| {
+                let event = events.next().unwrap_or(PollFlags::empty());
+                if event.intersects(PollFlags::OUT) {
+                    line.flush();
+                }
+                !event.intersects(!PollFlags::OUT) || self.hear(*peer, line, reader)
+            });
+        }
+    }
+
+    /// Takes in what there is on the line of `peer`; false at its end.
+    fn hear(&self, peer: usize, line: &Line, reader: &mut Reader) -> bool {
+        match reader.read(&line.socket) {
+            Heard::Later => return true,
+            Heard::Frame(head, body) if self.is_in_order(peer, head) => {
+                self.take(head, body);
+                return true;
+            }
+            Heard::Frame(..) | Heard::End => {}
+        }
+        let gone = self.news.lock().gone.contains(&peer);
+        if !gone && !self.leaving.load(Ordering::SeqCst) {
+            self.hear_failure(peer, None);
+        }
+        line.close().into_iter().for_each(|frame| self.cannot_send(frame));
+        false
+    }
+
+    /// Whether the line of `peer` can bring this frame: rank 0 may have passed it on.
+    fn is_in_order(&self, peer: usize, head: Head) -> bool {
+        let world_size = self.lines.len();
+        let is_passed_on = peer == 0 && head.from < world_size;
+        (head.from == peer || is_passed_on)
+            && (head.to == self.rank || (self.relays && head.to < world_size))
+    }
+
+    fn take(&self, head: Head, body: Vec<u8>) {
+        let Head { kind, from, group, .. } = head;
+        if head.to != self.rank {
+            return self.push(Outgoing { head, body: body.into(), written: None });
+        }
+        match kind {
+            Kind::Message | Kind::Part => {
+                let limit = self.news.lock().deliver(head, body);
+                self.tell_limits(limit.into_iter().collect());
+            }
+            Kind::Window => {
+                let mut outlets = self.outlets.lock();
+                outlets[from].limit = outlets[from].limit.max(group);
+                self.release(&mut outlets[from]);
+            }
+            Kind::Left => {
+                let all_left = self.news.lock().hear_left(group, from);
+                self.drop_messages(group, from);
+                all_left.into_iter().for_each(|when_left| when_left());
+            }
+            Kind::Goodbye => {
+                self.news.lock().gone.insert(from);
+            }
+            Kind::Failed => {
+                self.hear_failure(from, Some(String::from_utf8_lossy(&body).into_owned()));
+            }
+            Kind::Died => self.hear_failure(from, None),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What waits for the sockets: messages under way, and receives that wait for one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use oneshot::RecvTimeoutError;
+
+use super::frame::Head;
+use super::{Body, Kind, NAP, Network};
+use crate::comm::collective::Header;
+use crate::comm::mailbox::Posted;
+use crate::comm::pending::Started;
+use crate::comm::transport::Messages;
+use crate::comm::{Collective, Payload, Pending};
+use crate::{Error, Result};
+
+impl Network {
+    /// The messages of a group.
+    pub(in crate::comm) fn messages(
+        self: &Arc<Self>,
+        group: u64,
+        ranks: &Arc<[usize]>,
+    ) -> Arc<dyn Messages> {
+        Arc::new(GroupMessages { network: Arc::clone(self), group, ranks: Arc::clone(ranks) })
+    }
+
+    /// Lets a receive wait for a message of rank `from`, or of any rank of the group, or for a part.
+    pub(in crate::comm) fn receive(
+        self: &Arc<Self>,
+        kind: Kind,
+        (group, from): (u64, Option<usize>),
+        ranks: &Arc<[usize]>,
+        header: Header,
+        payload: Payload,
+    ) -> Awaited {
+        let (reply, answer) = oneshot::channel();
+        let any_length = kind == Kind::Part || header.op == Collective::RecvAny;
+        let ranks_of = Arc::clone(ranks);
+        let posted = Posted { from, payload, any_length, ranks: ranks_of, answer: reply };
+        let limits = self.news.lock().post(kind, group, posted);
+        self.tell_limits(limits);
+        let mut peers = from.map_or_else(|| ranks.to_vec(), |from| vec![from]);
+        peers.retain(|&peer| peer != self.rank);
+        Awaited { network: Arc::clone(self), group, peers, header, answer }
+    }
+}
+
+struct GroupMessages {
+    network: Arc<Network>,
+    group: u64,
+    /// The members' ranks in the world.
+    ranks: Arc<[usize]>,
+}
+
+impl Messages for GroupMessages {
+    fn start(&self, header: Header, payload: Payload) -> Pending {
+        let Self { network, group, ranks } = self;
+        let from = match header.op {
+            Collective::Send { to } => return self.send(header, ranks[to], payload),
+            Collective::Recv { from } => Some(ranks[from]),
+            _ => None,
+        };
+        let place = (*group, from);
+        Pending::new(network.receive(Kind::Message, place, ranks, header, payload))
+    }
+}
+
+impl GroupMessages {
+    fn send(&self, header: Header, to: usize, payload: Payload) -> Pending {
+        let &Self { ref network, group, .. } = self;
+        let (written, answer) = oneshot::channel();
+        let element = header.element.code();
+        if to == network.rank {
+            let head = Head { kind: Kind::Message, element, from: to, to, group, len: 0 };
+            network.news.lock().deliver(head, payload.bytes().to_vec());
+            return Pending::ready(Ok(Payload::empty()));
+        }
+        if let Err(error) = network.trouble(group, &[to], || header.to_string()) {
+            return Pending::ready(Err(error));
+        }
+        let body = Body::Payload(payload);
+        network.send(Kind::Message, (group, to), element, body, Some(written));
+        let (network, peers) = (Arc::clone(network), vec![to]);
+        Pending::new(Awaited { network, group, peers, header, answer })
+    }
+}
+
+/// What another rank must do something for.
+pub(in crate::comm) struct Awaited {
+    network: Arc<Network>,
+    group: u64,
+    /// The ranks of which one is enough.
+    peers: Vec<usize>,
+    header: Header,
+    answer: oneshot::Receiver<Result<Payload>>,
+}
+
+impl Awaited {
+    /// Waits for the answer as long as there can be one, up to a limit.
+    pub(in crate::comm) fn wait_for(self, limit: Duration) -> Result<Payload> {
+        let start = Instant::now();
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            let error = match self.answer.recv_timeout(left.min(NAP)) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => match self.trouble() {
+                    Ok(()) if start.elapsed() < limit => continue,
+                    Ok(()) => self.late(start.elapsed()),
+                    Err(error) => error,
+                },
+                // The network has forgotten the question, because all peers have left the group.
+                Err(RecvTimeoutError::Disconnected) => match self.trouble() {
+                    Ok(()) => self.left(),
+                    Err(error) => error,
+                },
+            };
+            // What a rank sent before it left has come before the news of that.
+            return self.answer.try_recv().unwrap_or(Err(error));
+        }
+    }
+
+    fn trouble(&self) -> Result<()> {
+        self.network.trouble(self.group, &self.peers, || self.header.to_string())
+    }
+
+    fn late(&self, waited: Duration) -> Error {
+        let missing: Vec<String> = self.peers.iter().map(usize::to_string).collect();
+        let (rank, during) = (self.network.rank, self.header.to_string());
+        Error::Timeout { rank, during, missing: missing.join(", "), waited }
+    }
+
+    fn left(&self) -> Error {
+        let (rank, during) = (self.network.rank, self.header.to_string());
+        Error::PeerLeft { peer: self.peers.last().copied().unwrap_or(rank), rank, during }
+    }
+}
+
+impl Started for Awaited {
+    fn is_complete(&mut self) -> bool {
+        self.answer.has_message() || self.answer.is_closed()
+    }
+
+    fn wait(self: Box<Self>) -> Result<Payload> {
+        let deadline = self.network.deadline;
+        self.wait_for(deadline)
+    }
+}

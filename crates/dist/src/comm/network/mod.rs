@@ -1,0 +1,297 @@
+//! The sockets of a rank and what they have told: messages, parts of collectives over TCP, and news of
+//! ranks that leave, fail or die.
+//!
+//! A rank has a line to every other rank (a mesh), or all have one to rank 0 (a star), which passes
+//! frames on. One thread listens to all lines. All groups share the lines: a frame says which group it
+//! belongs to. Frames of one rank for another arrive in the order in which they were sent.
+//!
+//! A rank that ends in order says goodbye first. A rank that fails says why. The death of a rank that
+//! says nothing is told by the end of its stream.
+//!
+//! **Invariant** No thread blocks in a socket. A thread that waits for an answer looks at the news and
+//! at its deadline while it waits. A frame that was begun stays with its line until the line is closed,
+//! so the bytes of another frame never take their place.
+//!
+//! **Invariant** At most [`news::WINDOW`] bytes of a sender's messages, and one message more, are with
+//! a receiver that has not asked for them. Other frames are not held up by messages that wait.
+
+mod frame;
+mod line;
+mod listen;
+mod messages;
+mod news;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use self::frame::{Head, Outgoing};
+use self::line::{LONGEST_TEXT, Line};
+use self::news::{Limit, News, WINDOW};
+use super::Payload;
+use super::members::Failure;
+use super::transport::Abort;
+use crate::{Error, Result};
+
+pub(super) use self::frame::{Body, Kind};
+pub(super) use self::messages::Awaited;
+pub(super) use self::news::WhenLeft;
+
+/// A thread that waits looks at the news this often.
+const NAP: Duration = Duration::from_millis(20);
+
+/// How long the last words of a rank that has failed have to get away.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// In a frame that belongs to no group.
+const NO_GROUP: u64 = 0;
+
+/// This rank's end of all lines, shared by its groups. Ranks here are those of the world.
+pub(super) struct Network {
+    rank: usize,
+    deadline: Duration,
+    /// Whether this rank passes on what is for others.
+    relays: bool,
+    /// This rank's own failure.
+    own_failure: Failure,
+    /// By peer. Where there is none, the line to rank 0 leads to the peer.
+    lines: Vec<Option<Line>>,
+    /// By receiver: messages that it has no room for yet.
+    outlets: Mutex<Vec<Outlet>>,
+    news: Mutex<News>,
+    /// Whether there is a failure among the news.
+    failed: AtomicBool,
+    /// Set before this rank itself closes the lines.
+    leaving: AtomicBool,
+    /// Wakes the listening thread.
+    bell: OwnedFd,
+    /// The listening thread, until it is joined.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The way of messages to one rank.
+struct Outlet {
+    /// Bytes that were sent.
+    sent: u64,
+    /// A message may be sent while fewer bytes than this were.
+    limit: u64,
+    held: VecDeque<Outgoing>,
+}
+
+impl Network {
+    /// Listens to these sockets, by peer, from here on. `relays` says that this rank passes on what is
+    /// for others.
+    pub(super) fn start(
+        rank: usize,
+        sockets: Vec<Option<OwnedFd>>,
+        relays: bool,
+        deadline: Duration,
+        own_failure: &Failure,
+    ) -> Result<Arc<Self>> {
+        let world_size = sockets.len();
+        let outlet = |_| Outlet { sent: 0, limit: WINDOW, held: VecDeque::new() };
+        let lines: Vec<_> = sockets.into_iter().map(|socket| socket.map(Line::new)).collect();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| Error::io("make an eventfd", error))?;
+        let network = Arc::new(Self {
+            rank,
+            deadline,
+            relays,
+            own_failure: own_failure.clone(),
+            lines,
+            outlets: Mutex::new((0..world_size).map(outlet).collect()),
+            news: Mutex::new(News::new(rank, world_size)),
+            failed: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            bell,
+            thread: Mutex::new(None),
+        });
+        let listener = Arc::clone(&network);
+        let thread = thread::Builder::new()
+            .name("candelabrum-listen".to_owned())
+            .spawn(move || listener.listen())
+            .map_err(|error| Error::io("start the listening thread", error))?;
+        *network.thread.lock() = Some(thread);
+        Ok(network)
+    }
+
+    /// Sends bytes to another rank. `written` is told when they are on their way, or never will be.
+    pub(super) fn send(
+        &self,
+        kind: Kind,
+        (group, to): (u64, usize),
+        element: u8,
+        body: Body,
+        written: Option<oneshot::Sender<Result<Payload>>>,
+    ) {
+        let len = body.bytes().len() as u64;
+        let head = Head { kind, element, from: self.rank, to, group, len };
+        let frame = Outgoing { head, body, written };
+        if !matches!(kind, Kind::Message | Kind::Left | Kind::Goodbye) {
+            return self.push(frame);
+        }
+        // These stay in order. The lock is held until the frame is with its line.
+        let mut outlets = self.outlets.lock();
+        let outlet = &mut outlets[to];
+        outlet.held.push_back(frame);
+        self.release(outlet);
+    }
+
+    /// Hands over the messages for which the receiver has room.
+    fn release(&self, outlet: &mut Outlet) {
+        let has_room = |outlet: &Outlet| outlet.sent < outlet.limit;
+        while let Some(frame) = outlet.held.front() {
+            if frame.head.kind == Kind::Message && !has_room(outlet) {
+                break;
+            }
+            outlet.sent += frame.head.len;
+            outlet.held.pop_front().into_iter().for_each(|frame| self.push(frame));
+        }
+    }
+
+    /// Drops the messages for a rank that has left their group.
+    fn drop_messages(&self, group: u64, to: usize) {
+        let mut outlets = self.outlets.lock();
+        let outlet = &mut outlets[to];
+        let is_late =
+            |frame: &Outgoing| frame.head.kind == Kind::Message && frame.head.group == group;
+        let held = std::mem::take(&mut outlet.held);
+        let (late, held) = held.into_iter().partition(is_late);
+        outlet.held = held;
+        self.release(outlet);
+        late.into_iter().for_each(|frame| self.cannot_send(frame));
+    }
+
+    fn push(&self, frame: Outgoing) {
+        let line = self.lines[frame.head.to].as_ref().or(self.lines[0].as_ref());
+        let Some(line) = line else { return };
+        if let Some(frame) = line.push(frame) {
+            self.cannot_send(frame);
+        } else if line.is_congested() {
+            self.ring();
+        }
+    }
+
+    fn cannot_send(&self, frame: Outgoing) {
+        let Head { to, group, .. } = frame.head;
+        let known = self.trouble(group, &[to], || format!("send(to {to})"));
+        frame.tell(known);
+    }
+
+    /// Wakes the listening thread.
+    fn ring(&self) {
+        // A bell that has been rung too often to count rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn tell_limits(&self, limits: Vec<Limit>) {
+        for (to, limit) in limits {
+            self.send(Kind::Window, (limit, to), 0, Vec::new().into(), None);
+        }
+    }
+
+    /// Why waiting for any of `peers` in `group` makes no sense, if so: this rank or another has
+    /// failed, or all of them have left.
+    pub(super) fn trouble(
+        &self,
+        group: u64,
+        peers: &[usize],
+        during: impl FnOnce() -> String,
+    ) -> Result<()> {
+        self.own_failure.get().map_or(Ok(()), Err)?;
+        self.news.lock().trouble(group, peers, during)
+    }
+
+    /// Whether a rank of the world has failed or died.
+    pub(super) fn has_failure(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// A rank has failed; `None` where it died without a word.
+    fn hear_failure(&self, peer: usize, message: Option<String>) {
+        if self.relays {
+            let kind = if message.is_some() { Kind::Failed } else { Kind::Died };
+            self.tell_all(kind, peer, message.as_deref().unwrap_or_default());
+        }
+        self.news.lock().failure.get_or_insert(news::Failure { peer, message });
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Tells all ranks that this one has a line to of a failure of rank `of`.
+    fn tell_all(&self, kind: Kind, of: usize, text: &str) {
+        let text = &text.as_bytes()[..text.len().min(LONGEST_TEXT)];
+        let (len, group) = (text.len() as u64, NO_GROUP);
+        for to in (0..self.lines.len()).filter(|&to| to != of && self.lines[to].is_some()) {
+            let head = Head { kind, element: 0, from: of, to, group, len };
+            self.push(Outgoing { head, body: text.to_vec().into(), written: None });
+        }
+    }
+
+    /// Tells the `peers` of a group that this rank has left it, and forgets what came and was not
+    /// asked for. `when_left` is called when the peers have left it too.
+    pub(super) fn leave(&self, group: u64, peers: &[usize], when_left: WhenLeft) {
+        for &peer in peers {
+            self.send(Kind::Left, (group, peer), 0, Vec::new().into(), None);
+        }
+        let (limits, all_left) = self.news.lock().leave(group, peers.len(), when_left);
+        self.tell_limits(limits);
+        all_left.into_iter().for_each(|when_left| when_left());
+    }
+
+    /// Says goodbye and closes the lines. A rank that passes frames on stays until the others have
+    /// gone, unless something has failed.
+    pub(super) fn finish(&self) {
+        let others = self.outlets.lock().len() - 1;
+        let all_gone = || self.news.lock().gone.len() == others;
+        if self.relays {
+            self.wait_until(self.deadline, || self.has_failed() || all_gone());
+        }
+        self.leaving.store(true, Ordering::SeqCst);
+        for (peer, _) in self.lines.iter().enumerate().filter(|(_, line)| line.is_some()) {
+            self.send(Kind::Goodbye, (NO_GROUP, peer), 0, Vec::new().into(), None);
+        }
+        let limit = if self.has_failed() { LAST_WORDS } else { self.deadline };
+        self.wait_until(limit, || self.all_written());
+        self.lines.iter().flatten().for_each(|line| drop(line.close()));
+        let thread = self.thread.lock().take();
+        drop(thread.map(JoinHandle::join));
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failure() || self.own_failure.get().is_some()
+    }
+
+    fn all_written(&self) -> bool {
+        !self.lines.iter().flatten().any(Line::is_congested)
+            && self.outlets.lock().iter().all(|outlet| outlet.held.is_empty())
+    }
+
+    /// Waits, at the end of a rank's part in the job, where nothing is in a hurry.
+    fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !done() && start.elapsed() < limit {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Abort for Network {
+    fn abort(&self, message: &str) {
+        self.tell_all(Kind::Failed, self.rank, message);
+        self.wait_until(LAST_WORDS, || !self.lines.iter().flatten().any(Line::is_congested));
+    }
+
+    fn fail(&self, error: &Error) {
+        self.abort(&error.to_string());
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.news.lock().trouble(NO_GROUP, &[], || "an operation".to_owned()).err()
+    }
+}

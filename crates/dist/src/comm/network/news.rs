@@ -1,0 +1,237 @@
+//! What the sockets have told: messages, the ranks that have left, the rank that has failed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::frame::{Head, Kind};
+use crate::comm::mailbox::{Arrived, Mailbox, Posted};
+use crate::{Error, Result};
+
+/// Bytes of messages that a rank may send another before the other has asked for them.
+pub(super) const WINDOW: u64 = 16 << 20;
+
+/// What is to be done when every rank has left a group.
+pub(in crate::comm) type WhenLeft = Box<dyn FnOnce() + Send>;
+
+/// Ranks here are those of the world.
+pub(super) struct News {
+    pub(super) rank: usize,
+    /// The first failure that was heard of; what follows is its echo.
+    pub(super) failure: Option<Failure>,
+    /// Peers that have ended in order.
+    pub(super) gone: BTreeSet<usize>,
+    /// Groups that somebody has used and not everybody has left.
+    groups: BTreeMap<u64, GroupNews>,
+    /// By sender.
+    windows: Vec<Window>,
+}
+
+#[derive(Default)]
+struct GroupNews {
+    messages: Mailbox,
+    parts: Mailbox,
+    /// Peers that have left it.
+    left: BTreeSet<usize>,
+    /// The number of the peers, and what is to be done when they have left, once this rank has.
+    own: Option<(usize, WhenLeft)>,
+}
+
+/// The failure of another rank.
+#[derive(Clone)]
+pub(super) struct Failure {
+    pub(super) peer: usize,
+    /// `None` where the peer died without a word.
+    pub(super) message: Option<String>,
+}
+
+impl Failure {
+    pub(super) fn error(self, rank: usize, during: impl FnOnce() -> String) -> Error {
+        let Self { peer, message } = self;
+        match message {
+            Some(message) => Error::PeerFailed { peer, message },
+            None => Error::PeerDied { peer, rank, during: during() },
+        }
+    }
+}
+
+/// A limit that a sender has to be told.
+pub(super) type Limit = (usize, u64);
+
+impl News {
+    pub(super) fn new(rank: usize, world_size: usize) -> Self {
+        let windows = (0..world_size).map(|_| Window::default()).collect();
+        let (gone, groups) = (BTreeSet::new(), BTreeMap::new());
+        Self { rank, failure: None, gone, groups, windows }
+    }
+
+    /// Takes in a message, or a part of a collective.
+    pub(super) fn deliver(&mut self, head: Head, bytes: Vec<u8>) -> Option<Limit> {
+        let Head { kind, element, from, group, len, .. } = head;
+        let group = self.groups.entry(group).or_default();
+        let message = Arrived { from, element, bytes };
+        if kind == Kind::Part || from == self.rank {
+            group.mailbox(kind).deliver(message);
+            return None;
+        }
+        self.windows[from].received += len;
+        // A message for a group that this rank has left is forgotten at once.
+        let taken = group.own.is_some() || group.messages.deliver(message);
+        self.windows[from].taken += if taken { len } else { 0 };
+        self.limit(from)
+    }
+
+    /// Lets a receive wait for a message, or for a part.
+    pub(super) fn post(&mut self, kind: Kind, group: u64, posted: Posted) -> Vec<Limit> {
+        let from = posted.from;
+        let taken = self.groups.entry(group).or_default().mailbox(kind).post(posted);
+        if kind == Kind::Part {
+            return Vec::new();
+        }
+        match (taken, from) {
+            (Some(taken), _) => self.give_back(&[taken]),
+            (None, Some(from)) => self.limit(from).into_iter().collect(),
+            (None, None) => (0..self.windows.len()).filter_map(|peer| self.limit(peer)).collect(),
+        }
+    }
+
+    /// Messages of these senders and lengths need no room any more.
+    fn give_back(&mut self, taken: &[(usize, usize)]) -> Vec<Limit> {
+        for &(from, len) in taken {
+            self.windows[from].taken += len as u64;
+        }
+        taken.iter().filter_map(|&(from, _)| self.limit(from)).collect()
+    }
+
+    /// What a sender may send in all, where that has to be told.
+    fn limit(&mut self, from: usize) -> Option<Limit> {
+        let groups = &self.groups;
+        let awaited = || groups.values().any(|group| group.messages.awaits(from));
+        let limit = self.windows[from].move_on(awaited)?;
+        (from != self.rank).then_some((from, limit))
+    }
+
+    /// A peer has left a group. Gives what is to be done if all have.
+    pub(super) fn hear_left(&mut self, group: u64, peer: usize) -> Option<WhenLeft> {
+        self.groups.entry(group).or_default().left.insert(peer);
+        self.forget(group)
+    }
+
+    /// This rank has left a group with so many others. Gives the limits that follow, and what is to be
+    /// done if all have left.
+    pub(super) fn leave(
+        &mut self,
+        group: u64,
+        others: usize,
+        when_left: WhenLeft,
+    ) -> (Vec<Limit>, Option<WhenLeft>) {
+        let news = self.groups.entry(group).or_default();
+        news.own = Some((others, when_left));
+        let forgotten = news.messages.forget();
+        (self.give_back(&forgotten), self.forget(group))
+    }
+
+    /// Forgets a group that all have left: nothing more comes for it.
+    fn forget(&mut self, group: u64) -> Option<WhenLeft> {
+        let news = self.groups.get(&group)?;
+        let (others, _) = news.own.as_ref()?;
+        if news.left.len() < *others {
+            return None;
+        }
+        let (_, when_left) = self.groups.remove(&group)?.own?;
+        Some(when_left)
+    }
+
+    /// Why waiting for any of `peers` in `group` makes no sense, if so: a rank has failed, or all of
+    /// them have left.
+    pub(super) fn trouble(
+        &self,
+        group: u64,
+        peers: &[usize],
+        during: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if let Some(failure) = self.failure.clone() {
+            return Err(failure.error(self.rank, during));
+        }
+        let news = self.groups.get(&group);
+        let has_left = |peer: &usize| {
+            self.gone.contains(peer) || news.is_some_and(|news| news.left.contains(peer))
+        };
+        match peers.last() {
+            Some(&peer) if peers.iter().all(has_left) => {
+                Err(Error::PeerLeft { peer, rank: self.rank, during: during() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl GroupNews {
+    fn mailbox(&mut self, kind: Kind) -> &mut Mailbox {
+        if kind == Kind::Part { &mut self.parts } else { &mut self.messages }
+    }
+}
+
+/// How much of one sender's messages this rank has room for. All numbers count bytes from the start.
+struct Window {
+    received: u64,
+    /// Of these, messages that a receive has taken.
+    taken: u64,
+    /// What the sender may send, as far as it has been told.
+    limit: u64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { received: 0, taken: 0, limit: WINDOW }
+    }
+}
+
+impl Window {
+    /// The new limit, where it differs so much from the last one that the sender must know. A message
+    /// that is awaited may be behind others that fill the window: then there is room for those too.
+    fn move_on(&mut self, awaited: impl FnOnce() -> bool) -> Option<u64> {
+        let mut limit = self.taken + WINDOW;
+        if self.received >= self.limit && awaited() {
+            limit = self.received + WINDOW;
+        }
+        (limit >= self.limit + WINDOW / 2).then(|| {
+            self.limit = limit;
+            limit
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_gets_room_for_what_was_taken_and_for_what_is_awaited() {
+        let mut window = Window::default();
+        let no = || false;
+        window.received = WINDOW / 2;
+        assert_eq!(window.move_on(no), None, "nothing was taken");
+        window.taken = WINDOW / 4;
+        assert_eq!(window.move_on(no), None, "too little to be worth a frame");
+        window.taken = WINDOW / 2;
+        assert_eq!(window.move_on(no), Some(WINDOW + WINDOW / 2));
+        window.received = 5 * WINDOW;
+        assert_eq!(window.move_on(no), None, "the window is full");
+        assert_eq!(window.move_on(|| true), Some(6 * WINDOW), "what is awaited may be behind");
+        assert_eq!(window.move_on(|| true), None, "it has been told");
+        window.taken = 5 * WINDOW;
+        assert_eq!(window.move_on(no), None, "there has been room for all of it");
+    }
+
+    #[test]
+    fn a_group_that_all_have_left_is_forgotten() {
+        let mut news = News::new(0, 3);
+        let when_left = || Box::new(|| ()) as WhenLeft;
+        assert!(news.hear_left(9, 1).is_none());
+        let (limits, left) = news.leave(9, 2, when_left());
+        assert!(limits.is_empty() && left.is_none(), "rank 2 may still use it");
+        assert!(news.trouble(9, &[1, 2], String::new).is_ok());
+        assert!(news.trouble(9, &[1], String::new).is_err());
+        assert!(news.hear_left(9, 2).is_some() && news.groups.is_empty());
+        assert!(news.leave(10, 0, when_left()).1.is_some(), "a group of one");
+    }
+}
