@@ -134,8 +134,8 @@ fn part_path(path: &Path, rank: usize) -> PathBuf {
     name.into()
 }
 
-/// On rank 0: every rank's events, in rank order. The ranks send one after the other, and only rank
-/// 0 needs memory for all events.
+/// On rank 0: every rank's events, in rank order. Rank 0 receives from one rank after the other,
+/// and no other rank needs memory for all events.
 fn gather(world: &World, own: String) -> Result<Vec<String>> {
     let comm = world.comm();
     let lens = comm.all_gather(&[own.len() as i64])?;
