@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::launchers::{LAUNCHERS, Launcher, LocalSize, Variables};
+use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, LocalSize};
+use super::variables::Variables;
 use super::{ancestors, vars};
 use crate::{Error, Result};
 
@@ -35,11 +36,10 @@ impl Launch {
     /// # Errors
     /// [`Error::Launch`] where variables contradict each other or are no numbers.
     pub fn detect() -> Result<Self> {
-        Environment {
+        launch(&Variables {
             variable: &|name| std::env::var(name).ok(),
             started_by: &ancestors::nearest_without,
-        }
-        .launch()
+        })
     }
 
     /// A world of one.
@@ -92,74 +92,39 @@ fn job_id(job: &str, secret: &str) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// The sources of a process's knowledge about its start.
-pub(super) struct Environment<'a> {
-    variable: &'a dyn Fn(&str) -> Option<String>,
-    /// See [`ancestors::nearest_without`].
-    started_by: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl Environment<'_> {
-    pub(super) fn get(&self, name: &str) -> Option<String> {
-        (self.variable)(name).filter(|value| !value.is_empty())
+/// The launcher of this process and the place that the launcher gave to it.
+fn launch(env: &Variables<'_>) -> Result<Launch> {
+    let is_set = |name: &&str| env.get(name).is_some();
+    let proven = |variables: &&LauncherVariables| variables.proof.iter().all(is_set);
+    let Some(variables) = LAUNCHERS.iter().find(proven) else {
+        return Ok(Launch::alone());
+    };
+    let (rank, world_size) = (env.need(&[variables.rank])?, env.need(variables.world_size)?);
+    if rank >= world_size {
+        let what = format!("the environment says rank {rank} of {world_size}");
+        return Err(Error::Launch { what });
     }
-
-    pub(super) fn started_by(&self, variable: &str) -> Option<String> {
-        (self.started_by)(variable)
-    }
-
-    /// The number in the first of these variables that is set.
-    fn number(&self, names: &[&str]) -> Result<Option<usize>> {
-        let Some((name, text)) = names.iter().find_map(|name| Some((name, self.get(name)?))) else {
-            return Ok(None);
-        };
-        let parsed = text.trim().parse().map_err(|_| Error::Launch {
-            what: format!("{name} is `{text}` in the environment, not a number"),
-        })?;
-        Ok(Some(parsed))
-    }
-
-    fn need(&self, names: &[&str]) -> Result<usize> {
-        self.number(names)?.ok_or_else(|| Error::Launch {
-            what: format!("{} is not set in the environment, although its partners are", names[0]),
-        })
-    }
-
-    fn launch(&self) -> Result<Launch> {
-        let is_set = |name: &&str| self.get(name).is_some();
-        let proven = |variables: &&Variables| variables.proof.iter().all(is_set);
-        let Some(variables) = LAUNCHERS.iter().find(proven) else {
-            return Ok(Launch::alone());
-        };
-        let (rank, world_size) = (self.need(&[variables.rank])?, self.need(variables.world_size)?);
-        if rank >= world_size {
-            let what = format!("the environment says rank {rank} of {world_size}");
-            return Err(Error::Launch { what });
-        }
-        let local_rank = self.number(&[variables.local_rank])?;
-        let local_size = match variables.local_size {
-            LocalSize::Is(variable) => self.number(&[variable])?,
-            LocalSize::AllOnOne(hosts) => {
-                (self.number(hosts)?.unwrap_or(1) == 1).then_some(world_size)
-            }
-        };
-        // A launcher that does not count per host is taken to have one rank there.
-        let (local_rank, local_size) = match (local_rank, local_size) {
-            (Some(rank), Some(size)) => (rank, size),
-            (Some(rank), None) => (rank, rank + 1),
-            (None, _) => (0, 1),
-        };
-        let job = self.get(vars::JOB).or_else(|| (variables.job)(self));
-        Ok(Launch {
-            launcher: variables.launcher,
-            rank,
-            world_size,
-            local_rank,
-            local_size,
-            job: job.map(|job| job_id(&job, &self.get(vars::SECRET).unwrap_or_default())),
-            mpi: variables.mpi.iter().any(is_set),
-        })
-    }
+    let local_rank = env.number(&[variables.local_rank])?;
+    let local_size = match variables.local_size {
+        LocalSize::Is(variable) => env.number(&[variable])?,
+        LocalSize::AllOnOne(hosts) => (env.number(hosts)?.unwrap_or(1) == 1).then_some(world_size),
+    };
+    // A launcher that does not count per host is taken to have one rank there.
+    let (local_rank, local_size) = match (local_rank, local_size) {
+        (Some(rank), Some(size)) => (rank, size),
+        (Some(rank), None) => (rank, rank + 1),
+        (None, _) => (0, 1),
+    };
+    let job = env.get(vars::JOB).or_else(|| (variables.job)(env));
+    Ok(Launch {
+        launcher: variables.launcher,
+        rank,
+        world_size,
+        local_rank,
+        local_size,
+        job: job.map(|job| job_id(&job, &env.get(vars::SECRET).unwrap_or_default())),
+        mpi: variables.mpi.iter().any(is_set),
+    })
 }
 
 /// How long anybody waits for anybody.
@@ -183,7 +148,7 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
         };
-        Environment { variable: &variable, started_by: &|_| Some("7-99".to_owned()) }.launch()
+        launch(&Variables { variable: &variable, started_by: &|_| Some("7-99".to_owned()) })
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod meeting;
 mod report;
 mod signals;
 mod spawn;
+mod variables;
 
 pub use detect::Launch;
 pub use environment::{RankEnvironment, limit_threads, prepare};
