@@ -1,25 +1,26 @@
-//! Gradients packed into buckets, each of which travels as one: the units of a strategy.
+//! The division of parameters into buckets. A bucket is sent as one message and is the unit of a
+//! strategy.
 //!
-//! Small messages waste latency, one large message leaves nothing to overlap; PyTorch's DDP (Li et
-//! al., VLDB 2020) fills buckets in reverse order of the parameters, which is roughly the order in
-//! which backward makes their gradients, the first one small so that it can leave early. SINGA
-//! walks in the same order with one number, its `threshold`.
+//! Small messages waste time on latency. One large message leaves nothing to overlap with.
+//! PyTorch's DDP (Li et al., VLDB 2020) fills buckets in reverse order of the parameters, because
+//! the backward pass makes their gradients in roughly that order. The first bucket is small, so
+//! that it can leave early. SINGA uses the same order with one number, its `threshold`.
 
 use candelabrum_nn::UnitPlan;
 
-/// How parameters are put into buckets. Sizes are in elements.
+/// The rule that divides parameters into buckets. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sizing {
-    /// PyTorch's: buckets of at most `cap`, the first of at most `first`. A parameter larger than
-    /// the cap has a bucket for itself.
+    /// PyTorch's rule: buckets of at most `cap` elements, the first of at most `first`. A parameter
+    /// larger than the cap has a bucket of its own.
     Caps { first: usize, cap: usize },
-    /// SINGA's: a parameter of more than this many has a bucket for itself; the others fill a
-    /// bucket until it has more than this many.
+    /// SINGA's rule: a parameter of more than this many elements has a bucket of its own. Other
+    /// parameters fill a bucket until it has more than this many elements.
     Threshold(usize),
 }
 
-/// Assigns parameters of `sizes` elements to buckets, in `order`: before the first step from the
-/// last parameter on, then as their gradients become complete.
+/// Assigns parameters of `sizes` elements to buckets, in `order`. Before the first step `order`
+/// starts with the last parameter. Later it is the order in which the gradients became complete.
 pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
     match sizing {
         Sizing::Caps { first, cap } => plan_by_caps(sizes, order, first, cap),
