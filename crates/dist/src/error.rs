@@ -135,10 +135,10 @@ pub enum Error {
         /// The length of the slice in elements.
         got: usize,
     },
-    /// A feature that does not exist, or not here.
+    /// An operation that does not exist, or not for these arguments.
     #[error("{what} is not supported")]
     Unsupported {
-        /// The requested feature.
+        /// The requested operation.
         what: String,
     },
     /// A feature that this build leaves out.

@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// From the last parameter on.
+    /// The plan for the first step, which starts with the last parameter.
     fn plan(sizes: &[usize], sizing: Sizing) -> Vec<UnitPlan> {
         let order: Vec<usize> = (0..sizes.len()).rev().collect();
         super::plan(sizes, sizing, &order)
@@ -93,16 +93,16 @@ mod tests {
 
     #[test]
     fn singas_walk_is_singas() {
-        // SINGA's MNIST network and the threshold of its example: the large weight goes alone and
-        // at once, the rest in one bucket.
+        // SINGA's MNIST network and the threshold of its example: the large weight has a bucket of
+        // its own, and the other parameters share one.
         let cnn = [500, 20, 25_000, 50, 400_000, 500, 5_000, 10];
         let plan = plan(&cnn, Sizing::Threshold(50_000));
         assert_eq!(params(&plan), [vec![4], vec![7, 6, 5, 3, 2, 1, 0]]);
         assert_eq!(plan[1].len, 31_080);
-        // A bucket closes when it has more than the threshold, not when it has as many.
+        // A bucket is closed when it has more elements than the threshold, not when it has as many.
         let small = self::plan(&[1, 2, 2, 2, 2], Sizing::Threshold(4));
         assert_eq!(params(&small), [vec![4, 3, 2], vec![1, 0]]);
-        // Its default leaves the whole network in one bucket.
+        // SINGA's default threshold leaves the whole network in one bucket.
         assert_eq!(self::plan(&cnn, Sizing::Threshold(2_097_152)).len(), 1);
     }
 

@@ -129,9 +129,8 @@ impl World {
         self.own_part(hosts[self.rank()], 0)
     }
 
-    /// The ranks that have the same local rank as this one, one rank of each host, in the order of
-    /// the hosts' lowest ranks. For example, the first ranks of all hosts are one group. All ranks
-    /// must call it together.
+    /// The ranks that have this rank's place on their hosts, for instance the first ranks of all
+    /// hosts, in the order of the hosts' lowest ranks. All ranks must call it together.
     ///
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.

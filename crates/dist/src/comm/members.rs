@@ -45,7 +45,7 @@ impl Failure {
 pub(super) struct Member<T> {
     transport: T,
     membership: Membership,
-    /// Counts the operations of all ranks of the group.
+    /// The number of this group's collectives so far.
     sequence: u64,
 }
 

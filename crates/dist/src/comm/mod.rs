@@ -7,9 +7,9 @@
 //! they get an error that names the first difference.
 //!
 //! | idea | file |
-//! | the operations, the headers that ranks compare | `collective.rs`, `payload.rs`, `blocking.rs` |
-//! | the operations, and the headers that ranks compare | `collective.rs`, `payload.rs`, `blocking.rs` |
-//! | the groups of a rank, and the order of their operations | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
+//! |---|---|
+//! | operations and headers | `collective.rs`, `payload.rs`, `blocking.rs` |
+//! | groups and their turns | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
 //! | messages between two ranks, deaths and failures | `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
@@ -111,8 +111,8 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     ///
     /// The length of the result for `n` elements in the payload and `N` ranks is: `n` for
     /// all-reduce, all-to-all, broadcast, barrier and recv, and for reduce on the root (0 on other
-    /// ranks); 0 for send; `N·n` for all-gather, and for gather on the root (0 on other ranks); `n
-    /// / N` for reduce-scatter, and for scatter, where `n` is the root's length and the other
+    /// ranks); 0 for send; `N·n` for all-gather, and for gather on the root (0 on other ranks);
+    /// `n/N` for reduce-scatter, and for scatter, where `n` is the root's length and the other
     /// ranks' payloads are ignored. If ranks send different amounts, it is the sum of the amounts
     /// that this rank receives.
     fn start(&self, op: Collective, payload: Payload) -> Pending;

@@ -143,7 +143,7 @@ impl<T: Transport> Threaded<T> {
         let label = payload.label().cloned();
         let inner = membership.messages.start(header, payload);
         if T::DRIVES_MESSAGES && common.engine.run_if_idle(Members::progress).is_none() {
-            // Needed also if only the communication thread may call the backend.
+            // This thread could not move the messages, so the task wakes the communication thread.
             drop(common.engine.begin(When::Soon, |_| Ok(())));
         }
         let (common, membership) = (Arc::clone(common), membership.clone());

@@ -1,11 +1,10 @@
-//! The environment variables that a rank's libraries read at their first use. These libraries have
-//! no other settings.
+//! The environment variables that a rank's libraries read at their first use.
 //!
 //! candle keeps a pool of threads of its own beside rayon's. Its threads spin between operations,
 //! and only an environment variable, read at candle's first use, sets their number. On two cores a
 //! second rank trained at 0.6 of its speed because of them.
 //!
-//! To change the environment of a running process is a race. So the process starts itself again,
+//! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it
 //! from the beginning.
 

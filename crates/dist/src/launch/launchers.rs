@@ -110,8 +110,8 @@ const HYDRA: Variables = Variables {
 };
 
 /// The address, port, run id and restart count of torchrun, which together identify a job. `None`
-/// if neither the port nor the run id is set. torchrun sets the run id to `none` if the user has
-/// not chosen one.
+/// if neither the port nor the run id is set. If the user has not chosen a run id, torchrun sets
+/// `none`, which does not count.
 fn torchrun_job(env: &Environment<'_>) -> Option<String> {
     let run = env.get("TORCHELASTIC_RUN_ID").filter(|id| id != "none");
     let port = env.get("MASTER_PORT");

@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_rank_that_the_system_has_forgotten_is_an_error_and_is_not_killed() {
         let child = Command::new("true").spawn().expect("a process");
-        // Another part of the program waits for it.
+        // Another part of the program waits for the child.
         let wait = rustix::process::WaitOptions::empty();
         rustix::process::waitpid(Some(Pid::from_child(&child)), wait).expect("it ends");
         let mut ranks = Ranks(vec![Rank { child, ended: None }]);

@@ -81,7 +81,7 @@ impl DistOptConfig {
     /// SINGA's default `threshold`, in elements.
     pub const SINGA_THRESHOLD: usize = 2_097_152;
 
-    /// Returns an error for settings that contradict each other or their range.
+    /// Returns an error for a setting out of range.
     ///
     /// # Errors
     /// [`Error::Setting`], or the error of the optimizers for `clip_gradients`.

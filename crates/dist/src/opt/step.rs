@@ -1,9 +1,9 @@
 //! One step of a strategy: gradients into buckets, the exchange, the check, the update.
 //!
 //! Units leave during the backward pass ([`Dispatcher`]). A step that fails leaves the model
-//! unchanged. For this, parameters change only when every average is known to be finite, or earlier
-//! in a way that can be undone ([`Journal`]), while the step would only wait. An average of
-//! *parameters* comes after the update.
+//! unchanged, so parameters change only when every average is known to be finite. While a step
+//! would only wait, it may change them earlier, in a way that can be undone ([`Journal`]). An
+//! average of *parameters* comes after the update.
 //!
 //! If a step fails for a reason that all ranks learn, all ranks leave it together
 //! ([`StepEnd::Failed`]), and the next step works. After any other error the ranks no longer agree

@@ -66,7 +66,7 @@ impl StrategyOptions {
         value.parse().map_err(|_| error(&format!("{key}={value}"), &format!("not a {expected}")))
     }
 
-    /// Returns an error for any option that is not in `known`. Every strategy calls it, so that a
+    /// Returns an error for any option that is not in `known`. A strategy calls it, so that a
     /// mistyped name is an error.
     ///
     /// # Errors

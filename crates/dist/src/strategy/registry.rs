@@ -25,8 +25,8 @@ impl fmt::Debug for Custom {
     }
 }
 
-/// The registered custom strategies. The table belongs to the whole process, because names on a
-/// command line do too.
+/// The registered custom strategies. The table belongs to the whole process, as the command line
+/// does.
 static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
 
 /// Registers a custom strategy. From now on `name` is a dist option, on the command line and in

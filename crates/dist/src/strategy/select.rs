@@ -253,7 +253,7 @@ fn checked_len(values: &[f32]) -> u32 {
 ///
 /// If the product differs from an integer by no more than the rounding of `share` to an f32, K is
 /// that integer: 0.05 as an f32 is a little more than 5 %, but 5 % of 100 are 5. From K = 2²³ on,
-/// where an f32 cannot tell neighbouring shares apart, K is the nearest integer.
+/// where an f32 cannot resolve single elements, K is the nearest integer.
 pub fn count_of_share(share: f32, n: usize) -> usize {
     let product = f64::from(share) * n as f64;
     let nearest = product.round();
@@ -308,7 +308,7 @@ mod tests {
         (0..len).map(|_| (0..4).map(|_| uniform()).sum()).collect()
     }
 
-    /// Numbers among which all that is special occurs, often and more than once.
+    /// Numbers with all special values, each often and more than once.
     fn number() -> impl Strategy<Value = f32> {
         prop_oneof![
             4 => -1.0_f32..1.0,
@@ -442,7 +442,8 @@ mod tests {
             quiet.iter().enumerate().map(|(i, &x)| x * scale(i)).collect()
         };
 
-        // The sample sees only large elements, fewer than K: the bound is too high.
+        // The sample sees only large elements, and there are fewer than K of them: the bound is too
+        // high.
         let (values, k) = (loud(true), LEN / 4);
         let mut selector = Selector::default();
         let mut indices = Vec::new();
@@ -451,7 +452,7 @@ mod tests {
         assert!(indices.len() < k, "this sample does not mislead");
         assert!(top_k(&values, k) == top_k_by_sort(&values, k));
 
-        // It sees only small elements: nearly all are candidates.
+        // The sample sees only small elements: nearly all elements are candidates.
         let (values, k) = (loud(false), LEN / 100);
         let bound = selector.likely_bound(&values, k);
         assert!(values.iter().filter(|&&x| key(x) > bound).count() > LEN / 2);
@@ -512,8 +513,7 @@ mod tests {
             let share: f32 = format!("0.{thousandths:03}").parse().unwrap();
             for n in 1..300 {
                 assert_eq!(count_of_share(share, n), (thousandths * n).div_ceil(1_000));
-                // A product that is an integer is that integer, up to where an f32 has no
-                // precision left to say so.
+                // A product that is an integer is kept, up to the precision of an f32.
                 let whole = thousandths * n * 23;
                 assert_eq!(count_of_share(share, 1_000 * n * 23), whole, "{share}");
             }

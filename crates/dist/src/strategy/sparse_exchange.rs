@@ -138,7 +138,7 @@ mod tests {
         positions.iter().map(|&at| at as usize).zip(bits.iter().map(value)).collect()
     }
 
-    /// Every bit of `input` is either in the message or still there, and never both.
+    /// Checks that each bit of `input` is either in the message or in the rest, and never in both.
     fn assert_nothing_is_lost(input: &[f32], rest: &[f32], sent: &[(usize, f32)]) {
         let mut whole = rest.to_vec();
         for &(at, value) in sent {
@@ -168,7 +168,7 @@ mod tests {
                 let mut strategy = SparseTopK::new(true);
                 let mut values = input.clone();
                 match strategy.compress(unit, &mut values).unwrap() {
-                    // A unit of few elements, of which one is a half.
+                    // A unit so small that one element is half of it.
                     Message::InPlace(_) => assert_eq!(values, input),
                     message => assert_nothing_is_lost(&input, &values, &read(message)),
                 }
@@ -189,7 +189,7 @@ mod tests {
                 let rest = values.clone();
                 match strategy.aggregate(unit, vec![counts], &mut values).unwrap() {
                     None => assert_eq!(count, 0),
-                    // All of it is as large as that.
+                    // The sparse message is as large as the whole unit.
                     Some(Message::InPlace(_)) => assert_eq!(values, input),
                     Some(message) => assert_nothing_is_lost(&input, &rest, &read(message)),
                 }

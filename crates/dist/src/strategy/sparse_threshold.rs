@@ -2,8 +2,8 @@
 //!
 //! The idea is from Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
 //! Interspeech 2015. The exchange has two rounds. The ranks first gather their counts of elements.
-//! Then they gather messages as long as the longest one, or, if that takes as many bytes, average
-//! the whole unit.
+//! Then they gather messages as long as the longest one. If these take as many bytes as the whole
+//! unit, the ranks average the whole unit instead.
 
 use super::select::Selector;
 use super::sparse_exchange::Dense;

@@ -8,7 +8,7 @@ use candelabrum_nn::{Param, UnitPlan};
 /// A unit of one step: some parameters whose gradients (or values) are contiguous in a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit<'a> {
-    /// Its number. Unit 0 contains the last parameters.
+    /// Its number. Units are sent in the order of their numbers, from 0.
     pub index: usize,
     /// The number of units.
     pub count: usize,

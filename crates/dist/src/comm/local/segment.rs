@@ -179,7 +179,7 @@ mod tests {
             return Ok(());
         }
         let seals = rustix::fs::fcntl_get_seals(Segment::create()?.fd()).expect("its seals");
-        // F_SEAL_EXEC.
+        // The bit of F_SEAL_EXEC.
         assert!(seals.contains(SealFlags::from_bits_retain(0x20)), "{seals:?}");
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! Therefore this backend uses a second communicator, the *control*: the local backend on one host,
 //! MPI if an MPI launcher started the ranks, otherwise TCP. The control carries the id by which
 //! NCCL's ranks find each other, the headers before each operation, messages, and news of failures.
-//! The news are checked while the device works, so no rank waits for one that is gone.
+//! Failures are checked while the device works, so no rank waits for one that is gone.
 //!
 //! A returned operation is complete. The thread that runs it polls a CUDA event and NCCL's own
 //! errors with growing pauses, up to the deadline. On any error NCCL's communicator is aborted, and

@@ -13,7 +13,7 @@
 //!
 //! **Invariant (memory)** A call that is under way on the device reads and writes memory that
 //! [`Comm::run`] borrows until the call is complete, or until the communicator has been aborted and
-//! the stream has stopped. Memory on which the stream has not stopped is never returned.
+//! the stream has stopped. The borrow never ends while the stream still uses the memory.
 //!
 //! **Invariant (spans)** [`Comm::run`] has checked each call's spans. They are within the memory,
 //! and contain whole elements, as many as NCCL will read and write for this call and number of

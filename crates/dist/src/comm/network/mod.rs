@@ -66,7 +66,7 @@ pub(super) struct Network {
     /// By receiver: the messages for which it has no room yet.
     outlets: Mutex<Vec<Outlet>>,
     news: Mutex<News>,
-    /// Whether the news contain a failure.
+    /// Whether the news contains a failure.
     failed: AtomicBool,
     /// Set before this rank itself closes the lines.
     leaving: AtomicBool,

@@ -1,4 +1,4 @@
-//! The news that have arrived on the sockets: messages, the ranks that have left, the rank that has
+//! The news that has arrived on the sockets: messages, the ranks that have left, the rank that has
 //! failed.
 
 use std::collections::{BTreeMap, BTreeSet};
