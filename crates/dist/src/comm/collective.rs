@@ -44,7 +44,7 @@ pub enum Collective {
     /// Each rank's payload is cut into one equal part for each rank. Part `r` goes to rank `r`. The
     /// result is the received parts in rank order.
     AllToAll,
-    /// As [`AllToAll`](Self::AllToAll), with parts of any lengths, see
+    /// As [`Collective::AllToAll`], with parts of any lengths, see
     /// [`with_parts`](super::Payload::with_parts). The result's parts are the lengths received from
     /// each rank.
     AllToAllV,

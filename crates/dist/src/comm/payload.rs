@@ -108,7 +108,7 @@ impl Payload {
     /// A copy of the numbers.
     ///
     /// # Errors
-    /// `T` is not the type of the numbers.
+    /// As for [`Self::as_slice`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         Ok(self.flat.to_vec()?)
     }
