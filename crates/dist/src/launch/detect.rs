@@ -1,4 +1,4 @@
-//! Which launcher started this process, and which place it gave to it.
+//! The detection of the launcher that started this process, and of the process's rank.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::variables::Variables;
 use super::{ancestors, vars};
 use crate::{Error, Result};
 
-/// Without `CANDELABRUM_TIMEOUT`.
+/// The deadline if `CANDELABRUM_TIMEOUT` is not set.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// This process's place among those that were started together.
+/// This process's place among the processes that were started together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Who started it.
+    /// The program that started it.
     pub launcher: Launcher,
-    /// This process's number, from 0.
+    /// This process's number, counted from 0.
     pub rank: usize,
-    /// How many there are.
+    /// The number of processes.
     pub world_size: usize,
-    /// This process's number on its host.
+    /// This process's number on its host, counted from 0.
     pub local_rank: usize,
-    /// How many there are on this host.
+    /// The number of processes on this host.
     pub local_size: usize,
     job: Option<[u8; 32]>,
     /// Whether the launcher serves MPI libraries.
@@ -34,7 +34,7 @@ impl Launch {
     /// Reads the environment.
     ///
     /// # Errors
-    /// [`Error::Launch`] where variables contradict each other or are no numbers.
+    /// [`Error::Launch`] if variables contradict each other or are not numbers.
     pub fn detect() -> Result<Self> {
         launch(&Variables {
             variable: &|name| std::env::var(name).ok(),
@@ -55,10 +55,10 @@ impl Launch {
         }
     }
 
-    /// A number that all ranks of this job have, and no other job, see [`job_id`].
+    /// A number that all ranks of this job have, and no rank of another job, see [`job_id`].
     ///
     /// # Errors
-    /// [`Error::Launch`] where the environment does not tell this job from another one.
+    /// [`Error::Launch`] if the environment does not identify this job.
     pub(crate) fn job_id(&self) -> Result<[u8; 32]> {
         self.job.ok_or_else(|| Error::Launch {
             what: format!(
@@ -71,7 +71,7 @@ impl Launch {
         })
     }
 
-    /// Whether the ranks can talk MPI.
+    /// Whether the launcher serves MPI libraries, so that the ranks can use MPI.
     pub(crate) fn speaks_mpi(&self) -> bool {
         self.mpi
     }
@@ -82,8 +82,8 @@ impl Launch {
     }
 }
 
-/// The SHA-256 of a job's word and its secret, which may be empty. Even if the word can be guessed,
-/// nobody can compute the number without the secret.
+/// The SHA-256 of a job's word and its secret, which may be empty. Whoever guesses the word cannot
+/// compute the number without the secret.
 fn job_id(job: &str, secret: &str) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update((job.len() as u64).to_le_bytes());
@@ -127,7 +127,7 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
     })
 }
 
-/// How long anybody waits for anybody.
+/// The longest time that a rank waits for another one.
 pub(crate) fn timeout() -> Result<Duration> {
     let Ok(text) = std::env::var(vars::TIMEOUT) else { return Ok(DEFAULT_TIMEOUT) };
     let seconds = text.trim().parse::<f64>().ok();
