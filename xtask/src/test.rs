@@ -15,7 +15,8 @@ use crate::shell::{cargo, display};
 /// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
 /// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
 /// ranks themselves.
-const UNDER_MPIEXEC: [&str; 5] = ["conformance", "faults", "interface", "mpiexec", "strategies"];
+const UNDER_MPIEXEC: [&str; 6] =
+    ["conformance", "failed_step", "faults", "interface", "mpiexec", "strategies"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -5,14 +5,13 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::network::{Network, Parameter, Start};
+use crate::network::{Network, Parameter, Start, VOCABULARY};
 
 /// The number of batches that a rank uses in turn.
 pub(crate) const BATCHES: usize = 8;
 
-/// The number of tokens of a sequence, and the number of different tokens.
+/// The number of tokens in a sequence.
 pub(crate) const SEQUENCE: usize = 32;
-pub(crate) const VOCABULARY: usize = 64;
 
 /// Streams of the hash: one for each batch of each of up to 12 ranks. Lower streams are those of
 /// the parameters, by their index in the network's list.

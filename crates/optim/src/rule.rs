@@ -5,9 +5,6 @@ use std::fmt::Debug;
 use crate::Result;
 use crate::parts::Parts;
 
-/// The maximum number of state vectors per parameter.
-pub const MAX_STATES: usize = 3;
-
 /// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an
 /// [`Optimizer`](crate::Optimizer) of it. The learning rate, schedules, groups, state and the count
 /// of steps work in the same way for all rules.
@@ -24,7 +21,7 @@ pub trait Rule: Debug + Send {
     /// All settings of the rule, as `name=value`.
     fn describe(&self) -> String;
 
-    /// The number of state vectors per parameter: at most [`MAX_STATES`].
+    /// The number of state vectors per parameter: at most [`MAX_STATES`](crate::MAX_STATES).
     fn states(&self) -> usize;
 
     /// The initial value of their elements.
