@@ -1,8 +1,9 @@
 //! The choice of the data: the user's directory, existing files, a download, or synthetic digits.
 //!
-//! `auto` looks in the user's directory, then in `$MNIST_DIR`, then in the cache, then downloads.
-//! If all of these fail, it uses the synthetic digits *and reports the reason*. It never ignores
-//! the user's directory silently: if files are missing there or corrupt, this is an error.
+//! `auto` uses the user's directory. If files are missing there or corrupt, this is an error: a
+//! directory that the user names is never ignored silently. Without one, `auto` looks in
+//! `$MNIST_DIR`, then in the cache, then downloads. If all of these fail, it uses the synthetic
+//! digits *and reports the reason*.
 //!
 //! In a distributed run one rank of each host calls [`locate`], so that the files are downloaded
 //! once per host, and sends the result to the other ranks.

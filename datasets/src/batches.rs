@@ -160,7 +160,7 @@ impl Iterator for Batches {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.remaining)) // a panic of the thread may end it early
+        (0, Some(self.remaining)) // if the thread panics, there are fewer
     }
 }
 

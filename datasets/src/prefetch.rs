@@ -33,7 +33,7 @@ impl<T: Send + 'static> Prefetch<T> {
         let produce = move || {
             for item in items {
                 if sender.send(item).is_err() {
-                    return; // the consumer is gone
+                    return; // the consumer has been dropped
                 }
             }
         };

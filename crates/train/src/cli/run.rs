@@ -134,7 +134,7 @@ fn rank<E: Into<Failure>>(program: impl FnOnce(&World) -> std::result::Result<()
     let error = error.into();
     let message = one_line(&*error);
     if is_echo(&*error) {
-        return fail(&error); // it names the rank that it happened to
+        return fail(&error); // the message names the failed rank
     }
     let exit = match world.launcher() {
         Launcher::Alone | Launcher::Candelabrum => fail(&error),
