@@ -38,6 +38,7 @@ impl ImageDataset {
     /// `pixels` is (N, C, H, W) with the last dimension fastest, `shape` is (C, H, W), `labels`
     /// is (N,).
     ///
+    /// # Errors
     /// A number of pixels that does not fit labels and shape, a label that is not below `classes`,
     /// or more samples than 32 bits can count.
     pub fn new(

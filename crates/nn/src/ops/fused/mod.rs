@@ -17,7 +17,6 @@
 //! place in the [`FlatGradients`](crate::FlatGradients) of this backward pass are written there.
 //! Any other tensor gets its gradient from candle, as from every custom operation. So a network may
 //! mix these operations with candle's in any way.
-//! mix these operations with candle's as it likes.
 
 mod composite;
 mod link;
