@@ -1,10 +1,10 @@
 //! The order of the samples in an epoch, and the samples of each rank at each step.
 //!
 //! All samples are reshuffled every epoch. The permutation depends only on (seed, epoch), so it is
-//! the same on every rank without a message. Step s has the *global* batch `perm[s*N*B ..
-//! (s+1)*N*B]`, of which rank r takes `[r*B .. (r+1)*B]`. So N ranks with batch B see, step by
-//! step, exactly the samples of one rank with batch N*B. The training is the same, and a run may be
-//! compared with, or continued with, another number of ranks.
+//! the same on every rank without a message. Step s has the *global* batch
+//! `perm[s*N*B .. (s+1)*N*B]`, of which rank r takes `[r*B .. (r+1)*B]`. So N ranks with batch B
+//! see, step by step, exactly the samples of one rank with batch N*B. The training is the same, and
+//! a run may be compared with, or continued with, another number of ranks.
 
 use std::sync::Arc;
 

@@ -9,9 +9,9 @@
 //! accuracy (`tests/synthetic.rs` trains one), and a small convolutional network exceeds 97% within
 //! a few epochs.
 //!
-//! Sample i depends only on (seed, set, i), for any number of samples or threads. Only `+ - * /
-//! sqrt` are used, and no sine. These operations are rounded exactly on every platform, so the
-//! images are the same bit for bit everywhere.
+//! Sample i depends only on (seed, set, i), for any number of samples or threads. Only
+//! `+ - * / sqrt` are used, and no sine. These operations are rounded exactly on every platform, so
+//! the images are the same bit for bit everywhere.
 
 mod draw;
 mod glyphs;

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: all tests that this machine can run, and a table of the tests left out.
 //!
-//! Without `--all`, a machine with only Rust passes. With `--all`, everything that `cargo xtask
-//! setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST files, so
-//! missing ones are only reported.
+//! Without `--all`, a machine with only Rust passes. With `--all`, everything that
+//! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
+//! files, so missing ones are only reported.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

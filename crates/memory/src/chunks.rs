@@ -6,7 +6,7 @@
 //! calling thread processes the halves one after the other.
 
 /// Elements per chunk: 128 KiB of f32 from each of two to five vectors. A chunk is about 10
-/// microseconds of work, and passing it to another thread costs much less than one.
+/// microseconds of work, and passing it to another thread takes well under 1 microsecond.
 pub const CHUNK: usize = 1 << 15;
 
 /// A vector, or several of equal length, that can be cut in two.

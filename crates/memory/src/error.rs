@@ -24,7 +24,7 @@ pub enum Error {
         op: &'static str,
         /// The length that the operation needs.
         expected: usize,
-        /// The other length.
+        /// The given length.
         got: usize,
     },
     /// Numbers in a GPU's memory were read as if they were on the host.

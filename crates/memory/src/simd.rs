@@ -2,7 +2,7 @@
 //!
 //! The program is built for any x86-64 or aarch64 processor, so the compiler may use only the
 //! oldest vector instructions. Inside of [`simd`] the compiler may use the instructions that the
-//! processor turns out to have at run time. The bits of a result do not depend on that choice,
+//! processor has, as detected at run time. The bits of a result do not depend on that choice,
 //! because the compiler neither fuses nor reorders floating-point operations.
 
 use pulp::Arch;

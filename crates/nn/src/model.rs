@@ -4,9 +4,9 @@ use candle_core::{Module, Result, Shape, Tensor};
 
 use crate::{DistOption, Params, Summary, ops};
 
-/// The rest of a training step after the loss: the gradients, their exchange and the update. The
-/// distributed optimizer implements this trait, so a model does not depend on the optimizer's
-/// crate.
+/// The rest of a training step after the loss: the gradients, their exchange and the update.
+///
+/// The distributed optimizer implements this trait, so a model does not depend on its crate.
 pub trait BackwardAndUpdate {
     /// The error of a step.
     type Error: From<candle_core::Error>;

@@ -95,7 +95,9 @@ impl Param {
 }
 
 /// All parameters of a model, and the state that its layers share: seed, device, training or
-/// evaluation mode. A cheap handle: clones share one store.
+/// evaluation mode.
+///
+/// A cheap handle: clones share one store.
 #[derive(Clone)]
 pub struct Params(Arc<Store>);
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use candle_core::Result;
 
 /// The exchange of numbers between the replicas of a model in the middle of a pass. It lets a
-/// normalisation use the batches of all replicas. All replicas call it equally often and in the
-/// same order.
+/// normalisation use the batches of all replicas.
+///
+/// All replicas call it equally often and in the same order.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -31,8 +31,8 @@ impl Clip {
         Range::Positive.check("Clip", setting, f64::from(limit))
     }
 
-    /// For [`Clip::Norm`], the factor for gradients of the norm `norm`, at most 1: `limit / (norm +
-    /// 1e-6)`, as in PyTorch. `None` if the gradients need no change.
+    /// For [`Clip::Norm`], the factor for gradients of the norm `norm`, at most 1:
+    /// `limit / (norm + 1e-6)`, as in PyTorch. `None` if the gradients need no change.
     pub fn factor(self, norm: f64) -> Option<f32> {
         let Self::Norm(limit) = self else { return None };
         let factor = f64::from(limit) / (norm + 1e-6);

@@ -9,8 +9,8 @@
 //!
 //! Momentum is that of Sutskever et al., ICML 2013. SINGA starts v at zero, so its dampening also
 //! reduces the first gradient. This formula is PyTorch's. A gradient counts as the first one if all
-//! of v is 0. PyTorch checks instead whether v exists. The two differ only if gradients that are
-//! all 0 come before the others.
+//! of v is 0. PyTorch checks instead whether v exists. The two differ only if a
+//! parameter's first gradient is all 0.
 
 use crate::error::Range;
 use crate::parts::Parts;

@@ -19,8 +19,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts a batch: scores `(N, classes)`, targets (class indices `(N,)` or one-hot `(N,
-    /// classes)`), and the mean loss.
+    /// Counts a batch: scores `(N, classes)`, targets (class indices `(N,)` or one-hot
+    /// `(N, classes)`), and the mean loss.
     ///
     /// # Errors
     /// [`Error::Scores`] and [`Error::Targets`] for other shapes or types, which name no right

@@ -10,8 +10,8 @@ use crate::{Activation, Init, Scope};
 /// `(N, C, H, W) -> (N, out_channels, H', W')`, SINGA's `Conv2d`.
 ///
 /// The first input determines the number of input channels. The weight `(out, C / groups, KH, KW)`
-/// starts Glorot-normal, the bias at zero. As in SINGA, the kernel's area counts in the fan-in (`C
-/// / groups · KH · KW`) and not in the fan-out (`out`). [`init`](Self::init) chooses another
+/// starts Glorot-normal, the bias at zero. As in SINGA, the kernel's area counts in the fan-in
+/// (`C / groups · KH · KW`) and not in the fan-out (`out`). [`init`](Self::init) chooses another
 /// distribution.
 #[derive(Debug)]
 pub struct Conv2d {

@@ -4,11 +4,11 @@ use candle_core::{Module, Result, Tensor};
 
 use crate::{Scope, ops};
 
-/// In training, sets each element to zero with probability `p` and scales the rest by `1 / (1 -
-/// p)`. In evaluation, the identity. The masks depend on the run's seed, the layer's path, the
-/// count of calls and the noise stream. The distributed optimizer gives each rank its own stream.
-/// Ranks that compute one replica together (tensor parallelism) must drop the same units, so they
-/// need a common stream: [`crate::Params::set_noise_stream`].
+/// In training, sets each element to zero with probability `p` and scales the rest by
+/// `1 / (1 - p)`. In evaluation, the identity. The masks depend on the run's seed, the layer's
+/// path, the count of calls and the noise stream. The distributed optimizer gives each rank its own
+/// stream. Ranks that compute one replica together (tensor parallelism) must drop the same units,
+/// so they need a common stream: [`crate::Params::set_noise_stream`].
 #[derive(Clone, Debug)]
 pub struct Dropout {
     scope: Scope,

@@ -10,10 +10,10 @@ use crate::{Init, Param, Scope};
 /// Gated recurrent unit, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.GRU` with
 /// `batch_first=True`. The equations are at [`ops::gru()`].
 ///
-/// The first input determines the number of inputs. The parameters are `weight_ih` `(3 hidden,
-/// in)`, `weight_hh` `(3 hidden, hidden)`, `bias_ih` and `bias_hh` `(3 hidden)`, with the gates in
-/// the order r, z, n. They start uniform within `1 / sqrt(hidden)`. If you need only the last
-/// hidden state, apply [`ops::last_step()`] to the output.
+/// The first input determines the number of inputs. The parameters are `weight_ih`
+/// `(3 hidden, in)`, `weight_hh` `(3 hidden, hidden)`, `bias_ih` and `bias_hh` `(3 hidden)`, with
+/// the gates in the order r, z, n. They start uniform within `1 / sqrt(hidden)`. If you need only
+/// the last hidden state, apply [`ops::last_step()`] to the output.
 #[derive(Debug)]
 pub struct Gru {
     scope: Scope,

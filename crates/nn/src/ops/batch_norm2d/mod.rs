@@ -73,9 +73,9 @@ impl Default for BatchNormConfig {
 
 /// Normalises each channel, scales it by `weight` and adds `bias`.
 ///
-/// In training, `running` (if given) moves towards the statistics of the batch: `running = (1 -
-/// momentum) running + momentum batch`, with the unbiased variance. In evaluation, the channels are
-/// normalised by `running`.
+/// In training, `running` (if given) moves towards the statistics of the batch:
+/// `running = (1 - momentum) running + momentum batch`, with the unbiased variance. In evaluation,
+/// the channels are normalised by `running`.
 ///
 /// # Shapes
 ///
