@@ -147,7 +147,7 @@ impl<T: Transport> Threaded<T> {
             drop(common.engine.begin(When::Soon, |_| Ok(())));
         }
         let (common, membership) = (Arc::clone(common), membership.clone());
-        Pending::new(Message { common, membership, header, label, moved, inner })
+        Pending::new(StartedMessage { common, membership, header, label, moved, inner })
     }
 }
 
@@ -272,7 +272,7 @@ impl<T: Transport> Started for Answer<T> {
 }
 
 /// A message under way.
-struct Message<T: Transport> {
+struct StartedMessage<T: Transport> {
     common: Arc<Common<T>>,
     membership: Membership,
     header: Header,
@@ -281,7 +281,7 @@ struct Message<T: Transport> {
     inner: Pending,
 }
 
-impl<T: Transport> Message<T> {
+impl<T: Transport> StartedMessage<T> {
     /// If the transport has no thread for messages, moves them from here until this one is
     /// complete.
     fn drive(&mut self) -> Result<()> {
@@ -304,7 +304,7 @@ impl<T: Transport> Message<T> {
     }
 }
 
-impl<T: Transport> Started for Message<T> {
+impl<T: Transport> Started for StartedMessage<T> {
     fn is_complete(&mut self) -> bool {
         if T::DRIVES_MESSAGES {
             self.common.engine.run_if_idle(Members::progress);

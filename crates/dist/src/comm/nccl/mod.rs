@@ -37,7 +37,7 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use self::plan::{Outcome, Participant, Plan};
-use self::raw::{Comm, ID_BYTES};
+use self::raw::{ID_BYTES, NcclComm};
 use super::collective::{Header, check_agreement};
 use super::members::Failure;
 use super::pending::Started;
@@ -151,10 +151,10 @@ struct Nccl {
     /// NCCL's stream. candle's own stream runs in parallel.
     stream: Arc<CudaStream>,
     /// `None` after the group has been left.
-    comm: Option<Comm>,
+    comm: Option<NcclComm>,
     /// Communicators of the world and of its groups that were left. They are ended when all ranks
     /// have left.
-    left: Arc<Mutex<Vec<Comm>>>,
+    left: Arc<Mutex<Vec<NcclComm>>>,
     /// Device memory for numbers of the host, which is reused.
     input: CudaSlice<u8>,
     output: CudaSlice<u8>,
@@ -174,7 +174,7 @@ impl Nccl {
         }
         control.broadcast(&mut id, 0)?;
         let guard = || control.failure().map_or(Ok(()), Err);
-        let comm = Comm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
+        let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
         let left = Arc::default();
         Self::new(Arc::clone(control), device, stream, comm, left)
     }
@@ -183,8 +183,8 @@ impl Nccl {
         control: Group,
         device: CudaDevice,
         stream: Arc<CudaStream>,
-        comm: Comm,
-        left: Arc<Mutex<Vec<Comm>>>,
+        comm: NcclComm,
+        left: Arc<Mutex<Vec<NcclComm>>>,
     ) -> Result<Self> {
         let (input, output) = (allocate(&stream, 0)?, allocate(&stream, 0)?);
         let (rank, ranks) = (control.rank(), control.ranks().to_vec());

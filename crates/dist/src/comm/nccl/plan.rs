@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::raw::{Call, Memory, Span};
+use super::raw::{Call, Operand, Side};
 use crate::comm::ReduceOp;
 use crate::comm::collective::{Collective, Header};
 use crate::{Error, Result};
@@ -151,12 +151,12 @@ fn loses_nan(op: ReduceOp, header: Header) -> bool {
     matches!(op, ReduceOp::Min | ReduceOp::Max) && header.element.is_float()
 }
 
-fn input(bytes: Range<usize>) -> Span {
-    Span { memory: Memory::Input, bytes }
+fn input(bytes: Range<usize>) -> Operand {
+    Operand { side: Side::Input, bytes }
 }
 
-fn output(bytes: Range<usize>) -> Span {
-    Span { memory: Memory::Output, bytes }
+fn output(bytes: Range<usize>) -> Operand {
+    Operand { side: Side::Output, bytes }
 }
 
 fn in_place(call: Call, result: Outcome) -> Plan {

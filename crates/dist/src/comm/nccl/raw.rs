@@ -3,19 +3,19 @@
 //! cudarc's own `Comm` hides its handle, so it can neither be aborted nor asked for errors, and it
 //! checks no lengths. Therefore this file wraps `cudarc::nccl::sys`.
 //!
-//! **Invariant (handle)** `Comm::handle` was returned by a successful `ncclCommInitRankConfig` or
+//! **Invariant (handle)** `NcclComm::handle` was returned by a successful `ncclCommInitRankConfig` or
 //! `ncclCommSplit`, and has been neither destroyed nor aborted. Both of these take the handle out
 //! of its place first.
 //!
 //! **Invariant (one at a time)** NCCL lets any thread use a communicator, but only one thread at a
-//! time. Every call that takes the handle borrows `Comm`, which is not `Sync`, and its owner calls
+//! time. Every call that takes the handle borrows `NcclComm`, which is not `Sync`, and its owner calls
 //! it only on the thread that has the turn.
 //!
 //! **Invariant (memory)** A call that is under way on the device reads and writes memory that
-//! [`Comm::run`] borrows until the call is complete, or until the communicator has been aborted and
+//! [`NcclComm::run`] borrows until the call is complete, or until the communicator has been aborted and
 //! the stream has stopped. The borrow never ends while the stream still uses the memory.
 //!
-//! **Invariant (spans)** [`Comm::run`] has checked each call's spans. They are within the memory,
+//! **Invariant (operands)** [`NcclComm::run`] has checked each call's operands. They are within the memory,
 //! and contain whole elements, as many as NCCL will read and write for this call and number of
 //! ranks.
 //!
@@ -60,14 +60,14 @@ const TO_STOP: Duration = Duration::from_secs(10);
 
 /// A range of bytes of one of the two memories of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) memory: Memory,
+pub(super) struct Operand {
+    pub(super) side: Side,
     pub(super) bytes: Range<usize>,
 }
 
 /// One of the two memories of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum Side {
     Input,
     Output,
 }
@@ -77,35 +77,35 @@ pub(super) enum Memory {
 pub(super) enum Call {
     /// In place.
     AllReduce {
-        values: Span,
+        values: Operand,
         op: ReduceOp,
     },
     /// In place on the root. The other ranks' values are only read.
     Reduce {
-        values: Span,
+        values: Operand,
         op: ReduceOp,
         root: usize,
     },
     /// In place.
     Broadcast {
-        values: Span,
+        values: Operand,
         root: usize,
     },
     AllGather {
-        from: Span,
-        to: Span,
+        from: Operand,
+        to: Operand,
     },
     ReduceScatter {
-        from: Span,
-        to: Span,
+        from: Operand,
+        to: Operand,
         op: ReduceOp,
     },
     Send {
-        from: Span,
+        from: Operand,
         peer: usize,
     },
     Receive {
-        to: Span,
+        to: Operand,
         peer: usize,
     },
 }
@@ -114,7 +114,7 @@ pub(super) enum Call {
 pub(super) type Guard<'a> = &'a dyn Fn() -> Result<()>;
 
 /// One communicator of NCCL.
-pub(super) struct Comm {
+pub(super) struct NcclComm {
     handle: Option<sys::ncclComm_t>,
     /// This process's number in the world, for errors.
     rank: usize,
@@ -126,9 +126,9 @@ pub(super) struct Comm {
 // SAFETY: NCCL's communicators belong to no thread ("Thread Safety" in its user guide: primitives
 // are not thread-safe, but may be called from several threads under mutual exclusion). Invariant
 // (one at a time).
-unsafe impl Send for Comm {}
+unsafe impl Send for NcclComm {}
 
-impl Comm {
+impl NcclComm {
     /// Joins `world_size` ranks that all have the same `id`.
     pub(super) fn init(
         id: &[u8; ID_BYTES],
@@ -248,12 +248,12 @@ impl Comm {
         }
         let (input_at, _input_guard) = input.device_ptr_mut(&stream);
         let (output_at, _output_guard) = output.device_ptr_mut(&stream);
-        let at = |span: &Span| {
-            let base = match span.memory {
-                Memory::Input => input_at,
-                Memory::Output => output_at,
+        let at = |operand: &Operand| {
+            let base = match operand.side {
+                Side::Input => input_at,
+                Side::Output => output_at,
             };
-            base + span.bytes.start as cuda::CUdeviceptr
+            base + operand.bytes.start as cuda::CUdeviceptr
         };
         // SAFETY: no argument.
         let code = unsafe { sys::ncclGroupStart() };
@@ -279,7 +279,7 @@ impl Comm {
         comm: sys::ncclComm_t,
         element: ElementType,
         call: &Call,
-        at: &dyn Fn(&Span) -> cuda::CUdeviceptr,
+        at: &dyn Fn(&Operand) -> cuda::CUdeviceptr,
     ) -> sys::ncclResult_t {
         let kind = data_type(element);
         let size = element.size();
@@ -288,7 +288,7 @@ impl Comm {
         match call {
             Call::AllReduce { values, op } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclAllReduce(
                         here as *const _,
@@ -303,7 +303,7 @@ impl Comm {
             }
             Call::Reduce { values, op, root } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclReduce(
                         here as *const _,
@@ -319,7 +319,7 @@ impl Comm {
             }
             Call::Broadcast { values, root } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclBroadcast(
                         here as *const _,
@@ -334,7 +334,7 @@ impl Comm {
             }
             Call::AllGather { from, to } => {
                 let count = from.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclAllGather(
                         at(from) as *const _,
@@ -348,7 +348,7 @@ impl Comm {
             }
             Call::ReduceScatter { from, to, op } => {
                 let count = to.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclReduceScatter(
                         at(from) as *const _,
@@ -363,20 +363,20 @@ impl Comm {
             }
             Call::Send { from, peer } => {
                 let count = from.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclSend(at(from) as *const _, count, kind, rank(*peer), comm, stream)
                 }
             }
             Call::Receive { to, peer } => {
                 let count = to.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe { sys::ncclRecv(at(to) as *mut _, count, kind, rank(*peer), comm, stream) }
             }
         }
     }
 
-    /// Establishes invariant (spans).
+    /// Establishes invariant (operands).
     fn check(
         &self,
         element: ElementType,
@@ -385,19 +385,19 @@ impl Comm {
         output: usize,
     ) -> Result<()> {
         let n = self.world_size;
-        let fits = |span: &Span| {
-            let room = match span.memory {
-                Memory::Input => input,
-                Memory::Output => output,
+        let fits = |operand: &Operand| {
+            let room = match operand.side {
+                Side::Input => input,
+                Side::Output => output,
             };
-            let Range { start, end } = span.bytes;
+            let Range { start, end } = operand.bytes;
             start <= end
                 && end <= room
                 && start.is_multiple_of(element.size())
                 && end.is_multiple_of(element.size())
         };
-        let times = |small: &Span, large: &Span| small.bytes.len() * n == large.bytes.len();
-        let apart = |a: &Span, b: &Span| a.memory != b.memory;
+        let times = |small: &Operand, large: &Operand| small.bytes.len() * n == large.bytes.len();
+        let apart = |a: &Operand, b: &Operand| a.side != b.side;
         for call in calls {
             let right = match call {
                 Call::AllReduce { values, .. } => fits(values),
@@ -534,7 +534,7 @@ impl Comm {
     }
 }
 
-impl Drop for Comm {
+impl Drop for NcclComm {
     fn drop(&mut self) {
         self.abort();
     }
