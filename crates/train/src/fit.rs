@@ -148,7 +148,7 @@ impl<M: Model> Trainer<M> {
             metrics.add(&output, &batch.ys, loss)?;
             let opt = self.opt_mut();
             for note in opt.take_notices() {
-                // A repeated note is printed once, and counted in the report.
+                // Steps often repeat a note, so only the first few are printed and kept.
                 if notes.len() == MOST_NOTES {
                     continue;
                 }
