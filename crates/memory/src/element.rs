@@ -7,7 +7,6 @@ use half::{bf16, f16};
 
 /// The type of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ElementType {
     /// IEEE single precision.
     F32,

@@ -12,7 +12,6 @@ use crate::{ElementType, Half};
 
 /// The function that combines the values of several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ReduceOp {
     /// The sum, added in rank order. Integers wrap.
     Sum,
