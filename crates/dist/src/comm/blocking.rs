@@ -15,7 +15,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`]: a rank that died or disagrees, a passed deadline.
     pub fn all_reduce<T: Element>(&self, values: &mut [T], op: ReduceOp) -> Result<()> {
-        self.in_place(Collective::AllReduce(op), values)
+        self.run_in_place(Collective::AllReduce(op), values.into())
     }
 
     /// Replaces `values` on every rank by `root`'s.
@@ -23,7 +23,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn broadcast<T: Element>(&self, values: &mut [T], root: usize) -> Result<()> {
-        self.in_place(Collective::Broadcast { root }, values)
+        self.run_in_place(Collective::Broadcast { root }, values.into())
     }
 
     /// All ranks' `values`, in rank order. Every rank gives equally many.
@@ -115,7 +115,7 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
-        self.in_place(Collective::Recv { from }, values)
+        self.run_in_place(Collective::Recv { from }, values.into())
     }
 
     /// The next message of any rank: who sent it, and what. Messages of one rank keep their order.
@@ -162,17 +162,6 @@ impl dyn Communicator + '_ {
         bytes.resize(usize::try_from(length[0]).unwrap_or_default(), 0);
         self.broadcast(&mut bytes, root)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn in_place<T: Element>(&self, op: Collective, values: &mut [T]) -> Result<()> {
-        let result = self.run(op, Payload::from_slice(values))?;
-        let result = result.as_slice::<T>()?;
-        if result.len() != values.len() {
-            let (expected, got) = (result.len(), values.len());
-            return Err(Error::Length { op: op.name(), expected, got });
-        }
-        values.copy_from_slice(result);
-        Ok(())
     }
 }
 

@@ -167,13 +167,8 @@ impl Collective {
 
     /// Returns an error if this rank cannot run the operation, whatever the other ranks do.
     pub(crate) fn check(self, payload: &Payload, rank: usize, world_size: usize) -> Result<()> {
-        let (element, len) = (payload.element_type(), payload.len());
-        if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
-            return Err(Error::RankOutOfRange { op: self.name(), rank, world_size });
-        }
-        if self.reduce_op() == Some(ReduceOp::Mean) && !element.is_float() {
-            return Err(Error::Unsupported { what: format!("{self} of {element}") });
-        }
+        let len = payload.len();
+        self.check_type(payload.element_type(), world_size)?;
         let divides = match self {
             Self::ReduceScatter(_) | Self::AllToAll => true,
             Self::Scatter { root } => rank == root,
@@ -185,6 +180,18 @@ impl Collective {
         if self == Self::AllToAllV && payload.parts().is_none_or(|p| p.len() != world_size) {
             let parts = payload.parts().map_or(0, <[usize]>::len);
             return Err(Error::Parts { op: self.name(), parts, world_size });
+        }
+        Ok(())
+    }
+
+    /// Refuses a rank that does not exist, and a mean of integers. An operation in place needs no other
+    /// check.
+    pub(crate) fn check_type(self, element: ElementType, world_size: usize) -> Result<()> {
+        if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
+            return Err(Error::RankOutOfRange { op: self.name(), rank, world_size });
+        }
+        if self.reduce_op() == Some(ReduceOp::Mean) && !element.is_float() {
+            return Err(Error::Unsupported { what: format!("{self} of {element}") });
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::collective::Header;
 use super::engine::Resource;
 use super::stats::{Counters, Moved};
 use super::transport::{Messages, Transport};
-use super::{Collective, ElementType, Label, Payload};
+use super::{Borrowed, Collective, ElementType, Label, Payload};
 use crate::{Error, Result};
 
 /// The number of the world among a rank's groups: the first.
@@ -117,6 +117,15 @@ impl<T: Transport> Members<T> {
         self.with(id, |member| member.execute(op, payload))
     }
 
+    pub(super) fn execute_in_place(
+        &mut self,
+        id: usize,
+        op: Collective,
+        values: &mut Borrowed<'_>,
+    ) -> Result<()> {
+        self.with(id, |member| member.execute_in_place(op, values))
+    }
+
     /// Announces to the other ranks of the groups that this rank refuses an operation because of
     /// `why`. The result is always an error. If all ranks refuse the same operation, the groups
     /// remain usable.
@@ -201,21 +210,48 @@ impl<T: Transport> Member<T> {
         if !self.transport.takes_device_memory() {
             payload.check_on_host()?;
         }
-        self.sequence += 1;
-        let header = Header::of(self.sequence, op, &payload);
+        let header = Header::of(self.sequence + 1, op, &payload);
         let label = payload.label().cloned();
         let moved = Moved::of(&payload, self.membership.rank);
+        self.transfer(header, label.as_ref(), |transport| {
+            let result = transport.execute(header, payload)?;
+            let moved = moved.to(&result);
+            Ok((result, moved))
+        })
+    }
+
+    fn execute_in_place(&mut self, op: Collective, values: &mut Borrowed<'_>) -> Result<()> {
+        let (element, len) = (values.element_type(), values.len());
+        let header =
+            Header { op, tag: 0, ..Header::of_allocation(self.sequence + 1, element, len) };
+        let bytes = len * element.size();
+        let moved = Moved { input: bytes, output: bytes, own: 0 };
+        self.transfer(header, None, |transport| {
+            transport.execute_in_place(header, values).map(|()| ((), moved))
+        })
+    }
+
+    /// Carries out the next operation, which gives its result and what has moved.
+    fn transfer<R>(
+        &mut self,
+        header: Header,
+        label: Option<&Label>,
+        work: impl FnOnce(&mut T) -> Result<(R, Moved)>,
+    ) -> Result<R> {
+        self.sequence += 1;
+        let Header { op, element, len, .. } = header;
         let start = Instant::now();
         let _span = tracing::debug_span!(
             target: "candelabrum::comm", "transfer",
-            op = op.name(), bytes = payload.byte_len(), label = label.as_ref().map(Label::text)
+            op = op.name(), bytes = len * element.size(), label = label.map(Label::text)
         )
         .entered();
-        let result = self.transport.execute(header, payload);
-        let result = result.inspect(|result| {
-            self.membership.count(op, moved.to(result), start.elapsed());
+        let result = work(&mut self.transport);
+        let result = result.map(|(result, moved)| {
+            self.membership.count(op, moved, start.elapsed());
+            result
         });
-        result.map_err(|error| self.membership.explain(error, header, label.as_ref()))
+        result.map_err(|error| self.membership.explain(error, header, label))
     }
 
     fn refuse(&mut self, op: Collective) -> Result<()> {

@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 pub use candelabrum_memory::{Element, ElementType, ReduceOp};
 pub use collective::Collective;
-pub use payload::{Label, Payload};
+pub use payload::{Borrowed, Label, Payload};
 pub use pending::Pending;
 pub use stats::CommStats;
 
@@ -124,6 +124,16 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// A failure of any rank, a passed deadline or a disagreement between ranks.
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
         self.start(op, payload).wait()
+    }
+
+    /// Runs `op` on numbers in the caller's memory and replaces them by the result, which must have
+    /// the same length. The local backend carries out an all-reduce or a broadcast without a copy of
+    /// the numbers. Other ranks may [run](Self::run) the same operation on a payload.
+    ///
+    /// # Errors
+    /// A failure of this rank or of another one. The numbers may have changed by then.
+    fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
+        values.by_copy(op, |payload| self.run(op, payload))
     }
 
     /// The members' ranks in the world, in the order of their ranks in this group.

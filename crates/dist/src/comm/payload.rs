@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use candelabrum_memory::{Element, ElementType, Flat};
 
+use super::Collective;
 use crate::{Error, Result};
 
 /// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
@@ -20,6 +21,65 @@ pub struct Payload {
     source: Option<usize>,
     label: Option<Label>,
     step: u32,
+}
+
+/// Numbers of one type in the caller's memory.
+pub struct Borrowed<'a> {
+    element: ElementType,
+    bytes: &'a mut [u8],
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for Borrowed<'a> {
+    fn from(values: &'a mut [T]) -> Self {
+        Self { element: T::TYPE, bytes: bytemuck::cast_slice_mut(values) }
+    }
+}
+
+impl Borrowed<'_> {
+    /// The type of the numbers.
+    pub fn element_type(&self) -> ElementType {
+        self.element
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / self.element.size()
+    }
+
+    /// Whether the length is zero.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The numbers' bytes, in this machine's order, aligned for the numbers.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// Gives `run` a copy of the numbers and replaces the numbers by its result. `op` is for the
+    /// error message.
+    pub(super) fn by_copy(
+        &mut self,
+        op: Collective,
+        run: impl FnOnce(Payload) -> Result<Payload>,
+    ) -> Result<()> {
+        let mut payload = Payload::zeros(self.element, self.len());
+        payload.bytes_mut().copy_from_slice(self.bytes);
+        let result = run(payload)?;
+        result.check_on_host()?;
+        if result.element_type() != self.element || result.len() != self.len() {
+            let (expected, got) = (result.len(), self.len());
+            return Err(Error::Length { op: op.name(), expected, got });
+        }
+        self.bytes.copy_from_slice(result.bytes());
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Borrowed({} × {})", self.len(), self.element)
+    }
 }
 
 /// The content of a payload, in words: `bucket 2: conv1.weight`. A clone is cheap.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::mailbox::{Arrived, Mailbox, Posted};
 use super::pending::Started;
 use super::stats::{Counters, Moved};
-use super::{Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
+use super::{Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
 /// The communicator of a program that runs alone. It can receive the messages that it sends to
@@ -96,6 +96,15 @@ impl Communicator for Single {
         match op {
             Collective::Recv { .. } | Collective::RecvAny => self.receive(op, payload),
             _ => Pending::ready(self.execute(op, payload)),
+        }
+    }
+
+    fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
+        match op {
+            Collective::AllReduce(_) | Collective::Broadcast { .. } => {
+                op.check_type(values.element_type(), 1)
+            }
+            _ => values.by_copy(op, |payload| self.run(op, payload)),
         }
     }
 

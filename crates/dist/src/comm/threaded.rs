@@ -15,7 +15,9 @@ use super::pending::Started;
 use super::stats::{Counters, Moved};
 use super::transport::{Abort, Transport};
 use super::wait::{Load, Wait};
-use super::{Collective, CommStats, Communicator, ElementType, Group, Label, Payload, Pending};
+use super::{
+    Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload, Pending,
+};
 use crate::{Error, Result};
 
 /// The handle of a group. When all handles of a rank are dropped, the started operations are
@@ -196,6 +198,22 @@ impl<T: Transport> Communicator for Threaded<T> {
             Some(why) => self.timed(|engine| engine.run(self.refusal(op, why))),
             None => self.timed(|engine| engine.run(self.task(op, payload))),
         }
+    }
+
+    fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
+        let id = self.membership.id;
+        let without_copy = match op {
+            Collective::AllReduce(_) => self.layers.is_none(),
+            Collective::Broadcast { .. } => true,
+            _ => false,
+        };
+        if without_copy && op.check_type(values.element_type(), self.world_size()).is_ok() {
+            let work = |members: &mut Members<T>| members.execute_in_place(id, op, &mut values);
+            if let Some(result) = self.timed(|engine| engine.run_if_idle(work)) {
+                return result;
+            }
+        }
+        values.by_copy(op, |payload| self.run(op, payload))
     }
 
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {

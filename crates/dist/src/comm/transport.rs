@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::collective::Header;
-use super::{Payload, Pending};
+use super::{Borrowed, Payload, Pending};
 use crate::{Error, Result};
 
 /// One group's ranks as a backend sees them: blocking, one call at a time. All transports of a rank,
@@ -42,6 +42,13 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Carries out the collective of `header`, having compared it with the other ranks' (see
     /// [`super::collective::check_agreement`]), and gives the result's payload.
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload>;
+
+    /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the caller's
+    /// memory and replaces them by the result. Other ranks may call [`Self::execute`] for the same
+    /// collective.
+    fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
+        values.by_copy(header.op, |payload| self.execute(header, payload))
+    }
 
     /// Zeroed memory that all ranks allocate together, as [`Header::of_allocation`] says.
     fn alloc(&mut self, header: Header) -> Result<Payload> {

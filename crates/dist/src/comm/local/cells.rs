@@ -15,7 +15,6 @@ use rustix::time::Timespec;
 
 use super::region::Region;
 use crate::comm::collective::Header;
-use crate::comm::network::WhenLeft;
 
 /// Looks before the first sleep, at least and at most: a microsecond and some hundreds of them.
 const SPINS: (u32, u32) = (64, 16384);
@@ -74,10 +73,8 @@ impl Cells {
         Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, crowded_until: None }
     }
 
-    /// Gives this rank's cell back, when no other rank will look at it any more.
-    pub(super) fn give_back(&self) -> WhenLeft {
-        let region = Arc::clone(&self.region);
-        Box::new(move || region.give_back())
+    pub(super) fn region(&self) -> &Arc<Region> {
+        &self.region
     }
 
     pub(super) fn rank(&self) -> usize {

@@ -1,31 +1,29 @@
 //! What each collective moves, between the barriers of [`super::exchange`].
 //!
-//! Buffers in the same region of the segment are looked at, or reduced, where they are. Others pass
-//! through the ranks' slots: *shown* whole, a piece at a time, where everybody needs everything, or
-//! *dealt*, a piece for every rank at a time, where each rank needs its own part.
+//! Buffers in the same region of the segment are read, or reduced, where they are. Other numbers pass
+//! through the ranks' slots ([`super::slots`]), a piece at a time. A piece is *shown* whole if all ranks
+//! need all of it. It is *dealt* if each rank needs a part of its own: then it has a room for each rank.
+//! Reductions have a file of their own ([`super::reduction`]).
 
 use std::ops::Range;
 
+use super::Local;
 use super::exchange::Where;
 use super::region::Region;
-use super::{Local, SLOT};
-use crate::Result;
+use super::slots::HALF;
 use crate::comm::collective::Header;
-use crate::comm::{Collective, Payload, ReduceOp};
+use crate::comm::{Borrowed, Collective, Payload, ReduceOp};
+use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into;
 
 impl Local {
     pub(super) fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
         let rank = self.member.rank;
         let region = region_of(&mut buffer, self.member.group).map_or(0, |region| region.id());
-        // The first piece can be in its slot when the ranks agree: one barrier less.
-        let shown = region == 0 && shows(header.op, rank);
-        if shown {
-            let count = buffer.bytes().len().min(SLOT);
-            self.slots.own_mut()[..count].copy_from_slice(&buffer.bytes()[..count]);
+        if region == 0 {
+            self.begin(header.op, buffer.bytes());
         }
-        let place = self.exchange.agree(header, region)?;
-        let at = At { place, shown: place == Where::Outside };
+        let at = self.agree(header, region)?;
         match header.op {
             Collective::AllReduce(op) => self.all_reduce(header, op, buffer, at, true),
             Collective::Reduce { op, root } => {
@@ -47,6 +45,47 @@ impl Local {
         }
     }
 
+    /// An all-reduce or a broadcast of numbers in the caller's memory.
+    pub(super) fn in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
+        let bytes = values.bytes_mut();
+        self.begin(header.op, bytes);
+        let shown = self.agree(header, 0)?.shown;
+        match header.op {
+            Collective::AllReduce(op) => self.reduce_by_pieces(header, op, bytes, shown, true),
+            Collective::Broadcast { root } => self.broadcast_by_pieces(root, bytes, shown),
+            op => Err(Error::Unsupported { what: format!("{op} in place") }),
+        }
+    }
+
+    /// Writes the first piece to this rank's slot. The barrier at which the ranks agree on the operation
+    /// then shows it, which saves a barrier.
+    fn begin(&mut self, op: Collective, bytes: &[u8]) {
+        match op {
+            Collective::AllReduce(_) | Collective::Reduce { .. } => self.contribute_first(bytes),
+            Collective::AllGather | Collective::AllGatherV | Collective::Gather { .. } => {
+                self.write(bytes, 0);
+            }
+            Collective::Broadcast { root } if root == self.member.rank => self.write(bytes, 0),
+            _ => {}
+        }
+    }
+
+    fn agree(&mut self, header: Header, region: u64) -> Result<At> {
+        let place = self.exchange.agree(header, region)?;
+        let shown = place == Where::Outside && shows(header.op);
+        if shown {
+            self.slots.turn();
+        }
+        Ok(At { place, shown })
+    }
+
+    /// A barrier, after which the hidden halves are shown.
+    pub(super) fn show_written(&mut self) -> Result<()> {
+        self.exchange.meet()?;
+        self.slots.turn();
+        Ok(())
+    }
+
     /// Only ranks that `keep` the result get it.
     fn all_reduce(
         &mut self,
@@ -56,21 +95,11 @@ impl Local {
         at: At,
         keep: bool,
     ) -> Result<Payload> {
-        let element = header.element;
         let bytes = buffer.bytes().len();
         if let Some(region) = at.region(&mut buffer, self.member.group).filter(|_| bytes > 0) {
-            self.exchange.reduce(region, bytes, element, op)?;
-            return Ok(buffer);
-        }
-        for (i, piece) in buffer.bytes_mut().chunks_mut(SLOT).enumerate() {
-            if i > 0 || !at.shown {
-                self.slots.own_mut()[..piece.len()].copy_from_slice(piece);
-                self.exchange.meet()?;
-            }
-            self.exchange.reduce(&mut self.slots, piece.len(), element, op)?;
-            if keep {
-                piece.copy_from_slice(&self.slots.own()[..piece.len()]);
-            }
+            self.exchange.reduce(region, bytes, header.element, op)?;
+        } else {
+            self.reduce_by_pieces(header, op, buffer.bytes_mut(), at.shown, keep)?;
         }
         Ok(buffer)
     }
@@ -96,15 +125,20 @@ impl Local {
         let len = buffer.bytes().len();
         if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.copy_from(region, root, len)?;
-        } else if self.member.rank == root {
-            self.show(Some(buffer.bytes()), len, at.shown, |_, _| {})?;
         } else {
-            let out = buffer.bytes_mut();
-            self.show(None, len, at.shown, |offset, slots| {
-                out[offset..offset + slots[root].len()].copy_from_slice(slots[root]);
-            })?;
+            self.broadcast_by_pieces(root, buffer.bytes_mut(), at.shown)?;
         }
         Ok(buffer)
+    }
+
+    fn broadcast_by_pieces(&mut self, root: usize, bytes: &mut [u8], shown: bool) -> Result<()> {
+        let len = bytes.len();
+        if self.member.rank == root {
+            return self.show(Some(bytes), len, shown, |_, _| {});
+        }
+        self.show(None, len, shown, |offset, slots| {
+            bytes[offset..offset + slots[root].len()].copy_from_slice(slots[root]);
+        })
     }
 
     /// The gathers: of equal lengths or not, for all or for those that `keep` the result.
@@ -218,16 +252,25 @@ impl Local {
         shown: bool,
         mut take: impl FnMut(usize, &[&[u8]]),
     ) -> Result<()> {
-        for offset in (0..len).step_by(SLOT) {
+        for offset in (0..len).step_by(HALF) {
             if offset > 0 || !shown {
-                let piece = piece_of(input.unwrap_or_default(), offset, SLOT);
-                self.slots.own_mut()[..piece.len()].copy_from_slice(piece);
-                self.exchange.meet()?;
+                self.write(input.unwrap_or_default(), offset);
+                self.show_written()?;
             }
-            let count = SLOT.min(len - offset);
-            self.exchange.look(&self.slots, 0, count, |slots| take(offset, slots))?;
+            take(offset, &self.all_shown(0, HALF.min(len - offset)));
         }
         Ok(())
+    }
+
+    /// Writes the piece of `input` that starts at byte `offset` to the slot.
+    pub(super) fn write(&mut self, input: &[u8], offset: usize) {
+        let piece = piece_of(input, offset, HALF);
+        self.slots.own_mut()[..piece.len()].copy_from_slice(piece);
+    }
+
+    /// `count` bytes of what every rank shows, from `start` on.
+    fn all_shown(&self, start: usize, count: usize) -> Vec<&[u8]> {
+        (0..self.member.world_size).map(|rank| self.slots.shown(rank, start, count)).collect()
     }
 
     /// [`Self::deal`] for a buffer that is cut into parts of `part` bytes, wherever it is.
@@ -255,19 +298,18 @@ impl Local {
         longest: usize,
         mut take: impl FnMut(usize, &[&[u8]]),
     ) -> Result<()> {
-        let (rank, n) = (self.member.rank, self.member.world_size);
-        // Whole cache lines, which are aligned for every element too.
-        let room = SLOT / n / 64 * 64;
+        let rank = self.member.rank;
+        let room = self.slots.room();
         for offset in (0..longest).step_by(room) {
             if let Some(input) = input {
+                let slot = self.slots.own_mut();
                 for (to, range) in ranges.iter().enumerate() {
                     let piece = piece_of(&input[range.clone()], offset, room);
-                    self.slots.own_mut()[to * room..to * room + piece.len()].copy_from_slice(piece);
+                    slot[to * room..to * room + piece.len()].copy_from_slice(piece);
                 }
             }
-            self.exchange.meet()?;
-            let count = room.min(longest - offset);
-            self.exchange.look(&self.slots, rank * room, count, |parts| take(offset, parts))?;
+            self.show_written()?;
+            take(offset, &self.all_shown(rank * room, room.min(longest - offset)));
         }
         Ok(())
     }
@@ -293,17 +335,17 @@ fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
     buffer.shared_memory::<Region>().filter(|region| region.member().group == group)
 }
 
-/// Whether this rank shows its whole buffer in the operation.
-fn shows(op: Collective, rank: usize) -> bool {
-    match op {
+/// Whether ranks write the first piece before they agree on the operation.
+fn shows(op: Collective) -> bool {
+    matches!(
+        op,
         Collective::AllReduce(_)
-        | Collective::Reduce { .. }
-        | Collective::AllGather
-        | Collective::AllGatherV
-        | Collective::Gather { .. } => true,
-        Collective::Broadcast { root } => rank == root,
-        _ => false,
-    }
+            | Collective::Reduce { .. }
+            | Collective::AllGather
+            | Collective::AllGatherV
+            | Collective::Gather { .. }
+            | Collective::Broadcast { .. }
+    )
 }
 
 /// Parts that follow each other.

@@ -1,5 +1,5 @@
-//! Barriers with a deadline, and the ways in which ranks touch each other's memory between them. All
-//! sharing of payload happens here.
+//! Barriers with a deadline, and the ways in which ranks touch each other's parts of a region between
+//! them. Slots have their own file ([`super::slots`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::region::Region;
 use super::segment::Segment;
 use crate::comm::ReduceOp;
 use crate::comm::collective::{Collective, Header, check_agreement};
-use crate::comm::network::{Network, WhenLeft};
+use crate::comm::network::Network;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into_all;
@@ -55,9 +55,9 @@ impl Exchange {
         self.deadline
     }
 
-    /// See [`Cells::give_back`].
-    pub(super) fn give_back_cells(&self) -> WhenLeft {
-        self.cells.give_back()
+    /// The region of the cells.
+    pub(super) fn cells(&self) -> &Arc<Region> {
+        self.cells.region()
     }
 
     /// A barrier after which every rank knows that all do the same, and where their buffers are.

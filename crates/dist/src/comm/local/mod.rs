@@ -2,8 +2,8 @@
 //! sockets, nothing to install and nothing left behind.
 //!
 //! Payload goes through memory: a buffer from [`Communicator::alloc`] lies *in* the segment and is
-//! reduced there, each rank reducing its own slice of all copies; other buffers pass through a slot
-//! per rank, piece by piece ([`collectives`]). Ranks meet at a barrier of one cache line each
+//! reduced there, each rank reducing its own slice of all copies; other numbers pass through a slot per
+//! rank, piece by piece ([`slots`], [`collectives`]). Ranks meet at a barrier of one cache line each
 //! ([`cells`]). A socket between every two ranks hands the segment over, carries messages, and tells
 //! at once when a peer dies ([`network`](super::network)).
 //!
@@ -16,9 +16,11 @@
 mod cells;
 mod collectives;
 mod exchange;
+mod reduction;
 mod region;
 mod rendezvous;
 mod segment;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -29,19 +31,17 @@ use candelabrum_memory::Flat;
 
 use self::cells::{Cell, Cells};
 use self::exchange::Exchange;
-use self::region::{Membership, Region, stride};
+use self::region::{Membership, stride};
 use self::segment::{Segment, WORLD};
+use self::slots::{SLOT, Slots};
 use super::collective::Header;
 use super::members::Failure;
 use super::network::Network;
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::{Messages, Transport};
-use super::{Communicator, Payload};
+use super::{Borrowed, Communicator, Payload};
 use crate::{Error, Result};
-
-/// Bytes of each rank's slot, through which buffers pass that are not in the segment.
-const SLOT: usize = 256 * 1024;
 
 /// An operation on fewer bytes takes less time than waking a thread for it.
 const LIGHT: usize = 256 * 1024;
@@ -77,7 +77,7 @@ struct Local {
     ranks: Arc<[usize]>,
     member: Membership,
     exchange: Exchange,
-    slots: Region,
+    slots: Slots,
 }
 
 impl Local {
@@ -119,7 +119,7 @@ impl Local {
         let reserved = segment.reserve(start, slot, member.rank..member.rank + 1);
         let header = exchange.current();
         succeed_together(&mut exchange, header, reserved, &ranks, slot)?;
-        let slots = segment.map(start, slot, member)?.give_back_on_drop();
+        let slots = Slots::new(segment.map(start, slot, member)?);
         Ok(Self { network, segment, ranks, member, exchange, slots })
     }
 
@@ -169,6 +169,14 @@ impl Transport for Local {
         result
     }
 
+    fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
+        let result = self.in_place(header, values);
+        if result.is_err() {
+            self.segment.keep_everything();
+        }
+        result
+    }
+
     fn alloc(&mut self, header: Header) -> Result<Payload> {
         let Header { element, len, .. } = header;
         let member = self.member;
@@ -201,7 +209,10 @@ impl Transport for Local {
     fn leave(&mut self) {
         let own = self.ranks[self.member.rank];
         let peers: Vec<usize> = self.ranks.iter().copied().filter(|&rank| rank != own).collect();
-        self.network.leave(self.member.group, &peers, self.exchange.give_back_cells());
+        // A rank that has not left may still read them.
+        let regions = [self.exchange.cells(), self.slots.region()].map(Arc::clone);
+        let give_back = move || regions.iter().for_each(|region| region.give_back());
+        self.network.leave(self.member.group, &peers, Box::new(give_back));
     }
 
     fn finish(&mut self) {

@@ -19,7 +19,7 @@ pub(super) const ALIGN: usize = 4096;
 
 /// Slices of a reduction start at multiples of this many bytes, so that a cache line belongs to one
 /// rank.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// This rank as a member of a group.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,118 @@
+//! The slots: one part of the segment for each rank, through which numbers from outside of the segment
+//! pass.
+//!
+//! A slot has two halves. A rank writes to its *hidden* half. After the next barrier that half is
+//! *shown*: all ranks read the shown halves and write to the other ones, which are hidden now. So each
+//! piece of a long buffer needs one barrier, and the last piece needs no second one: the next operation
+//! writes to the halves that no rank reads.
+//!
+//! In a reduction a half is cut into a *room* for each rank. Room `r` of another rank's slot has that
+//! rank's contribution to the range that rank `r` reduces. A rank writes the reduced range to the room
+//! that has its own number, in its own slot.
+//!
+//! **Invariant (halves)**: only the owner of a slot writes to it. Between two barriers other ranks read
+//! only these parts of it: of the shown half everything except the owner's own room, and of the hidden
+//! half, during a reduction, the owner's own room alone. The owner writes only to the other parts: to its
+//! own room of the shown half, and to the hidden half without its own room during a reduction, or to all
+//! of it otherwise.
+
+use std::sync::Arc;
+
+use super::region::{LINE, Region};
+use crate::comm::{ElementType, ReduceOp};
+use candelabrum_memory::reduce::reduce_onto;
+
+/// Bytes of a half. The halves of two ranks, and the numbers that pass through them, fit in a
+/// second-level cache of 1 MiB. Half and twice the size are nearly as fast.
+pub(super) const HALF: usize = 128 * 1024;
+
+/// Bytes of a slot.
+pub(super) const SLOT: usize = 2 * HALF;
+
+/// All slots of a group, as one rank sees them. All ranks call [`Self::turn`] after the same barriers.
+#[derive(Debug)]
+pub(super) struct Slots {
+    region: Arc<Region>,
+    /// The number of the hidden half, 0 or 1.
+    hidden: usize,
+}
+
+impl Slots {
+    pub(super) fn new(region: Region) -> Self {
+        Self { region: Arc::new(region), hidden: 0 }
+    }
+
+    pub(super) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Bytes of a room: whole cache lines, which are also aligned for every element type.
+    pub(super) fn room(&self) -> usize {
+        HALF / self.region.member().world_size / LINE * LINE
+    }
+
+    /// Shows the hidden halves, which no rank writes to any more, and hides the shown ones.
+    pub(super) fn turn(&mut self) {
+        self.hidden ^= 1;
+    }
+
+    /// This rank's hidden half.
+    pub(super) fn own_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut(self.hidden, 0, HALF)
+    }
+
+    /// The place for this rank's contribution to the range of another rank, `rank`.
+    pub(super) fn contribution_mut(&mut self, rank: usize) -> &mut [u8] {
+        let room = self.room();
+        debug_assert_ne!(rank, self.region.member().rank, "its room has a result");
+        self.bytes_mut(self.hidden, rank * room, room)
+    }
+
+    /// `count` bytes of the half that `rank` shows, from byte `start` on.
+    pub(super) fn shown(&self, rank: usize, start: usize, count: usize) -> &[u8] {
+        self.bytes(rank, self.hidden ^ 1, start, count)
+    }
+
+    /// Replaces `range`, which is this rank's range of the piece that is shown, by its reduction with the
+    /// other ranks' contributions. After the next barrier they read the result with [`Self::reduced`].
+    pub(super) fn reduce(&mut self, element: ElementType, op: ReduceOp, range: &mut [u8]) {
+        let (rank, count) = (self.region.member().rank, range.len());
+        let start = rank * self.room();
+        let shown = self.hidden ^ 1;
+        // SAFETY: this is the owner's own room of its shown half, which nobody else reads (halves).
+        let copy = unsafe { self.region.part_mut(rank, shown * HALF + start, count) };
+        self.with_others(start, count, |others| {
+            reduce_onto(element, op, rank, range, others, Some(copy));
+        });
+    }
+
+    /// Gives `work` the shown bytes of all other ranks, in rank order: `count` from byte `start` on.
+    pub(super) fn with_others(&self, start: usize, count: usize, work: impl FnOnce(&[&[u8]])) {
+        let member = self.region.member();
+        let shown = |rank: usize| self.shown(rank, start, count);
+        match member.world_size {
+            // A list on the heap would take a noticeable part of a short reduction.
+            2 => work(&[shown(1 - member.rank)]),
+            n => work(&(0..n).filter(|&r| r != member.rank).map(shown).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The first `count` bytes of the range that `rank` has reduced of the piece before the shown one.
+    pub(super) fn reduced(&self, rank: usize, count: usize) -> &[u8] {
+        self.bytes(rank, self.hidden, rank * self.room(), count)
+    }
+
+    fn bytes(&self, rank: usize, half: usize, start: usize, count: usize) -> &[u8] {
+        assert!(start + count <= HALF, "{start} + {count} bytes of {HALF}");
+        // SAFETY: callers ask for parts that nobody writes to until the next barrier (halves), and
+        // after that barrier they call `turn`, which ends the borrow of `self`.
+        unsafe { self.region.part(rank, half * HALF + start, count) }
+    }
+
+    fn bytes_mut(&mut self, half: usize, start: usize, count: usize) -> &mut [u8] {
+        assert!(start + count <= HALF, "{start} + {count} bytes of {HALF}");
+        // SAFETY: callers ask for parts of the own slot that nobody reads before `turn` shows them
+        // (halves), and `&mut self` excludes other references from this process.
+        unsafe { self.region.part_mut(self.region.member().rank, half * HALF + start, count) }
+    }
+}
