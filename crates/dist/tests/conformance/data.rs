@@ -26,7 +26,13 @@ pub(crate) fn values<T: Value>(rank: usize, salt: u64, len: usize) -> Vec<T> {
 /// The reduction of all ranks' [`values`].
 pub(crate) fn reduced<T: Value>(op: ReduceOp, world_size: usize, salt: u64, len: usize) -> Vec<T> {
     let all: Vec<Vec<T>> = (0..world_size).map(|rank| values(rank, salt, len)).collect();
-    (0..len).map(|i| T::reduce(op, &all.iter().map(|part| part[i]).collect::<Vec<_>>())).collect()
+    let mut column = Vec::with_capacity(world_size);
+    let reduce = |i: usize| {
+        column.clear();
+        column.extend(all.iter().map(|part| part[i]));
+        T::reduce(op, &column)
+    };
+    (0..len).map(reduce).collect()
 }
 
 /// SplitMix64.

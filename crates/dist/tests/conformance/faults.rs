@@ -29,6 +29,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     comm.barrier()?;
     match case {
         "length" => sum(comm, if rank == 1 { 11 } else { 10 }),
+        "long length" => sum(comm, if rank == 1 { 400_001 } else { 400_000 }),
         "element type" if rank == 1 => comm.all_reduce(&mut [0_i32; 10], ReduceOp::Sum),
         "element type" => sum(comm, 10),
         "reduce op" if rank == 2 => comm.all_reduce(&mut [0_f32; 10], ReduceOp::Max),
@@ -56,11 +57,15 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
         "early" => until_it_fails(comm),
         "panic" if rank == 1 => panic!("a fault on purpose"),
         "panic" => until_it_fails(comm),
-        "killed" => {
+        "killed" | "killed in a long slice" => {
             if rank == 1 {
                 thread::spawn(kill_soon);
             }
-            until_it_fails(comm)
+            if case == "killed" {
+                until_it_fails(comm)
+            } else {
+                long_until_it_fails(comm, 10_000_000)
+            }
         }
         "killed of many" => {
             if rank == MANY / 2 {
@@ -187,7 +192,11 @@ fn message<A: candelabrum_dist::Element, B: candelabrum_dist::Element>(
 
 /// All-reduces long buffers until there is an error, and says how long that one took.
 fn until_it_fails(comm: &(dyn Communicator + 'static)) -> Result<()> {
-    let mut values = vec![1_f32; 500_000];
+    long_until_it_fails(comm, 500_000)
+}
+
+fn long_until_it_fails(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
+    let mut values = vec![1_f32; len];
     loop {
         values.fill(1.0);
         let start = Instant::now();
@@ -265,6 +274,7 @@ const ALL: &[usize] = &[0, 1, 2];
 /// Case, failing ranks, parts of the message: where all ranks see all headers.
 const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("length", &["rank 1 calls all_reduce(sum) number 2 of 11 × f32", "number 2 of 10 × f32"]),
+    ("long length", &["rank 1 calls all_reduce(sum) number 2 of 400001", "of 400000 × f32"]),
     ("element type", &["rank 1 calls", "10 × i32 where rank 0 calls", "10 × f32"]),
     ("reduce op", &["rank 2 calls all_reduce(max)", "rank 0 calls all_reduce(sum)"]),
     ("order", &["rank 2 calls broadcast(root 1) number 2", "rank 0 calls all_reduce(sum)"]),
@@ -379,6 +389,15 @@ fn a_panic_ends_all_ranks() {
 #[test]
 fn a_killed_rank_is_named_within_a_second() {
     let ended = local("killed", &[0, 2], &["rank 1 died while rank", "all_reduce(sum) number"]);
+    assert_eq!(ended.signal(1), Some(9));
+    let noticed = noticed_ms(&ended);
+    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+}
+
+#[test]
+fn a_rank_that_dies_in_the_middle_of_a_long_slice_is_named_within_a_second() {
+    let ended =
+        local("killed in a long slice", &[0, 2], &["rank 1 died while rank", "of 10000000 × f32"]);
     assert_eq!(ended.signal(1), Some(9));
     let noticed = noticed_ms(&ended);
     assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");

@@ -5,6 +5,7 @@ mod exchanges;
 mod groups;
 pub(crate) mod hosts;
 mod messages;
+mod slices;
 mod threads;
 
 use std::collections::hash_map::DefaultHasher;
@@ -35,6 +36,7 @@ pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
     every_collective::<f64>(comm, &mut digest)?;
     every_collective::<i64>(comm, &mut digest)?;
     long_buffers(comm, &mut digest)?;
+    slices::all(comm, &mut digest)?;
     identities(comm)?;
     not_a_number_stays(comm)?;
     many_at_once(comm, &mut digest)?;
