@@ -30,6 +30,7 @@ mod leave;
 mod life;
 mod mail;
 mod messages;
+mod pipeline;
 mod raw;
 
 use std::fmt::Display;
@@ -43,6 +44,7 @@ use mpi::environment::Universe;
 use self::leave::Job;
 use self::mail::{Peer, Words};
 use self::messages::{GroupMessages, MessageGroup};
+use self::pipeline::Pace;
 use self::raw::{Batch, Comm};
 use super::collective::Header;
 use super::members::Failure;
@@ -115,6 +117,7 @@ struct Mpi {
     ranks: Arc<[usize]>,
     any_thread: bool,
     deadline: Duration,
+    pace: Pace,
     load: Load,
     /// By rank; nothing is under way in our own.
     peers: Vec<Peer>,
@@ -198,6 +201,7 @@ impl Mpi {
             rank,
             any_thread,
             deadline,
+            pace: Pace::new(true),
             load: Load::default(),
             peers,
             headers: vec![Words::default(); ranks.len()],

@@ -14,11 +14,11 @@ use mpi::ffi;
 
 use crate::{Error, Result};
 
-pub(super) use batch::{Batch, EAGER};
+pub(super) use batch::{Batch, EAGER, Kind};
 pub(super) use letter::{LETTER, Letter};
 
 /// What a message is, so that different kinds never meet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     /// What a rank is about to do, and the beginning of its data.
     Header = 1,
@@ -28,6 +28,10 @@ pub(super) enum Tag {
     MessageHeader = 3,
     /// The rest of the message.
     Message = 4,
+    /// A piece of a long collective, on its way to its owner.
+    Up = 5,
+    /// A piece of a long collective, on its way from its owner.
+    Down = 6,
 }
 
 /// A communicator of this backend alone: nobody else's messages can get in.
