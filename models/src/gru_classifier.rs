@@ -2,7 +2,7 @@
 //! arXiv:1406.1078), a linear layer on the last hidden state.
 
 use candelabrum_nn::layers::{Embedding, Gru, Linear};
-use candelabrum_nn::{Model, Scope};
+use candelabrum_nn::{Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
 
 /// How large a [`GruClassifier`] is.
@@ -41,8 +41,7 @@ impl GruClassifier {
 impl Model for GruClassifier {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let states = self.gru.forward(&self.embedding.forward(xs)?)?; // (N, length, hidden)
-        let last = states.narrow(1, states.dim(1)? - 1, 1)?.squeeze(1)?; // (N, hidden)
-        self.linear.forward(&last)
+        self.linear.forward(&ops::last_step(&states)?)
     }
 }
 

@@ -33,6 +33,7 @@ FILES = (
     *(layers.global_avg_pool2d, layers.relu, layers.activations, layers.embedding),
     *(norms.batch_norm2d, norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
+    recurrent.lstm_cell_state,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd),

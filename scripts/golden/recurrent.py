@@ -40,3 +40,26 @@ def recurrent():
             if kind == "lstm":
                 tensors[f"{case}.final"] = end[1][0]
         save(f"crates/nn/tests/golden/{kind}.safetensors", tensors)
+
+
+def lstm_cell_state():
+    """Both results of `nn.LSTM`, one after the other: all hidden states, then the final cell state."""
+    batch, steps, width, hidden = 3, 4, 2, 5
+    layer = torch.nn.LSTM(width, hidden, batch_first=True).double()
+    inputs = {"xs": leaf(uniform((batch, steps, width), 4000))}
+    shapes = {
+        "weight_ih": (4 * hidden, width),
+        "weight_hh": (4 * hidden, hidden),
+        "bias_ih": (4 * hidden,),
+        "bias_hh": (4 * hidden,),
+    }
+    for index, (name, shape) in enumerate(shapes.items()):
+        inputs[name] = leaf(uniform(shape, 4001 + index, -0.7, 0.7))
+    inputs["h0"] = leaf(uniform((batch, hidden), 4005))
+    inputs["c0"] = leaf(uniform((batch, hidden), 4006, -2.0, 2.0))
+    parameters = {f"{name}_l0": inputs[name] for name in shapes}
+    start = (inputs["h0"][None], inputs["c0"][None])
+    ys, (_, c) = torch.func.functional_call(layer, parameters, (inputs["xs"], start))
+    tensors = {}
+    backward(tensors, "both", inputs, torch.cat([ys.flatten(), c.flatten()]), 4007)
+    save("crates/nn/tests/golden/lstm_cell_state.safetensors", tensors)

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
 use candelabrum_testkit::ranks::mpiexec;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
@@ -26,7 +27,6 @@ pub(crate) struct Job {
 pub(crate) struct Ended {
     pub(crate) output: Output,
     pub(crate) took: Duration,
-    launcher: u32,
     dir: TempDir,
     case: Case,
 }
@@ -126,9 +126,8 @@ impl Job {
     }
 
     pub(crate) fn finish(self) -> Ended {
-        let launcher = self.running.child.id();
         let (output, took) = self.running.finish(LIMIT);
-        Ended { output, took, launcher, dir: self.dir, case: self.case }
+        Ended { output, took, dir: self.dir, case: self.case }
     }
 }
 
@@ -171,6 +170,12 @@ impl Ended {
         self.assert_nothing_is_left();
     }
 
+    /// What each rank's parameters have become.
+    pub(crate) fn digests(&self, ranks: usize) -> Vec<String> {
+        let of_rank = |rank| fs::read_to_string(self.dir.path().join(format!("finished-{rank}")));
+        (0..ranks).map(|rank| of_rank(rank).expect("it has finished")).collect()
+    }
+
     /// When the survivors got their errors, and which: rank, nanoseconds, error.
     pub(crate) fn noticed(&self) -> Vec<(usize, i64, String)> {
         let of_rank = |rank| {
@@ -190,11 +195,7 @@ impl Ended {
             assert!(Instant::now() < end, "process {pid} still lives");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        let ours = format!("/{}-", self.launcher);
-        let left =
-            sockets.lines().find(|line| line.contains("candelabrum") && line.contains(&ours));
-        assert_eq!(left, None);
+        assert_no_socket_without_a_process();
         for name in crate::common::shared_memory_names() {
             assert!(!name.contains("candelabrum"), "/dev/shm/{name} is left");
         }

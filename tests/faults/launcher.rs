@@ -1,8 +1,11 @@
 //! The examples, as users start and interrupt them.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Running, assert_one_line_error, mnist_dist, shared_memory_names};
+use crate::common::{Running, assert_one_line_error, example, mnist_dist, shared_memory_names};
+use crate::job;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -77,4 +80,32 @@ fn ranks_do_not_outlive_a_killed_launcher() {
     running.child.kill().expect("it can be killed");
     running.child.wait().expect("it can be waited for");
     assert_all_gone(&ranks);
+}
+
+/// A process inherits that SIGCHLD is ignored, from some services and containers for instance.
+#[test]
+fn a_launcher_ends_where_the_ends_of_children_are_ignored() {
+    let mut command = Command::new("env");
+    command.arg("--ignore-signal=CHLD").arg(example("mnist_dist")).stdin(Stdio::null());
+    command.args(["--workers", "2", "--dataset", "synthetic", "--epochs", "1"]);
+    let (output, _) = Running::start(command).finish(Duration::from_secs(60));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+
+    let mut command = Command::new("env");
+    command.arg("--ignore-signal=CHLD").arg(example("mnist_dist")).stdin(Stdio::null());
+    command.args(["--workers", "2", "--dataset", "synthetic", "--epochs", "1000"]);
+    let running = Running::start(command);
+    let ranks = running.wait_for_ranks(2);
+    std::thread::sleep(Duration::from_secs(1));
+    signal(ranks[1].1, Signal::KILL);
+    let (output, _) = running.finish(LIMIT);
+    assert_one_line_error(&output, &["rank 1 was killed by SIGKILL"]);
+}
+
+#[test]
+fn a_program_that_has_been_a_launcher_can_be_interrupted() {
+    let ended = job::start("interrupted later", 9, 2).launch().finish();
+    assert_eq!(ended.output.status.signal(), Some(Signal::INT.as_raw()), "{:?}", ended.output);
+    ended.assert_nothing_is_left();
 }

@@ -9,6 +9,7 @@
 //! | a rank that does another thing than the others | `differ.rs` |
 //! | a machine without memory, jobs side by side and one after the other | `machine.rs` |
 //! | the launcher of the examples | `launcher.rs` |
+//! | another user of the host | `strangers.rs` |
 
 #![expect(clippy::print_stdout, reason = "tests say what they leave out and how long things take")]
 
@@ -20,6 +21,7 @@ mod job;
 mod launcher;
 mod machine;
 mod program;
+mod strangers;
 
 /// Not a test: what the launcher and the ranks run.
 #[test]

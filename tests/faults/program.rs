@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use candelabrum::dist::{Error, Result, check_consistency};
+use candelabrum::dist::{Error, Result, check_consistency, parameters_sha256};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::run_ranks;
 use rustix::time::{ClockId, clock_gettime};
@@ -25,6 +25,9 @@ pub(crate) struct Case {
 
 /// In the all-reduce phase this rank does not come to it.
 pub(crate) const LATE: usize = 2;
+
+/// How long the others listen for a rank that starts late.
+const LATENESS: Duration = Duration::from_secs(1);
 
 const STEPS: usize = 3;
 
@@ -93,6 +96,9 @@ pub(crate) fn run(case: &Case) -> ! {
     let rank = std::env::var("CANDELABRUM_RANK").ok().and_then(|rank| rank.parse().ok());
     if let Some(rank) = rank {
         case.phase(rank, "start-up");
+        if case.is(rank, "late") {
+            std::thread::sleep(LATENESS);
+        }
     }
     let exit = run_ranks(case.workers, Some(1), |world| {
         let result = train(case, world);
@@ -102,6 +108,11 @@ pub(crate) fn run(case: &Case) -> ! {
         }
         result
     });
+    if rank.is_none() && case.what == "interrupted later" {
+        let own = rustix::process::getpid();
+        rustix::process::kill_process(own, rustix::process::Signal::INT).expect("an interrupt");
+        std::thread::sleep(Duration::from_secs(1));
+    }
     // libtest would make a success of whatever this test returns.
     std::process::exit(i32::from(exit != ExitCode::SUCCESS));
 }
@@ -151,6 +162,7 @@ fn train(case: &Case, world: &World) -> Result<()> {
         let mut right = [1_f32];
         world.comm().all_reduce(&mut right, ReduceOp::Sum)?;
     }
-    leave_word(&case.dir, &format!("finished-{rank}"), "");
+    let digest = parameters_sha256(&params)?;
+    leave_word(&case.dir, &format!("finished-{rank}"), &digest);
     Ok::<(), Error>(())
 }

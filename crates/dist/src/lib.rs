@@ -10,8 +10,8 @@
 //! | collectives that can be differentiated | [`ops`] |
 //! | do all ranks train the same thing | [`check_consistency`] |
 //!
-//! `unsafe` lives in `comm::local::memory`, `comm::local::exchange` and the raw calls of the MPI and
-//! NCCL backends.
+//! `unsafe` lives in `comm::local::region`, `comm::local::exchange`, `launch::signals` and the raw
+//! calls of the MPI and NCCL backends.
 
 pub mod comm;
 pub mod launch;
@@ -21,6 +21,11 @@ pub mod strategy;
 mod buffers;
 mod consistency;
 mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_gpu.rs"]
+mod gpu;
 mod opt;
 mod sync_batch_norm;
 mod unit_plan;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use candle_core::Device;
 
 use crate::comm::{
-    self, Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
+    Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
     connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
-use crate::launch::{self, Launch, Launcher};
+use crate::gpu;
+use crate::launch::{self, Launch, Launcher, MeetingPoint};
 use crate::{Error, Result};
 
 /// This process's place among those that train together, and its communicator. A cheap handle.
@@ -37,7 +38,7 @@ impl World {
     pub fn from_env() -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
-        let device = comm::device(launch::device_choice()?, launch.local_rank)?;
+        let device = gpu::device(launch::device_choice()?, launch.local_rank)?;
         let comm = connect(&launch, &device)?;
         Ok(Self { launch: Arc::new(launch), comm, device })
     }
@@ -213,8 +214,9 @@ fn connect_hosts(
 ) -> Result<Arc<dyn Communicator>> {
     let &Launch { rank, world_size, local_size, .. } = launch;
     let over_tcp = || {
-        let (job, meeting) = (launch.job().to_owned(), launch::meeting_point()?);
-        connect_tcp(TcpConfig { job, rank, world_size, deadline, meeting })
+        let (job, MeetingPoint { host, port, interface }) =
+            (launch.job_id()?, launch::meeting_point()?);
+        connect_tcp(TcpConfig { job, rank, world_size, deadline, host, port, interface })
     };
     if launch::wants_tcp()? && world_size > 1 {
         return over_tcp();
@@ -226,7 +228,7 @@ fn connect_hosts(
         return Ok(Arc::new(Single::default()));
     }
     if local_size == world_size {
-        let job = launch.job().to_owned();
+        let job = launch.job_id()?;
         return connect_local(LocalConfig { job, rank, world_size, deadline });
     }
     // What goes over it beside NCCL is little.

@@ -69,11 +69,7 @@ impl Buffer {
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
     pub fn update_in_place(&self, mut change: impl FnMut(usize, f64) -> f64) -> Result<()> {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        if before.is_none() {
-            *before = Some(self.var.as_tensor().detach().copy()?);
-        }
-        drop(before);
+        self.remember()?;
         Ok(with_variable(&self.var, |values| {
             match values {
                 Values::F32(values) => {
@@ -89,6 +85,22 @@ impl Buffer {
             }
             Ok(())
         })?)
+    }
+
+    /// Changes the value to `value`, of the same shape and type; [`Self::restore`] undoes this as it
+    /// undoes a change [in place](Self::update_in_place).
+    pub(crate) fn replace(&self, value: &Tensor) -> Result<()> {
+        self.remember()?;
+        Ok(self.var.set(value)?)
+    }
+
+    /// Copies the value for [`Self::restore`], unless there is a copy already.
+    fn remember(&self) -> Result<()> {
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        if before.is_none() {
+            *before = Some(self.var.as_tensor().detach().copy()?);
+        }
+        Ok(())
     }
 
     /// Keeps the changes made [in place](Self::update_in_place) so far.

@@ -102,6 +102,16 @@ pub(crate) fn identity(var: &Var, watched: &Watched) -> Result<Tensor> {
     var.apply_op2(&watched.token, Identity { variable: var.as_tensor().id() })
 }
 
+/// The values of a watched variable as the result of an operation of this step; any other tensor as it
+/// is.
+pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
+    let variable = tensor.id();
+    match if tensor.is_variable() { watched(variable) } else { None } {
+        Some(watched) => tensor.apply_op2(&watched.token, Identity { variable }),
+        None => Ok(tensor),
+    }
+}
+
 /// The value of a token, and its gradient.
 fn scalar() -> Result<Tensor> {
     Tensor::new(0.0_f32, &Device::Cpu)

@@ -10,6 +10,7 @@ mod allocations;
 mod close;
 mod golden;
 mod gradcheck;
+pub mod leftovers;
 pub mod mnist_cnn_recipe;
 mod random;
 pub mod ranks;

@@ -35,6 +35,7 @@ mod nccl;
 mod network;
 mod payload;
 mod pending;
+mod rendezvous;
 mod single;
 mod stats;
 mod tcp;
@@ -53,7 +54,7 @@ pub use stats::CommStats;
 
 pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
-pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl, device};
+pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
 #[cfg(test)]
 pub(crate) use pending::Started;
 pub(crate) use single::Single;

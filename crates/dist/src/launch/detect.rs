@@ -1,34 +1,15 @@
-//! Reading a launcher's environment variables.
-//!
-//! The order matters: `srun --mpi=pmi2` also sets `PMI_RANK`, but not Hydra's `MPI_LOCALRANKID`; and
-//! inside an sbatch script Slurm sets `SLURM_PROCID` for a single process, so only `SLURM_STEP_ID`
-//! proves a task.
+//! Which launcher started this process, and which place it gave to it.
 
 use std::time::Duration;
 
-use super::vars;
+use sha2::{Digest, Sha256};
+
+use super::launchers::{LAUNCHERS, Launcher, LocalSize, Variables};
+use super::{ancestors, vars};
 use crate::{Error, Result};
 
 /// Without `CANDELABRUM_TIMEOUT`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Who started the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Launcher {
-    /// Nobody: a world of one.
-    Alone,
-    /// [`super::spawn()`].
-    Candelabrum,
-    /// Open MPI's mpiexec.
-    OpenMpi,
-    /// MPICH's, Intel MPI's or another Hydra mpiexec.
-    Hydra,
-    /// Slurm's srun.
-    Slurm,
-    /// torchrun, or anything else that sets RANK and WORLD_SIZE.
-    Torchrun,
-}
 
 /// This process's place among those that were started together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +24,7 @@ pub struct Launch {
     pub local_rank: usize,
     /// How many there are on this host.
     pub local_size: usize,
-    /// A word that the ranks of this job share and no other job has.
-    job: String,
+    job: Option<[u8; 32]>,
     /// Whether the launcher serves MPI libraries.
     mpi: bool,
 }
@@ -55,7 +35,11 @@ impl Launch {
     /// # Errors
     /// [`Error::Launch`] where variables contradict each other or are no numbers.
     pub fn detect() -> Result<Self> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        Environment {
+            variable: &|name| std::env::var(name).ok(),
+            started_by: &ancestors::nearest_without,
+        }
+        .launch()
     }
 
     /// A world of one.
@@ -66,14 +50,25 @@ impl Launch {
             world_size: 1,
             local_rank: 0,
             local_size: 1,
-            job: String::new(),
+            job: None,
             mpi: false,
         }
     }
 
-    /// The word by which the local backend's ranks find each other.
-    pub(crate) fn job(&self) -> &str {
-        &self.job
+    /// A number that all ranks of this job have, and no other job, see [`job_id`].
+    ///
+    /// # Errors
+    /// [`Error::Launch`] where the environment does not tell this job from another one.
+    pub(crate) fn job_id(&self) -> Result<[u8; 32]> {
+        self.job.ok_or_else(|| Error::Launch {
+            what: format!(
+                "the environment says that this process is one of {} ranks, but nothing in it tells \
+                 their job from another one: set MASTER_ADDR and MASTER_PORT, or {} to a word, on \
+                 every rank of this job alike, and to other values in every other job",
+                self.world_size,
+                vars::JOB
+            ),
+        })
     }
 
     /// Whether the ranks can talk MPI.
@@ -85,78 +80,85 @@ impl Launch {
     pub fn is_launched(&self) -> bool {
         self.launcher != Launcher::Alone
     }
+}
 
-    fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let has = |name: &str| get(name).is_some();
-        let number = |name: &str| -> Result<Option<usize>> {
-            let Some(text) = get(name) else { return Ok(None) };
-            let parsed = text.trim().parse().map_err(|_| Error::Launch {
-                what: format!("{name} is `{text}` in the environment, not a number"),
-            })?;
-            Ok(Some(parsed))
-        };
-        let need = |name: &str| -> Result<usize> {
-            number(name)?.ok_or_else(|| Error::Launch {
-                what: format!("{name} is not set in the environment, although its partners are"),
-            })
-        };
-        let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+/// The SHA-256 of a job's word and its secret, which may be empty. Even if the word can be guessed,
+/// nobody can compute the number without the secret.
+fn job_id(job: &str, secret: &str) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update((job.len() as u64).to_le_bytes());
+    digest.update(job);
+    digest.update(secret);
+    digest.finalize().into()
+}
 
-        let (launcher, rank, world_size, local, job) = if has(vars::RANK) {
-            let (rank, size) = (need(vars::RANK)?, need(vars::WORLD_SIZE)?);
-            let job = get(vars::JOB).unwrap_or_default();
-            (Launcher::Candelabrum, rank, size, (Some(rank), Some(size)), job)
-        } else if has("RANK") && has("WORLD_SIZE") {
-            let local = (number("LOCAL_RANK")?, number("LOCAL_WORLD_SIZE")?);
-            let part = |name: &str| get(name).unwrap_or_default();
-            let job = format!(
-                "{}-{}-{}-{}",
-                part("MASTER_ADDR"),
-                part("MASTER_PORT"),
-                part("TORCHELASTIC_RUN_ID"),
-                part("TORCHELASTIC_RESTART_COUNT")
-            );
-            (Launcher::Torchrun, need("RANK")?, need("WORLD_SIZE")?, local, job)
-        } else if has("OMPI_COMM_WORLD_RANK") {
-            let local =
-                (number("OMPI_COMM_WORLD_LOCAL_RANK")?, number("OMPI_COMM_WORLD_LOCAL_SIZE")?);
-            let job = get("PMIX_NAMESPACE").unwrap_or_else(|| format!("ompi-{parent}"));
-            let size = need("OMPI_COMM_WORLD_SIZE")?;
-            (Launcher::OpenMpi, need("OMPI_COMM_WORLD_RANK")?, size, local, job)
-        } else if has("PMI_RANK") && (has("MPI_LOCALRANKID") || !has("SLURM_STEP_ID")) {
-            let local = (number("MPI_LOCALRANKID")?, number("MPI_LOCALNRANKS")?);
-            let job = format!("hydra-{parent}");
-            (Launcher::Hydra, need("PMI_RANK")?, need("PMI_SIZE")?, local, job)
-        } else if has("SLURM_STEP_ID") && has("SLURM_PROCID") {
-            let size = match number("SLURM_STEP_NUM_TASKS")? {
-                Some(size) => size,
-                None => need("SLURM_NTASKS")?,
-            };
-            let one_node = number("SLURM_NNODES")?.unwrap_or(1) == 1;
-            let local = (number("SLURM_LOCALID")?, one_node.then_some(size));
-            let part = |name: &str| get(name).unwrap_or_default();
-            let job = format!("slurm-{}-{}", part("SLURM_JOB_ID"), part("SLURM_STEP_ID"));
-            (Launcher::Slurm, need("SLURM_PROCID")?, size, local, job)
-        } else {
-            return Ok(Self::alone());
+/// The sources of a process's knowledge about its start.
+pub(super) struct Environment<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    /// See [`ancestors::nearest_without`].
+    started_by: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Environment<'_> {
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        (self.variable)(name).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn started_by(&self, variable: &str) -> Option<String> {
+        (self.started_by)(variable)
+    }
+
+    /// The number in the first of these variables that is set.
+    fn number(&self, names: &[&str]) -> Result<Option<usize>> {
+        let Some((name, text)) = names.iter().find_map(|name| Some((name, self.get(name)?))) else {
+            return Ok(None);
         };
+        let parsed = text.trim().parse().map_err(|_| Error::Launch {
+            what: format!("{name} is `{text}` in the environment, not a number"),
+        })?;
+        Ok(Some(parsed))
+    }
+
+    fn need(&self, names: &[&str]) -> Result<usize> {
+        self.number(names)?.ok_or_else(|| Error::Launch {
+            what: format!("{} is not set in the environment, although its partners are", names[0]),
+        })
+    }
+
+    fn launch(&self) -> Result<Launch> {
+        let is_set = |name: &&str| self.get(name).is_some();
+        let proven = |variables: &&Variables| variables.proof.iter().all(is_set);
+        let Some(variables) = LAUNCHERS.iter().find(proven) else {
+            return Ok(Launch::alone());
+        };
+        let (rank, world_size) = (self.need(&[variables.rank])?, self.need(variables.world_size)?);
         if rank >= world_size {
             let what = format!("the environment says rank {rank} of {world_size}");
             return Err(Error::Launch { what });
         }
+        let local_rank = self.number(&[variables.local_rank])?;
+        let local_size = match variables.local_size {
+            LocalSize::Is(variable) => self.number(&[variable])?,
+            LocalSize::AllOnOne(hosts) => {
+                (self.number(hosts)?.unwrap_or(1) == 1).then_some(world_size)
+            }
+        };
         // A launcher that does not count per host is taken to have one rank there.
-        let (local_rank, local_size) = match local {
+        let (local_rank, local_size) = match (local_rank, local_size) {
             (Some(rank), Some(size)) => (rank, size),
             (Some(rank), None) => (rank, rank + 1),
             (None, _) => (0, 1),
         };
-        let mpi = match launcher {
-            Launcher::OpenMpi | Launcher::Hydra => true,
-            // srun --mpi=pmix and --mpi=pmi2.
-            Launcher::Slurm => has("PMIX_RANK") || has("PMI_RANK"),
-            Launcher::Alone | Launcher::Candelabrum | Launcher::Torchrun => false,
-        };
-        Ok(Self { launcher, rank, world_size, local_rank, local_size, job, mpi })
+        let job = self.get(vars::JOB).or_else(|| (variables.job)(self));
+        Ok(Launch {
+            launcher: variables.launcher,
+            rank,
+            world_size,
+            local_rank,
+            local_size,
+            job: job.map(|job| job_id(&job, &self.get(vars::SECRET).unwrap_or_default())),
+            mpi: variables.mpi.iter().any(is_set),
+        })
     }
 }
 
@@ -178,9 +180,10 @@ mod tests {
     use super::*;
 
     fn detect(variables: &[(&str, &str)]) -> Result<Launch> {
-        Launch::from_variables(|name| {
+        let variable = |name: &str| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
-        })
+        };
+        Environment { variable: &variable, started_by: &|_| Some("7-99".to_owned()) }.launch()
     }
 
     #[test]
@@ -273,5 +276,69 @@ mod tests {
         assert!(error.to_string().contains("rank 2 of 2"), "{error}");
         let error = detect(&[("CANDELABRUM_RANK", "0")]).unwrap_err();
         assert!(error.to_string().contains("CANDELABRUM_WORLD_SIZE"), "{error}");
+    }
+
+    #[test]
+    fn what_tells_jobs_apart_is_in_their_numbers() -> Result<()> {
+        let id = |variables: &[(&str, &str)]| detect(variables)?.job_id();
+        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")];
+        let other = |name, value| [&torchrun[..], &[(name, value)]].concat();
+        assert_eq!(id(&torchrun)?, id(&[&torchrun[1..], &[("RANK", "1")]].concat())?);
+        assert_eq!(id(&torchrun)?, id(&other("TORCHELASTIC_RUN_ID", "none"))?);
+        for (name, value) in [
+            ("MASTER_ADDR", "node7"),
+            ("TORCHELASTIC_RUN_ID", "mine"),
+            ("TORCHELASTIC_RESTART_COUNT", "1"),
+            ("CANDELABRUM_JOB", "mine"),
+            ("CANDELABRUM_SECRET", "mine"),
+        ] {
+            assert_ne!(id(&torchrun)?, id(&other(name, value))?, "{name}");
+        }
+        let hydra = [("PMI_RANK", "0"), ("PMI_SIZE", "2")];
+        assert_eq!(id(&hydra)?, job_id("7-99", ""));
+        let step = [("SLURM_STEP_ID", "3"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
+        assert_eq!(detect(&step)?.job, None);
+        assert_eq!(id(&[&step[..], &[("SLURM_JOB_ID", "12")]].concat())?, job_id("12.3", ""));
+        Ok(())
+    }
+
+    #[test]
+    fn a_secret_cannot_be_taken_for_a_part_of_the_word() {
+        assert_ne!(job_id("ab", "c"), job_id("a", "bc"));
+    }
+
+    #[test]
+    fn ranks_without_a_word_for_their_job_are_refused() -> Result<()> {
+        let place = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")];
+        for more in
+            [("LOCAL_WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none"), ("MASTER_PORT", "")]
+        {
+            let launch = detect(&[&place[..], &[more]].concat())?;
+            let message = launch.job_id().unwrap_err().to_string();
+            for part in ["one of 2 ranks", "MASTER_ADDR and MASTER_PORT", "CANDELABRUM_JOB"] {
+                assert!(message.contains(part), "{more:?}: {message}");
+            }
+        }
+        let ours = detect(&[("CANDELABRUM_RANK", "0"), ("CANDELABRUM_WORLD_SIZE", "2")])?;
+        assert!(ours.job_id().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_slurm_step_on_one_node_of_a_larger_allocation_is_on_one_host() -> Result<()> {
+        let step = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_NNODES", "2"),
+        ];
+        let local_size = |nodes: &[(&str, &str)]| -> Result<usize> {
+            Ok(detect(&[&step[..], nodes].concat())?.local_size)
+        };
+        assert_eq!(local_size(&[("SLURM_STEP_NUM_NODES", "1")])?, 4);
+        assert_eq!(local_size(&[("SLURM_STEP_NUM_NODES", "2")])?, 2);
+        assert_eq!(local_size(&[])?, 2);
+        Ok(())
     }
 }

@@ -1,15 +1,26 @@
 //! The environment that a rank's libraries read: at their first use, and from nowhere else.
 //!
+//! candle keeps a pool of threads of its own beside rayon's. Its threads spin between operations, and
+//! their number can only be set by variables that candle reads at its first use: on two cores a
+//! second rank trained at 0.6 of its speed because of them.
+//!
 //! Changing the environment of a running process is a race, so the process starts itself again, once,
 //! with the right one ([`prepare`]); ranks that [`super::spawn()`] starts get it at once.
 
 use std::env;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::interface::interface_address;
-use super::{threads, vars};
+use super::vars;
 use crate::{Error, Result};
+
+/// rayon's threads, and those of candle's matrix products.
+const RAYON_THREADS: &str = "RAYON_NUM_THREADS";
+
+/// candle's spinning pool; of one thread, which is the caller itself, none spins.
+const CANDLE_THREADS: &str = "CANDLE_NUM_THREADS";
 
 /// Every library's own word for the network interface that is to be used, and how it wants the name.
 /// The last column: variables that exclude the first one, or mean the same more exactly. Where the
@@ -55,7 +66,9 @@ impl RankEnvironment {
     /// # Errors
     /// An interface that this host does not have.
     pub(super) fn variables(&self) -> Result<Vec<(&'static str, String)>> {
-        let mut variables = threads::variables(self.threads).to_vec();
+        let candle = env::var(CANDLE_THREADS).unwrap_or_else(|_| "1".to_owned());
+        let mut variables =
+            vec![(RAYON_THREADS, self.threads.to_string()), (CANDLE_THREADS, candle)];
         if let Some(name) = &self.interface {
             interface_address(name)?;
             variables.push((vars::INTERFACE, name.clone()));
@@ -99,6 +112,18 @@ pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
 /// Those of [`prepare`].
 pub fn limit_threads(threads: usize) -> Result<()> {
     prepare(&RankEnvironment::new(threads))
+}
+
+/// A name that the processes of this host share, and no other host has: what `CANDELABRUM_HOST` says,
+/// or the host's name and the number of its last start. Containers of one host may have names of
+/// their own: they cannot be counted on to share memory.
+pub(crate) fn host() -> String {
+    if let Ok(name) = env::var(vars::HOST) {
+        return name;
+    }
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (name, boot) = (read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"));
+    format!("{} {}", name.trim(), boot.trim())
 }
 
 #[cfg(test)]

@@ -4,34 +4,40 @@
 //! anything that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts ranks on this host and
 //! looks after them.
 
+mod ancestors;
 mod detect;
 mod device;
 mod environment;
-mod host;
 mod interface;
+mod launchers;
 mod meeting;
 mod report;
+mod signals;
 mod spawn;
-mod threads;
 
-pub use detect::{Launch, Launcher};
+pub use detect::Launch;
 pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
+pub use launchers::Launcher;
 pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
 pub(crate) use device::{DeviceChoice, device_choice};
-pub(crate) use host::host;
+pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
 pub(crate) use spawn::follow_parent;
 
-/// What our own launcher sets for each rank.
+/// The environment variables of this project: some are set by the launcher, the others by users.
 mod vars {
     pub(super) const RANK: &str = "CANDELABRUM_RANK";
     pub(super) const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
-    /// A word that is another for every job.
+    /// A word that is another for every job. Users may set it, too.
     pub(super) const JOB: &str = "CANDELABRUM_JOB";
+    /// A word that only this job's user knows.
+    pub(super) const SECRET: &str = "CANDELABRUM_SECRET";
+    /// Where ranks report their failures to the launcher.
+    pub(super) const REPORTS: &str = "CANDELABRUM_REPORTS";
     /// The launcher's process, without which its ranks end.
     pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
     /// Seconds that anybody waits for anybody.

@@ -1,75 +1,160 @@
-//! How a failing rank tells its launcher why, so that one line is printed and not one per rank.
+//! How a failing rank tells its launcher why, so that the launcher can print one line for all ranks.
 //!
-//! The launcher listens on an abstract Unix socket named after the job; a rank that fails calls it
-//! and leaves one line of JSON.
+//! The launcher reads from a pipe and tells its ranks the pipe's path below `/proc`. The kernel lets
+//! only the launcher's own user open this path. A report is one line of at most [`PIPE_BUF`] bytes:
+//! the kernel writes so many bytes as a whole, so lines of several ranks do not mix.
 
-use std::io::{Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::io::{PipeReader, PipeWriter, Read};
+use std::os::fd::AsRawFd;
 
-use serde::{Deserialize, Serialize};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PIPE_BUF;
 
 use super::vars;
 use crate::{Error, Result};
 
-/// The longest report that is read.
-const LONGEST: u64 = 64 * 1024;
+/// The longest time that a rank waits for room in a full pipe.
+const TO_MAKE_ROOM: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// What a failing rank says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The capacity of a pipe: the launcher reads at most so many bytes at once.
+const CAPACITY: usize = 64 * 1024;
+
+/// The error of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) rank: usize,
     pub(super) message: String,
-    /// Whether it only passes on what another rank did.
+    /// Whether the error is the consequence of another rank's failure.
     pub(super) echo: bool,
 }
 
-fn address(job: &str) -> std::io::Result<SocketAddr> {
-    let user = rustix::process::getuid().as_raw();
-    SocketAddr::from_abstract_name(format!("candelabrum/{user}/{job}/launcher"))
-}
-
-/// Tells the launcher that this rank has failed. False where there is none to tell: then the caller
-/// prints its error itself.
-pub fn report_failure(message: &str, echo: bool) -> bool {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let (Some(rank), Ok(job)) = (number(vars::RANK), std::env::var(vars::JOB)) else {
-        return false;
-    };
-    let send = || -> std::io::Result<()> {
-        let mut socket = UnixStream::connect_addr(&address(&job)?)?;
-        let report = Report { rank, message: message.to_owned(), echo };
-        socket.write_all(&serde_json::to_vec(&report)?)
-    };
-    send().is_ok()
-}
-
-/// The launcher's ear.
-pub(super) struct Ear(UnixListener);
-
-impl Ear {
-    pub(super) fn open(job: &str) -> Result<Self> {
-        let open = || -> std::io::Result<UnixListener> {
-            let listener = UnixListener::bind_addr(&address(job)?)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        open().map(Self).map_err(|error| Error::io("listen for the workers", error))
+impl Report {
+    /// Rank, echo (0 or 1) and message in one line of at most [`PIPE_BUF`] bytes.
+    fn line(&self) -> String {
+        let Self { rank, message, echo } = self;
+        let mut line = format!("{rank} {} {}", u8::from(*echo), message.replace('\n', " "));
+        line.truncate(line.floor_char_boundary(PIPE_BUF - 1));
+        line.push('\n');
+        line
     }
 
-    /// What has been said since the last look.
-    pub(super) fn reports(&self) -> Vec<Report> {
-        let mut reports = Vec::new();
-        while let Ok((socket, _)) = self.0.accept() {
-            let mut text = Vec::new();
-            let prepared = socket
-                .set_nonblocking(false)
-                .and_then(|()| socket.set_read_timeout(Some(Duration::from_millis(500))));
-            if prepared.is_ok() && socket.take(LONGEST).read_to_end(&mut text).is_ok() {
-                reports.extend(serde_json::from_slice::<Report>(&text));
-            }
+    fn of_line(line: &str) -> Option<Self> {
+        let (rank, rest) = line.split_once(' ')?;
+        let (echo, message) = rest.split_once(' ')?;
+        Some(Self { rank: rank.parse().ok()?, message: message.to_owned(), echo: echo == "1" })
+    }
+}
+
+/// Tells the launcher that this rank has failed. False where there is no launcher to tell: then the
+/// caller prints its error itself.
+pub fn report_failure(message: &str, echo: bool) -> bool {
+    let rank = std::env::var(vars::RANK).ok().and_then(|text| text.parse().ok());
+    let (Some(rank), Ok(path)) = (rank, std::env::var(vars::REPORTS)) else {
+        return false;
+    };
+    let report = Report { rank, message: message.to_owned(), echo };
+    send(&path, report.line().as_bytes()).is_ok()
+}
+
+fn send(path: &str, line: &[u8]) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let pipe = rustix::fs::open(path, flags, Mode::empty())?;
+    // The launcher may have ended, and another program may have its process number and any file at
+    // this path.
+    if FileType::from_raw_mode(rustix::fs::fstat(&pipe)?.st_mode) != FileType::Fifo {
+        return Err(Errno::NXIO);
+    }
+    match rustix::io::write(&pipe, line) {
+        Err(Errno::AGAIN) => {
+            poll(&mut [PollFd::new(&pipe, PollFlags::OUT)], Some(&TO_MAKE_ROOM))?;
+            rustix::io::write(&pipe, line).map(drop)
         }
-        reports
+        written => written.map(drop),
+    }
+}
+
+/// The launcher's end of the pipe.
+#[derive(Debug)]
+pub(super) struct Reports {
+    reader: PipeReader,
+    /// The launcher does not write: this is the end that ranks open by its path.
+    writer: PipeWriter,
+}
+
+impl Reports {
+    pub(super) fn open() -> Result<Self> {
+        let open = || {
+            let (reader, writer) = std::io::pipe()?;
+            rustix::io::ioctl_fionbio(&reader, true)?;
+            Ok(Self { reader, writer })
+        };
+        open()
+            .map_err(|error: std::io::Error| Error::io("make a pipe for the ranks' errors", error))
+    }
+
+    /// Where ranks open the pipe.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.writer.as_raw_fd())
+    }
+
+    /// The reports that have arrived since the last call, without waiting for more.
+    pub(super) fn take(&mut self) -> Vec<Report> {
+        let mut bytes = vec![0; CAPACITY];
+        // To read from an empty pipe is an error, since the reader does not wait.
+        let count = self.reader.read(&mut bytes).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..count]).lines().filter_map(Report::of_line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rank: usize, message: &str, echo: bool) -> Report {
+        Report { rank, message: message.to_owned(), echo }
+    }
+
+    #[test]
+    fn reports_arrive_whole_and_in_order() -> Result<()> {
+        let mut reports = Reports::open()?;
+        assert!(reports.take().is_empty());
+        let sent = [report(3, "a cause", false), report(0, "its echo: 3 ranks × 2", true)];
+        for report in &sent {
+            send(&reports.path(), report.line().as_bytes()).expect("there is room");
+        }
+        assert_eq!(reports.take(), sent);
+        assert!(reports.take().is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_long_message_is_cut_and_lines_of_it_are_joined() {
+        let line = report(1, &format!("one\ntwo {}", "×".repeat(PIPE_BUF)), false).line();
+        assert!(line.len() <= PIPE_BUF && line.ends_with("×\n"), "{}", line.len());
+        assert!(
+            Report::of_line(line.trim_end()).expect("a report").message.starts_with("one two ×")
+        );
+    }
+
+    #[test]
+    fn a_full_pipe_is_an_error_and_not_a_wait_for_ever() -> Result<()> {
+        let mut reports = Reports::open()?;
+        let line = report(0, &"x".repeat(PIPE_BUF), false).line();
+        while send(&reports.path(), line.as_bytes()).is_ok() {}
+        assert!(!reports.take().is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_not_a_pipe_is_left_alone() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().to_str().expect("a path");
+        assert_eq!(send(path, b"0 0 x\n"), Err(Errno::NXIO));
+        assert!(
+            std::fs::File::open(path).expect("it is there").metadata().expect("its size").len()
+                == 0
+        );
     }
 }

@@ -1,15 +1,14 @@
 //! Starting ranks on this host: this very program again, once per rank, watched until all end.
 
-use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::report::{Ear, Report};
+use super::report::{Report, Reports};
+use super::signals::Signals;
 use super::{RankEnvironment, vars};
 use crate::{Error, Result};
 
@@ -38,11 +37,14 @@ pub enum Outcome {
 ///
 /// The copies have this process's arguments and one thing more in their environment: their place
 /// ([`super::Launch::detect`]). When one fails the others are ended; when this process dies, by
-/// whatever signal, so do they. `threads` bounds the compute threads of each.
+/// whatever signal, so do they. `threads` bounds the compute threads of each. Until all copies have
+/// ended, SIGINT and SIGTERM end them instead of this process; then these signals have the effect
+/// that they had before the call.
 ///
 /// # Errors
-/// A number of workers that makes no sense, or a process that cannot be started. What goes wrong
-/// in a rank is no error here but [`Outcome::Failed`].
+/// A number of workers that makes no sense, a process that cannot be started, or one that another
+/// part of this program has waited for. What goes wrong in a rank is no error here but
+/// [`Outcome::Failed`].
 pub fn spawn(workers: usize, threads: usize) -> Result<Outcome> {
     spawn_with(workers, &RankEnvironment::new(threads))
 }
@@ -59,32 +61,28 @@ pub fn spawn_with(workers: usize, environment: &RankEnvironment) -> Result<Outco
             range: "from 1 to 256 on one host",
         });
     }
-    let variables = environment.variables()?;
-    let signal = catch_signals()?;
-    let job = unique_job();
-    let ear = Ear::open(&job)?;
+    let mut variables = environment.variables()?;
+    let signals = Signals::watch()?;
+    let reports = Reports::open()?;
+    variables.extend([
+        (vars::WORLD_SIZE, workers.to_string()),
+        (vars::JOB, unique_job()?),
+        (vars::PARENT, std::process::id().to_string()),
+        (vars::REPORTS, reports.path()),
+    ]);
     let mut ranks = Ranks::default();
     for rank in 0..workers {
-        ranks.start(rank, workers, &variables, &job)?;
+        ranks.start(rank, &variables)?;
     }
-    Ok(ranks.watch(&ear, &signal))
+    ranks.watch(reports, &signals)
 }
 
-/// Another word for every job.
-fn unique_job() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{}-{:x}", std::process::id(), now.as_nanos())
-}
-
-/// The number of the last signal that asks to stop; 0 before.
-fn catch_signals() -> Result<Arc<AtomicUsize>> {
-    let caught = Arc::new(AtomicUsize::new(0));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let number = signal as usize;
-        signal_hook::flag::register_usize(signal, Arc::clone(&caught), number)
-            .map_err(|error| Error::io("catch signals", error))?;
-    }
-    Ok(caught)
+/// A word that cannot be guessed, so that no other user can take the names of the job's sockets.
+fn unique_job() -> Result<String> {
+    let mut bytes = [0_u8; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|error| Error::io("draw the name of the job", error))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 /// The children; dropped, they are killed.
@@ -93,25 +91,17 @@ struct Ranks(Vec<Rank>);
 
 struct Rank {
     child: Child,
+    /// `None` while it runs.
     ended: Option<ExitStatus>,
 }
 
 impl Ranks {
-    fn start(
-        &mut self,
-        rank: usize,
-        workers: usize,
-        variables: &[(&str, String)],
-        job: &str,
-    ) -> Result<()> {
+    fn start(&mut self, rank: usize, variables: &[(&str, String)]) -> Result<()> {
         let what = || format!("start rank {rank}");
         let program = std::env::current_exe().map_err(|error| Error::io(what(), error))?;
         let child = Command::new(program)
             .args(std::env::args_os().skip(1))
             .env(vars::RANK, rank.to_string())
-            .env(vars::WORLD_SIZE, workers.to_string())
-            .env(vars::JOB, job)
-            .env(vars::PARENT, std::process::id().to_string())
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .spawn()
@@ -120,28 +110,27 @@ impl Ranks {
         Ok(())
     }
 
-    fn watch(&mut self, ear: &Ear, signal: &AtomicUsize) -> Outcome {
-        let mut reports: Vec<Report> = Vec::new();
+    fn watch(&mut self, mut reports: Reports, signals: &Signals) -> Result<Outcome> {
+        let mut heard: Vec<Report> = Vec::new();
         let mut died = None;
         let mut ending: Option<Instant> = None;
         loop {
-            reports.extend(ear.reports());
-            self.look();
-            let caught = signal.load(Ordering::Relaxed);
-            if caught != 0 {
+            heard.extend(reports.take());
+            self.look()?;
+            if let Some(signal) = signals.caught() {
                 self.end(Signal::TERM);
-                self.wait_until(Instant::now() + GRACE);
-                return Outcome::Interrupted(caught as i32);
+                self.wait_until(Instant::now() + GRACE)?;
+                return Ok(Outcome::Interrupted(signal));
             }
             // A death is a cause only before we begin to kill.
             if died.is_none() && ending.is_none_or(|at| Instant::now() < at) {
                 died = self.killed();
             }
             if self.0.iter().all(|rank| rank.ended.is_some()) {
-                reports.extend(ear.reports());
-                return self.outcome(died, &reports);
+                heard.extend(reports.take());
+                return Ok(self.outcome(died, &heard));
             }
-            if self.0.iter().any(Rank::failed) || !reports.is_empty() {
+            if self.0.iter().any(Rank::failed) || !heard.is_empty() {
                 let at = *ending.get_or_insert_with(|| Instant::now() + GRACE);
                 if Instant::now() >= at {
                     self.end(Signal::KILL);
@@ -151,12 +140,21 @@ impl Ranks {
         }
     }
 
-    fn look(&mut self) {
-        for rank in &mut self.0 {
-            if rank.ended.is_none() {
-                rank.ended = rank.child.try_wait().unwrap_or_default();
+    /// Asks the system which ranks have ended.
+    fn look(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        let running = self.0.iter_mut().enumerate().filter(|(_, rank)| rank.ended.is_none());
+        for (index, rank) in running {
+            match rank.child.try_wait() {
+                Ok(ended) => rank.ended = ended,
+                Err(error) => {
+                    // Its number may be another process's by now, which must not be killed.
+                    rank.ended = Some(ExitStatus::default());
+                    result = Err(Error::io(format!("wait for rank {index}"), error));
+                }
             }
         }
+        result
     }
 
     fn end(&self, signal: Signal) {
@@ -168,11 +166,12 @@ impl Ranks {
         }
     }
 
-    fn wait_until(&mut self, deadline: Instant) {
+    fn wait_until(&mut self, deadline: Instant) -> Result<()> {
         while Instant::now() < deadline && self.0.iter().any(|rank| rank.ended.is_none()) {
             std::thread::sleep(LOOK);
-            self.look();
+            self.look()?;
         }
+        Ok(())
     }
 
     /// The first rank that a signal ended, and which.
@@ -184,7 +183,7 @@ impl Ranks {
     /// The cause rather than its echoes: a death by signal, a rank's own error, an exit code.
     fn outcome(&self, died: Option<(usize, i32)>, reports: &[Report]) -> Outcome {
         if let Some((rank, signal)) = died {
-            let name = Named(signal);
+            let name = signal_name(signal);
             return Outcome::Failed(format!("rank {rank} was killed by {name}"));
         }
         if let Some(first) = reports.iter().find(|report| !report.echo) {
@@ -219,7 +218,8 @@ impl Rank {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        self.look();
+        // Whatever the system says, the others are ended.
+        drop(self.look());
         self.end(Signal::KILL);
         for rank in &mut self.0 {
             if rank.ended.is_none() {
@@ -229,16 +229,10 @@ impl Drop for Ranks {
     }
 }
 
-/// A signal by name where it has a common one.
-struct Named(i32);
-
-impl fmt::Display for Named {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match signal_hook::low_level::signal_name(self.0) {
-            Some(name) => f.write_str(name),
-            None => write!(f, "signal {}", self.0),
-        }
-    }
+/// A signal's name, or its number where it has none.
+fn signal_name(signal: i32) -> String {
+    let named = nix::sys::signal::Signal::try_from(signal);
+    named.map_or_else(|_| format!("signal {signal}"), |named| named.as_str().to_owned())
 }
 
 /// Ties this process's life to its launcher's, if it has one.
@@ -255,4 +249,22 @@ pub(crate) fn follow_parent() -> Result<()> {
         return Err(Error::Launch { what: "the launcher has died".to_owned() });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_the_system_has_forgotten_is_an_error_and_is_not_killed() {
+        let child = Command::new("true").spawn().expect("a process");
+        // Another part of the program waits for it.
+        let wait = rustix::process::WaitOptions::empty();
+        rustix::process::waitpid(Some(Pid::from_child(&child)), wait).expect("it ends");
+        let mut ranks = Ranks(vec![Rank { child, ended: None }]);
+        let message = ranks.look().expect_err("it is not there").to_string();
+        assert!(message.contains("wait for rank 0"), "{message}");
+        assert!(ranks.0.iter().all(|rank| rank.ended.is_some()));
+        ranks.look().expect("it is asked for once");
+    }
 }

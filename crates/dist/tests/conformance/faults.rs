@@ -5,7 +5,7 @@
 //! error: there the output of all ranks together must have what is asked for.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use candelabrum_dist::{
     Collective, Communicator, Payload, ReduceOp, Result, World, synchronize_batch_norm,
@@ -18,6 +18,9 @@ use crate::harness::{self, Backend, Ended, Group};
 
 /// Ranks of every case here.
 const RANKS: usize = 3;
+
+/// Ranks of a job that is large for one host.
+const MANY: usize = 64;
 
 /// What the rank of a case does.
 pub(crate) fn run(case: &str, world: &World) -> Result<()> {
@@ -58,6 +61,16 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
                 thread::spawn(kill_soon);
             }
             until_it_fails(comm)
+        }
+        "killed of many" => {
+            if rank == MANY / 2 {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+                println!("killed at {} ms", now.as_millis());
+                thread::spawn(kill_now);
+            }
+            loop {
+                sum(comm, 1000)?;
+            }
         }
         "deadline" => {
             if rank == 1 {
@@ -198,6 +211,10 @@ fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
 
 pub(crate) fn kill_soon() {
     thread::sleep(Duration::from_millis(100));
+    kill_now();
+}
+
+fn kill_now() {
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("kill this process");
 }
@@ -365,6 +382,25 @@ fn a_killed_rank_is_named_within_a_second() {
     assert_eq!(ended.signal(1), Some(9));
     let noticed = noticed_ms(&ended);
     assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+}
+
+#[test]
+fn one_of_many_ranks_is_killed_and_all_others_end_within_a_second() {
+    let ended = Group::new(Backend::Local, MANY, "killed of many").run();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    let victim = MANY / 2;
+    assert_eq!(ended.signal(victim), Some(9), "{}", ended.outputs[victim]);
+    for rank in (0..MANY).filter(|&rank| rank != victim) {
+        assert!(ended.failed(rank), "{}", ended.outputs[rank]);
+        let part = format!("rank {victim} died while rank {rank} was in all_reduce(sum)");
+        assert!(ended.outputs[rank].contains(&part), "{}", ended.outputs[rank]);
+    }
+    let words = ended.outputs[victim].split("killed at ").nth(1);
+    let killed = words.and_then(|words| words.split(' ').next()?.parse::<u128>().ok());
+    let took = now - killed.expect("it said when");
+    println!("{} ranks ended {took} ms after one of them was killed", MANY - 1);
+    assert!(took < 1000, "{took} ms");
+    ended.assert_nothing_is_left();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Groups of ranks: real processes with a time limit, of which none survives its test.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -9,10 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{Error, World};
+use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
 use tempfile::TempDir;
 
 /// Tells a process which case to run.
 const CASE: &str = "CANDELABRUM_CONFORMANCE_CASE";
+
+/// Marks the processes of one group of ranks, for whoever looks for those that are left.
+const MARK: &str = "CANDELABRUM_CONFORMANCE_GROUP";
 
 /// Exit status of a rank that got an error.
 const FAILED: i32 = 3;
@@ -24,8 +28,12 @@ pub(crate) enum Backend {
     Local,
     /// By mpiexec: over MPI if this build has the feature, over the local backend otherwise.
     Mpi,
-    /// As torchrun does it, over TCP.
+    /// As our own launcher does it, over TCP.
     Tcp,
+    /// As torchrun does it; what tells one job from another is left to the test.
+    Torchrun,
+    /// As MPICH's mpiexec does it, with a shell between this process and each rank.
+    Hydra,
     /// As our own launcher does it, all on the first GPU, each as if it were on another host.
     Nccl,
     /// One process, by nobody.
@@ -40,7 +48,9 @@ pub(crate) fn case_to_run() -> Option<String> {
 /// Ends a rank as a program does that got an error: it says so, tells the others, and exits.
 pub(crate) fn fail(world: Option<World>, error: &Error) -> ! {
     let rank = world.as_ref().map_or("?".to_owned(), |world| world.rank().to_string());
-    eprintln!("error of rank {rank}: {error}");
+    // At once: mpiexec mixes what several ranks write in pieces.
+    let line = format!("error of rank {rank}: {error}\n");
+    std::io::stderr().write_all(line.as_bytes()).expect("standard error");
     if let Some(world) = world.filter(|_| !error.is_echo()) {
         world.abort(&error.to_string());
     }
@@ -81,6 +91,8 @@ pub(crate) struct Group {
     case: String,
     limit: Duration,
     variables: Vec<(String, String)>,
+    /// One rank's own variable.
+    own: Option<(usize, String, String)>,
     /// By rank; empty where they are what they are.
     hosts: Vec<String>,
     scratch: TempDir,
@@ -92,7 +104,7 @@ impl Group {
         let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), "40".to_owned())];
         let scratch = tempfile::tempdir().expect("a directory for mpiexec");
         let (case, hosts) = (case.to_owned(), Vec::new());
-        Self { backend, size, case, limit, variables, hosts, scratch }
+        Self { backend, size, case, limit, variables, own: None, hosts, scratch }
     }
 
     /// After which all ranks are killed and the test fails.
@@ -104,6 +116,11 @@ impl Group {
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Sets an environment variable of one rank that this process starts.
+    pub(crate) fn variable_of(self, rank: usize, name: &str, value: &str) -> Self {
+        Self { own: Some((rank, name.to_owned(), value.to_owned())), ..self }
     }
 
     /// Lets each rank believe that it is on another host: a letter each.
@@ -124,6 +141,16 @@ impl Group {
                     _ => Vec::new(),
                 };
                 (0..self.size).map(|rank| self.local_rank(rank, &job, &variables)).collect()
+            }
+            Backend::Torchrun => {
+                let names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
+                let rank = |rank| self.placed(rank, this_program(), names);
+                (0..self.size).map(|r| self.start(rank(r), &job)).collect()
+            }
+            Backend::Hydra => {
+                let names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+                let rank = |rank| self.placed(rank, behind_a_shell(), names);
+                (0..self.size).map(|r| self.start(rank(r), &job)).collect()
             }
             Backend::Mpi => vec![self.mpiexec(&job)],
             Backend::Alone => vec![self.start(this_program(), &job)],
@@ -153,10 +180,20 @@ impl Group {
             .env("NCCL_HOSTID", format!("host-{rank}"))
             .env("CANDELABRUM_RANK", rank.to_string())
             .env("CANDELABRUM_WORLD_SIZE", self.size.to_string())
+            .env("CANDELABRUM_JOB", job)
             // Ties the rank's life to ours.
             .env("CANDELABRUM_PARENT", std::process::id().to_string())
+            .envs(self.own.iter().filter(|(of, ..)| *of == rank).map(|(_, name, value)| (name, value)))
             .envs(self.hosts.get(rank).map(|host| ("CANDELABRUM_HOST", host)));
         self.start(command, job)
+    }
+
+    /// Tells a rank its place in the words of some launcher: rank and size, in the world and on the
+    /// host.
+    fn placed(&self, rank: usize, mut command: Command, names: [&str; 4]) -> Command {
+        let (rank, size) = (rank.to_string(), self.size.to_string());
+        command.envs(names.into_iter().zip([&rank, &size, &rank, &size]));
+        command
     }
 
     fn mpiexec(&self, job: &str) -> Process {
@@ -178,7 +215,7 @@ impl Group {
         command
             .args(["rank_main", "--exact", "--nocapture", "--test-threads=1"])
             .env(CASE, &self.case)
-            .env("CANDELABRUM_JOB", job)
+            .env(MARK, job)
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(copy())
@@ -227,6 +264,14 @@ pub(crate) fn has_gpu() -> bool {
 
 fn this_program() -> Command {
     Command::new(std::env::current_exe().expect("this test binary"))
+}
+
+/// A shell that stays while the program runs, as scripts do.
+fn behind_a_shell() -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "\"$0\" \"$@\"; exit $?"]);
+    command.arg(std::env::current_exe().expect("this test binary"));
+    command
 }
 
 struct Process {
@@ -323,16 +368,14 @@ impl Ended {
 
     /// Nothing of the group is left on this machine.
     pub(crate) fn assert_nothing_is_left(&self) {
-        let variable = format!("CANDELABRUM_JOB={}", self.job).into_bytes();
+        let variable = format!("{MARK}={}", self.job).into_bytes();
         // A killed mpiexec's ranks notice that a little later.
         let deadline = Instant::now() + Duration::from_secs(3);
         while let Some(pid) = process_with(&variable) {
             assert!(Instant::now() < deadline, "process {pid} of {} still lives", self.job);
             std::thread::sleep(Duration::from_millis(20));
         }
-        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        let ours = format!("/{}", self.job);
-        assert!(!sockets.lines().any(|line| line.contains(&ours)), "a socket of {}", self.job);
+        assert_no_socket_without_a_process();
         for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             assert!(!name.contains("candelabrum"), "/dev/shm/{name} is left");

@@ -4,17 +4,14 @@
 //! as which rank ([`rank_main`]). All cases that succeed share one group of ranks per backend and
 //! world size ([`cases`]); every case that fails has its own ([`faults`]).
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "ranks talk to their test by what they print"
-)]
+#![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
 
 mod bench;
 mod cases;
 mod data;
 mod faults;
 mod harness;
+mod launchers;
 mod stuck;
 
 use std::time::Duration;
@@ -35,6 +32,7 @@ fn rank_main() {
         "conformance" => cases::all(world.comm()).map(|digest| format!("digest {digest:016x}")),
         "bench" => bench::bench(world.comm(), 0),
         "bench busy" => bench::bench(world.comm(), 1),
+        "many" => cases::many(world.comm()).map(|digest| format!("digest {digest:016x}")),
         "huge" => bench::huge(world.comm()),
         hosts if hosts.starts_with("hosts ") => {
             let digest = cases::hosts::all(&world, &hosts["hosts ".len()..]);
@@ -83,6 +81,20 @@ fn the_local_backend_conforms_and_gives_the_same_bits_twice() {
     let first = conforms(Backend::Local);
     let again = Group::new(Backend::Local, 3, "conformance").run();
     assert_eq!(again.digests()[0], first[2]);
+}
+
+/// More ranks than cores, and more than a kernel's smallest limits are made for.
+#[test]
+fn many_ranks_start_and_agree() {
+    for size in [17, 64] {
+        let ended = Group::new(Backend::Local, size, "many").run();
+        assert!(ended.all_succeeded(), "{}", ended.output());
+        let digests = ended.digests();
+        assert_eq!(digests.len(), size);
+        assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+        println!("{size} ranks started, agreed and ended in {:?}", ended.elapsed);
+        ended.assert_nothing_is_left();
+    }
 }
 
 #[test]

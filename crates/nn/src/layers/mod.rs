@@ -44,6 +44,9 @@ impl Weights {
     /// Weights that start as `init` says, and a bias of zeros.
     fn new(scope: &Scope, shape: &[usize], init: Init, bias: bool) -> Result<Self> {
         let outputs = shape[0];
+        if outputs == 0 {
+            candle_core::bail!("layer `{}` has no outputs", scope.path())
+        }
         let weight = scope.param("weight", shape, init)?;
         let bias = if bias { Some(scope.param("bias", outputs, Init::ZEROS)?) } else { None };
         Ok(Self { weight, bias })

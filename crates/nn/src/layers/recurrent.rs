@@ -71,8 +71,8 @@ impl Lstm {
     }
 
     /// From the hidden and cell state, both `(N, hidden)`, on instead of zeros; gives all hidden
-    /// states and the final hidden and cell state. The final cell state is detached: gradients
-    /// come back through the hidden states only.
+    /// states and the final hidden and cell state. Detach both before they go into the next piece of a
+    /// long sequence, unless gradients shall flow back through them.
     ///
     /// # Errors
     /// Shapes that do not fit.

@@ -12,14 +12,16 @@
 //! relu, sigmoid and tanh take their derivative from the result, the others from the input. At
 //! infinities and NaN all are PyTorch's: `silu(-inf)`, for instance, is NaN.
 
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::marker::PhantomData;
 
 use candle_core::{Result, Tensor};
 
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::activation::Activation;
 
 /// `max(x, 0)`, element by element; NaN stays NaN, and the gradient at exactly 0 is 0, as in
@@ -92,6 +94,26 @@ pub(super) fn apply(xs: Tensor, activation: Option<Activation>) -> Result<Tensor
     }
 }
 
+/// Any of them, or none, by candle's own operations.
+pub(super) fn composite(xs: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
+    let Some(activation) = activation else { return Ok(xs.clone()) };
+    let x = &fused::widen(xs)?;
+    let ys = match activation {
+        // The backward of candle's own relu passes the gradient at exactly 0.
+        Activation::Relu => x.le(0.0)?.where_cond(&x.zeros_like()?, x),
+        // The backward of candle's own gelu rounds its factors to six digits.
+        Activation::Gelu => (x * 0.5)? * ((x * FRAC_1_SQRT_2)?.erf()? + 1.0)?,
+        Activation::GeluTanh => {
+            let inner = (x + (((x * 0.044_715)? * x)? * x)?)?;
+            (x * 0.5)? * ((inner * (SQRT_2 * FRAC_2_SQRT_PI / 2.0))?.tanh()? + 1.0)?
+        }
+        Activation::Silu => x * candle_nn::ops::sigmoid(x)?,
+        Activation::Sigmoid => candle_nn::ops::sigmoid(x),
+        Activation::Tanh => x.tanh(),
+    };
+    ys?.to_dtype(xs.dtype())
+}
+
 fn run<K: Kind>(xs: &Tensor, op: Pointwise<K>) -> Result<Tensor> {
     fused::run(op, xs.shape(), &[Some(xs)])
 }
@@ -158,5 +180,10 @@ impl<K: Kind> Fused for Pointwise<K> {
             activation_backward(dxs, &reference[block], K::ACTIVATION);
         });
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        composite(xs, Some(K::ACTIVATION))
     }
 }

@@ -6,8 +6,9 @@ use candle_core::{Result, Tensor, bail};
 use super::activations;
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::Activation;
 
 const NAME: &str = "add";
@@ -61,5 +62,10 @@ impl Fused for Add {
             in_blocks(gradient, |start, part| part.copy_from_slice(&dys[start..][..part.len()]));
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
+        activations::composite(&(xs + ys)?, self.activation)
     }
 }

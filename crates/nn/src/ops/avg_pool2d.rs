@@ -12,9 +12,11 @@ use candle_core::{Result, Tensor, bail};
 
 use super::elementwise::sum;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::{in_parts, worth_threads};
+use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
+use super::unfold::{Edge, unfold};
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "avg_pool2d";
@@ -79,6 +81,19 @@ impl Fused for AvgPool2d {
             self.backward_plane(dy, dx);
         });
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        let sums = unfold(&fused::widen(xs)?, self.windows.axes(), Edge::Zeros)?.sum((2, 4))?;
+        let (out_height, out_width) = self.windows.out_size;
+        let counts = (0..out_height).flat_map(|oy| (0..out_width).map(move |ox| (oy, ox)));
+        let counts = counts.map(|(oy, ox)| {
+            let (rows, columns) = self.windows.window(oy, ox);
+            self.count::<f64>(rows.len() * columns.len())
+        });
+        let counts = Tensor::from_iter(counts, xs.device())?.to_dtype(sums.dtype())?;
+        sums.broadcast_div(&counts.reshape((out_height, out_width))?)?.to_dtype(xs.dtype())
     }
 }
 
@@ -149,5 +164,10 @@ impl Fused for GlobalAvgPool2d {
             dx.fill(dy / count);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        fused::widen(xs)?.mean((2, 3))?.to_dtype(xs.dtype())
     }
 }

@@ -15,9 +15,10 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::worth_threads;
-use super::softmax::exp_into;
+use super::pool::Pooled;
+use super::softmax::{exp_into, shifted};
 
 const NAME: &str = "softmax_cross_entropy";
 
@@ -181,6 +182,35 @@ impl Fused for SoftmaxCrossEntropy {
             rows.for_each(|(row, (z, saved))| run(row, z, saved));
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(logits), targets] = inputs else { unreachable!("two inputs") };
+        let device = logits.device();
+        // Ignored rows are left out first: 0 times a NaN among them would be NaN.
+        let counted = self.indices.iter().zip(0_u32..).filter(|(index, _)| **index != IGNORED);
+        let (classes, counted): (Vec<u32>, Vec<u32>) = counted.unzip();
+        let mut z = fused::widen(logits)?;
+        if counted.len() != self.indices.len() {
+            z = z.index_select(&Tensor::new(counted, device)?, 0)?;
+        }
+        let shifted = shifted(&z)?;
+        let surprise = shifted.exp()?.sum_keepdim(1)?.log()?.broadcast_sub(&shifted)?; // (rows, C)
+        let labels = match targets {
+            None => surprise.gather(&Tensor::new(classes, device)?.unsqueeze(1)?, 1)?,
+            Some(targets) => {
+                let targets = fused::widen(targets)?;
+                // 0 * infinity is 0 here, as in the kernel.
+                targets.eq(0.0)?.where_cond(&targets.zeros_like()?, &(&surprise * &targets)?)?
+            }
+        };
+        let rows = self.rows as f64;
+        let mut loss = (labels.sum_all()? * ((1.0 - self.smoothing) / rows))?;
+        if self.smoothing != 0.0 {
+            let share = self.smoothing / self.classes as f64 / rows;
+            loss = (loss + (surprise.sum_all()? * share)?)?;
+        }
+        loss.to_dtype(logits.dtype())
     }
 }
 

@@ -7,8 +7,9 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::seed::{GOLDEN, mix};
 use candelabrum_memory::simd::simd;
 
@@ -34,11 +35,16 @@ struct Dropout {
 }
 
 impl Dropout {
+    /// The factor of an element that is kept.
+    fn scale(&self) -> f64 {
+        1.0 / (1.0 - f64::from(self.p))
+    }
+
     fn apply<T: Float>(&self, xs: &[T], ys: &mut [T]) {
         let key = mix(self.seed);
         // Compared with the upper 32 bits of each number.
         let threshold = (f64::from(self.p) * 2f64.powi(32)).round() as u64;
-        let scale = T::from_f64(1.0 / (1.0 - f64::from(self.p)));
+        let scale = T::from_f64(self.scale());
         in_blocks(ys, |start, ys| {
             let xs = &xs[start..][..ys.len()];
             let first = key.wrapping_add((start as u64).wrapping_mul(GOLDEN));
@@ -73,6 +79,16 @@ impl Fused for Dropout {
             self.apply(pass.dys, dxs);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        // The kernel's own mask: what it leaves of ones.
+        let mut kept = vec![0_f32; xs.elem_count()];
+        self.apply(&vec![1.0; xs.elem_count()], &mut kept);
+        let kept: Vec<u8> = kept.into_iter().map(|kept| u8::from(kept != 0.0)).collect();
+        let kept = Tensor::from_vec(kept, xs.shape(), xs.device())?;
+        kept.where_cond(&xs.affine(self.scale(), 0.0)?, &xs.zeros_like()?)
     }
 }
 

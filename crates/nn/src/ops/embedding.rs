@@ -10,8 +10,9 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel;
+use super::pool::Pooled;
 
 const NAME: &str = "embedding";
 
@@ -101,5 +102,15 @@ impl Fused for Embedding {
             dw.chunks_mut(part * self.dim).enumerate().for_each(add);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(weight)] = inputs else { unreachable!("one input") };
+        let device = weight.device();
+        let indices = Tensor::from_iter(self.indices.iter().map(|&index| index as u32), device)?;
+        let rows = weight.index_select(&indices, 0)?;
+        let Some(padding) = self.padding_index else { return Ok(rows) };
+        let is_padding = indices.eq(padding as u32)?.unsqueeze(1)?.broadcast_as(rows.shape())?;
+        is_padding.where_cond(&rows.detach(), &rows)
     }
 }

@@ -1,15 +1,13 @@
 //! The element types of the fused operations, and access to the memory of CPU tensors.
 
-use std::cell::RefCell;
-
 use candle_core::{CpuStorage, Layout, Result, TensorId, WithDType};
 
-use super::fused::{Pool, PoolKey, Pooled, Values};
 use super::math;
+use super::pool::Poolable;
 use crate::pass::{self, Place};
 
 /// f32 and f64: what the kernels need to know about a number.
-pub(super) trait Float: WithDType + Default {
+pub(super) trait Float: WithDType + Poolable {
     /// In f32 this one and the next three are [`math`]'s, made for [`simd`](candelabrum_memory::simd::simd).
     fn exp(self) -> Self;
     fn tanh(self) -> Self;
@@ -24,13 +22,6 @@ pub(super) trait Float: WithDType + Default {
     fn widen(self) -> f64;
     /// Rounded.
     fn narrow(value: f64) -> Self;
-    /// The memory of this thread.
-    fn pool() -> &'static PoolKey<Self>;
-    fn into_values(values: Pooled<Self>) -> Values;
-    /// The values, if they are of this type.
-    fn of_values(values: Values) -> Option<Pooled<Self>>;
-    /// The values, if they are of this type.
-    fn values(values: &Values) -> Option<&[Self]>;
     /// Calls `f` with the places of the variables in the flat gradients of this backward pass.
     fn with_places<R>(
         variables: &[Option<TensorId>],
@@ -39,7 +30,7 @@ pub(super) trait Float: WithDType + Default {
 }
 
 macro_rules! impl_float {
-    ($float:ident, $variant:ident, $functions:path, $with_places:path) => {
+    ($float:ident, $functions:path, $with_places:path) => {
         impl Float for $float {
             #[inline(always)]
             fn exp(self) -> Self {
@@ -90,25 +81,6 @@ macro_rules! impl_float {
                 $float::from_bits(self.to_bits() & mask)
             }
 
-            fn pool() -> &'static PoolKey<Self> {
-                thread_local!(
-                    static POOL: RefCell<Pool<$float>> = const { RefCell::new(Pool::new()) };
-                );
-                &POOL
-            }
-
-            fn into_values(values: Pooled<Self>) -> Values {
-                Values::$variant(values)
-            }
-
-            fn of_values(values: Values) -> Option<Pooled<Self>> {
-                if let Values::$variant(values) = values { Some(values) } else { None }
-            }
-
-            fn values(values: &Values) -> Option<&[Self]> {
-                if let Values::$variant(values) = values { Some(values) } else { None }
-            }
-
             fn with_places<R>(
                 variables: &[Option<TensorId>],
                 f: impl FnOnce(Vec<Option<Place<'_, Self>>>) -> R,
@@ -119,8 +91,8 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, F32, math, pass::with_places);
-impl_float!(f64, F64, in_f64, no_places);
+impl_float!(f32, math, pass::with_places);
+impl_float!(f64, in_f64, no_places);
 
 /// The functions of [`math`] in f64, which checks and not speed is for.
 mod in_f64 {

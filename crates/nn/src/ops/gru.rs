@@ -11,6 +11,7 @@
 //! product serves all gates.
 
 use candle_core::{Result, Tensor};
+use candle_nn::ops::sigmoid;
 
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
@@ -100,5 +101,13 @@ impl Cell for Gru {
         for ((db, &dn), &r) in db_n.iter_mut().zip(&*dn).zip(r) {
             *db = dn * r;
         }
+    }
+
+    fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (a, b) = (a.chunk(3, 1)?, b.chunk(3, 1)?);
+        let r = sigmoid(&(&a[0] + &b[0])?)?;
+        let z = sigmoid(&(&a[1] + &b[1])?)?;
+        let n = (&a[2] + (r * &b[2])?)?.tanh()?;
+        Ok(((&n + (z * (h - &n)?)?)?, c.clone()))
     }
 }

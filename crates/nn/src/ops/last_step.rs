@@ -5,7 +5,8 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
+use super::pool::Pooled;
 
 const NAME: &str = "last_step";
 
@@ -55,5 +56,10 @@ impl Fused for LastStep {
             last.copy_from_slice(dy);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        xs.narrow(1, self.steps - 1, 1)
     }
 }

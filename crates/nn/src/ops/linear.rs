@@ -10,11 +10,14 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::elementwise::{activate, activation_backward, add_assign, bias_row_activation};
+use super::activations;
+use super::column_sums::column_sums;
+use super::elementwise::{activate, activation_backward, bias_row_activation};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::activation::Activation;
 
 const NAME: &str = "linear";
@@ -27,7 +30,7 @@ const NAME: &str = "linear";
 ///
 /// # Errors
 ///
-/// If shapes or dtypes do not fit together, or the dtype is neither f32 nor f64.
+/// If there are no outputs, shapes or dtypes do not fit together, or the dtype is neither f32 nor f64.
 pub fn linear(
     xs: &Tensor,
     weight: &Tensor,
@@ -35,6 +38,9 @@ pub fn linear(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let (outputs, inputs) = weight.dims2()?;
+    if outputs == 0 {
+        bail!("{NAME}: no outputs, weight of shape {:?}", weight.shape());
+    }
     if xs.dims().last() != Some(&inputs) {
         bail!("{NAME}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
     }
@@ -62,7 +68,7 @@ impl Fused for Linear {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
-        let xs = Mat::new(xs, ys.len() / self.outputs.max(1), self.inputs);
+        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
         let weight = Mat::new(weight, self.outputs, self.inputs);
         matmul(ys, Dst::Overwrite, xs, weight.t(), all_threads());
         let late = self.activation.filter(|activation| activation.needs_input());
@@ -92,7 +98,7 @@ impl Fused for Linear {
             });
         }
         let dz = &*dys;
-        let rows = dz.len() / self.outputs.max(1);
+        let rows = dz.len() / self.outputs;
         let dz_mat = Mat::new(dz, rows, self.outputs);
         if let Some(dx) = grads.take(0) {
             let weight = Mat::new(weight, self.outputs, self.inputs);
@@ -103,11 +109,18 @@ impl Fused for Linear {
             matmul(dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
         }
         if let Some(db) = grads.take(2) {
-            db.fill(T::zero());
-            for row in dz.chunks_exact(self.outputs) {
-                add_assign(db, row);
-            }
+            column_sums(dz, db);
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
+        let rows: usize = xs.dims().iter().rev().skip(1).product();
+        let mut ys = xs.reshape((rows, self.inputs))?.matmul(&weight.t()?)?;
+        if let Some(bias) = bias {
+            ys = ys.broadcast_add(bias)?;
+        }
+        activations::composite(&ys, self.activation)
     }
 }

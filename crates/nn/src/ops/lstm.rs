@@ -9,6 +9,7 @@
 //! ```
 
 use candle_core::{Result, Tensor, bail};
+use candle_nn::ops::sigmoid;
 
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
@@ -32,8 +33,6 @@ use candelabrum_memory::simd::simd;
 /// # Cost
 ///
 /// Kept for the backward: `5 H` elements per step and sequence beside input and result.
-///
-/// The final cell state is detached: no gradient comes back through it.
 pub fn lstm(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -122,5 +121,12 @@ impl Cell for Lstm {
             },
         );
         dh.fill(T::zero());
+    }
+
+    fn composite(a: &Tensor, b: &Tensor, _: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)> {
+        let gates = (a + b)?.chunk(4, 1)?;
+        let (i, f, o) = (sigmoid(&gates[0])?, sigmoid(&gates[1])?, sigmoid(&gates[3])?);
+        let c = ((f * c)? + (i * gates[2].tanh()?)?)?;
+        Ok(((o * c.tanh()?)?, c))
     }
 }

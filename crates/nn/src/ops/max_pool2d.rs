@@ -9,13 +9,15 @@
 //! comparing input and result, which is cheaper than writing and reading an index per window. For
 //! all others the winner's place is saved, as a number of the element type.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_parts;
+use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
+use super::unfold::{Edge, unfold};
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "max_pool2d";
@@ -117,6 +119,28 @@ impl Fused for MaxPool2d {
             }
         });
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        let (batch, channels, out_height, out_width) = self.windows.output_shape();
+        let (height, width) = self.windows.config.kernel;
+        // Beyond an edge stands the nearest element of the image. It lies in the same window, so
+        // neither the first maximum of a window nor its last NaN becomes another element.
+        let taps = unfold(xs, self.windows.axes(), Edge::Nearest)?.permute((0, 1, 2, 4, 3, 5))?;
+        let taps = taps.reshape((batch, channels, height * width, out_height * out_width))?;
+        // The search for the winners is no part of the graph.
+        let constants = taps.detach();
+        let mut best = constants.narrow(2, 0, 1)?;
+        let mut winner = Tensor::zeros(best.shape(), DType::U32, xs.device())?;
+        for number in 1..height * width {
+            let tap = constants.narrow(2, number, 1)?;
+            let wins = (tap.gt(&best)? + tap.ne(&tap)?)?;
+            best = wins.where_cond(&tap, &best)?;
+            let number = Tensor::full(number as u32, winner.shape(), xs.device())?;
+            winner = wins.where_cond(&number, &winner)?;
+        }
+        taps.gather(&winner, 2)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Fused operations: candle custom ops, each with its own forward and backward.
+//! Fused operations: candle custom ops, each with its own forward and backward, and each also as a
+//! *composite* of candle's differentiable operations.
 //!
 //! Why not candle's own: its convolution backward is a transposed convolution made of dot
 //! products, computes the gradient of images that nobody asked for, and its bias gradients are
@@ -10,16 +11,17 @@
 //!
 //! Rules that hold for every operation of this module:
 //!
-//! - f32 is the fast type, f64 works the same way (gradient checks need it); any other dtype is
-//!   [`candle_core::Error::UnsupportedDTypeForOp`].
+//! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need; there any
+//!   other dtype is [`candle_core::Error::UnsupportedDTypeForOp`].
+//! - Where there is no kernel for a device, and on every device within [`with_composites`], the
+//!   composite computes the operation, in each floating-point type that candle knows there. It gives
+//!   what the kernel gives up to rounding; how parameters report their gradients does not change.
 //! - Inputs may be views: they are made contiguous first.
-//! - An argument without a variable below it (images, labels) gets no gradient, and none is
-//!   computed.
+//! - An argument without a variable below it (images, labels) gets no gradient, and a kernel computes
+//!   none.
 //! - Work is split over the threads of the current rayon pool into parts that do not depend on
 //!   the number of threads, and partial sums are added in a fixed order: two runs give the same
 //!   bits.
-//! - CPU only so far: `fused::run`, the one door to every kernel, answers a tensor of another device
-//!   with an error that names the operation.
 //! - As in candle, the depth of a graph is limited by the stack of the thread that walks it. A graph
 //!   whose backward pass failed is good for another one through
 //!   [`FlatGradients`](crate::FlatGradients) (so does `DistOpt`); make it again for a plain `backward`.
@@ -28,6 +30,7 @@ mod activations;
 mod add;
 mod avg_pool2d;
 mod batch_norm2d;
+mod column_sums;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
@@ -44,10 +47,12 @@ mod matmul;
 mod max_pool2d;
 mod moments;
 mod parallel;
+mod pool;
 mod pool2d;
 mod recurrent;
 mod row_norm;
 mod softmax;
+mod unfold;
 
 pub mod profile;
 
@@ -59,6 +64,7 @@ pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;
 pub use embedding::embedding;
+pub use fused::with_composites;
 pub use gru::gru;
 pub use last_step::last_step;
 pub use linear::linear;

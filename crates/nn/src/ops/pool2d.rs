@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Shape, bail};
 
 use super::parallel;
+use super::unfold::Axis;
 
 /// The windows of a pooling, each pair as (height, width).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,6 +81,17 @@ impl Windows {
 
     pub(super) fn worth_threads(&self) -> bool {
         parallel::worth_threads(self.batch * self.channels * self.plane_sizes().0)
+    }
+
+    /// The windows along the height and the width.
+    pub(super) fn axes(&self) -> [Axis; 2] {
+        let Pool2dConfig { kernel, stride, padding } = self.config;
+        let axis =
+            |out, kernel, stride, padding| Axis { out, kernel, stride, dilation: 1, padding };
+        [
+            axis(self.out_size.0, kernel.0, stride.0, padding.0),
+            axis(self.out_size.1, kernel.1, stride.1, padding.1),
+        ]
     }
 
     /// The rows and columns of a window that lie inside of the image; never empty, as the padding

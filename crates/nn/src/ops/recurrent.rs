@@ -18,11 +18,12 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor, bail};
 
+use super::column_sums::column_sums;
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Inbox, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
-use candelabrum_memory::simd::simd;
+use super::pool::Pooled;
 
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +52,10 @@ pub(super) trait Cell: Send + Sync + 'static {
 
     /// `dh` and `dc` go to the previous step, `dh` without the part through `b`.
     fn backward<T: Float>(step: StepBackward<'_, T>);
+
+    /// The step of all sequences by candle's own operations: `h` and `c` after it from those before it,
+    /// (N, H), and from `a` and `b`, (N, GATES H). A cell without a second state gives `c` back.
+    fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
 /// The arguments of [`Cell::backward`].
@@ -93,7 +98,7 @@ pub(super) fn run<C: Cell>(
     expect("bias_hh", bias_hh, &[rows])?;
     expect("initial hidden state", h0, &[batch, hidden])?;
     expect("initial cell state", c0, &[batch, hidden])?;
-    let final_cell = Arc::new(OnceLock::new());
+    let final_cell = Arc::new(FinalCell::default());
     let op = Recurrent::<C> {
         batch,
         steps,
@@ -104,7 +109,9 @@ pub(super) fn run<C: Cell>(
     };
     let tensors = [Some(xs), Some(weight_ih), Some(weight_hh), bias_ih, bias_hh, h0, c0];
     let ys = fused::run(op, (batch, steps, hidden), &tensors)?;
-    Ok((ys, final_cell.get().cloned()))
+    let Some(c) = final_cell.state.get().cloned() else { return Ok((ys, None)) };
+    let c = fused::run(CellOutput(final_cell), (batch, hidden), &[Some(&ys), Some(&c)])?;
+    Ok((ys, Some(c)))
 }
 
 struct Recurrent<C> {
@@ -112,8 +119,7 @@ struct Recurrent<C> {
     steps: usize,
     inputs: usize,
     hidden: usize,
-    /// The final cell state, set by the forward.
-    final_cell: Arc<OnceLock<Tensor>>,
+    final_cell: Arc<FinalCell>,
     cell: PhantomData<C>,
 }
 
@@ -155,7 +161,7 @@ impl<C: Cell> Fused for Recurrent<C> {
         }
         if C::HAS_CELL_STATE {
             let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
-            self.final_cell.get_or_init(|| c);
+            self.final_cell.state.get_or_init(|| c);
         }
         Ok(saved)
     }
@@ -172,7 +178,8 @@ impl<C: Cell> Fused for Recurrent<C> {
         let mut da = Pooled::new(gates.len());
         let mut db = Pooled::new(split(gates.len()));
         let mut dh = Pooled::zeros(units);
-        let mut dc = Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 });
+        let dc = self.final_cell.gradient.take().and_then(T::of_values);
+        let mut dc = dc.unwrap_or_else(|| Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 }));
         let dh0 = grads.take(5);
         for t in (0..self.steps).rev() {
             let da = &mut da[t * gate_width..][..gate_width];
@@ -224,15 +231,38 @@ impl<C: Cell> Fused for Recurrent<C> {
             swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
         }
         for (number, gradient) in [(3, &*da), (4, db)] {
-            if let Some(sum) = grads.take(number) {
-                sum.fill(T::zero());
-                simd(
-                    #[inline(always)]
-                    || gradient.chunks_exact(width).for_each(|row| add_assign(sum, row)),
-                );
+            if let Some(sums) = grads.take(number) {
+                column_sums(gradient, sums);
             }
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(w_ih), Some(w_hh), b_ih, b_hh, h0, c0] = inputs else {
+            unreachable!("seven inputs")
+        };
+        let project = |xs: &Tensor, weight: &Tensor, bias: &Option<Tensor>| {
+            let ys = xs.matmul(&weight.t()?)?;
+            if let Some(bias) = bias { ys.broadcast_add(bias) } else { Ok(ys) }
+        };
+        let state = |initial: &Option<Tensor>| match initial {
+            Some(state) => Ok(state.clone()),
+            None => Tensor::zeros((self.batch, self.hidden), xs.dtype(), xs.device()),
+        };
+        let a = project(&xs.reshape((self.batch * self.steps, self.inputs))?, w_ih, b_ih)?;
+        let a = a.reshape((self.batch, self.steps, C::GATES * self.hidden))?;
+        let (mut h, mut c) = (state(h0)?, state(c0)?);
+        let mut hs = Vec::with_capacity(self.steps);
+        for a in time_steps(&a)? {
+            let b = project(&h, w_hh, b_hh)?;
+            (h, c) = C::composite(&a, &b, &h, &c)?;
+            hs.push(h.clone());
+        }
+        if C::HAS_CELL_STATE {
+            self.final_cell.state.get_or_init(|| c);
+        }
+        Tensor::stack(&hs, 1)
     }
 }
 
@@ -271,6 +301,60 @@ impl<C: Cell> Recurrent<C> {
         }
         previous
     }
+}
+
+/// The final cell state: the second result of an operation, which has only one.
+#[derive(Debug, Default)]
+struct FinalCell {
+    /// Set by the layer's forward.
+    state: OnceLock<Tensor>,
+    /// For the layer's backward.
+    gradient: Inbox,
+}
+
+/// Makes the final cell state a result. The inputs are the hidden states and the values of the cell
+/// state. Because of the hidden states, candle runs this backward before the layer's, and it leaves the
+/// gradient for the layer.
+struct CellOutput(Arc<FinalCell>);
+
+impl Fused for CellOutput {
+    const NAME: &'static str = "cell_state";
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], c: &mut [T]) -> Result<Pooled<T>> {
+        c.copy_from_slice(inputs[1]);
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        self.0.gradient.deliver(Pooled::copy_of(pass.dys));
+        if let Some(dhs) = pass.grads.take(0) {
+            dhs.fill(T::zero());
+        }
+        Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        // The layer's composite has put the cell state into candle's graph.
+        let [_, Some(c)] = inputs else { unreachable!("two inputs") };
+        Ok(c.clone())
+    }
+}
+
+/// Splits (N, T, width) into T tensors (N, width), by halves: the backward of candle's `narrow` writes a
+/// tensor as large as the one that was narrowed, so T parts of the whole would cost T^2.
+fn time_steps(xs: &Tensor) -> Result<Vec<Tensor>> {
+    let steps = xs.dim(1)?;
+    if steps == 1 {
+        return Ok(vec![xs.squeeze(1)?]);
+    }
+    let half = steps / 2;
+    let mut all = time_steps(&xs.narrow(1, 0, half)?)?;
+    all.append(&mut time_steps(&xs.narrow(1, half, steps - half)?)?);
+    Ok(all)
 }
 
 /// The initial state, zeros where it was left out.

@@ -16,9 +16,10 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// Parts of the sums over rows, at most.
@@ -187,6 +188,26 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
             partial.chunks(width).for_each(|part| add_assign(gradient, &part[start..][..len]));
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), weight, bias] = inputs else { unreachable!("three inputs") };
+        let rows = xs.elem_count() / self.len.max(1);
+        let mut h = fused::widen(xs)?.reshape((rows, self.len))?;
+        if CENTRED {
+            // In two steps, because the mean of large numbers is rounded. The first takes away a
+            // constant, on which the result does not depend.
+            h = h.broadcast_sub(&h.detach().mean_keepdim(1)?)?;
+            h = h.broadcast_sub(&h.mean_keepdim(1)?)?;
+        }
+        let mut ys = h.broadcast_div(&(h.sqr()?.mean_keepdim(1)? + self.eps)?.sqrt()?)?;
+        if let Some(weight) = weight {
+            ys = ys.broadcast_mul(&fused::widen(weight)?.reshape(self.len)?)?;
+        }
+        if let Some(bias) = bias {
+            ys = ys.broadcast_add(&fused::widen(bias)?.reshape(self.len)?)?;
+        }
+        ys.to_dtype(xs.dtype())
     }
 }
 

@@ -11,9 +11,10 @@ use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::moments::Sums;
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 
 /// `exp(xs)` over its sum along the last dimension: what is left adds up to 1.
 ///
@@ -93,6 +94,24 @@ impl<const LOG: bool> Fused for Softmax<LOG> {
         }
         Ok(())
     }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone()); // candle refuses the maximum of no elements.
+        }
+        let shifted = shifted(&fused::widen(xs)?)?;
+        let exp = shifted.exp()?;
+        let sum = exp.sum_keepdim(D::Minus1)?;
+        let ys = if LOG { shifted.broadcast_sub(&sum.log()?) } else { exp.broadcast_div(&sum) };
+        ys?.to_dtype(xs.dtype())
+    }
+}
+
+/// `xs - max` row by row, in candle's operations. The maximum is a constant of the graph, because neither
+/// the softmax nor its logarithm depends on it.
+pub(super) fn shifted(xs: &Tensor) -> Result<Tensor> {
+    xs.broadcast_sub(&xs.detach().max_keepdim(D::Minus1)?)
 }
 
 /// `out = exp(row - max)`; gives the maximum and the sum.

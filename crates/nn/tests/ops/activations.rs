@@ -11,7 +11,7 @@ use crate::behaviour::message;
 use crate::golden::{cases, check};
 use crate::random;
 
-fn apply(activation: Activation, xs: &Tensor) -> Result<Tensor> {
+pub(crate) fn apply(activation: Activation, xs: &Tensor) -> Result<Tensor> {
     match activation {
         Activation::Relu => relu(xs),
         Activation::Gelu => gelu(xs),

@@ -1,10 +1,13 @@
 //! What gets a gradient, what is an error, and what it says.
 
-use candelabrum_nn::Activation;
+use candelabrum_nn::layers::{Conv2d, Linear};
 use candelabrum_nn::ops::{
-    Conv2dConfig, Pool2dConfig, conv2d, dropout, linear, max_pool2d, relu, softmax_cross_entropy,
+    Conv2dConfig, Pool2dConfig, RecurrentWeights, conv2d, dropout, gru, linear, max_pool2d, relu,
+    softmax_cross_entropy,
 };
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candelabrum_nn::{Activation, Params};
+use candelabrum_testkit::{assert_close, uniform};
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::random;
 
@@ -162,5 +165,53 @@ fn dropout_masks_depend_on_the_seed_alone() -> Result<()> {
     let (a, b) = (run(1)?, run(2)?);
     let differ = a.iter().zip(&b).filter(|(a, b)| (**a == 0.0) != (**b == 0.0)).count();
     assert!((400..600).contains(&differ), "{differ} of 1000 masks differ between two seeds");
+    Ok(())
+}
+
+#[test]
+fn a_layer_without_outputs_is_refused() -> Result<()> {
+    let xs = random((2, 4), 1)?;
+    let error = message(linear(&xs, &random((0, 4), 2)?, None, None));
+    assert_eq!(error, "linear: no outputs, weight of shape [0, 4]");
+    let params = Params::on(0, DType::F64, &Device::Cpu);
+    let layer = Linear::new(&params.root().pp("fc"), 0);
+    assert_eq!(message(layer.forward(&xs)), "layer `fc` has no outputs");
+    let layer = Conv2d::new(&params.root().pp("conv"), 0, 3);
+    assert_eq!(message(layer.forward(&random((1, 1, 4, 4), 3)?)), "layer `conv` has no outputs");
+    assert!(params.is_empty());
+    Ok(())
+}
+
+#[test]
+fn bias_gradients_over_many_rows_keep_their_digits() -> Result<()> {
+    let rows = 100_000;
+    let weights = uniform((rows, 3), 1, 0.0, 1.0, DType::F64)?;
+    let expected = weights.sum(0)?;
+    let bias = Var::zeros(3, DType::F32, &Device::Cpu)?;
+    let (xs, weight) = (random((rows, 1), 2)?, random((3, 1), 3)?);
+    let ys = linear(&xs.to_dtype(DType::F32)?, &weight.to_dtype(DType::F32)?, Some(&bias), None)?;
+    let grads = (ys * weights.to_dtype(DType::F32)?)?.sum_all()?.backward()?;
+    assert_close(grads.get(&bias).expect("a gradient"), &expected, 1e-6, 0.0);
+
+    // Of a recurrent layer with as many steps of all sequences together.
+    let step = |dtype: DType| -> Result<Vec<Tensor>> {
+        let variable = |shape: &[usize], seed| -> Result<Var> {
+            Var::from_tensor(&uniform(shape, seed, 0.0, 0.5, DType::F64)?.to_dtype(dtype)?)
+        };
+        let (xs, bias_ih, bias_hh) =
+            (variable(&[5000, 20, 1], 4)?, variable(&[6], 5)?, variable(&[6], 6)?);
+        let (weight_ih, weight_hh) = (variable(&[6, 1], 7)?, variable(&[6, 2], 8)?);
+        let weights = RecurrentWeights {
+            weight_ih: &weight_ih,
+            weight_hh: &weight_hh,
+            bias_ih: Some(&bias_ih),
+            bias_hh: Some(&bias_hh),
+        };
+        let grads = gru(&xs, weights, None)?.backward()?;
+        Ok([bias_ih, bias_hh].map(|bias| grads.get(&bias).expect("a gradient").clone()).into())
+    };
+    for (gradient, expected) in step(DType::F32)?.iter().zip(&step(DType::F64)?) {
+        assert_close(gradient, expected, 1e-6, 0.0);
+    }
     Ok(())
 }

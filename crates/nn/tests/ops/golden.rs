@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     Conv2dConfig, Pool2dConfig, conv2d, linear, max_pool2d, relu, softmax_cross_entropy,
+    with_composites,
 };
 use candelabrum_testkit::{assert_close, golden};
 use candle_core::{DType, Result, Tensor, Var};
@@ -49,7 +50,7 @@ pub(crate) fn check(
 }
 
 /// Runs `f` on variables with the values of `inputs` (those that the case has) and compares the
-/// result and all gradients, in f64 within `tolerance` and in f32.
+/// result and all gradients, by kernel and by composite, in f64 within `tolerance` and in f32.
 #[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
 pub(crate) fn check_within(
     tolerance: f64,
@@ -57,14 +58,15 @@ pub(crate) fn check_within(
     inputs: &[&str],
     f: impl Fn(&BTreeMap<&str, Tensor>) -> Result<Tensor>,
 ) -> Result<()> {
-    for (dtype, tolerance) in [(DType::F64, tolerance), (DType::F32, 2e-6)] {
-        println!("{} in {dtype:?}", case.name);
+    let types = [(DType::F64, tolerance), (DType::F32, 2e-6)];
+    for ((dtype, tolerance), composite) in types.map(|t| [(t, false), (t, true)]).concat() {
+        println!("{} in {dtype:?}, composite: {composite}", case.name);
         let mut vars = BTreeMap::new();
         for &name in inputs.iter().filter(|name| case.tensors.contains_key(**name)) {
             vars.insert(name, Var::from_tensor(&case.tensors[name].to_dtype(dtype)?)?);
         }
         let tensors = vars.iter().map(|(name, var)| (*name, var.as_tensor().clone())).collect();
-        let ys = f(&tensors)?;
+        let ys = if composite { with_composites(|| f(&tensors)) } else { f(&tensors) }?;
         assert_eq!(ys.dtype(), dtype);
         assert_close(&ys, &case.tensors["ys"], tolerance, tolerance);
         let dys = case.tensors["dys"].to_dtype(dtype)?;

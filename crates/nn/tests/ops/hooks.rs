@@ -4,8 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use candelabrum_memory::{ElementType, Flat};
+use candelabrum_nn::layers::{
+    BatchNorm2d, Conv2d, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm,
+};
+use candelabrum_nn::ops::Pool2dConfig;
 use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan, ops};
-use candle_core::{Device, Result, Tensor};
+use candelabrum_testkit::integers;
+use candle_core::{Device, Module, Result, Tensor};
 
 struct Network {
     params: Params,
@@ -19,13 +24,19 @@ impl Network {
         let params = Params::new(7);
         let init = Init::Normal { std: 0.5 };
         let make = |i: usize| Ok(params.root().pp(i).param("weight", (3, 3), init)?);
-        let weights = (0..layers).map(make).collect::<Result<Vec<Param>>>()?;
-        let unit = |param: usize| {
+        (0..layers).map(make).collect::<Result<Vec<Param>>>()?;
+        Self::of(params)
+    }
+
+    /// Each parameter is a unit of its own.
+    fn of(params: Params) -> Result<Self> {
+        let weights = params.list();
+        let unit = |(number, param): (usize, &Param)| {
             let mut plan = UnitPlan::default();
-            plan.push(param, 9);
+            plan.push(number, param.var().elem_count());
             plan
         };
-        let plans: Vec<UnitPlan> = (0..layers).map(unit).collect();
+        let plans: Vec<UnitPlan> = weights.iter().enumerate().map(unit).collect();
         let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
         let gradients = FlatGradients::new(weights.clone(), plans, buckets)?;
         Ok(Self { params, weights, gradients })
@@ -187,6 +198,81 @@ fn candles_operations_tell_through_an_identity() -> Result<()> {
     let gradient = store.get(network.weights[0].tensor()).expect("candle has it");
     assert_eq!(gradient.flatten_all()?.to_vec1::<f32>()?, expected[0]);
     assert_eq!(network.params.len(), 3);
+    Ok(())
+}
+
+#[test]
+fn composites_tell_as_kernels_do() -> Result<()> {
+    let mut network = Network::new(3)?;
+    // Weight 0 is tied: its gradient is whole only after that of 1, and told once.
+    let loss = |network: &Network| {
+        let [tied, one, two] = &network.weights[..] else { unreachable!("three") };
+        let xs = layer(&layer(&Network::input()?, tied)?, one)?;
+        layer(&layer(&layer(&xs, tied)?, tied)?, two)?.sum_all()
+    };
+    let expected = network.plain(&loss(&network)?)?;
+    let mut network = Network::new(3)?;
+    for pass in 0..3 {
+        let loss = ops::with_composites(|| loss(&network))?;
+        let (order, gradients) = network.observed(&loss)?;
+        assert_eq!(order, if pass == 0 { &[][..] } else { &[2, 1, 0] });
+        assert_eq!(network.gradients.ready_order(), [2, 1, 0]);
+        for (gradient, expected) in gradients.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((gradient - expected).abs() < 1e-5, "{gradient}, {expected}");
+        }
+    }
+    // Kernels and composites in one graph.
+    let mixed = |network: &Network| {
+        let [tied, one, two] = &network.weights[..] else { unreachable!("three") };
+        let xs = layer(&layer(&Network::input()?, tied)?, one)?;
+        let xs = ops::with_composites(|| layer(&layer(&xs, tied)?, tied))?;
+        layer(&xs, two)?.sum_all()
+    };
+    let (order, gradients) = network.observed(&mixed(&network)?)?;
+    assert_eq!(order, [2, 1, 0]);
+    for (gradient, expected) in gradients.iter().flatten().zip(expected.iter().flatten()) {
+        assert!((gradient - expected).abs() < 1e-5, "{gradient}, {expected}");
+    }
+    Ok(())
+}
+
+#[test]
+fn parameters_of_every_layer_are_complete_from_the_last_layer_on() -> Result<()> {
+    let params = Params::new(3);
+    let scope = |number: usize| params.root().pp(number);
+    let embedding = Embedding::new(&scope(0), 11, 8).padding_index(2);
+    let lstm = Lstm::new(&scope(1), 8);
+    let layer_norm = LayerNorm::new(&scope(2));
+    let gru = Gru::new(&scope(3), 8);
+    let rms_norm = RmsNorm::new(&scope(4));
+    let conv2d = Conv2d::new(&scope(5), 3, 3).padding(1);
+    let batch_norm = BatchNorm2d::new(&scope(6)).activation(Activation::Relu);
+    let linear = Linear::new(&scope(7), 5);
+    let forward = || -> Result<Tensor> {
+        let tokens = integers((4, 6), 1, 11)?;
+        let xs = embedding.forward(&tokens)?; // (4, 6, 8)
+        let xs = layer_norm.forward(&lstm.forward(&xs)?)?;
+        let xs = rms_norm.forward(&gru.forward(&xs)?)?;
+        let xs = conv2d.forward(&xs.unsqueeze(1)?)?; // (4, 3, 6, 8)
+        let xs = ops::max_pool2d(&batch_norm.forward(&xs)?, Pool2dConfig::square(2))?;
+        let xs = ops::dropout(&linear.forward(&xs.flatten_from(1)?)?, 0.2, 5)?;
+        ops::softmax_cross_entropy(&xs, &Tensor::new(&[0_u32, 1, 4, 2], &Device::Cpu)?)
+    };
+    forward()?; // creates the parameters
+    let mut network = Network::of(params.clone())?;
+    for composites in [false, true] {
+        for pass in 0..2 {
+            let loss = if composites { ops::with_composites(forward) } else { forward() }?;
+            let (order, _) = network.observed(&loss)?;
+            // The first pass of all tells nobody.
+            if composites || pass > 0 {
+                assert_eq!(order.len(), network.weights.len(), "composites: {composites}");
+                let layer = |unit: &usize| network.weights[*unit].name()[..1].to_owned();
+                let layers: Vec<String> = order.iter().map(layer).collect();
+                assert!(layers.is_sorted_by(|a, b| a >= b), "{composites}: {layers:?}");
+            }
+        }
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod activations;
 mod avg_pool2d;
 mod behaviour;
+mod composites;
 mod embedding;
 mod golden;
 mod gradients;

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use candelabrum_memory::Flat;
 use candelabrum_nn::ops::{
-    Conv2dConfig, Pool2dConfig, conv2d, linear, max_pool2d, relu, softmax_cross_entropy,
+    Conv2dConfig, Pool2dConfig, RecurrentWeights, conv2d, linear, lstm, max_pool2d, relu,
+    softmax_cross_entropy,
 };
 use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan};
 use candelabrum_testkit::{assert_close, gradcheck, uniform};
@@ -233,6 +234,26 @@ fn nothing_is_left_of_a_backward_pass_that_failed() -> Result<()> {
     flat.gradients.clear();
     flat.gradients.backward(&loss)?;
     assert_close(&again[0], &flat.gradients()?[0], 0.0, 0.0);
+    Ok(())
+}
+
+#[test]
+fn a_cell_states_gradient_does_not_outlive_a_pass_that_failed() -> Result<()> {
+    let mut flat = OneUnit::new(&[&[4, 2], &[4, 1]])?;
+    let t = flat.tensors();
+    let weights =
+        RecurrentWeights { weight_ih: &t[0], weight_hh: &t[1], bias_ih: None, bias_hh: None };
+    let (ys, c) = lstm(&uniform((3, 2, 2), 1, -1.0, 1.0, DType::F32)?, weights, None)?;
+    // The pass comes to the cell state, then fails before it comes to the layer.
+    let fails = ys.apply_op1(Identity(|_: &Tensor| candle_core::bail!("not today")))?;
+    assert!(flat.gradients.backward(&(fails.sum_all()? + c.sum_all()?)?).is_err());
+    let loss = ys.sum_all()?;
+    flat.gradients.clear();
+    flat.gradients.backward(&loss)?;
+    let store = loss.backward()?;
+    for (gradient, weight) in flat.gradients()?.iter().zip(&t) {
+        assert_close(gradient, store.get(weight).expect("a gradient"), 0.0, 0.0);
+    }
     Ok(())
 }
 

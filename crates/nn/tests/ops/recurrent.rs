@@ -43,6 +43,19 @@ fn lstm_is_pytorchs() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn both_results_of_an_lstm_have_pytorchs_gradients() -> Result<()> {
+    for case in cases("lstm_cell_state.safetensors") {
+        check(&case, &INPUTS, |t| both(lstm(&t["xs"], weights(t), t.get("h0").zip(t.get("c0")))?))?;
+    }
+    Ok(())
+}
+
+/// Hidden states and final cell state in one tensor.
+fn both((ys, c): (Tensor, Tensor)) -> Result<Tensor> {
+    Tensor::cat(&[ys.flatten_all()?, c.flatten_all()?], 0)
+}
+
 /// xs, the four parameters, h0 and c0, for 2 sequences of 3 steps of 2 inputs.
 fn inputs(gates: usize, hidden: usize) -> Result<Vec<Tensor>> {
     Ok(vec![
@@ -74,6 +87,22 @@ fn gradients_of_everything_with_and_without_a_state() -> Result<()> {
     let with_state = |t: &[Tensor]| Ok(lstm(&t[0], from_slice(t), Some((&t[5], &t[6])))?.0);
     gradcheck(with_state, &t, 1e-5, 1e-7)?;
     gradcheck(|t| Ok(lstm(&t[0], from_slice(t), None)?.0), &t[..5], 1e-5, 1e-7)
+}
+
+#[test]
+fn the_final_cell_state_passes_gradients_on() -> Result<()> {
+    let t = inputs(4, 5)?;
+    let of_both = |t: &[Tensor]| both(lstm(&t[0], from_slice(t), Some((&t[5], &t[6])))?);
+    gradcheck(of_both, &t, 1e-5, 1e-7)?;
+    let cell_alone = |t: &[Tensor]| lstm(&t[0], from_slice(t), None)?.1.t();
+    gradcheck(cell_alone, &t[..5], 1e-5, 1e-7)?;
+    // The state goes into the next piece of a sequence, whose operations are fused too.
+    let pieces = |t: &[Tensor]| {
+        let (first, rest) = (t[0].narrow(1, 0, 1)?, t[0].narrow(1, 1, 2)?);
+        let (ys, c) = lstm(&first, from_slice(t), Some((&t[5], &t[6])))?;
+        Ok(lstm(&rest, from_slice(t), Some((&last_step(&ys)?, &c)))?.0)
+    };
+    gradcheck(pieces, &t, 1e-5, 1e-7)
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use candelabrum_nn::layers::BatchNorm2d;
-use candelabrum_nn::ops::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d};
+use candelabrum_nn::ops::{
+    BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d, with_composites,
+};
 use candelabrum_nn::{Activation, Init, Params, StatisticsExchange};
 use candelabrum_testkit::assert_close;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
@@ -109,6 +111,19 @@ fn one_replica_has_the_bits_of_the_plain_operation() -> Result<()> {
 
 #[test]
 fn replicas_with_parts_are_one_with_the_whole() -> Result<()> {
+    compare_parts_with_the_whole(|pass| pass())
+}
+
+#[test]
+fn composites_of_replicas_with_parts_are_the_kernel_with_the_whole() -> Result<()> {
+    compare_parts_with_the_whole(|pass| with_composites(pass))
+}
+
+/// `by` runs the pass of a replica.
+fn compare_parts_with_the_whole(
+    by: impl Fn(&dyn Fn() -> Result<Outcome>) -> Result<Outcome> + Sync,
+) -> Result<()> {
+    let by = &by;
     for (plane, activation) in [(3, None), (6, Some(Activation::Relu)), (6, None)] {
         // A single value, none at all, and more.
         let parts = [1, 0, 4, 2];
@@ -128,7 +143,7 @@ fn replicas_with_parts_are_one_with_the_whole() -> Result<()> {
                 let (inputs, weights) =
                     ([xs, inputs[1].clone(), inputs[2].clone()], part(&weights)?);
                 start += count;
-                let work = move || pass(&inputs, &weights, config, Some(exchange));
+                let work = move || by(&|| pass(&inputs, &weights, config, Some(exchange)));
                 started.push(scope.spawn(work));
             }
             started.into_iter().map(|work| work.join().expect("a replica")).collect::<Result<_>>()

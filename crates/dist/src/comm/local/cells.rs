@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::memory::Region;
+use super::region::Region;
 use crate::comm::collective::Header;
 use crate::comm::network::WhenLeft;
 
@@ -70,7 +70,7 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn new(region: Region) -> Self {
-        let (rank, region) = (region.place().rank, Arc::new(region));
+        let (rank, region) = (region.member().rank, Arc::new(region));
         Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, crowded_until: None }
     }
 
@@ -85,7 +85,7 @@ impl Cells {
     }
 
     pub(super) fn world_size(&self) -> usize {
-        self.region.place().world_size
+        self.region.member().world_size
     }
 
     /// Shows what this rank is about to do; seen by the others once they passed the next barrier.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::exchange::Where;
-use super::memory::Region;
+use super::region::Region;
 use super::{Local, SLOT};
 use crate::Result;
 use crate::comm::collective::Header;
@@ -16,8 +16,8 @@ use candelabrum_memory::reduce::reduce_into;
 
 impl Local {
     pub(super) fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
-        let rank = self.place.rank;
-        let region = region_of(&mut buffer, self.place.group).map_or(0, |region| region.id());
+        let rank = self.member.rank;
+        let region = region_of(&mut buffer, self.member.group).map_or(0, |region| region.id());
         // The first piece can be in its slot when the ranks agree: one barrier less.
         let shown = region == 0 && shows(header.op, rank);
         if shown {
@@ -58,7 +58,7 @@ impl Local {
     ) -> Result<Payload> {
         let element = header.element;
         let bytes = buffer.bytes().len();
-        if let Some(region) = at.region(&mut buffer, self.place.group).filter(|_| bytes > 0) {
+        if let Some(region) = at.region(&mut buffer, self.member.group).filter(|_| bytes > 0) {
             self.exchange.reduce(region, bytes, element, op)?;
             return Ok(buffer);
         }
@@ -82,7 +82,7 @@ impl Local {
         mut buffer: Payload,
         at: At,
     ) -> Result<Payload> {
-        let mut out = Payload::zeros(header.element, header.len / self.place.world_size);
+        let mut out = Payload::zeros(header.element, header.len / self.member.world_size);
         let part = out.bytes().len();
         let reduced = out.bytes_mut();
         self.deal_equal(&mut buffer, at, part, |offset, parts| {
@@ -94,9 +94,9 @@ impl Local {
 
     fn broadcast(&mut self, root: usize, mut buffer: Payload, at: At) -> Result<Payload> {
         let len = buffer.bytes().len();
-        if let Some(region) = at.region(&mut buffer, self.place.group) {
+        if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.copy_from(region, root, len)?;
-        } else if self.place.rank == root {
+        } else if self.member.rank == root {
             self.show(Some(buffer.bytes()), len, at.shown, |_, _| {})?;
         } else {
             let out = buffer.bytes_mut();
@@ -116,7 +116,7 @@ impl Local {
         at: At,
     ) -> Result<Payload> {
         let lens: Vec<usize> =
-            (0..self.place.world_size).map(|rank| self.exchange.len_of(rank)).collect();
+            (0..self.member.world_size).map(|rank| self.exchange.len_of(rank)).collect();
         let starts = Layout::of(&lens, header.element.size());
         let mut out = Payload::zeros(header.element, if keep { starts.total } else { 0 });
         let gathered = out.bytes_mut();
@@ -125,7 +125,7 @@ impl Local {
                 copy_piece(part, offset, &mut gathered[range.clone()]);
             }
         };
-        if let Some(region) = at.region(&mut buffer, self.place.group) {
+        if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.look(region, 0, starts.longest, |parts| {
                 let mut take = take;
                 take(0, parts);
@@ -146,7 +146,7 @@ impl Local {
         mut buffer: Payload,
         at: At,
     ) -> Result<Payload> {
-        let n = self.place.world_size;
+        let n = self.member.world_size;
         let mut out = Payload::zeros(header.element, self.exchange.len_of(root) / n);
         let part = out.bytes().len();
         let scattered = out.bytes_mut();
@@ -156,7 +156,7 @@ impl Local {
         if at.place == Where::Region {
             self.deal_equal(&mut buffer, at, part, take)?;
         } else {
-            let input = (self.place.rank == root).then(|| buffer.bytes());
+            let input = (self.member.rank == root).then(|| buffer.bytes());
             let ranges: Vec<_> = (0..n).map(|to| to * part..(to + 1) * part).collect();
             self.deal(input, &ranges, part, take)?;
         }
@@ -165,7 +165,7 @@ impl Local {
 
     fn all_to_all(&mut self, header: Header, mut buffer: Payload, at: At) -> Result<Payload> {
         let mut out = Payload::zeros(header.element, header.len);
-        let part = out.bytes().len() / self.place.world_size;
+        let part = out.bytes().len() / self.member.world_size;
         let received = out.bytes_mut();
         self.deal_equal(&mut buffer, at, part, |offset, parts| {
             for (from, piece) in parts.iter().enumerate() {
@@ -176,7 +176,7 @@ impl Local {
     }
 
     fn all_to_all_v(&mut self, header: Header, buffer: &Payload) -> Result<Payload> {
-        let (rank, n, size) = (self.place.rank, self.place.world_size, header.element.size());
+        let (rank, n, size) = (self.member.rank, self.member.world_size, header.element.size());
         // Everybody tells how much goes to whom.
         let own: Vec<u64> =
             buffer.parts().unwrap_or_default().iter().map(|&len| len as u64).collect();
@@ -238,8 +238,8 @@ impl Local {
         part: usize,
         mut take: impl FnMut(usize, &[&[u8]]),
     ) -> Result<()> {
-        let (rank, n) = (self.place.rank, self.place.world_size);
-        if let Some(region) = at.region(buffer, self.place.group) {
+        let (rank, n) = (self.member.rank, self.member.world_size);
+        if let Some(region) = at.region(buffer, self.member.group) {
             return self.exchange.look(region, rank * part, part, |parts| take(0, parts));
         }
         let ranges: Vec<_> = (0..n).map(|to| to * part..(to + 1) * part).collect();
@@ -255,7 +255,7 @@ impl Local {
         longest: usize,
         mut take: impl FnMut(usize, &[&[u8]]),
     ) -> Result<()> {
-        let (rank, n) = (self.place.rank, self.place.world_size);
+        let (rank, n) = (self.member.rank, self.member.world_size);
         // Whole cache lines, which are aligned for every element too.
         let room = SLOT / n / 64 * 64;
         for offset in (0..longest).step_by(room) {
@@ -290,7 +290,7 @@ impl At {
 
 /// The region of a buffer that was allocated by this group.
 fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
-    buffer.shared_memory::<Region>().filter(|region| region.place().group == group)
+    buffer.shared_memory::<Region>().filter(|region| region.member().group == group)
 }
 
 /// Whether this rank shows its whole buffer in the operation.

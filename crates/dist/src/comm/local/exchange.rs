@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cells::{Cells, Shown};
-use super::memory::{Memory, Region};
+use super::region::Region;
+use super::segment::Segment;
 use crate::comm::ReduceOp;
 use crate::comm::collective::{Collective, Header, check_agreement};
 use crate::comm::network::{Network, WhenLeft};
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into_all;
-
-/// Slices of a reduction start at multiples of this many bytes: a cache line belongs to one rank.
-const LINE: usize = 64;
 
 /// Where the ranks' buffers of an operation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +29,7 @@ pub(super) enum Where {
 pub(super) struct Exchange {
     cells: Cells,
     network: Arc<Network>,
-    memory: Arc<Memory>,
+    segment: Arc<Segment>,
     group: u64,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
@@ -44,13 +42,13 @@ impl Exchange {
     pub(super) fn new(
         cells: Cells,
         network: Arc<Network>,
-        memory: Arc<Memory>,
+        segment: Arc<Segment>,
         group: u64,
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
         let current = Header::of(0, Collective::Barrier, &Payload::empty());
-        Self { cells, network, memory, group, ranks, deadline, current }
+        Self { cells, network, segment, group, ranks, deadline, current }
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -94,6 +92,16 @@ impl Exchange {
         Ok(place)
     }
 
+    /// The header that the ranks last agreed on.
+    pub(super) fn current(&self) -> Header {
+        self.current
+    }
+
+    /// The number that `rank` showed beside its header when the ranks last agreed.
+    pub(super) fn number_of(&self, rank: usize) -> u64 {
+        self.cells.shown(rank)[Header::WORDS]
+    }
+
     /// The length of `rank`'s buffer in the operation last agreed on.
     pub(super) fn len_of(&self, rank: usize) -> usize {
         self.cells.shown(rank)[2] as usize
@@ -132,7 +140,7 @@ impl Exchange {
 
     /// Another rank may still write to memory that this one is about to drop: it stays.
     fn fails(&self, error: Error) -> Error {
-        self.memory.keep_everything();
+        self.segment.keep_everything();
         error
     }
 
@@ -145,17 +153,15 @@ impl Exchange {
         element: ElementType,
         op: ReduceOp,
     ) -> Result<()> {
-        let place = region.place();
-        let slice = bytes.div_ceil(place.world_size).next_multiple_of(LINE);
-        let start = (place.rank * slice).min(bytes);
-        let count = slice.min(bytes - start);
+        let member = region.member();
+        let slice = member.slice(bytes);
         let part = |rank: usize| {
             // SAFETY: until the barrier below, this range of every part is this rank's turn: ranks
             // take ranges that do not overlap, and no rank looks at its own part before it passed
             // that barrier (`region` is borrowed until then).
-            unsafe { region.part_mut(rank, start, count) }
+            unsafe { region.part_mut(rank, slice.start, slice.len()) }
         };
-        match place.world_size {
+        match member.world_size {
             2 => reduce_into_all(element, op, &mut [part(0), part(1)]),
             n => reduce_into_all(element, op, &mut (0..n).map(part).collect::<Vec<_>>()),
         }
@@ -175,7 +181,7 @@ impl Exchange {
             // SAFETY: between these two barriers all ranks only read (`region` is borrowed).
             unsafe { region.part(rank, start, count) }
         };
-        let parts: Vec<&[u8]> = (0..region.place().world_size).map(part).collect();
+        let parts: Vec<&[u8]> = (0..region.member().world_size).map(part).collect();
         look(&parts);
         self.meet()
     }
@@ -188,7 +194,7 @@ impl Exchange {
         root: usize,
         bytes: usize,
     ) -> Result<()> {
-        let rank = region.place().rank;
+        let rank = region.member().rank;
         if rank != root {
             // SAFETY: between these two barriers nobody writes the root's part.
             let from = unsafe { region.part(root, 0, bytes) };

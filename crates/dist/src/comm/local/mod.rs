@@ -16,8 +16,11 @@
 mod cells;
 mod collectives;
 mod exchange;
-mod memory;
+mod region;
 mod rendezvous;
+mod segment;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +29,12 @@ use candelabrum_memory::Flat;
 
 use self::cells::{Cell, Cells};
 use self::exchange::Exchange;
-use self::memory::{FIRST, Memory, Place, Region, stride};
+use self::region::{Membership, Region, stride};
+use self::segment::{Segment, WORLD};
 use super::collective::Header;
 use super::members::Failure;
 use super::network::Network;
+use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::{Messages, Transport};
 use super::{Communicator, Payload};
@@ -47,8 +52,7 @@ const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
 /// Who meets, and how long anybody waits.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalConfig {
-    /// A word that all ranks of this job know, and nobody else uses.
-    pub(crate) job: String,
+    pub(crate) job: JobId,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) deadline: Duration,
@@ -68,10 +72,10 @@ pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
 /// This rank's side of a group.
 struct Local {
     network: Arc<Network>,
-    memory: Arc<Memory>,
+    segment: Arc<Segment>,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
-    place: Place,
+    member: Membership,
     exchange: Exchange,
     slots: Region,
 }
@@ -81,65 +85,64 @@ impl Local {
     fn connect(config: &LocalConfig, failure: &Failure) -> Result<Self> {
         let &LocalConfig { rank, world_size, deadline, .. } = config;
         let sockets = rendezvous::meet(config)?;
-        let memory = match sockets.first().and_then(Option::as_ref) {
-            Some(root) => Memory::received(rendezvous::receive_file(root, config)?)?,
+        let segment = match sockets.first().and_then(Option::as_ref) {
+            Some(root) => Segment::received(rendezvous::receive_file(root, config)?, world_size)?,
             None => {
-                let memory = Memory::create()?;
-                memory.reserve(&GROUP, world_size)?;
+                let segment = Segment::create()?;
+                new_group(&segment, world_size)?;
                 for socket in sockets.iter().flatten() {
-                    rendezvous::send_file(socket, memory.fd())?;
+                    rendezvous::send_file(socket, segment.fd())?;
                 }
-                memory
+                segment
             }
         };
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
         let network = Network::start(rank, sockets, false, deadline, failure)?;
-        let place = Place { group: FIRST, rank, world_size };
-        Self::join(network, Arc::new(memory), (0..world_size).collect(), place, deadline)
+        let member = Membership { group: WORLD, rank, world_size };
+        let ranks = (0..world_size).collect();
+        Self::join(network, Arc::new(segment), ranks, member, deadline)
     }
 
-    /// Takes this rank's place in a group whose memory has been reserved.
+    /// Takes this rank's place in a group that [`new_group`] has made.
     fn join(
         network: Arc<Network>,
-        memory: Arc<Memory>,
+        segment: Arc<Segment>,
         ranks: Arc<[usize]>,
-        place: Place,
+        member: Membership,
         deadline: Duration,
     ) -> Result<Self> {
         let [cell, slot] = GROUP;
-        let cells = memory.map(place.group, cell, place)?;
-        let slots = place.group + (stride(cell) * place.world_size) as u64;
-        let slots = memory.map(slots, slot, place)?.give_back_on_drop();
-        let names = Arc::clone(&ranks);
-        let cells = Cells::new(cells);
-        let (news, kept) = (Arc::clone(&network), Arc::clone(&memory));
-        let exchange = Exchange::new(cells, news, kept, place.group, names, deadline);
-        Ok(Self { network, memory, ranks, place, exchange, slots })
+        let cells = Cells::new(segment.map(member.group, cell, member)?);
+        let (news, kept, names) = (Arc::clone(&network), Arc::clone(&segment), Arc::clone(&ranks));
+        let mut exchange = Exchange::new(cells, news, kept, member.group, names, deadline);
+        let start = member.group + (stride(cell) * member.world_size) as u64;
+        let reserved = segment.reserve(start, slot, member.rank..member.rank + 1);
+        let header = exchange.current();
+        succeed_together(&mut exchange, header, reserved, &ranks, slot)?;
+        let slots = segment.map(start, slot, member)?.give_back_on_drop();
+        Ok(Self { network, segment, ranks, member, exchange, slots })
     }
 
-    /// Reserves memory on rank `at`, and tells all ranks of the group where it starts. Those that
-    /// have another `at` reserve and learn of other memory.
-    fn reserve_together(&mut self, at: usize, parts: &[usize], ranks: usize) -> Result<u64> {
-        let own = (at == self.place.rank).then(|| self.memory.reserve(parts, ranks));
+    /// Rank `root` takes room in the segment with `take`, and tells the other ranks where it starts.
+    /// All ranks of this group must call it together, with the same `header`; ranks that name
+    /// different roots learn of different room. `bytes` are for the error message.
+    fn taken_by(
+        &mut self,
+        root: usize,
+        header: Header,
+        bytes: usize,
+        take: impl FnOnce(&Segment) -> Result<u64>,
+    ) -> Result<u64> {
+        let own = (root == self.member.rank).then(|| take(&self.segment));
         // 0 is not where a region starts: it says that there was no room.
-        let start = own.as_ref().map_or(0, |start| *start.as_ref().unwrap_or(&0));
-        let input = start.to_le_bytes();
-        let mut starts = vec![[0_u8; 8]; self.place.world_size];
-        self.show(Some(&input), input.len(), false, |_, slots| {
-            for (start, slot) in starts.iter_mut().zip(slots) {
-                start.copy_from_slice(slot);
-            }
-        })?;
+        let start = own.as_ref().and_then(|start| start.as_ref().ok()).copied().unwrap_or(0);
+        let agreed = self.exchange.agree(header, start);
         if let Some(own) = own {
-            return own;
+            return agreed.and(own);
         }
-        match u64::from_le_bytes(starts[at]) {
-            0 => {
-                let bytes: usize = parts.iter().map(|part| part * ranks).sum();
-                // An echo: that rank has the system's own answer, and says it.
-                let message = format!("no room for {bytes} bytes of shared memory");
-                Err(Error::PeerFailed { peer: self.ranks[at], message })
-            }
+        agreed?;
+        match self.exchange.number_of(root) {
+            0 => Err(no_room(self.ranks[root], bytes)),
             start => Ok(start),
         }
     }
@@ -155,49 +158,85 @@ impl Transport for Local {
     }
 
     fn messages(&self) -> Arc<dyn Messages> {
-        self.network.messages(self.place.group, &self.ranks)
+        self.network.messages(self.member.group, &self.ranks)
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload);
         if result.is_err() {
-            self.memory.keep_everything();
+            self.segment.keep_everything();
         }
         result
     }
 
     fn alloc(&mut self, header: Header) -> Result<Payload> {
-        self.exchange.agree(header, 0)?;
-        let part = (header.len * header.element.size()).max(1);
-        let start = self.reserve_together(0, &[part], self.place.world_size)?;
-        let region = self.memory.map(start, part, self.place)?.give_back_on_drop();
-        Ok(Flat::shared(header.element, header.len, Box::new(region)).into())
+        let Header { element, len, .. } = header;
+        let member = self.member;
+        let part = (len * element.size()).max(1);
+        let take = |segment: &Segment| segment.take(&[part], member.world_size);
+        let start = self.taken_by(0, header, part, take)?;
+        let reserved = self.segment.reserve(start, part, member.rank..member.rank + 1);
+        succeed_together(&mut self.exchange, header, reserved, &self.ranks, part)?;
+        let region = self.segment.map(start, part, member)?.give_back_on_drop();
+        Ok(Flat::shared(element, len, Box::new(region)).into())
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        let first = members.and_then(|members| members.first().copied());
-        // A rank that joins nothing takes part in telling all the same.
-        let at = first.unwrap_or(self.place.world_size);
-        let size = members.map_or(0, <[usize]>::len);
-        let Some(members) = members.filter(|members| !members.is_empty()) else {
-            self.show(Some(&[0; 8]), 8, false, |_, _| {})?;
+        // The ranks have just agreed on this header, to gather the members of each group.
+        let header = self.exchange.current();
+        let Some((&root, members)) = members.and_then(|all| Some((all.first()?, all))) else {
+            self.exchange.agree(header, 0)?;
             return Ok(None);
         };
-        let group = self.reserve_together(at, &GROUP, size)?;
-        let rank = members.iter().position(|&member| member == self.place.rank).unwrap_or(0);
+        let bytes = GROUP.iter().sum();
+        let take = |segment: &Segment| new_group(segment, members.len());
+        let group = self.taken_by(root, header, bytes, take)?;
+        let rank = members.iter().position(|&member| member == self.member.rank).unwrap_or(0);
         let ranks = members.iter().map(|&member| self.ranks[member]).collect();
-        let place = Place { group, rank, world_size: size };
-        let (network, memory) = (Arc::clone(&self.network), Arc::clone(&self.memory));
-        Self::join(network, memory, ranks, place, self.exchange.deadline()).map(Some)
+        let member = Membership { group, rank, world_size: members.len() };
+        let (network, segment) = (Arc::clone(&self.network), Arc::clone(&self.segment));
+        Self::join(network, segment, ranks, member, self.exchange.deadline()).map(Some)
     }
 
     fn leave(&mut self) {
-        let own = self.ranks[self.place.rank];
+        let own = self.ranks[self.member.rank];
         let peers: Vec<usize> = self.ranks.iter().copied().filter(|&rank| rank != own).collect();
-        self.network.leave(self.place.group, &peers, self.exchange.give_back_cells());
+        self.network.leave(self.member.group, &peers, self.exchange.give_back_cells());
     }
 
     fn finish(&mut self) {
         self.network.finish();
     }
+}
+
+/// Takes room for the cells and slots of a group, and reserves the cells: by them the ranks agree on
+/// everything else. Gives the number of the group.
+fn new_group(segment: &Segment, world_size: usize) -> Result<u64> {
+    let group = segment.take(&GROUP, world_size)?;
+    segment.reserve(group, GROUP[0], 0..world_size)?;
+    Ok(group)
+}
+
+/// Gives an error on every rank of a group if one of them could not reserve its part of `bytes`
+/// bytes. All ranks must call it together, with the same `header`.
+fn succeed_together(
+    exchange: &mut Exchange,
+    header: Header,
+    reserved: Result<()>,
+    ranks: &[usize],
+    bytes: usize,
+) -> Result<()> {
+    let agreed = exchange.agree(header, u64::from(reserved.is_err()));
+    reserved?;
+    agreed?;
+    match (0..ranks.len()).find(|&rank| exchange.number_of(rank) != 0) {
+        None => Ok(()),
+        Some(rank) => Err(no_room(ranks[rank], bytes)),
+    }
+}
+
+/// The error of the other ranks where `peer` has no memory. It is an echo: `peer` has the system's
+/// own error.
+fn no_room(peer: usize, bytes: usize) -> Error {
+    Error::PeerFailed { peer, message: format!("no room for {bytes} bytes of shared memory") }
 }

@@ -1,145 +1,134 @@
-//! How the ranks of one host find each other: abstract Unix sockets named after the job.
+//! How the ranks of one host find each other: by abstract Unix sockets.
 //!
-//! Every rank listens under its own name, calls every lower rank and is called by every higher one.
-//! The names live in the kernel, not in the file system, and vanish with their process. Callers of
-//! another user are turned away.
+//! Every rank listens under a name of its own and calls rank 0, which answers when all ranks have
+//! called. Then all ranks listen, so every rank calls the lower ranks without waiting for them, and
+//! takes the calls of the higher ones. The names live in the kernel, not in the file system, and
+//! vanish with their process. Every user of the host can take a name or call one, so both ends of a
+//! connection ask the kernel for the user of the other end.
 
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+use sha2::{Digest, Sha256};
 
 use super::LocalConfig;
+use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 
-/// First bytes of every connection; the digit changes when the protocol does.
-const MAGIC: [u8; 8] = *b"candlbr2";
+/// How long a rank waits for its name, which a rank of a job that has just ended may still hold.
+const TO_LET_GO: Duration = Duration::from_secs(2);
 
-/// Between two attempts to reach a rank that is not there yet.
-const RETRY: Duration = Duration::from_millis(5);
+/// The most callers that the kernel keeps until this rank takes them.
+const BACKLOG: i32 = 4096;
 
-/// One socket to every other rank; `None` in this rank's own place.
+/// One connection to every other rank, by rank; `None` in this rank's own place.
 pub(super) fn meet(config: &LocalConfig) -> Result<Vec<Option<UnixStream>>> {
-    let &LocalConfig { rank, world_size, deadline, .. } = config;
-    let start = Instant::now();
-    let listener = listen(config, start)?;
-    let mut sockets: Vec<Option<UnixStream>> = (0..world_size).map(|_| None).collect();
-    for (peer, socket) in sockets.iter_mut().enumerate().take(rank) {
-        *socket = Some(call(config, peer, start)?);
-    }
-    while let Some(peer) = (rank + 1..world_size).find(|&peer| sockets[peer].is_none()) {
-        match listener.accept() {
-            Ok((socket, _)) => {
-                if let Some(caller) = greet(&socket, rank, world_size)? {
-                    sockets[caller] = Some(socket);
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(RETRY),
-            Err(error) => return Err(Error::io("accept a connection", error)),
+    let &LocalConfig { job, rank, world_size, deadline } = config;
+    let meeting = Rendezvous::begin(job, rank, world_size, deadline);
+    let listener = listen(config)?;
+    let mut callers = Callers::new(&listener, is_of_this_user);
+    let sockets = if rank == 0 {
+        meeting.hear_all(&mut callers)?
+    } else {
+        let mut sockets = meeting.unconnected();
+        for (peer, socket) in sockets.iter_mut().enumerate().take(rank) {
+            *socket = Some(call(config, &meeting, peer)?);
         }
-        let waited = start.elapsed();
-        if waited > deadline {
-            return Err(Error::Rendezvous { rank, world_size, peer, waited });
-        }
-    }
-    Ok(sockets)
+        meeting.gather(&mut callers, rank + 1..world_size, &mut sockets)?;
+        sockets
+    };
+    Ok(sockets.into_iter().map(|socket| socket.map(UnixStream::from)).collect())
 }
 
-fn address(config: &LocalConfig, rank: usize) -> Result<SocketAddr> {
-    let user = rustix::process::getuid().as_raw();
-    let name = format!("candelabrum/{user}/{}/{rank}", config.job);
-    SocketAddr::from_abstract_name(name).map_err(|error| Error::io("name a socket", error))
-}
-
-fn listen(config: &LocalConfig, start: Instant) -> Result<UnixListener> {
-    let address = address(config, config.rank)?;
-    loop {
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => {
-                listener
-                    .set_nonblocking(true)
-                    .map_err(|error| Error::io("prepare a socket", error))?;
-                return Ok(listener);
-            }
-            // A rank of the job that just ended may hold the name for a moment longer.
-            Err(error)
-                if error.kind() == ErrorKind::AddrInUse
-                    && start.elapsed() < Duration::from_secs(2) =>
-            {
-                thread::sleep(RETRY);
-            }
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                let (rank, job) = (config.rank, &config.job);
-                let what = format!("another process is rank {rank} of job `{job}` already");
-                return Err(Error::Launch { what });
-            }
-            Err(error) => return Err(Error::io("listen on a socket", error)),
-        }
+/// Calls `peer` and sends it this rank's hello. Rank 0 answers when all ranks have called it.
+fn call(config: &LocalConfig, meeting: &Rendezvous, peer: usize) -> Result<OwnedFd> {
+    let socket = retry(meeting.left(), || connect(config, peer))?;
+    let socket = socket.ok_or_else(|| meeting.missed(peer))?;
+    let lost = |error| Error::io(format!("greet rank {peer}"), error);
+    meeting.introduce(&socket).map_err(lost)?;
+    if peer != 0 {
+        return Ok(socket);
+    }
+    match meeting.await_answer(&socket) {
+        Ok(None) => Ok(socket),
+        Ok(Some(message)) => Err(Error::PeerFailed { peer, message }),
+        Err(error) if error.kind() == ErrorKind::TimedOut => Err(meeting.missed(peer)),
+        Err(_) => Err(died(config.rank)),
     }
 }
 
-/// Calls `peer` until it answers.
-fn call(config: &LocalConfig, peer: usize, start: Instant) -> Result<UnixStream> {
-    let &LocalConfig { rank, world_size, deadline, .. } = config;
-    let address = address(config, peer)?;
-    loop {
-        match UnixStream::connect_addr(&address) {
-            Ok(mut socket) => {
-                let mut hello = MAGIC.to_vec();
-                hello.extend((rank as u32).to_le_bytes());
-                hello.extend((world_size as u32).to_le_bytes());
-                socket
-                    .write_all(&hello)
-                    .map_err(|error| Error::io(format!("greet rank {peer}"), error))?;
-                return Ok(socket);
-            }
-            Err(_) if start.elapsed() < deadline => thread::sleep(RETRY),
-            Err(_) => {
-                let waited = start.elapsed();
-                return Err(Error::Rendezvous { rank, world_size, peer, waited });
-            }
-        }
-    }
+/// The error where rank 0 has ended. It is an echo: the launcher, or rank 0 itself, says why.
+fn died(rank: usize) -> Error {
+    Error::PeerDied { peer: 0, rank, during: "start-up".to_owned() }
 }
 
-/// The rank that calls, or `None` where the caller is a stranger.
-fn greet(mut socket: &UnixStream, rank: usize, world_size: usize) -> Result<Option<usize>> {
-    let prepare = |error| Error::io("prepare a connection", error);
-    socket.set_nonblocking(false).map_err(prepare)?;
-    let caller = rustix::net::sockopt::socket_peercred(socket.as_fd())
-        .map_err(|error| Error::io("ask who calls", error))?;
-    if caller.uid != rustix::process::getuid() {
-        return Ok(None);
+/// The name of a rank's socket. All users can read it in `/proc/net/unix`, so the job's word is not
+/// in it, nor can another rank's name be made from it.
+pub(super) fn address(config: &LocalConfig, rank: usize) -> Result<SocketAddrUnix> {
+    let mut digest = Sha256::new();
+    digest.update(config.job);
+    digest.update((rank as u64).to_le_bytes());
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("candelabrum/{user}/{:x}", digest.finalize());
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+        .map_err(|error| Error::io("name a socket", error))
+}
+
+/// A non-blocking socket.
+pub(super) fn socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|error| Error::io("make a socket", error))
+}
+
+pub(super) fn listen(config: &LocalConfig) -> Result<OwnedFd> {
+    let (address, listener) = (address(config, config.rank)?, socket()?);
+    let bind = || match rustix::net::bind(&listener, &address) {
+        Ok(()) => Ok(Some(())),
+        Err(Errno::ADDRINUSE) => Ok(None),
+        Err(error) => Err(Error::io("bind a socket", error)),
+    };
+    let LocalConfig { rank, .. } = config;
+    retry(TO_LET_GO, bind)?.ok_or_else(|| Error::Launch {
+        what: format!(
+            "another process is rank {rank} of this job already, or has taken the name of its socket"
+        ),
+    })?;
+    rustix::net::listen(&listener, BACKLOG)
+        .map_err(|error| Error::io("listen on a socket", error))?;
+    Ok(listener)
+}
+
+/// `None` where `peer` does not listen yet.
+fn connect(config: &LocalConfig, peer: usize) -> Result<Option<OwnedFd>> {
+    let socket = socket()?;
+    match rustix::net::connect(&socket, &address(config, peer)?) {
+        Ok(()) if is_of_this_user(&socket) => {}
+        Ok(()) => {
+            let what =
+                format!("another user of this host has taken the name of rank {peer}'s socket");
+            return Err(Error::Launch { what });
+        }
+        Err(Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(error) => return Err(Error::io(format!("call rank {peer}"), error)),
     }
-    socket.set_read_timeout(Some(Duration::from_secs(5))).map_err(prepare)?;
-    let mut hello = [0; 16];
-    if socket.read_exact(&mut hello).is_err() || hello[..8] != MAGIC {
-        return Ok(None);
-    }
-    socket.set_read_timeout(None).map_err(prepare)?;
-    let word = |i: usize| u32::from_le_bytes([hello[i], hello[i + 1], hello[i + 2], hello[i + 3]]);
-    let (peer, peers_world) = (word(8) as usize, word(12) as usize);
-    if peers_world != world_size {
-        return Err(Error::Inconsistent {
-            what: "the number of ranks".to_owned(),
-            expected: world_size.to_string(),
-            ranks: peer.to_string(),
-            got: peers_world.to_string(),
-        });
-    }
-    if peer <= rank || peer >= world_size {
-        return Err(Error::Protocol { what: format!("rank {peer} called rank {rank}") });
-    }
-    Ok(Some(peer))
+    rustix::io::ioctl_fionbio(&socket, false)
+        .map_err(|error| Error::io("prepare a connection", error))?;
+    Ok(Some(socket))
+}
+
+/// Whether the other end of a connection belongs to the user of this process.
+fn is_of_this_user(socket: &OwnedFd) -> bool {
+    let user = rustix::process::geteuid();
+    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == user)
 }
 
 /// Hands `file` to the rank behind `socket`.
@@ -149,7 +138,7 @@ pub(super) fn send_file(socket: &UnixStream, file: &OwnedFd) -> Result<()> {
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&files));
     let payload = [IoSlice::new(b"f")];
-    rustix::net::sendmsg(socket, &payload, &mut control, SendFlags::empty())
+    rustix::net::sendmsg(socket, &payload, &mut control, SendFlags::NOSIGNAL)
         .map_err(|error| Error::io("hand over shared memory", error))?;
     Ok(())
 }
@@ -176,6 +165,5 @@ pub(super) fn receive_file(socket: &UnixStream, config: &LocalConfig) -> Result<
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    // An echo: rank 0, or the launcher, says why.
-    file.ok_or_else(|| Error::PeerDied { peer: 0, rank, during: "start-up".to_owned() })
+    file.ok_or_else(|| died(rank))
 }

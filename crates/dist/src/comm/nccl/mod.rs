@@ -34,7 +34,7 @@ use std::time::Duration;
 use candelabrum_memory::cuda::{self, CudaMemory, allocate, cuda_error, download, upload};
 use candelabrum_memory::{Flat, reduce};
 use candle_core::{CudaDevice, Device};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream};
 
 use self::plan::{Outcome, Participant, Plan};
 use self::raw::{Comm, ID_BYTES};
@@ -44,7 +44,6 @@ use super::pending::Started;
 use super::threaded::{Connected, Threaded};
 use super::transport::{Abort, Messages, Transport};
 use super::{Collective, Communicator, Group, Payload, Pending};
-use crate::launch::DeviceChoice;
 use crate::{Error, Result};
 
 /// Operations on fewer bytes go over the control.
@@ -52,32 +51,6 @@ const SHORT: usize = 64 * 1024;
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = true;
-
-/// The device of the rank with this number on its host: a GPU where there is one, unless the choice
-/// is another. Ranks take the GPUs in turn.
-///
-/// # Errors
-/// A GPU was asked for and there is none, or not that one.
-pub(crate) fn device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
-    let count = CudaContext::device_count();
-    let ordinal = match (choice, count) {
-        (DeviceChoice::Cpu, _) => return Ok(Device::Cpu),
-        (DeviceChoice::Auto, Err(error)) => {
-            tracing::debug!("no GPU: {error}");
-            return Ok(Device::Cpu);
-        }
-        (DeviceChoice::Auto, Ok(0)) => return Ok(Device::Cpu),
-        (DeviceChoice::Cuda(_), Err(error)) => return Err(cuda_error("cuDeviceGetCount", error)),
-        (DeviceChoice::Cuda(Some(ordinal)), Ok(_)) => ordinal,
-        (DeviceChoice::Auto | DeviceChoice::Cuda(None), Ok(count)) => {
-            let count = usize::try_from(count).unwrap_or(0);
-            let what = "CANDELABRUM_DEVICE asks for a GPU, but this host has none".to_owned();
-            local_rank.checked_rem(count).ok_or(Error::Launch { what })?
-        }
-    };
-    // A stream of its own: the default one is another for every thread.
-    Ok(Device::new_cuda_with_stream(ordinal)?)
-}
 
 /// Joins the ranks that `control` connects, each with its `device`, a GPU.
 ///

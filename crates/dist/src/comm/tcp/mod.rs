@@ -13,6 +13,7 @@ mod rendezvous;
 mod tests;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,10 +25,10 @@ use super::collective::{Header, check_agreement};
 use super::members::Failure;
 use super::network::{Awaited, Body, Kind, Network};
 use super::pending::Started;
+use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
 use super::transport::{Abort, Messages, Transport};
 use super::{Collective, Communicator, ElementType, Payload};
-use crate::launch::MeetingPoint;
 use crate::{Error, Result};
 
 /// Bytes of an encoded header.
@@ -39,12 +40,15 @@ const WORLD: u64 = 0;
 /// Who meets where, and how long anybody waits.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpConfig {
-    /// A word that all ranks of this job know, and nobody else uses.
-    pub(crate) job: String,
+    pub(crate) job: JobId,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) deadline: Duration,
-    pub(crate) meeting: MeetingPoint,
+    /// Rank 0's host: a name or an address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// The only address that rank 0 listens at, if there is one.
+    pub(crate) interface: Option<IpAddr>,
 }
 
 /// Joins the ranks of `config.job`.

@@ -55,6 +55,35 @@ pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
     Ok(digest)
 }
 
+/// A little of everything, for worlds in which all cases would take long.
+pub(crate) fn many(comm: Comm<'_>) -> Result<u64> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let mut digest = DefaultHasher::new();
+    let len = 3 * n + 1;
+    for op in operations::<f32>() {
+        let mut mine = values::<f32>(rank, 1, len);
+        comm.all_reduce(&mut mine, op)?;
+        is_bits(&mine, &reduced::<f32>(op, n, 1, len), ("all_reduce of many", op));
+        digest.write(bytemuck::cast_slice(&mine));
+    }
+    let mut allocated = comm.alloc(ElementType::F32, 100 * len)?;
+    allocated.as_mut_slice()?.copy_from_slice(&values::<f32>(rank, 2, 100 * len));
+    let allocated = comm.run(Collective::AllReduce(ReduceOp::Sum), allocated)?;
+    let expected = reduced::<f32>(ReduceOp::Sum, n, 2, 100 * len);
+    is_bits(allocated.as_slice()?, &expected, "all_reduce of many in place");
+    moves::<i32>(comm, n - 1, 3, len, &mut comm.alloc(ElementType::I32, len)?)?;
+
+    comm.send(&[rank as i32], (rank + 1) % n)?;
+    let mut got = [0];
+    comm.recv(&mut got, (rank + n - 1) % n)?;
+    assert_eq!(got, [((rank + n - 1) % n) as i32]);
+    let group = comm.split(Some(rank as u64 % 4), 0)?.expect("every rank has a group");
+    let sum: i32 = group.all_gather(&[rank as i32])?.iter().sum();
+    assert_eq!(sum, (rank % 4..n).step_by(4).sum::<usize>() as i32);
+    comm.barrier()?;
+    Ok(digest.finish())
+}
+
 pub(crate) fn is_bits<T: Element>(got: &[T], expected: &[T], what: impl Debug) {
     assert_eq!(got.len(), expected.len(), "length of {what:?}");
     let any_order = ANY_ORDER.load(Ordering::Relaxed);

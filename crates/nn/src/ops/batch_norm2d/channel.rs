@@ -5,8 +5,8 @@ use super::geometry::Planes;
 use super::line::Line;
 use crate::ops::elementwise::rectified;
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
 use crate::ops::moments::{Moments, Sums, moments};
+use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::{simd, simd_once};
 
 /// Shorter planes are put together first: sums over a few values gain nothing from vectors.

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
+use crate::ops::pool::Pooled;
 
 /// (N, C, H W); without values where one of them is 0.
 #[derive(Clone, Copy, Debug)]

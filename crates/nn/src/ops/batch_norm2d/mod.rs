@@ -19,6 +19,7 @@
 //! batches together. Each way is then two passes over memory with the exchange between them.
 
 mod channel;
+mod composite;
 mod geometry;
 mod line;
 mod replicas;
@@ -32,9 +33,10 @@ use self::geometry::{Geometry, Planes};
 use self::line::Line;
 use super::activations;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::moments::Moments;
 use super::parallel::worth_threads;
+use super::pool::Pooled;
 use crate::{Activation, Buffer, StatisticsExchange};
 
 const NAME: &str = "batch_norm2d";
@@ -231,6 +233,10 @@ impl Fused for BatchNorm2d {
             self.backward_channels(&pass, dxs_later, &mut sums, Some(&all));
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        self.by_candle(inputs)
     }
 }
 

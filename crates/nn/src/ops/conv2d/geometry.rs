@@ -6,6 +6,13 @@ use candle_core::{Result, Shape, bail};
 
 use super::{Conv2dConfig, NAME};
 
+/// Pixels of a result from which on its rows are long enough by themselves.
+const SMALL: usize = 64;
+
+/// Columns of a product: a compromise between reading the weight again for every chunk of images
+/// and patches that stay near.
+const COLUMNS: usize = 256;
+
 /// All sizes of one convolution; every kernel relies on the checks in [`Geometry::new`].
 #[derive(Debug, Clone)]
 pub(super) struct Geometry {
@@ -130,5 +137,15 @@ impl Geometry {
     /// Whether the patch matrix of an image is the image itself.
     pub(super) fn is_pointwise(&self) -> bool {
         (self.kernel, self.stride, self.padding) == ((1, 1), (1, 1), (0, 0))
+    }
+
+    /// Whether the images are small and many enough to lie side by side in a product.
+    pub(super) fn is_small(&self) -> bool {
+        self.out_pixels() < SMALL && self.batch >= 8
+    }
+
+    /// Images per product.
+    pub(super) fn chunk(&self) -> usize {
+        if self.is_small() { (COLUMNS / self.out_pixels()).clamp(1, self.batch) } else { 1 }
     }
 }

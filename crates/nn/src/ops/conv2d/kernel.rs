@@ -14,14 +14,13 @@
 use gemm::Parallelism;
 use rayon::prelude::*;
 
+use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
-use super::small::{images_per_chunk, is_small};
-use crate::activation::Activation;
-use crate::ops::elementwise::{activate, activation_backward, add_assign, bias_activation, sum};
+use crate::ops::elementwise::{activation_backward, add_assign, sum};
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
+use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// Elements of a weight from which on the threads share each product instead of the images.
@@ -35,33 +34,13 @@ const MAX_PARTS: usize = 16;
 /// The same for small images, whose weights are often large.
 const MAX_SMALL_PARTS: usize = 4;
 
-/// A convolution by a weight of which every element meets the image.
-#[derive(Clone, Copy)]
-pub(super) struct Conv<'a, T> {
-    pub(super) geometry: &'a Geometry,
-    pub(super) weight: &'a [T],
-    pub(super) activation: Option<Activation>,
-}
-
-/// Where the gradients go that are wanted; that of the weight is added to where it says so.
-pub(super) struct Gradients<'a, T> {
-    pub(super) dxs: Option<&'a mut [T]>,
-    pub(super) dw: Option<&'a mut [T]>,
-    pub(super) db: Option<&'a mut [T]>,
-}
-
 impl<T: Float> Conv<'_, T> {
-    /// Images per product.
-    fn chunk(&self) -> usize {
-        if is_small(self.geometry) { images_per_chunk(self.geometry) } else { 1 }
-    }
-
     fn is_large(&self) -> bool {
         self.geometry.weight() >= LARGE
     }
 
     pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
-        let (geometry, chunk) = (self.geometry, self.chunk());
+        let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let chunks = geometry.batch.div_ceil(chunk);
         if self.share_products(chunks) {
@@ -77,13 +56,13 @@ impl<T: Float> Conv<'_, T> {
     /// Whether all threads work on one product after the other, instead of one product each.
     fn share_products(&self, parts: usize) -> bool {
         let threads = rayon::current_num_threads();
-        let few = if is_small(self.geometry) { parts < threads } else { self.is_large() };
+        let few = if self.geometry.is_small() { parts < threads } else { self.is_large() };
         threads == 1 || parts == 1 || few
     }
 
     fn forward_chunk(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], parallelism: Parallelism) {
         let geometry = self.geometry;
-        if is_small(geometry) {
+        if geometry.is_small() {
             return self.forward_small(xs, bias, ys, is_shared(parallelism));
         }
         let (patch, pixels, channels) =
@@ -94,14 +73,6 @@ impl<T: Float> Conv<'_, T> {
             let right = Mat::new(patches.of(xs, group), patch, pixels);
             matmul(y, Dst::Overwrite, weight, right, parallelism);
             self.finish(y, bias.map(|bias| &bias[group * channels..][..channels]), pixels);
-        }
-    }
-
-    /// Bias and activation of rows that are an output channel each.
-    pub(super) fn finish(&self, ys: &mut [T], bias: Option<&[T]>, row: usize) {
-        let Some(bias) = bias else { return activate(ys, self.activation) };
-        for (ys, &bias) in ys.chunks_exact_mut(row).zip(bias) {
-            bias_activation(ys, bias, self.activation);
         }
     }
 
@@ -120,13 +91,13 @@ impl<T: Float> Conv<'_, T> {
             [dw, db].into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
             return;
         }
-        let most = match (is_small(geometry), self.is_large()) {
+        let most = match (geometry.is_small(), self.is_large()) {
             (true, _) => MAX_SMALL_PARTS,
             (false, true) => 1,
             (false, false) => MAX_PARTS,
         };
         // Whole chunks, so that every product is as wide as can be.
-        let part = geometry.batch.div_ceil(most).next_multiple_of(self.chunk());
+        let part = geometry.batch.div_ceil(most).next_multiple_of(geometry.chunk());
         let parts = geometry.batch.div_ceil(part);
         let weights = dw.as_ref().map_or(0, |dw| dw.len());
         let sizes = weights + db.as_ref().map_or(0, |db| db.len());
@@ -170,7 +141,7 @@ impl<T: Float> Conv<'_, T> {
     }
 
     fn backward_part(&self, part: &mut Part<'_, T>, parallelism: Parallelism) {
-        let (geometry, chunk) = (self.geometry, self.chunk());
+        let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let mut references = part.reference.chunks(out_chunk);
         let mut dx_chunks = part.dxs.as_mut().map(|dxs| dxs.chunks_mut(in_chunk));
@@ -215,7 +186,7 @@ impl<T: Float> Conv<'_, T> {
         parallelism: Parallelism,
     ) {
         let geometry = self.geometry;
-        if is_small(geometry) {
+        if geometry.is_small() {
             return self.small_gradients(xs, dzs, dw, dst, dxs, is_shared(parallelism));
         }
         let (patch, pixels, channels) =

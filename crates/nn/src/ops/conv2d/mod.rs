@@ -8,6 +8,8 @@
 //! takes the activation's mask from the saved result, so the sum before the activation is never
 //! stored.
 
+mod composite;
+mod conv;
 mod geometry;
 mod kernel;
 mod patches;
@@ -16,13 +18,15 @@ mod weight;
 
 use candle_core::{Result, Tensor, bail};
 
+use self::conv::{Conv, Gradients};
 use self::geometry::Geometry;
-use self::kernel::{Conv, Gradients};
 use self::weight::{crop, uncrop};
+use super::activations;
 use super::elementwise::activate;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Pooled, Reads};
+use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::in_blocks;
+use super::pool::Pooled;
 use crate::activation::Activation;
 
 const NAME: &str = "conv2d";
@@ -133,6 +137,15 @@ impl Fused for Conv2d {
             dw => conv.backward(xs, reference, dys, Gradients { dxs, dw, db }),
         }
         Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
+        let mut ys = composite::convolution(&self.geometry, xs, weight)?;
+        if let Some(bias) = bias {
+            ys = ys.broadcast_add(&bias.reshape((self.geometry.out_channels, 1, 1))?)?;
+        }
+        activations::composite(&ys, self.activation)
     }
 }
 

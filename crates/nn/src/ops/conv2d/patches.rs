@@ -8,7 +8,7 @@
 
 use super::geometry::Geometry;
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
+use crate::ops::pool::Pooled;
 
 /// Writes the patches (K x P) of the image `x`.
 #[inline(always)]

@@ -18,34 +18,17 @@ use std::ops::Range;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
+use super::conv::Conv;
 use super::geometry::Geometry;
-use super::kernel::Conv;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
-use crate::ops::fused::Pooled;
 use crate::ops::matmul::{Dst, Mat, matmul};
 use crate::ops::parallel::worth_threads;
+use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
-
-/// Pixels of a result from which on its rows are long enough by themselves.
-const SMALL: usize = 64;
-
-/// Columns of a product: a compromise between reading the weight again for every chunk of images
-/// and patches that stay near.
-const COLUMNS: usize = 256;
 
 /// Rows of a product that a thread computes at a time.
 const ROWS: usize = 64;
-
-/// Whether the images are small and many enough.
-pub(super) fn is_small(geometry: &Geometry) -> bool {
-    geometry.out_pixels() < SMALL && geometry.batch >= 8
-}
-
-/// Images per product.
-pub(super) fn images_per_chunk(geometry: &Geometry) -> usize {
-    (COLUMNS / geometry.out_pixels()).clamp(1, geometry.batch)
-}
 
 impl<T: Float> Conv<'_, T> {
     /// The result for one chunk; `shared` among the threads, or by this one alone.

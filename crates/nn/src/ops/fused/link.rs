@@ -22,11 +22,11 @@ use crate::pass;
 
 /// Where the gradient of a result gathers during a backward pass, with the number of the pass.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<Option<(u64, Values)>>);
+pub(in crate::ops) struct Inbox(Mutex<Option<(u64, Values)>>);
 
 impl Inbox {
     /// Adds to what is there from the same pass.
-    pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
+    pub(in crate::ops) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
         let pass = pass::number();
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = inbox.take().filter(|(number, _)| *number == pass);
@@ -40,10 +40,10 @@ impl Inbox {
         *inbox = Some((pass, T::into_values(sum)));
     }
 
-    /// The sum of what was delivered.
-    pub(super) fn take(&self) -> Option<Values> {
+    /// The sum of what was delivered in this pass.
+    pub(in crate::ops) fn take(&self) -> Option<Values> {
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inbox.take().map(|(_, values)| values)
+        inbox.take().filter(|(pass, _)| *pass == pass::number()).map(|(_, values)| values)
     }
 }
 

@@ -12,22 +12,25 @@
 //!
 //! A result `ys` hangs on a scalar *token*. An operation whose input is the result of another one
 //! ([`link`]) joins its token instead of the tensor, so candle orders the backward pass and adds up
-//! scalars, while the gradients go from inbox to inbox in recycled memory ([`pool`]). Variables
+//! scalars, while the gradients go from inbox to inbox in recycled memory ([`super::pool`]). Variables
 //! with a place in the [`FlatGradients`](crate::FlatGradients) of this backward pass get theirs
 //! there; any other tensor gets its gradient from candle, as from every custom op. So a network may
 //! mix these operations with candle's as it likes.
 
+mod composite;
 mod link;
 mod node;
-mod pool;
 
-use candle_core::{Device, Result, Shape, Storage, Tensor, bail};
+use candle_core::{Result, Shape, Storage, Tensor, bail};
 
-pub(super) use self::pool::{Pool, PoolKey, Pooled, Values};
+pub(super) use self::composite::widen;
+pub use self::composite::with_composites;
+pub(super) use self::link::Inbox;
 use super::float::{Float, cpu_slice, for_float};
+use super::pool::{Pooled, Values};
 use super::profile::{self, Phase};
 
-/// An operation with its own backward, in f32 and f64.
+/// An operation with its own backward: a kernel in f32 and f64, and a composite.
 pub(super) trait Fused: Send + Sync + 'static {
     /// Its name in errors and profiles.
     const NAME: &'static str;
@@ -48,6 +51,20 @@ pub(super) trait Fused: Send + Sync + 'static {
     /// # Errors
     /// None that the forward would not have found.
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
+
+    /// The same operation in candle's own differentiable operations: for devices without a kernel, and
+    /// to check the kernel against. Result and gradients differ from the kernel's by rounding only;
+    /// ties, NaN and infinities are PyTorch's.
+    ///
+    /// The inputs are contiguous, `None` for one that was left out. [`run`] gives the result its shape;
+    /// here only the order of its elements counts. Parameters belong to the right of an operation:
+    /// candle differentiates by the right operand first, so their gradients are complete before those
+    /// of the input are computed. Where candle's own backward is wrong or missing, a composite does
+    /// without that operation and says why.
+    ///
+    /// # Errors
+    /// Those of the forward.
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
 }
 
 /// What a backward reads beside the gradient of the result.
@@ -105,7 +122,8 @@ impl<'a, T> Grads<'a, T> {
     }
 }
 
-/// Computes `op` of the inputs, all of one dtype, and gives its result of that `shape`.
+/// Computes `op` of the inputs, all of one dtype, and gives its result of that `shape`: by the kernel
+/// on the CPU, by the composite elsewhere and within [`with_composites`].
 pub(super) fn run<F: Fused>(
     op: F,
     shape: impl Into<Shape>,
@@ -119,8 +137,8 @@ pub(super) fn run<F: Fused>(
     if let Some(other) = inputs.iter().flatten().find(|other| other.dtype() != dtype) {
         bail!("{}: inputs of dtype {dtype:?} and {:?}", F::NAME, other.dtype());
     }
-    if !matches!(device, Device::Cpu) {
-        bail!("{}: no kernel for this device yet, only for the CPU", F::NAME);
+    if composite::is_wanted(device) {
+        return composite::run(&op, &shape, dtype, inputs);
     }
     for_float!(dtype, F::NAME, T => {
         let mut ys = vec![T::default(); shape.elem_count()];
@@ -146,7 +164,7 @@ fn with_inputs<T: Float, R>(
             None => &[],
             Some((storage, layout)) => match &**storage {
                 Storage::Cpu(storage) => cpu_slice(storage, layout, op)?,
-                _ => bail!("{op}: no kernel for this device yet, only for the CPU"),
+                _ => bail!("{op}: one input is on the CPU, another is not"),
             },
         });
     }

@@ -1,0 +1,239 @@
+//! A region of the shared segment: a part of the same length for every rank of a group.
+
+use std::any::Any;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use candelabrum_memory::SharedMemory;
+use rustix::fs::FallocateFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::cells::Cell;
+use crate::{Error, Result};
+
+/// Parts start at multiples of this, the page size that matters here.
+pub(super) const ALIGN: usize = 4096;
+
+/// Slices of a reduction start at multiples of this many bytes: a cache line belongs to one rank.
+const LINE: usize = 64;
+
+/// This rank as a member of a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Membership {
+    /// The number of the group: where its first region starts.
+    pub(super) group: u64,
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+}
+
+impl Membership {
+    /// The bytes, of every rank's part, that this rank reduces in a reduction of `bytes` bytes.
+    pub(super) fn slice(self, bytes: usize) -> Range<usize> {
+        let slice = bytes.div_ceil(self.world_size).next_multiple_of(LINE);
+        let start = (self.rank * slice).min(bytes);
+        start..bytes.min(start + slice)
+    }
+}
+
+/// The file that regions are parts of.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) fd: OwnedFd,
+    /// Ranks no longer agree on whose turn it is: nothing is given back any more.
+    pub(super) broken: AtomicBool,
+}
+
+/// The start of the file.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Control {
+    /// Bytes of the file that are taken.
+    pub(super) taken: AtomicU64,
+}
+
+/// Bytes from one rank's part to the next.
+pub(super) fn stride(part: usize) -> usize {
+    part.next_multiple_of(ALIGN)
+}
+
+/// `part` bytes per rank, visible to all ranks of a group.
+///
+/// **Invariant (turns)**: between two barriers a byte is either written by one rank and looked at
+/// by no other, or only read. The own part belongs to its rank except between the barriers of a
+/// collective on this region, which holds the region borrowed for that long.
+#[derive(Debug)]
+pub(super) struct Region {
+    start: NonNull<u8>,
+    part: usize,
+    stride: usize,
+    member: Membership,
+    file: Arc<File>,
+    offset: u64,
+    given_back: bool,
+}
+
+// SAFETY: the mapping is valid in every thread of the process, and `Region` is its only owner here.
+unsafe impl Send for Region {}
+
+// SAFETY: a shared reference only reads the own part, or atomics; what does more is unsafe to call.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the region of `file` that starts at `offset`, of `part` bytes per rank. All ranks have
+    /// reserved their parts of it.
+    pub(super) fn map(
+        file: &Arc<File>,
+        offset: u64,
+        part: usize,
+        member: Membership,
+    ) -> Result<Self> {
+        let stride = stride(part);
+        let len = stride * member.world_size;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let none = std::ptr::null_mut();
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let mapped =
+            unsafe { rustix::mm::mmap(none, len, protection, MapFlags::SHARED, &file.fd, offset) };
+        let start = mapped.map_err(|error| Error::io("map shared memory", error))?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| {
+            Error::io("map shared memory", std::io::Error::other("mapped at address 0"))
+        })?;
+        let file = Arc::clone(file);
+        let region = Self { start, part, stride, member, file, offset, given_back: false };
+        region.populate();
+        Ok(region)
+    }
+
+    pub(super) fn member(&self) -> Membership {
+        self.member
+    }
+
+    /// A number that no other region of this job has; not 0.
+    pub(super) fn id(&self) -> u64 {
+        self.offset
+    }
+
+    /// This rank's part.
+    pub(super) fn own(&self) -> &[u8] {
+        // SAFETY: by the turns, nobody else writes the own part outside collectives on the region,
+        // and those hold `&mut self`.
+        unsafe { self.part(self.member.rank, 0, self.part) }
+    }
+
+    /// This rank's part.
+    pub(super) fn own_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `own`, and `&mut self` excludes other references from this process.
+        unsafe { self.part_mut(self.member.rank, 0, self.part) }
+    }
+
+    /// `count` bytes of `rank`'s part from `offset` on.
+    ///
+    /// # Safety
+    /// Until the reference ends, no process may write these bytes.
+    pub(super) unsafe fn part(&self, rank: usize, offset: usize, count: usize) -> &[u8] {
+        let start = self.address(rank, offset, count);
+        // SAFETY: `address` checked the bounds of the mapping; the caller excludes writers.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), count) }
+    }
+
+    /// `count` bytes of `rank`'s part from `offset` on, to be changed.
+    ///
+    /// # Safety
+    /// Until the reference ends, nothing else in any process may look at or write these bytes.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts are borrowed at once; see # Safety")]
+    pub(super) unsafe fn part_mut(&self, rank: usize, offset: usize, count: usize) -> &mut [u8] {
+        let start = self.address(rank, offset, count);
+        // SAFETY: `address` checked the bounds of the mapping; the caller excludes everybody else.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), count) }
+    }
+
+    /// `rank`'s cell, in a region made for cells.
+    pub(super) fn cell(&self, rank: usize) -> &Cell {
+        let start = self.address(rank, 0, size_of::<Cell>()).cast::<Cell>();
+        // SAFETY: in bounds, aligned to a page, and a cell has only atomics: zeros are a valid cell
+        // and sharing it is what it is for.
+        unsafe { start.as_ref() }
+    }
+
+    /// The counter, in the region that starts the file.
+    pub(super) fn control(&self) -> &Control {
+        let start = self.address(0, 0, size_of::<Control>()).cast::<Control>();
+        // SAFETY: as for `cell`.
+        unsafe { start.as_ref() }
+    }
+
+    fn address(&self, rank: usize, offset: usize, count: usize) -> NonNull<u8> {
+        assert!(rank < self.member.world_size, "rank {rank} of {}", self.member.world_size);
+        assert!(offset + count <= self.part, "{offset} + {count} bytes of {}", self.part);
+        // SAFETY: the sum is inside the mapping, by the two lines above.
+        unsafe { self.start.add(rank * self.stride + offset) }
+    }
+
+    /// Lets the file have its memory back once this rank uses it no more. Not for cells: others look
+    /// at them later.
+    pub(super) fn give_back_on_drop(mut self) -> Self {
+        self.given_back = true;
+        self
+    }
+
+    /// Fills the page table for the bytes that this rank will surely use: its own part, and the slice
+    /// of every other part that it reduces. Other bytes cost a page fault at their first use.
+    fn populate(&self) {
+        let slice = self.member.slice(self.part);
+        for rank in 0..self.member.world_size {
+            let bytes = if rank == self.member.rank { 0..self.part } else { slice.clone() };
+            if bytes.is_empty() {
+                continue;
+            }
+            let page = bytes.start / ALIGN * ALIGN;
+            let start = self.address(rank, page, bytes.end - page).as_ptr().cast();
+            // SAFETY: the range is inside the mapping, and its bytes stay as they are.
+            let filled =
+                unsafe { rustix::mm::madvise(start, bytes.end - page, Advice::LinuxPopulateWrite) };
+            // Kernels before 5.14 cannot do this; then page faults fill the table.
+            if filled.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Gives the own part's memory back to the system; the other ranks do the same with theirs.
+    pub(super) fn give_back(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let start = self.offset + (self.member.rank * self.stride) as u64;
+        if let Err(error) = rustix::fs::fallocate(&self.file.fd, flags, start, self.stride as u64) {
+            tracing::warn!(%error, "could not give shared memory back");
+        }
+    }
+}
+
+impl SharedMemory for Region {
+    fn bytes(&self) -> &[u8] {
+        self.own()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.own_mut()
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.given_back && !self.file.broken.load(Ordering::Relaxed) {
+            self.give_back();
+        }
+        let len = self.stride * self.member.world_size;
+        // SAFETY: the mapping is this region's own and nothing borrows from it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), len) };
+        if let Err(error) = unmapped {
+            tracing::warn!(%error, "could not unmap shared memory");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The callers at a listening socket. Their hellos arrive at the same time, so that a caller which
+//! says nothing, or speaks slowly, does not hold up another one.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
+
+use super::{Hello, RETRY};
+
+/// A caller whose whole hello has not arrived after this time is turned away.
+pub(super) const TO_SPEAK: Duration = Duration::from_secs(2);
+
+/// The most callers whose hellos are awaited. For one more the oldest of them is turned away.
+const MOST_WAITING: usize = 128;
+
+/// The most connections that are taken before the callers are heard again.
+const AT_ONCE: usize = 64;
+
+/// All callers at a socket that have not said their whole hello.
+pub(in crate::comm) struct Callers<'a> {
+    listener: &'a OwnedFd,
+    /// Whether the other end of a connection may call at all.
+    admit: fn(&OwnedFd) -> bool,
+    waiting: VecDeque<Caller>,
+}
+
+/// A connection on which a hello is arriving.
+struct Caller {
+    socket: OwnedFd,
+    heard: Vec<u8>,
+    since: Instant,
+}
+
+impl<'a> Callers<'a> {
+    /// `listener` must be a non-blocking socket.
+    pub(in crate::comm) fn new(listener: &'a OwnedFd, admit: fn(&OwnedFd) -> bool) -> Self {
+        Self { listener, admit, waiting: VecDeque::new() }
+    }
+
+    /// The next caller whose hello is complete, a rank of any job; `None` when `limit` has passed.
+    pub(super) fn next(&mut self, limit: Duration) -> Option<(Hello, OwnedFd)> {
+        let start = Instant::now();
+        loop {
+            // Before connections are taken: the oldest callers make room, and may have said all.
+            if let Some(heard) = self.hear() {
+                return Some(heard);
+            }
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return None;
+            }
+            if !self.accept() {
+                self.wait(left);
+            }
+        }
+    }
+
+    /// Waits for a connection, for bytes of a caller, or until the oldest caller has taken too long.
+    fn wait(&self, limit: Duration) {
+        let oldest = self.waiting.front().map_or(limit, Caller::left);
+        let listener = std::iter::once(self.listener);
+        let sockets = listener.chain(self.waiting.iter().map(|caller| &caller.socket));
+        let mut polled: Vec<PollFd<'_>> =
+            sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        wait(&mut polled, limit.min(oldest));
+    }
+
+    /// Takes at most [`AT_ONCE`] connections; false where there is none.
+    fn accept(&mut self) -> bool {
+        for taken in 0..AT_ONCE {
+            match accept_with(self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) if (self.admit)(&socket) => {
+                    if self.waiting.len() == MOST_WAITING {
+                        self.waiting.pop_front();
+                    }
+                    let (heard, since) = (Vec::with_capacity(Hello::BYTES), Instant::now());
+                    self.waiting.push_back(Caller { socket, heard, since });
+                }
+                Ok(_) => tracing::warn!("turned a caller of another user away"),
+                Err(Errno::AGAIN) => return taken > 0,
+                Err(error) => {
+                    // The caller has hung up, or this process has too many open files. Both pass.
+                    tracing::warn!(%error, "could not take a connection");
+                    thread::sleep(RETRY);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Reads what has arrived; gives the first hello that is complete.
+    fn hear(&mut self) -> Option<(Hello, OwnedFd)> {
+        let mut at = 0;
+        while let Some(caller) = self.waiting.get_mut(at) {
+            match caller.hear() {
+                Heard::Part => at += 1,
+                Heard::Hello(hello) => return Some((hello, self.waiting.remove(at)?.socket)),
+                Heard::Nonsense => {
+                    tracing::warn!("turned a caller away that is not a rank of this project");
+                    self.waiting.remove(at);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The state of a caller's hello.
+enum Heard {
+    /// More bytes are awaited.
+    Part,
+    Hello(Hello),
+    /// Other bytes than a hello, the end of the stream, or too long a pause.
+    Nonsense,
+}
+
+impl Caller {
+    fn left(&self) -> Duration {
+        TO_SPEAK.saturating_sub(self.since.elapsed())
+    }
+
+    fn hear(&mut self) -> Heard {
+        let mut room = [0; Hello::BYTES];
+        let room = &mut room[self.heard.len()..];
+        match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Heard::Nonsense,
+            Ok((_, count)) => self.heard.extend(&room[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return Heard::Nonsense,
+        }
+        match Hello::decode(&self.heard) {
+            Some(hello) => Heard::Hello(hello),
+            None if self.heard.len() == Hello::BYTES || self.left().is_zero() => Heard::Nonsense,
+            None => Heard::Part,
+        }
+    }
+}
+
+/// Waits until one of the sockets is ready, a signal arrives, or `limit` passes.
+pub(super) fn wait(sockets: &mut [PollFd<'_>], limit: Duration) {
+    // A limit that the system cannot represent is none.
+    let limit = Timespec::try_from(limit).ok();
+    let _ = poll(sockets, limit.as_ref());
+}

@@ -1,0 +1,281 @@
+//! How ranks find each other over sockets of any kind: one rank listens, the others call it.
+//!
+//! The first bytes of a caller are its [`Hello`]. Rank 0 waits until all other ranks have called, and
+//! then tells all of them that the meeting is complete, or why it failed. A caller that is not a rank
+//! of this job changes nothing: rank 0 hears all callers at the same time, gives each of them
+//! [`callers::TO_SPEAK`] for its hello, and turns strangers away. A rank of this job that has another
+//! version of the protocol, or another number of ranks, ends the meeting on every rank.
+
+mod callers;
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+pub(super) use self::callers::Callers;
+use self::callers::wait;
+use crate::{Error, Result};
+
+/// A number that every rank of a job knows, and no other process.
+pub(crate) type JobId = [u8; 32];
+
+/// First bytes of every connection.
+const MAGIC: [u8; 8] = *b"candlbrn";
+
+/// The version of the protocol: raised when the meaning of its bytes changes.
+const VERSION: u32 = 2;
+
+/// The pause between two attempts, for instance to reach a rank that does not listen yet.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// After a meeting has failed, rank 0 still tells callers why for this time.
+const TO_TURN_AWAY: Duration = Duration::from_millis(300);
+
+/// The other ranks wait longer than rank 0 by this time, so that rank 0 can tell them which rank is
+/// missing.
+pub(super) const TO_HEAR_WHY: Duration = Duration::from_secs(2);
+
+/// The longest reason that is read.
+const LONGEST_REASON: usize = 4096;
+
+/// The first byte of an answer: the meeting is complete.
+const WELCOME: u8 = 0;
+/// The first byte of an answer: the meeting has failed, and the reason follows.
+const REFUSED: u8 = 1;
+
+/// A caller's job, version and place.
+///
+/// On the wire: magic, job, version, rank, number of ranks; little-endian. Magic, job and version
+/// have the same place in every version, and no version is shorter. So a rank can tell a stranger
+/// from a rank of its own job that has another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) job: JobId,
+    pub(super) version: u32,
+    pub(super) rank: u32,
+    pub(super) world_size: u32,
+}
+
+impl Hello {
+    const BYTES: usize = MAGIC.len() + size_of::<JobId>() + 3 * size_of::<u32>();
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.job);
+        for word in [self.version, self.rank, self.world_size] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// `None` where the bytes are not a whole hello.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (job, words) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
+        let mut words = words.chunks_exact(4).map(|word| word.try_into().map(u32::from_le_bytes));
+        let mut word = || words.next()?.ok();
+        Some(Self { job: *job, version: word()?, rank: word()?, world_size: word()? })
+    }
+}
+
+/// The reason to turn a caller away.
+enum Refusal {
+    /// The caller is not a rank of this job.
+    Stranger(String),
+    /// The caller is a rank of this job, and the job cannot begin with it.
+    Misfit(Error),
+}
+
+/// One rank's part in the meeting of its job.
+pub(super) struct Rendezvous {
+    job: JobId,
+    rank: usize,
+    world_size: usize,
+    deadline: Duration,
+    start: Instant,
+}
+
+impl Rendezvous {
+    /// The deadline begins now.
+    pub(super) fn begin(job: JobId, rank: usize, world_size: usize, deadline: Duration) -> Self {
+        Self { job, rank, world_size, deadline, start: Instant::now() }
+    }
+
+    pub(super) fn hello(&self) -> Hello {
+        let (rank, world_size) = (self.rank as u32, self.world_size as u32);
+        Hello { job: self.job, version: VERSION, rank, world_size }
+    }
+
+    /// The time that is left until the deadline.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.start.elapsed())
+    }
+
+    /// The error of a deadline that has passed without `peer`.
+    pub(super) fn missed(&self, peer: usize) -> Error {
+        let &Self { rank, world_size, .. } = self;
+        Error::Rendezvous { rank, world_size, peer, waited: self.start.elapsed() }
+    }
+
+    /// Rank 0's part: waits for the calls of all other ranks, and tells them how the meeting ended.
+    /// Gives the connections by rank.
+    pub(super) fn hear_all(&self, callers: &mut Callers<'_>) -> Result<Vec<Option<OwnedFd>>> {
+        let mut sockets = self.unconnected();
+        let gathered = self.gather(callers, 1..self.world_size, &mut sockets);
+        let reason = gathered.as_ref().err().map(ToString::to_string);
+        for socket in sockets.iter().flatten() {
+            answer(socket, reason.as_deref());
+        }
+        if let Some(reason) = &reason {
+            // A rank that calls a moment too late is told the reason, too.
+            let start = Instant::now();
+            while let Some((_, socket)) = callers.next(TO_TURN_AWAY.saturating_sub(start.elapsed()))
+            {
+                answer(&socket, Some(reason));
+            }
+        }
+        gathered.map(|()| sockets)
+    }
+
+    /// The connections by rank before there are any.
+    pub(super) fn unconnected(&self) -> Vec<Option<OwnedFd>> {
+        (0..self.world_size).map(|_| None).collect()
+    }
+
+    /// Waits until all `ranks` are among the callers, and keeps their connections.
+    pub(super) fn gather(
+        &self,
+        callers: &mut Callers<'_>,
+        ranks: Range<usize>,
+        sockets: &mut [Option<OwnedFd>],
+    ) -> Result<()> {
+        while let Some(missing) = ranks.clone().find(|&rank| sockets[rank].is_none()) {
+            let Some((hello, socket)) = callers.next(self.left()) else {
+                return Err(self.missed(missing));
+            };
+            let rank = hello.rank as usize;
+            match self.judge(&hello, ranks.contains(&rank) && sockets[rank].is_none()) {
+                Ok(()) => sockets[rank] = Some(socket),
+                Err(Refusal::Stranger(what)) => {
+                    tracing::warn!("turned a caller away: {what}");
+                    answer(&socket, Some(&what));
+                }
+                Err(Refusal::Misfit(error)) => {
+                    answer(&socket, Some(&error.to_string()));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a caller with this rank. The job is compared first, so that no rank of another job
+    /// can end the meeting.
+    fn judge(&self, hello: &Hello, is_awaited: bool) -> std::result::Result<(), Refusal> {
+        let own = self.hello();
+        let differs = |what: &str, expected: u32, got: u32| {
+            Refusal::Misfit(Error::Inconsistent {
+                what: what.to_owned(),
+                expected: expected.to_string(),
+                ranks: hello.rank.to_string(),
+                got: got.to_string(),
+            })
+        };
+        if hello.job != own.job {
+            Err(Refusal::Stranger("another job meets here".to_owned()))
+        } else if hello.version != own.version {
+            Err(differs("the version of the protocol", own.version, hello.version))
+        } else if hello.world_size != own.world_size {
+            Err(differs("the number of ranks", own.world_size, hello.world_size))
+        } else if !is_awaited {
+            let what = format!("two processes of this job say that they are rank {}", hello.rank);
+            Err(Refusal::Misfit(Error::Launch { what }))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends this rank's hello to the rank that it has called. A new connection has room for it, so
+    /// this does not wait.
+    pub(super) fn introduce(&self, socket: &OwnedFd) -> io::Result<()> {
+        send(socket, &self.hello().encode(), SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Waits for rank 0's answer: `None` where the meeting is complete, or the reason of its failure.
+    ///
+    /// # Errors
+    /// The connection ended, or the deadline passed ([`io::ErrorKind::TimedOut`]).
+    pub(super) fn await_answer(&self, socket: &OwnedFd) -> io::Result<Option<String>> {
+        let patience = self.left().saturating_add(TO_HEAR_WHY);
+        let mut first = [0];
+        if receive(socket, &mut first, patience)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if first == [WELCOME] {
+            return Ok(None);
+        }
+        let (mut reason, mut room) = (Vec::new(), [0; LONGEST_REASON]);
+        let start = Instant::now();
+        // A part of the reason is better than none.
+        while let Ok(count @ 1..) =
+            receive(socket, &mut room, TO_HEAR_WHY.saturating_sub(start.elapsed()))
+        {
+            reason.extend(&room[..count]);
+            if reason.len() >= LONGEST_REASON {
+                break;
+            }
+        }
+        Ok(Some(String::from_utf8_lossy(&reason).into_owned()))
+    }
+}
+
+/// Repeats an attempt until it gives a value; `None` when `limit` has passed. An attempt gives `None`
+/// if a later one may succeed.
+pub(super) fn retry<T>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let start = Instant::now();
+    loop {
+        if let Some(success) = attempt()? {
+            return Ok(Some(success));
+        }
+        if start.elapsed() >= limit {
+            return Ok(None);
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+/// Tells a caller that the meeting is complete, or why it failed. Callers that are gone, or read
+/// nothing, are left alone.
+fn answer(socket: &OwnedFd, reason: Option<&str>) {
+    let bytes = match reason {
+        None => vec![WELCOME],
+        Some(reason) => [&[REFUSED], reason.as_bytes()].concat(),
+    };
+    let _ = send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// Reads at least one byte within the time `patience`; 0 bytes at the end of the stream.
+fn receive(socket: &OwnedFd, bytes: &mut [u8], patience: Duration) -> io::Result<usize> {
+    let start = Instant::now();
+    loop {
+        match recv(socket, &mut *bytes, RecvFlags::DONTWAIT) {
+            Ok((_, count)) => return Ok(count),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let left = patience.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        wait(&mut [PollFd::new(socket, PollFlags::IN)], left);
+    }
+}

@@ -1,0 +1,56 @@
+//! The process of the launcher, found among this process's ancestors.
+//!
+//! A launcher may start a wrapper for every rank: a shell, numactl, perf, a script. Then the parent of
+//! every rank is another process. But a wrapper has inherited the variables that the launcher sets for
+//! a rank, and the launcher itself does not have them.
+
+use std::fs;
+
+/// The nearest ancestor of this process whose environment does not have `variable`. The result is its
+/// number and the time of its start, which no other process of this host has. `None` where `/proc`
+/// does not show such an ancestor.
+pub(super) fn nearest_without(variable: &str) -> Option<String> {
+    let mut pid = parent_and_start("self")?.0;
+    loop {
+        let (parent, start) = parent_and_start(&pid)?;
+        let environment = fs::read(format!("/proc/{pid}/environ"));
+        // The environment of a wrapper with another user cannot be read: the search goes on.
+        if environment.is_ok_and(|environment| !has(&environment, variable)) {
+            return Some(format!("{pid}-{start}"));
+        }
+        pid = parent;
+    }
+}
+
+fn has(environment: &[u8], variable: &str) -> bool {
+    let name = |entry: &[u8]| entry.iter().position(|&byte| byte == b'=');
+    let mut entries = environment.split(|&byte| byte == 0);
+    entries.any(|entry| name(entry).is_some_and(|end| entry[..end] == *variable.as_bytes()))
+}
+
+/// The parent's number, and the start of the process in clock ticks since the start of the system.
+fn parent_and_start(pid: &str) -> Option<(String, String)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses, in which any character may be.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(((*fields.get(1)?).to_owned(), (*fields.get(19)?).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_lacks_what_nobody_has_and_no_ancestor_lacks_what_all_have() {
+        let (parent, _) = parent_and_start("self").expect("/proc");
+        let found = nearest_without("CANDELABRUM_NOBODY_SETS_THIS").expect("an ancestor");
+        assert!(found.starts_with(&format!("{parent}-")), "{found}");
+    }
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = b"PMI_RANKS=2\0PMI_RANK=1\0HOME=/\0";
+        assert!(has(environment, "PMI_RANK") && has(environment, "HOME"));
+        assert!(!has(environment, "PMI") && !has(environment, "RANK"));
+    }
+}

@@ -1,0 +1,97 @@
+//! Composites: the switch, and what all of them share.
+//!
+//! A *composite* computes an operation by candle's own differentiable operations. It runs on every
+//! device and in every floating-point type that these support. It needs more memory and time than a
+//! kernel, and its results differ from the kernel's by rounding only. Composites stand in for kernels
+//! on devices without kernels, and tests compare kernels with them.
+
+use std::cell::Cell;
+
+use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
+
+use super::Fused;
+use crate::hooks;
+use crate::ops::profile::{self, Phase};
+
+thread_local! {
+    static COMPOSITES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, and computes every operation of [`ops`](crate::ops) that this thread calls in `f` by
+/// candle's own differentiable operations instead of a kernel. For a model, its forward pass must run
+/// in `f`; the backward pass may run anywhere, because it follows the graph of the forward pass.
+///
+/// Results and gradients are the kernels' up to rounding. A kernel that seems to be wrong can so be
+/// compared, and a model for a device without kernels can be tested on the CPU. Replicas that exchange
+/// statistics ([`StatisticsExchange`](crate::StatisticsExchange)) must all use composites, or all use
+/// kernels, because the two exchange different sums in the backward pass.
+///
+/// ```
+/// use candelabrum_nn::ops::{gelu, with_composites};
+/// use candle_core::{Device, Tensor};
+///
+/// let xs = Tensor::new(&[-1f64, 0., 2.], &Device::Cpu)?;
+/// let by_kernel = gelu(&xs)?.to_vec1::<f64>()?;
+/// let by_candle = with_composites(|| gelu(&xs))?.to_vec1::<f64>()?;
+/// for (kernel, candle) in by_kernel.iter().zip(&by_candle) {
+///     assert!((kernel - candle).abs() < 1e-12);
+/// }
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
+    /// Restores the switch when it is dropped, also while `f` panics.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            COMPOSITES.set(self.0);
+        }
+    }
+    let _before = Before(COMPOSITES.replace(true));
+    f()
+}
+
+/// Whether an operation on `device` is to be computed by its composite.
+pub(super) fn is_wanted(device: &Device) -> bool {
+    COMPOSITES.get() || !device.is_cpu()
+}
+
+/// Computes `op` of contiguous inputs by its composite.
+pub(super) fn run<F: Fused>(
+    op: &F,
+    shape: &Shape,
+    dtype: DType,
+    inputs: Vec<Option<Tensor>>,
+) -> Result<Tensor> {
+    if !dtype.is_float() {
+        return Err(Error::UnsupportedDTypeForOp(dtype, F::NAME).bt());
+    }
+    // Through the identity, the gradient of a watched parameter is reported in mid-backward.
+    let inputs: Vec<Option<Tensor>> = inputs
+        .into_iter()
+        .map(|input| input.map(hooks::identity_if_watched).transpose())
+        .collect::<Result<_>>()?;
+    let ys = profile::timed(Phase::Forward, F::NAME, shape.dims(), || op.composite(&inputs))?;
+    if ys.elem_count() == 0 {
+        return empty(shape, inputs.iter().flatten().chain([&ys]));
+    }
+    if ys.dtype() != dtype {
+        bail!("{}: a composite in {:?} instead of {dtype:?}, this is a bug", F::NAME, ys.dtype());
+    }
+    if ys.shape() == shape { Ok(ys) } else { ys.reshape(shape) }
+}
+
+/// A result without elements, of which every input gets zeros as its gradient. candle's binary
+/// operations return their left operand where there are no elements, so the right one would have none.
+fn empty<'a>(shape: &Shape, inputs: impl IntoIterator<Item = &'a Tensor>) -> Result<Tensor> {
+    let sums = inputs.into_iter().map(Tensor::sum_all).collect::<Result<Vec<_>>>()?;
+    Tensor::stack(&sums, 0)?.sum_all()?.broadcast_as(shape)
+}
+
+/// Converts f16 and bf16 to f32, in which PyTorch computes sums and exponentials of these types too.
+/// Other types stay as they are.
+pub(in crate::ops) fn widen(xs: &Tensor) -> Result<Tensor> {
+    match xs.dtype() {
+        DType::F16 | DType::BF16 => xs.to_dtype(DType::F32),
+        _ => Ok(xs.clone()),
+    }
+}

@@ -1,0 +1,58 @@
+//! The elements of all windows of an image, by candle's own operations. The composites of convolution
+//! and pooling share it.
+//!
+//! Each axis is one `index_select`; the backward of that operation adds up the gradients of elements that
+//! lie in several windows. candle's own window operations do not serve. `conv2d` takes one stride for
+//! both axes, and its backward fails if the stride leaves different remainders of height and width. The
+//! backward of `avg_pool2d` and `max_pool2d` refuses windows that overlap, and the gradient of
+//! `max_pool2d` is too small by the size of the window.
+
+use candle_core::{Result, Tensor};
+
+/// How windows lie along one axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    /// The number of windows.
+    pub(super) out: usize,
+    /// The elements of a window.
+    pub(super) kernel: usize,
+    /// From a window to the next.
+    pub(super) stride: usize,
+    /// From an element of a window to the next.
+    pub(super) dilation: usize,
+    /// How far windows reach over each edge.
+    pub(super) padding: usize,
+}
+
+/// What windows find beyond the edges of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Edge {
+    Zeros,
+    /// The nearest element of the image.
+    Nearest,
+}
+
+/// (N, C, H, W) -> (N, C, KH, OH, KW, OW)
+pub(super) fn unfold(xs: &Tensor, [rows, columns]: [Axis; 2], edge: Edge) -> Result<Tensor> {
+    let (batch, channels, _, _) = xs.dims4()?;
+    let xs = columns.unfold(&rows.unfold(xs, 2, edge)?, 3, edge)?;
+    xs.reshape(&[batch, channels, rows.kernel, rows.out, columns.kernel, columns.out][..])
+}
+
+impl Axis {
+    /// The dimension becomes one of `kernel * out` elements.
+    fn unfold(self, xs: &Tensor, dim: usize, edge: Edge) -> Result<Tensor> {
+        let Self { out, kernel, stride, dilation, padding } = self;
+        let (xs, size) = match edge {
+            Edge::Zeros => (&xs.pad_with_zeros(dim, padding, padding)?, None),
+            Edge::Nearest => (xs, Some(xs.dim(dim)?)),
+        };
+        let places = (0..kernel).flat_map(|k| (0..out).map(move |o| o * stride + k * dilation));
+        let place = |place: usize| match size {
+            None => place as u32,
+            Some(size) => place.saturating_sub(padding).min(size - 1) as u32,
+        };
+        let places = Tensor::from_iter(places.map(place), xs.device())?;
+        xs.index_select(&places, dim)
+    }
+}

@@ -1,0 +1,494 @@
+//! Every operation by its kernel and by its composite: the same results and gradients.
+
+use candelabrum_nn::Activation;
+use candelabrum_nn::ops::{
+    BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig, RecurrentWeights, add,
+    avg_pool2d, batch_norm2d, conv2d, dropout, embedding, global_avg_pool2d, gru, last_step,
+    layer_norm, linear, log_softmax, lstm, max_pool2d, relu, rms_norm, softmax,
+    softmax_cross_entropy_with, with_composites,
+};
+use candelabrum_testkit::{assert_close, integers};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+use crate::activations::apply;
+use crate::behaviour::message;
+use crate::norms::some_running;
+use crate::random;
+
+type Function = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
+
+/// An operation, and inputs in f64 of which it is asked for every gradient.
+struct Case {
+    name: String,
+    inputs: Vec<Tensor>,
+    f: Function,
+    /// Whether rounding the inputs changes the result by rounding only.
+    smooth: bool,
+}
+
+/// The cases of some operations.
+#[derive(Default)]
+struct Cases(Vec<Case>);
+
+impl Cases {
+    fn push(
+        &mut self,
+        name: impl Into<String>,
+        inputs: &[Tensor],
+        f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+    ) {
+        let (name, inputs) = (name.into(), inputs.to_vec());
+        self.0.push(Case { name, inputs, f: Box::new(f), smooth: true });
+    }
+
+    /// A case with jumps, ties, NaN or infinities.
+    fn push_rough(
+        &mut self,
+        name: impl Into<String>,
+        inputs: &[Tensor],
+        f: impl Fn(&[Tensor]) -> Result<Tensor> + 'static,
+    ) {
+        self.push(name, inputs, f);
+        self.0.last_mut().expect("it was pushed").smooth = false;
+    }
+}
+
+/// The result, and the gradients of the inputs for a random gradient of the result; of inputs that were
+/// rounded to `rounded` first.
+fn pass(case: &Case, rounded: DType, dtype: DType, composite: bool) -> Result<Vec<Tensor>> {
+    let var = |input: &Tensor| Var::from_tensor(&input.to_dtype(rounded)?.to_dtype(dtype)?);
+    let vars = case.inputs.iter().map(var).collect::<Result<Vec<_>>>()?;
+    let tensors: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+    let f = || (case.f)(&tensors);
+    let ys = if composite { with_composites(f) } else { f() }?;
+    assert_eq!(ys.dtype(), dtype);
+    let dys = random(ys.shape(), 99)?.to_dtype(dtype)?;
+    let grads = (&ys * dys)?.sum_all()?.backward()?;
+    let gradient = |var: &Var| grads.get(var).expect("every input has a gradient").clone();
+    Ok([ys.detach()].into_iter().chain(vars.iter().map(gradient)).collect())
+}
+
+#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
+fn check(cases: &Cases) -> Result<()> {
+    for case in &cases.0 {
+        for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-6)] {
+            println!("{} in {dtype:?}", case.name);
+            let kernel = pass(case, dtype, dtype, false)?;
+            for (composite, kernel) in pass(case, dtype, dtype, true)?.iter().zip(&kernel) {
+                assert_close(composite, kernel, tolerance, tolerance);
+            }
+        }
+        // Types without a kernel, within some of their last places.
+        for (dtype, tolerance) in [(DType::F16, 1e-2), (DType::BF16, 8e-2)] {
+            if !case.smooth {
+                continue;
+            }
+            println!("{} in {dtype:?}", case.name);
+            let kernel = pass(case, dtype, DType::F64, false)?;
+            for (composite, kernel) in pass(case, dtype, dtype, true)?.iter().zip(&kernel) {
+                assert_close(composite, kernel, tolerance, tolerance);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// None, and every activation.
+fn activations() -> impl Iterator<Item = Option<Activation>> {
+    [None].into_iter().chain(Activation::ALL.iter().copied().map(Some))
+}
+
+#[test]
+fn of_activations_and_sums() -> Result<()> {
+    let mut cases = Cases::default();
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let odd = [0.0, -0.0, inf, -inf, nan, 40.0, -40.0, 90.0, -90.0, 1e-30, -1e-30, 1e30, -1e30];
+    let odd = [Tensor::new(&odd, &Device::Cpu)?];
+    for &activation in Activation::ALL {
+        let xs = [random((3, 7), 1)?.affine(3.0, 0.0)?];
+        cases.push(activation.name(), &xs, move |t| apply(activation, &t[0]));
+        cases.push(format!("{activation} of a view"), &xs, move |t| {
+            apply(activation, &t[0].t()?.narrow(0, 1, 4)?)?.t()
+        });
+        let name = format!("{activation} of odd numbers");
+        cases.push_rough(name, &odd, move |t| apply(activation, &t[0]));
+        let name = format!("{activation} of nothing");
+        cases.push(name, &[random((0, 3), 1)?], move |t| apply(activation, &t[0]));
+    }
+    for activation in activations() {
+        for dims in [&[3, 5][..], &[2, 3, 4, 1], &[]] {
+            let inputs = [random(dims, 1)?, random(dims, 2)?];
+            let name = format!("add {dims:?} {activation:?}");
+            cases.push(name, &inputs, move |t| add(&t[0], &t[1], activation));
+        }
+        let zeros = [
+            integers((4, 5), 1, 3)?.to_dtype(DType::F64)?,
+            integers((4, 5), 2, 3)?.to_dtype(DType::F64)?.neg()?,
+        ];
+        let name = format!("add exact zeros {activation:?}");
+        cases.push_rough(name, &zeros, move |t| add(&t[0], &t[1], activation));
+        cases.push(format!("add twice {activation:?}"), &[random(4, 1)?], move |t| {
+            add(&t[0], &t[0], activation)
+        });
+    }
+    check(&cases)
+}
+
+#[test]
+fn of_linear_layers_and_embeddings() -> Result<()> {
+    let mut cases = Cases::default();
+    for activation in activations() {
+        for dims in [&[3, 5][..], &[1, 5], &[2, 3, 5], &[5], &[2, 1, 2, 5], &[0, 5], &[2, 0, 5]] {
+            let inputs = [random(dims, 1)?, random((7, 5), 2)?, random(7, 3)?];
+            let name = format!("linear {dims:?} {activation:?}");
+            cases.push(name.clone(), &inputs, move |t| {
+                linear(&t[0], &t[1], Some(&t[2]), activation)
+            });
+            cases.push(name + " no bias", &inputs[..2], move |t| {
+                linear(&t[0], &t[1], None, activation)
+            });
+        }
+        let inputs = [random((5, 4), 1)?, random((5, 3), 2)?, random((3, 3), 3)?];
+        cases.push(format!("linear of views {activation:?}"), &inputs, move |t| {
+            let bias = t[2].narrow(1, 1, 1)?.flatten_all()?;
+            linear(&t[0].t()?, &t[1].t()?, Some(&bias), activation)?.t()
+        });
+    }
+    cases.push("linear of one tensor", &[random((3, 3), 1)?], |t| {
+        linear(&t[0], &t[0], Some(&t[0].get(0)?), None)
+    });
+    cases.push("linear without inputs", &[random((3, 0), 1)?, random((2, 0), 2)?], |t| {
+        linear(&t[0], &t[1], None, None)
+    });
+
+    let weight = [random((3, 9), 1)?];
+    for dtype in [DType::U8, DType::U32, DType::I64] {
+        let indices = integers((4, 3), 2, 5)?.to_dtype(dtype)?;
+        for padding in [None, Some(2)] {
+            let indices = indices.clone();
+            cases.push(format!("embedding {dtype:?} {padding:?}"), &weight, move |t| {
+                embedding(&t[0].t()?.narrow(0, 2, 5)?, &indices.t()?, padding)?.transpose(0, 2)
+            });
+        }
+    }
+    let nothing = Tensor::zeros((2, 0), DType::U32, &Device::Cpu)?;
+    cases.push("embedding of nothing", &weight, move |t| embedding(&t[0], &nothing, Some(1)));
+    let inputs = [random((2, 5, 3), 1)?];
+    cases.push("last step", &inputs, |t| last_step(&t[0]));
+    cases.push("last step of a view", &inputs, |t| last_step(&t[0].transpose(0, 1)?)?.t());
+    check(&cases)
+}
+
+#[test]
+fn of_convolutions() -> Result<()> {
+    let plain = Conv2dConfig::default();
+    let configs = [
+        ([2, 3, 5, 7], [4, 3, 3, 2], plain),
+        ([1, 1, 3, 3], [1, 1, 3, 3], plain),
+        ([3, 2, 4, 3], [5, 2, 1, 1], plain),
+        ([2, 2, 7, 6], [3, 2, 3, 3], Conv2dConfig { stride: (2, 3), ..plain }),
+        ([2, 2, 8, 5], [3, 2, 3, 3], Conv2dConfig { stride: (3, 1), padding: (1, 2), ..plain }),
+        ([2, 2, 4, 5], [3, 2, 3, 5], Conv2dConfig { padding: (2, 3), ..plain }),
+        ([2, 2, 7, 8], [3, 2, 3, 2], Conv2dConfig { dilation: (2, 3), ..plain }),
+        // Windows that lie in the padding, and elements of the kernel that meet nothing else.
+        ([1, 2, 2, 3], [2, 2, 2, 2], Conv2dConfig { padding: (4, 3), stride: (1, 2), ..plain }),
+        ([9, 4, 1, 1], [3, 4, 3, 3], Conv2dConfig { padding: (1, 1), ..plain }),
+        ([2, 6, 4, 5], [3, 2, 3, 2], Conv2dConfig { groups: 3, padding: (1, 0), ..plain }),
+        ([2, 4, 5, 4], [8, 1, 2, 2], Conv2dConfig { groups: 4, stride: (2, 1), ..plain }),
+        ([9, 4, 3, 3], [6, 2, 1, 1], Conv2dConfig { groups: 2, ..plain }),
+        ([0, 2, 4, 4], [3, 2, 3, 3], plain),
+    ];
+    let mut cases = Cases::default();
+    for (xs, weight, config) in configs {
+        let inputs = [random(&xs[..], 1)?, random(&weight[..], 2)?, random(weight[0], 3)?];
+        for activation in activations() {
+            let name = format!("conv2d {xs:?} {weight:?} {config:?} {activation:?}");
+            cases.push(name.clone(), &inputs, move |t| {
+                conv2d(&t[0], &t[1], Some(&t[2]), config, activation)
+            });
+            cases.push(name + " no bias", &inputs[..2], move |t| {
+                conv2d(&t[0], &t[1], None, config, activation)
+            });
+        }
+    }
+    let views = [random((3, 5, 2, 6), 1)?, random((3, 2, 2, 4), 2)?, random((8, 2), 3)?];
+    cases.push("conv2d of views", &views, move |t| {
+        let xs = t[0].transpose(1, 2)?; // (3, 2, 5, 6)
+        let weight = t[1].permute((3, 1, 0, 2))?.narrow(2, 0, 2)?; // (4, 2, 2, 2)
+        let bias = t[2].narrow(1, 1, 1)?.flatten_all()?.narrow(0, 4, 4)?;
+        conv2d(&xs, &weight, Some(&bias), plain, None)?.transpose(0, 3)?.narrow(1, 1, 2)
+    });
+    check(&cases)
+}
+
+#[test]
+fn of_poolings() -> Result<()> {
+    let mut cases = Cases::default();
+    let configs = [
+        Pool2dConfig::square(1),
+        Pool2dConfig::square(2),
+        Pool2dConfig::square(3),
+        Pool2dConfig { kernel: (3, 3), stride: (2, 2), padding: (1, 1) },
+        Pool2dConfig { kernel: (3, 2), stride: (1, 3), padding: (0, 1) },
+        Pool2dConfig { kernel: (2, 2), stride: (3, 4), padding: (0, 0) },
+        Pool2dConfig { kernel: (2, 4), stride: (1, 1), padding: (1, 2) },
+        Pool2dConfig { kernel: (9, 9), stride: (1, 1), padding: (4, 4) },
+    ];
+    let special = |values: [f64; 3], seed| -> Result<Tensor> {
+        let indices = integers((2, 3, 7, 5), seed, 3)?.flatten_all()?;
+        Tensor::new(&values, &Device::Cpu)?.index_select(&indices, 0)?.reshape((2, 3, 7, 5))
+    };
+    for config in configs {
+        let xs = [random((2, 3, 7, 5), 1)?];
+        let max = move |t: &[Tensor]| max_pool2d(&t[0], config);
+        cases.push_rough(format!("max {config:?}"), &xs, max);
+        let low = f64::NEG_INFINITY;
+        for (number, values) in
+            [[0.0, -0.0, 1.0], [low, low, low], [low, -1.0, f64::NAN], [f64::INFINITY, 2.0, low]]
+                .into_iter()
+                .enumerate()
+        {
+            let xs = [special(values, 50 + number as u64)?];
+            cases.push_rough(format!("max {config:?} of {values:?}"), &xs, max);
+        }
+        cases.push_rough(format!("max {config:?} of a view"), &[random((5, 3, 7, 2), 1)?], {
+            move |t| max_pool2d(&t[0].permute((3, 1, 2, 0))?, config)?.transpose(2, 3)
+        });
+        cases.push(format!("max {config:?} of nothing"), &[random((0, 3, 7, 5), 1)?], max);
+        for include in [true, false] {
+            let name = format!("average {config:?} {include}");
+            let average = move |t: &[Tensor]| avg_pool2d(&t[0], config, include);
+            cases.push(name.clone(), &xs, average);
+            cases.push(name.clone() + " of a view", &[random((5, 3, 7, 2), 1)?], move |t| {
+                avg_pool2d(&t[0].permute((3, 1, 2, 0))?, config, include)?.transpose(2, 3)
+            });
+            cases.push(name + " of nothing", &[random((0, 3, 7, 5), 1)?], average);
+        }
+    }
+    cases.push("global average", &[random((2, 3, 4, 5), 1)?], |t| global_avg_pool2d(&t[0]));
+    cases.push("global average of a view", &[random((4, 2, 5, 3), 1)?], |t| {
+        global_avg_pool2d(&t[0].permute((3, 1, 2, 0))?.narrow(2, 1, 3)?)?.t()
+    });
+    cases.push("global average of nothing", &[random((0, 3, 2, 2), 1)?], |t| {
+        global_avg_pool2d(&t[0])
+    });
+    check(&cases)
+}
+
+#[test]
+fn of_softmax_and_losses() -> Result<()> {
+    let mut cases = Cases::default();
+    for dims in [&[3, 5][..], &[7], &[2, 3, 33], &[4, 1], &[3, 0], &[0, 3]] {
+        let xs = [random(dims, 1)?.affine(3.0, 0.0)?];
+        cases.push(format!("softmax {dims:?}"), &xs, |t| softmax(&t[0]));
+        cases.push(format!("log_softmax {dims:?}"), &xs, |t| log_softmax(&t[0]));
+    }
+    let low = f64::NEG_INFINITY;
+    let odd = [[low, 0.0, 1.0], [low, low, low], [900.0, -900.0, 899.0]];
+    let odd = [Tensor::new(&odd, &Device::Cpu)?];
+    cases.push_rough("softmax of odd rows", &odd, |t| softmax(&t[0]));
+    cases.push_rough("log_softmax of odd rows", &odd, |t| log_softmax(&t[0]));
+    let views = [random((5, 4), 1)?];
+    cases.push("softmax of a view", &views, |t| softmax(&t[0].t()?.narrow(1, 1, 3)?)?.t());
+    cases.push("log_softmax of a view", &views, |t| log_softmax(&t[0].t()?.narrow(1, 1, 3)?)?.t());
+
+    let logits = random((5, 7), 1)?.affine(4.0, 0.0)?;
+    let unusable = Tensor::full(f64::NAN, (1, 7), &Device::Cpu)?;
+    let with_nan = logits.slice_scatter0(&unusable, 1)?;
+    let indices = integers(5, 2, 7)?;
+    let ignored = Tensor::new(&[3i64, -1, 0, -1, 6], &Device::Cpu)?;
+    let all_but_two = random((5, 7), 3)?.abs()?;
+    let all_but_two = (&all_but_two * all_but_two.ge(0.3)?.to_dtype(DType::F64)?)?;
+    for label_smoothing in [0.0, 0.3, 1.0] {
+        for (name, logits, targets, ignore_index, smooth) in [
+            ("indices", &logits, &indices, None, true),
+            ("nothing ignored", &logits, &indices, Some(-1), true),
+            ("ignored rows", &logits, &ignored, Some(-1), true),
+            ("ignored rows with NaN", &with_nan, &ignored, Some(-1), false),
+            ("a row with NaN", &with_nan, &indices, None, false),
+            ("probabilities", &logits, &all_but_two, None, true),
+        ] {
+            let config = CrossEntropyConfig { label_smoothing, ignore_index };
+            let (targets, name) = (targets.clone(), format!("{name}, smoothing {label_smoothing}"));
+            cases.push(name.clone(), &[logits.t()?.contiguous()?], move |t| {
+                let targets = match targets.dtype() {
+                    DType::F64 => targets.to_dtype(t[0].dtype())?,
+                    _ => targets.clone(),
+                };
+                softmax_cross_entropy_with(&t[0].t()?, &targets, config)?.affine(-3.0, 1.0)
+            });
+            cases.0.last_mut().expect("it was pushed").smooth = smooth;
+        }
+    }
+    // A class without weight does not count, and neither does its infinite loss.
+    let odd = [Tensor::new(&[[low, 0.0, 1.0], [2.0, low, -2.0]], &Device::Cpu)?];
+    let targets = Tensor::new(&[[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]], &Device::Cpu)?;
+    cases.push_rough("minus infinity without weight", &odd, move |t| {
+        let targets = targets.to_dtype(t[0].dtype())?;
+        softmax_cross_entropy_with(&t[0], &targets, CrossEntropyConfig::default())
+    });
+    check(&cases)
+}
+
+#[test]
+fn of_dropout_with_the_same_mask() -> Result<()> {
+    let mut cases = Cases::default();
+    let mut values = random(5000, 1)?.to_vec1::<f64>()?;
+    for (index, value) in values.iter_mut().enumerate().filter(|(index, _)| index % 7 == 0) {
+        *value = [f64::NAN, f64::INFINITY][index % 2];
+    }
+    let odd = [Tensor::from_vec(values, 5000, &Device::Cpu)?];
+    for p in [0.0, 0.4, 0.99] {
+        let xs = [random((70, 90), 1)?];
+        cases.push(format!("dropout {p}"), &xs, move |t| dropout(&t[0], p, 7));
+        cases.push(format!("dropout {p} of a view"), &xs, move |t| dropout(&t[0].t()?, p, 8)?.t());
+        cases.push_rough(format!("dropout {p} of NaN"), &odd, move |t| dropout(&t[0], p, 9));
+    }
+    cases.push("dropout of nothing", &[random((0, 3), 1)?], |t| dropout(&t[0], 0.5, 1));
+    check(&cases)
+}
+
+#[test]
+fn of_norms() -> Result<()> {
+    let mut cases = Cases::default();
+    for (dims, of_row) in [
+        (&[3, 5][..], 1),
+        (&[2, 3, 4], 1),
+        (&[2, 3, 4], 2),
+        (&[7], 1),
+        (&[190, 3], 1),
+        (&[0, 3], 1),
+    ] {
+        let row = dims[dims.len() - of_row..].to_vec();
+        let inputs = [random(dims, 1)?, random(&row[..], 2)?, random(&row[..], 3)?];
+        let name = format!("{dims:?} {of_row}");
+        let norm = |weight: Option<usize>, bias: Option<usize>| {
+            let row = row.clone();
+            move |t: &[Tensor]| {
+                let of = |number: Option<usize>| number.map(|number| &t[number]);
+                layer_norm(&t[0], &row, of(weight), of(bias), 1e-3)
+            }
+        };
+        cases.push(format!("layer_norm {name}"), &inputs, norm(Some(1), Some(2)));
+        cases.push(format!("layer_norm {name} no bias"), &inputs[..2], norm(Some(1), None));
+        cases.push(format!("layer_norm {name} no weight"), &inputs[..2], norm(None, Some(1)));
+        cases.push(format!("layer_norm {name} plain"), &inputs[..1], norm(None, None));
+        let of_row = row.clone();
+        cases.push(format!("rms_norm {name}"), &inputs[..2], move |t| {
+            rms_norm(&t[0], &of_row, Some(&t[1]), 1e-3)
+        });
+        cases.push(format!("rms_norm {name} plain"), &inputs[..1], move |t| {
+            rms_norm(&t[0], &row, None, 1e-3)
+        });
+    }
+    let views = [random((3, 5), 1)?, random(5, 2)?, random((3, 2), 3)?];
+    cases.push("layer_norm of views", &views, |t| {
+        let (weight, bias) = (t[1].narrow(0, 1, 3)?, t[2].t()?.get(1)?);
+        layer_norm(&t[0].t()?, &[3], Some(&weight), Some(&bias), 1e-5)?.t()
+    });
+
+    for dims in [&[3, 2, 3, 5][..], &[1, 3, 2, 3], &[4, 5], &[2, 1, 6, 7], &[2, 3, 1, 1]] {
+        let inputs = [random(dims, 1)?, random(dims[1], 2)?, random(dims[1], 3)?];
+        for (training, activation) in [(true, None), (true, Some(Activation::Relu)), (false, None)]
+            .into_iter()
+            .chain(Activation::ALL.iter().map(|&activation| (false, Some(activation))))
+        {
+            let config = BatchNormConfig { training, activation, eps: 1e-3, ..Default::default() };
+            let name = format!("batch_norm2d {dims:?} {training} {activation:?}");
+            let channels = dims[1];
+            let norm = move |t: &[Tensor], affine: [Option<&Tensor>; 2]| {
+                let running = some_running(channels, t[0].dtype())?;
+                let ys = batch_norm2d(&t[0], affine[0], affine[1], Some(&running), config)?;
+                // The running statistics as part of the result.
+                let moved = Tensor::cat(&[running.mean.value(), running.variance.value()], 0)?;
+                Tensor::cat(&[ys.flatten_all()?, moved], 0)
+            };
+            cases.push(name.clone(), &inputs, move |t| norm(t, [Some(&t[1]), Some(&t[2])]));
+            cases.push(name.clone() + " no bias", &inputs[..2], move |t| {
+                norm(t, [Some(&t[1]), None])
+            });
+            cases.push(name + " plain", &inputs[..1], move |t| norm(t, [None, None]));
+        }
+    }
+    let views = [random((4, 3, 2, 5), 1)?, random(5, 2)?, random((3, 2), 3)?];
+    cases.push("batch_norm2d of views", &views, |t| {
+        let xs = t[0].permute((3, 1, 2, 0))?.narrow(3, 1, 2)?; // (5, 3, 2, 2)
+        let (weight, bias) = (t[1].narrow(0, 2, 3)?, t[2].t()?.get(1)?);
+        let config = BatchNormConfig { activation: Some(Activation::Relu), ..Default::default() };
+        batch_norm2d(&xs, Some(&weight), Some(&bias), None, config)?.transpose(1, 2)
+    });
+    let nothing = [random((0, 3, 4, 4), 1)?, random(3, 2)?, random(3, 3)?];
+    cases.push("batch_norm2d of nothing", &nothing, |t| {
+        let config = BatchNormConfig { training: false, ..Default::default() };
+        let running = some_running(3, t[0].dtype())?;
+        batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), Some(&running), config)
+    });
+    check(&cases)
+}
+
+#[test]
+fn of_recurrent_layers() -> Result<()> {
+    let mut cases = Cases::default();
+    for (gates, kind) in [(3, "gru"), (4, "lstm")] {
+        for (batch, steps, width, hidden) in
+            [(2, 3, 2, 5), (3, 1, 4, 2), (1, 7, 1, 1), (0, 3, 2, 4)]
+        {
+            let rows = gates * hidden;
+            let inputs = [
+                random((steps, batch, width), 1)?,
+                random((rows, width), 2)?,
+                random((rows, hidden), 3)?,
+                random(rows, 4)?,
+                random(rows, 5)?,
+                random((batch, hidden), 6)?,
+                random((batch, hidden), 7)?,
+            ];
+            // The states are the last inputs, of which a cell takes those that it has.
+            for (bias, state) in [(true, true), (true, false), (false, true), (false, false)] {
+                let mut taken = vec![0, 1, 2];
+                taken.extend(if bias { &[3, 4][..] } else { &[] });
+                taken.extend(if state { &[5, 6][..gates - 2] } else { &[] });
+                let inputs: Vec<Tensor> =
+                    taken.iter().map(|&n: &usize| inputs[n].clone()).collect();
+                let name = format!("{kind} {batch} {steps} {width} {hidden} {bias} {state}");
+                cases.push(name, &inputs, move |t| {
+                    let of = |number: usize| taken.iter().position(|&n| n == number).map(|n| &t[n]);
+                    let weights = RecurrentWeights {
+                        weight_ih: &t[1],
+                        weight_hh: &t[2],
+                        bias_ih: of(3),
+                        bias_hh: of(4),
+                    };
+                    let xs = t[0].transpose(0, 1)?;
+                    if gates == 3 {
+                        return gru(&xs, weights, of(5));
+                    }
+                    let (ys, c) = lstm(&xs, weights, of(5).zip(of(6)))?;
+                    Tensor::cat(&[ys.flatten_all()?, c.flatten_all()?], 0)
+                });
+            }
+        }
+    }
+    check(&cases)
+}
+
+#[test]
+fn the_switch_is_a_threads_own_and_goes_back_also_after_a_panic() -> Result<()> {
+    // Only candle knows this type.
+    let half = Tensor::zeros(3, DType::F16, &Device::Cpu)?;
+    let is_on = || relu(&half).is_ok();
+    with_composites(|| {
+        assert!(is_on());
+        assert!(!std::thread::scope(|scope| scope.spawn(is_on).join()).expect("no panic"));
+        assert!(with_composites(is_on));
+        assert!(is_on());
+        let panics = || with_composites(|| panic!("as a layer might"));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(is_on());
+    });
+    assert!(!is_on());
+    let integers = Tensor::zeros(3, DType::U32, &Device::Cpu)?;
+    let error = message(with_composites(|| relu(&integers)));
+    assert_eq!(error, "unsupported dtype U32 for op relu");
+    Ok(())
+}
