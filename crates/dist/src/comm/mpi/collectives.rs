@@ -101,11 +101,21 @@ impl Mpi {
     ) -> Result<Payload> {
         let part = buffer.bytes().len() / self.world_size();
         let parts = |rank: usize| rank * part..(rank + 1) * part;
-        let route = Route { op: Some(op), root: None, to_all: false };
-        let buffer = self.pipeline(header, buffer, route, parts)?;
+        let buffer = if part * (self.world_size() - 1) <= ONE_ROUND {
+            self.reduce_at_once(header, op, buffer, parts)?
+        } else {
+            let route = Route { op: Some(op), root: None, to_all: false };
+            self.pipeline(header, buffer, route, parts)?
+        };
         let mut own = Payload::zeros(header.element, header.len / self.world_size());
         own.bytes_mut().copy_from_slice(&buffer.bytes()[parts(self.rank)]);
         Ok(own)
+    }
+
+    /// At least so many bytes of room for what others send.
+    pub(super) fn take_scratch(&mut self, room: usize) -> Payload {
+        let scratch = std::mem::replace(&mut self.scratch, Payload::empty());
+        if scratch.len() < room { Payload::zeros(ElementType::U8, room) } else { scratch }
     }
 
     /// Sends to every rank its part (bytes) and replaces our own by its reduction, in one round.
@@ -120,11 +130,7 @@ impl Mpi {
         // Whole words, so that every contribution is aligned for every element type.
         let stride = own.len().next_multiple_of(8);
         let room = stride * (self.world_size() - 1);
-        let mut scratch = std::mem::replace(&mut self.scratch, Payload::empty());
-        if scratch.len() < room {
-            scratch = Payload::zeros(ElementType::U8, room);
-        }
-        let len = own.len();
+        let (scratch, len) = (self.take_scratch(room), own.len());
         let slot = |from: usize| {
             let start = (from - usize::from(from > rank)) * stride;
             start..start + len

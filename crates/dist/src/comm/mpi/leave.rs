@@ -22,6 +22,8 @@ const STRAGGLER: Duration = Duration::from_millis(200);
 /// What all groups of this rank have in common.
 #[derive(Default)]
 pub(super) struct Job {
+    /// By rank in the world.
+    hosts: Vec<u64>,
     failed: AtomicBool,
     pub(super) messages: AllMessages,
     /// How many groups this rank has been in.
@@ -31,6 +33,17 @@ pub(super) struct Job {
 }
 
 impl Job {
+    pub(super) fn new(hosts: Vec<u64>) -> Self {
+        Self { hosts, ..Self::default() }
+    }
+
+    /// Whether these ranks are on one host.
+    pub(super) fn is_on_one_host(&self, ranks: &[usize]) -> bool {
+        let mut hosts = ranks.iter().map(|&rank| self.hosts.get(rank));
+        let first = hosts.next();
+        hosts.all(|host| Some(host) == first)
+    }
+
     /// Something went wrong: MPI will not be finalised, see [`life`].
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);

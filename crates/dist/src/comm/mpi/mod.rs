@@ -97,7 +97,7 @@ fn join(expected: usize, deadline: Duration) -> Result<Connected<Mpi>> {
     }
     let any_thread = threading >= Threading::Serialized;
     let ranks = (0..world_size).collect();
-    let mut transport = Mpi::new(Arc::default(), comm, rank, ranks, any_thread, deadline)?;
+    let mut transport = Mpi::new(Arc::new(Job::new(comm.hosts()?)), comm, rank, ranks, any_thread, deadline)?;
     transport.universe = Some(universe);
     let abort = Arc::new(life::Aborter);
     Ok(Connected { transport, rank, world_size, deadline, abort })
@@ -196,13 +196,13 @@ impl Mpi {
         Ok(Self {
             universe: None,
             number: job.number(),
-            job,
             comm,
             rank,
             any_thread,
             deadline,
-            pace: Pace::new(true),
+            pace: Pace::new(job.is_on_one_host(&ranks), ranks.len()),
             load: Load::default(),
+            job,
             peers,
             headers: vec![Words::default(); ranks.len()],
             ranks,

@@ -153,7 +153,7 @@ impl Batch {
     pub(in super::super) fn idle(
         &mut self,
         own: Range<usize>,
-        others: impl Iterator<Item = Range<usize>>,
+        others: &[Range<usize>],
     ) -> (&mut [u8], Vec<&[u8]>) {
         let under_way = self.requests.iter().flat_map(|(_, queue)| queue);
         let busy = |part: usize, range: &Range<usize>| {
@@ -163,8 +163,8 @@ impl Batch {
             range.end > self.parts[part].1 || under_way.clone().any(meets)
         };
         assert!(own.start <= own.end && !busy(0, &own), "memory of a request");
-        let others = others.map(|range| {
-            assert!(range.start <= range.end && !busy(1, &range), "memory of a request");
+        let others = others.iter().map(|range| {
+            assert!(range.start <= range.end && !busy(1, range), "memory of a request");
             let at = self.parts[1].0.wrapping_add(range.start);
             // SAFETY: in the second buffer, and no request works on it, as was just seen; it is
             // borrowed with this batch.
