@@ -11,8 +11,11 @@ use std::time::Duration;
 
 use super::mail::{GOODBYE, Peer};
 use super::messages::AllMessages;
+use super::news::{LOOK_AFTER, News};
 use super::raw::Comm;
 use super::{Mpi, life};
+use crate::comm::members::Failure;
+use crate::comm::transport::Transport;
 use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};
 
@@ -20,11 +23,11 @@ use crate::{Error, Result};
 const STRAGGLER: Duration = Duration::from_millis(200);
 
 /// What all groups of this rank have in common.
-#[derive(Default)]
 pub(super) struct Job {
     /// By rank in the world.
     hosts: Vec<u64>,
     failed: AtomicBool,
+    pub(super) news: News,
     pub(super) messages: AllMessages,
     /// How many groups this rank has been in.
     groups: AtomicUsize,
@@ -33,8 +36,15 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(hosts: Vec<u64>) -> Self {
-        Self { hosts, ..Self::default() }
+    pub(super) fn new(world: Comm, failure: &Failure) -> Result<Self> {
+        Ok(Self {
+            hosts: world.hosts()?,
+            failed: AtomicBool::new(false),
+            news: News::new(world, failure.clone())?,
+            messages: AllMessages::default(),
+            groups: AtomicUsize::new(0),
+            left: Mutex::default(),
+        })
     }
 
     /// Whether these ranks are on one host.
@@ -130,9 +140,10 @@ impl Mpi {
         let mut left = std::mem::take(&mut *lock(&self.job.left));
         let (mut load, mut wait) = (Load::default(), Wait::begin());
         while !have_been_left_by_all(&mut left)? {
-            life::abort_if_asked();
-            self.job.messages.progress(&self.job);
-            wait.pause(&mut load);
+            self.progress();
+            if wait.pause(&mut load) > LOOK_AFTER {
+                self.job.news.look()?;
+            }
         }
         let mut drained = Wait::begin();
         while self.job.messages.are_sending(&self.job) {

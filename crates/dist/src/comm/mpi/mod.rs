@@ -30,6 +30,7 @@ mod leave;
 mod life;
 mod mail;
 mod messages;
+mod news;
 mod pipeline;
 mod raw;
 
@@ -44,6 +45,7 @@ use mpi::environment::Universe;
 use self::leave::Job;
 use self::mail::{Peer, Words};
 use self::messages::{GroupMessages, MessageGroup};
+use self::news::LOOK_AFTER;
 use self::pipeline::Pace;
 use self::raw::{Batch, Comm};
 use super::collective::Header;
@@ -68,10 +70,10 @@ pub(crate) const COMPILED: bool = true;
 pub(crate) fn connect(world_size: usize, deadline: Duration) -> Result<Arc<dyn Communicator>> {
     // Before the communication thread is started, which inherits it.
     life::wake_on_time();
-    Ok(Arc::new(Threaded::start(move |_: &Failure| join(world_size, deadline))?))
+    Ok(Arc::new(Threaded::start(move |failure| join(world_size, deadline, failure))?))
 }
 
-fn join(expected: usize, deadline: Duration) -> Result<Connected<Mpi>> {
+fn join(expected: usize, deadline: Duration, failure: &Failure) -> Result<Connected<Mpi>> {
     let what = "MPI was initialised in this process before: only one world can use it";
     let (universe, threading) = mpi::initialize_with_threading(Threading::Serialized)
         .ok_or_else(|| Error::Launch { what: what.to_owned() })?;
@@ -97,9 +99,10 @@ fn join(expected: usize, deadline: Duration) -> Result<Connected<Mpi>> {
     }
     let any_thread = threading >= Threading::Serialized;
     let ranks = (0..world_size).collect();
-    let mut transport = Mpi::new(Arc::new(Job::new(comm.hosts()?)), comm, rank, ranks, any_thread, deadline)?;
+    let job = Arc::new(Job::new(comm, failure)?);
+    let abort = Arc::new(life::Aborter(Arc::clone(&job)));
+    let mut transport = Mpi::new(job, comm, rank, ranks, any_thread, deadline)?;
     transport.universe = Some(universe);
-    let abort = Arc::new(life::Aborter);
     Ok(Connected { transport, rank, world_size, deadline, abort })
 }
 
@@ -163,8 +166,11 @@ impl Transport for Mpi {
 
     fn progress(&mut self) -> bool {
         life::abort_if_asked();
+        self.job.news.tell();
         if self.messages.awaits() {
             self.note_farewells();
+            // The thread that waits for the message sees what is found, or the next operation does.
+            drop(self.job.news.look());
         }
         self.job.messages.progress(&self.job)
     }
@@ -269,6 +275,9 @@ impl Mpi {
     ) -> Result<()> {
         self.progress();
         let waited = wait.pause(&mut self.load);
+        if waited > LOOK_AFTER {
+            self.job.news.look()?;
+        }
         if waited <= self.deadline {
             return Ok(());
         }

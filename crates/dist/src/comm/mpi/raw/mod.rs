@@ -33,6 +33,8 @@ pub(super) enum Tag {
     Up = 5,
     /// A piece of a long collective, on its way from its owner.
     Down = 6,
+    /// Why a rank has failed.
+    Failure = 7,
 }
 
 /// A communicator of this backend alone: nobody else's messages can get in.
@@ -97,6 +99,20 @@ impl Comm {
         let code = unsafe { ffi::MPI_Allgather(from, count, bytes, to, count, bytes, self.raw) };
         check("MPI_Allgather", code)?;
         Ok(hosts)
+    }
+
+    /// A rank that has sent a message of this kind which nobody has received.
+    pub(super) fn has_sent(self, tag: Tag) -> Result<Option<usize>> {
+        let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+        // SAFETY: a constant of the library.
+        let any = unsafe { ffi::RSMPI_ANY_SOURCE };
+        let (tag, to) = (tag as c_int, status.as_mut_ptr());
+        // SAFETY: a valid communicator, and room for an int and a status.
+        let code = unsafe { ffi::MPI_Iprobe(any, tag, self.raw, &mut flag, to) };
+        check("MPI_Iprobe", code)?;
+        // SAFETY: numbers, for which zeros are valid too.
+        let status = unsafe { status.assume_init() };
+        Ok((flag != 0).then_some(status.MPI_SOURCE as usize))
     }
 
     /// The communicator of those that give the same `colour`, in the order of their `key`s. Every
