@@ -68,7 +68,7 @@ impl Mpi {
             return self.reduce_at_once(header, op, buffer, |_| 0..bytes);
         }
         let route = Route { op: Some(op), root: None, to_all: true };
-        self.pipeline(header, buffer, route, even_parts(header.len, self.world_size(), header.element.size()))
+        self.pipeline(header, buffer, route, self.even_parts(header))
     }
 
     /// As all-reduce, but what is reduced goes to the root alone. Of two ranks the root reduces
@@ -88,17 +88,12 @@ impl Mpi {
         } else if self.world_size() == 2 {
             self.pipeline(header, buffer, route, parts)?
         } else {
-            self.pipeline(header, buffer, route, even_parts(header.len, self.world_size(), header.element.size()))?
+            self.pipeline(header, buffer, route, self.even_parts(header))?
         };
         Ok(if self.rank == root { buffer } else { Payload::zeros(header.element, 0) })
     }
 
-    fn reduce_scatter(
-        &mut self,
-        header: Header,
-        op: ReduceOp,
-        buffer: Payload,
-    ) -> Result<Payload> {
+    fn reduce_scatter(&mut self, header: Header, op: ReduceOp, buffer: Payload) -> Result<Payload> {
         let part = buffer.bytes().len() / self.world_size();
         let parts = |rank: usize| rank * part..(rank + 1) * part;
         let buffer = if part * (self.world_size() - 1) <= ONE_ROUND {
@@ -110,6 +105,11 @@ impl Mpi {
         let mut own = Payload::zeros(header.element, header.len / self.world_size());
         own.bytes_mut().copy_from_slice(&buffer.bytes()[parts(self.rank)]);
         Ok(own)
+    }
+
+    /// The ranges (bytes) of each rank's share of an operation's numbers.
+    fn even_parts(&self, header: Header) -> impl Fn(usize) -> Range<usize> + use<> {
+        even_parts(header.len, self.world_size(), header.element.size())
     }
 
     /// At least so many bytes of room for what others send.
@@ -150,7 +150,7 @@ impl Mpi {
         let (bytes, n) = (buffer.bytes().len(), self.world_size());
         if n > 2 && bytes * (n - 1) > ONE_ROUND {
             let route = Route { op: None, root: Some(root), to_all: true };
-            return self.pipeline(header, buffer, route, even_parts(header.len, self.world_size(), header.element.size()));
+            return self.pipeline(header, buffer, route, self.even_parts(header));
         }
         if self.rank == root {
             return self.round(header, buffer, Payload::empty(), |_| 0..bytes, nothing).map(only);

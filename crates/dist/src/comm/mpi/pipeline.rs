@@ -122,8 +122,7 @@ impl Mpi {
         self.call(header, &[], |_| 0..0)?;
         let (element, with) = (header.element, vec![Progress::default(); n]);
         let batch = Batch::new(self.comm, [buffer, scratch]);
-        let mut pipeline =
-            Pipeline { own, element, route, pace, parts, with, reduced: 0, batch };
+        let mut pipeline = Pipeline { own, element, route, pace, parts, with, reduced: 0, batch };
         // Pieces go up before all headers are here: ranks that disagree end before they look at them.
         let (mut agreed, mut wait) = (false, Wait::begin());
         while !agreed || !pipeline.is_done() {
