@@ -8,42 +8,22 @@
 
 use std::env;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail, ensure};
-
-use crate::shell::{cargo, run};
+use anyhow::{Context, Result, bail};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Set for the second attempt, after another clone's build has been removed.
-const BUILT_AGAIN: &str = "CANDELABRUM_XTASK_BUILT_AGAIN";
-
-/// Looks for the checkout around the current folder; [`repo_root`] gives it from then on. Where this
-/// program was compiled in another one, builds it again in this one and does not return.
-pub(crate) fn enter() -> Result<()> {
-    let folder = env::current_dir().context("there is no current folder")?;
-    let root = root_above(&folder)?;
+/// Looks for the checkout around the current folder; [`repo_root`] returns it from then on. Returns
+/// the root of the checkout in which this program was compiled, if that is another one.
+pub(crate) fn enter() -> Result<Option<&'static Path>> {
+    let root = root_above(&env::current_dir().context("there is no current folder")?)?;
     let root = ROOT.get_or_init(|| root);
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled_in = package.parent().unwrap_or(package);
-    if fs::canonicalize(compiled_in).ok() == fs::canonicalize(root).ok() {
-        return Ok(());
-    }
-    let (other, own) = (compiled_in.display(), root.display());
-    ensure!(
-        env::var_os(BUILT_AGAIN).is_none(),
-        "built in {own}, this program says it was in {other}"
-    );
-    println!("the target directory has the build of {other}: removing it, and building {own}");
-    for profile in ["dev", "release"] {
-        run(&mut cargo(&["clean", "--quiet", "--workspace", "--profile", profile]))?;
-    }
-    let mut again = cargo(&["xtask"]);
-    again.args(env::args_os().skip(1)).current_dir(folder).env(BUILT_AGAIN, "1");
-    Err(again.exec()).context("cannot start `cargo xtask` again")
+    let is_this = fs::canonicalize(compiled_in).ok() == fs::canonicalize(root).ok();
+    Ok((!is_this).then_some(compiled_in))
 }
 
 /// The root of the checkout in which this program was called.

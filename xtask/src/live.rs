@@ -357,17 +357,18 @@ mod tests {
     #[test]
     fn several_processes_are_one_contender() {
         let watch = Watch::quiet();
-        let ranks = |second: &str| {
-            let first = format!("{READY}; while read line; do {SAMPLE}; done; {DONE}");
-            let ranks = vec![shell(&first), shell(second)];
-            Live::start(ranks, Duration::from_secs(20)).unwrap()
+        let ranks = |first: &str, second: &str| {
+            Live::start(vec![shell(first), shell(second)], Duration::from_secs(20)).unwrap()
         };
-        let mut live = ranks("true");
+        let first = format!("{READY}; while read line; do {SAMPLE}; done; {DONE}");
+        let mut live = ranks(&first, "true");
         live.ready::<Ready>(&watch).unwrap();
         assert_eq!(live.sample::<Sample>("go", &watch).unwrap().steps, 3);
         live.finish::<Done>(&watch).unwrap();
 
-        let mut live = ranks("echo no room >&2; exit 4");
+        let waits = format!("{READY}; sleep 60");
+        let mut live = ranks(&waits, "echo no room >&2; exit 4");
+        live.ready::<Ready>(&watch).unwrap();
         match live.sample::<Sample>("go", &watch) {
             Err(Trouble::Failed(failure)) => assert_eq!(failure.stderr, ["no room"]),
             other => panic!("{other:?}"),

@@ -30,6 +30,7 @@ mod machine;
 mod network;
 mod piece;
 mod ranks;
+mod rebuild;
 mod setup;
 mod shell;
 mod split;
@@ -75,7 +76,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    let result = checkout::enter().and_then(|()| run(command));
+    let result = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
+    let result = result.and_then(|()| run(command));
     let Err(error) = result else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
     // another program, whose own output stands above.

@@ -15,7 +15,8 @@ use crate::shell::{cargo, display};
 /// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
 /// backend, and so do the unit tests. What the feature `mpi` builds is used by nobody else: all other
 /// ranks are started by the tests themselves.
-const UNDER_MPIEXEC: [&str; 5] = ["conformance", "faults", "interface", "mpiexec", "strategies"];
+const UNDER_MPIEXEC: [&str; 6] =
+    ["conformance", "failed_step", "faults", "interface", "mpiexec", "strategies"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 
-use crate::problem::VOCABULARY;
+/// The number of different tokens.
+pub(crate) const VOCABULARY: usize = 64;
 
 /// What is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -8,8 +8,8 @@ use candelabrum::models;
 use candelabrum::prelude::*;
 
 use crate::Train;
-use crate::network::Network;
-use crate::problem::{self, VOCABULARY};
+use crate::network::{Network, VOCABULARY};
+use crate::problem;
 
 /// A network and its optimizer.
 pub(crate) struct Ours<M> {

@@ -5,14 +5,13 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::network::{Network, Parameter, Start};
+use crate::network::{Network, Parameter, Start, VOCABULARY};
 
 /// How many batches a rank trains on in turn.
 pub(crate) const BATCHES: usize = 8;
 
-/// Tokens of a sequence, and how many different ones there are.
+/// The number of tokens in a sequence.
 pub(crate) const SEQUENCE: usize = 32;
-pub(crate) const VOCABULARY: usize = 64;
 
 /// Streams of the hash: one for each batch of each of up to 12 ranks. Those below are the
 /// parameters', by their place in the network's list.

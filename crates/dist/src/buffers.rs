@@ -1,4 +1,4 @@
-//! State that is not trained, such as running statistics, made the same on all ranks.
+//! The synchronisation of state that is not trained, such as running statistics, over all ranks.
 
 use candelabrum_nn::{Buffer, Params};
 use candle_core::{DType, Device, Tensor};
@@ -6,17 +6,18 @@ use candle_core::{DType, Device, Tensor};
 use crate::comm::{Collective, Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
 
-/// What becomes of the buffers of ranks that train together.
+/// The treatment of buffers (state that is not trained) when the ranks' models become one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BufferSync {
-    /// Every rank gets rank 0's, bit for bit: PyTorch's `broadcast_buffers`.
+    /// Every rank receives the buffers of rank 0, bit for bit. This is PyTorch's
+    /// `broadcast_buffers`.
     #[default]
     Broadcast,
-    /// Every rank gets the mean over all ranks, added in f64 in rank order. For a running variance
-    /// that is the mean of the variances within the ranks' batches.
+    /// Every rank gets the mean over all ranks, which is added in f64 in rank order. For a running
+    /// variance this is the mean of the variances within the ranks' batches.
     Average,
-    /// Every rank keeps its own.
+    /// Every rank keeps its own buffers.
     Local,
 }
 
@@ -24,8 +25,8 @@ pub enum BufferSync {
 /// together, with the same model.
 ///
 /// # Errors
-/// What goes wrong between ranks; [`Error::Disagreement`] where they have different numbers of
-/// elements.
+/// A failure of another rank or a passed deadline. [`Error::Disagreement`] if the ranks' buffers
+/// have different numbers of elements.
 pub fn synchronize_buffers(
     params: &Params,
     comm: &dyn Communicator,
@@ -55,7 +56,7 @@ pub fn synchronize_buffers(
     Ok(())
 }
 
-/// Takes the value of `state` from the front of `values`, and gives the others.
+/// Sets `state` to the values at the front of `values` and returns the remaining values.
 fn set<'a>(state: &Buffer, values: &'a [f64]) -> Result<&'a [f64]> {
     let old = state.value();
     let count = old.elem_count();

@@ -1,4 +1,4 @@
-//! Do all ranks train the same thing? Asked at start-up, answered with the first difference.
+//! A check at start-up that all ranks train the same model. Its error names the first difference.
 
 use candelabrum_nn::{Param, Params};
 use candle_core::Device;
@@ -7,13 +7,14 @@ use sha2::{Digest, Sha256};
 use crate::comm::Communicator;
 use crate::{Error, Result};
 
-/// Compares `facts`, pairs of a name and a value, with those of all other ranks.
+/// Compares `facts`, pairs of a name and a value, with the facts of all other ranks.
 ///
-/// Usually that is the exchange of 32 bytes; only where they differ do the facts themselves travel.
+/// Usually the ranks exchange 32 bytes each. They send the facts themselves only if these digests
+/// differ.
 ///
 /// # Errors
-/// [`Error::Inconsistent`], the same on every rank: the first fact that differs, rank 0's value and
-/// the ranks that have another.
+/// [`Error::Inconsistent`], the same on every rank: the first fact that differs, rank 0's value,
+/// and the ranks with another value. A failure of another rank or a passed deadline.
 pub fn check_consistency(comm: &dyn Communicator, facts: &[(String, String)]) -> Result<()> {
     if comm.world_size() == 1 {
         return Ok(());
@@ -54,11 +55,12 @@ fn first_difference(texts: &[String]) -> Error {
             got: show(got),
         };
     }
-    // Digests differ and texts do not: only a broken transport can do that.
+    // Different digests of equal texts: only a broken transport can cause this.
     Error::Protocol { what: "digests of equal facts differ".to_owned() }
 }
 
-/// The facts about parameters that ranks must share: names, shapes and element types, in order.
+/// The facts about parameters that must be the same on all ranks: names, shapes and element types,
+/// in order.
 pub(crate) fn parameter_facts(params: &[Param]) -> Vec<(String, String)> {
     let fact = |param: &Param| {
         let var = param.var();
@@ -69,7 +71,7 @@ pub(crate) fn parameter_facts(params: &[Param]) -> Vec<(String, String)> {
     facts
 }
 
-/// SHA-256, in hexadecimal, over the names and values of all parameters in order: equal digests
+/// The SHA-256, in hexadecimal, of the names and values of all parameters in order. Equal digests
 /// mean equal models, bit for bit.
 ///
 /// # Errors
@@ -78,7 +80,7 @@ pub fn parameters_sha256(params: &Params) -> Result<String> {
     digest(&params.list())
 }
 
-/// The same for some parameters.
+/// As [`parameters_sha256`], of some parameters.
 pub(crate) fn digest(params: &[Param]) -> Result<String> {
     let mut hasher = Sha256::new();
     for param in params {

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks: what happened, where, and what to do.
+//! The errors between ranks. Each one says what happened, on which rank, and what to do.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank's process ended without a word.
+    /// The process of a rank ended without a message.
     #[error("rank {peer} died while rank {rank} was in {during}")]
     PeerDied {
         /// The rank that died.
@@ -24,7 +24,7 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
-    /// A rank ended its part of the job, although others still need it.
+    /// A rank ended its part of the job, although other ranks still need it.
     #[error(
         "rank {peer} has finished while rank {rank} is in {during}: do all ranks run the same number of steps?"
     )]
@@ -36,12 +36,12 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
-    /// A rank failed and told the others why.
+    /// A rank failed and sent the reason to the other ranks.
     #[error("rank {peer}: {message}")]
     PeerFailed {
         /// The rank that failed.
         peer: usize,
-        /// Its own error.
+        /// The error of that rank.
         message: String,
     },
     /// The deadline passed.
@@ -52,11 +52,11 @@ pub enum Error {
     Timeout {
         /// The rank that waited.
         rank: usize,
-        /// What it was doing.
+        /// The operation it was in.
         during: String,
-        /// Who had not arrived.
+        /// The ranks that had not arrived.
         missing: String,
-        /// For how long.
+        /// The time it waited.
         waited: Duration,
     },
     /// Two ranks called different operations, or with different lengths.
@@ -66,11 +66,11 @@ pub enum Error {
     Disagreement {
         /// The first rank that differs from the group's first.
         rank: usize,
-        /// Its operation.
+        /// The operation of that rank.
         what: String,
         /// The group's first rank.
         first: usize,
-        /// Its operation.
+        /// The operation of the group's first rank.
         expected: String,
     },
     /// Ranks that were started with different programs, models or settings.
@@ -78,19 +78,19 @@ pub enum Error {
     Inconsistent {
         /// The first thing that differs.
         what: String,
-        /// Rank 0's.
+        /// The value of rank 0.
         expected: String,
-        /// The ranks that have something else.
+        /// The ranks that have another value.
         ranks: String,
-        /// What the first of those has.
+        /// The value of the first of these ranks.
         got: String,
     },
-    /// A step whose units are not those that gradients were accumulated in.
+    /// A step asks for units of another size than the units in which gradients were accumulated.
     #[error(
         "gradients were accumulated for units of another size than this step asks for: take a step of that kind first, or set `threshold`"
     )]
     Accumulated,
-    /// A rank that joins the others' steps in the middle of an accumulation.
+    /// A rank joins the other ranks' steps in the middle of an accumulation.
     #[error(
         "gradients were accumulated and belong to no step: take the step with them before joining the others"
     )]
@@ -100,9 +100,9 @@ pub enum Error {
     RankOutOfRange {
         /// The operation.
         op: &'static str,
-        /// The rank asked for.
+        /// The requested rank.
         rank: usize,
-        /// How many there are.
+        /// The number of ranks.
         world_size: usize,
     },
     /// A buffer that cannot be cut into equal parts.
@@ -112,7 +112,7 @@ pub enum Error {
         op: &'static str,
         /// The buffer's length in elements.
         len: usize,
-        /// How many ranks there are.
+        /// The number of ranks.
         world_size: usize,
     },
     /// A buffer that is not cut into as many parts as there are ranks.
@@ -120,39 +120,39 @@ pub enum Error {
     Parts {
         /// The operation.
         op: &'static str,
-        /// Into how many parts it is cut; 0 where it is not.
+        /// The number of parts of the buffer; 0 if it is not cut.
         parts: usize,
-        /// How many ranks there are.
+        /// The number of ranks.
         world_size: usize,
     },
-    /// A slice whose length is not what the operation gives.
+    /// A slice whose length is not the length of the operation's result.
     #[error("{op}: the slice has {got} elements, {expected} are needed")]
     Length {
         /// The operation.
         op: &'static str,
-        /// What it gives.
+        /// The length of the result in elements.
         expected: usize,
-        /// What it was given room for.
+        /// The length of the slice in elements.
         got: usize,
     },
-    /// Something that does not exist, here or at all.
+    /// An operation that does not exist, or not for these arguments.
     #[error("{what} is not supported")]
     Unsupported {
-        /// What was asked for.
+        /// The requested operation.
         what: String,
     },
-    /// Something that this build leaves out.
+    /// A feature that this build leaves out.
     #[error("{what}: build with `--features {feature}`")]
     NotCompiled {
-        /// What was asked for.
+        /// The requested feature.
         what: String,
-        /// The cargo feature that has it.
+        /// The cargo feature that contains it.
         feature: &'static str,
     },
-    /// A launch environment that does not hold together.
+    /// A launch environment that contradicts itself.
     #[error("{what}")]
     Launch {
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         what: String,
     },
     /// The ranks did not find each other.
@@ -160,25 +160,25 @@ pub enum Error {
     Rendezvous {
         /// The rank that waited.
         rank: usize,
-        /// How many should come.
+        /// The number of ranks in the job.
         world_size: usize,
-        /// The first that did not.
+        /// The first rank that did not arrive.
         peer: usize,
-        /// For how long.
+        /// The time it waited.
         waited: Duration,
     },
-    /// Bytes from another rank that make no sense.
+    /// Bytes from another rank that this crate cannot interpret.
     #[error("protocol error: {what}")]
     Protocol {
-        /// What was received.
+        /// The received bytes, in words.
         what: String,
     },
     /// A call of the operating system failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::sync::Arc<io::Error>,
     },
     /// A call of the MPI library failed.
@@ -186,7 +186,7 @@ pub enum Error {
     Mpi {
         /// The function.
         call: &'static str,
-        /// The library's own words.
+        /// The library's message.
         message: String,
     },
     /// A call of NCCL failed.
@@ -196,16 +196,16 @@ pub enum Error {
         rank: usize,
         /// The function.
         call: &'static str,
-        /// The library's own words.
+        /// NCCL's message.
         message: String,
     },
-    /// The communicator is of no use any more: an earlier operation failed, or its thread panicked.
+    /// The communicator can no longer be used: an earlier operation failed, or its thread panicked.
     #[error("the communication of rank {rank} has stopped after an earlier failure")]
     Stopped {
-        /// Whose communicator.
+        /// The rank of the communicator.
         rank: usize,
     },
-    /// A gradient or loss that is no number.
+    /// A gradient or loss that is NaN or infinite.
     #[error("{what} is not finite on rank {rank}; no parameter was changed")]
     NotFinite {
         /// The loss, or the gradient of a named parameter.
@@ -221,7 +221,7 @@ pub enum Error {
         /// The parameters, comma-separated.
         names: String,
     },
-    /// Parameters that came into being after the first step, too late to be trained.
+    /// Parameters that were created after the first step, too late to be trained.
     #[error(
         "{names} came into being after the first step and would never be trained: compile the model first"
     )]
@@ -229,7 +229,7 @@ pub enum Error {
         /// The parameters, comma-separated.
         names: String,
     },
-    /// An optimizer of nothing.
+    /// An optimizer without parameters.
     #[error("there are no parameters to train: were the layers built in another `Params`?")]
     NoParameters,
     /// A parameter of an element type that cannot be trained.
@@ -245,43 +245,43 @@ pub enum Error {
         "the average of `{name}` by {strategy} overflowed although every rank's gradient is finite; no parameter was changed: a half precision overflows above 65504 (fp16) or 3e38 (bf16), clip the gradient, take fp32, or skip such steps (on overflow)"
     )]
     Overflow {
-        /// What it was averaged by.
+        /// The strategy that computed the average.
         strategy: String,
-        /// The first parameter that it happened to.
+        /// The first parameter with such an average.
         name: String,
     },
-    /// Parameters that have become infinite or no numbers while ranks trained on their own.
+    /// Parameters that became infinite or NaN while each rank trained on its own.
     #[error("parameter `{name}` is no longer finite: is the learning rate too high?")]
     Diverged {
         /// The first such parameter.
         name: String,
     },
-    /// A saved residual that does not fit.
+    /// A saved residual that does not fit its parameter.
     #[error(
         "the saved residual of `{name}` has {got} elements, the parameter {expected}: is it another model's?"
     )]
     Residual {
         /// The parameter.
         name: String,
-        /// Its elements; 0 where there is no such parameter.
+        /// The number of the parameter's elements; 0 if there is no such parameter.
         expected: usize,
-        /// The residual's.
+        /// The number of the residual's elements.
         got: usize,
     },
-    /// A strategy that nobody registered.
+    /// A strategy that was not registered.
     #[error(
         "dist option `{option}` has no strategy: call `strategy::register` on every rank first"
     )]
     DistOption {
-        /// Its name.
+        /// The name of the strategy.
         option: String,
     },
-    /// An option that the strategy has not, or a value that it cannot have.
+    /// An option that the strategy does not have, or a value that the option cannot have.
     #[error("strategy option `{option}`: {why}")]
     StrategyOption {
-        /// The option as it was given.
+        /// The option as the user gave it.
         option: String,
-        /// What is wrong with it.
+        /// The problem with the option.
         why: String,
     },
     /// A setting outside its range.
@@ -291,22 +291,22 @@ pub enum Error {
         setting: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The permitted values.
         range: &'static str,
     },
-    /// Memory that cannot be had, reached or read as the type asked for.
+    /// Memory that could not be allocated, reached or read as the requested type.
     #[error(transparent)]
     Memory(#[from] candelabrum_memory::Error),
-    /// The optimizer refused.
+    /// The optimizer returned an error.
     #[error(transparent)]
     Optimizer(#[from] candelabrum_optim::Error),
-    /// The model's parameters refused.
+    /// The parameter store returned an error.
     #[error("{message}")]
     Model {
         /// The error of the parameter store.
         message: String,
     },
-    /// candle refused an operation.
+    /// candle returned an error.
     #[error("{source}")]
     Tensor {
         /// candle's error.
@@ -319,13 +319,13 @@ impl Error {
         Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
     }
 
-    /// Numbers of the type `expected` that were asked for as `got`.
+    /// The error for numbers of the type `expected` that were requested as `got`.
     pub(crate) fn element_type(expected: ElementType, got: ElementType) -> Self {
         Self::Memory(candelabrum_memory::Error::ElementType { expected, got })
     }
 
-    /// Says more of the `operation` that rank `own` is in: what is in its payload (`label`), and which
-    /// `group` it belongs to.
+    /// Adds to the message of an error in `operation` of rank `own`: the content of the payload
+    /// (`label`) and the `group` of the operation.
     pub(crate) fn with_context(
         mut self,
         own: usize,
@@ -353,7 +353,7 @@ impl Error {
         self
     }
 
-    /// Whether every rank gets it, or comes to the same by itself: nobody needs to be told.
+    /// Whether every rank gets this error, or finds it by itself. Such an error need not be sent.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::NotFinite { .. }
@@ -368,14 +368,15 @@ impl Error {
         }
     }
 
-    /// Whether this rank only reports what happened elsewhere: another rank, or the launcher, knows
-    /// the cause. A rank that has left in order knows of nothing, so that is no echo.
+    /// Whether this rank only reports a failure of another rank. The other rank, or the launcher,
+    /// reports the cause. [`Error::PeerLeft`] is no echo, because a rank that left in order reports
+    /// no failure.
     pub fn is_echo(&self) -> bool {
         matches!(self, Self::PeerDied { .. } | Self::PeerFailed { .. })
     }
 }
 
-/// An error of a collective inside of a candle operation is given back as it was.
+/// Returns the error of a collective inside a candle operation unchanged.
 impl From<candle_core::Error> for Error {
     fn from(source: candle_core::Error) -> Self {
         carried(&source)
@@ -384,15 +385,15 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// For candle operations that communicate; `Error::from` gives the same error again.
+/// For candle operations that communicate. `Error::from` converts the candle error back.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
-        // candle's `Wrapped` forgets the type. This variant keeps it, and shows the error's own words.
+        // candle's `Wrapped` loses the type. `Io` keeps it, and displays the error's own message.
         Self::Io(io::Error::other(error)).bt()
     }
 }
 
-/// This crate's error in candle's, whatever candle has put around it.
+/// This crate's error inside candle's, below any context that candle has added.
 fn carried(error: &candle_core::Error) -> Option<&Error> {
     match error {
         candle_core::Error::Io(error) => error.get_ref()?.downcast_ref(),

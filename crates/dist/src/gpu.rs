@@ -1,16 +1,17 @@
-//! Which device a rank computes on.
+//! The choice of the device on which a rank computes.
 
+use candelabrum_memory::cuda::cuda_error;
 use candle_core::Device;
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::launch::DeviceChoice;
 use crate::{Error, Result};
 
-/// The device of the rank with this number on its host: a GPU where there is one, unless the choice
-/// is another. Ranks take the GPUs in turn.
+/// The device of the rank with the number `local_rank` on its host: a GPU if the host has one and
+/// `choice` does not exclude it. The ranks of a host take its GPUs in turn.
 ///
 /// # Errors
-/// A GPU was asked for and there is none, or not that one.
+/// `choice` asks for a GPU and the host has none, or does not have this one.
 pub(crate) fn device(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
     let count = CudaContext::device_count();
     let ordinal = match (choice, count) {
@@ -28,10 +29,11 @@ pub(crate) fn device(choice: DeviceChoice, local_rank: usize) -> Result<Device> 
             local_rank.checked_rem(count).ok_or(Error::Launch { what })?
         }
     };
-    // A stream of its own: the default one is another for every thread.
+    // A stream of the device's own, because CUDA's default stream is a different one in each
+    // thread.
     Ok(Device::new_cuda_with_stream(ordinal)?)
 }
 
 fn not_counted(error: DriverError) -> Error {
-    Error::Cuda { call: "cuDeviceGetCount", message: error.to_string() }
+    cuda_error("cuDeviceGetCount", error).into()
 }

@@ -2,16 +2,17 @@
 //!
 //! | idea | where |
 //! |---|---|
-//! | who am I, how was I started | [`World`], [`launch`] |
+//! | the rank of this process, and its launcher | [`World`], [`launch`] |
 //! | collectives on buffers, one file per backend | [`comm`] |
 //! | gradients in buckets, their exchange, the update | [`DistOpt`] |
-//! | what ranks send each other in a step | [`strategy`] |
-//! | normalisation by all ranks' batches, state that is not trained | [`synchronize_batch_norm`], [`synchronize_buffers`] |
+//! | the messages between ranks in a step | [`strategy`] |
+//! | batch normalisation over all ranks' batches | [`synchronize_batch_norm`] |
+//! | state that is not trained | [`synchronize_buffers`] |
 //! | collectives that can be differentiated | [`ops`] |
-//! | do all ranks train the same thing | [`check_consistency`] |
+//! | a check that all ranks train the same model | [`check_consistency`] |
 //!
-//! `unsafe` lives in `comm::local::region`, `comm::local::exchange`, `launch::signals` and the raw
-//! calls of the MPI and NCCL backends.
+//! `unsafe` code is only in `comm::local::region`, `comm::local::exchange`, `launch::signals` and
+//! the raw calls of the MPI and NCCL backends.
 
 pub mod comm;
 pub mod launch;

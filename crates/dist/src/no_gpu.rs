@@ -1,4 +1,4 @@
-//! Which device a rank computes on, in builds without CUDA: the CPU.
+//! The device on which a rank computes, in builds without CUDA: the CPU.
 
 use candle_core::Device;
 
@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// The CPU.
 ///
 /// # Errors
-/// [`Error::NotCompiled`] where a GPU is asked for.
+/// [`Error::NotCompiled`] if `choice` asks for a GPU.
 pub(crate) fn device(choice: DeviceChoice, _local_rank: usize) -> Result<Device> {
     match choice {
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Device::Cpu),

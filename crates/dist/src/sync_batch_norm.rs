@@ -1,4 +1,4 @@
-//! Batch normalisation by the batches of all ranks together: PyTorch's `SyncBatchNorm`.
+//! Batch normalisation over the batches of all ranks, as PyTorch's `SyncBatchNorm`.
 
 use std::sync::Arc;
 
@@ -6,13 +6,15 @@ use candelabrum_nn::{Params, StatisticsExchange};
 
 use crate::comm::{Collective, Group, Label, Payload};
 
-/// Lets every batch normalisation of `params` use, in training, the batches of all ranks of `group`:
-/// PyTorch's `convert_sync_batchnorm`. N ranks with batch B then train as one rank with batch N·B,
-/// and the running statistics are the same on all of them. Evaluation is as before.
+/// Makes every batch normalisation of `params` use, in training, the batches of all ranks of
+/// `group`, as PyTorch's `convert_sync_batchnorm` does. N ranks with batch B then train as one rank
+/// with batch N·B, and the running statistics are the same on all ranks. Evaluation does not
+/// change.
 ///
-/// Each such layer is one collective of a few numbers per channel in the forward pass, and one in the
-/// backward. All ranks must run the same layers in the same order; their batches may differ in size.
-/// A rank may even have an empty batch, if it runs forward and backward like the others.
+/// Each such layer runs one collective of a few numbers per channel in the forward pass, and one in
+/// the backward pass. All ranks must run the same layers in the same order. Their batches may
+/// differ in size. A rank may even have an empty batch, if it runs forward and backward like the
+/// other ranks.
 ///
 /// ```
 /// use candelabrum_dist::{World, synchronize_batch_norm};
@@ -26,7 +28,8 @@ pub fn synchronize_batch_norm(params: &Params, group: &Group) {
     params.set_statistics_exchange(Some(statistics_exchange(group)));
 }
 
-/// The same for a single layer: [`candelabrum_nn::layers::BatchNorm2d::synchronized`].
+/// The exchange of `group` for a single layer:
+/// [`candelabrum_nn::layers::BatchNorm2d::synchronized`].
 pub fn statistics_exchange(group: &Group) -> Arc<dyn StatisticsExchange> {
     let label = Label::new("statistics of a batch normalisation");
     Arc::new(GroupStatistics { group: Arc::clone(group), label })
@@ -35,7 +38,7 @@ pub fn statistics_exchange(group: &Group) -> Arc<dyn StatisticsExchange> {
 #[derive(Debug)]
 struct GroupStatistics {
     group: Group,
-    /// Names the layer: ranks whose layers run in another order get an error.
+    /// The name of the layer. Ranks that run their layers in different orders get an error.
     label: Label,
 }
 

@@ -1,25 +1,26 @@
-//! Gradients packed into buckets, each of which travels as one: the units of a strategy.
+//! The division of parameters into buckets. A bucket is sent as one message and is the unit of a
+//! strategy.
 //!
-//! Small messages waste latency, one large message leaves nothing to overlap; PyTorch's DDP (Li et
-//! al., VLDB 2020) fills buckets in reverse order of the parameters, which is roughly the order in
-//! which backward makes their gradients, the first one small so that it can leave early. SINGA
-//! walks in the same order with one number, its `threshold`.
+//! Small messages waste time on latency. One large message leaves nothing to overlap with.
+//! PyTorch's DDP (Li et al., VLDB 2020) fills buckets in reverse order of the parameters, because
+//! the backward pass makes their gradients in roughly that order. The first bucket is small, so
+//! that it can leave early. SINGA uses the same order with one number, its `threshold`.
 
 use candelabrum_nn::UnitPlan;
 
-/// How parameters are put into buckets. Sizes are in elements.
+/// The rule that divides parameters into buckets. Sizes are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sizing {
-    /// PyTorch's: buckets of at most `cap`, the first of at most `first`. A parameter larger than
-    /// the cap has a bucket for itself.
+    /// PyTorch's rule: buckets of at most `cap` elements, the first of at most `first`. A parameter
+    /// larger than the cap has a bucket of its own.
     Caps { first: usize, cap: usize },
-    /// SINGA's: a parameter of more than this many has a bucket for itself; the others fill a
-    /// bucket until it has more than this many.
+    /// SINGA's rule: a parameter of more than this many elements has a bucket of its own. Other
+    /// parameters fill a bucket until it has more than this many elements.
     Threshold(usize),
 }
 
-/// Assigns parameters of `sizes` elements to buckets, in `order`: before the first step from the
-/// last parameter on, then as their gradients become complete.
+/// Assigns parameters of `sizes` elements to buckets, in `order`. Before the first step `order`
+/// starts with the last parameter. Later it is the order in which the gradients became complete.
 pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
     match sizing {
         Sizing::Caps { first, cap } => plan_by_caps(sizes, order, first, cap),
@@ -74,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// From the last parameter on.
+    /// The plan for the first step, which starts with the last parameter.
     fn plan(sizes: &[usize], sizing: Sizing) -> Vec<UnitPlan> {
         let order: Vec<usize> = (0..sizes.len()).rev().collect();
         super::plan(sizes, sizing, &order)
@@ -92,16 +93,16 @@ mod tests {
 
     #[test]
     fn singas_walk_is_singas() {
-        // SINGA's MNIST network and the threshold of its example: the large weight goes alone and
-        // at once, the rest in one bucket.
+        // SINGA's MNIST network and the threshold of its example: the large weight has a bucket of
+        // its own, and the other parameters share one.
         let cnn = [500, 20, 25_000, 50, 400_000, 500, 5_000, 10];
         let plan = plan(&cnn, Sizing::Threshold(50_000));
         assert_eq!(params(&plan), [vec![4], vec![7, 6, 5, 3, 2, 1, 0]]);
         assert_eq!(plan[1].len, 31_080);
-        // A bucket closes when it has more than the threshold, not when it has as many.
+        // A bucket is closed when it has more elements than the threshold, not when it has as many.
         let small = self::plan(&[1, 2, 2, 2, 2], Sizing::Threshold(4));
         assert_eq!(params(&small), [vec![4, 3, 2], vec![1, 0]]);
-        // Its default leaves the whole network in one bucket.
+        // SINGA's default threshold leaves the whole network in one bucket.
         assert_eq!(self::plan(&cnn, Sizing::Threshold(2_097_152)).len(), 1);
     }
 

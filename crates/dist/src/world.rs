@@ -1,4 +1,4 @@
-//! Who am I among the ranks, and how do I reach the others.
+//! The world: this process's rank, and its communicator to the other ranks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::gpu;
 use crate::launch::{self, Launch, Launcher, MeetingPoint};
 use crate::{Error, Result};
 
-/// This process's place among those that train together, and its communicator. A cheap handle.
+/// The rank of this process among the processes that train together, and its communicator. A clone
+/// is cheap.
 #[derive(Clone)]
 pub struct World {
     launch: Arc<Launch>,
@@ -23,18 +24,19 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the world that this process was started into: by [`launch::spawn`], mpiexec, srun,
-    /// torchrun, or nobody.
+    /// Joins the world that this process was started into by [`launch::spawn`], mpiexec, srun or
+    /// torchrun. A process that none of these started is a world of one.
     ///
-    /// Under mpiexec the ranks use MPI when the crate was built with the feature `mpi`, and the
-    /// local backend without it, if all are on one host.
+    /// Under mpiexec the ranks use MPI if the crate was built with the feature `mpi`. Without the
+    /// feature they use the local backend, if all ranks are on one host.
     ///
-    /// Built with the feature `cuda` each rank takes a GPU where its host has one, and the ranks
-    /// reduce through NCCL. The environment's `CANDELABRUM_DEVICE` is `auto` (this), `cpu`, `cuda`
-    /// (no GPU is an error) or `cuda:N` (this GPU on every rank).
+    /// With the feature `cuda` each rank takes a GPU if its host has one, and the ranks reduce
+    /// through NCCL. The environment variable `CANDELABRUM_DEVICE` is `auto` (the default, as
+    /// described), `cpu`, `cuda` (no GPU is an error) or `cuda:N` (GPU N on every rank).
     ///
     /// # Errors
-    /// A contradictory environment, ranks that do not show up, several hosts without MPI or GPUs.
+    /// A contradictory environment, ranks that do not start in time, or several hosts without MPI
+    /// and without GPUs.
     pub fn from_env() -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
@@ -43,28 +45,28 @@ impl World {
         Ok(Self { launch: Arc::new(launch), comm, device })
     }
 
-    /// A world of one, whatever the environment says.
+    /// A world of one rank, whatever the environment contains.
     pub fn single() -> Self {
         let launch = Launch::alone();
         Self { launch: Arc::new(launch), comm: Arc::new(Single::default()), device: Device::Cpu }
     }
 
-    /// This process's number, from 0. SINGA's `global_rank`.
+    /// This process's number, counted from 0. This is SINGA's `global_rank`.
     pub fn rank(&self) -> usize {
         self.launch.rank
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub fn world_size(&self) -> usize {
         self.launch.world_size
     }
 
-    /// This process's number on its host.
+    /// This process's number on its host, counted from 0.
     pub fn local_rank(&self) -> usize {
         self.launch.local_rank
     }
 
-    /// How many processes there are on this host.
+    /// The number of processes on this host.
     pub fn local_size(&self) -> usize {
         self.launch.local_size
     }
@@ -74,20 +76,20 @@ impl World {
         self.rank() == 0
     }
 
-    /// How long ranks wait for each other before they give up: `CANDELABRUM_TIMEOUT`, or 300 s.
+    /// The longest time that a rank waits for another one: `CANDELABRUM_TIMEOUT`, or 300 s.
     ///
     /// # Errors
-    /// A value of the variable that is no number of seconds.
+    /// A value of the variable that is not a number of seconds.
     pub fn deadline(&self) -> Result<Duration> {
         launch::timeout()
     }
 
-    /// How the ranks were started.
+    /// The launcher that started the ranks.
     pub fn launcher(&self) -> Launcher {
         self.launch.launcher
     }
 
-    /// The device that this rank computes on: its GPU, or the CPU.
+    /// The device on which this rank computes: its GPU, or the CPU.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -97,41 +99,41 @@ impl World {
         self.comm.backend()
     }
 
-    /// The way to the other ranks.
+    /// The communicator with all ranks.
     pub fn comm(&self) -> &(dyn Communicator + 'static) {
         &*self.comm
     }
 
-    /// The ranks of this world as a group, for what outlives a borrow.
+    /// The ranks of this world as a group, for owners that outlive a borrow of the world.
     pub fn group(&self) -> Group {
         Arc::clone(&self.comm)
     }
 
-    /// Groups of ranks, see [`Communicator::split`]. All ranks must call it together.
+    /// Divides the ranks into groups, see [`Communicator::split`]. All ranks must call it together.
     ///
     /// # Errors
-    /// What goes wrong between ranks.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {
         self.comm.split(colour, key)
     }
 
     /// The ranks on this rank's host, in rank order. All ranks must call it together.
     ///
-    /// Hosts are told apart by their names and the numbers of their last starts; where that does not
-    /// fit, the environment variable `CANDELABRUM_HOST` names them.
+    /// A host is identified by its name and the number of its last start. Where this is not right,
+    /// the environment variable `CANDELABRUM_HOST` names the hosts.
     ///
     /// # Errors
-    /// What goes wrong between ranks.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn host_group(&self) -> Result<Group> {
         let hosts = self.hosts()?;
         self.own_part(hosts[self.rank()], 0)
     }
 
-    /// The ranks that have this rank's place on their hosts: all that are the first of their host,
-    /// or the second. In the order of the hosts' lowest ranks. All ranks must call it together.
+    /// The ranks that have this rank's place on their hosts, for instance the first ranks of all
+    /// hosts, in the order of the hosts' lowest ranks. All ranks must call it together.
     ///
     /// # Errors
-    /// What goes wrong between ranks.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn cross_host_group(&self) -> Result<Group> {
         let hosts = self.hosts()?;
         let own = hosts[self.rank()];
@@ -139,11 +141,11 @@ impl World {
         self.own_part(place, own)
     }
 
-    /// This world with an all-reduce that goes within each host first, see
+    /// This world with an all-reduce that first reduces within each host, see
     /// [`Communicator::hierarchical`]. All ranks must call it together.
     ///
     /// # Errors
-    /// What goes wrong between ranks.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn hierarchical(&self) -> Result<Group> {
         self.comm.hierarchical(&self.hosts()?)
     }
@@ -154,7 +156,7 @@ impl World {
         part.ok_or_else(|| Error::Protocol { what: what() })
     }
 
-    /// The number of each rank's host, by lowest ranks.
+    /// The host of each rank, as a number. Hosts are numbered in the order of their lowest ranks.
     fn hosts(&self) -> Result<Vec<usize>> {
         let names = self.comm.all_gather_text(&launch::host())?;
         let mut known: Vec<&String> = Vec::new();
@@ -168,7 +170,8 @@ impl World {
         Ok(names.iter().map(&mut number).collect())
     }
 
-    /// Tells the other ranks that this one fails with `message`, so that none waits for it.
+    /// Sends `message`, the reason for this rank's failure, to the other ranks, so that none waits
+    /// for this rank.
     pub fn abort(&self, message: &str) {
         self.comm.abort(message);
     }
@@ -186,7 +189,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// The ranks' communicator: NCCL's where each has a GPU.
+/// Connects the ranks. Where each rank has a GPU, the result is an NCCL communicator.
 fn connect(launch: &Launch, device: &Device) -> Result<Arc<dyn Communicator>> {
     let deadline = launch::timeout()?;
     let host = connect_hosts(launch, device, deadline)?;
@@ -206,7 +209,7 @@ fn connect(launch: &Launch, device: &Device) -> Result<Arc<dyn Communicator>> {
     if device.is_cuda() { connect_nccl(host, device, deadline) } else { Ok(host) }
 }
 
-/// The way between the hosts' processors.
+/// Connects the ranks' host processors, without NCCL.
 fn connect_hosts(
     launch: &Launch,
     device: &Device,
@@ -231,7 +234,7 @@ fn connect_hosts(
         let job = launch.job_id()?;
         return connect_local(LocalConfig { job, rank, world_size, deadline });
     }
-    // What goes over it beside NCCL is little.
+    // Beside NCCL only small messages use this communicator, so TCP is fast enough.
     if device.is_cuda() {
         return over_tcp();
     }

@@ -2,7 +2,8 @@
 
 use candelabrum_memory::chunks::{Split, by_chunks};
 
-use crate::rule::MAX_STATES;
+/// The largest number of vectors that a rule can keep for a parameter.
+pub const MAX_STATES: usize = 3;
 
 /// A parameter, or a chunk of it: what an update reads and writes.
 #[derive(Debug)]

@@ -5,9 +5,6 @@ use std::fmt::Debug;
 use crate::Result;
 use crate::parts::Parts;
 
-/// How many vectors a rule can keep for a parameter.
-pub const MAX_STATES: usize = 3;
-
 /// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an [`Optimizer`](crate::Optimizer) of it:
 /// learning rate, schedules, groups, state and the count of steps are the same for all.
 pub trait Rule: Debug + Send {
@@ -23,7 +20,7 @@ pub trait Rule: Debug + Send {
     /// Every setting of its own, as `name=value`.
     fn describe(&self) -> String;
 
-    /// How many vectors it keeps for a parameter: at most [`MAX_STATES`].
+    /// How many vectors it keeps for a parameter: at most [`MAX_STATES`](crate::MAX_STATES).
     fn states(&self) -> usize;
 
     /// What their elements begin with.

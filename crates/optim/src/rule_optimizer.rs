@@ -3,8 +3,9 @@
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
 use crate::error::Range;
+use crate::parts::MAX_STATES;
 use crate::parts::Parts;
-use crate::rule::{MAX_STATES, Now, Rule};
+use crate::rule::{Now, Rule};
 use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule};
 
 /// The optimizer that a [`Rule`] makes: [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and the others

@@ -123,7 +123,8 @@ mod tests {
     fn arrows_against_the_grain_are_found() {
         let packages = [
             package("candelabrum-nn", &[("candelabrum-optim", None), ("candle-core", None)]),
-            package("candelabrum-optim", &[("candelabrum-nn", None)]),
+            package("candelabrum-optim", &[("candelabrum-memory", None)]),
+            package("candelabrum-memory", &[]),
         ];
         let broken = broken_arrows(&packages);
         assert_eq!(broken.len(), 1);

@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{Embedding, Linear, RNN, VarBuilder};
 
-use crate::problem::VOCABULARY;
+use crate::network::VOCABULARY;
 
 pub(super) struct Gru {
     embedding: Embedding,

@@ -1,12 +1,12 @@
-//! What a communicator can be asked to do, and the header by which ranks agree that they all do
-//! the same.
+//! The operations of a communicator, and the header by which ranks check that they all call the
+//! same one.
 
 use std::fmt;
 
 use super::{ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
-/// An operation in which every rank takes part, or the two ends of a message.
+/// An operation of all ranks, or one end of a message between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Collective {
@@ -19,57 +19,59 @@ pub enum Collective {
     },
     /// Every rank gets all ranks' payloads, in rank order.
     AllGather,
-    /// The reduction is cut into as many equal parts as ranks; rank `r` gets part `r`.
+    /// The reduction is cut into one equal part for each rank. Rank `r` gets part `r`.
     ReduceScatter(ReduceOp),
-    /// `root` gets all ranks' payloads, in rank order; the others get nothing.
+    /// `root` gets all ranks' payloads, in rank order. The other ranks get nothing.
     Gather {
         /// The rank that receives.
         root: usize,
     },
-    /// `root`'s payload is cut into as many equal parts as ranks; rank `r` gets part `r`.
+    /// `root`'s payload is cut into one equal part for each rank. Rank `r` gets part `r`.
     Scatter {
         /// The rank that sends.
         root: usize,
     },
-    /// `root` gets the reduction of all ranks' payloads; the others get nothing.
+    /// `root` gets the reduction of all ranks' payloads. The other ranks get nothing.
     Reduce {
-        /// How values become one.
+        /// The operation that combines the values.
         op: ReduceOp,
         /// The rank that receives.
         root: usize,
     },
-    /// Every rank gets all ranks' payloads, in rank order; they may have different lengths, which
-    /// the result's [`parts`](super::Payload::parts) tell.
+    /// Every rank gets all ranks' payloads, in rank order. The payloads may have different lengths,
+    /// which are the result's [`parts`](super::Payload::parts).
     AllGatherV,
-    /// Each rank's payload is cut into as many equal parts as ranks; part `r` goes to rank `r`, and
-    /// what comes from the ranks is put together in rank order.
+    /// Each rank's payload is cut into one equal part for each rank. Part `r` goes to rank `r`. The
+    /// result is the received parts in rank order.
     AllToAll,
-    /// The same with parts of any lengths: those that the payload was
-    /// [cut into](super::Payload::with_parts). The result's parts tell what came from whom.
+    /// As [`Collective::AllToAll`], with parts of any lengths, see
+    /// [`with_parts`](super::Payload::with_parts). The result's parts are the lengths received from
+    /// each rank.
     AllToAllV,
-    /// Nobody goes on until everybody is here.
+    /// No rank continues until all ranks have arrived.
     Barrier,
-    /// The payload goes to one rank, which must ask for it with [`Collective::Recv`].
+    /// The payload goes to one rank, which must receive it with [`Collective::Recv`].
     Send {
         /// The rank that receives.
         to: usize,
     },
-    /// A payload of this length comes from one rank. Messages of a pair of ranks keep their order.
+    /// Receives a payload of this length from one rank. The messages of a pair of ranks keep their
+    /// order.
     Recv {
         /// The rank that sends.
         from: usize,
     },
-    /// The next message of whichever rank has sent one, of any length; the empty payload tells the
-    /// element type, the result's [`source`](super::Payload::source) who sent it.
+    /// Receives the next message of any rank, of any length. The empty payload gives the element
+    /// type. The result's [`source`](super::Payload::source) is the sender.
     RecvAny,
 }
 
-/// What is the same for all operations of a kind.
+/// The properties of a kind of operation.
 struct Kind {
     name: &'static str,
     /// Whether it reduces, and so names a [`ReduceOp`].
     reduces: bool,
-    /// What the rank that it names is to it; empty where it names none.
+    /// The name of its argument that is a rank; empty if it has none.
     named: &'static str,
 }
 
@@ -77,7 +79,7 @@ const fn kind(name: &'static str, reduces: bool, named: &'static str) -> Kind {
     Kind { name, reduces, named }
 }
 
-/// All kinds, by their codes in headers.
+/// All kinds. The index is the code in headers.
 const KINDS: [Kind; 14] = [
     kind("all_reduce", true, ""),
     kind("broadcast", false, "root"),
@@ -96,7 +98,8 @@ const KINDS: [Kind; 14] = [
 ];
 
 impl Collective {
-    /// The code of its kind, its reduction and the rank that it names; anything where there is none.
+    /// The code of its kind, its reduction and the rank that it names. A reduction or rank that it
+    /// does not have is arbitrary.
     fn parts(self) -> (u8, ReduceOp, usize) {
         let none = ReduceOp::Sum;
         match self {
@@ -162,7 +165,7 @@ impl Collective {
         self.kind().reduces.then_some(op)
     }
 
-    /// Refuses what cannot be carried out whatever the other ranks do.
+    /// Returns an error if this rank cannot run the operation, whatever the other ranks do.
     pub(crate) fn check(self, payload: &Payload, rank: usize, world_size: usize) -> Result<()> {
         let (element, len) = (payload.element_type(), payload.len());
         if let Some(rank) = self.rank_named().filter(|&named| named >= world_size) {
@@ -200,24 +203,24 @@ impl fmt::Display for Collective {
     }
 }
 
-/// What one rank is about to do: exchanged before anything moves, so that ranks which disagree
-/// say so instead of hanging or mixing numbers.
+/// The next operation of one rank. The ranks exchange headers before any data, so ranks that
+/// disagree return an error instead of hanging or mixing their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Counts the collectives of this communicator; 0 for messages.
+    /// The number of the collective in this group, counted from 1; 0 for messages.
     pub(crate) sequence: u64,
     pub(crate) op: Collective,
     pub(crate) element: ElementType,
     pub(crate) len: usize,
-    /// What the numbers are, see [`Payload::tag`].
+    /// The label and the step of the payload, see [`Payload::tag`].
     pub(crate) tag: u64,
-    /// The code of the kind of operation that this rank refuses. The exchange of headers is then all
-    /// that it takes part in: `op` is a barrier.
+    /// The code of the kind of operation that this rank refuses. The rank then takes part in the
+    /// exchange of headers only, and `op` is a barrier.
     pub(crate) refused: Option<u8>,
 }
 
 impl Header {
-    /// Words of its encoding.
+    /// The number of words of its encoding.
     pub(crate) const WORDS: usize = 4;
 
     /// The header of the operation number `sequence` on `payload`.
@@ -256,8 +259,8 @@ impl Header {
         Some(Self { sequence, op, element, len: len as usize, tag, refused })
     }
 
-    /// Whether ranks with these headers can go on together. Lengths may differ where each rank has
-    /// its own, or only the root's counts.
+    /// Whether ranks with these headers can run the operation together. Lengths may differ if each
+    /// rank has a length of its own, or if only the root's length is used.
     fn agrees(&self, other: &Self) -> bool {
         let has_own_len = matches!(
             self.op,
@@ -266,7 +269,7 @@ impl Header {
         *self == if has_own_len { Self { len: self.len, ..*other } } else { *other }
     }
 
-    /// The training step, as far as 32 bits tell; 0 outside of one.
+    /// The lowest 32 bits of the training step's number; 0 outside a step.
     fn step(&self) -> u32 {
         self.tag as u32
     }
@@ -290,8 +293,9 @@ impl fmt::Display for Header {
     }
 }
 
-/// Compares the headers of all ranks of a group with the first's: every rank sees the same ones, so
-/// every rank gives the same error. `ranks` are the ranks' names, their numbers in the world.
+/// Compares the headers of all ranks of a group with the header of its first rank. Every rank sees
+/// the same headers, so every rank returns the same error. `ranks` are the ranks' numbers in the
+/// world.
 pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize]) -> Result<()> {
     let unreadable =
         |rank: usize| Error::Protocol { what: format!("rank {rank} sent an unreadable header") };
@@ -303,7 +307,8 @@ pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize])
     let Some(&(rank, other)) = headers.iter().find(|(_, other)| !expected.agrees(other)) else {
         return Ok(());
     };
-    // Where some ranks refuse, these know why: the error of the others is an echo.
+    // A rank that refuses knows the reason. The error of a rank that does not refuse is an echo of
+    // it.
     let refuses = headers.iter().find(|(_, header)| header.refused.is_some());
     if let Some((peer, header)) = refuses
         && headers.iter().any(|(_, header)| header.refused.is_none())

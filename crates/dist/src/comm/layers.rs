@@ -1,14 +1,15 @@
-//! The all-reduce of a world of several hosts: within each host first, because memory is faster than
-//! any wire, then between hosts, so that every number crosses the wire once per host.
+//! The all-reduce of a world of several hosts. It first reduces within each host, because memory is
+//! faster than a network, and then between hosts. So each number crosses the network once per host.
 //!
-//! Where all hosts have as many ranks, the ranks of a host share the work: each reduces its part
-//! (reduce-scatter), all-reduces that with the ranks in its place on the other hosts, and the parts
-//! are gathered. Elsewhere a host's first rank speaks for it. The order of additions is the same in
-//! both: the ranks of a host in rank order, then the hosts' sums in the order of their lowest
-//! ranks, each sum rounded to the element type; a mean is divided once, at the end.
+//! If all hosts have equally many ranks, the ranks of a host share the work: each reduces its part
+//! (reduce-scatter), all-reduces this part with the ranks of the same place on the other hosts, and
+//! the parts are gathered. Otherwise the first rank of each host does the exchange between hosts.
+//! The order of additions is the same in both cases: the ranks of a host in rank order, then the
+//! hosts' sums in the order of the hosts' lowest ranks. Each sum is rounded to the element type. A
+//! mean is divided once, at the end.
 //!
-//! All of it is one task of the engine: between its steps no other operation of this rank can come,
-//! which another rank might have before or after it.
+//! The whole all-reduce is one task of the engine. So between its steps this rank cannot run
+//! another operation, which another rank might run before or after the all-reduce.
 
 use std::time::Instant;
 
@@ -20,21 +21,21 @@ use super::transport::Transport;
 use super::{Collective, Payload, ReduceOp};
 use crate::Result;
 
-/// Groups of a rank, by their numbers in its [`Members`].
+/// The groups of a rank, by their numbers in its [`Members`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {
     /// All ranks.
     pub(super) flat: usize,
     /// The ranks of this host.
     pub(super) host: usize,
-    /// The ranks in this one's place on all hosts, if it speaks with other hosts.
+    /// The ranks of this rank's place on all hosts, if this rank exchanges data with other hosts.
     pub(super) across: Option<usize>,
-    /// Whether all hosts have as many ranks.
+    /// Whether all hosts have equally many ranks.
     pub(super) even: bool,
 }
 
 impl Layers {
-    /// The groups in which this rank takes part in an exchange with others.
+    /// The groups in which this rank exchanges data with other ranks.
     pub(super) fn exchanging(self) -> Vec<usize> {
         std::iter::once(self.host).chain(self.across).collect()
     }

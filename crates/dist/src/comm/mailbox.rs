@@ -1,8 +1,7 @@
-//! The messages of a group that have come, and the receives that wait for one.
+//! The mailbox of a group: messages that have arrived, and receives that wait for one.
 //!
-//! A message goes to the receive that was posted first among those that accept it, and a receive gets
-//! the message that came first among those that it accepts. So the messages of a pair of ranks keep
-//! their order.
+//! A message goes to the first posted receive that accepts it, and a receive gets the first arrived
+//! message that it accepts. So the messages of a pair of ranks keep their order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 use super::{ElementType, Payload};
 use crate::{Error, Result};
 
-/// What a rank has sent.
+/// A message from another rank.
 pub(super) struct Arrived {
     /// The sender's rank in the world.
     pub(super) from: usize,
@@ -19,20 +18,20 @@ pub(super) struct Arrived {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A receive.
+/// A receive that waits for a message.
 pub(super) struct Posted {
-    /// The rank in the world whose message is asked for; `None` for any rank's.
+    /// The rank in the world whose message is received; `None` for any rank.
     pub(super) from: Option<usize>,
-    /// For the numbers.
+    /// The memory for the numbers.
     pub(super) payload: Payload,
-    /// Whether a message of another length will do too.
+    /// Whether it accepts a message of any length.
     pub(super) any_length: bool,
     /// The ranks of the group.
     pub(super) ranks: Arc<[usize]>,
     pub(super) answer: oneshot::Sender<Result<Payload>>,
 }
 
-/// Of the messages and the receives at least one is empty, as far as they accept each other.
+/// No stored message is one that a stored receive accepts.
 #[derive(Default)]
 pub(super) struct Mailbox {
     arrived: VecDeque<Arrived>,
@@ -40,7 +39,8 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Gives sender and length of the message that the receive takes, if that has come.
+    /// Posts a receive. Returns the sender and the length of its message, if the message has
+    /// arrived.
     pub(super) fn post(&mut self, posted: Posted) -> Option<(usize, usize)> {
         let first = self.arrived.iter().position(|message| posted.accepts(message.from));
         let Some(message) = first.and_then(|first| self.arrived.remove(first)) else {
@@ -52,7 +52,7 @@ impl Mailbox {
         Some(taken)
     }
 
-    /// Whether a receive takes the message at once.
+    /// Delivers a message. Returns whether a receive took it at once.
     pub(super) fn deliver(&mut self, message: Arrived) -> bool {
         let first = self.posted.iter().position(|posted| posted.accepts(message.from));
         match first.and_then(|first| self.posted.remove(first)) {
@@ -62,12 +62,12 @@ impl Mailbox {
         first.is_some()
     }
 
-    /// Whether a receive waits for a message of this rank.
+    /// Whether a receive waits for a message from this rank.
     pub(super) fn awaits(&self, from: usize) -> bool {
         self.posted.iter().any(|posted| posted.accepts(from))
     }
 
-    /// Forgets the messages that nobody has asked for; gives their senders and lengths.
+    /// Drops the messages that no receive has asked for. Returns their senders and lengths.
     pub(super) fn forget(&mut self) -> Vec<(usize, usize)> {
         self.arrived.drain(..).map(|message| (message.from, message.bytes.len())).collect()
     }
@@ -81,12 +81,12 @@ impl Posted {
     fn fill(self, message: &Arrived) {
         let result = received(self.payload, self.any_length, message);
         let source = self.ranks.iter().position(|&rank| rank == message.from).unwrap_or(0);
-        // The answer of a receive that nobody waits for is dropped.
+        // If the receive was dropped, so is its answer.
         drop(self.answer.send(result.map(|payload| payload.with_source(source))));
     }
 }
 
-/// The payload with the numbers of the message, if these are what was asked for.
+/// Copies the numbers of the message into the payload, if they have its type and length.
 fn received(mut payload: Payload, any_length: bool, message: &Arrived) -> Result<Payload> {
     let Arrived { from, element: code, bytes } = message;
     let element = ElementType::from_code(*code)

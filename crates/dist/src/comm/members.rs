@@ -1,4 +1,5 @@
-//! All groups that a rank belongs to, behind one engine: what their handles ask for is done here.
+//! All groups of a rank behind one engine. They run the operations that the groups' handles
+//! request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,18 +15,18 @@ use crate::{Error, Result};
 /// The number of the world among a rank's groups: the first.
 pub(super) const WORLD: usize = 0;
 
-/// The groups of a rank. After the first failure everything gives the same error: the ranks no longer
-/// agree on where they are.
+/// The groups of a rank. After the first failure every operation returns the same error, because
+/// the ranks no longer agree on the next operation.
 pub(super) struct Members<T> {
-    /// By number, without those whose handle has been dropped.
+    /// By number, without the groups whose handle has been dropped.
     groups: BTreeMap<usize, Member<T>>,
     /// The next group's number.
     next: usize,
     failure: Failure,
 }
 
-/// The first failure of a rank's communication, which all its groups share: every later operation gives
-/// the same error.
+/// The first failure of a rank's communication. All groups of the rank share it, and every later
+/// operation returns it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failure(Arc<OnceLock<Error>>);
 
@@ -34,7 +35,7 @@ impl Failure {
         self.0.get().cloned()
     }
 
-    /// Keeps the error if it is the first; whether it is.
+    /// Stores the error if it is the first one. Returns whether it is.
     pub(super) fn set(&self, error: &Error) -> bool {
         self.0.set(error.clone()).is_ok()
     }
@@ -44,11 +45,11 @@ impl Failure {
 pub(super) struct Member<T> {
     transport: T,
     membership: Membership,
-    /// Counts operations that all ranks take part in.
+    /// The number of this group's collectives so far.
     sequence: u64,
 }
 
-/// What both a group's handle and its engine know.
+/// The data that both a group's handle and its engine have.
 #[derive(Clone)]
 pub(super) struct Membership {
     pub(super) id: usize,
@@ -56,7 +57,7 @@ pub(super) struct Membership {
     /// The members' ranks in the world.
     pub(super) ranks: Arc<[usize]>,
     pub(super) counters: Arc<Counters>,
-    /// How messages of one member to another travel.
+    /// The messages between two members.
     pub(super) messages: Arc<dyn Messages>,
 }
 
@@ -71,7 +72,7 @@ impl Membership {
         self.counters.count(op, moved, self.rank, self.ranks.len(), busy);
     }
 
-    /// Adds to an error what was in the payload, and in which group it happened.
+    /// Adds the content of the payload, and the group, to the message of an error.
     pub(super) fn explain(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
         let label = label.map_or(String::new(), |label| format!(" ({})", label.text()));
         let group = if self.id == WORLD {
@@ -85,7 +86,7 @@ impl Membership {
 }
 
 impl<T: Transport> Members<T> {
-    /// The world alone.
+    /// The group of all ranks, without further groups.
     pub(super) fn world(
         transport: T,
         rank: usize,
@@ -116,8 +117,9 @@ impl<T: Transport> Members<T> {
         self.with(id, |member| member.execute(op, payload))
     }
 
-    /// Lets the other ranks of the groups know that this rank refuses an operation, because of `why`:
-    /// always an error. Where all ranks refuse the same operation, the groups can be used as before.
+    /// Announces to the other ranks of the groups that this rank refuses an operation because of
+    /// `why`. The result is always an error. If all ranks refuse the same operation, the groups
+    /// remain usable.
     pub(super) fn refuse(&mut self, ids: &[usize], op: Collective, why: Error) -> Error {
         if let Some(error) = self.failure.get() {
             return error;
@@ -128,7 +130,7 @@ impl<T: Transport> Members<T> {
         });
         let error = match told {
             Ok(()) => return why,
-            // The others do something else, because this rank refuses.
+            // The other ranks run another operation, because this rank refuses.
             Err(Error::Disagreement { .. } | Error::PeerFailed { .. }) => why,
             Err(error) => error,
         };
@@ -136,7 +138,7 @@ impl<T: Transport> Members<T> {
         error
     }
 
-    /// Makes groups of a group, see [`super::Communicator::split`].
+    /// Divides a group, see [`super::Communicator::split`].
     pub(super) fn split(
         &mut self,
         id: usize,
@@ -158,14 +160,14 @@ impl<T: Transport> Members<T> {
         self.groups.get(&id).map_or(1, |member| member.membership.ranks.len())
     }
 
-    /// Counts an operation that was made of others.
+    /// Counts an operation that consisted of other operations.
     pub(super) fn count(&self, id: usize, op: Collective, moved: Moved, busy: Duration) {
         if let Some(member) = self.groups.get(&id) {
             member.membership.count(op, moved, busy);
         }
     }
 
-    /// The handle of a group has been dropped.
+    /// Ends the use of a group whose handle has been dropped.
     pub(super) fn leave(&mut self, id: usize) {
         if let Some(member) = self.groups.get_mut(&id) {
             member.transport.leave();
@@ -223,7 +225,7 @@ impl<T: Transport> Member<T> {
         result.map(drop).map_err(|error| self.membership.explain(error, header, None))
     }
 
-    /// All ranks tell colour and key, and each sees for itself who is with it.
+    /// All ranks gather their colours and keys, and each computes the members of its new group.
     fn split(&mut self, id: usize, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
         let wish = [i64::from(colour.is_some()), colour.unwrap_or(0) as i64, key];
         let wishes = self.execute(Collective::AllGather, Payload::from_slice(&wish))?;

@@ -1,19 +1,21 @@
-//! Communication between ranks: one [`Communicator`] trait, one file per backend behind it.
+//! Communication between ranks: the trait [`Communicator`], and one file or folder for each
+//! backend.
 //!
 //! A collective is *started*, which moves its [`Payload`] to the communicator, and *waited for*,
-//! which gives it back. The blocking methods on `dyn Communicator` do both at once for slices.
-//! Every collective is preceded by an exchange of headers, so that ranks which call different
-//! things get an error that names the first one that differs.
+//! which moves the payload back. The blocking methods on `dyn Communicator` do both at once for
+//! slices. Before every collective the ranks exchange headers. If ranks call different collectives,
+//! they get an error that names the first difference.
 //!
 //! | idea | file |
 //! |---|---|
-//! | what can be asked for, and how ranks agree on it | `collective.rs`, `payload.rs`, `blocking.rs` |
-//! | a rank's groups and whose turn it is | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
-//! | what a backend has to do | `transport.rs` |
-//! | messages of one rank to another, deaths and failures | `network/`, `mailbox.rs` |
+//! | operations and headers | `collective.rs`, `payload.rs`, `blocking.rs` |
+//! | groups and their turns | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
+//! | the trait of a blocking backend | `transport.rs` |
+//! | messages between two ranks, deaths and failures | `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
 //!
-//! **Invariant** this module knows payloads and element types, not models or parameters.
+//! **Invariant** This module knows payloads and element types. It knows neither models nor
+//! parameters.
 
 mod blocking;
 mod collective;
@@ -62,106 +64,109 @@ pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
 
 use crate::{Error, Result};
 
-/// Ranks that work on payloads together: all of them, or some. A cheap handle.
+/// A handle of a group: all ranks, or some of them. A clone is cheap.
 pub type Group = Arc<dyn Communicator>;
 
-/// A group of ranks that work on payloads together.
+/// A group of ranks that run collectives on payloads together.
 ///
-/// Collectives are carried out in the order in which they are started or run, by whichever threads,
-/// over all groups of this rank that were [split](Self::split) from one world. Of two collectives that
-/// share more than one rank, all these ranks must start the same one first. After an operation of any
-/// of these groups has failed, every later one of all of them gives the same error.
+/// All groups of this rank that were [split](Self::split) from one world run their collectives in
+/// one order, the order in which the collectives are started or run, on any thread. If two
+/// collectives share more than one rank, all these ranks must start the same one first. After an
+/// operation of any of these groups has failed, every later operation of all of them returns the
+/// same error.
 ///
-/// Messages of one rank to another go beside the collectives: neither waits for the other. Messages of
-/// a pair of ranks in a group keep their order, and receives get them in the order in which the
-/// receives were started. A rank takes in up to 16 MiB of another's messages before it asks for them,
-/// and a longer one where it has none; a send beyond that is complete when the receiver has asked for
-/// earlier ones. (Over MPI the library decides what it takes in.)
+/// Messages between two ranks are independent of collectives: neither waits for the other. The
+/// messages of a pair of ranks in a group keep their order, and they go to the receives in the
+/// order in which the receives were started. A rank stores up to 16 MiB of another rank's messages
+/// that it has not asked for, and one message more. A send beyond that is complete only when the
+/// receiver has asked for earlier messages. (Over MPI the library decides how much it stores.)
 ///
-/// A collective whose arguments a rank refuses, a length that does not divide for instance, is an
-/// error on all ranks. Where all of them refuse it, the group can be used as before.
+/// If a rank refuses the arguments of a collective, for instance a length that does not divide, the
+/// collective is an error on all ranks. If all ranks refuse it, the group remains usable.
 ///
-/// Ranks in operations are numbers within the group; ranks in errors are numbers in the world. The
-/// last of a world's groups to be dropped finishes what was started and leaves the job in order.
+/// Ranks in operations are numbers within the group. Ranks in errors are numbers in the world. When
+/// the last of a world's groups is dropped, it finishes the started operations and leaves the job
+/// in order.
 pub trait Communicator: fmt::Debug + Send + Sync {
     /// The backend's name: `single`, `local`, `mpi`, `tcp`, `nccl`.
     fn backend(&self) -> &'static str;
 
-    /// This process's number in the group, from 0.
+    /// This process's number in the group, counted from 0.
     fn rank(&self) -> usize;
 
     /// The number of processes in the group.
     fn world_size(&self) -> usize;
 
-    /// Zeroed memory for `len` elements where this backend reduces fastest. All ranks must call it
-    /// together.
+    /// Allocates zeroed memory for `len` elements, at the place where this backend reduces fastest.
+    /// All ranks must call it together.
     ///
     /// # Errors
-    /// Not enough memory, or ranks that ask for different things.
+    /// Not enough memory, or ranks whose requests differ.
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload>;
 
-    /// Starts `op` on `payload`; [`Pending::wait`] gives the result, and the error if it fails.
+    /// Starts `op` on `payload`. [`Pending::wait`] returns the result or the error.
     ///
-    /// It is carried out in the background: by a thread that waits for nothing else, or by the one
-    /// that waits for the result.
+    /// The operation runs in the background, on a communication thread or on the thread that waits
+    /// for the result.
     ///
-    /// Length of the result for `n` elements in the payload and `N` ranks: `n` for all-reduce,
-    /// all-to-all, broadcast, barrier and recv, and for reduce on the root (0 elsewhere); 0 for
-    /// send; `N·n` for all-gather, and for gather on the root (0 elsewhere); `n / N` for
-    /// reduce-scatter, and for scatter, where `n` is the root's length and the other ranks' payloads
-    /// count for nothing. Where ranks send different amounts, the sum of what this rank gets.
+    /// The length of the result for `n` elements in the payload and `N` ranks is: `n` for
+    /// all-reduce, all-to-all, broadcast, barrier and recv, and for reduce on the root (0 on other
+    /// ranks); 0 for send; `N·n` for all-gather, and for gather on the root (0 on other ranks);
+    /// `n/N` for reduce-scatter, and for scatter, where `n` is the root's length and the other
+    /// ranks' payloads are ignored. If ranks send different amounts, it is the sum of the amounts
+    /// that this rank receives.
     fn start(&self, op: Collective, payload: Payload) -> Pending;
 
-    /// The same for a caller that has nothing else to do meanwhile: `start` and `wait` in one,
-    /// without a second thread where nothing else is under way and the backend may be called from
-    /// any thread.
+    /// As `start` and `wait` in one, for a caller without other work meanwhile. It uses no second
+    /// thread if no other operation is under way and the backend may be called from any thread.
     ///
     /// # Errors
-    /// What went wrong, here or on another rank.
+    /// A failure of any rank, a passed deadline or a disagreement between ranks.
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
         self.start(op, payload).wait()
     }
 
-    /// The members' ranks in the world, in the order of their ranks here.
+    /// The members' ranks in the world, in the order of their ranks in this group.
     fn ranks(&self) -> &[usize];
 
-    /// Groups of ranks: those that give the same `colour` are together, in the order of their
-    /// `key`s, and of their ranks here where keys are equal. `None` for a rank that gives no
-    /// colour. All ranks must call it together. A group may be split again, and may be used longer
-    /// than the one that it was split from.
+    /// Divides the group. Ranks with the same `colour` form a new group, in the order of their
+    /// `key`s, and for equal keys in the order of their ranks here. A rank without a colour gets
+    /// `None`. All ranks must call it together. A group may be split again, and may outlive the
+    /// group that it was split from.
     ///
     /// # Errors
-    /// What goes wrong between ranks.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>>;
 
-    /// The same ranks again, with an all-reduce for ranks of several hosts: within each host first,
-    /// then between hosts. `hosts` has a number for each rank's host, the same on every rank. All
-    /// ranks must call it together.
+    /// The same ranks with another all-reduce, for ranks of several hosts: it first reduces within
+    /// each host, then between hosts. `hosts` has a number for each rank's host and is the same on
+    /// every rank. All ranks must call it together.
     ///
     /// Values are combined in rank order within each host, then host by host in the order of the
-    /// hosts' lowest ranks, and every one of these sums is rounded to the element type; a mean is
-    /// the sum divided once by the number of ranks. All other operations are as they are here.
+    /// hosts' lowest ranks. Each of these sums is rounded to the element type. A mean is the sum
+    /// divided once by the number of ranks. All other operations are the same as in this group.
     ///
     /// # Errors
-    /// What goes wrong between ranks; [`Error::Length`] where `hosts` has not one number per rank.
+    /// [`Error::Length`] if `hosts` does not have one number per rank. A failure of another rank, a
+    /// passed deadline or a disagreement between ranks.
     fn hierarchical(&self, hosts: &[usize]) -> Result<Group>;
 
-    /// What has travelled so far.
+    /// Bytes and time of all operations so far.
     fn stats(&self) -> CommStats;
 
-    /// Tells the other ranks that this one has failed, so that they stop and say why. Over MPI it
-    /// ends the job, so say it here first.
+    /// Reports to the other ranks that this one has failed, so that they stop with `message`. Over
+    /// MPI it ends the job, so print the message here first.
     fn abort(&self, message: &str);
 
-    /// The failure that every operation would give, if there is one: of another rank, or of an earlier
-    /// operation.
+    /// The failure that every operation would return, if there is one: the failure of another rank,
+    /// or of an earlier operation.
     fn failure(&self) -> Option<Error> {
         None
     }
 
-    /// Says that this rank has failed by itself: the other ranks are told, and every later operation
-    /// of this rank and of theirs gives an error. Does nothing where the communicator has failed
-    /// already. A world of one has nobody to tell and goes on.
+    /// Reports a failure of this rank itself to the other ranks. Every later operation of this rank
+    /// and of theirs returns an error. Does nothing if the communicator has failed already, or in a
+    /// world of one.
     fn fail(&self, error: &Error) {
         let _ = error;
     }

@@ -1,4 +1,4 @@
-//! What stands in for the MPI backend in a build without it.
+//! The replacement of the MPI backend in builds without it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use crate::{Error, Result};
 /// Whether this build has the MPI backend.
 pub(crate) const COMPILED: bool = false;
 
-/// Says which feature is missing.
+/// # Errors
+/// Always [`Error::NotCompiled`].
 pub(crate) fn connect(_world_size: usize, _deadline: Duration) -> Result<Arc<dyn Communicator>> {
     Err(Error::NotCompiled { what: "the MPI backend is not in this build".into(), feature: "mpi" })
 }

@@ -1,4 +1,4 @@
-//! Stands in for the NCCL backend in builds without it.
+//! The replacement of the NCCL backend in builds without it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! The numbers of one collective, owned by exactly one side at a time.
+//! The payload of a collective. At any time either the caller or the communicator owns it.
 //!
-//! Starting a collective moves its [`Payload`] to the communicator, and waiting gives it back: nobody
-//! can look at numbers that are still in flight.
+//! Starting a collective moves its [`Payload`] to the communicator, and waiting moves it back, so
+//! no caller can access numbers that are in flight.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,18 +11,18 @@ use candelabrum_memory::{Element, ElementType, Flat};
 
 use crate::{Error, Result};
 
-/// Numbers of one type ([`Flat`]), and what a collective needs to know about them: how they are cut
-/// into parts, who sent them, and what they are.
+/// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
+/// their sender and their label.
 pub struct Payload {
     flat: Flat,
-    /// Lengths that add up to the payload's length.
+    /// The lengths of the parts, which add up to the payload's length.
     parts: Option<Box<[usize]>>,
     source: Option<usize>,
     label: Option<Label>,
     step: u32,
 }
 
-/// What a payload holds, in words: `bucket 2: conv1.weight`. A cheap handle.
+/// The content of a payload, in words: `bucket 2: conv1.weight`. A clone is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     text: Arc<str>,
@@ -37,14 +37,15 @@ impl Label {
         Self { text, digest }
     }
 
-    /// A label with this text that differs from every label of another `series`.
+    /// A label with this text that differs from every label with the same text and another
+    /// `series`.
     pub(crate) fn of_series(text: impl Into<Arc<str>>, series: u64) -> Self {
         let text = text.into();
         let digest = digest(text.bytes().chain(series.to_le_bytes()));
         Self { text, digest }
     }
 
-    /// The words.
+    /// The text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -56,7 +57,7 @@ impl<T: Into<Arc<str>>> From<T> for Label {
     }
 }
 
-/// FNV-1a of 32 bits (Fowler, Noll, Vo): enough to tell the labels of a program apart.
+/// FNV-1a of 32 bits (Fowler, Noll, Vo), which is enough to distinguish the labels of a program.
 fn digest(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
@@ -83,7 +84,7 @@ impl Payload {
         Self::zeros(ElementType::U8, 0)
     }
 
-    /// The numbers alone.
+    /// The numbers without the attributes.
     pub fn into_flat(self) -> Flat {
         self.flat
     }
@@ -91,15 +92,15 @@ impl Payload {
     /// The numbers.
     ///
     /// # Errors
-    /// Where `T` is not their type, or where they live on a device.
+    /// `T` is not the type of the numbers, or the numbers are on a device.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         Ok(self.flat.as_slice()?)
     }
 
-    /// The numbers, to be changed.
+    /// The numbers, mutable.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`Self::as_slice`].
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         Ok(self.flat.as_mut_slice()?)
     }
@@ -107,15 +108,15 @@ impl Payload {
     /// A copy of the numbers.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`Self::as_slice`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         Ok(self.flat.to_vec()?)
     }
 
-    /// Cuts it into parts of these lengths, one per rank, for [`Collective::AllToAllV`].
+    /// Cuts the payload into parts of these lengths, one per rank, for [`Collective::AllToAllV`].
     ///
     /// # Errors
-    /// [`Error::Length`] where they do not add up to its length.
+    /// [`Error::Length`] if the lengths do not add up to the payload's length.
     ///
     /// [`Collective::AllToAllV`]: super::Collective::AllToAllV
     pub fn with_parts(mut self, parts: impl Into<Box<[usize]>>) -> Result<Self> {
@@ -129,45 +130,45 @@ impl Payload {
         Ok(self)
     }
 
-    /// The lengths of its parts, one per rank: as it was cut, or as an operation gives them whose
-    /// ranks send different amounts.
+    /// The lengths of its parts, one per rank. They are set by [`Self::with_parts`], and in the
+    /// result of an operation whose ranks send different amounts.
     pub fn parts(&self) -> Option<&[usize]> {
         self.parts.as_deref()
     }
 
-    /// The rank that a message came from, where any rank could have sent it.
+    /// The sender of a message that any rank could have sent.
     pub fn source(&self) -> Option<usize> {
         self.source
     }
 
-    /// Says which rank sent it.
+    /// Sets the sender.
     pub(crate) fn with_source(mut self, source: usize) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// Says what is in it, for messages about waits and failures. Ranks that take part in a collective
-    /// with different labels get an error instead of each other's numbers, so a label must be the same
-    /// on every rank.
+    /// Sets the content, for messages about waits and failures. The label must be the same on every
+    /// rank: ranks that run a collective with different labels get an error instead of each other's
+    /// numbers.
     #[must_use]
     pub fn labelled(mut self, label: impl Into<Label>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// What is in it, if that was said.
+    /// The content, if it was set.
     pub fn label(&self) -> Option<&Label> {
         self.label.as_ref()
     }
 
-    /// Says which training step it belongs to; ranks compare that like the label.
+    /// Sets the training step, which the ranks compare as they compare the label.
     #[must_use]
     pub(crate) fn of_step(mut self, step: u64) -> Self {
         self.step = step as u32;
         self
     }
 
-    /// Label and step in one word, which the ranks compare.
+    /// Label and step in one number, which the ranks compare.
     pub(crate) fn tag(&self) -> u64 {
         let label = self.label.as_ref().map_or(0, |label| label.digest);
         u64::from(label) << 32 | u64::from(self.step)

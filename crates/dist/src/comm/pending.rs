@@ -5,11 +5,11 @@ use std::fmt;
 use super::Payload;
 use crate::Result;
 
-/// An operation under way; [`wait`](Self::wait) gives its payload back.
+/// An operation under way. [`wait`](Self::wait) returns its payload.
 #[must_use = "a collective is finished, and its errors are seen, only when it is waited for"]
 pub struct Pending(Box<dyn Started>);
 
-/// What a backend knows of an operation that it has started.
+/// A backend's view of an operation that it has started.
 pub(crate) trait Started: Send {
     /// Whether `wait` would not block.
     fn is_complete(&mut self) -> bool;
@@ -18,18 +18,18 @@ pub(crate) trait Started: Send {
 }
 
 impl Pending {
-    /// An operation that its backend looks after.
+    /// An operation that its backend completes.
     pub(crate) fn new(started: impl Started + 'static) -> Self {
         Self(Box::new(started))
     }
 
-    /// An operation that is complete already.
+    /// An operation that is already complete.
     pub(crate) fn ready(result: Result<Payload>) -> Self {
         Self::new(Ready(result))
     }
 
-    /// Whether the operation is complete on this rank, or has failed: then [`Self::wait`] does not
-    /// block.
+    /// Whether the operation is complete on this rank, or has failed, so that [`Self::wait`] does
+    /// not block.
     pub fn is_complete(&mut self) -> bool {
         self.0.is_complete()
     }
@@ -37,7 +37,7 @@ impl Pending {
     /// Blocks until the operation is complete on this rank.
     ///
     /// # Errors
-    /// What went wrong, here or on another rank.
+    /// A failure of any rank, a passed deadline or a disagreement between ranks.
     pub fn wait(self) -> Result<Payload> {
         self.0.wait()
     }

@@ -1,4 +1,4 @@
-//! The world of one: every collective is done when it is started.
+//! The world of one. Every collective is complete as soon as it is started.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::stats::{Counters, Moved};
 use super::{Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
-/// The communicator of a program that runs alone. What it sends to itself it can receive.
+/// The communicator of a program that runs alone. It can receive the messages that it sends to
+/// itself.
 #[derive(Default)]
 pub(crate) struct Single {
     counters: Arc<Counters>,
@@ -63,7 +64,7 @@ impl Started for Receive {
         self.answer.has_message()
     }
 
-    /// Does not block: who could send what is missing waits here.
+    /// Does not block, because the only possible sender is this caller.
     fn wait(self: Box<Self>) -> Result<Payload> {
         let what = "receiving from oneself what was never sent";
         let missing = Error::Unsupported { what: what.to_owned() };

@@ -1,4 +1,4 @@
-//! How much has travelled, and how long that took.
+//! The traffic of a communicator: bytes and time.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use super::{Collective, Payload};
 
-/// Payload and time of a communicator since it was made; subtract two to get what lies between.
+/// Payload bytes and time of a communicator since it was made. The difference of two values is the
+/// traffic between them.
 ///
-/// Bytes are payload that this rank handed to, or took from, the transport, for `n` bytes in its
-/// payload and `N` ranks: an all-reduce sends and receives `n`; an all-gather sends `n` and receives
-/// `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; an all-to-all counts all parts but the
-/// rank's own; a reduce sends `n` and receives `n` on the root; broadcast, gather and scatter count
-/// on each side what that side gives or takes. A world of one sends nothing.
+/// Bytes are payload bytes that this rank gave to the transport or received from it. For `n` bytes
+/// in this rank's payload and `N` ranks, an all-reduce sends and receives `n`; an all-gather sends
+/// `n` and receives `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; an all-to-all counts
+/// all parts except the rank's own; a reduce sends `n`, and the root receives `n`; broadcast,
+/// gather and scatter count on each rank the bytes that the rank sends or receives. A world of one
+/// sends nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommStats {
-    /// Payload bytes handed to the transport.
+    /// Payload bytes given to the transport.
     pub bytes_sent: u64,
-    /// Payload bytes taken from the transport.
+    /// Payload bytes received from the transport.
     pub bytes_received: u64,
-    /// Time that operations took, from the start of their execution, waiting for others included.
+    /// Time in operations, from the start of their execution, including the wait for other ranks.
     pub busy: Duration,
-    /// Time that callers stood still: in [`Pending::wait`](super::Pending::wait), and in operations
-    /// that they [ran](super::Communicator::run) instead of starting them.
+    /// Time in which callers were blocked: in [`Pending::wait`](super::Pending::wait), and in
+    /// operations that they [ran](super::Communicator::run) instead of starting them.
     pub exposed: Duration,
 }
 
@@ -83,28 +85,29 @@ impl Counters {
 pub(crate) struct Moved {
     pub(crate) input: usize,
     pub(crate) output: usize,
-    /// In the part that a rank sends to itself, where parts have any lengths.
+    /// Bytes of the part that a rank sends to itself, if parts have any lengths.
     pub(crate) own: usize,
 }
 
 impl Moved {
-    /// What `rank` gives an operation.
+    /// The bytes that `rank` passes to an operation.
     pub(crate) fn of(payload: &Payload, rank: usize) -> Self {
         let part = payload.parts().and_then(|parts| parts.get(rank));
         let own = part.map_or(0, |len| len * payload.element_type().size());
         Self { input: payload.byte_len(), output: 0, own }
     }
 
-    /// The same, and what the rank gets.
+    /// Adds the bytes that the rank gets.
     pub(crate) fn to(self, result: &Payload) -> Self {
         Self { output: result.byte_len(), ..self }
     }
 }
 
-/// Bytes that a rank sends and receives.
+/// The bytes that a rank sends and receives.
 fn payload(op: Collective, moved: Moved, rank: usize, world_size: u64) -> (u64, u64) {
     let (input, output, own) = (moved.input as u64, moved.output as u64, moved.own as u64);
-    // What the side that does not count has is of any length.
+    // Both cases are computed on every rank. On a rank that is not the root the lengths are
+    // arbitrary, so the difference may be negative.
     let less = u64::saturating_sub;
     let if_root =
         |root: usize, yes: (u64, u64), no: (u64, u64)| if rank == root { yes } else { no };

@@ -1,5 +1,6 @@
-//! A [`Communicator`] out of a blocking [`Transport`]: what is started goes on while the caller
-//! computes, what is run is done by the caller where nothing else is under way.
+//! A [`Communicator`] made of a blocking [`Transport`]. A started operation runs while the caller
+//! computes. An operation that a caller *runs* is executed on the caller's thread if no other one
+//! is under way.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +18,16 @@ use super::wait::{Load, Wait};
 use super::{Collective, CommStats, Communicator, ElementType, Group, Label, Payload, Pending};
 use crate::{Error, Result};
 
-/// A group's handle. When all handles of a rank are dropped, what was started is finished and the
-/// job left in order.
+/// The handle of a group. When all handles of a rank are dropped, the started operations are
+/// finished, and the rank leaves the job in order.
 pub(crate) struct Threaded<T: Transport> {
     common: Arc<Common<T>>,
     membership: Membership,
-    /// Where all-reduces go by layers.
+    /// If set, an all-reduce is divided into layers.
     layers: Option<Layered<T>>,
 }
 
-/// What all groups of a rank share.
+/// The state that all groups of a rank share.
 struct Common<T: Transport> {
     backend: &'static str,
     light_below: usize,
@@ -37,14 +38,14 @@ struct Common<T: Transport> {
     engine: Engine<Members<T>>,
 }
 
-/// What an all-reduce by layers needs, beside the group of all ranks.
+/// The groups of an all-reduce by layers, in addition to the group of all ranks.
 struct Layered<T: Transport> {
     layers: Layers,
-    /// Keeps the groups of the layers.
+    /// Keeps the groups of the layers alive.
     _groups: Vec<Threaded<T>>,
 }
 
-/// What a transport tells about itself once it is connected.
+/// The properties of a transport after it has connected.
 pub(crate) struct Connected<T> {
     pub(crate) transport: T,
     pub(crate) rank: usize,
@@ -54,8 +55,8 @@ pub(crate) struct Connected<T> {
 }
 
 impl<T: Transport> Threaded<T> {
-    /// Starts the communication thread, which first calls `connect`. That gets the place where this
-    /// rank's failure will be.
+    /// Starts the communication thread, which first calls `connect`. `connect` gets the place in
+    /// which this rank's failure is stored.
     pub(crate) fn start(
         connect: impl FnOnce(&Failure) -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
@@ -83,7 +84,7 @@ impl<T: Transport> Threaded<T> {
         Ok(membership.map(|membership| Self { common: common(), membership, layers: None }))
     }
 
-    /// Work that the caller waits for.
+    /// Runs `work`, for which the caller waits, and counts the time.
     fn timed<R>(&self, work: impl FnOnce(&Engine<Members<T>>) -> R) -> R {
         let start = Instant::now();
         let result = work(&self.common.engine);
@@ -91,7 +92,7 @@ impl<T: Transport> Threaded<T> {
         result
     }
 
-    /// What the engine is to do.
+    /// The task of the engine for an operation.
     fn task(
         &self,
         op: Collective,
@@ -107,8 +108,8 @@ impl<T: Transport> Threaded<T> {
         }
     }
 
-    /// What the engine is to do where this rank refuses an operation. The other ranks are told why if
-    /// they do not refuse it too.
+    /// The task of the engine for an operation that this rank refuses. The other ranks get the
+    /// reason, unless they refuse the operation too.
     fn refusal(
         &self,
         op: Collective,
@@ -142,11 +143,11 @@ impl<T: Transport> Threaded<T> {
         let label = payload.label().cloned();
         let inner = membership.messages.start(header, payload);
         if T::DRIVES_MESSAGES && common.engine.run_if_idle(Members::progress).is_none() {
-            // Also where only the communication thread may.
+            // This thread could not move the messages, so the task wakes the communication thread.
             drop(common.engine.begin(When::Soon, |_| Ok(())));
         }
         let (common, membership) = (Arc::clone(common), membership.clone());
-        Pending::new(Message { common, membership, header, label, moved, inner })
+        Pending::new(StartedMessage { common, membership, header, label, moved, inner })
     }
 }
 
@@ -249,7 +250,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 }
 
-/// What the engine will answer.
+/// The pending result of a task of the engine.
 struct Answer<T: Transport> {
     counters: Arc<Counters>,
     ticket: Ticket<Members<T>, Payload>,
@@ -273,7 +274,7 @@ impl<T: Transport> Started for Answer<T> {
 }
 
 /// A message under way.
-struct Message<T: Transport> {
+struct StartedMessage<T: Transport> {
     common: Arc<Common<T>>,
     membership: Membership,
     header: Header,
@@ -282,14 +283,15 @@ struct Message<T: Transport> {
     inner: Pending,
 }
 
-impl<T: Transport> Message<T> {
-    /// Lets messages move on until this one is complete, where no thread of the transport does that.
+impl<T: Transport> StartedMessage<T> {
+    /// If the transport has no thread for messages, moves them from here until this one is
+    /// complete.
     fn drive(&mut self) -> Result<()> {
         let Self { common, membership, header, .. } = self;
         let (mut load, mut wait) = (Load::default(), Wait::begin());
         while !self.inner.is_complete() {
             common.failure.get().map_or(Ok(()), Err)?;
-            // A thread that has the turn does it where this one cannot.
+            // If another thread has the turn, that thread moves the messages.
             common.engine.run_if_idle(Members::progress);
             let waited = wait.pause(&mut load);
             if waited > common.deadline {
@@ -304,7 +306,7 @@ impl<T: Transport> Message<T> {
     }
 }
 
-impl<T: Transport> Started for Message<T> {
+impl<T: Transport> Started for StartedMessage<T> {
     fn is_complete(&mut self) -> bool {
         if T::DRIVES_MESSAGES {
             self.common.engine.run_if_idle(Members::progress);
@@ -337,7 +339,8 @@ impl<T: Transport> Drop for Threaded<T> {
             self.common.abort.abort("panicked");
         }
         let id = self.membership.id;
-        // After what was started. Nobody waits for it here: the engine does, when it is dropped.
+        // Leaving is queued after the started operations. Dropping the engine waits for it, this
+        // function does not.
         drop(self.common.engine.begin(When::Soon, move |members| {
             members.leave(id);
             Ok(())

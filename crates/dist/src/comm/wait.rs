@@ -1,37 +1,39 @@
-//! Waiting without taking the core away from those who compute.
+//! A wait that leaves the core to threads that compute.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Until then a wait asks without a break: on a machine with a core for every rank the answer to a
-/// short message is there much sooner.
+/// Until this time a wait polls without a break. On a machine with a core for every rank, the
+/// answer to a short message then arrives much sooner.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// Questions before the first look at the clock, which costs as much as one.
+/// Polls before the first reading of the clock, which costs as much as a poll.
 const FIRST: u32 = 8;
 
-/// From then on a wait lets others run between two questions, and sleeps after this: ranks and their
-/// threads may share cores, and who spins on takes one from the rank that it waits for.
+/// From [`SPIN`] until this time a wait yields between two polls, and afterwards it sleeps. Ranks
+/// and their threads may share cores, and a wait that spins takes the core of the rank that it
+/// waits for.
 const YIELD: Duration = Duration::from_micros(100);
 
-/// The longest sleep between two questions.
+/// The longest sleep between two polls.
 const LONGEST: Duration = Duration::from_micros(100);
 
-/// A core that was let go for longer went to a thread that computes, for a whole time slice (4 ms
-/// where this was written).
+/// If a yield takes longer than this, a computing thread got the core for a whole time slice (4 ms
+/// on the machine where this was written).
 const TAKEN: Duration = Duration::from_micros(500);
 
-/// For so long after that, waits sleep: a sleeper gets its core back at once when it wakes.
+/// For this time afterwards, waits sleep, because a sleeper gets its core back at once when it
+/// wakes.
 const CROWDED: Duration = Duration::from_millis(250);
 
-/// What waits have learnt about this machine's load.
+/// The load of this machine, as earlier waits have observed it.
 #[derive(Clone, Default)]
 pub(super) struct Load {
     crowded_until: Option<Instant>,
 }
 
-/// One wait: asks often at first, then sleeps an eighth of the time already waited, so that the
-/// answer is late by an eighth at most and a long wait costs next to nothing.
+/// One wait. It polls often at first. Then it sleeps an eighth of the time already waited, so the
+/// answer is late by an eighth at most and a long wait costs almost nothing.
 pub(super) struct Wait {
     questions: u32,
     start: Option<Instant>,
@@ -42,7 +44,7 @@ impl Wait {
         Self { questions: 0, start: None }
     }
 
-    /// Passes some time; gives how long the wait has lasted before.
+    /// Passes some time. Returns how long the wait has lasted before.
     pub(super) fn pause(&mut self, load: &mut Load) -> Duration {
         self.questions += 1;
         if self.questions <= FIRST && load.crowded_until.is_none() {

@@ -1,20 +1,20 @@
-//! The process of the launcher, found among this process's ancestors.
+//! The search for the launcher's process among this process's ancestors.
 //!
-//! A launcher may start a wrapper for every rank: a shell, numactl, perf, a script. Then the parent of
-//! every rank is another process. But a wrapper has inherited the variables that the launcher sets for
-//! a rank, and the launcher itself does not have them.
+//! A launcher may start a wrapper for every rank: a shell, numactl, perf, a script. Then the
+//! parents of the ranks are different processes. A wrapper has inherited the variables that the
+//! launcher sets for a rank, but the launcher itself does not have them.
 
 use std::fs;
 
-/// The nearest ancestor of this process whose environment does not have `variable`. The result is its
-/// number and the time of its start, which no other process of this host has. `None` where `/proc`
-/// does not show such an ancestor.
+/// The nearest ancestor of this process whose environment does not contain `variable`. The result
+/// is the ancestor's number and the time of its start, which together are unique on this host.
+/// `None` if `/proc` does not show such an ancestor.
 pub(super) fn nearest_without(variable: &str) -> Option<String> {
     let mut pid = parent_and_start("self")?.0;
     loop {
         let (parent, start) = parent_and_start(&pid)?;
         let environment = fs::read(format!("/proc/{pid}/environ"));
-        // The environment of a wrapper with another user cannot be read: the search goes on.
+        // The environment of another user's process cannot be read. Such a wrapper is skipped.
         if environment.is_ok_and(|environment| !has(&environment, variable)) {
             return Some(format!("{pid}-{start}"));
         }
@@ -28,10 +28,11 @@ fn has(environment: &[u8], variable: &str) -> bool {
     entries.any(|entry| name(entry).is_some_and(|end| entry[..end] == *variable.as_bytes()))
 }
 
-/// The parent's number, and the start of the process in clock ticks since the start of the system.
+/// The number of the parent, and the start of the process in clock ticks since the start of the
+/// system.
 fn parent_and_start(pid: &str) -> Option<(String, String)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses, in which any character may be.
+    // The second field is the program's name in parentheses, which may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some(((*fields.get(1)?).to_owned(), (*fields.get(19)?).to_owned()))
 }

@@ -1,28 +1,29 @@
-//! Which launcher started this process, and which place it gave to it.
+//! The detection of the launcher that started this process, and of the process's rank.
 
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::launchers::{LAUNCHERS, Launcher, LocalSize, Variables};
+use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, LocalSize};
+use super::variables::Variables;
 use super::{ancestors, vars};
 use crate::{Error, Result};
 
-/// Without `CANDELABRUM_TIMEOUT`.
+/// The deadline if `CANDELABRUM_TIMEOUT` is not set.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// This process's place among those that were started together.
+/// This process's place among the processes that were started together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Who started it.
+    /// The program that started it.
     pub launcher: Launcher,
-    /// This process's number, from 0.
+    /// This process's number, counted from 0.
     pub rank: usize,
-    /// How many there are.
+    /// The number of processes.
     pub world_size: usize,
-    /// This process's number on its host.
+    /// This process's number on its host, counted from 0.
     pub local_rank: usize,
-    /// How many there are on this host.
+    /// The number of processes on this host.
     pub local_size: usize,
     job: Option<[u8; 32]>,
     /// Whether the launcher serves MPI libraries.
@@ -33,13 +34,12 @@ impl Launch {
     /// Reads the environment.
     ///
     /// # Errors
-    /// [`Error::Launch`] where variables contradict each other or are no numbers.
+    /// [`Error::Launch`] if variables contradict each other or are not numbers.
     pub fn detect() -> Result<Self> {
-        Environment {
+        launch(&Variables {
             variable: &|name| std::env::var(name).ok(),
             started_by: &ancestors::nearest_without,
-        }
-        .launch()
+        })
     }
 
     /// A world of one.
@@ -55,10 +55,10 @@ impl Launch {
         }
     }
 
-    /// A number that all ranks of this job have, and no other job, see [`job_id`].
+    /// A number that all ranks of this job have, and no rank of another job, see [`job_id`].
     ///
     /// # Errors
-    /// [`Error::Launch`] where the environment does not tell this job from another one.
+    /// [`Error::Launch`] if the environment does not identify this job.
     pub(crate) fn job_id(&self) -> Result<[u8; 32]> {
         self.job.ok_or_else(|| Error::Launch {
             what: format!(
@@ -71,7 +71,7 @@ impl Launch {
         })
     }
 
-    /// Whether the ranks can talk MPI.
+    /// Whether the launcher serves MPI libraries, so that the ranks can use MPI.
     pub(crate) fn speaks_mpi(&self) -> bool {
         self.mpi
     }
@@ -82,8 +82,8 @@ impl Launch {
     }
 }
 
-/// The SHA-256 of a job's word and its secret, which may be empty. Even if the word can be guessed,
-/// nobody can compute the number without the secret.
+/// The SHA-256 of a job's word and its secret, which may be empty. Whoever guesses the word cannot
+/// compute the number without the secret.
 fn job_id(job: &str, secret: &str) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update((job.len() as u64).to_le_bytes());
@@ -92,77 +92,42 @@ fn job_id(job: &str, secret: &str) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// The sources of a process's knowledge about its start.
-pub(super) struct Environment<'a> {
-    variable: &'a dyn Fn(&str) -> Option<String>,
-    /// See [`ancestors::nearest_without`].
-    started_by: &'a dyn Fn(&str) -> Option<String>,
+/// The launcher of this process and the place that the launcher gave to it.
+fn launch(env: &Variables<'_>) -> Result<Launch> {
+    let is_set = |name: &&str| env.get(name).is_some();
+    let proven = |variables: &&LauncherVariables| variables.proof.iter().all(is_set);
+    let Some(variables) = LAUNCHERS.iter().find(proven) else {
+        return Ok(Launch::alone());
+    };
+    let (rank, world_size) = (env.need(&[variables.rank])?, env.need(variables.world_size)?);
+    if rank >= world_size {
+        let what = format!("the environment says rank {rank} of {world_size}");
+        return Err(Error::Launch { what });
+    }
+    let local_rank = env.number(&[variables.local_rank])?;
+    let local_size = match variables.local_size {
+        LocalSize::Is(variable) => env.number(&[variable])?,
+        LocalSize::AllOnOne(hosts) => (env.number(hosts)?.unwrap_or(1) == 1).then_some(world_size),
+    };
+    // A launcher that does not count per host is taken to have one rank there.
+    let (local_rank, local_size) = match (local_rank, local_size) {
+        (Some(rank), Some(size)) => (rank, size),
+        (Some(rank), None) => (rank, rank + 1),
+        (None, _) => (0, 1),
+    };
+    let job = env.get(vars::JOB).or_else(|| (variables.job)(env));
+    Ok(Launch {
+        launcher: variables.launcher,
+        rank,
+        world_size,
+        local_rank,
+        local_size,
+        job: job.map(|job| job_id(&job, &env.get(vars::SECRET).unwrap_or_default())),
+        mpi: variables.mpi.iter().any(is_set),
+    })
 }
 
-impl Environment<'_> {
-    pub(super) fn get(&self, name: &str) -> Option<String> {
-        (self.variable)(name).filter(|value| !value.is_empty())
-    }
-
-    pub(super) fn started_by(&self, variable: &str) -> Option<String> {
-        (self.started_by)(variable)
-    }
-
-    /// The number in the first of these variables that is set.
-    fn number(&self, names: &[&str]) -> Result<Option<usize>> {
-        let Some((name, text)) = names.iter().find_map(|name| Some((name, self.get(name)?))) else {
-            return Ok(None);
-        };
-        let parsed = text.trim().parse().map_err(|_| Error::Launch {
-            what: format!("{name} is `{text}` in the environment, not a number"),
-        })?;
-        Ok(Some(parsed))
-    }
-
-    fn need(&self, names: &[&str]) -> Result<usize> {
-        self.number(names)?.ok_or_else(|| Error::Launch {
-            what: format!("{} is not set in the environment, although its partners are", names[0]),
-        })
-    }
-
-    fn launch(&self) -> Result<Launch> {
-        let is_set = |name: &&str| self.get(name).is_some();
-        let proven = |variables: &&Variables| variables.proof.iter().all(is_set);
-        let Some(variables) = LAUNCHERS.iter().find(proven) else {
-            return Ok(Launch::alone());
-        };
-        let (rank, world_size) = (self.need(&[variables.rank])?, self.need(variables.world_size)?);
-        if rank >= world_size {
-            let what = format!("the environment says rank {rank} of {world_size}");
-            return Err(Error::Launch { what });
-        }
-        let local_rank = self.number(&[variables.local_rank])?;
-        let local_size = match variables.local_size {
-            LocalSize::Is(variable) => self.number(&[variable])?,
-            LocalSize::AllOnOne(hosts) => {
-                (self.number(hosts)?.unwrap_or(1) == 1).then_some(world_size)
-            }
-        };
-        // A launcher that does not count per host is taken to have one rank there.
-        let (local_rank, local_size) = match (local_rank, local_size) {
-            (Some(rank), Some(size)) => (rank, size),
-            (Some(rank), None) => (rank, rank + 1),
-            (None, _) => (0, 1),
-        };
-        let job = self.get(vars::JOB).or_else(|| (variables.job)(self));
-        Ok(Launch {
-            launcher: variables.launcher,
-            rank,
-            world_size,
-            local_rank,
-            local_size,
-            job: job.map(|job| job_id(&job, &self.get(vars::SECRET).unwrap_or_default())),
-            mpi: variables.mpi.iter().any(is_set),
-        })
-    }
-}
-
-/// How long anybody waits for anybody.
+/// The longest time that a rank waits for another one.
 pub(crate) fn timeout() -> Result<Duration> {
     let Ok(text) = std::env::var(vars::TIMEOUT) else { return Ok(DEFAULT_TIMEOUT) };
     let seconds = text.trim().parse::<f64>().ok();
@@ -183,7 +148,7 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
         };
-        Environment { variable: &variable, started_by: &|_| Some("7-99".to_owned()) }.launch()
+        launch(&Variables { variable: &variable, started_by: &|_| Some("7-99".to_owned()) })
     }
 
     #[test]

@@ -1,23 +1,23 @@
-//! Which device a rank computes on, as its environment says.
+//! The choice of the device in the environment.
 
 use super::vars;
 use crate::{Error, Result};
 
-/// What `CANDELABRUM_DEVICE` says.
+/// The value of `CANDELABRUM_DEVICE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
     /// A GPU if this build and host have one.
     Auto,
-    /// The CPU, whatever there is.
+    /// The CPU, even if there is a GPU.
     Cpu,
-    /// A GPU: this one, or the one with the rank's number on its host.
+    /// A GPU: the given one, or the one with the rank's number on its host.
     Cuda(Option<usize>),
 }
 
 /// Reads the environment: `auto`, `cpu`, `cuda`, or `cuda:N` for GPU number N on every rank.
 ///
 /// # Errors
-/// Another word.
+/// Any other value.
 pub(crate) fn device_choice() -> Result<DeviceChoice> {
     parse(std::env::var(vars::DEVICE).as_deref().unwrap_or("auto"))
 }

@@ -1,11 +1,12 @@
-//! The environment that a rank's libraries read: at their first use, and from nowhere else.
+//! The environment variables that a rank's libraries read at their first use.
 //!
-//! candle keeps a pool of threads of its own beside rayon's. Its threads spin between operations, and
-//! their number can only be set by variables that candle reads at its first use: on two cores a
+//! candle keeps a pool of threads of its own beside rayon's. Its threads spin between operations,
+//! and only an environment variable, read at candle's first use, sets their number. On two cores a
 //! second rank trained at 0.6 of its speed because of them.
 //!
-//! Changing the environment of a running process is a race, so the process starts itself again, once,
-//! with the right one ([`prepare`]); ranks that [`super::spawn()`] starts get it at once.
+//! Changing the environment of a running process is a race. So the process starts itself again,
+//! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it
+//! from the beginning.
 
 use std::env;
 use std::fs;
@@ -16,52 +17,53 @@ use super::interface::interface_address;
 use super::vars;
 use crate::{Error, Result};
 
-/// rayon's threads, and those of candle's matrix products.
+/// The threads of rayon and of candle's matrix products.
 const RAYON_THREADS: &str = "RAYON_NUM_THREADS";
 
-/// candle's spinning pool; of one thread, which is the caller itself, none spins.
+/// candle's spinning pool. With one thread, the caller itself, no thread spins.
 const CANDLE_THREADS: &str = "CANDLE_NUM_THREADS";
 
-/// Every library's own word for the network interface that is to be used, and how it wants the name.
-/// The last column: variables that exclude the first one, or mean the same more exactly. Where the
-/// user has set one of these, or the variable itself, it stays as it is.
+/// The variable by which each library learns the network interface, and the prefix of the
+/// interface's name in it. The last column has variables that contradict the first one, or mean the
+/// same more exactly. If the user has set one of these, or the variable itself, it is left as it
+/// is.
 ///
-/// UCX's UCX_NET_DEVICES is not among them: the name of an IPoIB interface would keep it from the
-/// InfiniBand device below. HYDRA_IFACE is not, because mpiexec reads it before there are ranks.
+/// UCX's UCX_NET_DEVICES is not in the table, because the name of an IPoIB interface would keep UCX
+/// from the InfiniBand device below. HYDRA_IFACE is not, because mpiexec reads it before there are
+/// ranks.
 const LIBRARIES: [(&str, &str, &[&str]); 3] = [
     // Open MPI's TCP transport.
     ("OMPI_MCA_btl_tcp_if_include", "", &["OMPI_MCA_btl_tcp_if_exclude"]),
-    // libfabric's, through which MPICH and Intel MPI talk TCP.
+    // libfabric, through which MPICH and Intel MPI use TCP.
     ("FI_TCP_IFACE", "", &[]),
-    // Without the sign NCCL takes all interfaces whose names begin so.
+    // Without `=` NCCL takes all interfaces whose names begin with the given one.
     ("NCCL_SOCKET_IFNAME", "=", &[]),
 ];
 
-/// What ranks are to be bound to.
+/// The resources that ranks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankEnvironment {
     /// Compute threads of each rank.
     pub threads: usize,
-    /// The network interface by which ranks on several hosts talk; the libraries choose where there
-    /// is none.
+    /// The network interface between ranks on several hosts. With `None` the libraries choose one.
     pub interface: Option<String>,
 }
 
 impl RankEnvironment {
-    /// `threads` compute threads, and the interface that `CANDELABRUM_INTERFACE` names, if any.
+    /// `threads` compute threads, and the interface in `CANDELABRUM_INTERFACE`, if it is set.
     pub fn new(threads: usize) -> Self {
         let interface = env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty());
         Self { threads, interface }
     }
 
-    /// With this interface instead, where there is one.
+    /// Replaces the interface by `name`, unless `name` is `None`.
     #[must_use]
     pub fn interface(mut self, name: Option<&str>) -> Self {
         self.interface = name.map(str::to_owned).or(self.interface);
         self
     }
 
-    /// The variables that say so to everybody.
+    /// The variables that pass these settings to all libraries.
     ///
     /// # Errors
     /// An interface that this host does not have.
@@ -78,7 +80,7 @@ impl RankEnvironment {
     }
 }
 
-/// The libraries' variables that the user has left alone.
+/// The libraries' variables that the user has not set.
 fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
     let free = LIBRARIES
         .iter()
@@ -86,13 +88,13 @@ fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
     free.map(|(variable, sign, _)| (*variable, format!("{sign}{name}"))).collect()
 }
 
-/// Makes this process's environment what `wanted` says, by starting the program again in its place
-/// where it is not. Call it first thing in `main`. Ranks started by [`super::spawn()`] have it
-/// already.
+/// Gives this process the environment `wanted`. If it has another one, the program is started again
+/// in its place. Call this first in `main`. Ranks that [`super::spawn()`] started have the
+/// environment already.
 ///
 /// # Errors
-/// An interface that this host does not have: the message lists those that it has. A program that
-/// cannot be started again.
+/// An interface that this host does not have (the message lists the host's interfaces), or a
+/// program that cannot be started again.
 pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
     let variables = wanted.variables()?;
     let is_set = |(name, value): &(&str, String)| env::var(name).is_ok_and(|v| v == *value);
@@ -102,11 +104,11 @@ pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
     let what = "start the program again with the right environment";
     let program = env::current_exe().map_err(|error| Error::io(what, error))?;
     let arguments = env::args_os().skip(1);
-    // Returns only where it failed.
+    // `exec` returns only if it failed.
     Err(Error::io(what, Command::new(program).args(arguments).envs(variables).exec()))
 }
 
-/// Bounds this process to `threads` compute threads, see [`prepare`].
+/// Limits this process to `threads` compute threads, see [`prepare`].
 ///
 /// # Errors
 /// Those of [`prepare`].
@@ -114,9 +116,9 @@ pub fn limit_threads(threads: usize) -> Result<()> {
     prepare(&RankEnvironment::new(threads))
 }
 
-/// A name that the processes of this host share, and no other host has: what `CANDELABRUM_HOST` says,
-/// or the host's name and the number of its last start. Containers of one host may have names of
-/// their own: they cannot be counted on to share memory.
+/// A name that all processes of this host have, and no other host: the value of `CANDELABRUM_HOST`,
+/// or the host's name and the number of its last start. Containers of one host may have different
+/// names, and are then different hosts, because they need not share memory.
 pub(crate) fn host() -> String {
     if let Ok(name) = env::var(vars::HOST) {
         return name;

@@ -1,6 +1,6 @@
-//! The network interface by which ranks on several hosts talk: its name becomes an address.
+//! The network interface between ranks on several hosts, and its address.
 //!
-//! Hosts have more than one, and the fast one is seldom the one that a host's name leads to.
+//! Hosts have more than one interface, and a host's name seldom leads to the fast one.
 
 use std::net::IpAddr;
 
@@ -16,16 +16,16 @@ struct Interface {
     address: IpAddr,
 }
 
-/// The address of this host's interface `name`: its IPv4 address, or where it has none its IPv6
-/// address that works beyond the link.
+/// The address of this host's interface `name`: its IPv4 address, or its IPv6 address that works
+/// beyond the link if it has no IPv4 address.
 ///
 /// # Errors
-/// No such interface, or one without an address: the message lists those that there are.
+/// No such interface, or an interface without an address. The message lists the host's interfaces.
 pub fn interface_address(name: &str) -> Result<IpAddr> {
     choose(name, &interfaces()?)
 }
 
-/// Every address of every interface that is up.
+/// All addresses of all interfaces that are up.
 fn interfaces() -> Result<Vec<Interface>> {
     let all = getifaddrs().map_err(|error| Error::io("list the network interfaces", error))?;
     let address = |storage: nix::sys::socket::SockaddrStorage| {

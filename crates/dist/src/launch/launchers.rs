@@ -1,14 +1,14 @@
 //! The launchers that this project knows, and the environment variables of each, in one table:
 //! [`LAUNCHERS`].
 
-use super::detect::Environment;
+use super::variables::Variables;
 use super::vars;
 
-/// Who started the ranks.
+/// The program that started the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// Nobody: a world of one.
+    /// No launcher: a world of one.
     Alone,
     /// [`super::spawn()`].
     Candelabrum,
@@ -18,22 +18,22 @@ pub enum Launcher {
     Hydra,
     /// Slurm's srun.
     Slurm,
-    /// torchrun, or anything else that sets RANK and WORLD_SIZE.
+    /// torchrun, or any other launcher that sets RANK and WORLD_SIZE.
     Torchrun,
 }
 
 /// The environment variables of one launcher.
-pub(super) struct Variables {
+pub(super) struct LauncherVariables {
     pub(super) launcher: Launcher,
     /// The launcher started this process if all of these are set.
     pub(super) proof: &'static [&'static str],
     pub(super) rank: &'static str,
-    /// The first of these variables that is set counts.
+    /// The first of these variables that is set is used.
     pub(super) world_size: &'static [&'static str],
     pub(super) local_rank: &'static str,
     pub(super) local_size: LocalSize,
-    /// A word that all ranks of a job have, and no other job.
-    pub(super) job: fn(&Environment<'_>) -> Option<String>,
+    /// A word that all ranks of a job have, and no rank of another job.
+    pub(super) job: fn(&Variables<'_>) -> Option<String>,
     /// The launcher serves MPI libraries if one of these is set.
     pub(super) mpi: &'static [&'static str],
 }
@@ -42,17 +42,17 @@ pub(super) struct Variables {
 pub(super) enum LocalSize {
     /// This variable.
     Is(&'static str),
-    /// The first of these variables that is set is the number of hosts. If it is 1, or none is set, all
-    /// ranks are on this host.
+    /// The number of hosts is in the first of these variables that is set. If the number is 1, or
+    /// none is set, all ranks are on this host.
     AllOnOne(&'static [&'static str]),
 }
 
-/// The first launcher whose proof is there has started this process, so the order matters:
-/// `srun --mpi=pmi2` sets `PMI_RANK` as Hydra does, but not Hydra's `MPI_LOCALRANKID`. In a batch
-/// script Slurm sets `SLURM_PROCID` although there is one process: only `SLURM_STEP_ID` proves that
-/// srun has started it.
-pub(super) const LAUNCHERS: [Variables; 6] = [
-    Variables {
+/// The first launcher of this table whose `proof` is set has started this process. The order
+/// matters: `srun --mpi=pmi2` sets `PMI_RANK` as Hydra does, but not Hydra's `MPI_LOCALRANKID`. In
+/// a batch script Slurm sets `SLURM_PROCID` although there is one process, so only `SLURM_STEP_ID`
+/// proves that srun has started it.
+pub(super) const LAUNCHERS: [LauncherVariables; 6] = [
+    LauncherVariables {
         launcher: Launcher::Candelabrum,
         proof: &[vars::RANK],
         rank: vars::RANK,
@@ -62,7 +62,7 @@ pub(super) const LAUNCHERS: [Variables; 6] = [
         job: |_| None,
         mpi: &[],
     },
-    Variables {
+    LauncherVariables {
         launcher: Launcher::Torchrun,
         proof: &["RANK", "WORLD_SIZE"],
         rank: "RANK",
@@ -72,7 +72,7 @@ pub(super) const LAUNCHERS: [Variables; 6] = [
         job: torchrun_job,
         mpi: &[],
     },
-    Variables {
+    LauncherVariables {
         launcher: Launcher::OpenMpi,
         proof: &["OMPI_COMM_WORLD_RANK"],
         rank: "OMPI_COMM_WORLD_RANK",
@@ -82,8 +82,8 @@ pub(super) const LAUNCHERS: [Variables; 6] = [
         job: |env| env.get("PMIX_NAMESPACE").or_else(|| env.started_by("OMPI_COMM_WORLD_RANK")),
         mpi: &["OMPI_COMM_WORLD_RANK"],
     },
-    Variables { proof: &["PMI_RANK", "MPI_LOCALRANKID"], ..HYDRA },
-    Variables {
+    LauncherVariables { proof: &["PMI_RANK", "MPI_LOCALRANKID"], ..HYDRA },
+    LauncherVariables {
         launcher: Launcher::Slurm,
         proof: &["SLURM_STEP_ID", "SLURM_PROCID"],
         rank: "SLURM_PROCID",
@@ -98,7 +98,7 @@ pub(super) const LAUNCHERS: [Variables; 6] = [
     HYDRA,
 ];
 
-const HYDRA: Variables = Variables {
+const HYDRA: LauncherVariables = LauncherVariables {
     launcher: Launcher::Hydra,
     proof: &["PMI_RANK"],
     rank: "PMI_RANK",
@@ -109,9 +109,10 @@ const HYDRA: Variables = Variables {
     mpi: &["PMI_RANK"],
 };
 
-/// Address, port, run id and count of restarts together tell the jobs of torchrun apart. The port or
-/// the run id must be there; torchrun sets the run id `none` where the user has not chosen one.
-fn torchrun_job(env: &Environment<'_>) -> Option<String> {
+/// The address, port, run id and restart count of torchrun, which together identify a job. `None`
+/// if neither the port nor the run id is set. If the user has not chosen a run id, torchrun sets
+/// `none`, which does not count.
+fn torchrun_job(env: &Variables<'_>) -> Option<String> {
     let run = env.get("TORCHELASTIC_RUN_ID").filter(|id| id != "none");
     let port = env.get("MASTER_PORT");
     run.as_ref().or(port.as_ref())?;

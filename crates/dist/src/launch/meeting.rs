@@ -1,31 +1,32 @@
-//! Where ranks of several hosts meet: the address and port at which rank 0 listens.
+//! The address and port at which rank 0 listens for the ranks of other hosts.
 
 use std::net::IpAddr;
 
 use super::{interface_address, vars};
 use crate::{Error, Result};
 
-/// What torchrun, and everything that imitates it, says of rank 0's host.
+/// The variable in which torchrun and compatible launchers pass rank 0's host.
 const HOST: &str = "MASTER_ADDR";
 
-/// The port of the launcher's own agent under torchrun, so that ours is the next one.
+/// The variable with the port of torchrun's own agent. Our port is the next one.
 const AGENT_PORT: &str = "MASTER_PORT";
 
-/// Rank 0's address as the environment tells it.
+/// Rank 0's address according to the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MeetingPoint {
     /// A name or an address.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// The only address that rank 0 listens at, if the user chose an interface.
+    /// The only address at which rank 0 listens, if the user chose an interface.
     pub(crate) interface: Option<IpAddr>,
 }
 
-/// Reads the environment: the host from `MASTER_ADDR`, the port from `CANDELABRUM_PORT`, or the one
-/// after `MASTER_PORT`.
+/// Reads the environment. The host is in `MASTER_ADDR`. The port is in `CANDELABRUM_PORT`,
+/// otherwise it is the one after `MASTER_PORT`.
 ///
 /// # Errors
-/// [`Error::Launch`] where a variable is missing or no port; an interface that does not exist.
+/// [`Error::Launch`] if a variable is missing, a port is not a port number, or the interface does
+/// not exist.
 pub(crate) fn meeting_point() -> Result<MeetingPoint> {
     let read = |name: &str| std::env::var(name).ok();
     let (host, port) = address(read)?;
@@ -38,10 +39,10 @@ fn interface_name() -> Option<String> {
     std::env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty())
 }
 
-/// Whether the user wants ranks on the CPU to talk over TCP, by rank 0.
+/// Whether the user wants ranks on the CPU to communicate over TCP through rank 0.
 ///
 /// # Errors
-/// Another word than `auto` and `tcp`.
+/// A value other than `auto` and `tcp`.
 pub(crate) fn wants_tcp() -> Result<bool> {
     match std::env::var(vars::BACKEND).as_deref().map(str::trim) {
         Err(_) | Ok("" | "auto") => Ok(false),

@@ -1,8 +1,8 @@
-//! How a failing rank tells its launcher why, so that the launcher can print one line for all ranks.
+//! The report of a failing rank to its launcher, which prints one line for all ranks.
 //!
-//! The launcher reads from a pipe and tells its ranks the pipe's path below `/proc`. The kernel lets
-//! only the launcher's own user open this path. A report is one line of at most [`PIPE_BUF`] bytes:
-//! the kernel writes so many bytes as a whole, so lines of several ranks do not mix.
+//! The launcher reads from a pipe and passes to its ranks the pipe's path below `/proc`. The kernel
+//! lets only the launcher's own user open this path. A report is one line of at most [`PIPE_BUF`]
+//! bytes. The kernel writes this many bytes as a whole, so the lines of several ranks do not mix.
 
 use std::io::{PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// The longest time that a rank waits for room in a full pipe.
 const TO_MAKE_ROOM: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The capacity of a pipe: the launcher reads at most so many bytes at once.
+/// The capacity of a pipe: the launcher reads at most this many bytes at once.
 const CAPACITY: usize = 64 * 1024;
 
 /// The error of a rank.
@@ -47,8 +47,8 @@ impl Report {
     }
 }
 
-/// Tells the launcher that this rank has failed. False where there is no launcher to tell: then the
-/// caller prints its error itself.
+/// Reports a failure of this rank to the launcher. Returns false if there is no launcher. The
+/// caller then prints its error itself.
 pub fn report_failure(message: &str, echo: bool) -> bool {
     let rank = std::env::var(vars::RANK).ok().and_then(|text| text.parse().ok());
     let (Some(rank), Ok(path)) = (rank, std::env::var(vars::REPORTS)) else {
@@ -79,7 +79,7 @@ fn send(path: &str, line: &[u8]) -> rustix::io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Reports {
     reader: PipeReader,
-    /// The launcher does not write: this is the end that ranks open by its path.
+    /// The end that ranks open by its path. The launcher itself does not write.
     writer: PipeWriter,
 }
 
@@ -94,7 +94,7 @@ impl Reports {
             .map_err(|error: std::io::Error| Error::io("make a pipe for the ranks' errors", error))
     }
 
-    /// Where ranks open the pipe.
+    /// The path at which ranks open the pipe.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.writer.as_raw_fd())
     }
@@ -102,7 +102,7 @@ impl Reports {
     /// The reports that have arrived since the last call, without waiting for more.
     pub(super) fn take(&mut self) -> Vec<Report> {
         let mut bytes = vec![0; CAPACITY];
-        // To read from an empty pipe is an error, since the reader does not wait.
+        // A read from an empty pipe returns an error, because the reader does not block.
         let count = self.reader.read(&mut bytes).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..count]).lines().filter_map(Report::of_line).collect()
     }

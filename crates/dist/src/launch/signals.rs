@@ -1,8 +1,9 @@
 //! The actions of signals while a launcher watches its ranks.
 //!
-//! SIGINT and SIGTERM are noted instead of ending the process. SIGCHLD has its default action: if a
-//! process has inherited that SIGCHLD is ignored, the kernel does not keep the exit codes of children.
-//! When the last launcher of the process has finished, the earlier actions are restored.
+//! The handler of SIGINT and SIGTERM records the signal instead of ending the process. SIGCHLD has
+//! its default action: if a process inherits that SIGCHLD is ignored, the kernel does not keep the
+//! exit codes of its children. When the last launcher of the process has finished, the earlier
+//! actions are restored.
 //!
 //! **Invariant (handler)** The handler only stores to an atomic.
 
@@ -14,17 +15,17 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use crate::{Error, Result};
 
-/// The last signal that asked this process to stop; 0 before.
+/// The last signal that asked this process to stop; 0 if there was none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 
-/// The number of launchers that watch, and the actions before the first of them.
+/// The number of active launchers, and the actions before the first of them.
 static WATCHES: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 
 extern "C" fn note(signal: c_int) {
     CAUGHT.store(signal, Ordering::Relaxed);
 }
 
-/// The changed actions, for as long as this value lives.
+/// The changed actions. Dropping the last value restores the earlier ones.
 #[derive(Debug)]
 pub(super) struct Signals(());
 
@@ -33,7 +34,7 @@ impl Signals {
         let mut watches = WATCHES.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, before) = &mut *watches;
         *count += 1;
-        // On an error this value is dropped, which restores what has been changed.
+        // An early return drops this value, which restores the actions changed so far.
         let watch = Self(());
         if *count > 1 {
             return Ok(watch);
@@ -75,7 +76,7 @@ impl Drop for Signals {
     }
 }
 
-/// Sets a signal's action; gives the one from before.
+/// Sets a signal's action. Returns the earlier action.
 fn set(signal: Signal, action: &SigAction) -> Result<SigAction> {
     // SAFETY: the action runs nothing, or what ran before for this signal, or `note`, which may run
     // at any point: invariant (handler).

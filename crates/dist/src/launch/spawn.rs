@@ -1,4 +1,5 @@
-//! Starting ranks on this host: this very program again, once per rank, watched until all end.
+//! The start of ranks on this host. Each rank is a copy of this program, and the launcher watches
+//! all of them until they have ended.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,41 +16,41 @@ use crate::{Error, Result};
 /// The most ranks that [`spawn`] starts on one host.
 pub const MAX_WORKERS: usize = 256;
 
-/// Between two looks at the children.
+/// The time between two checks of the children.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Once a rank has failed the others have this long to notice by themselves and say so.
+/// After the failure of a rank, the other ranks have this long to notice it and report.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
     /// Every rank succeeded.
     Success,
-    /// A rank failed; one line that names it and its reason.
+    /// A rank failed. The line names the rank and the reason.
     Failed(String),
-    /// The launcher was asked to stop by this signal, and the ranks with it.
+    /// This signal asked the launcher to stop, and the launcher has stopped the ranks.
     Interrupted(i32),
 }
 
 /// Starts `workers` copies of this program, each a rank, and waits for all of them.
 ///
-/// The copies have this process's arguments and one thing more in their environment: their place
-/// ([`super::Launch::detect`]). When one fails the others are ended; when this process dies, by
-/// whatever signal, so do they. `threads` bounds the compute threads of each. Until all copies have
-/// ended, SIGINT and SIGTERM end them instead of this process; then these signals have the effect
-/// that they had before the call.
+/// The copies have this process's arguments. Their environment has in addition the place of each
+/// rank ([`super::Launch::detect`]). If a rank fails, the launcher ends the others. If this process
+/// dies from any signal, its ranks die too. `threads` limits the compute threads of each rank.
+/// Until all copies have ended, SIGINT and SIGTERM end the copies instead of this process.
+/// Afterwards these signals have their earlier effect again.
 ///
 /// # Errors
-/// A number of workers that makes no sense, a process that cannot be started, or one that another
-/// part of this program has waited for. What goes wrong in a rank is no error here but
+/// A number of workers out of range, a process that cannot be started, or a process for which
+/// another part of this program has waited. The failure of a rank is not an error but
 /// [`Outcome::Failed`].
 pub fn spawn(workers: usize, threads: usize) -> Result<Outcome> {
     spawn_with(workers, &RankEnvironment::new(threads))
 }
 
-/// [`spawn`], with all that the ranks' environment can say.
+/// As [`spawn`], with all settings of the ranks' environment.
 ///
 /// # Errors
 /// Those of [`spawn`], and a network interface that this host does not have.
@@ -85,7 +86,7 @@ fn unique_job() -> Result<String> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-/// The children; dropped, they are killed.
+/// The child processes. Dropping this value kills them.
 #[derive(Default)]
 struct Ranks(Vec<Rank>);
 
@@ -122,7 +123,7 @@ impl Ranks {
                 self.wait_until(Instant::now() + GRACE)?;
                 return Ok(Outcome::Interrupted(signal));
             }
-            // A death is a cause only before we begin to kill.
+            // A death by signal is a cause only before the launcher starts to kill.
             if died.is_none() && ending.is_none_or(|at| Instant::now() < at) {
                 died = self.killed();
             }
@@ -140,7 +141,7 @@ impl Ranks {
         }
     }
 
-    /// Asks the system which ranks have ended.
+    /// Polls the ranks that have not ended.
     fn look(&mut self) -> Result<()> {
         let mut result = Ok(());
         let running = self.0.iter_mut().enumerate().filter(|(_, rank)| rank.ended.is_none());
@@ -148,7 +149,8 @@ impl Ranks {
             match rank.child.try_wait() {
                 Ok(ended) => rank.ended = ended,
                 Err(error) => {
-                    // Its number may be another process's by now, which must not be killed.
+                    // The process's number may belong to another process by now, which must not be
+                    // killed.
                     rank.ended = Some(ExitStatus::default());
                     result = Err(Error::io(format!("wait for rank {index}"), error));
                 }
@@ -160,7 +162,7 @@ impl Ranks {
     fn end(&self, signal: Signal) {
         for rank in self.0.iter().filter(|rank| rank.ended.is_none()) {
             if let Some(pid) = i32::try_from(rank.child.id()).ok().and_then(Pid::from_raw) {
-                // It may have ended in the meantime.
+                // The rank may have ended in the meantime.
                 let _ = kill_process(pid, signal);
             }
         }
@@ -174,13 +176,15 @@ impl Ranks {
         Ok(())
     }
 
-    /// The first rank that a signal ended, and which.
+    /// The first rank that a signal has ended, and the signal.
     fn killed(&self) -> Option<(usize, i32)> {
         let signal = |rank: &Rank| rank.ended.and_then(|status| status.signal());
         self.0.iter().enumerate().find_map(|(i, rank)| Some((i, signal(rank)?)))
     }
 
-    /// The cause rather than its echoes: a death by signal, a rank's own error, an exit code.
+    /// The outcome of a job that has ended. Of all failures it names the cause: first a death by
+    /// signal, then a rank's own error, then an exit code. Consequences of another rank's failure
+    /// come last.
     fn outcome(&self, died: Option<(usize, i32)>, reports: &[Report]) -> Outcome {
         if let Some((rank, signal)) = died {
             let name = signal_name(signal);
@@ -198,7 +202,8 @@ impl Ranks {
             |(i, rank): (usize, &Rank)| Some((i, rank.ended.filter(|status| !status.success())?));
         let silent =
             |&&(i, _): &&(usize, ExitStatus)| reports.iter().all(|report| report.rank != i);
-        // A rank that failed without a word (a panic, an exit) is the cause of the others' echoes.
+        // A rank that failed without a report (a panic, an exit) is the cause of the other ranks'
+        // failures.
         let ended: Vec<(usize, ExitStatus)> =
             self.0.iter().enumerate().filter_map(failed).collect();
         if let Some((rank, status)) = ended.iter().find(silent).or(ended.first()) {
@@ -218,7 +223,7 @@ impl Rank {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        // Whatever the system says, the others are ended.
+        // The remaining ranks are ended even if this check fails.
         drop(self.look());
         self.end(Signal::KILL);
         for rank in &mut self.0 {
@@ -235,7 +240,7 @@ fn signal_name(signal: i32) -> String {
     named.map_or_else(|_| format!("signal {signal}"), |named| named.as_str().to_owned())
 }
 
-/// Ties this process's life to its launcher's, if it has one.
+/// Makes the kernel kill this process when its launcher dies, if it has one.
 pub(crate) fn follow_parent() -> Result<()> {
     let Some(parent) = std::env::var(vars::PARENT).ok().and_then(|text| text.parse::<i32>().ok())
     else {
@@ -243,7 +248,7 @@ pub(crate) fn follow_parent() -> Result<()> {
     };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Error::io("follow the launcher", error))?;
-    // It may have died before the line above.
+    // The launcher may have died before the line above.
     let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if now != parent {
         return Err(Error::Launch { what: "the launcher has died".to_owned() });
@@ -258,7 +263,7 @@ mod tests {
     #[test]
     fn a_rank_that_the_system_has_forgotten_is_an_error_and_is_not_killed() {
         let child = Command::new("true").spawn().expect("a process");
-        // Another part of the program waits for it.
+        // Another part of the program waits for the child.
         let wait = rustix::process::WaitOptions::empty();
         rustix::process::waitpid(Some(Pid::from_child(&child)), wait).expect("it ends");
         let mut ranks = Ranks(vec![Rank { child, ended: None }]);

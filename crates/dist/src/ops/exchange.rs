@@ -1,5 +1,5 @@
-//! What the operations of this module share: a collective as an operation of candle, one way
-//! forward and another backward.
+//! A candle operation that runs one collective in the forward pass and another one in the backward
+//! pass. All operations of `ops` are made of it.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use crate::Error;
 use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
 
-/// What happens to a tensor one way.
+/// The communication in one direction, forward or backward.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
-    /// Nothing; nothing travels.
+    /// The tensor stays as it is, and no message is sent.
     Identity,
     Collective(Collective),
-    /// The sum, on `root`; zeros elsewhere.
+    /// The sum on `root`, zeros on the other ranks.
     SumTo {
         root: usize,
     },
 }
 
-/// An operation; the collectives that change the length work on the first dimension.
+/// One operation. Collectives that change the length work on the first dimension.
 #[derive(Debug)]
 pub(super) struct Exchange {
     name: &'static str,
@@ -30,7 +30,7 @@ pub(super) struct Exchange {
     backward: Way,
 }
 
-/// The result of `forward` on `xs`, whose gradient goes `backward`.
+/// Runs `forward` on `xs`. The backward pass runs `backward` on the gradient.
 pub(super) fn exchange(
     name: &'static str,
     xs: &Tensor,
@@ -42,7 +42,7 @@ pub(super) fn exchange(
     xs.contiguous()?.apply_op1(op)
 }
 
-/// The same along dimension `dim`.
+/// As [`exchange`], along dimension `dim`.
 pub(super) fn exchange_along(
     name: &'static str,
     xs: &Tensor,
@@ -59,7 +59,7 @@ pub(super) fn exchange_along(
     ys.transpose(0, dim)?.contiguous()
 }
 
-/// Refuses a dimension that cannot be cut into equal parts, one per rank.
+/// Returns an error if dimension `dim` does not divide by the number of ranks.
 pub(super) fn check_divides(
     name: &'static str,
     xs: &Tensor,

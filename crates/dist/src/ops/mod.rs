@@ -1,32 +1,34 @@
-//! Collectives on tensors that can be differentiated: what tensor, sequence and expert parallelism
-//! are built of.
+//! Collectives on tensors that can be differentiated. Tensor, sequence and expert parallelism can
+//! be built of them.
 //!
 //! | operation | forward | backward |
 //! |---|---|---|
-//! | [`all_reduce`] | sum (or mean) | the same of the gradients |
+//! | [`all_reduce`] | sum (or mean) | sum (or mean) of the gradients |
 //! | [`all_gather`] | concatenation | [`reduce_scatter`] |
 //! | [`reduce_scatter`] | a part of the sum | [`all_gather`] |
-//! | [`broadcast`] | the root's | sum, on the root; zeros elsewhere |
-//! | [`all_to_all`] | parts change places | [`all_to_all`] |
+//! | [`broadcast`] | the root's tensor | sum on the root, zeros on the other ranks |
+//! | [`all_to_all`] | part `r` goes to rank `r` | [`all_to_all`] |
 //! | [`copy_to_group`] | identity | sum |
 //! | [`reduce_from_group`] | sum | identity |
 //!
-//! **Whose loss?** Every rank has a loss of its own, and what the first five differentiate is the
-//! *sum of the losses of all ranks*, as PyTorch's `torch.distributed.nn.functional` does: a tensor's
-//! gradient says how that sum changes with this rank's tensor. The last two are *f* and *g* of
-//! Megatron (Shoeybi et al., 2019, arXiv:1909.08053, section 3), the two ends of a part of a model that
-//! is split over ranks which all compute *one and the same* loss: the gradient is that of the loss,
-//! counted once. So where the loss is replicated, `all_reduce` would give N times the gradient that
-//! `reduce_from_group` gives. Do not mix the two views in one model.
+//! **Which loss?** Every rank has a loss of its own. The first five operations differentiate the
+//! *sum of the losses of all ranks*, as PyTorch's `torch.distributed.nn.functional` does: a
+//! tensor's gradient is the derivative of that sum with respect to this rank's tensor. The last two
+//! operations are *f* and *g* of Megatron (Shoeybi et al., 2019, arXiv:1909.08053, section 3). They
+//! enclose a part of a model that is split over the ranks, where all ranks compute *one and the
+//! same* loss. Their gradient is the gradient of this loss, counted once. If the loss is
+//! replicated, `all_reduce` would therefore give N times the gradient of `reduce_from_group`. Do
+//! not mix the two views in one model.
 //!
-//! **Order.** Forward and backward are collectives, so all ranks must build the same graph: the same
-//! operations in the same order, inputs that need a gradient on all ranks or on none, and results
-//! that the loss depends on everywhere or nowhere. candle walks equal graphs in the same order. Ranks
-//! that do not get [`Error::Disagreement`](crate::Error::Disagreement), or a deadline.
+//! **Order.** Forward and backward are collectives, so all ranks must build the same graph: the
+//! same operations in the same order, inputs that need a gradient on all ranks or on none, and
+//! results that the loss depends on everywhere or nowhere. candle walks equal graphs in the same
+//! order. If the graphs differ, the ranks get [`Error::Disagreement`](crate::Error::Disagreement),
+//! or the deadline passes.
 //!
-//! f32, f64, f16 and bf16 on the CPU; sums are added in rank order. The operations give candle's
-//! errors, so that models can use them; one that comes from another rank keeps its
-//! [`Error`](crate::Error), which `Error::from` finds again.
+//! The operations accept f32, f64, f16 and bf16 on the CPU, and add in rank order. They return
+//! candle's errors, so that models can call them. A candle error contains the error of a
+//! collective, and `Error::from` converts it back to this crate's [`Error`](crate::Error).
 
 mod exchange;
 
@@ -45,7 +47,8 @@ const SUM: Way = Way::Collective(Collective::AllReduce(ReduceOp::Sum));
 /// all ranks' gradients.
 ///
 /// # Errors
-/// Another `op` than sum and mean, which have no gradient here; what goes wrong between ranks.
+/// An `op` other than sum and mean, because only these have a gradient here. A failure of another
+/// rank, a passed deadline or a disagreement between ranks.
 pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
     if !matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
         let what = format!("the gradient of an all-reduce by {op:?}");
@@ -55,25 +58,28 @@ pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
     exchange("all_reduce", xs, group, way, way)
 }
 
-/// All ranks' `xs`, concatenated along `dim` in rank order, on every rank. All have the same shape.
+/// All ranks' `xs`, concatenated along `dim` in rank order, on every rank. All ranks pass the same
+/// shape.
 ///
-/// Backward: a rank's part of the sum of all ranks' gradients.
+/// Backward: this rank's part of the sum of all ranks' gradients.
 ///
 /// # Errors
-/// A dimension that `xs` has not; what goes wrong between ranks.
+/// A dimension that `xs` does not have. A failure of another rank, a passed deadline or a
+/// disagreement between ranks.
 pub fn all_gather(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     let forward = Way::Collective(Collective::AllGather);
     let backward = Way::Collective(Collective::ReduceScatter(ReduceOp::Sum));
     exchange_along("all_gather", xs, dim, group, forward, backward)
 }
 
-/// The sum of all ranks' `xs`, cut along `dim` into as many equal parts as ranks: rank `r` gets part
-/// `r`.
+/// The sum of all ranks' `xs`, cut along `dim` into one equal part for each rank. Rank `r` gets
+/// part `r`.
 ///
 /// Backward: all ranks' gradients, concatenated.
 ///
 /// # Errors
-/// A dimension that `xs` has not or that cannot be cut; what goes wrong between ranks.
+/// A dimension that `xs` does not have or that does not divide by the number of ranks. A failure of
+/// another rank, a passed deadline or a disagreement between ranks.
 pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("reduce_scatter", xs, dim, group)?;
     let forward = Way::Collective(Collective::ReduceScatter(ReduceOp::Sum));
@@ -81,46 +87,50 @@ pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Resul
     exchange_along("reduce_scatter", xs, dim, group, forward, backward)
 }
 
-/// `root`'s `xs`, on every rank. The others pass a tensor of the same shape; its values are not
-/// looked at.
+/// The `xs` of rank `root`, on every rank. Every other rank passes a tensor of the same shape,
+/// whose values are ignored.
 ///
-/// Backward: the sum of all ranks' gradients on `root`, zeros elsewhere. The others' tensors must
-/// need a gradient if `root`'s does, or they do not take part in that sum.
+/// Backward: the sum of all ranks' gradients on `root`, zeros on the other ranks. If the tensor of
+/// `root` needs a gradient, the tensors of the other ranks must need one too. Otherwise these ranks
+/// do not take part in the sum.
 ///
 /// # Errors
-/// A root that does not exist; what goes wrong between ranks.
+/// A root that does not exist. A failure of another rank, a passed deadline or a disagreement
+/// between ranks.
 pub fn broadcast(xs: &Tensor, root: usize, group: &Group) -> Result<Tensor> {
     let forward = Way::Collective(Collective::Broadcast { root });
     exchange("broadcast", xs, group, forward, Way::SumTo { root })
 }
 
-/// Cuts `xs` along `dim` into as many equal parts as ranks and sends part `r` to rank `r`; gives the
-/// parts that came from the ranks, concatenated along `dim` in rank order.
+/// Cuts `xs` along `dim` into one equal part for each rank and sends part `r` to rank `r`. Returns
+/// the received parts, concatenated along `dim` in rank order.
 ///
-/// Backward: the gradients go back the way the parts came.
+/// Backward: each part's gradient returns to the rank that sent the part.
 ///
 /// # Errors
-/// A dimension that `xs` has not or that cannot be cut; what goes wrong between ranks.
+/// A dimension that `xs` does not have or that does not divide by the number of ranks. A failure of
+/// another rank, a passed deadline or a disagreement between ranks.
 pub fn all_to_all(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("all_to_all", xs, dim, group)?;
     let way = Way::Collective(Collective::AllToAll);
     exchange_along("all_to_all", xs, dim, group, way, way)
 }
 
-/// *f*: hands `xs`, which is the same on every rank, to layers that are split over the ranks. The
-/// identity; backward, the sum over the ranks of what each one's part contributes to the gradient.
+/// *f*: passes `xs`, which is the same on every rank, to layers that are split over the ranks.
+/// Forward it is the identity. Backward it is the sum over the ranks, because each rank's part of
+/// the layers contributes to the gradient.
 ///
 /// # Errors
-/// What goes wrong between ranks, in the backward.
+/// In the backward pass: a failure of another rank, a passed deadline or a disagreement.
 pub fn copy_to_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
     exchange("copy_to_group", xs, group, Way::Identity, SUM)
 }
 
-/// *g*: adds up the ranks' partial results, so that `xs` is the same on every rank again. The sum;
-/// backward, the identity, since every rank has the whole gradient.
+/// *g*: adds the ranks' partial results, so the result is the same on every rank again. Forward it
+/// is the sum. Backward it is the identity, because every rank has the whole gradient.
 ///
 /// # Errors
-/// What goes wrong between ranks.
+/// A failure of another rank, a passed deadline or a disagreement between ranks.
 pub fn reduce_from_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
     exchange("reduce_from_group", xs, group, SUM, Way::Identity)
 }

@@ -14,50 +14,53 @@ use crate::{Error, Result};
 /// Settings of a [`crate::DistOpt`], the same on every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DistOptConfig {
-    /// Size of the first bucket in bytes: small, because backward goes on for long after it.
+    /// Size of the first bucket in bytes. It is small, because most of the backward pass is still
+    /// to come after it.
     pub first_bucket_bytes: usize,
     /// Size of the other buckets in bytes.
     pub bucket_bytes: usize,
-    /// SINGA's `threshold` in elements, which sizes the buckets instead where it is given: a larger
-    /// parameter goes alone, the others fill a bucket until it has more than this many.
+    /// SINGA's `threshold` in elements. If it is set, it determines the buckets instead of the two
+    /// sizes above: a larger parameter has a bucket of its own, and other parameters fill a bucket
+    /// until it has more than this many elements.
     pub threshold: Option<usize>,
-    /// Whether units leave while the backward pass goes on. The results are the same bit for bit;
-    /// without it a step is easier to measure, and a parameter may be used by candle's own
-    /// operations in some steps and not in others.
+    /// Whether units leave during the backward pass. The results are the same, bit for bit. Without
+    /// overlap a step is easier to measure, and candle's own operations may use a parameter in some
+    /// steps and not in others.
     pub overlap: bool,
-    /// Whether a parameter may have no gradient in a step; it then counts as zero.
+    /// Whether a parameter may have no gradient in a step. Its gradient is then zero.
     pub allow_unused: bool,
-    /// What becomes of buffers, the running statistics of a batch normalisation for instance, when
-    /// one model is made of the ranks' ([`DistOpt::average_parameters`](crate::DistOpt)).
+    /// The treatment of buffers, for instance the running statistics of a batch normalisation, when
+    /// [`DistOpt::average_parameters`](crate::DistOpt) makes one model of the ranks' models.
     pub buffers: BufferSync,
-    /// Whether ranks may run out of batches before others do, and then call
-    /// [`DistOpt::join`](crate::DistOpt::join). It costs a message of 4 bytes per step.
+    /// Whether a rank may run out of batches before other ranks, and then call
+    /// [`DistOpt::join`](crate::DistOpt::join). This costs a message of 4 bytes per step.
     pub uneven: bool,
-    /// What follows when an average is too large for its element type although every gradient is
+    /// The reaction to an average that is too large for its element type although every gradient is
     /// finite.
     pub on_overflow: OnOverflow,
-    /// How the averaged gradient is clipped before every update; not at all where nothing is given.
-    /// Its norm is that of the whole model and, because it is of the average, the same on every
-    /// rank. Where ranks average parameters instead (partialUpdate), each clips its own gradient.
+    /// The limit to which the averaged gradient is clipped before every update; `None` clips
+    /// nothing. The norm is the norm of the whole model's averaged gradient, so it is the same on
+    /// every rank. If ranks average parameters instead (partialUpdate), each rank clips its own
+    /// gradient.
     pub clip_gradients: Option<Clip>,
-    /// What strategies are made with.
+    /// The settings of strategies.
     pub strategy: StrategyConfig,
 }
 
-/// What follows an overflow.
+/// The reaction to an overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnOverflow {
-    /// The step is an error that names the parameter.
+    /// The step returns an error that names the parameter.
     #[default]
     Error,
-    /// The step is left out on every rank, and counted.
+    /// Every rank leaves the step out and counts it.
     Skip,
 }
 
 impl Default for DistOptConfig {
-    /// PyTorch DDP's sizes, 1 MiB, then 25 MiB; with overlap; buffers are rank 0's; an overflow is an error;
-    /// nothing is clipped.
+    /// The sizes of PyTorch's DDP (1 MiB, then 25 MiB), with overlap, rank 0's buffers, an error on
+    /// overflow, and no clipping.
     fn default() -> Self {
         Self {
             first_bucket_bytes: 1 << 20,
@@ -78,10 +81,10 @@ impl DistOptConfig {
     /// SINGA's default `threshold`, in elements.
     pub const SINGA_THRESHOLD: usize = 2_097_152;
 
-    /// Refuses settings that make no sense.
+    /// Returns an error for a setting out of range.
     ///
     /// # Errors
-    /// [`Error::Setting`], and the optimizers' own for what clips gradients.
+    /// [`Error::Setting`], or the error of the optimizers for `clip_gradients`.
     pub fn check(&self) -> Result<()> {
         if self.threshold == Some(0) {
             let (setting, value) = ("threshold", "0".to_owned());
@@ -96,7 +99,7 @@ impl DistOptConfig {
         self.threshold.map_or(Sizing::Caps { first, cap }, Sizing::Threshold)
     }
 
-    /// The sizing of the methods that SINGA names.
+    /// The sizing of SINGA's methods.
     pub(crate) fn singa_sizing(&self) -> Sizing {
         Sizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
     }

@@ -1,4 +1,4 @@
-//! What a step works with that does not change during the step.
+//! The data that do not change during a step.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct StepContext {
     pub(super) labels: Arc<[Label]>,
     /// The number of the layout.
     pub(super) layout: usize,
-    /// Steps of this strategy before this one.
+    /// Earlier steps of this strategy.
     pub(super) step: u64,
     pub(super) spars: f32,
 }
@@ -35,7 +35,7 @@ impl StepContext {
         }
     }
 
-    /// A unit as a strategy sees it.
+    /// Unit number `index`, as a strategy receives it.
     pub(super) fn unit(&self, index: usize) -> Unit<'_> {
         let &Self { layout, step, spars, .. } = self;
         let (rank, world_size) = (self.group.rank(), self.group.world_size());
@@ -43,7 +43,7 @@ impl StepContext {
         Unit { index, count, layout, step, spars, rank, world_size, plan, params }
     }
 
-    /// The parameter that a position of a unit belongs to.
+    /// The name of the parameter at this position of a unit.
     pub(super) fn name_at(&self, unit: usize, position: usize) -> String {
         self.unit(unit).parameter_at(position).map_or("", Param::name).to_owned()
     }

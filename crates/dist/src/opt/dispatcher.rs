@@ -1,12 +1,13 @@
-//! The exchange of a step: units leave in order, as soon as they are complete, and come back.
+//! The exchange of a step. Units are sent in order, as soon as they are complete, and their
+//! averages arrive in the same order.
 //!
-//! During the backward pass the dispatcher gets each bucket whose gradients are complete. The bucket
-//! becomes a message at once, if the units before it have left. All ranks send the same units in the
-//! same order, whatever the order in which their gradients become complete (Li et al., "PyTorch
+//! During the backward pass the dispatcher receives each bucket whose gradients are complete. It
+//! sends the bucket at once if all units before it have been sent. All ranks send the same units in
+//! the same order, whatever the order in which their gradients become complete (Li et al., "PyTorch
 //! Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020).
 //!
-//! The last unit leaves only after the backward pass. So a rank whose pass fails always has a unit left
-//! by which the others learn of the failure.
+//! The last unit leaves only after the backward pass. So a rank whose pass fails always has a unit
+//! left through which the other ranks learn of the failure.
 
 use std::collections::VecDeque;
 
@@ -22,22 +23,22 @@ use crate::comm::{Payload, Pending};
 use crate::strategy::{Message, Subject};
 use crate::{Error, Result};
 
-/// All that the exchange works with.
+/// The state of the exchange.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     pub(super) context: StepContext,
     pub(super) subject: Subject,
     pub(super) way: Way,
     pub(super) figures: StepFigures,
-    /// What is wrong with the step on this rank.
+    /// The reason why this rank's gradients must not be used.
     pub(super) fault: Option<Fault>,
-    /// By unit: memory for numbers of the wire's type, while they do not travel.
+    /// By unit: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
-    /// Complete buckets of units whose turn has not come.
+    /// Complete buckets of units whose turn has not come yet.
     complete: Vec<Option<Flat>>,
-    /// The unit whose turn it is.
+    /// The next unit to send.
     next: usize,
-    /// In the order in which they left.
+    /// The messages under way, in the order in which they left.
     flights: VecDeque<Flight>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Dispatcher {
 #[derive(Debug)]
 struct Flight {
     unit: usize,
-    /// The unit's bucket, where it does not travel itself.
+    /// The unit's bucket, unless the bucket itself is the message.
     bucket: Option<Flat>,
     pending: Vec<Pending>,
 }
@@ -62,7 +63,7 @@ impl Dispatcher {
         Self { context, subject, way, figures, fault: None, wire, complete, next: 0, flights }
     }
 
-    /// Takes the bucket of a unit that is complete before the backward pass has ended.
+    /// Accepts the bucket of a unit that is complete before the backward pass has ended.
     pub(super) fn accept_early(&mut self, unit: usize, bucket: Flat) -> Result<()> {
         self.accept(unit, bucket)?;
         self.send_those_whose_turn_it_is(self.context.plans.len() - 1)?;
@@ -70,7 +71,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Sends the units that the backward pass has left.
+    /// Sends the units that have not left during the backward pass.
     pub(super) fn send_rest(&mut self, layout: &mut Layout) -> Result<()> {
         let count = self.context.plans.len();
         while self.next < count {
@@ -85,7 +86,7 @@ impl Dispatcher {
     }
 
     fn accept(&mut self, unit: usize, mut bucket: Flat) -> Result<()> {
-        // Units leave in the order that the other ranks have, with numbers that show the fault.
+        // Every unit must leave in its turn. Filled with NaN it shows the fault to the other ranks.
         if self.fault.as_ref().is_some_and(Fault::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;
         }
@@ -104,7 +105,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Notes gradients that are not finite, in units that do not travel themselves.
+    /// Records gradients that are not finite, for units that are not sent themselves.
     pub(super) fn look_at_all(&mut self, layout: &mut Layout) -> Result<()> {
         for unit in 0..layout.units() {
             self.look_at(unit, layout.gradients.bucket(unit)?)?;
@@ -138,7 +139,7 @@ impl Dispatcher {
         let message = match way {
             Way::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
             Way::Wire(wire) => {
-                // Memory that a step which failed has lost is made again, on the heap.
+                // A failed step may have lost this memory. It is then allocated again, on the heap.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
                 let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, unit.len()));
                 if fault.is_some() && !wire.shows_bad_numbers() {
@@ -152,7 +153,7 @@ impl Dispatcher {
             Way::Strategy(strategy) => {
                 let mut strategy = strategy.lock();
                 let values = bucket.as_mut_slice::<f32>()?;
-                // A vote will tell the others. No strategy has to make sense of such numbers.
+                // The vote will report the fault. Zeros spare the strategy the bad numbers.
                 let is_gradient = *subject == Subject::Gradients;
                 if fault.is_some() && is_gradient && !strategy.shows_bad_numbers() {
                     values.fill(0.0);
@@ -193,13 +194,13 @@ impl Dispatcher {
         flights.push_back(flight);
     }
 
-    /// Whether the next unit to come back is here: waiting for it would cost no time.
+    /// Whether the next average has arrived, so that waiting for it costs no time.
     pub(super) fn has_arrived(&mut self) -> bool {
         let flight = self.flights.front_mut();
         flight.is_none_or(|flight| flight.pending.iter_mut().all(Pending::is_complete))
     }
 
-    /// The next unit to come back, with the average in its bucket; `None` when all have. Waits.
+    /// Waits for the next unit, whose bucket then contains the average. `None` if all have arrived.
     pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
         while let Some(Flight { unit: index, bucket, pending }) = self.flights.pop_front() {
             let received: Result<Vec<Payload>> = {
@@ -240,7 +241,7 @@ impl Dispatcher {
         Ok(None)
     }
 
-    /// Brings home what is still away after an error, as far as it comes.
+    /// After an error, returns the buckets under way to the layout, as far as they arrive.
     pub(super) fn recall(&mut self, layout: &mut Layout) {
         for (unit, bucket) in self.complete.iter_mut().enumerate() {
             if let Some(bucket) = bucket.take() {

@@ -1,41 +1,42 @@
-//! What is wrong with a step on this rank, and how all ranks come to know of it.
+//! The fault of a step on this rank, and how all ranks learn of it.
 //!
-//! A rank whose backward pass fails cannot stay away from the step: the others would wait for it, or
-//! take its next step for this one. So it takes part with gradients that make the step fail on every
-//! rank, and then tells why. The step after that works again on all ranks.
+//! A rank whose backward pass fails must still take part in the step. Otherwise the other ranks
+//! would wait for it, or mistake its next step for this one. So it takes part with gradients that
+//! make the step fail on every rank, and then sends the reason. The next step works again on all
+//! ranks.
 
 use candelabrum_nn::Param;
 
 use crate::comm::Group;
 use crate::{Error, Result};
 
-/// Why this rank's gradients must not be used.
+/// The reason why this rank's gradients must not be used.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
-    /// The loss is not finite. Its gradients can be finite all the same.
+    /// The loss is not finite. Its gradients may be finite nevertheless.
     Loss,
     /// The gradient of this parameter, the first one in the model's order, is not finite.
     Gradient(usize),
-    /// There are no gradients, because of this error.
+    /// This error prevented the gradients.
     Failed(Error),
 }
 
 impl Fault {
-    /// Whether units must be made to show the fault, because their numbers may not.
+    /// Whether the numbers of the units may not show the fault, so that they must be overwritten.
     pub(super) fn is_hidden(&self) -> bool {
         matches!(self, Self::Loss | Self::Failed(_))
     }
 }
 
-/// The error of a step that some rank's fault has spoiled; every rank of the group calls it. A rank
-/// with an error of its own gets that error. The others get the fault of the first rank that has one;
-/// `None` where no rank has one.
+/// The error of a step with a fault on some rank. Every rank of the group calls it. A rank with an
+/// error of its own gets that error. Every other rank gets the fault of the first rank that has
+/// one; `None` if no rank has one.
 pub(super) fn spread(
     group: &Group,
     fault: Option<&Fault>,
     params: &[Param],
 ) -> Result<Option<Error>> {
-    // The first character tells an error from a number that is not finite.
+    // The first character is `!` for an error and `#` for a number that is not finite.
     let own = match fault {
         None => String::new(),
         Some(Fault::Loss) => "#the loss".to_owned(),

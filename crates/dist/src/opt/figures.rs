@@ -1,37 +1,38 @@
-//! What the steps of a strategy have cost.
+//! The cost of a strategy's steps.
 
 use std::ops::{AddAssign, Sub};
 use std::time::{Duration, Instant};
 
-/// What the steps of one strategy have cost this rank, summed since the optimizer was made;
-/// subtract two to get what lies between. The forward pass is before the step and not in here.
+/// The cost of one strategy's steps on this rank, summed since the optimizer was made. The
+/// difference of two values is the cost of the steps between them. The forward pass happens before
+/// the step and is not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepFigures {
     /// Steps, skipped ones included.
     pub steps: u64,
-    /// Steps that an overflow made all ranks leave out.
+    /// Steps that all ranks left out because of an overflow.
     pub skipped: u64,
     /// Units that were sent.
     pub units: u64,
-    /// Those of them that left before the backward pass had ended.
+    /// Units that left before the backward pass had ended.
     pub early_units: u64,
     /// Units whose parameters were updated while later units were still under way.
     pub early_updates: u64,
-    /// Payload bytes handed to the transport.
+    /// Payload bytes given to the transport.
     pub bytes_sent: u64,
-    /// Payload bytes taken from the transport.
+    /// Payload bytes received from the transport.
     pub bytes_received: u64,
-    /// candle's backward pass, and the gradients' way into their buckets.
+    /// candle's backward pass, including the writes of gradients into buckets.
     pub backward: Duration,
     /// Error feedback and the making of messages.
     pub compress: Duration,
-    /// Time that collectives took, waiting for slower ranks included.
+    /// Time in collectives, including the wait for slower ranks.
     pub communication: Duration,
-    /// Time that the step stood still waiting for collectives.
+    /// Time in which the step only waited for collectives.
     pub exposed: Duration,
-    /// Messages back to averages, and the check that these are finite.
+    /// Decoding of messages into averages, and the check that these are finite.
     pub decompress: Duration,
-    /// The optimizer.
+    /// The optimizer's updates.
     pub update: Duration,
 }
 

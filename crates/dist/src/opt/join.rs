@@ -1,10 +1,10 @@
-//! Ranks that run out of batches before others do.
+//! Ranks that run out of batches before other ranks do.
 //!
-//! With [`DistOptConfig::uneven`](super::DistOptConfig::uneven) every step begins with the number of
-//! ranks that have a batch. A rank that has none left calls [`DistOpt::join`] and takes part in the
-//! others' steps with gradients of zero, so that nobody waits for it and all models stay equal;
-//! averages are over the ranks that have a batch. (PyTorch's `Join`, which divides by all ranks
-//! unless told otherwise.)
+//! With [`DistOptConfig::uneven`](super::DistOptConfig::uneven) every step begins with the number
+//! of ranks that have a batch. A rank without batches calls [`DistOpt::join`] and takes part in the
+//! other ranks' steps with gradients of zero, so no rank waits for it and all models stay equal.
+//! Averages are over the ranks that have a batch. (This is PyTorch's `Join`, which divides by all
+//! ranks by default.)
 
 use candelabrum_nn::DistOption;
 
@@ -14,18 +14,19 @@ use crate::comm::{Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 
 impl DistOpt {
-    /// Takes part in the steps of the ranks that still have batches, until none has; gives how many
-    /// steps that were. All ranks call it when their batches are used up, with the strategy that
-    /// the others go on with. Layers that exchange something in the forward pass (a synchronized
-    /// batch norm) cannot be used with it.
+    /// Takes part in the steps of the ranks that still have batches, until no rank has one. Returns
+    /// the number of these steps. Each rank calls it when its batches are used up, with the
+    /// strategy with which the other ranks continue. A model whose layers exchange data in the
+    /// forward pass (a synchronized batch norm) cannot use it.
     ///
-    /// A rank that has taken steps goes on as in its last one, where that was by the same strategy; one
-    /// that has taken none joins steps of `backward_and_update_with`, not of the methods that SINGA
-    /// names, whose units are others.
+    /// A rank whose last step had the same strategy and `spars` joins with the units of that step.
+    /// Any other rank, for instance one that has taken no step, joins steps of
+    /// `backward_and_update_with`. It cannot join the methods that SINGA names, because these use
+    /// other units.
     ///
     /// # Errors
-    /// [`Error::Setting`] without `uneven`; gradients that were accumulated and belong to no step;
-    /// those of the steps.
+    /// [`Error::Setting`] without `uneven`. [`Error::AccumulatedBeforeJoin`] if gradients were
+    /// accumulated for a step that was never taken. The errors of the steps.
     pub fn join(&mut self, dist_option: DistOption, spars: f32) -> Result<u64> {
         if !self.config.uneven {
             let (setting, value) = ("uneven", "false".to_owned());
@@ -56,7 +57,7 @@ impl DistOpt {
         }
     }
 
-    /// How many ranks have a batch for the coming step.
+    /// The number of ranks that have a batch for the coming step.
     pub(super) fn count_active(&self, has_batch: bool) -> Result<usize> {
         let comm = &self.group;
         if !self.config.uneven {

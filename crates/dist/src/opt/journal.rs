@@ -1,18 +1,18 @@
-//! Updates that can be undone.
+//! The journal of updates that can be undone.
 //!
 //! A unit's parameters may be updated while later units are still under way, but a step that fails
-//! must leave the model as it was. So such an update first writes down what it will change.
+//! must leave the model unchanged. So the step records the old values before each such update.
 
 use candelabrum_nn::{Param, with_span};
 use candelabrum_optim::Optimizer;
 
 use crate::Result;
 
-/// The most numbers that are written down in a step: 64 MiB. Units beyond that are updated after the
-/// step's last average has arrived.
+/// The most numbers that are recorded in a step: 64 MiB. Further units are updated after the step's
+/// last average has arrived.
 const LIMIT: usize = 16 << 20;
 
-/// Earlier values, in the order in which they were changed.
+/// The old values, in the order in which they were changed.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     params: Vec<usize>,
@@ -20,14 +20,14 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Forgets everything; the memory is used again.
+    /// Forgets all values but keeps the memory for the next step.
     pub(super) fn clear(&mut self) {
         self.params.clear();
         self.values.clear();
     }
 
-    /// Writes down parameter number `index` and what the optimizer keeps of it; false where the
-    /// optimizer cannot tell, or where that is too much.
+    /// Records parameter number `index` and the optimizer's state of it. Returns false, and records
+    /// nothing, if the optimizer cannot return this state or the limit is reached.
     pub(super) fn note(
         &mut self,
         index: usize,
@@ -50,7 +50,7 @@ impl Journal {
         Ok(true)
     }
 
-    /// Puts everything back.
+    /// Restores all recorded values.
     pub(super) fn undo(&mut self, params: &[Param], optimizer: &mut dyn Optimizer) -> Result<()> {
         let mut rest = &self.values[..];
         let mut next = |len: usize| {

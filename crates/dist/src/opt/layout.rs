@@ -1,5 +1,5 @@
-//! The parameters in units, with a bucket for each unit: one layout for every size of units that a step
-//! has asked for lately.
+//! The parameters in units, with a bucket for each unit. There is one layout for each size of units
+//! that recent steps have used.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::comm::{Communicator, Label};
 use crate::unit_plan::{self, Sizing};
 use crate::{Error, Result};
 
-/// Names of parameters in a bucket's label; of a larger bucket the first names and the number of the
-/// others.
+/// Names of parameters in a bucket's label. A larger bucket's label has the first names and the
+/// number of the remaining ones.
 const NAMES: usize = 4;
 
-/// Layouts that are kept. A program that asks for more sizes than this in turn has buckets allocated
-/// at every change.
+/// The number of layouts that are kept. A program that alternates between more sizes allocates
+/// buckets at every change.
 const KEPT: usize = 2;
 
 /// The parameters, and the layouts in the order of their last use.
@@ -23,31 +23,31 @@ const KEPT: usize = 2;
 pub(super) struct Layouts {
     params: Arc<[Param]>,
     kept: Vec<Layout>,
-    /// How many have been made.
+    /// The number of layouts made so far.
     made: usize,
 }
 
 /// The buckets of one size.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Counts layouts in the order in which they were made.
+    /// The number of this layout, counted in the order of their creation.
     pub(super) id: usize,
     pub(super) sizing: Sizing,
-    /// The buckets, and where gradients go in them.
+    /// The buckets, and the place of each gradient in them.
     pub(super) gradients: FlatGradients,
-    /// By unit: what its bucket holds.
+    /// By unit: the content of its bucket, for messages.
     pub(super) labels: Arc<[Label]>,
-    /// By element type and unit: memory for the numbers of a bucket in that type. A step takes it
-    /// away and brings it back.
+    /// By element type and unit: memory for the numbers of a bucket in that type. A step takes this
+    /// memory and returns it.
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
-    /// Steps taken with it.
+    /// Steps taken with this layout.
     steps: u64,
-    /// Whether the order of its units is final.
+    /// Whether the order of the units is final.
     settled: bool,
 }
 
 impl Layouts {
-    /// No layout yet.
+    /// No layouts yet.
     pub(super) fn new(params: Vec<Param>) -> Self {
         Self { params: params.into(), kept: Vec::new(), made: 0 }
     }
@@ -56,8 +56,8 @@ impl Layouts {
         &self.params
     }
 
-    /// The layout of that size, made now if it is not kept. All ranks call it together. `forget` gets
-    /// the number of a layout that goes for it.
+    /// The layout for `sizing`, created now if it is not kept. All ranks call it together. `forget`
+    /// is called with the number of a layout that is dropped to make room.
     pub(super) fn of(
         &mut self,
         sizing: Sizing,
@@ -65,14 +65,14 @@ impl Layouts {
         forget: &mut dyn FnMut(usize),
     ) -> Result<&mut Layout> {
         match self.kept.iter().position(|layout| layout.sizing == sizing) {
-            // It becomes the last, the one that was used last.
+            // It moves to the end, the place of the layout that was used last.
             Some(index) => self.kept[index..].rotate_left(1),
             None => {
                 if self.kept.len() == KEPT {
                     forget(self.kept.remove(0).id);
                 }
                 let order: Vec<usize> = (0..self.params.len()).rev().collect();
-                // SINGA's units are what SINGA says they are.
+                // The order of SINGA's units is fixed by SINGA.
                 let settled = matches!(sizing, Sizing::Threshold(_));
                 self.make(sizing, &order, settled, comm)?;
             }
@@ -84,10 +84,11 @@ impl Layouts {
         self.kept.last_mut()
     }
 
-    /// Puts the parameters of the layout that was used last in the order in which their gradients
-    /// really were complete: rank 0's order, once, after the first step with it (or the second: the
-    /// operations of a first step may have been made before anything watched). Every rank calls it
-    /// after every step. Gives the number of a layout whose place another one has taken.
+    /// Reorders the parameters of the layout that was used last by the order in which rank 0's
+    /// gradients became complete. This happens once, after the first step with the layout, or after
+    /// the second one if the operations of the first step were made before their parameters were
+    /// watched. Every rank calls it after every step. Returns the number of the layout that a new
+    /// one has replaced.
     pub(super) fn settle(&mut self, comm: &dyn Communicator) -> Result<Option<usize>> {
         const TRIES: u64 = 2;
         let Some(layout) = self.kept.last_mut() else { return Ok(None) };
@@ -116,7 +117,7 @@ impl Layouts {
         if self.plan(sizing, &order)[..] == plans[..] {
             return Ok(None);
         }
-        // The memory of the old buckets goes before the new ones' comes.
+        // The memory of the old buckets is freed before the new buckets are allocated.
         drop((plans, self.kept.pop()));
         self.make(sizing, &order, true, comm)?;
         Ok(Some(id))
@@ -160,7 +161,7 @@ impl Layout {
         self.gradients.plans().len()
     }
 
-    /// Makes every gradient one number.
+    /// Sets every gradient to `value`.
     pub(super) fn fill(&mut self, value: f32) -> Result<()> {
         for (_, bucket) in self.gradients.buckets() {
             bucket.span_mut()?.fill(value)?;
@@ -192,8 +193,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Memory for each unit's numbers in the type `element`, where the backend reduces fastest. All
-    /// ranks call it together. [`Self::put_wire`] brings it back.
+    /// Memory for each unit's numbers in the type `element`, at the place where the backend reduces
+    /// fastest. All ranks call it together. [`Self::put_wire`] returns the memory.
     pub(super) fn take_wire(
         &mut self,
         element: ElementType,
@@ -216,7 +217,7 @@ impl Layout {
     }
 }
 
-/// What a bucket holds, for messages.
+/// The content of a bucket, for messages.
 fn label(unit: usize, plan: &UnitPlan, params: &[Param]) -> String {
     let names: Vec<&str> =
         plan.slots.iter().take(NAMES).map(|slot| params[slot.param].name()).collect();

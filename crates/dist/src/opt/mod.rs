@@ -1,10 +1,11 @@
-//! The distributed optimizer: an optimizer whose ranks agree on every update by a strategy.
+//! The distributed optimizer. It wraps an optimizer, and a strategy makes all ranks agree on every
+//! update.
 //!
 //! | idea | where |
 //! |---|---|
-//! | one step, whatever the strategy | `step.rs` |
-//! | units that leave while the backward pass goes on | `dispatcher.rs` |
-//! | a failure of one rank that all ranks come to know | `fault.rs` |
+//! | one step of any strategy | `step.rs` |
+//! | units that leave during the backward pass | `dispatcher.rs` |
+//! | the report of one rank's failure to all ranks | `fault.rs` |
 //! | updates that can be undone | `journal.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
@@ -49,49 +50,49 @@ use crate::strategy::{self, StrategyConfig, Subject};
 use crate::unit_plan::Sizing;
 use crate::{Error, Result};
 
-/// SINGA's `DistOpt`: wraps an optimizer, so that all ranks update by what they agree on; by the
-/// average of all ranks' gradients, unless a strategy says otherwise, and then all models stay
-/// equal, bit for bit.
+/// SINGA's `DistOpt`: wraps an optimizer, so that all ranks make the same update. By default this
+/// is the update by the average of all ranks' gradients, and all models stay equal, bit for bit.
+/// Another strategy may let the models differ between averages.
 ///
-/// The ranks are those of a world, or of any group of ranks: the replicas of a model whose layers are
-/// split over other ranks, for instance.
+/// The ranks are those of a world or of any group, for instance the replicas of a model whose
+/// layers are split over other ranks.
 #[derive(Debug)]
 pub struct DistOpt {
     optimizer: Box<dyn Optimizer>,
     params: Params,
     group: Group,
     config: DistOptConfig,
-    /// How many parameters have been made equal to rank 0's.
+    /// The number of parameters that have been set to rank 0's values.
     synchronized: usize,
-    /// Made at the first step, when every parameter exists.
+    /// Created at the first step, when every parameter exists.
     layouts: Option<Layouts>,
     /// The strategies used so far.
     used: UsedStrategies,
-    /// What all ranks are known to ask for.
+    /// The last request on which all ranks have agreed.
     agreed: Option<Request>,
-    /// How far a strategy has let the ranks drift apart.
+    /// The state that differs between the ranks, because of the strategies used so far.
     drift: Drift,
     /// Memory for updates that may have to be undone.
     journal: Journal,
-    /// The size of the units whose buckets hold gradients that are yet to be part of a step.
+    /// The size of the units whose buckets contain accumulated gradients of a later step.
     accumulated: Option<Sizing>,
-    /// A failure since the last step, of which the others will hear in the next one.
+    /// A failure of this rank since the last step. The next step reports it to the other ranks.
     fault: Option<Error>,
     notices: Vec<String>,
-    /// All-reduces that `wait` has not been called for.
+    /// All-reduces whose result [`Self::wait`] has not returned yet.
     started: Vec<(Shape, Pending)>,
 }
 
-/// What differs between ranks.
+/// The state that differs between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drift {
     Nothing,
-    /// What the optimizer keeps; the parameters have been averaged.
+    /// The state of the optimizer. The parameters have been averaged.
     Momentum,
     Parameters,
 }
 
-/// What a step is asked for.
+/// The arguments and settings of a step.
 #[derive(Clone, Debug, PartialEq)]
 struct Request {
     option: DistOption,
@@ -101,14 +102,16 @@ struct Request {
 }
 
 impl DistOpt {
-    /// Wraps `optimizer` for the parameters in `params`, and makes those that exist equal to
-    /// rank 0's. `ranks` are those that train together: a [`World`](crate::World), or a [`Group`].
-    /// Layers with inferred sizes create their parameters at the first call, so run
-    /// [`candelabrum_nn::Model::compile`] first. Each rank draws other noise (dropout masks) from
-    /// now on, unless [`Params::set_noise_stream`] has chosen a stream.
+    /// Wraps `optimizer` for the parameters in `params`, and sets all parameters that exist to rank
+    /// 0's values. `ranks` are the ranks that train together: a [`World`](crate::World), or a
+    /// [`Group`]. A layer with inferred sizes creates its parameters at the first call, so run
+    /// [`candelabrum_nn::Model::compile`] first. From now on each rank draws different noise
+    /// (dropout masks), unless [`Params::set_noise_stream`] has chosen a stream.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] where ranks differ in version, optimizer or parameters.
+    /// [`Error::Inconsistent`] if the ranks differ in version, optimizer or parameters.
+    /// [`Error::ParameterType`] for a parameter that is not f32. A failure of another rank or a
+    /// passed deadline.
     pub fn new(
         optimizer: impl Optimizer + 'static,
         params: &Params,
@@ -117,10 +120,10 @@ impl DistOpt {
         Self::with_config(optimizer, params, ranks, DistOptConfig::default())
     }
 
-    /// The same with other settings.
+    /// As [`Self::new`], with other settings.
     ///
     /// # Errors
-    /// The same, and settings that make no sense.
+    /// As for [`Self::new`], and settings that [`DistOptConfig::check`] refuses.
     pub fn with_config(
         optimizer: impl Optimizer + 'static,
         params: &Params,
@@ -129,7 +132,8 @@ impl DistOpt {
     ) -> Result<Self> {
         config.check()?;
         let group = ranks.into();
-        // Replicas that drop the same units would average the same noise.
+        // With equal dropout masks on all replicas, the average would contain the same noise N
+        // times.
         params.suggest_noise_stream(group.rank() as u64);
         let mut opt = Self {
             optimizer: Box::new(optimizer),
@@ -151,7 +155,7 @@ impl DistOpt {
         Ok(opt)
     }
 
-    /// The parameters it updates.
+    /// The parameters that this optimizer updates.
     pub fn params(&self) -> &Params {
         &self.params
     }
@@ -161,17 +165,17 @@ impl DistOpt {
         &self.group
     }
 
-    /// What updates the parameters: its learning rate, how many steps it has taken.
+    /// The wrapped optimizer. It knows its learning rate and how many steps it has taken.
     pub fn optimizer(&self) -> &dyn Optimizer {
         &*self.optimizer
     }
 
-    /// Its settings.
+    /// The settings.
     pub fn config(&self) -> &DistOptConfig {
         &self.config
     }
 
-    /// Refuses a strategy that no step could use.
+    /// Returns an error if no step could use this strategy.
     ///
     /// # Errors
     /// As for [`strategy::check`].
@@ -179,7 +183,7 @@ impl DistOpt {
         strategy::check(option, spars, &self.config.strategy)
     }
 
-    /// What the steps of a strategy have cost so far.
+    /// The cost so far of a strategy's steps.
     pub fn figures(&self, option: DistOption) -> StepFigures {
         let mut sum = StepFigures::default();
         for used in self.used.iter().filter(|used| used.option == option) {
@@ -188,27 +192,29 @@ impl DistOpt {
         sum
     }
 
-    /// The Euclidean norm of what this rank's strategies have yet to send; 0 without error
-    /// feedback.
+    /// The Euclidean norm of the residuals, the values that this rank's strategies have not sent
+    /// yet. It is 0 without error feedback.
     pub fn residual_norm(&self) -> f64 {
         let norms = self.used.iter().filter_map(|used| used.with_memory(|m| m.residual_norm()));
         norms.fold(0.0, |sum, norm| sum + norm.powi(2)).sqrt()
     }
 
-    /// What the user should hear since the last call, such as that a sparse exchange went dense.
+    /// The notices for the user since the last call, for instance that a sparse exchange became
+    /// dense.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Adds the gradients of `loss` to those of the next step, which counts and travels as one:
-    /// PyTorch's `no_sync`. Gradients are added, so divide each of `k` losses by `k` to train as on
-    /// one batch of all their examples. No gradient travels: ranks may call it different numbers of
-    /// times. (Before the first step, all ranks must call it or none: they compare parameters that
-    /// were made late, and allocate buckets together.) After an error the accumulated gradients are
-    /// gone, and the next step of this rank fails on all ranks with the same error.
+    /// Adds the gradients of `loss` to the gradients of the next step, without communication. This
+    /// is PyTorch's `no_sync`. The next step exchanges the sum, so divide each of `k` losses by `k`
+    /// to train as on one batch of all their examples. Ranks may call it different numbers of
+    /// times. (Before the first step either all ranks call it or none, because the first call
+    /// compares parameters that were created late, and allocates buckets on all ranks together.)
+    /// After an error the accumulated gradients are lost, and the next step of this rank fails on
+    /// all ranks with the same error.
     ///
     /// # Errors
-    /// Those of the backward pass, and parameters that the loss does not depend on.
+    /// An error of the backward pass, or parameters that the loss does not depend on.
     pub fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
         self.bound(|opt, layouts| {
             let sizing = opt.agreed.as_ref().map_or(opt.config.sizing(), |request| request.sizing);
@@ -235,12 +241,12 @@ impl DistOpt {
         })?
     }
 
-    /// Makes one model of the ranks': before an evaluation, a checkpoint, and at the end. Averages
-    /// all parameters over all ranks, if a strategy has let them drift apart, and treats buffers
-    /// (running statistics) as [`DistOptConfig::buffers`] says. All ranks must call it.
+    /// Makes one model of the ranks' models. Call it before an evaluation, before a checkpoint and
+    /// at the end, on all ranks. It averages all parameters over all ranks if a strategy has let
+    /// them differ, and treats buffers (running statistics) as [`DistOptConfig::buffers`] says.
     ///
     /// # Errors
-    /// What goes wrong between ranks.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
         if self.drift == Drift::Parameters {
             step::average_parameters(&*self.group, &self.params.list())?;
@@ -249,11 +255,12 @@ impl DistOpt {
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
     }
 
-    /// Gives every rank rank 0's values of the parameters and buffers that exist now. Called when the
-    /// optimizer is made; call it again after changing parameters by hand.
+    /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
+    /// [`Self::new`] calls it. Call it again after you have changed parameters by hand.
     ///
     /// # Errors
-    /// [`Error::Inconsistent`] where ranks differ in version, optimizer or parameters.
+    /// [`Error::Inconsistent`] if the ranks differ in version, optimizer or parameters. A failure
+    /// of another rank or a passed deadline.
     pub fn synchronize(&mut self) -> Result<()> {
         let params = self.params.list();
         self.check_same(&params)?;
@@ -272,7 +279,7 @@ impl DistOpt {
         Ok(())
     }
 
-    /// Refuses ranks that would not train the same thing.
+    /// Returns an error if the ranks would not train the same model in the same way.
     fn check_same(&self, params: &[Param]) -> Result<()> {
         if let Some(param) = params.iter().find(|param| param.var().dtype() != DType::F32) {
             let (name, dtype) = (param.name().to_owned(), format!("{:?}", param.var().dtype()));
@@ -287,7 +294,7 @@ impl DistOpt {
         check_consistency(&*self.group, &facts)
     }
 
-    /// Fixes the set of parameters.
+    /// Fixes the set of parameters, at the first step.
     fn bind(&mut self) -> Result<Layouts> {
         let params = self.params.list();
         if params.is_empty() {
@@ -310,8 +317,9 @@ impl DistOpt {
         Ok(Layouts::new(params))
     }
 
-    /// Parameters made since the last [`Self::synchronize`] have been used already: it is too late
-    /// to replace them, but they are equal where all ranks used one seed.
+    /// Compares parameters that were created after the last [`Self::synchronize`]. The model has
+    /// used them already, so it is too late to replace their values. They are equal if all ranks
+    /// used one seed.
     fn check_equal_values(&self, params: &[Param]) -> Result<()> {
         let facts = params
             .iter()
@@ -324,11 +332,11 @@ impl DistOpt {
         check_consistency(&*self.group, &facts)
     }
 
-    /// Runs `work` with the parameters, bound now if they are not yet. An error of `work` means that
-    /// the ranks no longer agree where they are. Where only this rank knows of it, the others are told:
-    /// they would wait for a rank that does not come.
+    /// Runs `work` with the layouts of the parameters, which the first call creates. After an error
+    /// of `work` the ranks no longer agree on the next operation. If only this rank knows the
+    /// error, it sends the error to the other ranks, which would wait for it otherwise.
     fn bound<R>(&mut self, work: impl FnOnce(&mut Self, &mut Layouts) -> Result<R>) -> Result<R> {
-        // The communicator's own failure, rather than the mess that it has left here.
+        // Return the communicator's own failure, not an error that follows from it.
         if let Some(error) = self.group.failure() {
             return Err(error);
         }
@@ -356,7 +364,7 @@ impl DistOpt {
         }
     }
 
-    /// One step in which `active` ranks have a batch; this one has none if there is no `loss`.
+    /// Takes one step in which `active` ranks have a batch. Without `loss` this rank has none.
     fn step_with(
         &mut self,
         layouts: &mut Layouts,
@@ -417,16 +425,16 @@ impl DistOpt {
         result
     }
 
-    /// Parameters that came into being after the first step.
+    /// The error for parameters that were created after the first step.
     fn late_parameters(&self, layouts: &Layouts) -> Option<Error> {
         let late = self.params.list().split_off(layouts.params().len());
         let names: Vec<&str> = late.iter().map(Param::name).collect();
         (!names.is_empty()).then(|| Error::LateParameters { names: names.join(", ") })
     }
 
-    /// The number of the strategy asked for, and the way of its units. Makes sure, whenever this rank
-    /// asks for something new, that it is possible and that all ranks ask for the same. The inner error
-    /// is one that all ranks get.
+    /// The index of the requested strategy, and the [`Way`] of its units. If the request is new to
+    /// this rank, all ranks check that it is possible and that they make the same one. The inner
+    /// error is one that all ranks get.
     fn agree(&mut self, request: &Request) -> Result<Result<(usize, Way)>> {
         let found = self.used.of(request.option, &request.config);
         if self.agreed.as_ref() == Some(request) {

@@ -1,8 +1,8 @@
 //! The methods of SINGA's `DistOpt` under their own names.
 //!
-//! SINGA gives each a `threshold` in elements that sizes the units; here it belongs to the
-//! optimizer: [`DistOptConfig::threshold`](super::DistOptConfig), or [`DistOpt::threshold`] before a
-//! call. Where neither says anything it is SINGA's, 2,097,152.
+//! SINGA passes to each method a `threshold` in elements, which determines the units. Here the
+//! threshold belongs to the optimizer: set [`DistOptConfig::threshold`](super::DistOptConfig), or
+//! call [`DistOpt::threshold`] before a method. The default is SINGA's value, 2,097,152.
 //!
 //! ```
 //! # use candelabrum_dist::{DistOpt, World};
@@ -24,8 +24,9 @@ use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;
 
 impl DistOpt {
-    /// SINGA's `threshold`, in elements, for the calls that follow: a larger parameter is a unit of
-    /// its own, the others fill a unit until it has more than this many. The same on every rank.
+    /// Sets SINGA's `threshold`, in elements, for the following calls. A larger parameter is a unit
+    /// of its own. Other parameters fill a unit until it has more than this many elements. The
+    /// threshold must be the same on every rank.
     ///
     /// # Errors
     /// [`crate::Error::Setting`] for 0.
@@ -36,7 +37,7 @@ impl DistOpt {
         Ok(self)
     }
 
-    /// Gradients of `loss`, averaged in fp32, and the update.
+    /// Computes the gradients of `loss`, averages them in fp32 and updates the parameters.
     ///
     /// # Errors
     /// As for [`candelabrum_nn::BackwardAndUpdate::backward_and_update_with`].
@@ -44,18 +45,20 @@ impl DistOpt {
         self.singa_step(loss, DistOption::Fp32, 0.0, self.config.strategy.clone())
     }
 
-    /// The same with fp16 on the wire. `clip` limits each element of this rank's gradient to that
-    /// magnitude first (SINGA's `clipping` and `clip_Value`).
+    /// As [`Self::backward_and_update`], with fp16 between ranks. `clip` first limits each element
+    /// of this rank's gradient to that magnitude (SINGA's `clipping` and `clip_Value`).
     ///
     /// # Errors
-    /// The same, a clip that is not above 0, and [`crate::Error::Overflow`].
+    /// As for [`Self::backward_and_update`], a clip that is not above 0, and
+    /// [`crate::Error::Overflow`].
     pub fn backward_and_update_half(&mut self, loss: &Tensor, clip: Option<f32>) -> Result<()> {
         let config = StrategyConfig { clip, ..self.config.strategy.clone() };
         self.singa_step(loss, DistOption::Fp16, 0.0, config)
     }
 
-    /// Every rank updates by its own gradients; then one unit of parameters is averaged, the next
-    /// one at the next step. Call [`Self::average_parameters`] before an evaluation and at the end.
+    /// Every rank updates with its own gradients. Then one unit of parameters is averaged, and the
+    /// next unit in the next step. Call [`Self::average_parameters`] before an evaluation and at
+    /// the end.
     ///
     /// # Errors
     /// As for [`Self::backward_and_update`].
@@ -63,12 +66,13 @@ impl DistOpt {
         self.singa_step(loss, DistOption::PartialUpdate, 0.0, self.config.strategy.clone())
     }
 
-    /// Each rank sends a part of its gradients: with `top_k` the share `spars` of each unit's
-    /// elements that is largest, without it every element of magnitude `spars` or more. `corr` adds
-    /// what was not sent to the next step's gradient. SINGA's defaults are 0.05, false, true.
+    /// Each rank sends a part of its gradients. With `top_k` this is the share `spars` of each
+    /// unit's elements with the largest magnitude, without `top_k` every element of magnitude
+    /// `spars` or more. With `corr` the elements that were not sent are added to the next step's
+    /// gradient. SINGA's defaults are 0.05, false, true.
     ///
     /// # Errors
-    /// The same, and a `spars` out of range.
+    /// As for [`Self::backward_and_update`], and a `spars` out of range.
     pub fn backward_and_sparse_update(
         &mut self,
         loss: &Tensor,
@@ -81,8 +85,8 @@ impl DistOpt {
         self.singa_step(loss, option, spars, config)
     }
 
-    /// Starts to sum `tensor` over all ranks in fp32; [`Self::wait`] gives the sum. SINGA's sums in
-    /// place, but candle's tensors are values.
+    /// Starts to sum `tensor` over all ranks in fp32. [`Self::wait`] returns the sum. SINGA sums in
+    /// place, but candle's tensors are immutable.
     ///
     /// # Errors
     /// A tensor that is not on the CPU.
@@ -94,10 +98,11 @@ impl DistOpt {
         Ok(())
     }
 
-    /// Waits for every [`Self::all_reduce`] since the last call; gives the sums in their order.
+    /// Waits for every [`Self::all_reduce`] since the last call. Returns the sums in the same
+    /// order.
     ///
     /// # Errors
-    /// What went wrong, here or on another rank.
+    /// A failure of any rank, a passed deadline or a disagreement between ranks.
     pub fn wait(&mut self) -> Result<Vec<Tensor>> {
         let started = std::mem::take(&mut self.started);
         let sums = started.into_iter().map(|(shape, pending)| {

@@ -1,4 +1,4 @@
-//! What strategies carry from step to step, to be saved and given back.
+//! The state of strategies between steps, to be saved and loaded.
 
 use candelabrum_nn::DistOption;
 
@@ -7,23 +7,23 @@ use super::used::UsedStrategy;
 use crate::strategy::{Memory, StrategyConfig};
 use crate::{Error, Result};
 
-/// What one strategy has done and kept on this rank. Ranks keep different things: each saves its
-/// own, while the parameters, once averaged, are the same on all.
+/// The state of one strategy on this rank. It differs between ranks, so each rank saves its own.
+/// The parameters, once averaged, are the same on all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StrategyState {
     /// The strategy.
     pub option: DistOption,
-    /// What it was made with.
+    /// Its settings.
     pub config: StrategyConfig,
-    /// Steps so far: where partialUpdate's rotation stands.
+    /// Steps so far. partialUpdate derives the next unit from this number.
     pub steps: u64,
     /// Residuals by parameter name.
     pub memory: Memory,
 }
 
 impl DistOpt {
-    /// The state of every strategy used so far. Call [`Self::average_parameters`] before saving the
-    /// parameters beside it.
+    /// The state of every strategy used so far. If you save the parameters with it, call
+    /// [`Self::average_parameters`] first.
     pub fn strategy_state(&self) -> Vec<StrategyState> {
         let state = |used: &UsedStrategy| StrategyState {
             option: used.option,
@@ -34,12 +34,12 @@ impl DistOpt {
         self.used.iter().map(state).collect()
     }
 
-    /// Goes on where [`Self::strategy_state`] was called, and forgets what strategies have done
-    /// here. All ranks must load theirs.
+    /// Restores the state that [`Self::strategy_state`] returned, and forgets the present state of
+    /// all strategies. All ranks must load their states.
     ///
     /// # Errors
-    /// A strategy of the user's own that is not registered; a residual of a parameter that does not
-    /// exist, or has another length.
+    /// A custom strategy that is not registered, or a residual whose parameter does not exist or
+    /// has another length.
     pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
         states.iter().try_for_each(|state| self.check_residuals(&state.memory))?;
         self.used.clear();

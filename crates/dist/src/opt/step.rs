@@ -1,13 +1,13 @@
 //! One step of a strategy: gradients into buckets, the exchange, the check, the update.
 //!
-//! Units leave while the backward pass goes on ([`Dispatcher`]). A step that fails leaves the model as
-//! it was: parameters change when every average is known to be finite, or earlier, while the step
-//! would stand still otherwise, in a way that can be undone ([`Journal`]). Only an average of
-//! *parameters* comes after the update.
+//! Units leave during the backward pass ([`Dispatcher`]). A step that fails leaves the model
+//! unchanged, so parameters change only when every average is known to be finite. While a step
+//! would only wait, it may change them earlier, in a way that can be undone ([`Journal`]). An
+//! average of *parameters* comes after the update.
 //!
-//! A step that fails for a reason that all ranks come to know leaves the ranks together
-//! ([`StepEnd::Failed`]); the next step works again. Any other error means that the ranks no longer
-//! agree where they are.
+//! If a step fails for a reason that all ranks learn, all ranks leave it together
+//! ([`StepEnd::Failed`]), and the next step works. After any other error the ranks no longer agree
+//! on the next operation.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,37 +30,38 @@ use crate::comm::{Collective, Communicator, Payload, Pending, ReduceOp};
 use crate::strategy::Subject;
 use crate::{Error, Result};
 
-/// All that a step works with, but for the [`Dispatcher`].
+/// The data of a step, apart from the [`Dispatcher`].
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) config: &'a DistOptConfig,
     pub(super) layout: &'a mut Layout,
     pub(super) optimizer: &'a mut dyn Optimizer,
     pub(super) journal: &'a mut Journal,
-    /// Whether the buckets hold gradients that those of this step are added to.
+    /// Whether the buckets contain accumulated gradients, to which this step adds its own.
     pub(super) pending: bool,
-    /// Whether the ranks have gone separate ways and come together at this step.
+    /// Whether a strategy has let the ranks' models differ, and this step makes them equal again.
     pub(super) rejoin: bool,
-    /// How many ranks have a batch.
+    /// The number of ranks that have a batch.
     pub(super) active: usize,
-    /// What the user should hear of it.
+    /// The notices for the user.
     pub(super) notices: &'a mut Vec<String>,
 }
 
-/// How a step has ended, on every rank alike.
+/// The end of a step, the same on every rank.
 #[derive(Debug)]
 pub(super) enum StepEnd {
     /// The parameters have been updated.
     Taken,
-    /// An average overflowed, and the step was left out as the settings ask.
+    /// An average overflowed, and the settings ask to leave out such a step.
     Skipped,
-    /// Nothing has changed, because of this error.
+    /// The step failed with this error and changed nothing.
     Failed(Error),
 }
 
 impl Step<'_> {
-    /// Takes the step. A rank that has no batch left has no `loss`: its gradients are zero. A rank with
-    /// a `fault` has no gradients. Gives what the step cost as well.
+    /// Takes the step. A rank that has no batch left passes no `loss`, and its gradients are zero.
+    /// A rank with a `fault` has no gradients. The returned dispatcher contains the cost of the
+    /// step.
     pub(super) fn run(
         mut self,
         dispatcher: Dispatcher,
@@ -90,8 +91,8 @@ impl Step<'_> {
         (dispatcher, result)
     }
 
-    /// The gradients into the buckets; units whose gradients are complete may leave meanwhile. A
-    /// failure of this rank alone is noted as a fault.
+    /// Computes the gradients into the buckets. Units whose gradients are complete may leave
+    /// meanwhile. An error of this rank alone becomes the dispatcher's fault.
     fn backward(
         &mut self,
         mut dispatcher: Dispatcher,
@@ -122,8 +123,8 @@ impl Step<'_> {
         (dispatcher, sent)
     }
 
-    /// candle's backward pass, during which complete units leave. Gives the result of the exchange
-    /// so far, and the result of the pass.
+    /// Runs candle's backward pass, during which complete units leave. Returns the result of the
+    /// exchange so far, and the result of the pass.
     fn differentiate(
         &mut self,
         dispatcher: Dispatcher,
@@ -137,7 +138,7 @@ impl Step<'_> {
             let result = gradients.backward(loss).map_err(Error::from);
             return (dispatcher, Ok(()), result.and_then(|()| complete(self.layout, allow_unused)));
         }
-        // The pass keeps what it calls for a while, so the dispatcher is shared with it.
+        // The pass owns its observer until it ends, so the dispatcher is shared with the pass.
         let shared = Rc::new(RefCell::new((dispatcher, Ok(()))));
         let observer = Rc::clone(&shared);
         let accept = move |unit, bucket| {
@@ -151,7 +152,7 @@ impl Step<'_> {
         (dispatcher, sent, result.and_then(|()| complete(self.layout, allow_unused)))
     }
 
-    /// Averages the gradients, and updates if all averages are finite.
+    /// Averages the gradients, and updates the parameters if all averages are finite.
     fn average_and_update(&mut self, dispatcher: &mut Dispatcher) -> Result<StepEnd> {
         dispatcher.send_rest(self.layout)?;
         let vote = (!dispatcher.way.shows_bad_numbers()).then(|| start_vote(dispatcher));
@@ -170,7 +171,7 @@ impl Step<'_> {
             return Ok(end);
         }
         if self.rejoin {
-            // After backward, which still needs the parameters of the forward pass.
+            // After the backward pass, because it needs the parameters of the forward pass.
             let context = &dispatcher.context;
             average_replicas(&*context.group, &context.params, self.optimizer)?;
         }
@@ -180,8 +181,8 @@ impl Step<'_> {
         Ok(StepEnd::Taken)
     }
 
-    /// Waits for every unit; `arrived` are those that have not been updated meanwhile. Gives the
-    /// first parameter whose average is not finite.
+    /// Waits for every unit, and appends to `arrived` the units that have not been updated
+    /// meanwhile. Returns the first parameter whose average is not finite.
     fn collect(
         &mut self,
         dispatcher: &mut Dispatcher,
@@ -203,7 +204,8 @@ impl Step<'_> {
             }
             let Some((unit, mut bucket)) = dispatcher.arrive()? else { break };
             if self.active < world_size {
-                // The mean over all ranks, of which some had nothing to add.
+                // The result is the mean over all ranks. The mean over the active ranks is larger
+                // by this factor.
                 bucket.span_mut()?.scale((world_size as f64 / self.active as f64) as f32)?;
             }
             timed(&mut dispatcher.figures.decompress, || check.look(unit, bucket.span()?))?;
@@ -215,7 +217,8 @@ impl Step<'_> {
         Ok(first.map(|(unit, position)| dispatcher.context.name_at(unit, position)))
     }
 
-    /// Writes down what an update of a unit will change; false where that cannot be undone.
+    /// Writes the values that an update of a unit will change into the journal. Returns false if
+    /// the update could not be undone.
     fn note(&mut self, dispatcher: &mut Dispatcher, unit: usize) -> Result<bool> {
         let context = &dispatcher.context;
         timed(&mut dispatcher.figures.update, || {
@@ -229,8 +232,8 @@ impl Step<'_> {
         })
     }
 
-    /// What follows where the average of `name` is not finite. Averages are the same on every rank,
-    /// and so is this.
+    /// The end of a step in which the average of `name` is not finite. Averages are the same on
+    /// every rank, so this end is too.
     fn answer_overflow(&mut self, dispatcher: &Dispatcher, name: String) -> Result<StepEnd> {
         let context = &dispatcher.context;
         if let Some(error) = spread(&context.group, dispatcher.fault.as_ref(), &context.params)? {
@@ -247,20 +250,21 @@ impl Step<'_> {
         Ok(StepEnd::Skipped)
     }
 
-    /// Updates by this rank's own gradients, then averages the parameters of a part of the units. A
-    /// rank without a batch adds the parameters that it has.
+    /// Updates with this rank's own gradients, then averages the parameters of some of the units. A
+    /// rank without a batch contributes its unchanged parameters.
     fn update_and_average(
         &mut self,
         dispatcher: &mut Dispatcher,
         has_batch: bool,
     ) -> Result<StepEnd> {
         let count = self.layout.units();
-        // Where there are no gradients of this step, the buckets hold those of another.
+        // With a fault there are no gradients of this step, and the buckets contain those of an
+        // earlier step.
         if dispatcher.fault.is_none() {
             dispatcher.look_at_all(self.layout)?;
         }
         let vote = start_vote(dispatcher);
-        // The ranks' own gradients are never added: only the vote shows what is wrong.
+        // The ranks' own gradients are never added, so only the vote shows a bad one.
         if let Some(error) = check_vote(dispatcher, vote)? {
             return Ok(StepEnd::Failed(error));
         }
@@ -291,13 +295,14 @@ impl Step<'_> {
         Ok(StepEnd::Taken)
     }
 
-    /// What the buckets hold, to the limits asked for: the averages, the same bits on every rank, so
-    /// every rank computes the same norm without a message.
+    /// Clips the gradients in the buckets to the configured limit. The buckets contain the
+    /// averages, whose bits are the same on every rank, so every rank computes the same norm
+    /// without a message.
     fn clip(&mut self, dispatcher: &mut Dispatcher) -> Result<()> {
         let Some(limit) = self.config.clip_gradients else { return Ok(()) };
         let plans = &dispatcher.context.plans;
         timed(&mut dispatcher.figures.update, || {
-            // Parameter by parameter: the norm does not depend on where one bucket ends.
+            // Parameter by parameter, so that the norm does not depend on the ends of the buckets.
             let mut spans = Vec::new();
             for (unit, bucket) in self.layout.gradients.buckets() {
                 let mut rest = bucket.span_mut()?;
@@ -312,7 +317,7 @@ impl Step<'_> {
         })
     }
 
-    /// The parameters of a unit by what its bucket holds.
+    /// Updates the parameters of a unit with the gradients in its bucket.
     fn update(&mut self, dispatcher: &mut Dispatcher, unit: usize) -> Result<()> {
         let _span =
             tracing::trace_span!(target: "candelabrum::step", "update", bucket = unit).entered();
@@ -330,7 +335,7 @@ impl Step<'_> {
     }
 }
 
-/// Every parameter has a gradient, or gets zeros where it may have none.
+/// Checks that every parameter has a gradient. With `allow_unused`, missing gradients become zeros.
 pub(super) fn complete(layout: &mut Layout, allow_unused: bool) -> Result<()> {
     if allow_unused {
         return Ok(layout.gradients.zero_rest()?);
@@ -339,20 +344,20 @@ pub(super) fn complete(layout: &mut Layout, allow_unused: bool) -> Result<()> {
     if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
 }
 
-/// Whether a loss is a number.
+/// Whether a loss is finite.
 pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
     Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
 }
 
-/// Asks all ranks whether their gradients can be used, for strategies whose averages would not tell,
-/// or which remember what they saw.
+/// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose
+/// averages would not show a bad gradient, and strategies that remember gradients.
 fn start_vote(dispatcher: &Dispatcher) -> Pending {
     let vote = Payload::from_slice(&[i32::from(dispatcher.fault.is_some())]);
     let vote = vote.labelled("the vote on finite gradients").of_step(dispatcher.context.step);
     dispatcher.context.group.start(Collective::AllReduce(ReduceOp::Max), vote)
 }
 
-/// The error that follows from the vote, if any.
+/// The error that follows from the vote; `None` if all ranks' gradients can be used.
 fn check_vote(dispatcher: &Dispatcher, vote: Pending) -> Result<Option<Error>> {
     if vote.wait()?.as_slice::<i32>()? == [0] {
         return Ok(None);
@@ -363,7 +368,7 @@ fn check_vote(dispatcher: &Dispatcher, vote: Pending) -> Result<Option<Error>> {
     error.map(Some).ok_or_else(|| Error::Protocol { what: what() })
 }
 
-/// Averages all parameters, and all that the optimizer keeps, over all ranks.
+/// Averages all parameters and the whole state of the optimizer over all ranks.
 fn average_replicas(
     comm: &dyn Communicator,
     params: &[Param],

@@ -1,4 +1,4 @@
-//! What no backend can be made to show at will: units that come back late, and one that is bad.
+//! Tests of cases that no backend produces on demand: units that arrive late, and a bad unit.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{DistOpt, DistOptConfig};
 use crate::comm::{CommStats, ElementType, Group, Single, Started};
 use crate::{Collective, Communicator, Error, Payload, Pending, Result, parameters_sha256};
 
-/// A world of one whose operations are complete only when they are waited for.
+/// A world of one whose operations complete only when they are waited for.
 #[derive(Debug, Default)]
 struct Late(Single);
 
@@ -101,7 +101,7 @@ fn a_bad_unit_undoes_the_updates_of_those_before_it() -> Result<()> {
         states.into_iter().map(|state| state.host().unwrap().to_vec()).collect()
     };
     let (before, momentum) = (parameters_sha256(&params)?, state(&mut opt));
-    // The root of 0 is finite, its slope is not.
+    // The square root of 0 is finite, its slope is not.
     second.set(&Tensor::new(&[1.0_f32, -1.0, 0.0], &candle_core::Device::Cpu)?)?;
     let changed = parameters_sha256(&params)?;
     assert_ne!(changed, before);

@@ -9,16 +9,16 @@ use super::context::StepContext;
 use crate::Result;
 use crate::strategy::{self, Memory, Method, Strategy, StrategyConfig, Subject, Unit, Wire};
 
-/// A strategy that has been used, and how far it has come.
+/// A strategy that has been used, and its progress.
 #[derive(Debug)]
 pub(super) struct UsedStrategy {
     pub(super) option: DistOption,
-    /// What it was made with. A wire keeps no state, so it is the same strategy whatever its settings
-    /// are: there the defaults stand here.
+    /// Its settings. A wire has no state and counts as the same strategy with any settings, so a
+    /// wire has the default settings here.
     pub(super) config: StrategyConfig,
     /// `None` for a wire.
     strategy: Option<Shared>,
-    /// The layouts that it has made room for.
+    /// The layouts for which it has allocated memory.
     prepared: Vec<usize>,
     pub(super) steps: u64,
     pub(super) figures: StepFigures,
@@ -29,13 +29,14 @@ pub(super) struct UsedStrategy {
 pub(super) struct Shared(Arc<Mutex<Box<dyn Strategy>>>);
 
 impl Shared {
-    /// The strategy. A panic of it elsewhere leaves it as its own methods left it.
+    /// The locked strategy. After a panic in one of its methods, it is used in the state in which
+    /// this method left it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Strategy>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How the units of a step travel.
+/// The way in which the units of a step are sent.
 #[derive(Clone, Debug)]
 pub(super) enum Way {
     Wire(Wire),
@@ -77,8 +78,8 @@ impl Way {
 pub(super) struct UsedStrategies(Vec<UsedStrategy>);
 
 impl UsedStrategies {
-    /// The number of the strategy made with these settings, now if there is none yet, and the way of
-    /// its units.
+    /// The index of the strategy with these settings, created now if there is none yet, and the way
+    /// of its units.
     ///
     /// # Errors
     /// Settings that the strategy refuses.
@@ -117,7 +118,7 @@ impl UsedStrategies {
         self.0.iter()
     }
 
-    /// Tells every strategy that no step will use the layout again.
+    /// Reports to every strategy that no step will use the layout again.
     pub(super) fn forget(&mut self, layout: usize) {
         for used in &mut self.0 {
             used.prepared.retain(|&prepared| prepared != layout);
@@ -127,7 +128,7 @@ impl UsedStrategies {
         }
     }
 
-    /// Forgets everything that strategies have done.
+    /// Forgets all strategies and their state.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -138,7 +139,7 @@ impl UsedStrategy {
         self.strategy.clone().map_or(Way::Wire(wire), Way::Strategy)
     }
 
-    /// Makes room for the units of a layout, before the first step with them.
+    /// Allocates memory for the units of a layout, before the first step with them.
     pub(super) fn prepare(&mut self, context: &StepContext) -> Result<()> {
         let Some(strategy) = &self.strategy else { return Ok(()) };
         if !self.prepared.contains(&context.layout) {
@@ -149,14 +150,14 @@ impl UsedStrategy {
         Ok(())
     }
 
-    /// Ends a step, which was taken or not; gives what the user should hear.
+    /// Ends a step, which was taken or not. Returns a notice for the user.
     pub(super) fn end_step(&mut self, taken: bool) -> Option<String> {
         let mut strategy = self.strategy.as_ref()?.lock();
         strategy.end_step(taken);
         strategy.notice()
     }
 
-    /// Calls `f` with what it keeps between steps, if it keeps anything.
+    /// Calls `f` with the strategy's memory, if it has one.
     pub(super) fn with_memory<R>(&self, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
         self.strategy.as_ref()?.lock().memory().map(f)
     }

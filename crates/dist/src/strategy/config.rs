@@ -1,20 +1,20 @@
-//! What a strategy is made with.
+//! The settings of strategies.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// Settings of strategies, the same on every rank. Each looks at those that concern it.
+/// Settings of strategies, the same on every rank. Each strategy reads only the ones that it knows.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StrategyConfig {
-    /// Whether a sparse strategy adds what it did not send to the next gradient (error feedback).
-    /// SINGA's `corr`.
+    /// Whether a sparse strategy adds the elements that it did not send to the next gradient (error
+    /// feedback). This is SINGA's `corr`.
     pub corr: bool,
-    /// Limits each element of the gradient to this magnitude before fp16 or bf16.
+    /// The magnitude to which each element of the gradient is clipped before fp16 or bf16.
     pub clip: Option<f32>,
-    /// Parameters of one strategy alone, by name: `--strategy-option KEY=VALUE`.
+    /// Options of a single strategy, by name: `--strategy-option KEY=VALUE`.
     pub options: StrategyOptions,
 }
 
@@ -25,7 +25,7 @@ impl Default for StrategyConfig {
     }
 }
 
-/// Named parameters of a strategy.
+/// Named options of a strategy.
 ///
 /// ```
 /// use candelabrum_dist::strategy::StrategyOptions;
@@ -41,7 +41,7 @@ impl Default for StrategyConfig {
 pub struct StrategyOptions(BTreeMap<String, String>);
 
 impl StrategyOptions {
-    /// Adds an option, given as `key=value`.
+    /// Adds an option in the form `key=value`.
     ///
     /// # Errors
     /// [`Error::StrategyOption`] for a text without `=`, or a key that was given before.
@@ -56,21 +56,21 @@ impl StrategyOptions {
         }
     }
 
-    /// The value of `key`, or `default` where it was not given.
+    /// The value of `key`, or `default` if the key was not given.
     ///
     /// # Errors
-    /// [`Error::StrategyOption`] where the value is not one.
+    /// [`Error::StrategyOption`] if the value cannot be read as a `T`.
     pub fn get<T: FromStr>(&self, key: &str, default: T) -> Result<T> {
         let Some(value) = self.0.get(key) else { return Ok(default) };
         let expected = std::any::type_name::<T>();
         value.parse().map_err(|_| error(&format!("{key}={value}"), &format!("not a {expected}")))
     }
 
-    /// Refuses all options but those `known`: a strategy calls it, so that a mistyped name is heard
-    /// of.
+    /// Returns an error for any option that is not in `known`. A strategy calls it, so that a
+    /// mistyped name is an error.
     ///
     /// # Errors
-    /// [`Error::StrategyOption`], with those that there are.
+    /// [`Error::StrategyOption`], with the known options.
     pub fn only(&self, known: &[&str]) -> Result<()> {
         match self.0.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),

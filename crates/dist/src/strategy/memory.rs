@@ -1,12 +1,12 @@
-//! What a strategy remembers between steps: the residual of error feedback, by parameter name.
+//! The memory of a strategy: the residuals of error feedback, by parameter name.
 //!
 //! Error feedback (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy
-//! et al., ICML 2019, arXiv:1901.09847) adds what a step did not send to the next step's gradient,
-//! so that nothing is lost, only late. Keyed by name, residuals survive other buckets and belong to
-//! a checkpoint.
+//! et al., ICML 2019, arXiv:1901.09847) adds the values that a step did not send to the next step's
+//! gradient, so that they arrive later instead of never. Residuals are stored by parameter name, so
+//! they survive a change of buckets and can be saved in a checkpoint.
 //!
-//! What a step wants to remember is *staged*, and becomes what is remembered when the step has been
-//! taken: one that fails or is skipped leaves no trace.
+//! New values are *staged* during a step. They replace the old values only if the step is taken. A
+//! step that fails or is skipped changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,29 +15,30 @@ use super::Unit;
 /// Vectors of numbers, one per kind and parameter.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// By kind, then by parameter name; ordered, because it goes into files.
+    /// By kind, then by parameter name. Ordered, because it is written to files.
     vectors: BTreeMap<String, BTreeMap<String, Vector>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Vector {
     values: Vec<f32>,
-    /// What `values` are to become; other numbers, but the same room, while nothing is staged.
+    /// The staged values. While nothing is staged, the numbers have no meaning but their memory is
+    /// kept.
     next: Vec<f32>,
     staged: bool,
 }
 
 impl Memory {
-    /// The kind of vector that [`Self::add_residual`] and [`Self::set_residual`] keep.
+    /// The kind of vector that [`Self::add_residual`] and [`Self::set_residual`] use.
     pub const RESIDUAL: &'static str = "residual";
 
-    /// What is remembered of a parameter; nothing at first.
+    /// The values of a parameter; `None` or empty before the first step that was taken.
     pub fn get(&self, kind: &str, name: &str) -> Option<&[f32]> {
         Some(&self.vectors.get(kind)?.get(name)?.values)
     }
 
-    /// Room for what is to be remembered of a parameter once this step has been taken. All of it
-    /// must be written.
+    /// Stages a vector of `len` elements for a parameter. The caller must write all of its
+    /// elements.
     pub fn stage(&mut self, kind: &str, name: &str, len: usize) -> &mut [f32] {
         let known = self.vectors.get(kind).is_some_and(|by_name| by_name.contains_key(name));
         if !known {
@@ -52,7 +53,7 @@ impl Memory {
         })
     }
 
-    /// Remembers what was staged where the step was `taken`, and forgets it where not.
+    /// Makes the staged values the present ones if the step was `taken`, and drops them otherwise.
     pub fn end_step(&mut self, taken: bool) {
         for vector in self.vectors.values_mut().flat_map(BTreeMap::values_mut) {
             if std::mem::take(&mut vector.staged) && taken {
@@ -71,7 +72,7 @@ impl Memory {
         }
     }
 
-    /// Stages `residual = rest`, or zero where there is none.
+    /// Stages `residual = rest`, or zeros if there is no rest.
     pub fn set_residual(&mut self, unit: &Unit<'_>, rest: Option<&[f32]>) {
         for (param, range) in unit.parameters() {
             let residual = self.stage(Self::RESIDUAL, param.name(), range.len());
@@ -82,14 +83,14 @@ impl Memory {
         }
     }
 
-    /// The Euclidean norm of all residuals: how much this rank has yet to send.
+    /// The Euclidean norm of all residuals, the values that this rank has not sent yet.
     pub fn residual_norm(&self) -> f64 {
         let residuals = self.iter().filter(|(kind, ..)| *kind == Self::RESIDUAL);
         let values = residuals.flat_map(|(.., values)| values);
         values.fold(0.0, |sum, &value| sum + f64::from(value).powi(2)).sqrt()
     }
 
-    /// Everything that is remembered, with its kind and parameter name, in order.
+    /// All values with their kinds and parameter names, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &[f32])> {
         self.vectors.iter().flat_map(|(kind, by_name)| {
             let vector = |(name, vector)| -> (&str, &str, &[f32]) {
@@ -101,7 +102,7 @@ impl Memory {
     }
 }
 
-/// Of kinds, parameter names and what is remembered of them, as [`Memory::iter`] gives them.
+/// Collects kinds, parameter names and values, in the form of [`Memory::iter`].
 impl FromIterator<(String, String, Vec<f32>)> for Memory {
     fn from_iter<I: IntoIterator<Item = (String, String, Vec<f32>)>>(vectors: I) -> Self {
         let mut memory = Self::default();
@@ -113,7 +114,7 @@ impl FromIterator<(String, String, Vec<f32>)> for Memory {
     }
 }
 
-/// Whether the same is remembered.
+/// Compares the present values. Staged and empty vectors do not count.
 impl PartialEq for Memory {
     fn eq(&self, other: &Self) -> bool {
         let known = |(.., values): &(&str, &str, &[f32])| !values.is_empty();

@@ -1,13 +1,14 @@
-//! What a strategy sends of a unit.
+//! The message of a strategy for a unit.
 
 use crate::comm::{Collective, Payload};
 
-/// A message: one collective each for some buffers, or one in which the unit itself travels.
+/// A message: some payloads with one collective each, or one collective on the unit itself.
 #[derive(Debug)]
 pub enum Message {
-    /// The unit's own values, which the result replaces. They are where the backend works fastest.
+    /// The unit's own values, which the result replaces. They are in the memory where the backend
+    /// works fastest.
     InPlace(Collective),
-    /// Payloads of the strategy's own, each with its collective; in this order on every rank.
+    /// The strategy's own payloads, each with its collective, in the same order on every rank.
     Payloads(Vec<(Collective, Payload)>),
 }
 

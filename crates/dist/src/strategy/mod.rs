@@ -1,22 +1,21 @@
-//! Strategies: what ranks send each other in a step, and what they make of it.
+//! Strategies: the messages between ranks in a step, and their aggregation.
 //!
-//! A [`Strategy`] is split as in GRACE (Xu et al., "GRACE: A Compressed Communication Framework for
-//! Distributed Machine Learning", ICDCS 2021): memory, compression, exchange, aggregation. The
-//! distributed optimizer calls the parts for each *unit*, a bucket of gradients (or of parameters,
+//! A [`Strategy`] has the parts of GRACE (Xu et al., "GRACE: A Compressed Communication Framework
+//! for Distributed Machine Learning", ICDCS 2021): memory, compression, exchange, aggregation. The
+//! distributed optimizer calls them for each *unit*, a bucket of gradients (or of parameters, see
 //! [`Subject`]):
-//!
 //! ```text
-//! u = g + r                    compensate: what was kept back is added
-//! message, rest = C(u)         compress: what is sent, and what is left
-//! r = rest                     update: the memory for the next step
+//! u = g + r                    compensate: add the residual
+//! message, rest = C(u)         compress: the values to send, and the rest
+//! r = rest                     update: the residual for the next step
 //! exchange                     the message's collectives, all units' at the same time
 //! G = mean over ranks          aggregate: the same bits on every rank
 //! ```
 //!
-//! The strategies that are an all-reduce of gradients in some element type (fp32, fp16, bf16) need none
-//! of these parts: the type says it all (`wire.rs`). Each other strategy has a file of its own.
-//! [`register`] adds one of the user's, which `--dist-option` then knows by name;
-//! `examples/custom_strategy.rs` is one.
+//! A strategy that is only an all-reduce of gradients in some element type (fp32, fp16, bf16) has
+//! none of these parts, because the type describes it completely (`wire.rs`). Each other strategy
+//! has a file of its own. [`register`] adds a custom strategy, whose name `--dist-option` then
+//! accepts. `examples/custom_strategy.rs` is an example.
 
 mod config;
 mod memory;
@@ -45,36 +44,37 @@ use std::fmt;
 use crate::comm::{Collective, Communicator, Payload, Pending};
 use crate::{Error, Result};
 
-/// What a strategy exchanges.
+/// The values that a strategy exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Subject {
-    /// Gradients, before the update: replicas stay equal.
+    /// Gradients, before the update. Replicas stay equal.
     Gradients,
-    /// Parameters, after every rank has updated them by its own gradients: replicas differ until
+    /// Parameters, after every rank has updated them with its own gradients. Replicas differ until
     /// [`crate::DistOpt::average_parameters`].
     Parameters,
 }
 
 /// One way in which ranks agree on an update.
 ///
-/// Every method is called on all ranks for the same units in the same order. What it does must
-/// depend on nothing that ranks do not share, but for the numbers in the unit.
+/// Every method is called on all ranks for the same units in the same order. Apart from the numbers
+/// in the unit, its behaviour must depend only on data that are the same on all ranks.
 ///
-/// A strategy need only say what it is ([`describe`](Self::describe)), what it sends
-/// ([`compress`](Self::compress)) and, where that is not the unit itself, what comes of it
-/// ([`aggregate`](Self::aggregate)).
+/// A strategy must have a description ([`describe`](Self::describe)) and a message
+/// ([`compress`](Self::compress)). If the message is not the unit itself, it also needs
+/// [`aggregate`](Self::aggregate).
 pub trait Strategy: fmt::Debug + Send {
-    /// Its name and every setting: equal lines mean equal exchanges, and ranks compare theirs.
+    /// The name and every setting. Ranks compare their descriptions: equal descriptions must mean
+    /// equal exchanges.
     fn describe(&self) -> String;
 
-    /// What it exchanges at this step, counted from 0.
+    /// The values that it exchanges at this step. Steps count from 0.
     fn subject(&self, step: u64) -> Subject {
         let _ = step;
         Subject::Gradients
     }
 
-    /// Refuses a `spars` that makes no sense.
+    /// Returns an error for a `spars` out of range.
     ///
     /// # Errors
     /// [`Error::Setting`].
@@ -83,13 +83,13 @@ pub trait Strategy: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Whether a NaN or infinity in one rank's gradient is sure to leave no finite average on any
-    /// rank: then it need not be asked for before the exchange.
+    /// Whether a NaN or infinity in one rank's gradient always makes the average NaN or infinite on
+    /// every rank. The ranks then need no vote on it.
     fn shows_bad_numbers(&self) -> bool {
         false
     }
 
-    /// Makes room for the units of a layout, before the first step with them.
+    /// Allocates memory for the units of a layout, before the first step with them.
     ///
     /// # Errors
     /// Those of [`Communicator::alloc`].
@@ -98,55 +98,59 @@ pub trait Strategy: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Gives back what [`prepare`](Self::prepare) made for a layout that no step will use again.
+    /// Frees the memory that [`prepare`](Self::prepare) allocated for a layout, which no step will
+    /// use again.
     fn forget(&mut self, layout: usize) {
         let _ = layout;
     }
 
-    /// Whether this unit of parameters is exchanged at this step. Gradients always are.
+    /// Whether this unit of parameters is exchanged at this step. Gradients are always exchanged.
     fn takes_part(&self, unit: &Unit<'_>) -> bool {
         let _ = unit;
         true
     }
 
-    /// What it keeps between steps by parameter name, if it keeps anything.
+    /// The vectors that it keeps between steps by parameter name, if it keeps any.
     fn memory(&mut self) -> Option<&mut Memory> {
         None
     }
 
-    /// Memory, first half: adds what was kept back to `values`.
+    /// Memory, first half: adds the residual to `values`.
     fn compensate(&mut self, unit: &Unit<'_>, values: &mut [f32]) {
         if let Some(memory) = self.memory() {
             memory.add_residual(unit, values);
         }
     }
 
-    /// Compression: makes the message of `values`, and leaves in them what the message lacks.
+    /// Compression: makes the message of `values`, and leaves in `values` the part that is not
+    /// sent.
     ///
     /// # Errors
-    /// Whatever keeps the message from being made.
+    /// Any reason why the message cannot be made.
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message>;
 
-    /// Memory, second half: stages `rest`, which [`compress`](Self::compress) left in the values;
-    /// `None` where the values themselves travel and nothing is left. A strategy that knows only
-    /// after the exchange what was lost may stage that in [`aggregate`](Self::aggregate) instead.
+    /// Memory, second half: stages `rest`, which [`compress`](Self::compress) left in the values.
+    /// `rest` is `None` if the values themselves are sent and nothing is left. A strategy that
+    /// knows the loss only after the exchange may stage it in [`aggregate`](Self::aggregate)
+    /// instead.
     fn update(&mut self, unit: &Unit<'_>, rest: Option<&[f32]>) {
         if let Some(memory) = self.memory() {
             memory.set_residual(unit, rest);
         }
     }
 
-    /// Exchange: starts one collective of a message. The optimizer waits for it.
+    /// Exchange: starts one collective of a message. The optimizer waits for its result.
     fn exchange(&mut self, comm: &dyn Communicator, op: Collective, buffer: Payload) -> Pending {
         comm.start(op, buffer)
     }
 
-    /// Decompression and aggregation: writes the mean over all ranks into `values`, of `received`,
-    /// the results of the message's collectives; or gives the message of another round. Where the
-    /// values themselves travelled they are the result, and this is not called.
+    /// Decompression and aggregation: writes the mean over all ranks into `values`, from
+    /// `received`, the results of the message's collectives. Or returns the message of another
+    /// round. It is not called if the values themselves were sent, because they are then the
+    /// result.
     ///
     /// # Errors
-    /// A message that makes no sense.
+    /// A message that it cannot decode.
     fn aggregate(
         &mut self,
         unit: &Unit<'_>,
@@ -157,15 +161,15 @@ pub trait Strategy: fmt::Debug + Send {
         Err(Error::Protocol { what: format!("{} got a message for {unit}", self.describe()) })
     }
 
-    /// Ends a step, which was taken or (after an error or an overflow) was not: then nothing of it
-    /// may be remembered.
+    /// Ends a step, which was taken or not (after an error or an overflow). A step that was not
+    /// taken must leave no trace in the memory.
     fn end_step(&mut self, taken: bool) {
         if let Some(memory) = self.memory() {
             memory.end_step(taken);
         }
     }
 
-    /// Something that the user should hear, once.
+    /// A notice for the user, returned once.
     fn notice(&mut self) -> Option<String> {
         None
     }

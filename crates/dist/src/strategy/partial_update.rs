@@ -1,15 +1,16 @@
-//! partialUpdate: ranks train on their own, and average a part of their parameters at each step.
+//! partialUpdate: each rank trains on its own, and the ranks average a part of their parameters at
+//! each step.
 //!
-//! Every rank updates every parameter by its own gradient; then one unit's *parameters* are
-//! averaged, another unit each step, so that each is averaged once in as many steps as there are
-//! units. SINGA calls it asynchronous; it is block-cyclic local SGD (compare Lin et al., "Don't Use
-//! Large Mini-Batches, Use Local SGD", arXiv:1808.07217). Momentum is not exchanged.
+//! Every rank updates every parameter with its own gradient. Then the *parameters* of one unit are
+//! averaged, another unit at each step. So in as many steps as there are units, each is averaged
+//! once. SINGA calls this asynchronous. It is block-cyclic local SGD (compare Lin et al., "Don't
+//! Use Large Mini-Batches, Use Local SGD", arXiv:1808.07217). Momentum is not exchanged.
 
 use super::{Message, Strategy, Subject, Unit};
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 
-/// The rotation is the number of steps so far, which is part of the optimizer's state.
+/// The number of steps so far selects the unit. This number is part of the optimizer's state.
 #[derive(Debug)]
 pub(super) struct PartialUpdate;
 

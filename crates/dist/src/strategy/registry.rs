@@ -1,4 +1,4 @@
-//! Strategies by name: ours, and those that users add.
+//! The table of strategies by name: built-in strategies, and custom ones.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,13 +25,14 @@ impl fmt::Debug for Custom {
     }
 }
 
-/// What users have added. A table of the whole process, as names on a command line are.
+/// The registered custom strategies. The table belongs to the whole process, as the command line
+/// does.
 static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
 
-/// Adds a strategy of your own: from now on `name` is a dist option, on the command line and in
-/// [`candelabrum_nn::Model::train_one_batch`]. `make` is called to check settings and for each
-/// [`crate::DistOpt`] and [`StrategyConfig`] that use it. Every rank must register it, before the
-/// command line is read.
+/// Registers a custom strategy. From now on `name` is a dist option, on the command line and in
+/// [`candelabrum_nn::Model::train_one_batch`]. `make` is called to check settings, and for each
+/// [`crate::DistOpt`] and [`StrategyConfig`] that use the strategy. Every rank must register it
+/// before it reads the command line.
 ///
 /// ```
 /// use candelabrum_dist::comm::{Collective, ReduceOp};
@@ -76,7 +77,7 @@ pub fn register(
 /// Whether a step with these settings is possible.
 ///
 /// # Errors
-/// [`Error::Setting`] where one is out of range, [`Error::DistOption`] for a name that nobody
+/// [`Error::Setting`] if a setting is out of range, [`Error::DistOption`] for a name that was not
 /// registered.
 pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<()> {
     match make(option, config)? {
@@ -85,16 +86,16 @@ pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<
     }
 }
 
-/// How a dist option is carried out.
+/// The implementation of a dist option.
 #[derive(Debug)]
 pub(crate) enum Method {
-    /// By an all-reduce of gradients, whose numbers travel as some element type.
+    /// An all-reduce of gradients in some element type.
     Wire(Wire),
-    /// In the parts that [`Strategy`] has.
+    /// The parts of a [`Strategy`].
     Strategy(Box<dyn Strategy>),
 }
 
-/// The way to carry out the option of that name.
+/// The implementation of the dist option.
 pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Method> {
     if let DistOption::Custom(_) = option {
         return Ok(Method::Strategy(custom_make(option)?(config)?));
@@ -112,7 +113,8 @@ pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Method
     Ok(Method::Strategy(strategy))
 }
 
-/// Cloned out of the table, which what it makes may use.
+/// The constructor of a custom strategy. It is cloned so that the table is not locked while it
+/// runs, because it may use the table.
 fn custom_make(option: DistOption) -> Result<Make> {
     let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
     let found = custom.iter().find(|custom| custom.option == option);

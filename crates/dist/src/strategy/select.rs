@@ -1,19 +1,20 @@
-//! The elements of a unit that are worth sending: the largest, or all from a threshold on.
+//! The selection of the elements that a sparse strategy sends: the K largest, or all from a
+//! threshold on.
 //!
 //! Sparse strategies (deep gradient compression, Lin et al., ICLR 2018) keep 0.1 % to 1 % of a
-//! gradient. A sort for that costs more than the exchange it saves, and an estimated threshold sends
-//! a number of elements that nobody asked for. Here the estimate only saves work: a bound from a
-//! sample leaves little more than K candidates, found in one pass at the speed of memory, and the
-//! exact K are selected among those. Whatever the sample says, the result is the same and the time
-//! linear.
+//! gradient. A sort would cost more than the exchange that it saves. An estimated threshold would
+//! send some other number of elements than K. Here the estimate only saves work: a bound from a
+//! sample leaves little more than K candidates, which one pass finds at the speed of memory. The
+//! exact K are then selected among the candidates. The sample changes neither the result nor the
+//! linear time.
 
 use std::ops::Range;
 
-/// Elements whose comparisons make one mask, a bit for each.
+/// Elements whose comparisons fill one mask, one bit for each.
 const BLOCK: usize = u32::BITS as usize;
 
-/// Elements whose masks are made before the first of them is looked at: what is found can then be
-/// written down from the first-level cache, without branches that stall the reading of memory.
+/// Elements whose masks are made before the positions are read from them. The masks are then in the
+/// first-level cache, and no branches stall the reads of the elements.
 const CHUNK: usize = 64 * BLOCK;
 
 /// Units of fewer elements are searched without a bound from a sample.
@@ -22,18 +23,18 @@ const SAMPLED_FROM: usize = 16 * CHUNK;
 /// Elements in a sample of a large unit.
 const SAMPLE: usize = 8 * 1024;
 
-/// Candidates that are kept at least before the best of them are selected.
+/// The least number of candidates that are collected before the best are selected.
 const ROOM: usize = 2 * CHUNK;
 
-/// Below every key.
+/// A bound below every key.
 const NO_BOUND: i32 = -1;
 
 /// Finds the elements of a unit that a sparse strategy sends. Keeps its scratch memory between
 /// calls.
 ///
-/// Magnitudes compare as the bits of the number without its sign do: exact, denormals too, 0 and -0
-/// are equal. A NaN lies above infinity: [`top_k`](Self::top_k) sends it first, so that every rank
-/// sees what went wrong.
+/// Magnitudes are compared as the bits of the number without its sign. This is exact, also for
+/// denormals, and 0 and -0 are equal. A NaN is above infinity, so [`top_k`](Self::top_k) sends it
+/// first and every rank sees it.
 ///
 /// ```
 /// use candelabrum_dist::strategy::select::Selector;
@@ -49,14 +50,14 @@ const NO_BOUND: i32 = -1;
 pub struct Selector {
     /// The keys of the candidates, in the order of their indices.
     keys: Vec<i32>,
-    /// Keys that a selection may reorder.
+    /// A copy of the keys, which a selection reorders.
     scratch: Vec<i32>,
 }
 
 impl Selector {
     /// Writes to `indices`, ascending, the positions of the `k` elements of `values` that are
-    /// largest in magnitude; of equal magnitudes the lowest positions. A `k` of more than there are
-    /// gives all of them.
+    /// largest in magnitude. Of equal magnitudes it takes the lowest positions. If `k` is larger
+    /// than the number of elements, it takes all.
     ///
     /// # Panics
     ///
@@ -78,8 +79,8 @@ impl Selector {
         }
     }
 
-    /// Writes to `indices`, ascending, the positions of all elements of at least `threshold` in
-    /// magnitude. A NaN is never at least anything, and nothing is at least a NaN.
+    /// Writes to `indices`, ascending, the positions of all elements with a magnitude of at least
+    /// `threshold`. A NaN is never among them, and a threshold of NaN selects nothing.
     ///
     /// # Panics
     ///
@@ -98,11 +99,12 @@ impl Selector {
         }
     }
 
-    /// The `k` best of all elements above `bound`, or as many as there are.
+    /// Collects the `k` best of all elements above `bound`, or all of these if there are fewer.
     ///
-    /// When twice `k` have come together, all but the best `k` go and the least of these is the new
-    /// bound: what comes later must be above it, since of equals the first ones win. A selection
-    /// thus follows `k` new candidates at least, and its linear time is theirs.
+    /// Once 2`k` candidates (or `ROOM`, if that is more) are collected, all but the best `k` are
+    /// dropped, and the least key of these is the new bound. Later candidates must be above it,
+    /// because the first of equal keys wins. Each selection thus follows at least `k` new
+    /// candidates, which pay for its linear time.
     fn gather(&mut self, values: &[f32], k: usize, mut bound: i32, indices: &mut Vec<u32>) {
         self.keys.clear();
         indices.clear();
@@ -121,7 +123,8 @@ impl Selector {
         }
     }
 
-    /// Keeps the best `k` of more candidates, in their order; gives the least key among them.
+    /// Keeps the best `k` of more than `k` candidates, in their order. Returns the least key among
+    /// them.
     fn keep_best(&mut self, k: usize, indices: &mut Vec<u32>) -> i32 {
         self.scratch.clone_from(&self.keys);
         let least_place = self.scratch.len() - k;
@@ -132,7 +135,8 @@ impl Selector {
         let mut kept = 0;
         let mut keep = |range: Range<usize>, bound: i32| {
             for i in range {
-                // Written in any case and kept or not by the count: no branch to mispredict.
+                // Every candidate is written, but only a kept one advances the count, so no branch
+                // is mispredicted.
                 let key = self.keys[i];
                 self.keys[kept] = key;
                 indices[kept] = indices[i];
@@ -146,15 +150,16 @@ impl Selector {
         least
     }
 
-    /// A bound that, by a sample, somewhat more than `k` elements lie above.
+    /// A bound that, according to a sample, has somewhat more than `k` elements above it.
     fn likely_bound(&mut self, values: &[f32], k: usize) -> i32 {
         if values.len() < SAMPLED_FROM {
             return NO_BOUND;
         }
         let size = SAMPLE.min(values.len() / 16);
         let expected = size as f64 * (k as f64 / values.len() as f64);
-        // Three standard deviations of the number that a random sample has above the K-th key: a
-        // bound too high costs a second pass, one too low only some candidates more.
+        // Three standard deviations of the number of elements of a random sample above the K-th
+        // key. A bound that is too high costs a second pass, one that is too low only some more
+        // candidates.
         let rank = (expected + 3.0 * expected.sqrt() + 4.0) as usize;
         if rank >= size {
             return NO_BOUND;
@@ -165,12 +170,13 @@ impl Selector {
     }
 }
 
-/// The place of sample `i` of `size` in `len` elements: one in each of `size` equal parts, and there
-/// where a multiplicative hash says, since a fixed distance could follow the columns of a matrix.
+/// The position of sample `i` of `size` in `len` elements. Each of `size` equal parts has one
+/// sample. A multiplicative hash chooses its place there, because fixed distances could follow the
+/// columns of a matrix.
 fn sample_place(i: usize, size: usize, len: usize) -> usize {
     let i = i as u64;
     let fraction = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    // At most 13 + 16 + 32 bits, and below `len`.
+    // The product has at most 13 + 16 + 32 bits, and the result is below `len`.
     ((((i << 16) | fraction) * len as u64 / size as u64) >> 16) as usize
 }
 
@@ -179,10 +185,11 @@ fn chunks(values: &[f32]) -> impl Iterator<Item = (&[f32], u32)> {
     values.chunks(CHUNK).zip((0..).step_by(CHUNK))
 }
 
-/// The positions in `chunk` of all keys above `bound` and not above `most`, ascending.
+/// The positions in `chunk` of all keys above `bound` and at most `most`, ascending.
 #[inline]
 fn find<'a>(chunk: &[f32], bound: i32, most: i32, found: &'a mut [u16; CHUNK]) -> &'a [u16] {
-    // Masks with a bit set, each with its block's place. An empty one is overwritten by the next.
+    // Masks with at least one bit set, each with its block's position. The next mask overwrites an
+    // empty one.
     let mut masks = [(0_u32, 0_u16); CHUNK / BLOCK];
     let mut count = 0;
     let (blocks, rest) = chunk.as_chunks::<BLOCK>();
@@ -214,8 +221,8 @@ fn find<'a>(chunk: &[f32], bound: i32, most: i32, found: &'a mut [u16; CHUNK]) -
 
 /// Bit `i` is set where the key of `block[i]` is greater than `bound`.
 ///
-/// A unit's whole time is here. Four sums side by side, with bits that are constants instead of
-/// shifted, are what the compiler vectorises for any x86-64.
+/// Nearly the whole time of a selection is spent here. The compiler vectorises four lanes side by
+/// side with constant bits (instead of shifted ones) on any x86-64.
 #[inline]
 fn above(block: &[f32; BLOCK], bound: i32) -> u32 {
     let mut lanes = [0_u32; 4];
@@ -227,14 +234,14 @@ fn above(block: &[f32; BLOCK], bound: i32) -> u32 {
     lanes[0] | lanes[1] | lanes[2] | lanes[3]
 }
 
-/// The magnitude of `x` as an integer that orders like it: -0 equals 0, denormals keep their order,
-/// a NaN lies above infinity. Never negative.
+/// The magnitude of `x` as an integer with the same order: -0 equals 0, denormals keep their order,
+/// a NaN is above infinity. It is never negative.
 #[inline]
 fn key(x: f32) -> i32 {
     (x.to_bits() & 0x7fff_ffff) as i32
 }
 
-/// The number of `values`, which positions must be able to count.
+/// The number of `values`. Positions must fit into 32 bits.
 fn checked_len(values: &[f32]) -> u32 {
     match u32::try_from(values.len()) {
         Ok(len) => len,
@@ -244,9 +251,9 @@ fn checked_len(values: &[f32]) -> u32 {
 
 /// K = ⌈`share` · `n`⌉, for a `share` in (0, 1]: at least 1 unless `n` is 0, never above `n`.
 ///
-/// A product that differs from an integer by no more than the rounding of `share` to an f32 is that
-/// integer: 0.05 as an f32 is a little more than 5 %, and yet 5 % of 100 are 5. Where K passes 2²³,
-/// which is as finely as an f32 can tell shares apart, that integer is the nearest one.
+/// If the product differs from an integer by no more than the rounding of `share` to an f32, K is
+/// that integer: 0.05 as an f32 is a little more than 5 %, but 5 % of 100 are 5. From K = 2²³ on,
+/// where an f32 cannot resolve single elements, K is the nearest integer.
 pub fn count_of_share(share: f32, n: usize) -> usize {
     let product = f64::from(share) * n as f64;
     let nearest = product.round();
@@ -301,7 +308,7 @@ mod tests {
         (0..len).map(|_| (0..4).map(|_| uniform()).sum()).collect()
     }
 
-    /// Numbers among which all that is special occurs, often and more than once.
+    /// Numbers with all special values, each often and more than once.
     fn number() -> impl Strategy<Value = f32> {
         prop_oneof![
             4 => -1.0_f32..1.0,
@@ -435,7 +442,8 @@ mod tests {
             quiet.iter().enumerate().map(|(i, &x)| x * scale(i)).collect()
         };
 
-        // The sample sees only large elements, fewer than K: the bound is too high.
+        // The sample sees only large elements, and there are fewer than K of them: the bound is too
+        // high.
         let (values, k) = (loud(true), LEN / 4);
         let mut selector = Selector::default();
         let mut indices = Vec::new();
@@ -444,7 +452,7 @@ mod tests {
         assert!(indices.len() < k, "this sample does not mislead");
         assert!(top_k(&values, k) == top_k_by_sort(&values, k));
 
-        // It sees only small elements: nearly all are candidates.
+        // The sample sees only small elements: nearly all elements are candidates.
         let (values, k) = (loud(false), LEN / 100);
         let bound = selector.likely_bound(&values, k);
         assert!(values.iter().filter(|&&x| key(x) > bound).count() > LEN / 2);
@@ -505,8 +513,7 @@ mod tests {
             let share: f32 = format!("0.{thousandths:03}").parse().unwrap();
             for n in 1..300 {
                 assert_eq!(count_of_share(share, n), (thousandths * n).div_ceil(1_000));
-                // A product that is an integer is that integer, up to where an f32 has no
-                // precision left to say so.
+                // A product that is an integer is kept, up to the precision of an f32.
                 let whole = thousandths * n * 23;
                 assert_eq!(count_of_share(share, 1_000 * n * 23), whole, "{share}");
             }

@@ -1,17 +1,17 @@
-//! What the sparse strategies share: the message of positions and values, its sum, and when it is
-//! no longer worth sending.
+//! The exchange of the sparse strategies: the message of positions and values, its sum, and the
+//! density from which a dense exchange is cheaper.
 //!
 //! A message of K elements is 2K words of 32 bits: K positions, ascending, then K values. Ranks
-//! gather each other's messages and add them in rank order, so all end with the same bits.
+//! gather each other's messages and add them in rank order, so all ranks get the same bits.
 //!
-//! An all-gather of density d costs each rank 8·d·n·(N-1) bytes where a dense all-reduce costs
-//! 8·n·(N-1)/N: from d = 1/N on, dense is no dearer, and it loses nothing.
+//! An all-gather of density d costs each rank 8·d·n·(N-1) bytes, a dense all-reduce 8·n·(N-1)/N.
+//! From d = 1/N on, the dense exchange costs no more, and it loses nothing.
 
 use super::{Message, Unit};
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
-/// Refuses units whose positions do not fit the words of a message.
+/// Returns an error for units whose positions do not fit into the words of a message.
 pub(super) fn check(units: &[Unit<'_>]) -> Result<()> {
     let fits = |unit: &&Unit<'_>| i32::try_from(unit.len()).is_err();
     match units.iter().find(fits) {
@@ -23,20 +23,20 @@ pub(super) fn check(units: &[Unit<'_>]) -> Result<()> {
     }
 }
 
-/// Whether sending `count` elements on each rank takes fewer bytes than sending all of them.
+/// Whether a sparse exchange of `count` elements on each rank takes fewer bytes than a dense one.
 pub(super) fn pays(unit: &Unit<'_>, count: usize) -> bool {
     count.saturating_mul(unit.world_size) < unit.len()
 }
 
-/// What happens where it does not: the unit travels whole, and the user hears of it once.
+/// The dense exchange of a unit, where a sparse one saves nothing. The user is notified once.
 #[derive(Debug, Default)]
 pub(super) struct Dense {
     said: bool,
 }
 
 impl Dense {
-    /// The message in which all of `unit` travels; the first time, what to tell the user is left
-    /// in `notice`.
+    /// The message that sends all of `unit`. The first call writes a notice for the user to
+    /// `notice`.
     pub(super) fn message(
         &mut self,
         strategy: &str,
@@ -57,17 +57,17 @@ impl Dense {
     }
 }
 
-/// Takes the elements at `positions` out of `values`: zeros stay in their places.
+/// Takes the elements at `positions` out of `values` and leaves zeros in their places.
 pub(super) fn take_out(positions: &[u32], values: &mut [f32]) -> Vec<f32> {
     positions.iter().map(|&at| std::mem::take(&mut values[at as usize])).collect()
 }
 
-/// The message of these elements, padded to `room` of them.
+/// The message of these elements, padded to `room` elements.
 pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Payload> {
     let mut buffer = Payload::zeros(ElementType::I32, 2 * room);
     let (front, back) = buffer.as_mut_slice::<i32>()?.split_at_mut(room);
     for (word, &at) in front.iter_mut().zip(positions) {
-        *word = at.cast_signed(); // of 31 bits, as checked
+        *word = at.cast_signed(); // positions have 31 bits, see `check`
     }
     for (word, value) in back.iter_mut().zip(values) {
         *word = value.to_bits().cast_signed();
@@ -76,7 +76,8 @@ pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Pay
 }
 
 /// Writes the mean of all ranks' messages into `values`: their sum in rank order, divided by the
-/// number of ranks. `counts` says how many elements of its `room` each rank sent.
+/// number of ranks. `counts` has the number of elements that each rank sent; each message has room
+/// for `room`.
 pub(super) fn average(
     unit: &Unit<'_>,
     gathered: &Payload,
@@ -137,7 +138,7 @@ mod tests {
         positions.iter().map(|&at| at as usize).zip(bits.iter().map(value)).collect()
     }
 
-    /// Every bit of `input` is either in the message or still there, and never both.
+    /// Checks that each bit of `input` is either in the message or in the rest, and never in both.
     fn assert_nothing_is_lost(input: &[f32], rest: &[f32], sent: &[(usize, f32)]) {
         let mut whole = rest.to_vec();
         for &(at, value) in sent {
@@ -167,7 +168,7 @@ mod tests {
                 let mut strategy = SparseTopK::new(true);
                 let mut values = input.clone();
                 match strategy.compress(unit, &mut values).unwrap() {
-                    // A unit of few elements, of which one is a half.
+                    // A unit so small that one element is half of it.
                     Message::InPlace(_) => assert_eq!(values, input),
                     message => assert_nothing_is_lost(&input, &values, &read(message)),
                 }
@@ -188,7 +189,7 @@ mod tests {
                 let rest = values.clone();
                 match strategy.aggregate(unit, vec![counts], &mut values).unwrap() {
                     None => assert_eq!(count, 0),
-                    // All of it is as large as that.
+                    // The sparse message is as large as the whole unit.
                     Some(Message::InPlace(_)) => assert_eq!(values, input),
                     Some(message) => assert_nothing_is_lost(&input, &rest, &read(message)),
                 }

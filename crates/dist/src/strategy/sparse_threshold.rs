@@ -1,8 +1,9 @@
-//! sparseThreshold: of u = g + r each rank sends every element of magnitude `spars` or more.
+//! sparseThreshold: each rank sends every element of u = g + r with a magnitude of `spars` or more.
 //!
-//! Two rounds (Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
-//! Interspeech 2015, has the idea): ranks count first, then gather messages as long as the longest,
-//! or, where that takes as many bytes, all of the unit.
+//! The idea is from Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
+//! Interspeech 2015. The exchange has two rounds. The ranks first gather their counts of elements.
+//! Then they gather messages as long as the longest one. If these take as many bytes as the whole
+//! unit, the ranks average the whole unit instead.
 
 use super::select::Selector;
 use super::sparse_exchange::Dense;
@@ -10,29 +11,29 @@ use super::{Memory, Message, Strategy, Unit, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
-/// Sends what is large enough.
+/// Sends the elements from a threshold on.
 #[derive(Debug)]
 pub(super) struct SparseThreshold {
     memory: Option<Memory>,
     selector: Selector,
-    /// Where each unit is in its exchange.
+    /// The state of each unit's exchange.
     rounds: Vec<Round>,
     notice: Option<String>,
     dense: Dense,
-    /// Messages without an element before the first that had any.
+    /// The number of messages without an element so far; `None` after the first message with one.
     silent: Option<u32>,
 }
 
-/// So many messages without an element are worth a word.
+/// The number of messages without an element after which the user is notified.
 const SILENCE: u32 = 100;
 
 #[derive(Debug, Default)]
 enum Round {
     #[default]
     Idle,
-    /// The ranks tell how many elements they have; these are ours.
+    /// The ranks gather their counts. These are this rank's elements.
     Counting { positions: Vec<u32>, sent: Vec<f32> },
-    /// Messages of the longest count travel.
+    /// The ranks gather messages that have room for the longest count.
     Gathering { counts: Vec<usize>, room: usize },
 }
 
@@ -48,7 +49,7 @@ impl SparseThreshold {
         }
     }
 
-    /// A threshold above everything trains nothing: better said than found out.
+    /// Notifies the user of a threshold above all elements, because nothing is trained then.
     fn count_silence(&mut self, unit: &Unit<'_>) {
         if let Some(silent) = &mut self.silent {
             *silent += 1;
@@ -69,7 +70,7 @@ impl SparseThreshold {
         &mut self.rounds[unit.index]
     }
 
-    /// All ranks know all counts: what travels now?
+    /// Chooses the message of the second round, once all ranks know all counts.
     fn after_counting(
         &mut self,
         unit: &Unit<'_>,
@@ -90,7 +91,7 @@ impl SparseThreshold {
             *self.round(unit) = Round::Gathering { counts, room: most };
             return Ok(Some(Message::new(Collective::AllGather, buffer)));
         }
-        // Everything is sent after all: what was taken out goes back, nothing is kept.
+        // The whole unit is sent: the elements return to their places, and no residual is left.
         for (&at, &value) in positions.iter().zip(sent) {
             values[at as usize] = value;
         }
@@ -124,7 +125,7 @@ impl Strategy for SparseThreshold {
         let mut positions = Vec::new();
         self.selector.at_least(values, unit.spars, &mut positions);
         let sent = sparse_exchange::take_out(&positions, values);
-        let count = positions.len() as i32; // of 31 bits, as checked
+        let count = positions.len() as i32; // positions have 31 bits, see `check`
         *self.round(unit) = Round::Counting { positions, sent };
         Ok(Message::new(Collective::AllGather, Payload::from_slice(&[count])))
     }

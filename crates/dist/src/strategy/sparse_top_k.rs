@@ -1,8 +1,9 @@
-//! sparseTopK: of u = g + r each rank sends the K = ceil(spars · n) elements largest in magnitude.
+//! sparseTopK: each rank sends the K = ceil(spars · n) elements of u = g + r with the largest
+//! magnitude.
 //!
-//! True top-K, ties to the lowest position (Aji and Heafield, "Sparse Communication for Distributed
-//! Gradient Descent", EMNLP 2017, arXiv:1704.05021). SINGA's does not select the largest: its
-//! comparator sees integers.
+//! This is the exact top-K, with ties decided for the lowest position (Aji and Heafield, "Sparse
+//! Communication for Distributed Gradient Descent", EMNLP 2017, arXiv:1704.05021). SINGA does not
+//! select the largest, because its comparator sees integers.
 
 use super::select::{Selector, count_of_share};
 use super::sparse_exchange::Dense;
@@ -10,7 +11,7 @@ use super::{Memory, Message, Strategy, Unit, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
-/// Sends a share of each unit.
+/// Sends a share of each unit, its largest elements.
 #[derive(Debug)]
 pub(super) struct SparseTopK {
     memory: Option<Memory>,

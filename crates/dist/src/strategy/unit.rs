@@ -1,43 +1,43 @@
-//! What a strategy is told about the numbers before it.
+//! The unit: the description of the numbers that a strategy receives.
 
 use std::fmt;
 use std::ops::Range;
 
 use candelabrum_nn::{Param, UnitPlan};
 
-/// A unit of one step: some parameters whose gradients (or values) lie one after the other.
+/// A unit of one step: some parameters whose gradients (or values) are contiguous in a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit<'a> {
-    /// Its number, from 0 for the unit of the last parameters.
+    /// Its number. Units are sent in the order of their numbers, from 0.
     pub index: usize,
-    /// How many units there are.
+    /// The number of units.
     pub count: usize,
-    /// Which division of the parameters into units this is, from 0 for the first one used.
+    /// The number of the layout, the division of the parameters into units, counted from 0.
     pub layout: usize,
-    /// Steps of this strategy before this one, the same on every rank.
+    /// Earlier steps of this strategy, the same on every rank.
     pub step: u64,
     /// The step's `spars`.
     pub spars: f32,
-    /// This process.
+    /// The rank of this process.
     pub rank: usize,
-    /// How many there are.
+    /// The number of ranks.
     pub world_size: usize,
     pub(crate) plan: &'a UnitPlan,
     pub(crate) params: &'a [Param],
 }
 
 impl<'a> Unit<'a> {
-    /// Elements in it.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.plan.len
     }
 
-    /// Whether it has none.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its parameters, each with the place of its elements.
+    /// Its parameters, each with the range of its elements in the unit.
     pub fn parameters(&self) -> impl Iterator<Item = (&'a Param, Range<usize>)> + use<'a> {
         let (plan, params) = (self.plan, self.params);
         plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()))

@@ -1,28 +1,28 @@
-//! fp32, fp16 and bf16: an all-reduce of the gradients whose numbers travel as that type.
+//! fp32, fp16 and bf16: an all-reduce of gradients in one of these types.
 //!
-//! fp32 sums in rank order and divides the sum by the number of ranks. The half precisions divide by
-//! the number of ranks in fp32 *before* the cast (PyTorch's `fp16_compress` hook does so too, SINGA
-//! after the sum), so a sum overflows only where the average itself would. The cast rounds to
-//! nearest, ties to even. All our own transports accumulate half precision in fp32 and round once;
-//! NCCL accumulates in half precision.
+//! fp32 sums in rank order and divides the sum by the number of ranks. fp16 and bf16 divide by the
+//! number of ranks in fp32 *before* the cast, so a sum overflows only if the average itself
+//! overflows. (PyTorch's `fp16_compress` hook does the same. SINGA divides after the sum.) The cast
+//! rounds to nearest, ties to even. All transports of this crate accumulate half precision in fp32
+//! and round once. NCCL accumulates in half precision.
 
 use candelabrum_memory::{ElementType, Flat, SpanMut};
 
 use crate::comm::{Collective, ReduceOp};
 use crate::{Error, Result};
 
-/// How the numbers of a unit travel.
+/// The element type of a unit's numbers between ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wire {
-    /// Their type between ranks: f32, or a half precision.
+    /// f32, or a half precision.
     pub(crate) element: ElementType,
-    /// Limits each element of this rank's gradient before the cast to half precision: SINGA's
-    /// `clipping`.
+    /// The magnitude to which each element of this rank's gradient is clipped before the cast to
+    /// half precision. This is SINGA's `clipping`.
     clip: Option<f32>,
 }
 
 impl Wire {
-    /// Gradients as they are.
+    /// Gradients without conversion.
     pub(crate) const FP32: Self = Self { element: ElementType::F32, clip: None };
 
     /// Gradients in a half precision.
@@ -37,7 +37,7 @@ impl Wire {
         Ok(Self { element, clip })
     }
 
-    /// The name and every setting: ranks compare theirs.
+    /// The name and every setting. Ranks compare their descriptions.
     pub(crate) fn describe(self) -> String {
         let name = match self.element {
             ElementType::F16 => "fp16",
@@ -47,13 +47,13 @@ impl Wire {
         self.clip.map_or(name.to_owned(), |limit| format!("{name} clip={limit}"))
     }
 
-    /// Whether a NaN or infinity in one rank's gradient is sure to show in the average. A clip makes an
-    /// infinity finite.
+    /// Whether a NaN or infinity in one rank's gradient always shows in the average. With a clip it
+    /// does not, because the clip makes an infinity finite.
     pub(crate) fn shows_bad_numbers(self) -> bool {
         self.clip.is_none()
     }
 
-    /// Whether the bucket itself travels, and not a copy in another type.
+    /// Whether the bucket itself is sent, and not a copy in another type.
     pub(crate) fn is_in_place(self) -> bool {
         self.element == ElementType::F32
     }
@@ -66,7 +66,7 @@ impl Wire {
     /// Writes this rank's share of the average of `values` to `wire`.
     ///
     /// # Errors
-    /// Memory of another length or type; what a device says.
+    /// Memory of another length or type, or an error of the device.
     pub(crate) fn pack(
         self,
         mut values: SpanMut<'_>,

@@ -14,23 +14,24 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::cells::Cell;
 use crate::{Error, Result};
 
-/// Parts start at multiples of this, the page size that matters here.
+/// Parts start at multiples of this number of bytes, the size of a page.
 pub(super) const ALIGN: usize = 4096;
 
-/// Slices of a reduction start at multiples of this many bytes: a cache line belongs to one rank.
+/// Slices of a reduction start at multiples of this many bytes, so that a cache line belongs to one
+/// rank.
 const LINE: usize = 64;
 
 /// This rank as a member of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Membership {
-    /// The number of the group: where its first region starts.
+    /// The number of the group, which is the start of its first region.
     pub(super) group: u64,
     pub(super) rank: usize,
     pub(super) world_size: usize,
 }
 
 impl Membership {
-    /// The bytes, of every rank's part, that this rank reduces in a reduction of `bytes` bytes.
+    /// The bytes of every rank's part that this rank reduces in a reduction of `bytes` bytes.
     pub(super) fn slice(self, bytes: usize) -> Range<usize> {
         let slice = bytes.div_ceil(self.world_size).next_multiple_of(LINE);
         let start = (self.rank * slice).min(bytes);
@@ -38,11 +39,11 @@ impl Membership {
     }
 }
 
-/// The file that regions are parts of.
+/// The file that contains the regions.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) fd: OwnedFd,
-    /// Ranks no longer agree on whose turn it is: nothing is given back any more.
+    /// Whether the ranks no longer agree on whose turn it is. No memory is returned then.
     pub(super) broken: AtomicBool,
 }
 
@@ -50,20 +51,21 @@ pub(super) struct File {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Control {
-    /// Bytes of the file that are taken.
+    /// The number of allocated bytes of the file.
     pub(super) taken: AtomicU64,
 }
 
-/// Bytes from one rank's part to the next.
+/// The distance in bytes between the parts of two ranks.
 pub(super) fn stride(part: usize) -> usize {
     part.next_multiple_of(ALIGN)
 }
 
 /// `part` bytes per rank, visible to all ranks of a group.
 ///
-/// **Invariant (turns)**: between two barriers a byte is either written by one rank and looked at
-/// by no other, or only read. The own part belongs to its rank except between the barriers of a
-/// collective on this region, which holds the region borrowed for that long.
+/// **Invariant (turns)**: between two barriers, either one rank writes a byte and no other rank
+/// reads it, or all ranks only read it. The own part belongs to its rank, except between the
+/// barriers of a collective on this region. Such a collective borrows the region until its last
+/// barrier.
 #[derive(Debug)]
 pub(super) struct Region {
     start: NonNull<u8>,
@@ -82,8 +84,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the region of `file` that starts at `offset`, of `part` bytes per rank. All ranks have
-    /// reserved their parts of it.
+    /// Maps the region of `file` that starts at `offset` and has `part` bytes per rank. All ranks
+    /// have reserved their parts.
     pub(super) fn map(
         file: &Arc<File>,
         offset: u64,
@@ -111,7 +113,7 @@ impl Region {
         self.member
     }
 
-    /// A number that no other region of this job has; not 0.
+    /// A number that no other region of this job has. It is not 0.
     pub(super) fn id(&self) -> u64 {
         self.offset
     }
@@ -123,7 +125,7 @@ impl Region {
         unsafe { self.part(self.member.rank, 0, self.part) }
     }
 
-    /// This rank's part.
+    /// This rank's part, mutable.
     pub(super) fn own_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `own`, and `&mut self` excludes other references from this process.
         unsafe { self.part_mut(self.member.rank, 0, self.part) }
@@ -139,7 +141,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), count) }
     }
 
-    /// `count` bytes of `rank`'s part from `offset` on, to be changed.
+    /// `count` bytes of `rank`'s part from `offset` on, mutable.
     ///
     /// # Safety
     /// Until the reference ends, nothing else in any process may look at or write these bytes.
@@ -150,7 +152,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), count) }
     }
 
-    /// `rank`'s cell, in a region made for cells.
+    /// `rank`'s cell, in a region of cells.
     pub(super) fn cell(&self, rank: usize) -> &Cell {
         let start = self.address(rank, 0, size_of::<Cell>()).cast::<Cell>();
         // SAFETY: in bounds, aligned to a page, and a cell has only atomics: zeros are a valid cell
@@ -158,7 +160,7 @@ impl Region {
         unsafe { start.as_ref() }
     }
 
-    /// The counter, in the region that starts the file.
+    /// The counter, in the first region of the file.
     pub(super) fn control(&self) -> &Control {
         let start = self.address(0, 0, size_of::<Control>()).cast::<Control>();
         // SAFETY: as for `cell`.
@@ -172,15 +174,15 @@ impl Region {
         unsafe { self.start.add(rank * self.stride + offset) }
     }
 
-    /// Lets the file have its memory back once this rank uses it no more. Not for cells: others look
-    /// at them later.
+    /// Makes the drop of this region return its memory. Not for cells, because other ranks read
+    /// them later.
     pub(super) fn give_back_on_drop(mut self) -> Self {
         self.given_back = true;
         self
     }
 
-    /// Fills the page table for the bytes that this rank will surely use: its own part, and the slice
-    /// of every other part that it reduces. Other bytes cost a page fault at their first use.
+    /// Fills the page table for the bytes that this rank will certainly use: its own part, and the
+    /// slice of every other part that it reduces. Other bytes cost a page fault at their first use.
     fn populate(&self) {
         let slice = self.member.slice(self.part);
         for rank in 0..self.member.world_size {
@@ -193,14 +195,14 @@ impl Region {
             // SAFETY: the range is inside the mapping, and its bytes stay as they are.
             let filled =
                 unsafe { rustix::mm::madvise(start, bytes.end - page, Advice::LinuxPopulateWrite) };
-            // Kernels before 5.14 cannot do this; then page faults fill the table.
+            // Kernels before 5.14 cannot do this. Page faults then fill the table.
             if filled.is_err() {
                 return;
             }
         }
     }
 
-    /// Gives the own part's memory back to the system; the other ranks do the same with theirs.
+    /// Returns the memory of the own part to the system. The other ranks return theirs.
     pub(super) fn give_back(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let start = self.offset + (self.member.rank * self.stride) as u64;

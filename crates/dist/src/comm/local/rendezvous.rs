@@ -1,9 +1,9 @@
-//! How the ranks of one host find each other: by abstract Unix sockets.
+//! The meeting of the ranks of one host, over abstract Unix sockets.
 //!
 //! Every rank listens under a name of its own and calls rank 0, which answers when all ranks have
-//! called. Then all ranks listen, so every rank calls the lower ranks without waiting for them, and
-//! takes the calls of the higher ones. The names live in the kernel, not in the file system, and
-//! vanish with their process. Every user of the host can take a name or call one, so both ends of a
+//! called. At that point all ranks listen, so every rank calls the lower ranks without waiting, and
+//! accepts the calls of the higher ranks. The names are kept by the kernel, not in the file system,
+//! and vanish with their process. Every user of the host can take or call a name, so both ends of a
 //! connection ask the kernel for the user of the other end.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -23,10 +23,11 @@ use super::LocalConfig;
 use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 
-/// How long a rank waits for its name, which a rank of a job that has just ended may still hold.
+/// The time for which a rank waits for its name. A rank of a job that has just ended may still hold
+/// it.
 const TO_LET_GO: Duration = Duration::from_secs(2);
 
-/// The most callers that the kernel keeps until this rank takes them.
+/// The most callers that the kernel keeps until this rank accepts them.
 const BACKLOG: i32 = 4096;
 
 /// One connection to every other rank, by rank; `None` in this rank's own place.
@@ -65,13 +66,14 @@ fn call(config: &LocalConfig, meeting: &Rendezvous, peer: usize) -> Result<Owned
     }
 }
 
-/// The error where rank 0 has ended. It is an echo: the launcher, or rank 0 itself, says why.
+/// The error after the end of rank 0. It is an echo: the launcher, or rank 0 itself, reports the
+/// reason.
 fn died(rank: usize) -> Error {
     Error::PeerDied { peer: 0, rank, during: "start-up".to_owned() }
 }
 
-/// The name of a rank's socket. All users can read it in `/proc/net/unix`, so the job's word is not
-/// in it, nor can another rank's name be made from it.
+/// The name of a rank's socket. All users can read it in `/proc/net/unix`, so it neither contains
+/// the job's word, nor can another rank's name be derived from it.
 pub(super) fn address(config: &LocalConfig, rank: usize) -> Result<SocketAddrUnix> {
     let mut digest = Sha256::new();
     digest.update(config.job);
@@ -107,7 +109,7 @@ pub(super) fn listen(config: &LocalConfig) -> Result<OwnedFd> {
     Ok(listener)
 }
 
-/// `None` where `peer` does not listen yet.
+/// `None` if `peer` does not listen yet.
 fn connect(config: &LocalConfig, peer: usize) -> Result<Option<OwnedFd>> {
     let socket = socket()?;
     match rustix::net::connect(&socket, &address(config, peer)?) {
@@ -131,7 +133,7 @@ fn is_of_this_user(socket: &OwnedFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == user)
 }
 
-/// Hands `file` to the rank behind `socket`.
+/// Sends `file` to the rank behind `socket`.
 pub(super) fn send_file(socket: &UnixStream, file: &OwnedFd) -> Result<()> {
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -143,7 +145,7 @@ pub(super) fn send_file(socket: &UnixStream, file: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Takes the file that rank 0 behind `socket` hands over.
+/// Receives the file that rank 0 sends over `socket`.
 pub(super) fn receive_file(socket: &UnixStream, config: &LocalConfig) -> Result<OwnedFd> {
     let &LocalConfig { rank, world_size, deadline, .. } = config;
     let timeout = |limit| {

@@ -1,11 +1,11 @@
 //! The shared segment: one anonymous file in memory (`memfd`), mapped by every rank.
 //!
-//! The file is a row of *regions*; a region has one part for every rank of a group, all of the same
-//! length. One rank of the group takes the next bytes of the file for a region; a counter at the start
-//! of the file says where they begin. Then every rank reserves its own part: so the kernel takes the
-//! memory that is near the rank's processor, and too little memory is an error at once and not a
-//! SIGBUS later. A dropped region gives its memory back, and its place in the file stays empty. The
-//! file has no name and vanishes with its last process.
+//! The file is a sequence of *regions*. A region has one part for every rank of a group, all of the
+//! same length. One rank of the group allocates the next bytes of the file for a region, and a
+//! counter at the start of the file holds the next free byte. Then every rank reserves its own
+//! part. So the kernel takes memory near the rank's processor, and a shortage of memory is an error
+//! at once and not a SIGBUS later. A dropped region returns its memory, and its place in the file
+//! stays empty. The file has no name and vanishes with its last process.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,10 +19,10 @@ use super::cells::Cell;
 use super::region::{ALIGN, Control, File, Membership, Region, stride};
 use crate::{Error, Result};
 
-/// Where the first region starts: after the counter.
+/// The start of the first region, after the counter.
 const FIRST: u64 = ALIGN as u64;
 
-/// The number of the group of all ranks: its regions are the first.
+/// The number of the group of all ranks, whose regions are the first.
 pub(super) const WORLD: u64 = FIRST;
 
 /// A rank's access to the file.
@@ -33,7 +33,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Makes the file.
+    /// Creates the file.
     pub(super) fn create() -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Some hosts demand that such a file can never be executed. Kernels before 6.3 do not know
@@ -43,7 +43,7 @@ impl Segment {
             other => other,
         };
         let fd = fd.map_err(|error| Error::io("create shared memory", error))?;
-        // A process that uses a mapped part of a file that has become shorter dies of SIGBUS.
+        // If a mapped file becomes shorter, a process that uses the missing part dies of SIGBUS.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)
             .map_err(|error| Error::io("seal shared memory", error))?;
         reserve(&fd, 0, FIRST)?;
@@ -52,10 +52,10 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Takes the file that another rank has made for a world of `world_size` ranks.
+    /// Accepts the file that another rank has created for a world of `world_size` ranks.
     ///
     /// # Errors
-    /// A file that is too short, or can become shorter: its use could end this process by SIGBUS.
+    /// A file that is too short, or can become shorter. Its use could end this process by SIGBUS.
     pub(super) fn received(fd: OwnedFd, world_size: usize) -> Result<Self> {
         let ask = |error| Error::io("look at the shared memory that was received", error);
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(ask)?;
@@ -79,10 +79,12 @@ impl Segment {
         &self.file.fd
     }
 
-    /// Takes room in the file for one region after another, each with one of `parts` bytes for every
-    /// one of `world_size` ranks. Gives the start of the first. One rank of a group calls it for all.
+    /// Allocates room in the file for several regions, each with one of `parts` bytes for every one
+    /// of `world_size` ranks. Returns the start of the first region. One rank of a group calls it
+    /// for all.
     ///
     /// # Errors
+    /// More bytes than a file can have.
     /// More than a file can have.
     pub(super) fn take(&self, parts: &[usize], world_size: usize) -> Result<u64> {
         let len: u128 = parts.iter().map(|&part| stride(part) as u128 * world_size as u128).sum();
@@ -102,12 +104,12 @@ impl Segment {
         reserve(&self.file.fd, start + ranks.start as u64 * stride, ranks.len() as u64 * stride)
     }
 
-    /// Maps a region of `part` bytes per rank, of which all ranks have reserved their parts.
+    /// Maps a region of `part` bytes per rank, whose parts all ranks have reserved.
     pub(super) fn map(&self, start: u64, part: usize, member: Membership) -> Result<Region> {
         Region::map(&self.file, start, part, member)
     }
 
-    /// From now on dropped regions keep their memory: another rank may still write to them.
+    /// From now on dropped regions keep their memory, because another rank may still write to them.
     pub(super) fn keep_everything(&self) {
         self.file.broken.store(true, Ordering::Relaxed);
     }
@@ -177,7 +179,7 @@ mod tests {
             return Ok(());
         }
         let seals = rustix::fs::fcntl_get_seals(Segment::create()?.fd()).expect("its seals");
-        // F_SEAL_EXEC.
+        // The bit of F_SEAL_EXEC.
         assert!(seals.contains(SealFlags::from_bits_retain(0x20)), "{seals:?}");
         Ok(())
     }

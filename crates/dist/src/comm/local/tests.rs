@@ -1,4 +1,5 @@
-//! Ranks as threads of one process: they meet, and other users and silent callers do not disturb them.
+//! Tests of the meeting on one host, with ranks as threads of one process. Other users and silent
+//! callers do not disturb it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +15,14 @@ use super::rendezvous::{address, listen, meet, socket};
 use crate::comm::rendezvous::{Callers, Rendezvous};
 use crate::{Error, Result};
 
-/// A job of each test's own.
+/// A different job for each test.
 fn config(job: u8, rank: usize, world_size: usize) -> LocalConfig {
     let mut id = [job; 32];
     id[..4].copy_from_slice(&std::process::id().to_le_bytes());
     LocalConfig { job: id, rank, world_size, deadline: Duration::from_secs(20) }
 }
 
-/// Runs `work` as another user; `None`, having said so, where this process may not.
+/// Runs `work` as another user; `None`, after a message, if this process may not.
 fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     if !geteuid().is_root() {
         println!("left out: only root can become another user");
@@ -29,14 +30,14 @@ fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     }
     let stranger = || {
         let nobody = Uid::from_raw(65534);
-        // The kernel keeps a user for every thread.
+        // In the kernel each thread has a user of its own.
         set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
         work()
     };
     thread::scope(|scope| Some(scope.spawn(stranger).join().expect("no panic")))
 }
 
-/// All ranks of a job meet, each in a thread.
+/// Connects all ranks of a job, each in a thread.
 fn all_meet(configs: Vec<LocalConfig>) -> Vec<Result<usize>> {
     let meets = |config: LocalConfig| meet(&config).map(|all| all.iter().flatten().count());
     let ranks: Vec<_> =
@@ -105,12 +106,12 @@ fn silent_callers_hold_nobody_up() -> Result<()> {
     })
 }
 
-/// The name that a rank listens under. It carries the number of this thread's user.
+/// The name under which a rank listens. It contains the number of this thread's user.
 fn name(config: &LocalConfig) -> SocketAddrUnix {
     address(config, config.rank).expect("a name")
 }
 
-/// A connection to a rank's socket, and nothing said.
+/// A silent connection to a rank's socket.
 fn call(name: &SocketAddrUnix) -> Result<OwnedFd> {
     let socket = socket()?;
     let called = rustix::net::connect(&socket, name);

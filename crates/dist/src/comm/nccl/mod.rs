@@ -1,29 +1,29 @@
-//! The NCCL backend: ranks that each have a GPU.
+//! The NCCL backend, for ranks that each have a GPU.
 //!
-//! NCCL moves numbers and knows nothing else: it has no answer to ranks that call different things,
-//! and none to one that died. Therefore a second communicator goes with it, the *control*: the
-//! local backend on one host, MPI where that started us, else TCP. Over it go the id by which NCCL's
-//! ranks find each other, the headers before each operation, messages, and news of failures, which
-//! are asked for while the device works, so that nobody waits for a rank that is gone.
+//! NCCL only moves numbers. It hangs if ranks call different operations, or if a rank dies.
+//! Therefore this backend uses a second communicator, the *control*: the local backend on one host,
+//! MPI if an MPI launcher started the ranks, otherwise TCP. The control carries the id by which
+//! NCCL's ranks find each other, the headers before each operation, messages, and news of failures.
+//! Failures are checked while the device works, so no rank waits for one that is gone.
 //!
-//! What is answered is complete: the thread that carries out an operation asks after an event and
-//! after NCCL's own errors with growing pauses, up to the deadline. On any error NCCL's communicator
-//! is aborted, and with it whatever kernels wait for another rank.
+//! A returned operation is complete. The thread that runs it polls a CUDA event and NCCL's own
+//! errors with growing pauses, up to the deadline. On any error NCCL's communicator is aborted, and
+//! with it all kernels that wait for another rank.
 //!
-//! Numbers on the host pass through memory on the device; a buffer that lies there
-//! ([`Payload::zeros_on`]) is worked on where it lies, and so is its result.
+//! Numbers on the host are copied through memory on the device. A buffer on the device is used in
+//! place, and its result is on the device too.
 //!
-//! - Sums are NCCL's: every rank gets the same bits of an all-reduce, but in an order of additions
-//!   that is the library's choice, and those of half precision in half precision: not the other
-//!   backends' bits.
-//! - The smallest and largest of floats are gathered and found on the host, since NCCL's pass over a
-//!   NaN where ours keep it.
-//! - Short operations on host memory, votes for instance, go over the control: the way to the device
-//!   and back takes longer.
-//! - Messages go over the control. A send of NCCL's holds up the stream until its receiver comes, so
-//!   two ranks that both send first would wait for ever; here a send is answered at once, and a
-//!   receiver can ask for anybody's message, which NCCL cannot.
-//! - The exchange of headers is a barrier already.
+//! - Sums are NCCL's. Every rank gets the same bits of an all-reduce, but the library chooses the
+//!   order of additions, and adds half precision in half precision. So the bits differ from those
+//!   of the other backends.
+//! - The minimum and maximum of floats are computed on the host from all ranks' values, because
+//!   NCCL's ignore a NaN and ours keep it.
+//! - Short operations on host memory, for instance votes, use the control, because the copies to
+//!   the device and back take longer.
+//! - Messages use the control. A send of NCCL's blocks the stream until its receiver arrives, so
+//!   two ranks that both send first would wait for each other without end. Here a send is complete
+//!   at once, and a receive can accept a message from any rank, which NCCL does not support.
+//! - The exchange of headers is already a barrier.
 
 mod plan;
 mod raw;
@@ -37,7 +37,7 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use self::plan::{Outcome, Participant, Plan};
-use self::raw::{Comm, ID_BYTES};
+use self::raw::{ID_BYTES, NcclComm};
 use super::collective::{Header, check_agreement};
 use super::members::Failure;
 use super::pending::Started;
@@ -46,7 +46,7 @@ use super::transport::{Abort, Messages, Transport};
 use super::{Collective, Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
 
-/// Operations on fewer bytes go over the control.
+/// Operations on fewer bytes use the control.
 const SHORT: usize = 64 * 1024;
 
 /// Whether this build has the NCCL backend.
@@ -55,7 +55,8 @@ pub(crate) const COMPILED: bool = true;
 /// Joins the ranks that `control` connects, each with its `device`, a GPU.
 ///
 /// # Errors
-/// A library that is not there or fails; two ranks on one GPU; what goes wrong between ranks.
+/// A missing or failing library, two ranks on one GPU, a failure of another rank or a passed
+/// deadline.
 pub(crate) fn connect(
     control: Group,
     device: &Device,
@@ -72,14 +73,14 @@ pub(crate) fn connect(
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
-/// A rank that cannot join says so, or the others would wait for it.
+/// Reports this rank's failure to join, because the other ranks would wait for it.
 fn tell(control: &Group, error: &Error) {
     if !error.is_echo() {
         control.fail(error);
     }
 }
 
-/// Failures are told, and heard of, over the control.
+/// Sends and receives failures over the control.
 struct Handle(Group);
 
 impl Abort for Handle {
@@ -96,7 +97,7 @@ impl Abort for Handle {
     }
 }
 
-/// Messages: through the host, see above.
+/// Sends messages over the control, through host memory.
 struct OverControl {
     control: Group,
     device: Device,
@@ -119,7 +120,7 @@ impl Messages for OverControl {
     }
 }
 
-/// A message whose numbers are to lie on the device.
+/// A message whose numbers are copied to the device.
 struct ToDevice {
     host: Pending,
     device: Device,
@@ -147,13 +148,14 @@ fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
 struct Nccl {
     control: Group,
     device: CudaDevice,
-    /// On which NCCL works; candle's goes on meanwhile.
+    /// NCCL's stream. candle's own stream runs in parallel.
     stream: Arc<CudaStream>,
-    /// `None` once it has been left.
-    comm: Option<Comm>,
-    /// Communicators of the world and the groups that were left: ended when all ranks have.
-    left: Arc<Mutex<Vec<Comm>>>,
-    /// Memory on the device for numbers of the host, used again and again.
+    /// `None` after the group has been left.
+    comm: Option<NcclComm>,
+    /// Communicators of the world and of its groups that were left. They are ended when all ranks
+    /// have left.
+    left: Arc<Mutex<Vec<NcclComm>>>,
+    /// Device memory for numbers of the host, which is reused.
     input: CudaSlice<u8>,
     output: CudaSlice<u8>,
     rank: usize,
@@ -172,7 +174,7 @@ impl Nccl {
         }
         control.broadcast(&mut id, 0)?;
         let guard = || control.failure().map_or(Ok(()), Err);
-        let comm = Comm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
+        let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
         let left = Arc::default();
         Self::new(Arc::clone(control), device, stream, comm, left)
     }
@@ -181,8 +183,8 @@ impl Nccl {
         control: Group,
         device: CudaDevice,
         stream: Arc<CudaStream>,
-        comm: Comm,
-        left: Arc<Mutex<Vec<Comm>>>,
+        comm: NcclComm,
+        left: Arc<Mutex<Vec<NcclComm>>>,
     ) -> Result<Self> {
         let (input, output) = (allocate(&stream, 0)?, allocate(&stream, 0)?);
         let (rank, ranks) = (control.rank(), control.ranks().to_vec());
@@ -219,7 +221,8 @@ impl Nccl {
         }
     }
 
-    /// All ranks' headers, once they agree, and whether all have their numbers on the host.
+    /// All ranks' headers, after a check that they agree, and whether all ranks have their numbers
+    /// on the host.
     fn agree(&self, header: Header, on_device: bool) -> Result<(Vec<Header>, bool)> {
         const WORDS: usize = Header::WORDS + 1;
         let [sequence, what, len, tag] = header.encode();
@@ -233,7 +236,7 @@ impl Nccl {
         Ok((all.into_iter().filter_map(Header::decode).collect(), all_on_host))
     }
 
-    /// How many bytes each rank sends each.
+    /// The number of bytes that each rank sends to each rank.
     fn exchange_parts(&self, payload: &Payload, size: usize) -> Result<Vec<Vec<usize>>> {
         let own = payload.parts().unwrap_or_default();
         let own: Vec<i64> = own.iter().map(|&len| (len * size) as i64).collect();
@@ -242,7 +245,7 @@ impl Nccl {
         Ok(all.chunks(self.ranks.len()).map(row).collect())
     }
 
-    /// The result; `None` where it is in the payload.
+    /// The result; `None` if it is in the payload.
     fn carry_out(
         &mut self,
         header: Header,
@@ -253,7 +256,7 @@ impl Nccl {
         let whole = len * element.size();
         let on_device = payload.is_on_device();
         if on_device {
-            // It becomes the result: not memory that is used again.
+            // This memory becomes the result, so it is not reused.
             self.output = allocate(&self.device.cuda_stream(), plan.output)?;
         } else {
             grow(&self.stream, &mut self.input, whole)?;
@@ -262,7 +265,8 @@ impl Nccl {
                 upload(&self.stream, payload.bytes(), &mut self.input)?;
             }
         }
-        // Ranks agree on the length where this is the only thing that counts.
+        // If this is true, it is true on all ranks, because they agree on the lengths that it
+        // depends on.
         let nothing = whole == 0 && plan.output == 0;
         if !plan.calls.is_empty() && !nothing {
             let control = &self.control;
@@ -307,7 +311,7 @@ impl Nccl {
         }
     }
 
-    /// Waits for everybody and ends NCCL's communicators.
+    /// Waits for all ranks and ends NCCL's communicators.
     fn end(&mut self) -> Result<()> {
         self.control.barrier()?;
         let guard = || self.control.failure().map_or(Ok(()), Err);
@@ -336,7 +340,8 @@ impl Transport for Nccl {
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload);
         self.failed |= result.is_err();
-        // Other ranks' kernels wait for this one's until they hear of it or the deadline passes.
+        // Other ranks' kernels wait for this rank's kernels until the failure is reported or the
+        // deadline passes.
         if let Err(
             error @ (Error::Nccl { .. } | Error::Memory(candelabrum_memory::Error::Cuda { .. })),
         ) = &result
@@ -374,7 +379,7 @@ impl Transport for Nccl {
     }
 }
 
-/// Makes room for so many bytes.
+/// Makes room for this many bytes.
 fn grow(stream: &Arc<CudaStream>, memory: &mut CudaSlice<u8>, bytes: usize) -> Result<()> {
     if memory.len() < bytes {
         *memory = allocate(stream, bytes)?;
@@ -382,7 +387,7 @@ fn grow(stream: &Arc<CudaStream>, memory: &mut CudaSlice<u8>, bytes: usize) -> R
     Ok(())
 }
 
-/// Says of a passed deadline which operation it was.
+/// Adds the operation to the error of a passed deadline.
 fn during(error: Error, header: Header) -> Error {
     match error {
         Error::Timeout { rank, missing, waited, .. } => {

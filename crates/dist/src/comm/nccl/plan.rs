@@ -1,47 +1,48 @@
-//! What NCCL is asked to do for each operation: which calls on which bytes, and where the result
-//! is. Plain arithmetic: nothing here touches a device.
+//! The plan of an operation over NCCL: the calls, their bytes, and the place of the result. This
+//! file is plain arithmetic and touches no device.
 //!
-//! NCCL has all-reduce, reduce, broadcast, all-gather and reduce-scatter of its own; the others are
-//! a group of sends and receives, in which every rank takes part and so none waits for another's
-//! next call.
+//! NCCL has all-reduce, reduce, broadcast, all-gather and reduce-scatter. Every other operation is
+//! a group of sends and receives. All ranks take part in it, so none waits for a later call of
+//! another rank.
 
 use std::ops::Range;
 
-use super::raw::{Call, Memory, Span};
+use super::raw::{Call, Operand, Side};
 use crate::comm::ReduceOp;
 use crate::comm::collective::{Collective, Header};
 use crate::{Error, Result};
 
-/// How one operation is carried out on this rank.
+/// The execution of one operation on this rank.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) calls: Vec<Call>,
-    /// Whether this rank's numbers are needed on the device.
+    /// Whether the operation needs this rank's numbers on the device.
     pub(super) uploads: bool,
-    /// Bytes of the second piece of memory.
+    /// The size of the output memory in bytes.
     pub(super) output: usize,
     pub(super) result: Outcome,
 }
 
-/// What this rank gets.
+/// The place of this rank's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// What is in the first piece of memory now.
+    /// The input memory.
     Input,
-    /// What is in the second.
+    /// The output memory.
     Output,
-    /// The reduction on the host of all ranks' numbers, which are in the second: these bytes of it.
+    /// These bytes of the reduction of all ranks' numbers. The numbers are in the output memory and
+    /// are reduced on the host.
     Reduced { op: ReduceOp, start: usize, end: usize },
-    /// Nothing.
+    /// This rank gets no result.
     Nothing,
 }
 
-/// One rank of those that take part.
+/// A rank that takes part in an operation.
 pub(super) struct Participant<'a> {
     pub(super) rank: usize,
     /// All ranks' headers.
     pub(super) headers: &'a [Header],
-    /// All ranks' parts in bytes, by sender and receiver, where they differ.
+    /// All ranks' parts in bytes, by sender and receiver, if the lengths differ.
     pub(super) table: &'a [Vec<usize>],
 }
 
@@ -124,8 +125,9 @@ impl Participant<'_> {
         }
     }
 
-    /// Sends bytes to every rank and gets bytes of every rank, put together in rank order. Two
-    /// ranks know the same of what goes from one to the other, so empty messages are left out.
+    /// Sends bytes to every rank, and receives bytes from every rank into the output memory in rank
+    /// order. Both ranks of a pair know the length of their message, so empty messages are left
+    /// out.
     fn exchange(&self, outgoing: impl Fn(usize) -> Range<usize>, incoming: &[usize]) -> Plan {
         let mut calls = Vec::new();
         let mut at = 0;
@@ -143,17 +145,18 @@ impl Participant<'_> {
     }
 }
 
-/// NCCL's smallest and largest pass over a NaN, ours keep it: such reductions are done on the host.
+/// NCCL's minimum and maximum ignore a NaN, ours keep it. Such reductions are therefore done on the
+/// host.
 fn loses_nan(op: ReduceOp, header: Header) -> bool {
     matches!(op, ReduceOp::Min | ReduceOp::Max) && header.element.is_float()
 }
 
-fn input(bytes: Range<usize>) -> Span {
-    Span { memory: Memory::Input, bytes }
+fn input(bytes: Range<usize>) -> Operand {
+    Operand { side: Side::Input, bytes }
 }
 
-fn output(bytes: Range<usize>) -> Span {
-    Span { memory: Memory::Output, bytes }
+fn output(bytes: Range<usize>) -> Operand {
+    Operand { side: Side::Output, bytes }
 }
 
 fn in_place(call: Call, result: Outcome) -> Plan {
@@ -184,7 +187,7 @@ mod tests {
         (0..headers.len()).map(plan).collect()
     }
 
-    /// Every send has its receive of the same length, and the other way round.
+    /// Every send has a receive of the same length, and vice versa.
     fn is_matched(plans: &[Plan]) {
         for (from, sender) in plans.iter().enumerate() {
             for (to, receiver) in plans.iter().enumerate() {
@@ -211,7 +214,7 @@ mod tests {
         for op in [Collective::Gather { root: 1 }, Collective::AllToAll] {
             is_matched(&plans(&headers(op, f32, &[6, 6, 6]), &[]));
         }
-        // Only the root's length counts.
+        // Only the root's length is used.
         let scatter = plans(&headers(Collective::Scatter { root: 2 }, f32, &[0, 99, 6]), &[]);
         is_matched(&scatter);
         assert!(scatter.iter().all(|plan| plan.output == 8));

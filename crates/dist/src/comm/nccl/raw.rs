@@ -1,24 +1,26 @@
-//! NCCL's calls, made safe: the only `unsafe` of this backend.
+//! Safe wrappers of NCCL's calls. Only this file of the backend has `unsafe` code.
 //!
-//! cudarc's own `Comm` hides its handle, so that it can be neither aborted nor asked for errors, and
-//! checks no lengths; therefore `cudarc::nccl::sys` is wrapped here.
+//! cudarc's own `Comm` hides its handle, so it can neither be aborted nor asked for errors, and it
+//! checks no lengths. Therefore this file wraps `cudarc::nccl::sys`.
 //!
-//! **Invariant (handle)** `Comm::handle` came out of a successful `ncclCommInitRankConfig` or
-//! `ncclCommSplit` and has been neither destroyed nor aborted: both take it out of its place first.
+//! **Invariant (handle)** `NcclComm::handle` was returned by a successful `ncclCommInitRankConfig` or
+//! `ncclCommSplit`, and has been neither destroyed nor aborted. Both of these take the handle out
+//! of its place first.
 //!
-//! **Invariant (one at a time)** NCCL lets any thread use a communicator, but only one at a time:
-//! every call that takes the handle borrows `Comm`, which is not `Sync`, and its owner calls it from
-//! the one thread that has the turn.
+//! **Invariant (one at a time)** NCCL lets any thread use a communicator, but only one thread at a
+//! time. Every call that takes the handle borrows `NcclComm`, which is not `Sync`, and its owner calls
+//! it only on the thread that has the turn.
 //!
 //! **Invariant (memory)** A call that is under way on the device reads and writes memory that
-//! [`Comm::run`] borrows until the call is complete or the communicator has been aborted and the
-//! stream has come to rest. Memory in which it has not come to rest is never given back.
+//! [`NcclComm::run`] borrows until the call is complete, or until the communicator has been aborted and
+//! the stream has stopped. The borrow never ends while the stream still uses the memory.
 //!
-//! **Invariant (spans)** [`Comm::run`] has checked each call's spans: within the memory, whole
-//! elements, as many as NCCL will read and write for this call and number of ranks.
+//! **Invariant (operands)** [`NcclComm::run`] has checked each call's operands. They are within the memory,
+//! and contain whole elements, as many as NCCL will read and write for this call and number of
+//! ranks.
 //!
-//! Nothing blocks: communicators are made with `blocking = 0`, so that each call may answer
-//! `ncclInProgress`, after which the state is asked for until it is another, with a deadline.
+//! No call blocks. Communicators are made with `blocking = 0`, so each call may return
+//! `ncclInProgress`. Then the state is polled until it changes, or until a deadline.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -33,11 +35,11 @@ use cudarc::nccl::sys;
 use crate::comm::{ElementType, ReduceOp};
 use crate::{Error, Result};
 
-/// Bytes of the word by which ranks find each other.
+/// Bytes of the id by which ranks find each other.
 pub(super) const ID_BYTES: usize = 128;
 
-/// The version of NCCL whose `ncclConfig_t` these bindings have: 2.30.0. An older library reads the
-/// part that it knows, by `size`.
+/// The version of NCCL whose `ncclConfig_t` these bindings have: 2.30.0. An older library uses
+/// `size` and reads only the part that it knows.
 const CONFIG_VERSION: u32 = 23_000;
 
 /// `NCCL_API_MAGIC`.
@@ -49,70 +51,70 @@ const UNDEFINED: i32 = i32::MIN;
 /// `NCCL_SPLIT_NOCOLOR`: this rank joins no group.
 const NO_COLOUR: i32 = -1;
 
-/// The first pause between two questions, which then grow to the second.
+/// The first pause between two polls. The pauses grow up to `LONG_PAUSE`.
 const SHORT_PAUSE: Duration = Duration::from_micros(5);
 const LONG_PAUSE: Duration = Duration::from_micros(200);
 
-/// How long aborted kernels have to stop.
+/// The time in which aborted kernels must stop.
 const TO_STOP: Duration = Duration::from_secs(10);
 
-/// A range of bytes of one of the two pieces of memory that a call works on.
+/// A range of bytes of one of the two memories of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) memory: Memory,
+pub(super) struct Operand {
+    pub(super) side: Side,
     pub(super) bytes: Range<usize>,
 }
 
-/// Which memory.
+/// One of the two memories of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum Side {
     Input,
     Output,
 }
 
-/// One call; several at a time are one group to NCCL, which waits for none of them.
+/// One call. Several calls at a time form one NCCL group, in which none waits for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     /// In place.
     AllReduce {
-        values: Span,
+        values: Operand,
         op: ReduceOp,
     },
-    /// In place on the root; elsewhere only read.
+    /// In place on the root. The other ranks' values are only read.
     Reduce {
-        values: Span,
+        values: Operand,
         op: ReduceOp,
         root: usize,
     },
     /// In place.
     Broadcast {
-        values: Span,
+        values: Operand,
         root: usize,
     },
     AllGather {
-        from: Span,
-        to: Span,
+        from: Operand,
+        to: Operand,
     },
     ReduceScatter {
-        from: Span,
-        to: Span,
+        from: Operand,
+        to: Operand,
         op: ReduceOp,
     },
     Send {
-        from: Span,
+        from: Operand,
         peer: usize,
     },
     Receive {
-        to: Span,
+        to: Operand,
         peer: usize,
     },
 }
 
-/// What is asked while something is under way: an error ends it.
+/// The check that runs while an operation is under way. Its error ends the operation.
 pub(super) type Guard<'a> = &'a dyn Fn() -> Result<()>;
 
 /// One communicator of NCCL.
-pub(super) struct Comm {
+pub(super) struct NcclComm {
     handle: Option<sys::ncclComm_t>,
     /// This process's number in the world, for errors.
     rank: usize,
@@ -124,9 +126,9 @@ pub(super) struct Comm {
 // SAFETY: NCCL's communicators belong to no thread ("Thread Safety" in its user guide: primitives
 // are not thread-safe, but may be called from several threads under mutual exclusion). Invariant
 // (one at a time).
-unsafe impl Send for Comm {}
+unsafe impl Send for NcclComm {}
 
-impl Comm {
+impl NcclComm {
     /// Joins `world_size` ranks that all have the same `id`.
     pub(super) fn init(
         id: &[u8; ID_BYTES],
@@ -152,8 +154,9 @@ impl Comm {
         Ok(comm)
     }
 
-    /// Makes groups: ranks of the same colour come together, in the order of their ranks there.
-    /// `group` is colour and rank; `None` for a rank that joins none.
+    /// Divides the ranks into groups. Ranks of the same colour form a group, in the order of the
+    /// ranks given. `group` is the colour and the rank in the group; `None` for a rank that joins
+    /// no group.
     pub(super) fn split(
         &mut self,
         group: Option<(usize, usize)>,
@@ -165,13 +168,13 @@ impl Comm {
             None => (NO_COLOUR, 0),
         };
         let parent = self.handle()?;
-        // NCCL stores the handle when the group is complete, which may be after this returns.
+        // NCCL stores the handle when the group is complete, which may be after this call returns.
         let place: *mut sys::ncclComm_t = Box::into_raw(Box::new(ptr::null_mut()));
         let mut config = config();
         // SAFETY: invariant (handle). `place` is memory that is given back below only when NCCL has
         // told that it has finished with it; the configuration is copied.
         let code = unsafe { sys::ncclCommSplit(parent, colour, key, place, &raw mut config) };
-        // Where it fails `place` is left to NCCL: eight bytes, once, before the job ends.
+        // If it fails, `place` is left to NCCL: eight bytes are lost once, before the job ends.
         self.settled("ncclCommSplit", code, guard)?;
         // SAFETY: it came out of `Box::into_raw`, and the state of the parent is no longer "in
         // progress": NCCL has stored what it had to store.
@@ -198,10 +201,10 @@ impl Comm {
         }
     }
 
-    /// Carries out `calls` on these two pieces of memory, and waits until they are complete.
+    /// Runs `calls` on the two memories, and waits until they are complete.
     ///
-    /// On any error the communicator is aborted: no rank waits for this one then, and it is of no
-    /// use any more.
+    /// On any error the communicator is aborted, so that no rank waits for this one. It can no
+    /// longer be used.
     pub(super) fn run(
         &mut self,
         element: ElementType,
@@ -235,7 +238,8 @@ impl Comm {
         bind(&self.stream)?;
         let stream = Arc::clone(&self.stream);
         let handle = self.handle()?;
-        // What others still do with this memory comes first, with cudarc's events or without.
+        // Earlier work on this memory in other streams must finish first, with cudarc's events or
+        // without.
         for slice in [&*input, &*output] {
             if *slice.stream() != stream {
                 let joined = stream.join(slice.stream());
@@ -244,12 +248,12 @@ impl Comm {
         }
         let (input_at, _input_guard) = input.device_ptr_mut(&stream);
         let (output_at, _output_guard) = output.device_ptr_mut(&stream);
-        let at = |span: &Span| {
-            let base = match span.memory {
-                Memory::Input => input_at,
-                Memory::Output => output_at,
+        let at = |operand: &Operand| {
+            let base = match operand.side {
+                Side::Input => input_at,
+                Side::Output => output_at,
             };
-            base + span.bytes.start as cuda::CUdeviceptr
+            base + operand.bytes.start as cuda::CUdeviceptr
         };
         // SAFETY: no argument.
         let code = unsafe { sys::ncclGroupStart() };
@@ -275,7 +279,7 @@ impl Comm {
         comm: sys::ncclComm_t,
         element: ElementType,
         call: &Call,
-        at: &dyn Fn(&Span) -> cuda::CUdeviceptr,
+        at: &dyn Fn(&Operand) -> cuda::CUdeviceptr,
     ) -> sys::ncclResult_t {
         let kind = data_type(element);
         let size = element.size();
@@ -284,7 +288,7 @@ impl Comm {
         match call {
             Call::AllReduce { values, op } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclAllReduce(
                         here as *const _,
@@ -299,7 +303,7 @@ impl Comm {
             }
             Call::Reduce { values, op, root } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclReduce(
                         here as *const _,
@@ -315,7 +319,7 @@ impl Comm {
             }
             Call::Broadcast { values, root } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclBroadcast(
                         here as *const _,
@@ -330,7 +334,7 @@ impl Comm {
             }
             Call::AllGather { from, to } => {
                 let count = from.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclAllGather(
                         at(from) as *const _,
@@ -344,7 +348,7 @@ impl Comm {
             }
             Call::ReduceScatter { from, to, op } => {
                 let count = to.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclReduceScatter(
                         at(from) as *const _,
@@ -359,20 +363,20 @@ impl Comm {
             }
             Call::Send { from, peer } => {
                 let count = from.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclSend(at(from) as *const _, count, kind, rank(*peer), comm, stream)
                 }
             }
             Call::Receive { to, peer } => {
                 let count = to.bytes.len() / size;
-                // SAFETY: invariants (handle), (memory), (spans).
+                // SAFETY: invariants (handle), (memory), (operands).
                 unsafe { sys::ncclRecv(at(to) as *mut _, count, kind, rank(*peer), comm, stream) }
             }
         }
     }
 
-    /// Establishes invariant (spans).
+    /// Establishes invariant (operands).
     fn check(
         &self,
         element: ElementType,
@@ -381,19 +385,19 @@ impl Comm {
         output: usize,
     ) -> Result<()> {
         let n = self.world_size;
-        let fits = |span: &Span| {
-            let room = match span.memory {
-                Memory::Input => input,
-                Memory::Output => output,
+        let fits = |operand: &Operand| {
+            let room = match operand.side {
+                Side::Input => input,
+                Side::Output => output,
             };
-            let Range { start, end } = span.bytes;
+            let Range { start, end } = operand.bytes;
             start <= end
                 && end <= room
                 && start.is_multiple_of(element.size())
                 && end.is_multiple_of(element.size())
         };
-        let times = |small: &Span, large: &Span| small.bytes.len() * n == large.bytes.len();
-        let apart = |a: &Span, b: &Span| a.memory != b.memory;
+        let times = |small: &Operand, large: &Operand| small.bytes.len() * n == large.bytes.len();
+        let apart = |a: &Operand, b: &Operand| a.side != b.side;
         for call in calls {
             let right = match call {
                 Call::AllReduce { values, .. } => fits(values),
@@ -417,7 +421,7 @@ impl Comm {
         Ok(())
     }
 
-    /// Waits until what was called is no longer in progress.
+    /// Waits until a call is no longer in progress.
     fn settled(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
         match code {
             sys::ncclResult_t::ncclSuccess => Ok(()),
@@ -426,7 +430,7 @@ impl Comm {
         }
     }
 
-    /// Waits until NCCL is ready and `done` says yes, or there is an error of NCCL or of `guard`.
+    /// Waits until NCCL is ready and `done` returns true, or NCCL or `guard` returns an error.
     fn poll(
         &self,
         call: &'static str,
@@ -443,7 +447,7 @@ impl Comm {
             let waited = start.elapsed();
             if waited > self.deadline {
                 let during = call.to_owned();
-                // NCCL does not tell for whom it waits.
+                // NCCL does not report for which rank it waits.
                 let missing = "unknown to NCCL".to_owned();
                 return Err(Error::Timeout { rank: self.rank, during, missing, waited });
             }
@@ -452,7 +456,7 @@ impl Comm {
         }
     }
 
-    /// Whether the last call is no longer in progress; what has gone wrong since is an error.
+    /// Whether the last call is no longer in progress. A failure since then is an error.
     fn is_ready(&self, call: &'static str) -> Result<bool> {
         let handle = self.handle()?;
         let mut state = sys::ncclResult_t::ncclSuccess;
@@ -465,7 +469,7 @@ impl Comm {
         }
     }
 
-    /// Leaves in order: whatever was called is complete on all ranks.
+    /// Ends the communicator in order. All calls are complete on all ranks.
     pub(super) fn finish(&mut self, guard: Guard<'_>) -> Result<()> {
         bind(&self.stream)?;
         let handle = self.handle()?;
@@ -481,7 +485,7 @@ impl Comm {
         }
     }
 
-    /// Stops whatever is under way, here and in the end everywhere.
+    /// Stops all work that is under way, on this rank and in the end on every rank.
     pub(super) fn abort(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         if let Err(error) = bind(&self.stream) {
@@ -495,7 +499,7 @@ impl Comm {
         }
     }
 
-    /// After an abort: waits until the device has come to rest. Where it does not, the process ends,
+    /// After an abort, waits until the device has stopped. If it does not stop, the process ends,
     /// because memory that a kernel still writes to must not be used for anything else.
     fn rest(&self) {
         let Ok(event) = self.stream.record_event(None) else { return };
@@ -530,13 +534,13 @@ impl Comm {
     }
 }
 
-impl Drop for Comm {
+impl Drop for NcclComm {
     fn drop(&mut self) {
         self.abort();
     }
 }
 
-/// A new word by which ranks find each other: one rank makes it and tells the others.
+/// A new id by which ranks find each other. One rank makes it and sends it to the other ranks.
 pub(super) fn unique_id() -> Result<[u8; ID_BYTES]> {
     let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
     // SAFETY: the pointer is to a value of this frame.
@@ -585,7 +589,8 @@ fn data_type(element: ElementType) -> sys::ncclDataType_t {
     }
 }
 
-/// NCCL's own operations; none of those that it makes at run time, which the binding's enum lacks.
+/// NCCL's built-in operations. The binding's enum has none of the operations that NCCL creates at
+/// run time.
 fn red_op(op: ReduceOp) -> sys::ncclRedOp_t {
     match op {
         ReduceOp::Sum => sys::ncclRedOp_t::ncclSum,
@@ -596,7 +601,8 @@ fn red_op(op: ReduceOp) -> sys::ncclRedOp_t {
     }
 }
 
-/// Makes the stream's device this thread's, which NCCL's calls work on.
+/// Makes the stream's device the current one of this thread, because NCCL's calls use the current
+/// device.
 fn bind(stream: &CudaStream) -> Result<()> {
     stream.context().bind_to_thread().map_err(|error| cuda_error("cuCtxSetCurrent", error))
 }

@@ -1,26 +1,27 @@
-//! What goes over a socket: frames, each a head and as many bytes as the head says.
+//! The frames on a socket. A frame is a head and the number of bytes that the head gives.
 
 use std::sync::Arc;
 
 use crate::Result;
 use crate::comm::Payload;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::comm) enum Kind {
-    /// A message of one rank to another.
+    /// A message from one rank to another.
     Message,
     /// A part of a collective.
     Part,
-    /// So many bytes of messages may have been sent to the sender of this frame in all.
+    /// The total number of message bytes up to which the receiver of this frame may send messages
+    /// to its sender.
     Window,
-    /// The sender starts nothing more in this group.
+    /// The sender starts no more operations in this group.
     Left,
-    /// The sender starts nothing more at all.
+    /// The sender starts no more operations in any group.
     Goodbye,
-    /// The sender has failed, and says why.
+    /// The sender has failed. The reason follows.
     Failed,
-    /// Another rank has died without a word.
+    /// Another rank has died without a message.
     Died,
 }
 
@@ -36,19 +37,19 @@ impl Kind {
     ];
 }
 
-/// The start of a frame.
+/// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::comm) struct Head {
     pub(in crate::comm) kind: Kind,
-    /// The code of the numbers' type, in a message.
+    /// In a message, the code of the numbers' type.
     pub(in crate::comm) element: u8,
-    /// Rank in the world that the frame is of.
+    /// The rank in the world that the frame is from.
     pub(in crate::comm) from: usize,
-    /// Rank in the world that the frame is for.
+    /// The rank in the world that the frame is for.
     pub(in crate::comm) to: usize,
-    /// The group that it belongs to; the limit of a window.
+    /// The group of the frame. In a window frame, the limit.
     pub(in crate::comm) group: u64,
-    /// How many bytes follow.
+    /// The number of bytes that follow.
     pub(in crate::comm) len: u64,
 }
 
@@ -61,7 +62,7 @@ impl Head {
         bytemuck::cast([u64::from(element) << 8 | kind as u64, ranks, group, len])
     }
 
-    /// `None` where these bytes make no sense.
+    /// `None` if these bytes are not a head.
     pub(super) fn decode(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let [what, ranks, group, len]: [u64; 4] = bytemuck::cast(bytes);
         let [kind, element, ..] = what.to_le_bytes();
@@ -73,9 +74,9 @@ impl Head {
 
 /// The bytes of a frame.
 pub(in crate::comm) enum Body {
-    /// A message's own.
+    /// The bytes of one message.
     Payload(Payload),
-    /// Those of several frames, or of none.
+    /// The bytes that several frames share, or none.
     Shared(Arc<Vec<u8>>),
 }
 
@@ -94,18 +95,18 @@ impl From<Vec<u8>> for Body {
     }
 }
 
-/// A frame that is to be written.
+/// A frame to be written.
 pub(in crate::comm) struct Outgoing {
     pub(super) head: Head,
     pub(super) body: Body,
-    /// Told when the frame has been written, or will never be.
+    /// The channel for the result, once the frame has been written or cannot be written.
     pub(super) written: Option<oneshot::Sender<Result<Payload>>>,
 }
 
 impl Outgoing {
     pub(super) fn tell(self, result: Result<()>) {
         if let Some(written) = self.written {
-            // The answer to a rank that does not wait for it is dropped.
+            // If no rank waits for the answer, it is dropped.
             drop(written.send(result.map(|()| Payload::empty())));
         }
     }

@@ -1,5 +1,5 @@
-//! One end of a socket. Nothing here blocks: what the socket does not take at once stays with the line
-//! until the socket takes more, and what has come of a frame stays with the reader until there is more.
+//! One end of a socket. Nothing in this file blocks: bytes that the socket does not accept at once
+//! stay with the line, and an incomplete frame stays with the reader.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -14,10 +14,10 @@ use super::frame::{Head, Kind, Outgoing};
 /// The longest text that a failing rank may send.
 pub(super) const LONGEST_TEXT: usize = 64 * 1024;
 
-/// Bytes that are read at a time.
+/// The number of bytes that are read at a time.
 const PIECE: usize = 256 * 1024;
 
-/// Pieces of one line that are read before the next line's turn.
+/// The number of pieces that are read from one line before the next line has its turn.
 const PIECES: usize = 16;
 
 /// A socket to another rank.
@@ -26,7 +26,7 @@ pub(super) struct Line {
     outbox: Mutex<Outbox>,
 }
 
-/// Frames that are to be written, in order.
+/// Frames to be written, in order.
 #[derive(Default)]
 struct Outbox {
     frames: VecDeque<Outgoing>,
@@ -39,7 +39,8 @@ struct Outbox {
 enum State {
     #[default]
     Open,
-    /// The socket takes nothing more. The frames wait until the listening thread has read why.
+    /// A write to the socket has failed. The frames stay until the listening thread has read the
+    /// reason.
     Broken,
     Closed,
 }
@@ -49,9 +50,9 @@ impl Line {
         Self { socket, outbox: Mutex::default() }
     }
 
-    /// Writes the frame after those before it, as far as the socket takes it now. News of a failure goes
-    /// before all frames that have not been begun, which are dropped. Gives the frame back where the
-    /// line is closed.
+    /// Writes the frame after earlier frames, as far as the socket accepts bytes now. News of a
+    /// failure overtakes all frames that have not been begun, and these are dropped. Returns the
+    /// frame if the line is closed.
     pub(super) fn push(&self, frame: Outgoing) -> Option<Outgoing> {
         let mut outbox = self.outbox.lock();
         if outbox.state == State::Closed {
@@ -68,7 +69,7 @@ impl Line {
         None
     }
 
-    /// Writes what the socket takes now.
+    /// Writes as many bytes as the socket accepts now.
     pub(super) fn flush(&self) {
         self.outbox.lock().flush(&self.socket);
     }
@@ -79,7 +80,7 @@ impl Line {
         outbox.state == State::Open && !outbox.frames.is_empty()
     }
 
-    /// Writes nothing more; gives the frames that have not been written.
+    /// Closes the line. Returns the frames that have not been written.
     pub(super) fn close(&self) -> VecDeque<Outgoing> {
         // The other end may have closed the socket already.
         let _ = shutdown(&self.socket, Shutdown::Both);
@@ -108,7 +109,7 @@ impl Outbox {
     }
 }
 
-/// Writes some bytes of a frame, of which `written` have been written before.
+/// Writes some bytes of a frame, of which `written` have already been written.
 fn write(socket: &OwnedFd, frame: &Outgoing, written: usize) -> Result<usize, Errno> {
     let (head, body) = (frame.head.encode(), frame.body.bytes());
     let rest = [
@@ -119,23 +120,23 @@ fn write(socket: &OwnedFd, frame: &Outgoing, written: usize) -> Result<usize, Er
     sendmsg(socket, &rest, &mut SendAncillaryBuffer::default(), flags)
 }
 
-/// What has come of a frame.
+/// The part of a frame that has arrived.
 #[derive(Default)]
 pub(super) struct Reader {
     head: [u8; Head::BYTES],
     body: Vec<u8>,
-    /// The length of the whole body, once the head has come.
+    /// The length of the whole body, once the head has arrived.
     len: usize,
-    /// Bytes of both that have come.
+    /// The number of bytes of head and body that have arrived.
     got: usize,
 }
 
-/// What a look at a socket gives.
+/// The result of a read.
 pub(super) enum Heard {
     Frame(Head, Vec<u8>),
-    /// There is no more now, or it is another line's turn.
+    /// No more bytes have arrived, or another line has its turn.
     Later,
-    /// The end of the stream, or of sense.
+    /// The end of the stream, or bytes that are not a frame.
     End,
 }
 
@@ -149,7 +150,8 @@ impl Reader {
                 Err(Errno::INTR) => continue,
                 Err(_) => return Heard::End,
             }
-            // A complete frame is given at once: nothing may follow that would wake the reader.
+            // A complete frame is returned at once, because no further bytes may follow that would
+            // wake the reader.
             if self.got >= Head::BYTES {
                 let Some((head, len)) = Head::decode(self.head).and_then(sensible) else {
                     return Heard::End;
@@ -164,20 +166,20 @@ impl Reader {
         Heard::Later
     }
 
-    /// Where the next bytes go.
+    /// The memory for the next bytes.
     fn room(&mut self) -> &mut [u8] {
         let Some(got) = self.got.checked_sub(Head::BYTES) else {
             return &mut self.head[self.got..];
         };
         if got == self.body.len() {
-            // It grows with what comes: a wrong length does not take all memory.
+            // The body grows as bytes arrive, so a wrong length cannot exhaust the memory.
             self.body.resize(self.len.min(got + PIECE), 0);
         }
         &mut self.body[got..]
     }
 }
 
-/// The head with the length of what follows, if that can be.
+/// The head with the length of its body, if this length is permitted.
 fn sensible(head: Head) -> Option<(Head, usize)> {
     let len = usize::try_from(head.len).ok()?;
     let has_numbers = matches!(head.kind, Kind::Message | Kind::Part);
@@ -190,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// Packets stand for the pieces in which the bytes of a stream come.
+    /// Each packet is one piece of a stream.
     #[test]
     fn a_frame_is_given_by_the_look_that_completes_it() {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);

@@ -1,4 +1,5 @@
-//! The listening thread: it takes in what comes on all lines, and writes what they did not take at once.
+//! The listening thread. It reads the frames of all lines, and writes the bytes that the sockets
+//! did not accept at once.
 
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -9,7 +10,7 @@ use super::frame::{Head, Kind, Outgoing};
 use super::line::{Heard, Line, Reader};
 
 impl Network {
-    /// Until all lines have ended.
+    /// Listens until all lines have ended.
     pub(super) fn listen(&self) {
         let lines = || self.lines.iter().enumerate().filter_map(|(at, l)| Some((at, l.as_ref()?)));
         let mut open: Vec<(usize, &Line, Reader)> =
@@ -26,7 +27,7 @@ impl Network {
             let mut events = polled.iter().map(PollFd::revents).collect::<Vec<_>>().into_iter();
             drop(polled);
             if events.next().is_some_and(|event| !event.is_empty()) {
-                // All that it was rung for is looked at below.
+                // The loop below handles everything for which the bell was rung.
                 let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             }
             open.retain_mut(|(peer, line, reader)| {
@@ -39,7 +40,7 @@ impl Network {
         }
     }
 
-    /// Takes in what there is on the line of `peer`; false at its end.
+    /// Reads the next frame from the line of `peer`. Returns false at the end of the line.
     fn hear(&self, peer: usize, line: &Line, reader: &mut Reader) -> bool {
         match reader.read(&line.socket) {
             Heard::Later => return true,
@@ -57,7 +58,8 @@ impl Network {
         false
     }
 
-    /// Whether the line of `peer` can bring this frame: rank 0 may have passed it on.
+    /// Whether this frame may arrive on the line of `peer`. Rank 0 may forward frames of other
+    /// ranks.
     fn is_in_order(&self, peer: usize, head: Head) -> bool {
         let world_size = self.lines.len();
         let is_passed_on = peer == 0 && head.from < world_size;

@@ -1,4 +1,4 @@
-//! What waits for the sockets: messages under way, and receives that wait for one.
+//! The operations that wait for the sockets: messages under way, and receives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ impl Network {
         Arc::new(GroupMessages { network: Arc::clone(self), group, ranks: Arc::clone(ranks) })
     }
 
-    /// Lets a receive wait for a message of rank `from`, or of any rank of the group, or for a part.
+    /// Posts a receive for a message from rank `from`, or from any rank of the group, or for a part
+    /// of a collective.
     pub(in crate::comm) fn receive(
         self: &Arc<Self>,
         kind: Kind,
@@ -85,18 +86,18 @@ impl GroupMessages {
     }
 }
 
-/// What another rank must do something for.
+/// An operation that waits for an action of another rank.
 pub(in crate::comm) struct Awaited {
     network: Arc<Network>,
     group: u64,
-    /// The ranks of which one is enough.
+    /// The ranks of which one must act.
     peers: Vec<usize>,
     header: Header,
     answer: oneshot::Receiver<Result<Payload>>,
 }
 
 impl Awaited {
-    /// Waits for the answer as long as there can be one, up to a limit.
+    /// Waits for the answer while it can still arrive, up to a limit.
     pub(in crate::comm) fn wait_for(self, limit: Duration) -> Result<Payload> {
         let start = Instant::now();
         loop {
@@ -108,13 +109,14 @@ impl Awaited {
                     Ok(()) => self.late(start.elapsed()),
                     Err(error) => error,
                 },
-                // The network has forgotten the question, because all peers have left the group.
+                // The network has dropped the receive, because all peers have left the group.
                 Err(RecvTimeoutError::Disconnected) => match self.trouble() {
                     Ok(()) => self.left(),
                     Err(error) => error,
                 },
             };
-            // What a rank sent before it left has come before the news of that.
+            // The messages that a rank sent before it left have arrived before the news that it
+            // left.
             return self.answer.try_recv().unwrap_or(Err(error));
         }
     }

@@ -1,19 +1,20 @@
-//! The sockets of a rank and what they have told: messages, parts of collectives over TCP, and news of
-//! ranks that leave, fail or die.
+//! The sockets of a rank, and the data that arrive on them: messages, parts of collectives over
+//! TCP, and news of ranks that leave, fail or die.
 //!
-//! A rank has a line to every other rank (a mesh), or all have one to rank 0 (a star), which passes
-//! frames on. One thread listens to all lines. All groups share the lines: a frame says which group it
-//! belongs to. Frames of one rank for another arrive in the order in which they were sent.
+//! Either each rank has a line to every other rank (a mesh), or every rank has one line to rank 0
+//! (a star), which forwards frames. One thread listens to all lines. All groups share the lines,
+//! and a frame contains the number of its group. Frames from one rank to another arrive in the
+//! order in which they were sent.
 //!
-//! A rank that ends in order says goodbye first. A rank that fails says why. The death of a rank that
-//! says nothing is told by the end of its stream.
+//! A rank that ends in order sends a goodbye first. A rank that fails sends the reason. A rank that
+//! dies sends nothing, so its death is detected by the end of its stream.
 //!
-//! **Invariant** No thread blocks in a socket. A thread that waits for an answer looks at the news and
-//! at its deadline while it waits. A frame that was begun stays with its line until the line is closed,
-//! so the bytes of another frame never take their place.
+//! **Invariant** No thread blocks in a socket. A thread that waits for an answer checks the news
+//! and its deadline meanwhile. A partly written frame stays with its line until the line is closed,
+//! so the bytes of another frame never take its place.
 //!
-//! **Invariant** At most [`news::WINDOW`] bytes of a sender's messages, and one message more, are with
-//! a receiver that has not asked for them. Other frames are not held up by messages that wait.
+//! **Invariant** A receiver stores at most [`news::WINDOW`] bytes of a sender's messages that it
+//! has not asked for, and one message more. Waiting messages do not delay frames of other kinds.
 
 mod frame;
 mod line;
@@ -43,29 +44,29 @@ pub(super) use self::frame::{Body, Kind};
 pub(super) use self::messages::Awaited;
 pub(super) use self::news::WhenLeft;
 
-/// A thread that waits looks at the news this often.
+/// The interval at which a waiting thread checks the news.
 const NAP: Duration = Duration::from_millis(20);
 
-/// How long the last words of a rank that has failed have to get away.
+/// The time in which a failed rank may still send its last frames.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// In a frame that belongs to no group.
+/// The group number of a frame that belongs to no group.
 const NO_GROUP: u64 = 0;
 
-/// This rank's end of all lines, shared by its groups. Ranks here are those of the world.
+/// This rank's end of all lines, shared by its groups. Ranks in this type are numbers in the world.
 pub(super) struct Network {
     rank: usize,
     deadline: Duration,
-    /// Whether this rank passes on what is for others.
+    /// Whether this rank forwards frames for other ranks.
     relays: bool,
     /// This rank's own failure.
     own_failure: Failure,
-    /// By peer. Where there is none, the line to rank 0 leads to the peer.
+    /// By peer. A peer without a line is reached through rank 0.
     lines: Vec<Option<Line>>,
-    /// By receiver: messages that it has no room for yet.
+    /// By receiver: the messages for which it has no room yet.
     outlets: Mutex<Vec<Outlet>>,
     news: Mutex<News>,
-    /// Whether there is a failure among the news.
+    /// Whether the news contains a failure.
     failed: AtomicBool,
     /// Set before this rank itself closes the lines.
     leaving: AtomicBool,
@@ -75,18 +76,18 @@ pub(super) struct Network {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The way of messages to one rank.
+/// The messages to one rank.
 struct Outlet {
-    /// Bytes that were sent.
+    /// The number of bytes sent so far.
     sent: u64,
-    /// A message may be sent while fewer bytes than this were.
+    /// A message may be sent while `sent` is less than this.
     limit: u64,
     held: VecDeque<Outgoing>,
 }
 
 impl Network {
-    /// Listens to these sockets, by peer, from here on. `relays` says that this rank passes on what is
-    /// for others.
+    /// Starts to listen to these sockets, which are indexed by peer. With `relays` this rank
+    /// forwards frames for other ranks.
     pub(super) fn start(
         rank: usize,
         sockets: Vec<Option<OwnedFd>>,
@@ -121,7 +122,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Sends bytes to another rank. `written` is told when they are on their way, or never will be.
+    /// Sends bytes to another rank. `written` gets the result when they have been written, or
+    /// cannot be.
     pub(super) fn send(
         &self,
         kind: Kind,
@@ -136,14 +138,15 @@ impl Network {
         if !matches!(kind, Kind::Message | Kind::Left | Kind::Goodbye) {
             return self.push(frame);
         }
-        // These stay in order. The lock is held until the frame is with its line.
+        // These kinds stay in order, so the lock is held until the frame has been given to its
+        // line.
         let mut outlets = self.outlets.lock();
         let outlet = &mut outlets[to];
         outlet.held.push_back(frame);
         self.release(outlet);
     }
 
-    /// Hands over the messages for which the receiver has room.
+    /// Passes on the messages for which the receiver has room.
     fn release(&self, outlet: &mut Outlet) {
         let has_room = |outlet: &Outlet| outlet.sent < outlet.limit;
         while let Some(frame) = outlet.held.front() {
@@ -186,7 +189,7 @@ impl Network {
 
     /// Wakes the listening thread.
     fn ring(&self) {
-        // A bell that has been rung too often to count rings already.
+        // A write fails only if the counter is full. Then the bell is still ringing.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -196,8 +199,8 @@ impl Network {
         }
     }
 
-    /// Why waiting for any of `peers` in `group` makes no sense, if so: this rank or another has
-    /// failed, or all of them have left.
+    /// The error that makes a wait for any of `peers` in `group` useless, if there is one: this
+    /// rank or another one has failed, or all peers have left.
     pub(super) fn trouble(
         &self,
         group: u64,
@@ -213,7 +216,7 @@ impl Network {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// A rank has failed; `None` where it died without a word.
+    /// Handles the failure of a rank. Without a message the rank died.
     fn hear_failure(&self, peer: usize, message: Option<String>) {
         if self.relays {
             let kind = if message.is_some() { Kind::Failed } else { Kind::Died };
@@ -223,7 +226,7 @@ impl Network {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Tells all ranks that this one has a line to of a failure of rank `of`.
+    /// Reports a failure of rank `of` to all ranks to which this rank has a line.
     fn tell_all(&self, kind: Kind, of: usize, text: &str) {
         let text = &text.as_bytes()[..text.len().min(LONGEST_TEXT)];
         let (len, group) = (text.len() as u64, NO_GROUP);
@@ -233,8 +236,8 @@ impl Network {
         }
     }
 
-    /// Tells the `peers` of a group that this rank has left it, and forgets what came and was not
-    /// asked for. `when_left` is called when the peers have left it too.
+    /// Reports to the `peers` of a group that this rank has left it, and drops the group's messages
+    /// that were not asked for. `when_left` is called when all peers have left the group too.
     pub(super) fn leave(&self, group: u64, peers: &[usize], when_left: WhenLeft) {
         for &peer in peers {
             self.send(Kind::Left, (group, peer), 0, Vec::new().into(), None);
@@ -244,8 +247,8 @@ impl Network {
         all_left.into_iter().for_each(|when_left| when_left());
     }
 
-    /// Says goodbye and closes the lines. A rank that passes frames on stays until the others have
-    /// gone, unless something has failed.
+    /// Sends a goodbye and closes the lines. A rank that forwards frames first waits until all
+    /// other ranks have gone, unless a rank has failed.
     pub(super) fn finish(&self) {
         let others = self.outlets.lock().len() - 1;
         let all_gone = || self.news.lock().gone.len() == others;
@@ -272,7 +275,7 @@ impl Network {
             && self.outlets.lock().iter().all(|outlet| outlet.held.is_empty())
     }
 
-    /// Waits, at the end of a rank's part in the job, where nothing is in a hurry.
+    /// Polls slowly, because this is the end of a rank's part in the job.
     fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
         let start = Instant::now();
         while !done() && start.elapsed() < limit {

@@ -1,4 +1,5 @@
-//! What the sockets have told: messages, the ranks that have left, the rank that has failed.
+//! The news that has arrived on the sockets: messages, the ranks that have left, the rank that has
+//! failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,20 +7,20 @@ use super::frame::{Head, Kind};
 use crate::comm::mailbox::{Arrived, Mailbox, Posted};
 use crate::{Error, Result};
 
-/// Bytes of messages that a rank may send another before the other has asked for them.
+/// The bytes of messages that a rank may send to another rank that has not asked for them.
 pub(super) const WINDOW: u64 = 16 << 20;
 
-/// What is to be done when every rank has left a group.
+/// The action to take when every rank has left a group.
 pub(in crate::comm) type WhenLeft = Box<dyn FnOnce() + Send>;
 
-/// Ranks here are those of the world.
+/// The news of a rank. Ranks in this type are numbers in the world.
 pub(super) struct News {
     pub(super) rank: usize,
-    /// The first failure that was heard of; what follows is its echo.
+    /// The first failure that was reported. Later failures are its consequences.
     pub(super) failure: Option<Failure>,
     /// Peers that have ended in order.
     pub(super) gone: BTreeSet<usize>,
-    /// Groups that somebody has used and not everybody has left.
+    /// Groups that a rank has used and that not all ranks have left.
     groups: BTreeMap<u64, GroupNews>,
     /// By sender.
     windows: Vec<Window>,
@@ -29,9 +30,10 @@ pub(super) struct News {
 struct GroupNews {
     messages: Mailbox,
     parts: Mailbox,
-    /// Peers that have left it.
+    /// Peers that have left the group.
     left: BTreeSet<usize>,
-    /// The number of the peers, and what is to be done when they have left, once this rank has.
+    /// After this rank has left: the number of its peers, and the action to take when they have
+    /// left.
     own: Option<(usize, WhenLeft)>,
 }
 
@@ -39,7 +41,7 @@ struct GroupNews {
 #[derive(Clone)]
 pub(super) struct Failure {
     pub(super) peer: usize,
-    /// `None` where the peer died without a word.
+    /// `None` if the peer died without a message.
     pub(super) message: Option<String>,
 }
 
@@ -53,7 +55,7 @@ impl Failure {
     }
 }
 
-/// A limit that a sender has to be told.
+/// A sender, and the limit to be sent to it.
 pub(super) type Limit = (usize, u64);
 
 impl News {
@@ -63,7 +65,8 @@ impl News {
         Self { rank, failure: None, gone, groups, windows }
     }
 
-    /// Takes in a message, or a part of a collective.
+    /// Stores a message, or a part of a collective. Returns the sender's new limit, if there is
+    /// one.
     pub(super) fn deliver(&mut self, head: Head, bytes: Vec<u8>) -> Option<Limit> {
         let Head { kind, element, from, group, len, .. } = head;
         let group = self.groups.entry(group).or_default();
@@ -73,13 +76,13 @@ impl News {
             return None;
         }
         self.windows[from].received += len;
-        // A message for a group that this rank has left is forgotten at once.
+        // A message for a group that this rank has left is dropped at once.
         let taken = group.own.is_some() || group.messages.deliver(message);
         self.windows[from].taken += if taken { len } else { 0 };
         self.limit(from)
     }
 
-    /// Lets a receive wait for a message, or for a part.
+    /// Posts a receive for a message or for a part. Returns the new limits.
     pub(super) fn post(&mut self, kind: Kind, group: u64, posted: Posted) -> Vec<Limit> {
         let from = posted.from;
         let taken = self.groups.entry(group).or_default().mailbox(kind).post(posted);
@@ -93,7 +96,7 @@ impl News {
         }
     }
 
-    /// Messages of these senders and lengths need no room any more.
+    /// Releases the room of messages of these senders and lengths.
     fn give_back(&mut self, taken: &[(usize, usize)]) -> Vec<Limit> {
         for &(from, len) in taken {
             self.windows[from].taken += len as u64;
@@ -101,7 +104,7 @@ impl News {
         taken.iter().filter_map(|&(from, _)| self.limit(from)).collect()
     }
 
-    /// What a sender may send in all, where that has to be told.
+    /// The sender's new limit, if it must be sent.
     fn limit(&mut self, from: usize) -> Option<Limit> {
         let groups = &self.groups;
         let awaited = || groups.values().any(|group| group.messages.awaits(from));
@@ -109,14 +112,14 @@ impl News {
         (from != self.rank).then_some((from, limit))
     }
 
-    /// A peer has left a group. Gives what is to be done if all have.
+    /// Records that a peer has left a group. Returns the action to take if all ranks have left.
     pub(super) fn hear_left(&mut self, group: u64, peer: usize) -> Option<WhenLeft> {
         self.groups.entry(group).or_default().left.insert(peer);
         self.forget(group)
     }
 
-    /// This rank has left a group with so many others. Gives the limits that follow, and what is to be
-    /// done if all have left.
+    /// Records that this rank has left a group of so many other ranks. Returns the new limits, and
+    /// the action to take if all ranks have left.
     pub(super) fn leave(
         &mut self,
         group: u64,
@@ -129,7 +132,7 @@ impl News {
         (self.give_back(&forgotten), self.forget(group))
     }
 
-    /// Forgets a group that all have left: nothing more comes for it.
+    /// Drops a group that all ranks have left, because no more frames of it arrive.
     fn forget(&mut self, group: u64) -> Option<WhenLeft> {
         let news = self.groups.get(&group)?;
         let (others, _) = news.own.as_ref()?;
@@ -140,8 +143,8 @@ impl News {
         Some(when_left)
     }
 
-    /// Why waiting for any of `peers` in `group` makes no sense, if so: a rank has failed, or all of
-    /// them have left.
+    /// The error that makes a wait for any of `peers` in `group` useless, if there is one: a rank
+    /// has failed, or all peers have left.
     pub(super) fn trouble(
         &self,
         group: u64,
@@ -170,12 +173,12 @@ impl GroupNews {
     }
 }
 
-/// How much of one sender's messages this rank has room for. All numbers count bytes from the start.
+/// The room of this rank for one sender's messages. All numbers count bytes from the start.
 struct Window {
     received: u64,
-    /// Of these, messages that a receive has taken.
+    /// The bytes of received messages that a receive has taken.
     taken: u64,
-    /// What the sender may send, as far as it has been told.
+    /// The last limit that the sender was told.
     limit: u64,
 }
 
@@ -186,8 +189,8 @@ impl Default for Window {
 }
 
 impl Window {
-    /// The new limit, where it differs so much from the last one that the sender must know. A message
-    /// that is awaited may be behind others that fill the window: then there is room for those too.
+    /// The new limit, if it is so much higher that the sender must learn it. An awaited message may
+    /// be behind others that fill the window. Then the limit includes room for those too.
     fn move_on(&mut self, awaited: impl FnOnce() -> bool) -> Option<u64> {
         let mut limit = self.taken + WINDOW;
         if self.received >= self.limit && awaited() {

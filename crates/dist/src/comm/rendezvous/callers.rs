@@ -1,5 +1,5 @@
-//! The callers at a listening socket. Their hellos arrive at the same time, so that a caller which
-//! says nothing, or speaks slowly, does not hold up another one.
+//! The callers at a listening socket. Their hellos are read at the same time, so a silent or slow
+//! caller does not delay another one.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use super::{Hello, RETRY};
 /// A caller whose whole hello has not arrived after this time is turned away.
 pub(super) const TO_SPEAK: Duration = Duration::from_secs(2);
 
-/// The most callers whose hellos are awaited. For one more the oldest of them is turned away.
+/// The most callers whose hellos are awaited. One more caller replaces the oldest of them.
 const MOST_WAITING: usize = 128;
 
-/// The most connections that are taken before the callers are heard again.
+/// The most connections that are accepted before the callers are read again.
 const AT_ONCE: usize = 64;
 
-/// All callers at a socket that have not said their whole hello.
+/// All callers at a socket whose hello is incomplete.
 pub(in crate::comm) struct Callers<'a> {
     listener: &'a OwnedFd,
-    /// Whether the other end of a connection may call at all.
+    /// Decides by the other end of a connection whether it is admitted.
     admit: fn(&OwnedFd) -> bool,
     waiting: VecDeque<Caller>,
 }
@@ -46,7 +46,8 @@ impl<'a> Callers<'a> {
     pub(super) fn next(&mut self, limit: Duration) -> Option<(Hello, OwnedFd)> {
         let start = Instant::now();
         loop {
-            // Before connections are taken: the oldest callers make room, and may have said all.
+            // Reading comes before accepting, because the oldest callers make room and their hellos
+            // may be complete.
             if let Some(heard) = self.hear() {
                 return Some(heard);
             }
@@ -70,7 +71,7 @@ impl<'a> Callers<'a> {
         wait(&mut polled, limit.min(oldest));
     }
 
-    /// Takes at most [`AT_ONCE`] connections; false where there is none.
+    /// Accepts at most [`AT_ONCE`] connections. Returns false if there was none.
     fn accept(&mut self) -> bool {
         for taken in 0..AT_ONCE {
             match accept_with(self.listener, SocketFlags::CLOEXEC) {
@@ -94,7 +95,7 @@ impl<'a> Callers<'a> {
         true
     }
 
-    /// Reads what has arrived; gives the first hello that is complete.
+    /// Reads the bytes that have arrived. Returns the first complete hello.
     fn hear(&mut self) -> Option<(Hello, OwnedFd)> {
         let mut at = 0;
         while let Some(caller) = self.waiting.get_mut(at) {
@@ -113,10 +114,10 @@ impl<'a> Callers<'a> {
 
 /// The state of a caller's hello.
 enum Heard {
-    /// More bytes are awaited.
+    /// The hello is incomplete.
     Part,
     Hello(Hello),
-    /// Other bytes than a hello, the end of the stream, or too long a pause.
+    /// The bytes are not a hello, the stream has ended, or the caller took too long.
     Nonsense,
 }
 
@@ -144,7 +145,7 @@ impl Caller {
 
 /// Waits until one of the sockets is ready, a signal arrives, or `limit` passes.
 pub(super) fn wait(sockets: &mut [PollFd<'_>], limit: Duration) {
-    // A limit that the system cannot represent is none.
+    // If the system cannot represent the limit, there is none.
     let limit = Timespec::try_from(limit).ok();
     let _ = poll(sockets, limit.as_ref());
 }

@@ -1,10 +1,12 @@
-//! How ranks find each other over sockets of any kind: one rank listens, the others call it.
+//! The meeting of the ranks over sockets of any kind: one rank listens, and the other ranks call
+//! it.
 //!
-//! The first bytes of a caller are its [`Hello`]. Rank 0 waits until all other ranks have called, and
-//! then tells all of them that the meeting is complete, or why it failed. A caller that is not a rank
-//! of this job changes nothing: rank 0 hears all callers at the same time, gives each of them
-//! [`callers::TO_SPEAK`] for its hello, and turns strangers away. A rank of this job that has another
-//! version of the protocol, or another number of ranks, ends the meeting on every rank.
+//! The first bytes of a caller are its [`Hello`]. Rank 0 waits until all other ranks have called.
+//! Then it answers all of them that the meeting is complete, or why it failed. A caller that is not
+//! a rank of this job changes nothing: rank 0 reads the hellos of all callers at the same time,
+//! gives each caller the time [`callers::TO_SPEAK`] for its hello, and turns strangers away. A rank
+//! of this job with another version of the protocol, or another number of ranks, ends the meeting
+//! on every rank.
 
 mod callers;
 
@@ -34,11 +36,11 @@ const VERSION: u32 = 2;
 /// The pause between two attempts, for instance to reach a rank that does not listen yet.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// After a meeting has failed, rank 0 still tells callers why for this time.
+/// The time in which rank 0 still answers late callers after the meeting has failed.
 const TO_TURN_AWAY: Duration = Duration::from_millis(300);
 
-/// The other ranks wait longer than rank 0 by this time, so that rank 0 can tell them which rank is
-/// missing.
+/// The time by which the other ranks wait longer than rank 0, so that they receive from rank 0
+/// which rank is missing.
 pub(super) const TO_HEAR_WHY: Duration = Duration::from_secs(2);
 
 /// The longest reason that is read.
@@ -49,11 +51,11 @@ const WELCOME: u8 = 0;
 /// The first byte of an answer: the meeting has failed, and the reason follows.
 const REFUSED: u8 = 1;
 
-/// A caller's job, version and place.
+/// The job, the version and the rank of a caller.
 ///
 /// On the wire: magic, job, version, rank, number of ranks; little-endian. Magic, job and version
-/// have the same place in every version, and no version is shorter. So a rank can tell a stranger
-/// from a rank of its own job that has another version.
+/// have the same place in every version, and no version is shorter. So a rank can distinguish a
+/// stranger from a rank of its own job with another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) job: JobId,
@@ -74,7 +76,7 @@ impl Hello {
         bytes
     }
 
-    /// `None` where the bytes are not a whole hello.
+    /// `None` if the bytes are not a whole hello.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (job, words) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
         let mut words = words.chunks_exact(4).map(|word| word.try_into().map(u32::from_le_bytes));
@@ -101,7 +103,7 @@ pub(super) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// The deadline begins now.
+    /// Begins the meeting, and with it the time until the deadline.
     pub(super) fn begin(job: JobId, rank: usize, world_size: usize, deadline: Duration) -> Self {
         Self { job, rank, world_size, deadline, start: Instant::now() }
     }
@@ -122,8 +124,8 @@ impl Rendezvous {
         Error::Rendezvous { rank, world_size, peer, waited: self.start.elapsed() }
     }
 
-    /// Rank 0's part: waits for the calls of all other ranks, and tells them how the meeting ended.
-    /// Gives the connections by rank.
+    /// Rank 0's part: waits for the calls of all other ranks, and answers them with the end of the
+    /// meeting. Returns the connections by rank.
     pub(super) fn hear_all(&self, callers: &mut Callers<'_>) -> Result<Vec<Option<OwnedFd>>> {
         let mut sockets = self.unconnected();
         let gathered = self.gather(callers, 1..self.world_size, &mut sockets);
@@ -132,7 +134,7 @@ impl Rendezvous {
             answer(socket, reason.as_deref());
         }
         if let Some(reason) = &reason {
-            // A rank that calls a moment too late is told the reason, too.
+            // A rank that calls a moment too late gets the reason, too.
             let start = Instant::now();
             while let Some((_, socket)) = callers.next(TO_TURN_AWAY.saturating_sub(start.elapsed()))
             {
@@ -142,7 +144,7 @@ impl Rendezvous {
         gathered.map(|()| sockets)
     }
 
-    /// The connections by rank before there are any.
+    /// The connections by rank, before there are any.
     pub(super) fn unconnected(&self) -> Vec<Option<OwnedFd>> {
         (0..self.world_size).map(|_| None).collect()
     }
@@ -207,7 +209,8 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// Waits for rank 0's answer: `None` where the meeting is complete, or the reason of its failure.
+    /// Waits for rank 0's answer. It is `None` if the meeting is complete, otherwise the reason of
+    /// its failure.
     ///
     /// # Errors
     /// The connection ended, or the deadline passed ([`io::ErrorKind::TimedOut`]).
@@ -222,7 +225,7 @@ impl Rendezvous {
         }
         let (mut reason, mut room) = (Vec::new(), [0; LONGEST_REASON]);
         let start = Instant::now();
-        // A part of the reason is better than none.
+        // An incomplete reason is better than none.
         while let Ok(count @ 1..) =
             receive(socket, &mut room, TO_HEAR_WHY.saturating_sub(start.elapsed()))
         {
@@ -235,8 +238,8 @@ impl Rendezvous {
     }
 }
 
-/// Repeats an attempt until it gives a value; `None` when `limit` has passed. An attempt gives `None`
-/// if a later one may succeed.
+/// Repeats an attempt until it returns a value; `None` when `limit` has passed. An attempt returns
+/// `None` if a later one may succeed.
 pub(super) fn retry<T>(
     limit: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>>,
@@ -253,8 +256,8 @@ pub(super) fn retry<T>(
     }
 }
 
-/// Tells a caller that the meeting is complete, or why it failed. Callers that are gone, or read
-/// nothing, are left alone.
+/// Answers a caller that the meeting is complete, or why it failed. Errors are ignored, because the
+/// caller may have gone.
 fn answer(socket: &OwnedFd, reason: Option<&str>) {
     let bytes = match reason {
         None => vec![WELCOME],

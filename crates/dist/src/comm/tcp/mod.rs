@@ -1,12 +1,12 @@
-//! The backend for ranks of several hosts that have nothing but TCP: a star with rank 0 in the
-//! middle.
+//! The TCP backend, for ranks of several hosts that have nothing better: a star with rank 0 in the
+//! centre.
 //!
-//! Everything is one gathering: each rank's header and what it contributes go to the group's first
-//! rank, which sends all of it to everybody, and every rank takes its result out of that by itself.
-//! Sums are added in rank order, so every rank gets the same bits, and they are the other backends'.
-//! An all-reduce moves `N·n` bytes in and out of rank 0 for each of `N` ranks: this is meant for
-//! the few small messages by which another backend's ranks meet and agree (NCCL's id and headers),
-//! not for gradients.
+//! Every operation is one gathering. Each rank sends its header and its contribution to the group's
+//! first rank, which sends all of them to every rank. Then each rank computes its own result. Sums
+//! are added in rank order, so every rank gets the same bits, and the same as with the other
+//! backends. An all-reduce moves `N·n` bytes in and out of rank 0 for each of `N` ranks. So this
+//! backend is meant for the few small messages by which the ranks of another backend meet and agree
+//! (NCCL's id and headers), not for gradients.
 
 mod rendezvous;
 #[cfg(test)]
@@ -34,10 +34,10 @@ use crate::{Error, Result};
 /// Bytes of an encoded header.
 const HEADER: usize = Header::WORDS * 8;
 
-/// The number of the world among the groups.
+/// The number of the group of all ranks.
 const WORLD: u64 = 0;
 
-/// Who meets where, and how long anybody waits.
+/// The job, its meeting point and its deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpConfig {
     pub(crate) job: JobId,
@@ -47,14 +47,14 @@ pub(crate) struct TcpConfig {
     /// Rank 0's host: a name or an address.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// The only address that rank 0 listens at, if there is one.
+    /// The only address at which rank 0 listens, if there is one.
     pub(crate) interface: Option<IpAddr>,
 }
 
 /// Joins the ranks of `config.job`.
 ///
 /// # Errors
-/// A port in use, ranks that do not come or that differ in version or number.
+/// A port in use, ranks that do not arrive in time, or ranks that differ in version or number.
 pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
     let connect = move |failure: &Failure| {
         let TcpConfig { rank, world_size, deadline, .. } = config;
@@ -71,9 +71,9 @@ pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
 /// A group's ranks over the star.
 struct Tcp {
     network: Arc<Network>,
-    /// A number that the group's members alone share.
+    /// A number that all members of the group have, and no other group.
     group: u64,
-    /// By rank in the group: its number in the world.
+    /// By rank in the group: the rank in the world.
     ranks: Arc<[usize]>,
     rank: usize,
     splits: u64,
@@ -108,8 +108,8 @@ impl Tcp {
         self.result(header, payload, &bodies)
     }
 
-    /// What all ranks contribute, [joined](join) in rank order. The group's first rank gathers it and
-    /// sends it to the others.
+    /// The contributions of all ranks, [joined](join) in rank order. The group's first rank gathers
+    /// them and sends them to the other ranks.
     fn gather(&self, header: Header, own: Vec<u8>) -> Result<Arc<Vec<u8>>> {
         let send = |to: usize, body| {
             self.network.send(Kind::Part, (self.group, to), ElementType::U8.code(), body, None);
@@ -120,7 +120,7 @@ impl Tcp {
             return Ok(Arc::new(all.to_vec()?));
         }
         let parts = self.gather_parts(header, &own).inspect_err(|error| {
-            // The others wait for this rank, and cannot see whom it waits for.
+            // The other ranks wait for this rank, and cannot see for which rank it waits.
             if !error.is_echo() {
                 self.network.fail(error);
             }
@@ -132,7 +132,7 @@ impl Tcp {
         Ok(all)
     }
 
-    /// What all ranks contribute, on the group's first rank.
+    /// The contributions of all ranks, on the group's first rank.
     fn gather_parts(&self, header: Header, own: &[u8]) -> Result<Vec<Payload>> {
         let start = Instant::now();
         let mut asked: VecDeque<_> =
@@ -157,7 +157,7 @@ impl Tcp {
         self.network.receive(Kind::Part, place, &self.ranks, header, Payload::empty())
     }
 
-    /// This rank's result, given what all ranks contributed.
+    /// This rank's result, computed from the contributions of all ranks.
     fn result(&self, header: Header, payload: Payload, bodies: &[&[u8]]) -> Result<Payload> {
         let Header { op, element, len, .. } = header;
         let (rank, n) = (self.rank, self.ranks.len());
@@ -207,7 +207,7 @@ impl Tcp {
         }
     }
 
-    /// The part for this rank of what `source` sends everybody in different amounts.
+    /// The part for this rank in the contribution of `source`, whose parts have any lengths.
     fn part_of_v<'a>(
         &self,
         bodies: &[&'a [u8]],
@@ -280,7 +280,7 @@ impl Transport for Tcp {
     }
 }
 
-/// Whether this rank's numbers are needed.
+/// Whether the operation needs this rank's numbers.
 fn contributes(op: Collective, rank: usize) -> bool {
     match op {
         Collective::Broadcast { root } | Collective::Scatter { root } => rank == root,
@@ -289,7 +289,7 @@ fn contributes(op: Collective, rank: usize) -> bool {
     }
 }
 
-/// All parts in one, each after its length.
+/// All parts in one buffer, each after its length.
 fn join(parts: &[Payload]) -> Vec<u8> {
     let mut all = Vec::with_capacity(parts.iter().map(|part| part.byte_len() + 8).sum());
     for part in parts {
@@ -299,7 +299,7 @@ fn join(parts: &[Payload]) -> Vec<u8> {
     all
 }
 
-/// The parts again; `None` where these are not `count` parts.
+/// The parts of a joined buffer; `None` if it does not contain exactly `count` parts.
 fn split(mut all: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     for _ in 0..count {
@@ -312,7 +312,8 @@ fn split(mut all: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     all.is_empty().then_some(parts)
 }
 
-/// A new group's number: its members come to the same one, and no other group of theirs has it.
+/// The number of a new group. Its members compute the same number, and no other group of theirs has
+/// it.
 fn number_of(parent: u64, split: u64, first: usize) -> u64 {
     let mut digest = Sha256::new();
     for word in [parent, split, first as u64] {
@@ -320,14 +321,14 @@ fn number_of(parent: u64, split: u64, first: usize) -> u64 {
     }
     let digest = digest.finalize();
     let word = digest.first_chunk::<8>().map_or(1, |bytes| u64::from_le_bytes(*bytes));
-    // The world's is no group's.
+    // The number of the world is reserved.
     word.max(WORLD + 1)
 }
 
 /// The reduction of equally long parts.
 fn reduced(element: ElementType, op: super::ReduceOp, parts: &[&[u8]]) -> Payload {
     let len = parts.first().map_or(0, |part| part.len()) / element.size();
-    // The arithmetic wants memory that is aligned for its numbers.
+    // The reduction needs memory that is aligned for the numbers.
     let mut all: Vec<Payload> = parts.iter().map(|part| filled(element, &[part])).collect();
     let mut slices: Vec<&mut [u8]> = all.iter_mut().map(|part| part.bytes_mut()).collect();
     reduce::reduce_into_all(element, op, &mut slices);
@@ -348,13 +349,13 @@ fn filled(element: ElementType, parts: &[&[u8]]) -> Payload {
     payload
 }
 
-/// The same, and it tells how long each part is.
+/// As [`filled`], with the lengths of the parts.
 fn with_parts(element: ElementType, parts: &[&[u8]]) -> Result<Payload> {
     let lens: Vec<usize> = parts.iter().map(|part| part.len() / element.size()).collect();
     filled(element, parts).with_parts(lens)
 }
 
-/// The result in the memory of the caller's payload where it has that length.
+/// The result, in the memory of the caller's payload if type and length are the same.
 fn replace(mut payload: Payload, result: Payload) -> Payload {
     if payload.len() != result.len() || payload.element_type() != result.element_type() {
         return result;

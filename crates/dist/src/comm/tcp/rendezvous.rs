@@ -1,5 +1,5 @@
-//! How ranks of several hosts find each other: rank 0 listens at an address that all ranks know, and
-//! the other ranks call it.
+//! The meeting of ranks of several hosts: rank 0 listens at an address that all ranks know, and the
+//! other ranks call it.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -14,20 +14,20 @@ use crate::{Error, Result};
 
 pub(super) use crate::comm::rendezvous::TO_HEAR_WHY;
 
-/// The longest time that one attempt to reach rank 0 takes.
+/// The longest time of one attempt to reach rank 0.
 const TO_CONNECT: Duration = Duration::from_secs(10);
 
-/// How long rank 0 waits for its port, which another rank's connection to itself may hold for a
-/// moment, see [`is_to_itself`].
+/// The time for which rank 0 waits for its port. Another rank's connection to itself may hold the
+/// port for a moment, see [`is_to_itself`].
 const TO_LET_GO: Duration = Duration::from_millis(500);
 
-/// The connections by rank: rank 0 has one to every other rank, the others have one to rank 0.
+/// The connections by rank. Rank 0 has one to every other rank, every other rank has one to rank 0.
 pub(super) fn meet(config: &TcpConfig) -> Result<Vec<Option<TcpStream>>> {
     let &TcpConfig { job, rank, world_size, deadline, .. } = config;
     let meeting = Rendezvous::begin(job, rank, world_size, deadline);
     let sockets = if rank == 0 {
         let listener = OwnedFd::from(listen(config)?);
-        // On a network nothing but its job tells a rank from a stranger.
+        // On a network only its job distinguishes a rank from a stranger.
         meeting.hear_all(&mut Callers::new(&listener, |_| true))?
     } else {
         let mut sockets = meeting.unconnected();
@@ -46,7 +46,7 @@ fn listen(config: &TcpConfig) -> Result<TcpListener> {
     let port = config.port;
     let address = match config.interface {
         Some(interface) => SocketAddr::new(interface, port),
-        // At a loopback address no other host can call.
+        // No other host can call a loopback address.
         None => match resolve(config)?.first() {
             Some(own) if own.ip().is_loopback() => *own,
             Some(own) if own.is_ipv6() => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), port).into(),
@@ -68,7 +68,7 @@ fn listen(config: &TcpConfig) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// The part of the other ranks: calls rank 0 and waits until all ranks have called it.
+/// The part of a rank other than 0: calls rank 0 and waits until all ranks have called it.
 fn join(config: &TcpConfig, meeting: &Rendezvous) -> Result<OwnedFd> {
     let &TcpConfig { rank, world_size, deadline, port, .. } = config;
     let (host, addresses) = (&config.host, resolve(config)?);
@@ -110,7 +110,7 @@ fn is_to_itself(socket: &TcpStream) -> bool {
     let (own, peer) = (socket.local_addr().ok(), socket.peer_addr().ok());
     let is_to_itself = own.is_some() && own == peer;
     if is_to_itself {
-        // Where it fails the port is free a minute later.
+        // If this fails, the port is free a minute later.
         let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     }
     is_to_itself
@@ -124,7 +124,8 @@ fn resolve(config: &TcpConfig) -> Result<Vec<SocketAddr>> {
     Ok(addresses.collect())
 }
 
-/// Small frames leave at once, and a host that has vanished shows itself within two minutes.
+/// Prepares a socket: small frames leave at once, and a vanished host is detected within two
+/// minutes.
 fn prepare(socket: &TcpStream, deadline: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_read_timeout(None)?;

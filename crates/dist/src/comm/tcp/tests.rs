@@ -1,4 +1,4 @@
-//! Ranks as threads of one process, over the loopback interface: they meet, or say why not.
+//! Tests of the meeting over the loopback interface, with ranks as threads of one process.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -54,14 +54,14 @@ fn joined(rank: Rank) -> Result<Arc<dyn Communicator>> {
 fn assert_both_meet(first: Rank, second: Rank) {
     let both = [joined(first), joined(second)];
     assert!(both.iter().all(Result::is_ok), "{both:?}");
-    // Rank 0 stays until the other has left.
+    // Rank 0 stays until the other rank has left.
     let [first, second] = both;
     let leaves = thread::spawn(move || drop(second));
     drop(first);
     leaves.join().expect("no rank panics");
 }
 
-/// Calls rank 0 with these bytes, once it listens.
+/// Calls rank 0 and sends these bytes, once it listens.
 fn stranger(port: u16, bytes: &[u8]) -> TcpStream {
     loop {
         if let Ok(mut socket) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
@@ -137,7 +137,7 @@ fn a_stranger_changes_nothing_whatever_it_says_beside_its_job() {
         Hello { rank: 0, ..of_another_job },
     ] {
         callers.push(stranger(port, &words.encode()));
-        // A hello that has not ended, and then does.
+        // First an incomplete hello, then its rest.
         callers.push(stranger(port, &words.encode()[..30]));
     }
     assert_both_meet(first, start(config(1, 2, port)));
@@ -167,7 +167,7 @@ fn a_caller_that_never_ends_its_hello_is_turned_away_in_time() {
     let mut slow = stranger(port, b"");
     let began = Instant::now();
     let hello = hello(1, 2).encode();
-    // A byte now and then; the whole would take half a minute.
+    // One byte now and then. The whole hello would take half a minute.
     for byte in hello.chunks(1) {
         if slow.write_all(byte).is_err() {
             break;
@@ -178,8 +178,8 @@ fn a_caller_that_never_ends_its_hello_is_turned_away_in_time() {
     assert_both_meet(first, start(config(1, 2, port)));
 }
 
-/// Narrows the range of ports in a network of its own: there a caller that is early reaches itself
-/// about every fourth time.
+/// Narrows the range of ports in a network namespace of the test's own, where an early caller
+/// reaches itself about every fourth time.
 #[test]
 fn a_caller_that_is_early_does_not_take_itself_for_rank_0() {
     let narrow = "ip link set lo up && \
