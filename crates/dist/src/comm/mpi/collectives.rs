@@ -259,7 +259,7 @@ impl Mpi {
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<[Payload; 2]> {
-        let mut batch = Batch::new(self.comm, [from, into]);
+        let mut batch = Batch::new(&self.group, [from, into]);
         for other in self.others() {
             batch.receive(1, receive(other), other, Tag::Data)?;
         }
@@ -293,7 +293,7 @@ impl Mpi {
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<Batch> {
         let rest = |range: Range<usize>| range.start + enclosed(&range)..range.end;
-        let mut batch = Batch::new(self.comm, [from, into]);
+        let mut batch = Batch::new(&self.group, [from, into]);
         for other in self.others() {
             batch.receive(1, rest(receive(other)), other, Tag::Data)?;
         }
@@ -315,7 +315,7 @@ impl Mpi {
     /// Whether all ranks, which have spoken, do the same.
     pub(super) fn agree(&mut self, header: Header) -> Result<()> {
         self.headers[self.rank] = header.encode();
-        check_agreement(&self.headers, &self.ranks)
+        check_agreement(&self.headers, &self.group.ranks)
     }
 
     pub(super) fn have_all_spoken(&mut self, header: Header) -> Result<bool> {
@@ -350,7 +350,7 @@ impl Mpi {
             let first = enclosed(&range);
             let peer = &mut self.peers[other];
             into[range.start..range.start + first].copy_from_slice(&peer.enclosed()[..first]);
-            peer.next(self.comm, other)?;
+            peer.next(&self.group, other)?;
         }
         Ok(memory)
     }

@@ -47,13 +47,13 @@ use self::mail::{Peer, Words};
 use self::messages::{GroupMessages, MessageGroup};
 use self::news::LOOK_AFTER;
 use self::pipeline::Pace;
-use self::raw::{Batch, Comm};
+use self::raw::{Batch, MpiGroup};
 use super::collective::Header;
 use super::members::Failure;
 use super::threaded::{Connected, Threaded};
 use super::transport::{Messages, Transport};
 use super::wait::{Load, Wait};
-use super::{Communicator, Payload};
+use super::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Whether this build has the MPI backend.
@@ -83,8 +83,8 @@ fn join(expected: usize, deadline: Duration, failure: &Failure) -> Result<Connec
         let what = format!("{} was built without support for threads", raw::library());
         return Err(Error::Launch { what });
     }
-    let comm = Comm::duplicate_world()?;
-    let (rank, world_size) = (comm.rank()?, comm.size()?);
+    let (group, rank) = MpiGroup::world()?;
+    let world_size = group.ranks.len();
     if world_size != expected {
         if world_size == 1 && life::end() {
             drop(ManuallyDrop::into_inner(universe));
@@ -98,10 +98,9 @@ fn join(expected: usize, deadline: Duration, failure: &Failure) -> Result<Connec
         return Err(Error::Launch { what });
     }
     let any_thread = threading >= Threading::Serialized;
-    let ranks = (0..world_size).collect();
-    let job = Arc::new(Job::new(comm, failure)?);
+    let job = Arc::new(Job::new(&group, rank, failure)?);
     let abort = Arc::new(life::Aborter(Arc::clone(&job)));
-    let mut transport = Mpi::new(job, comm, rank, ranks, any_thread, deadline)?;
+    let mut transport = Mpi::new(job, group, rank, any_thread, deadline)?;
     transport.universe = Some(universe);
     Ok(Connected { transport, rank, world_size, deadline, abort })
 }
@@ -112,12 +111,8 @@ struct Mpi {
     /// finalise it.
     universe: Option<ManuallyDrop<Universe>>,
     job: Arc<Job>,
-    /// Counts the groups of this rank.
-    number: usize,
-    comm: Comm,
+    group: MpiGroup,
     rank: usize,
-    /// The members' ranks in the world.
-    ranks: Arc<[usize]>,
     any_thread: bool,
     deadline: Duration,
     pace: Pace,
@@ -155,7 +150,9 @@ impl Transport for Mpi {
         result
     }
 
-    /// A communicator of MPI's for every group: messages of two groups never meet.
+    /// The new groups get a number that none of their members uses, by which their messages are told
+    /// apart from others. A communicator of MPI's for every group would be one of 2,000 at most in some
+    /// libraries, and its making waits without a deadline.
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
         let result = self.split_off(members);
         if result.is_err() {
@@ -190,54 +187,70 @@ impl Transport for Mpi {
 impl Mpi {
     fn new(
         job: Arc<Job>,
-        comm: Comm,
+        group: MpiGroup,
         rank: usize,
-        ranks: Arc<[usize]>,
         any_thread: bool,
         deadline: Duration,
     ) -> Result<Self> {
-        let peer = |other| Peer::new(comm, (other != rank).then_some(other));
-        let peers = (0..ranks.len()).map(peer).collect::<Result<_>>()?;
-        let messages = Arc::new(MessageGroup::new(comm, rank, Arc::clone(&ranks)));
+        let n = group.ranks.len();
+        let peer = |other| Peer::new(&group, (other != rank).then_some(other));
+        let peers = (0..n).map(peer).collect::<Result<_>>()?;
+        let messages = Arc::new(MessageGroup::new(group.clone(), rank));
         Ok(Self {
             universe: None,
-            number: job.number(),
-            comm,
             rank,
             any_thread,
             deadline,
-            pace: Pace::new(job.is_on_one_host(&ranks), ranks.len()),
+            pace: Pace::new(job.is_on_one_host(&group.ranks), n),
             load: Load::default(),
             job,
             peers,
-            headers: vec![Words::default(); ranks.len()],
-            ranks,
+            headers: vec![Words::default(); n],
+            group,
             messages,
             scratch: Payload::empty(),
         })
     }
 
     fn split_off(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        let place = |members: &[usize]| {
-            let rank = members.iter().position(|&member| member == self.rank)?;
-            Some((*members.first()?, rank))
-        };
-        let place = members.and_then(place);
-        let (colour, key) = (place.map(|(colour, _)| colour), place.map_or(0, |(_, rank)| rank));
-        let made = self.comm.split(colour, key)?;
-        let (Some(comm), Some(members)) = (made, members) else { return Ok(None) };
-        let ranks = members.iter().map(|&member| self.ranks[member]).collect();
-        let job = Arc::clone(&self.job);
-        Self::new(job, comm, key, ranks, self.any_thread, self.deadline).map(Some)
+        self.job.give_back()?;
+        let number = self.agree_on_number(members.is_some())?;
+        let Some(members) = members else { return Ok(None) };
+        self.job.take_number(number);
+        let rank = members.iter().position(|&member| member == self.rank).unwrap_or(0);
+        let ranks = members.iter().map(|&member| self.group.ranks[member]).collect();
+        let (job, group) = (Arc::clone(&self.job), self.group.other(number, ranks));
+        Self::new(job, group, rank, self.any_thread, self.deadline).map(Some)
+    }
+
+    /// The first number that is free at all members of all new groups.
+    fn agree_on_number(&mut self, joins: bool) -> Result<usize> {
+        let mut number = MpiGroup::WORLD + 1;
+        loop {
+            let free = if joins { self.job.free_number(number) } else { number };
+            let own = Payload::from_slice(&[free as i64]);
+            let header = Header::of(0, Collective::AllGather, &own);
+            let all = self.collective(header, own)?;
+            let all = all.as_slice::<i64>()?;
+            let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
+            number = most.map_or(number, |most| most as usize);
+            if number > MpiGroup::LAST {
+                let what = format!("more than {} groups of a rank at a time", MpiGroup::LAST);
+                return Err(Error::Unsupported { what });
+            }
+            if least == most {
+                return Ok(number);
+            }
+        }
     }
 
     fn world_size(&self) -> usize {
-        self.ranks.len()
+        self.group.ranks.len()
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let rank = self.rank;
-        (0..self.ranks.len()).filter(move |&other| other != rank)
+        (0..self.group.ranks.len()).filter(move |&other| other != rank)
     }
 
     /// Sends a letter, without waiting for it to arrive.
@@ -252,7 +265,7 @@ impl Mpi {
         while !self.peers[to].can_be_told()? {
             self.pause(&mut wait, during, |_| vec![to])?;
         }
-        self.peers[to].tell(self.comm, to, words, data)
+        self.peers[to].tell(&self.group, to, words, data)
     }
 
     /// The memory of `batch`, when all its requests are complete.
@@ -282,9 +295,9 @@ impl Mpi {
             return Ok(());
         }
         let missing: Vec<String> =
-            missing(self).into_iter().map(|rank| self.ranks[rank].to_string()).collect();
+            missing(self).into_iter().map(|rank| self.group.ranks[rank].to_string()).collect();
         Err(Error::Timeout {
-            rank: self.ranks[self.rank],
+            rank: self.group.ranks[self.rank],
             during: during.to_string(),
             missing: missing.join(", "),
             waited,
@@ -302,7 +315,7 @@ impl Mpi {
     }
 
     fn left(&self, peer: usize, header: Header) -> Error {
-        let (peer, rank) = (self.ranks[peer], self.ranks[self.rank]);
+        let (peer, rank) = (self.group.ranks[peer], self.group.ranks[self.rank]);
         Error::PeerLeft { peer, rank, during: header.to_string() }
     }
 }

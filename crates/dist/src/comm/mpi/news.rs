@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::raw::{Comm, LETTER, Letter, Tag};
+use super::raw::{LETTER, Letter, MpiGroup, Tag};
 use crate::comm::members::Failure;
 use crate::{Error, Result};
 
@@ -18,9 +18,8 @@ pub(super) const LOOK_AFTER: Duration = Duration::from_millis(1);
 
 /// What one rank of the world knows.
 pub(super) struct News {
-    world: Comm,
+    world: MpiGroup,
     rank: usize,
-    world_size: usize,
     /// The first failure that this rank knows of, its own or another's.
     failure: Failure,
     /// Why this rank has failed, until the others have been told.
@@ -28,9 +27,8 @@ pub(super) struct News {
 }
 
 impl News {
-    pub(super) fn new(world: Comm, failure: Failure) -> Result<Self> {
-        let (rank, world_size, untold) = (world.rank()?, world.size()?, Mutex::default());
-        Ok(Self { world, rank, world_size, failure, untold })
+    pub(super) fn new(world: MpiGroup, rank: usize, failure: Failure) -> Self {
+        Self { world, rank, failure, untold: Mutex::default() }
     }
 
     /// This rank has failed; the next call of [`Self::tell`] tells the others.
@@ -41,7 +39,7 @@ impl News {
     /// Tells the other ranks if this one has failed. For the thread that has the turn.
     pub(super) fn tell(&self) {
         let Some(cause) = self.untold.lock().take() else { return };
-        for other in (0..self.world_size).filter(|&other| other != self.rank) {
+        for other in (0..self.world.ranks.len()).filter(|&other| other != self.rank) {
             if let Err(error) = self.tell_rank(other, cause.as_bytes()) {
                 tracing::error!("telling rank {other} of a failure: {error}");
             }
@@ -52,7 +50,7 @@ impl News {
         let (mut letter, len) = (Letter::new(), cause.len().min(LETTER));
         letter.bytes_mut()[..len].copy_from_slice(&cause[..len]);
         // Its memory stays where the message is not gone when the letter is dropped.
-        letter.send(self.world, other, Tag::Failure, len)
+        letter.send(&self.world, other, Tag::Failure, len)
     }
 
     /// Looks for letters of ranks that have failed. For the thread that has the turn.
@@ -62,7 +60,7 @@ impl News {
     pub(super) fn look(&self) -> Result<()> {
         if let Some(peer) = self.world.has_sent(Tag::Failure)? {
             let mut letter = Letter::new();
-            letter.receive(self.world, Some(peer), Tag::Failure)?;
+            letter.receive(&self.world, Some(peer), Tag::Failure)?;
             // It is there: this takes a moment.
             while !letter.poll()? {}
             let text = String::from_utf8_lossy(letter.bytes());

@@ -121,7 +121,7 @@ impl Mpi {
         };
         self.call(header, &[], |_| 0..0)?;
         let (element, with) = (header.element, vec![Progress::default(); n]);
-        let batch = Batch::new(self.comm, [buffer, scratch]);
+        let batch = Batch::new(&self.group, [buffer, scratch]);
         let mut pipeline = Pipeline { own, element, route, pace, parts, with, reduced: 0, batch };
         // Pieces go up before all headers are here: ranks that disagree end before they look at them.
         let (mut agreed, mut wait) = (false, Wait::begin());
@@ -145,7 +145,7 @@ impl Mpi {
             }
         }
         for other in self.others() {
-            self.peers[other].next(self.comm, other)?;
+            self.peers[other].next(&self.group, other)?;
         }
         let [buffer, scratch] = self.wait_for(pipeline.batch, header)?;
         if route.op.is_some() {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use mpi::ffi;
 
-use super::{Comm, LETTER, Tag, bytes_type, check, request_null, test};
+use super::{LETTER, MpiGroup, Tag, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::Payload;
 
@@ -19,7 +19,7 @@ pub(in super::super) const EAGER: usize = 16 * 1024;
 
 /// Requests under way, and the memory that they work on.
 pub(in super::super) struct Batch {
-    comm: Comm,
+    group: MpiGroup,
     /// `None` once it has been given back.
     memory: Option<[Payload; 2]>,
     /// Address and length of each buffer, taken once. References into the buffers are made by
@@ -29,7 +29,7 @@ pub(in super::super) struct Batch {
     requests: Vec<(Kind, VecDeque<Request>)>,
 }
 
-// SAFETY: the addresses in `parts` point into `memory`, which goes along; handles as for `Comm`.
+// SAFETY: the addresses in `parts` point into `memory`, which goes along; handles as for `MpiGroup`.
 unsafe impl Send for Batch {}
 
 /// Requests of one kind are complete in the order of their start, as far as [`Batch`] says.
@@ -48,12 +48,12 @@ struct Request {
 
 impl Batch {
     /// Takes the memory; requests name it by its position.
-    pub(in super::super) fn new(comm: Comm, mut memory: [Payload; 2]) -> Self {
+    pub(in super::super) fn new(group: &MpiGroup, mut memory: [Payload; 2]) -> Self {
         let parts = memory.each_mut().map(|buffer| {
             let bytes = buffer.bytes_mut();
             (bytes.as_mut_ptr(), bytes.len())
         });
-        Self { comm, memory: Some(memory), parts, requests: Vec::new() }
+        Self { group: group.clone(), memory: Some(memory), parts, requests: Vec::new() }
     }
 
     /// Starts to send `range` (bytes) of buffer `part`, in as many messages as is best.
@@ -92,7 +92,7 @@ impl Batch {
         assert!(range.start <= range.end && range.end <= len, "a request outside its buffer");
         let count = c_int::try_from(range.len()).expect("pieces are at most MAX_MESSAGE");
         let at = base.wrapping_add(range.start).cast();
-        let (peer, tag, comm) = (kind.peer as c_int, kind.tag as c_int, self.comm.raw);
+        let ((peer, tag), comm) = (self.group.address(kind.peer, kind.tag), self.group.world);
         let mut raw = request_null();
         if kind.receives {
             // SAFETY: the range is in its buffer, which stays until the request is complete.
