@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -76,10 +76,10 @@ impl Job {
     pub(super) fn give_back(&self) -> Result<bool> {
         let mut left = self.left.lock();
         for mut group in std::mem::take(&mut *left) {
-            if group.by_all(self)? {
-                self.numbers.lock().remove(&group.messages.group.number);
-            } else {
+            if !group.by_all(self)? {
                 left.push(group);
+            } else if !group.messages.awaits() {
+                self.numbers.lock().remove(&group.messages.group.number);
             }
         }
         Ok(!left.is_empty())
@@ -94,12 +94,13 @@ impl Job {
 struct Left {
     messages: Arc<MessageGroup>,
     peers: Vec<Peer>,
-    /// Whether all have said goodbye, and what they had sent for nothing is being received.
-    forgets: bool,
+    /// When all had said goodbye: since then messages that nobody has asked for are received.
+    since: Option<Instant>,
 }
 
 impl Left {
-    /// Whether everybody else has left it too, and nothing more comes.
+    /// Whether everybody else has left it too, and nothing more comes. A receive for which nobody has
+    /// sent a message is given up, and the group's number with it.
     fn by_all(&mut self, job: &Job) -> Result<bool> {
         let own = self.messages.rank;
         let mut all = true;
@@ -120,14 +121,17 @@ impl Left {
                 None => all = false,
             }
         }
-        if all && !self.forgets {
+        if !all {
+            return Ok(false);
+        }
+        let since = *self.since.get_or_insert_with(|| {
             for (from, sent) in sent.into_iter().enumerate() {
                 let count = sent.saturating_sub(self.messages.received(from));
                 job.messages.forget(&self.messages, from, count);
             }
-            self.forgets = true;
-        }
-        Ok(all && !self.messages.awaits())
+            Instant::now()
+        });
+        Ok(!self.messages.awaits() || since.elapsed() > STRAGGLER)
     }
 }
 
@@ -145,7 +149,7 @@ impl Mpi {
         }
         let peers = std::mem::take(&mut self.peers);
         let messages = Arc::clone(&self.messages);
-        self.job.left.lock().push(Left { messages, peers, forgets: false });
+        self.job.left.lock().push(Left { messages, peers, since: None });
         Ok(())
     }
 

@@ -294,10 +294,11 @@ impl Receive {
 
     fn end(self, result: Result<Payload>, job: &Job) {
         self.group.awaited.fetch_sub(1, Ordering::Relaxed);
-        if result.is_err() {
+        let failed = result.is_err();
+        // The answer to a thread that does not wait for it is dropped.
+        let heard = self.reply.is_some_and(|reply| reply.send(result).is_ok());
+        if failed && heard {
             job.fail();
         }
-        // The answer to a thread that does not wait for it is dropped.
-        drop(self.reply.map(|reply| reply.send(result)));
     }
 }

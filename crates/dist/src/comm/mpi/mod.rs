@@ -307,7 +307,8 @@ impl Mpi {
     fn note_farewells(&mut self) {
         for other in self.others() {
             // An error shows where the peer is waited for.
-            if let Ok(Some(sent)) = self.peers[other].farewell() {
+            let farewell = self.peers.get_mut(other).map(Peer::farewell);
+            if let Some(Ok(Some(sent))) = farewell {
                 self.messages.note_farewell(other, sent);
             }
         }
