@@ -1,4 +1,4 @@
-//! A stock candle-nn model, built through a `VarBuilder`, trained by `DistOpt` unchanged.
+//! A candle-nn model, built through a `VarBuilder`, that `DistOpt` trains without changes.
 //!
 //! ```text
 //! cargo run --release --example candle_nn_model -- --workers 2 --dataset synthetic --epochs 3
@@ -23,7 +23,7 @@ struct Args {
     train: TrainArgs,
 }
 
-/// Plain candle-nn: nothing here knows of Candelabrum.
+/// Plain candle-nn, without anything of Candelabrum.
 fn mlp(vb: &VarBuilder<'_>) -> candle_core::Result<candle_nn::Sequential> {
     Ok(candle_nn::seq()
         .add_fn(|xs| xs.flatten_from(1))
@@ -43,8 +43,8 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
     let model = FromModule(mlp(&vb)?);
 
-    // Sorted by name, so that every rank has the same order, and made equal to rank 0's values:
-    // candle-nn's own cannot be seeded.
+    // Sorted by name, so that every rank has the same order. `DistOpt` makes the values equal to
+    // rank 0's, because candle-nn's initial values cannot be seeded.
     let params = Params::from_varmap(&varmap)?;
     let mut trainer = Trainer::new(
         model,

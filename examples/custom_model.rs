@@ -1,4 +1,4 @@
-//! A model of your own and a loop of your own: no trainer, no options, one process or many.
+//! A model and a loop of your own, without a trainer or options, in one process or several.
 //!
 //! ```text
 //! cargo run --release --example custom_model

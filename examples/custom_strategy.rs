@@ -1,8 +1,8 @@
-//! A strategy of one's own: random-K. At each step all ranks draw the same K positions of a unit
-//! from a shared seed, so only values travel, and they can be all-reduced.
+//! A strategy of your own: random-K. At each step all ranks draw the same K positions of a unit
+//! from a shared seed, so only values are sent, and an all-reduce can average them.
 //!
-//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). The
-//! error feedback is the crate's: a `Memory` that `memory` gives.
+//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). The crate does the
+//! error feedback, with the `Memory` that `memory` returns.
 //!
 //! ```text
 //! cargo run --release --example custom_strategy -- --workers 2 --dist-option randomK --spars 0.05
@@ -27,7 +27,7 @@ use rand_chacha::ChaCha8Rng;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Sends the share `spars` of each unit, chosen by chance.
+/// Sends the share `spars` of each unit, at random positions.
 #[derive(Debug)]
 struct RandomK {
     seed: u64,
@@ -64,7 +64,8 @@ impl Strategy for RandomK {
         self.memory.as_mut()
     }
 
-    /// What is taken is sent; what stays in `values` is kept for the next step.
+    /// Sends the values at the drawn positions and sets them to zero. The rest of `values` is the
+    /// residual, which is kept for the next step.
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> DistResult<Message> {
         let positions = self.positions(unit);
         let sent: Vec<f32> = positions.iter().map(|&at| std::mem::take(&mut values[at])).collect();
@@ -85,7 +86,7 @@ impl Strategy for RandomK {
     }
 }
 
-/// Train SINGA's convolutional network on MNIST with a strategy of one's own
+/// Train SINGA's convolutional network on MNIST with your own strategy
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
@@ -93,7 +94,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    // Before the command line is read, which then knows the name.
+    // Registers before the command line is parsed, so that the parser knows the name.
     if let Err(error) = register("randomK", |config| Ok(Box::new(RandomK::new(config)?))) {
         eprintln!("error: {error}");
         return ExitCode::FAILURE;

@@ -1,6 +1,6 @@
-//! Data parallelism times tensor parallelism: a layer pair is split over the ranks of a *tensor
-//! group*, and the ranks that hold the same part are replicas, which form a *data group*. The result
-//! is checked against one process that trains the whole layers on all the data.
+//! Data parallelism times tensor parallelism. A pair of layers is split over the ranks of a *tensor
+//! group*. The ranks with the same part are replicas, which form a *data group*. The result is
+//! compared with one process that trains the whole layers on all the data.
 //!
 //! ```text
 //!                 tensor group 0     tensor group 1
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Within a tensor group every rank has the same batch and a part of each layer (see
-//! `tensor_parallel.rs`); two all-reduces per step make results and gradients whole. `DistOpt` over the
-//! data group averages the gradients of a part over the batches, in buckets that leave while the
-//! backward pass goes on.
+//! `tensor_parallel.rs`). Two all-reduces per step make results and gradients complete. `DistOpt`
+//! over the data group averages the gradients of a part over the batches, in buckets that are sent
+//! during the backward pass.
 //!
 //! ```text
 //! cargo run --release --example hybrid_parallel                  # 2 x 2 ranks
@@ -32,38 +32,38 @@ use candelabrum::prelude::*;
 use clap::Parser;
 
 const FEATURES: usize = 32;
-/// Features between the layers, of which each rank of a tensor group has a part.
+/// Features between the layers. Each rank of a tensor group has a part of them.
 const HIDDEN: usize = 120;
-/// Examples of a step, of which each tensor group has a part.
+/// Examples of a step. Each tensor group has a part of them.
 const BATCH: usize = 48;
 const STEPS: usize = 30;
-/// The most that rounding may do to a parameter.
+/// The largest difference of a parameter that rounding may cause.
 const TOLERANCE: f32 = 1e-6;
 
 /// Train a split model on split data
 #[derive(Parser)]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// How many ranks share a model
+    /// Number of ranks that share a model
     #[arg(long, default_value_t = 2)]
     tensor: usize,
 }
 
-/// Two linear layers, or one rank's part of them: the first is split by outputs (column parallel), the
-/// second by inputs (row parallel).
+/// Two linear layers, or one rank's part of them. The first is split by outputs (column parallel),
+/// the second by inputs (row parallel).
 struct Mlp {
     w1: Var, // (hidden / T, features)
     b1: Var, // (hidden / T)
     w2: Var, // (features, hidden / T)
     b2: Var, // (features), on every rank
-    /// The ranks that have the other parts; `None` where this one has all.
+    /// The ranks with the other parts. `None` if this rank has all parts.
     tensor: Option<Group>,
 }
 
 impl Mlp {
-    /// The whole layers: seeded, and so the same on every rank.
+    /// The whole layers. They are seeded, so they are the same on every rank.
     fn whole() -> Result<Self> {
         let params = Params::new(0);
         let make = |name: &str, shape: &[usize]| -> Result<Var> {
@@ -75,7 +75,7 @@ impl Mlp {
         Ok(Self { w1, b1, w2, b2, tensor: None })
     }
 
-    /// This rank's part of them.
+    /// This rank's part of the layers.
     fn part(&self, group: &Group) -> CandleResult<Self> {
         Ok(Self {
             w1: own_part(&self.w1, 0, group)?,
@@ -101,7 +101,7 @@ impl Module for Mlp {
         let xs = ops::copy_to_group(xs, group)?;
         let hidden = linear(&xs, &self.w1, Some(&self.b1), Some(Activation::Gelu))?;
         let part = linear(&hidden, &self.w2, None, None)?;
-        // The bias comes after the sum, or it would be added once per rank.
+        // The bias is added after the sum, because otherwise it would be added once per rank.
         ops::reduce_from_group(&part, group)?.broadcast_add(&self.b2)
     }
 }
@@ -112,7 +112,7 @@ fn own_part(whole: &Tensor, dim: usize, group: &Group) -> CandleResult<Var> {
     Var::from_tensor(&whole.detach().narrow(dim, group.rank() * len, len)?.contiguous()?)
 }
 
-/// Examples whose targets depend on the inputs: all of a step's, the same on every rank.
+/// All examples of a step, whose targets depend on the inputs. They are the same on every rank.
 fn examples(step: usize) -> CandleResult<(Tensor, Tensor)> {
     let count = (BATCH * FEATURES) as f32;
     let xs = Tensor::arange(0_f32, count, &Device::Cpu)?.affine(0.37, step as f64)?.sin()?;
@@ -131,7 +131,7 @@ fn sgd() -> Sgd {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    // The ranks are this program again; only they find a place in their environment.
+    // The ranks run this program too. Only ranks find a place in their environment.
     let place = Launch::detect()?;
     let ranks = if place.is_launched() { place.world_size } else { args.workers };
     let tensor = args.tensor;
@@ -144,7 +144,7 @@ fn main() -> Result<()> {
     ensure!(BATCH.is_multiple_of(replicas), "{BATCH} examples do not divide into {replicas} parts");
     if place.is_launched() || ranks == 1 {
         let world = World::from_env()?;
-        // Nobody is to wait for a rank that failed.
+        // No rank should wait for a rank that failed.
         return train(&world, tensor).inspect_err(|error| world.abort(&format!("{error:#}")));
     }
     match launch::spawn(ranks, 1)? {

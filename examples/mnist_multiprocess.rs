@@ -1,5 +1,5 @@
-//! SINGA's second way: the program itself makes the world and starts the ranks, through the
-//! library's API, with no launcher and no shared options.
+//! SINGA's second way: the program itself makes the world and starts the ranks through the
+//! library's API, without a launcher and without the shared options.
 //!
 //! ```text
 //! cargo run --release --example mnist_multiprocess -- --world-size 2
@@ -22,10 +22,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Train SINGA's convolutional network on several processes that this one starts
 #[derive(Parser)]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 2)]
     world_size: usize,
-    /// Where MNIST is; without it $MNIST_DIR, the cache, a download, and then synthetic digits
+    /// Directory of MNIST; without it $MNIST_DIR, the cache, a download, and then synthetic digits
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// auto, mnist or synthetic
@@ -38,7 +38,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    // The ranks are this program again; only they find a place in their environment.
+    // The ranks run this program too. Only ranks find a place in their environment.
     if Launch::detect()?.is_launched() {
         return run_rank(&args);
     }
@@ -49,13 +49,13 @@ fn main() -> Result<()> {
     }
 }
 
-/// What each of the processes does.
+/// The work of each process.
 fn run_rank(args: &Args) -> Result<()> {
     set_threads(1)?;
     let world = World::from_env()?;
     let result = train(args, &world);
     if let Err(error) = &result {
-        // Nobody is to wait for a rank that failed.
+        // No rank should wait for a rank that failed.
         world.abort(&format!("{error:#}"));
     }
     result

@@ -1,10 +1,11 @@
-//! Tensor parallelism after Megatron (Shoeybi et al., 2019, arXiv:1909.08053): the two layers of an
-//! MLP block, split over the ranks, against the block that is not split.
+//! Tensor parallelism after Megatron (Shoeybi et al., 2019, arXiv:1909.08053). The two layers of an
+//! MLP block are split over the ranks and compared with the whole block.
 //!
-//! Rank `r` of N has 1/N of the hidden features. The first layer computes only these (its weight is
-//! split by outputs: *column parallel*), the activation needs nobody else, and the second layer makes
-//! of them a part of every output (split by inputs: *row parallel*). One all-reduce adds the parts
-//! up in the forward pass, one in the backward; the hidden features themselves never travel.
+//! Rank `r` of N has 1/N of the hidden features. The first layer computes only these features (its
+//! weight is split by outputs: *column parallel*). The activation needs no communication. The
+//! second layer computes from these features a part of every output (its weight is split by inputs:
+//! *row parallel*). One all-reduce adds up the parts in the forward pass, and one in the backward
+//! pass. The hidden features themselves are never sent.
 //!
 //! ```text
 //! cargo run --release --example tensor_parallel -- --workers 2
@@ -24,18 +25,18 @@ use clap::Parser;
 
 const BATCH: usize = 16;
 const FEATURES: usize = 64;
-/// Features between the layers, of which each rank has a part.
+/// Features between the layers. Each rank has a part of them.
 const HIDDEN: usize = 240;
 
 /// Split the two linear layers of an MLP block over ranks
 #[derive(Parser)]
 struct Args {
-    /// How many ranks to start
+    /// Number of ranks to start
     #[arg(long, default_value_t = 2)]
     workers: usize,
 }
 
-/// A linear layer with some of the outputs of a whole one; the result stays split.
+/// A linear layer with some outputs of a whole layer. The result stays split.
 struct ColumnParallelLinear {
     weight: Var, // (hidden / N, features)
     bias: Var,   // (hidden / N)
@@ -51,13 +52,13 @@ impl ColumnParallelLinear {
 
 impl Module for ColumnParallelLinear {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
-        // Every rank has all of xs. Backward: each adds its share to the gradient of xs.
+        // Every rank has all of xs. Backward: each rank adds its share to the gradient of xs.
         let xs = ops::copy_to_group(xs, &self.group)?;
         linear(&xs, &self.weight, Some(&self.bias), Some(Activation::Gelu))
     }
 }
 
-/// A linear layer with some of the inputs of a whole one, which come split.
+/// A linear layer with some inputs of a whole layer. The inputs are already split.
 struct RowParallelLinear {
     weight: Var, // (features, hidden / N)
     bias: Var,   // (features), on every rank
@@ -74,7 +75,7 @@ impl RowParallelLinear {
 impl Module for RowParallelLinear {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         let part = linear(xs, &self.weight, None, None)?;
-        // The bias comes after the sum, or it would be added N times.
+        // The bias is added after the sum, because otherwise it would be added N times.
         ops::reduce_from_group(&part, &self.group)?.broadcast_add(&self.bias)
     }
 }
@@ -91,13 +92,13 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> CandleResult<f32> {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    // The ranks are this program again; only they find a place in their environment.
+    // The ranks run this program too. Only ranks find a place in their environment.
     let place = Launch::detect()?;
     let ranks = if place.is_launched() { place.world_size } else { args.workers };
     ensure!(HIDDEN.is_multiple_of(ranks), "{HIDDEN} features do not divide by {ranks} ranks");
     if place.is_launched() || ranks == 1 {
         let world = World::from_env()?;
-        // Nobody is to wait for a rank that failed.
+        // No rank should wait for a rank that failed.
         return compare(&world).inspect_err(|error| world.abort(&format!("{error:#}")));
     }
     match launch::spawn(ranks, 1)? {
@@ -109,7 +110,7 @@ fn main() -> Result<()> {
 
 fn compare(world: &World) -> Result<()> {
     let group = world.group();
-    // The whole layers: seeded, and so the same on every rank.
+    // The whole layers. They are seeded, so they are the same on every rank.
     let params = Params::new(0);
     let scope = params.root();
     let normal = Init::Normal { std: 0.1 };

@@ -13,7 +13,7 @@ pub use candle_core as candle;
 #[doc = include_str!("../docs/optimizers.md")]
 pub mod optimizers_guide {}
 
-/// What a training program usually needs: `use candelabrum::prelude::*`.
+/// The usual imports of a training program: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
         Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,

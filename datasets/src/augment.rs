@@ -1,17 +1,17 @@
-//! Random crops and flips of training images; off unless asked for.
+//! Random crops and flips of training images. Off by default.
 //!
-//! The recipe of He et al. (2015, arXiv:1512.03385, section 4.2): pad with zeros on every side,
-//! take a random window of the old size, mirror half of the images. SINGA's `augmentation` does
-//! the same to every training image, digits included. What is drawn for a sample follows from
-//! (seed, epoch, sample), so neither the world size nor the timing of a thread can change it.
+//! The method of He et al. (2015, arXiv:1512.03385, section 4.2): pad every side with zeros, take a
+//! random window of the old size, mirror half of the images. SINGA's `augmentation` does this with
+//! every training image, digits included. The random numbers of a sample depend only on (seed,
+//! epoch, sample), so neither the number of ranks nor the timing of threads can change them.
 
 use crate::rng::{Purpose, below, rng};
 
-/// What to do to training images.
+/// The changes of training images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Augmentation {
-    /// Rows and columns of zeros around the image before a window of its own size is cut out at
-    /// random; 0 leaves the image where it is.
+    /// Rows and columns of zeros around the image, from which a random window of the image's size
+    /// is taken. With 0 the image is not moved.
     pub crop_padding: usize,
     /// Whether to mirror half of the images left to right.
     pub horizontal_flip: bool,
@@ -20,7 +20,7 @@ pub struct Augmentation {
 impl Augmentation {
     /// Padding 4 and flips, as in SINGA's CNN example.
     ///
-    /// Mirrored digits are no digits: for MNIST, [`crop_only`](Self::crop_only) does better.
+    /// Mirrored digits are not digits, so [`crop_only`](Self::crop_only) is better for MNIST.
     pub const fn crop_and_flip() -> Self {
         Self { crop_padding: 4, horizontal_flip: true }
     }
@@ -30,10 +30,10 @@ impl Augmentation {
         Self { crop_padding: 4, horizontal_flip: false }
     }
 
-    /// Draws what happens to one sample in one epoch. `index` counts in the whole dataset.
+    /// Draws the transform of one sample in one epoch. `index` is the index in the whole dataset.
     pub(crate) fn draw(self, seed: u64, epoch: u64, index: u64) -> Transform {
         let mut rng = rng(seed, Purpose::Augment, epoch, index);
-        // Always three draws: switching one effect off leaves the others as they were.
+        // Always three draws: switching one effect off does not change the others.
         let offsets = u32::try_from(2 * self.crop_padding + 1).unwrap_or(u32::MAX);
         let down = below(&mut rng, offsets) as isize;
         let right = below(&mut rng, offsets) as isize;
@@ -44,8 +44,8 @@ impl Augmentation {
     }
 }
 
-/// A window's offset from the image, from `-crop_padding` to `crop_padding`, and whether to
-/// mirror what it shows.
+/// The offset of the window from the image, from `-crop_padding` to `crop_padding`, and whether to
+/// mirror the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transform {
     down: isize,
@@ -149,7 +149,7 @@ mod tests {
         assert!(differs(|i| (1, 0, i)));
         assert!(differs(|i| (0, 1, i)));
         assert!(differs(|i| (0, 0, i + 50)));
-        // Without flips the crops are the same ones.
+        // Without flips the crops do not change.
         let crop = Augmentation::crop_only().draw(1, 2, 3);
         assert_eq!(crop, Transform { flip: false, ..draw(1, 2, 3) });
     }

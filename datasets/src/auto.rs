@@ -1,12 +1,12 @@
-//! Which data to use: what the user named, what lies about, what can be fetched, or synthetic.
+//! The choice of the data: the user's directory, existing files, a download, or synthetic digits.
 //!
-//! `auto` looks in the directory that the user named, then in `$MNIST_DIR`, then in the cache, then
-//! downloads, and where none of that works takes the synthetic digits *and says why*. What the user
-//! named is never passed over in silence: a directory that lacks the files, or holds a corrupt one,
-//! is an error.
+//! `auto` uses the user's directory. If files are missing there or corrupt, this is an error: a
+//! directory that the user names is never ignored silently. Without one, `auto` looks in
+//! `$MNIST_DIR`, then in the cache, then downloads. If all of these fail, it uses the synthetic
+//! digits *and reports the reason*.
 //!
-//! In a distributed run one rank of each host calls [`locate`], so that the files are fetched once
-//! per host, and tells the others what it found.
+//! In a distributed run one rank of each host calls [`locate`], so that the files are downloaded
+//! once per host, and sends the result to the other ranks.
 
 use std::{
     fmt,
@@ -25,10 +25,10 @@ use crate::{
     source::Source,
 };
 
-/// What the user asks for with `--dataset`.
+/// The value of `--dataset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DatasetKind {
-    /// MNIST if it can be had, else synthetic digits.
+    /// MNIST if it is available, otherwise synthetic digits.
     #[default]
     Auto,
     /// MNIST or an error.
@@ -60,40 +60,40 @@ impl FromStr for DatasetKind {
     }
 }
 
-/// All that decides which data is used.
+/// Everything that determines the data.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// What to look for.
+    /// The kind of dataset.
     pub kind: DatasetKind,
-    /// The directory that the user named.
+    /// The user's directory.
     pub data_dir: Option<PathBuf>,
-    /// Where else to look.
+    /// The environment variables with other directories.
     pub environment: Environment,
     /// The seed of synthetic digits.
     pub seed: u64,
-    /// How long downloads into the cache may take, all together; `None` forbids them.
+    /// The time that downloads into the cache may take, all together. `None` forbids downloads.
     pub download: Option<Duration>,
-    /// Whether to show no progress bar.
+    /// Whether to hide the progress bar.
     pub quiet: bool,
 }
 
-/// Where the data is.
+/// The located data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
-    /// A place that every rank of this host can open.
+    /// A source that every rank of this host can open.
     pub source: Source,
-    /// Why the digits are synthetic, where that was not asked for: what was tried.
+    /// Why the digits are synthetic although nobody requested this: the failed attempts.
     pub note: Option<String>,
 }
 
-/// The data, its name and, where it is not what was hoped for, the reason.
+/// The data, its name and, if it is not the preferred data, the reason.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The data.
     pub mnist: Mnist,
     /// `mnist` or `synthetic digits`.
     pub name: &'static str,
-    /// Why the digits are synthetic, where that was not asked for: what was tried.
+    /// Why the digits are synthetic although nobody requested this: the failed attempts.
     pub note: Option<String>,
 }
 
@@ -101,26 +101,26 @@ impl Located {
     /// Reads or generates the data.
     ///
     /// # Errors
-    /// As [`Source::open`].
+    /// Those of [`Source::open`].
     pub fn open(self) -> Result<Loaded> {
         Ok(Loaded { mnist: self.source.open()?, name: self.source.name(), note: self.note })
     }
 }
 
-/// Finds the data, downloading it if need be and allowed.
+/// Locates the data, and downloads it if that is necessary and allowed.
 ///
 /// # Errors
-/// A `data_dir` without the four files, a `$MNIST_DIR` with only some of them, and for
-/// [`DatasetKind::Mnist`] that none of the places has MNIST.
+/// A `data_dir` without the four files, a `$MNIST_DIR` with only some of them, or, for
+/// [`DatasetKind::Mnist`], no MNIST in any of the places.
 pub fn locate(request: &Request) -> Result<Located> {
     let transport = HttpTransport::new(request.download.unwrap_or_default());
     locate_with(request, &Remote::mnist(&transport))
 }
 
-/// [`locate`], downloading from elsewhere.
+/// [`locate`] with other download addresses.
 ///
 /// # Errors
-/// As [`locate`].
+/// Those of [`locate`].
 pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
     if request.kind == DatasetKind::Synthetic {
         return Ok(Located { source: Source::synthetic(request.seed), note: None });
@@ -146,8 +146,8 @@ pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
     Ok(Located { source: Source::synthetic(request.seed), note: Some(note) })
 }
 
-/// A directory with the four files, from the places that the user did not name on the command
-/// line. What was tried in vain goes into `tried`.
+/// A directory with the four files, from the places that are not on the command line. Failed
+/// attempts are added to `tried`.
 fn search(
     request: &Request,
     remote: &Remote<'_>,
@@ -171,8 +171,8 @@ fn search(
         tried.push(Error::NoCacheDirectory.to_string());
         return Ok(None);
     };
-    // Only the cache is known to hold MNIST and nothing else: a directory that the user names may
-    // hold another set of the same shape.
+    // Only the cache must contain exactly MNIST. A user's directory may contain another set of the
+    // same shape.
     match check_files(remote.files, &cache) {
         Ok(()) => return Ok(Some(cache)),
         Err(Error::FilesMissing { .. }) => {
@@ -193,7 +193,7 @@ fn search(
     }
 }
 
-/// The directory in a form that means the same to every rank, whatever its working directory.
+/// The directory as an absolute path, which means the same to ranks with other working directories.
 fn found(dir: &Path) -> Result<Located> {
     let absolute = std::path::absolute(dir).map_err(Error::io("find", dir))?;
     if absolute.to_str().is_none() {

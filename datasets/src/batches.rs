@@ -1,8 +1,8 @@
-//! Batches as tensors, prepared ahead on a background thread.
+//! Batches as tensors, prepared in advance on a background thread.
 //!
-//! The thread gathers, augments and scales on the CPU; the tensor itself is made by the thread
-//! that asks, because on CUDA a second host thread would mean a second stream, and a copy on one
-//! stream is not ordered before a kernel on another.
+//! The thread gathers, augments and scales images on the CPU. The thread that requests a batch
+//! makes the tensor itself: on CUDA a second host thread would mean a second stream, and a copy on
+//! one stream is not ordered before a kernel on another.
 
 use candle_core::{Device, Tensor};
 
@@ -15,17 +15,18 @@ use crate::{
     scaling::Scaling,
 };
 
-/// How batches are made; the same on every rank.
+/// The options of batches, the same on every rank.
 #[derive(Debug, Clone)]
 pub struct BatchOptions {
-    /// How bytes become floats.
+    /// The conversion of bytes to floats.
     pub scaling: Scaling,
-    /// Random crops and flips; none by default. What is drawn for a sample follows from the
+    /// Random crops and flips. None by default. The random numbers of a sample depend only on the
     /// sampler's seed, the epoch and the sample.
     pub augment: Option<Augmentation>,
-    /// Batches prepared ahead by a thread, 2 by default; 0 prepares each when it is asked for.
+    /// The number of batches that a thread prepares in advance, 2 by default. With 0, each batch is
+    /// prepared when it is requested.
     pub prefetch: usize,
-    /// Where the tensors go.
+    /// The device of the tensors.
     pub device: Device,
 }
 
@@ -50,9 +51,9 @@ impl Batch {
         self.ys.elem_count()
     }
 
-    /// Whether this rank has nothing to do in this step, as may be at the end of an evaluation
-    /// under [`Remainder::Keep`](crate::Remainder::Keep). The tensors of such a batch are on the
-    /// CPU whatever the device: ask before they are used.
+    /// Whether this rank has no samples in this step. This happens at the end of an evaluation with
+    /// [`Remainder::Keep`](crate::Remainder::Keep). The tensors of an empty batch are on the CPU,
+    /// whatever the device, so check this before you use them.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,7 +61,7 @@ impl Batch {
 
 /// The batches of one epoch on one rank: see [`ImageDataset::epoch_batches`].
 ///
-/// Dropping it stops the background thread.
+/// Dropping this iterator stops the background thread.
 pub struct Batches {
     prepared: Prefetch<Prepared>,
     remaining: usize,
@@ -78,13 +79,13 @@ impl std::fmt::Debug for Batches {
 }
 
 impl ImageDataset {
-    /// This rank's batches of one epoch, prepared ahead.
+    /// This rank's batches of one epoch, prepared in advance.
     ///
-    /// There are [`sampler.steps()`](DistributedSampler::steps) of them on every rank.
+    /// Every rank gets [`sampler.steps()`](DistributedSampler::steps) batches.
     ///
     /// # Errors
     /// A sampler for another number of samples, a scaling for another number of channels, or a
-    /// thread that cannot be started. A panic of that thread, or a failing device, is an error in
+    /// thread that cannot be started. If that thread panics or a device fails, there is an error in
     /// place of a batch.
     pub fn epoch_batches(
         &self,
@@ -95,11 +96,11 @@ impl ImageDataset {
         self.epoch_batches_from(sampler, epoch, 0, options)
     }
 
-    /// The same without the steps before `first_step`: a run that is resumed in the middle of an
-    /// epoch continues where it was.
+    /// [`epoch_batches`](Self::epoch_batches) without the steps before `first_step`, to resume a
+    /// run in the middle of an epoch.
     ///
     /// # Errors
-    /// As [`epoch_batches`](Self::epoch_batches).
+    /// Those of [`epoch_batches`](Self::epoch_batches).
     pub fn epoch_batches_from(
         &self,
         sampler: &DistributedSampler,
@@ -132,7 +133,7 @@ impl ImageDataset {
         })
     }
 
-    /// All samples once, in order, in batches on the CPU of which the last may be smaller.
+    /// All samples once, in order, in batches on the CPU. The last batch may be smaller.
     ///
     /// # Errors
     /// A batch size of 0, an empty dataset, or a thread that cannot be started.
@@ -143,7 +144,7 @@ impl ImageDataset {
 }
 
 impl Batches {
-    /// Steps still to come.
+    /// The number of remaining steps.
     pub fn remaining(&self) -> usize {
         self.remaining
     }
@@ -159,11 +160,11 @@ impl Iterator for Batches {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.remaining)) // a panic of the thread may end it early
+        (0, Some(self.remaining)) // if the thread panics, there are fewer
     }
 }
 
-/// What the background thread needs to know.
+/// The data and options of the background thread.
 struct Preparation {
     data: ImageDataset,
     order: EpochOrder,
@@ -181,7 +182,7 @@ impl Preparation {
         let mut ys = Vec::with_capacity(samples.len());
         let mut augmented = vec![0; bytes];
         for &sample in &samples {
-            // The lengths of sampler and data are known to agree, so both are always there.
+            // Sampler and data have the same length, so both values always exist.
             let sample = sample as usize;
             let (Some((image, label)), Some(row)) = (self.data.get(sample), self.data.row(sample))
             else {
@@ -202,7 +203,7 @@ impl Preparation {
     }
 }
 
-/// A batch as the background thread leaves it.
+/// A batch prepared by the background thread.
 struct Prepared {
     xs: Vec<f32>,
     ys: Vec<u32>,
@@ -211,7 +212,7 @@ struct Prepared {
 impl Prepared {
     fn into_batch(self, [channels, height, width]: [usize; 3], device: &Device) -> Result<Batch> {
         let count = self.ys.len();
-        // CUDA has no allocation of 0 bytes.
+        // CUDA cannot allocate 0 bytes.
         let device = if count == 0 { &Device::Cpu } else { device };
         let xs = Tensor::from_vec(self.xs, (count, channels, height, width), device)?;
         let ys = Tensor::from_vec(self.ys, count, device)?;

@@ -1,4 +1,4 @@
-//! The directory for downloads, and how a file gets into it: whole or not at all.
+//! The directory for downloads, and writing complete files to it.
 
 use std::{
     fs::Permissions,
@@ -12,10 +12,10 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Where MNIST is kept: `$CANDELABRUM_CACHE/mnist`, else `$XDG_CACHE_HOME/candelabrum/mnist`, else
-/// `~/.cache/candelabrum/mnist`; `None` where none of the three variables is set.
+/// The directory of MNIST: `$CANDELABRUM_CACHE/mnist`, or else `$XDG_CACHE_HOME/candelabrum/mnist`,
+/// or else `~/.cache/candelabrum/mnist`. `None` if none of the three variables is set.
 ///
-/// A relative `$XDG_CACHE_HOME` is ignored, as its specification asks.
+/// A relative `$XDG_CACHE_HOME` is ignored, as its specification requires.
 pub fn cache_dir(environment: &Environment) -> Option<PathBuf> {
     let Environment { candelabrum_cache, xdg_cache_home, home, .. } = environment;
     let xdg = || xdg_cache_home.as_ref().filter(|dir| dir.is_absolute()).cloned();
@@ -26,11 +26,12 @@ pub fn cache_dir(environment: &Environment) -> Option<PathBuf> {
     Some(own?.join("mnist"))
 }
 
-/// Writes a file so that nobody ever sees half of it: into a temporary file in the same directory,
-/// which then takes the name. Of several processes that write at once the last one wins.
+/// Writes a file so that no process ever sees a part of it: the content is written to a temporary
+/// file in the same directory, which is then renamed. If several processes write at the same time,
+/// the last one wins.
 ///
-/// A temporary file belongs to its user alone. This one has the permissions of any new file, because
-/// several users may share a cache.
+/// By default only its user can access a temporary file. This one gets the permissions of any new
+/// file, because several users may share a cache.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir).map_err(Error::io("create", dir))?;

@@ -1,7 +1,7 @@
 //! Downloads: several mirrors, checksums, and one deadline for everything.
 //!
-//! The checksum is that of the *uncompressed* content: mirrors differ in their gzip envelopes. The
-//! transport is a trait of one method, so that tests serve bytes from memory.
+//! The checksum is that of the *uncompressed* content, because mirrors compress files differently.
+//! The transport is a trait of one method, so tests can serve bytes from memory.
 
 use std::{
     fs::File,
@@ -22,7 +22,7 @@ use crate::{
     mnist_files::{FILE_NAMES, find_file},
 };
 
-/// Where the files of MNIST can be had, as address prefixes.
+/// The mirrors of MNIST, as address prefixes.
 pub const MNIST_MIRRORS: [&str; 2] = [
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -48,26 +48,26 @@ pub const MNIST_FILES: [RemoteFile<'static>; 4] = [
     },
 ];
 
-/// No file larger than this is taken from the network, compressed or not.
+/// The maximum size of a file from the network, compressed or not.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// A file to fetch: `name` with `.gz` appended under a mirror's prefix.
+/// A file to download: its address is a mirror's prefix, `name` and `.gz`.
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteFile<'a> {
-    /// Its name without `.gz`.
+    /// The file's name without `.gz`.
     pub name: &'a str,
     /// SHA-256 of the uncompressed content, in lower-case hexadecimal.
     pub sha256: &'a str,
 }
 
-/// Files, and where they can be had.
+/// Files and their mirrors.
 #[derive(Clone, Copy)]
 pub struct Remote<'a> {
     /// The files.
     pub files: &'a [RemoteFile<'a>],
-    /// Address prefixes, the one to ask first first.
+    /// Address prefixes, in the order in which they are tried.
     pub mirrors: &'a [&'a str],
-    /// The way to them.
+    /// The transport for the requests.
     pub transport: &'a dyn Transport,
 }
 
@@ -88,9 +88,9 @@ impl std::fmt::Debug for Remote<'_> {
     }
 }
 
-/// What a transport gives for an address.
+/// A transport's answer for an address.
 pub struct Body {
-    /// The length in bytes, if the server said.
+    /// The length in bytes, if the server sent it.
     pub length: Option<u64>,
     /// The bytes.
     pub reader: Box<dyn Read>,
@@ -102,12 +102,12 @@ impl std::fmt::Debug for Body {
     }
 }
 
-/// A way to get the content of an address.
+/// A way to read the content of an address.
 pub trait Transport {
-    /// Asks for an address; the body is read afterwards.
+    /// Requests an address. The body is read afterwards.
     ///
     /// # Errors
-    /// Whatever keeps the body from being read: no route, no such name, a status that is no
+    /// Any failure before the body can be read: no route, no such name, a status other than
     /// success.
     fn get(&self, url: &str) -> io::Result<Body>;
 }
@@ -120,8 +120,8 @@ impl<F: Fn(&str) -> io::Result<Body>> Transport for F {
 
 /// HTTP and HTTPS, with one deadline for all requests of this transport together.
 ///
-/// A host that cannot be resolved or reached is given up after five seconds, one that stops to send
-/// after twenty. Whatever the hosts do, no request goes on after the deadline.
+/// A request fails after five seconds if its host cannot be resolved or reached, and after twenty
+/// seconds if the host stops sending. No request continues after the deadline.
 #[derive(Debug)]
 pub struct HttpTransport {
     agent: ureq::Agent,
@@ -130,13 +130,13 @@ pub struct HttpTransport {
 }
 
 impl HttpTransport {
-    /// Requests that may take so long together, from now on, through the proxy that `HTTPS_PROXY`
-    /// and its siblings name, if they do.
+    /// Requests that together may take the time `within`, counted from now. They use the proxy of
+    /// `HTTPS_PROXY` and similar variables, if set.
     pub fn new(within: Duration) -> Self {
         Self::with_agent(&agent_config().build(), within)
     }
 
-    /// The same directly, whatever the environment says of proxies.
+    /// [`Self::new`] without a proxy, whatever the environment variables are.
     pub fn direct(within: Duration) -> Self {
         Self::with_agent(&agent_config().proxy(None).build(), within)
     }
@@ -170,16 +170,16 @@ impl Transport for HttpTransport {
     }
 }
 
-/// Fetches the files that `dir` lacks, and those of which it has a damaged copy.
+/// Downloads the files that are missing in `dir`, and those that are damaged there.
 ///
-/// Each is taken from the first mirror that has a good copy; a mirror that failed is asked last
-/// from then on. A file appears under its name only when it is complete and its checksum is right,
-/// and processes that download into the same directory at once do not disturb each other. The
-/// progress bar goes to standard error, if that is a terminal and `quiet` is false.
+/// Each file is taken from the first mirror that has a good copy. A mirror that fails is tried last
+/// from then on. A file gets its name only when it is complete and its checksum is right, and
+/// processes that download into the same directory at the same time do not disturb each other. The
+/// progress bar is on standard error, if that is a terminal and `quiet` is false.
 ///
 /// # Errors
-/// A file that no mirror has a good copy of, with what was wrong at each; a directory that cannot
-/// be written.
+/// A file of which no mirror has a good copy, with the failure of each mirror, or a directory that
+/// cannot be written.
 pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
     let mut mirrors = remote.mirrors.to_vec();
     for file in remote.files {
@@ -189,14 +189,14 @@ pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
         };
         let content = from_any_mirror(file, &mut mirrors, remote.transport, quiet)?;
         let suffix = if is_gzip(&content) { ".gz" } else { "" };
-        // A damaged copy under another name would be found before this one.
+        // A damaged copy under another name would be found before this file.
         let path = damaged.unwrap_or_else(|| dir.join(format!("{}{suffix}", file.name)));
         write_atomically(&path, &content)?;
     }
     Ok(())
 }
 
-/// What is wrong with the files in `dir`: the first that is missing or damaged.
+/// Checks the files in `dir`. The error is about the first missing or damaged file.
 ///
 /// # Errors
 /// [`Error::FilesMissing`], [`Error::WrongChecksum`], or a file that cannot be read.
@@ -210,7 +210,7 @@ pub(crate) fn check_files(files: &[RemoteFile<'_>], dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file whose content is not that of `file`.
+/// Refuses a file whose content differs from that of `file`.
 fn check(file: &RemoteFile<'_>, path: &Path) -> Result<()> {
     let opened = File::open(path).map_err(Error::io("open", path))?;
     let found = sha256_of_uncompressed(BufReader::new(opened)).map_err(Error::io("read", path))?;
@@ -220,7 +220,8 @@ fn check(file: &RemoteFile<'_>, path: &Path) -> Result<()> {
     Err(Error::WrongChecksum { path: path.into(), found, expected: file.sha256.into() })
 }
 
-/// A good copy of a file, from the first mirror that has one. Those that had none go to the end.
+/// A good copy of a file, from the first mirror that has one. Mirrors without one are moved to the
+/// end.
 fn from_any_mirror(
     file: &RemoteFile<'_>,
     mirrors: &mut [&str],
@@ -281,8 +282,8 @@ fn progress_bar(name: &str, length: Option<u64>, quiet: bool) -> ProgressBar {
     bar.with_style(style.progress_chars("=> ")).with_message(name.to_owned())
 }
 
-/// The digest of what `content` holds, unpacked where it is gzipped; of 256 MiB of it at most, so
-/// that a file that unpacks to more has another digest.
+/// The digest of `content`, unpacked if it is gzipped. At most 256 MiB of it are read, so a file
+/// that unpacks to more has another digest.
 fn sha256_of_uncompressed(mut content: impl BufRead) -> io::Result<String> {
     let mut hash = Sha256::new();
     let gzipped = is_gzip(content.fill_buf()?);

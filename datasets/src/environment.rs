@@ -1,18 +1,18 @@
-//! The environment variables that say where data lies: read here and nowhere else.
+//! The environment variables for directories of data. No other module reads the environment.
 
 use std::{env, path::PathBuf};
 
-/// What the environment says. Empty variables count as unset.
+/// The values of the environment variables. Empty variables count as unset.
 ///
-/// A value, and not a look-up, so that a test can pass its own: changing the environment of a
-/// process is a race with its other threads.
+/// This is a value and not a look-up, so that a test can pass its own. Changing the environment of
+/// a process would be a race with its other threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `$MNIST_DIR`: a directory with the four files of MNIST.
     pub mnist_dir: Option<PathBuf>,
-    /// `$CANDELABRUM_CACHE`: where downloads go.
+    /// `$CANDELABRUM_CACHE`: the directory for downloads.
     pub candelabrum_cache: Option<PathBuf>,
-    /// `$XDG_CACHE_HOME`: where the caches of all programs are.
+    /// `$XDG_CACHE_HOME`: the directory of all programs' caches.
     pub xdg_cache_home: Option<PathBuf>,
     /// `$HOME`.
     pub home: Option<PathBuf>,

@@ -1,28 +1,28 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 //!
-//! Every message is a fragment of one line that names the file (or the option), the cause and,
-//! where there is one, the remedy: it is what a user sees at the end of a failed start.
+//! Every message is a fragment of one line that names the file (or the option), the cause and, if
+//! there is one, the remedy. Users see it at the end of a failed start.
 
 use std::{io, path::PathBuf};
 
-/// A result of this crate.
+/// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Whatever can go wrong between a file and a batch.
+/// Any error between a file and a batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on a file or directory.
     #[error("{}: cannot {operation}: {source}", path.display())]
     Io {
-        /// What was being done, as a verb: `open`, `read`, `create`.
+        /// The operation, as a verb: `open`, `read`, `create`.
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A directory (or a device) stands where a data file should be.
+    /// The path of a data file is a directory or a device.
     #[error("{}: a directory or another thing that is no file; an IDX file is expected here", path.display())]
     NotAFile {
         /// The path.
@@ -41,7 +41,7 @@ pub enum Error {
         path: PathBuf,
         /// The number in the file.
         found: u32,
-        /// The number that belongs there.
+        /// The expected number.
         expected: u32,
         /// The kind of file in words.
         what: &'static str,
@@ -64,9 +64,9 @@ pub enum Error {
         path: PathBuf,
         /// The dimensions, outermost first.
         dims: Vec<u32>,
-        /// Bytes of data the dimensions ask for.
+        /// The number of bytes that these dimensions need.
         claimed: u128,
-        /// The most bytes that are accepted.
+        /// The maximum number of bytes.
         limit: u64,
     },
     /// The header claims more data than the file can hold.
@@ -80,35 +80,35 @@ pub enum Error {
         path: PathBuf,
         /// The dimensions, outermost first.
         dims: Vec<u32>,
-        /// Bytes of data the dimensions ask for.
+        /// The number of bytes that these dimensions need.
         claimed: u128,
-        /// Bytes of the file as it lies on the disk.
+        /// The size of the file on the disk.
         file_bytes: u64,
     },
-    /// The file ends before its data does.
+    /// The file ends before its data.
     #[error("{}: {got} bytes where {expected} are needed: the file was cut short, fetch it again", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes needed, header included, uncompressed.
+        /// The number of bytes needed, header included, uncompressed.
         expected: u64,
-        /// Bytes found.
+        /// The number of bytes found.
         got: u64,
     },
-    /// The file goes on after its data.
+    /// The file continues after its data.
     #[error("{}: bytes follow after the {expected} that the header announces: the file is corrupt", path.display())]
     TrailingBytes {
         /// The file.
         path: PathBuf,
-        /// Bytes announced, header included, uncompressed.
+        /// The number of bytes announced, header included, uncompressed.
         expected: u64,
     },
-    /// The gzip envelope is damaged or ends early.
+    /// The gzip data is damaged or ends early.
     #[error("{}: damaged or truncated gzip stream ({source}), fetch the file again", path.display())]
     DamagedGzip {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// The decoder's error.
         source: io::Error,
     },
     /// A directory lacks some of the four files of MNIST.
@@ -121,7 +121,7 @@ pub enum Error {
     FilesMissing {
         /// The directory.
         dir: PathBuf,
-        /// Names without `.gz` of what is missing.
+        /// The names of the missing files, without `.gz`.
         missing: Vec<String>,
     },
     /// Images and labels do not belong together.
@@ -140,19 +140,19 @@ pub enum Error {
         /// The number of labels.
         label_count: usize,
     },
-    /// A label names no class.
+    /// A label that is not the number of a class.
     #[error("{}: label {label} at index {index}, labels must be below {classes}", path.display())]
     LabelOutOfRange {
         /// The file of labels.
         path: PathBuf,
-        /// Which label, counted from 0.
+        /// The label's index, counted from 0.
         index: usize,
-        /// Its value.
+        /// The label's value.
         label: u8,
         /// The number of classes.
         classes: usize,
     },
-    /// The images are not of the size that the dataset has.
+    /// The images do not have the dataset's size.
     #[error(
         "{}: images of {rows} x {columns} pixels, this dataset has {} x {}",
         path.display(), expected[0], expected[1]
@@ -160,14 +160,14 @@ pub enum Error {
     ImageSize {
         /// The file of images.
         path: PathBuf,
-        /// Rows of pixels.
+        /// The number of rows of pixels.
         rows: usize,
-        /// Columns of pixels.
+        /// The number of columns of pixels.
         columns: usize,
-        /// The rows and columns that belong there.
+        /// The expected rows and columns.
         expected: [usize; 2],
     },
-    /// The parts handed to [`ImageDataset::new`](crate::ImageDataset::new) do not fit together.
+    /// The arguments of [`ImageDataset::new`](crate::ImageDataset::new) do not fit together.
     #[error(
         "a dataset of {labels} images of shape {shape:?} needs {expected} bytes of pixels, got {got}"
     )]
@@ -176,22 +176,23 @@ pub enum Error {
         labels: usize,
         /// Channels, height, width.
         shape: [usize; 3],
-        /// Bytes needed.
+        /// The number of bytes needed.
         expected: u128,
-        /// Bytes given.
+        /// The number of bytes given.
         got: usize,
     },
-    /// A label handed to [`ImageDataset::new`](crate::ImageDataset::new) names no class.
+    /// A label given to [`ImageDataset::new`](crate::ImageDataset::new) is not the number of a
+    /// class.
     #[error("label {label} at index {index}, labels must be below {classes}")]
     Label {
-        /// Which label, counted from 0.
+        /// The label's index, counted from 0.
         index: usize,
-        /// Its value.
+        /// The label's value.
         label: u32,
         /// The number of classes.
         classes: usize,
     },
-    /// No mirror gave a good copy of a file.
+    /// No mirror had a good copy of a file.
     #[error(
         "{file}: could not be downloaded: {}; fetch it by hand and name its folder with --data-dir",
         failures.join("; ")
@@ -199,29 +200,29 @@ pub enum Error {
     Download {
         /// The name of the file.
         file: String,
-        /// One line for every mirror: its address and what went wrong.
+        /// One line for every mirror: its address and its failure.
         failures: Vec<String>,
     },
-    /// A file that was downloaded once and is not any more what it was.
+    /// A downloaded file has changed since its download.
     #[error("{}: wrong checksum: sha-256 {found}, expected {expected}: delete the file", path.display())]
     WrongChecksum {
         /// The file.
         path: PathBuf,
         /// The digest of its uncompressed content.
         found: String,
-        /// The digest that it should have.
+        /// The expected digest.
         expected: String,
     },
-    /// No directory for downloads is known.
+    /// There is no known directory for downloads.
     #[error("no cache directory: set CANDELABRUM_CACHE, XDG_CACHE_HOME or HOME")]
     NoCacheDirectory,
-    /// MNIST was asked for and is nowhere.
+    /// MNIST was requested but not found.
     #[error("mnist not found: {}; name its folder with --data-dir or set MNIST_DIR", tried.join("; "))]
     NotFound {
-        /// The places looked at and what was found there.
+        /// The places that were searched, with the result of each.
         tried: Vec<String>,
     },
-    /// A word that names no dataset.
+    /// A word that is not the name of a dataset.
     #[error("{name:?} is no dataset: choose auto, mnist or synthetic")]
     UnknownDataset {
         /// The word.
@@ -241,7 +242,7 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
-    /// A world of no ranks.
+    /// The world has no ranks.
     #[error("a world of 0 ranks: world_size must be at least 1")]
     EmptyWorld,
     /// The rank does not belong to the world.
@@ -254,7 +255,7 @@ pub enum Error {
         /// The number of ranks.
         world_size: usize,
     },
-    /// There are not enough samples to give every rank one.
+    /// There are fewer samples than ranks.
     #[error(
         "{len} images over {world_size} ranks leave a rank without any: use at most {len} workers"
     )]
@@ -264,47 +265,47 @@ pub enum Error {
         /// The number of ranks.
         world_size: usize,
     },
-    /// A dataset without samples.
+    /// The dataset has no samples.
     #[error("the dataset is empty")]
     EmptyDataset,
-    /// More samples than a 32-bit index can name.
+    /// There are more samples than 32-bit indices.
     #[error("{len} images are more than the {} that an index can name", u32::MAX)]
     TooManySamples {
         /// The number of samples.
         len: usize,
     },
-    /// A batch of no samples.
+    /// The batch size is 0.
     #[error("--batch-size 0: a batch needs at least 1 image")]
     ZeroBatchSize,
-    /// Not even one batch fits into what a rank has.
+    /// A rank's share is smaller than one batch.
     #[error(
         "--batch-size {batch_size} is larger than a rank's share of {share} images: rank {global_rank} \
          of {world_size} cannot fill one batch, use --batch-size {share} or less, or fewer workers"
     )]
     BatchTooLarge {
-        /// Samples in a batch of one rank.
+        /// The number of samples in a batch of one rank.
         batch_size: usize,
-        /// Samples that every rank has.
+        /// The number of samples of each rank.
         share: usize,
-        /// The rank that reports.
+        /// The rank that reports the error.
         global_rank: usize,
         /// The number of ranks.
         world_size: usize,
     },
-    /// A scaling for images of another number of channels.
+    /// The scaling is for another number of channels.
     #[error(
         "the scaling has {means} means and {stds} standard deviations, the images have {channels} channel(s): \
          give one of each for every channel"
     )]
     ScalingChannels {
-        /// Means given.
+        /// The number of means given.
         means: usize,
-        /// Standard deviations given.
+        /// The number of standard deviations given.
         stds: usize,
-        /// Channels of an image.
+        /// The number of channels of an image.
         channels: usize,
     },
-    /// A scaling by numbers that give no pixels.
+    /// The scaling has numbers with which pixels cannot be computed.
     #[error(
         "scaling by the means {mean:?} and the standard deviations {std:?}: all must be finite, and \
          deviations above 0"
@@ -320,15 +321,15 @@ pub enum Error {
         "the sampler counts {sampler} images, the dataset has {dataset}: make one for the other"
     )]
     SamplerLength {
-        /// Samples the sampler draws from.
+        /// The number of samples of the sampler.
         sampler: usize,
-        /// Samples in the dataset.
+        /// The number of samples in the dataset.
         dataset: usize,
     },
     /// The thread that prepares batches could not be started.
     #[error("cannot start the thread that prepares batches: {source}")]
     LoaderThread {
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The thread that prepares batches panicked.
@@ -343,7 +344,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an I/O error with what was done to which path, for `map_err`.
+    /// For `map_err`: wraps an I/O error with the operation and the path.
     pub(crate) fn io(
         operation: &'static str,
         path: impl Into<PathBuf>,

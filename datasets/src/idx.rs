@@ -1,10 +1,10 @@
-//! IDX files, plain or gzipped: the format of MNIST and its siblings.
+//! IDX files, plain or gzipped: the format of MNIST and similar datasets.
 //!
-//! A file is a big-endian header - two zero bytes, the element type (0x08: unsigned byte), the
-//! number of dimensions, then one 32-bit size for each - and the elements, last dimension
-//! fastest. Before anything behind a header is decoded, what the header claims is compared with the
-//! caller's [`Limits`] and with the size of the file. So a corrupt or hostile file costs an error and
-//! not the machine's memory: reading never holds more than the limit.
+//! A file consists of a big-endian header (two zero bytes, the element type (0x08: unsigned byte),
+//! the number of dimensions, one 32-bit size for each dimension) and the elements, last dimension
+//! fastest. Before the reader decodes elements, it compares the header's sizes with the caller's
+//! [`Limits`] and with the size of the file. So a corrupt or hostile file causes an error and does
+//! not exhaust the machine's memory: the reader never holds more than the limit.
 
 use std::{
     fs::File,
@@ -22,17 +22,18 @@ const LABELS: u32 = 0x0000_0801;
 /// Deflate cannot shrink data by more than a factor of 1032.
 const MAX_DEFLATE_RATIO: u128 = 1032;
 
-/// What a header may claim. A file that claims more is refused before the rest of it is decoded.
+/// The limits of a header. A file whose header exceeds them is refused before its elements are
+/// decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes of elements.
+    /// The maximum number of bytes of elements.
     pub bytes: u64,
-    /// The rows and columns that every image must have; `None` accepts any.
+    /// The rows and columns that every image must have. `None` accepts any size.
     pub image_size: Option<[usize; 2]>,
 }
 
 impl Default for Limits {
-    /// At most 1 GiB, in images of any size.
+    /// At most 1 GiB, with images of any size.
     fn default() -> Self {
         Self { bytes: 1 << 30, image_size: None }
     }
@@ -43,9 +44,9 @@ impl Default for Limits {
 pub struct IdxImages {
     /// The number of images.
     pub count: usize,
-    /// Rows of pixels in an image.
+    /// The number of rows of pixels in an image.
     pub rows: usize,
-    /// Columns of pixels in an image.
+    /// The number of columns of pixels in an image.
     pub columns: usize,
     /// Pixels, image by image and row by row: `count * rows * columns` bytes.
     pub pixels: Vec<u8>,
@@ -57,12 +58,12 @@ impl std::fmt::Debug for IdxImages {
     }
 }
 
-/// Reads a file of images (magic number 0x00000803), gzipped or not: the content decides.
+/// Reads a file of images (magic number 0x00000803). The content shows whether it is gzipped.
 ///
 /// # Errors
-/// Any of the file errors of [`Error`], each naming the file: missing, not a file, empty, wrong
-/// magic number, a size outside `limits` or that the file cannot hold, truncated, trailing bytes,
-/// damaged gzip.
+/// Any of the file errors of [`Error`], each with the file's name: missing, not a file, empty,
+/// wrong magic number, a size outside `limits` or larger than the file can hold, truncated,
+/// trailing bytes, damaged gzip.
 pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
     let mut file = Opened::new(path)?;
     let dims = file.header(IMAGES, "images of unsigned bytes (rank 3)")?;
@@ -74,17 +75,17 @@ pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
     Ok(IdxImages { count, rows, columns, pixels })
 }
 
-/// Reads a file of labels (magic number 0x00000801), gzipped or not: the content decides.
+/// Reads a file of labels (magic number 0x00000801). The content shows whether it is gzipped.
 ///
 /// # Errors
-/// As [`read_images`].
+/// Those of [`read_images`].
 pub fn read_labels(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
     let mut file = Opened::new(path)?;
     let dims: [u32; 1] = file.header(LABELS, "labels of unsigned bytes (rank 1)")?;
     file.elements(&dims, limits.bytes)
 }
 
-/// A file that is known to be regular and not empty, seen through gzip where it is gzipped.
+/// A regular file that is not empty. Gzipped content is unpacked while it is read.
 struct Opened<'a> {
     path: &'a Path,
     bytes: u64,
@@ -112,7 +113,7 @@ impl<'a> Opened<'a> {
         Ok(Self { path, bytes: metadata.len(), gzipped, reader })
     }
 
-    /// The dimensions, outermost first, in a header that must begin with `magic`.
+    /// The dimensions, outermost first, of a header that must begin with `magic`.
     fn header<const RANK: usize>(&mut self, magic: u32, what: &'static str) -> Result<[u32; RANK]> {
         let needed = header_bytes(RANK);
         let header = self.up_to(needed)?;
@@ -133,7 +134,7 @@ impl<'a> Opened<'a> {
         Ok(dims)
     }
 
-    /// The elements behind a header with these dimensions, which are the rest of the file.
+    /// The elements after a header with these dimensions. They must be the rest of the file.
     fn elements(&mut self, dims: &[u32], limit: u64) -> Result<Vec<u8>> {
         let claimed: u128 = dims.iter().map(|&dim| u128::from(dim)).product();
         let (path, dims_claimed) = (self.path, || dims.to_vec());
@@ -152,7 +153,8 @@ impl<'a> Opened<'a> {
             return Err(Error::ImplausibleSize { path: path.into(), dims, claimed, file_bytes });
         }
         let (header, claimed) = (header_bytes(dims.len()), claimed as u64); // at most `limit`
-        // One byte more than wanted: it finds trailing bytes, and reaching the end checks gzip's CRC.
+        // One more byte than needed: it detects trailing bytes, and reaching the end checks gzip's
+        // CRC.
         let mut elements = self.up_to(claimed + 1)?;
         let got = elements.len() as u64;
         if got < claimed {
@@ -165,10 +167,10 @@ impl<'a> Opened<'a> {
         Ok(elements)
     }
 
-    /// The next bytes, fewer than `count` only at the end of the file.
+    /// The next bytes. There are fewer than `count` only at the end of the file.
     fn up_to(&mut self, count: u64) -> Result<Vec<u8>> {
-        // Room for all of them at once: memory that nothing is written to costs nothing, and a
-        // vector that grows would be copied and hold up to twice as much.
+        // Allocates memory for all bytes at once. Unwritten memory costs nothing, but a growing
+        // vector would be copied and take up to twice as much.
         let mut bytes = Vec::with_capacity(count as usize);
         self.reader.by_ref().take(count).read_to_end(&mut bytes).map_err(|source| {
             if self.gzipped && is_decoding_error(&source) {
@@ -185,12 +187,12 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// The magic number and one word for each dimension.
+/// The size of the magic number and one word for each dimension.
 fn header_bytes(rank: usize) -> u64 {
     4 + 4 * rank as u64
 }
 
-/// Whether content begins as a gzip stream does.
+/// Whether `content` begins like a gzip stream.
 pub(crate) fn is_gzip(content: &[u8]) -> bool {
     content.starts_with(&[0x1f, 0x8b])
 }
@@ -220,7 +222,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Writes `content` into a file of its own and reads it back as images.
+    /// Writes `content` to a new file and reads it as images.
     fn images(content: &[u8]) -> Result<IdxImages> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("digits-idx3-ubyte");
@@ -275,7 +277,8 @@ mod tests {
     #[test]
     fn a_truncated_file_and_trailing_bytes_are_errors() {
         let whole = idx(IMAGES, &[2, 2, 2], &[0; 8]);
-        // A plain file that is short by less than its header still has the claimed length.
+        // A plain file that is too short by less than its header is still longer than the claimed
+        // length.
         assert!(message(&whole[..whole.len() - 1]).contains("23 bytes where 24"));
         assert!(message(&[&whole[..], b"x"].concat()).contains("bytes follow after the 24"));
         assert!(message(&gzip(&whole[..whole.len() - 1])).contains("23 bytes where 24"));

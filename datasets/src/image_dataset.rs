@@ -1,8 +1,8 @@
-//! Labelled images in memory, as raw bytes.
+//! Labelled images in memory, stored as bytes.
 //!
-//! The pixels stay the `u8` they are on disk, in one shared block: a clone or a view (a rank's
-//! [partition](ImageDataset::partition)) costs no pixels, sixty thousand MNIST images take 47 MB
-//! and not 188, and only the batch at hand is ever turned into floats.
+//! The pixels are stored as `u8`, as on disk, in one shared block. A clone or a view (a rank's
+//! [partition](ImageDataset::partition)) copies no pixels. Sixty thousand MNIST images take 47 MB
+//! instead of 188, and only the current batch is converted to floats.
 
 use std::{
     fmt,
@@ -23,11 +23,11 @@ pub struct ImageDataset {
     labels: Arc<[u32]>,
     shape: [usize; 3],
     classes: usize,
-    /// The rows of the whole that this view shows; `None` shows all.
+    /// The rows of the whole dataset that are in this view. `None`: all rows.
     rows: Option<Arc<[u32]>>,
     dropped: usize,
     shared_by: usize,
-    /// Computed when it is first asked for.
+    /// Computed at the first request.
     sha256: Arc<OnceLock<String>>,
 }
 
@@ -39,8 +39,8 @@ impl ImageDataset {
     /// is (N,).
     ///
     /// # Errors
-    /// A number of pixels that does not fit labels and shape, a label that is not below
-    /// `classes`, or more samples than 32 bits can count.
+    /// A number of pixels that does not fit labels and shape, a label that is not below `classes`,
+    /// or more samples than 32 bits can count.
     pub fn new(
         pixels: impl Into<Arc<[u8]>>,
         labels: impl Into<Arc<[u32]>>,
@@ -97,22 +97,23 @@ impl ImageDataset {
         self.shape.iter().product()
     }
 
-    /// The number of classes; labels are below it.
+    /// The number of classes. Every label is below it.
     pub fn classes(&self) -> usize {
         self.classes
     }
 
-    /// Samples that [`partition`](Self::partition) left out, over all ranks.
+    /// The number of samples that [`partition`](Self::partition) left out, over all ranks.
     pub fn dropped(&self) -> usize {
         self.dropped
     }
 
-    /// Among how many ranks [`partition`](Self::partition) divided the samples; 1 for a whole.
+    /// The number of ranks among which [`partition`](Self::partition) divided the samples. 1 for a
+    /// whole dataset.
     pub fn shared_by(&self) -> usize {
         self.shared_by
     }
 
-    /// An image, (C, H, W), and its label; `None` past the end.
+    /// An image, (C, H, W), and its label. `None` after the end.
     pub fn get(&self, index: usize) -> Option<(&[u8], u32)> {
         let row = self.row(index)?;
         let bytes = self.image_bytes();
@@ -120,11 +121,11 @@ impl ImageDataset {
     }
 
     /// SHA-256, in hexadecimal, of the shape, the number of classes, and every label and pixel in
-    /// order: datasets with equal digests train the same model.
+    /// order. Datasets with equal digests train the same model.
     ///
     /// # Cost
-    /// The first call reads all pixels (some 50 ms for MNIST's training set on a processor with SHA
-    /// instructions), later calls on this dataset and its clones nothing.
+    /// The first call reads all pixels (about 50 ms for MNIST's training set on a processor with
+    /// SHA instructions). Later calls on this dataset and its clones cost nothing.
     pub fn sha256(&self) -> &str {
         self.sha256.get_or_init(|| {
             let [channels, height, width] = self.shape;
@@ -139,7 +140,7 @@ impl ImageDataset {
         })
     }
 
-    /// Where the sample lies in the whole dataset: what names it independently of any view.
+    /// The sample's index in the whole dataset, which is the same in every view.
     pub(crate) fn row(&self, index: usize) -> Option<usize> {
         match &self.rows {
             Some(rows) => rows.get(index).map(|&row| row as usize),
@@ -147,10 +148,10 @@ impl ImageDataset {
         }
     }
 
-    /// The share of one rank: a contiguous range, see [`partition`].
+    /// The share of one rank, a contiguous range: see [`partition`].
     ///
     /// # Errors
-    /// As [`partition`].
+    /// Those of [`partition`].
     pub fn partition(
         &self,
         global_rank: usize,
@@ -168,14 +169,14 @@ impl ImageDataset {
         self.view(0..count.min(self.len()))
     }
 
-    /// A view of chosen samples of this view; those past the end are skipped.
+    /// A view of chosen samples of this view. Indices after the end are skipped.
     fn view(&self, indices: impl Iterator<Item = usize>) -> Self {
         let rows = indices.filter_map(|index| self.row(index)).map(|row| row as u32).collect();
         Self { rows: Some(rows), sha256: Arc::default(), ..self.clone() }
     }
 }
 
-/// Bytes as a text of two digits each.
+/// Bytes as a text with two digits per byte.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -256,7 +257,7 @@ mod tests {
         assert_ne!(new(&pixels, &[0, 1, 2, 4, 3], [1, 1, 2], 5), digest);
         assert_ne!(new(&pixels, &labels, [1, 2, 1], 5), digest);
         assert_ne!(new(&pixels, &labels, [1, 1, 2], 6), digest);
-        // A view is known by what it shows.
+        // The digest of a view depends only on its samples.
         assert_ne!(data.first(4).sha256(), digest);
         assert_eq!(data.first(5).sha256(), digest);
         assert_eq!(data.first(2).sha256(), new(&pixels[..4], &labels[..2], [1, 1, 2], 5));

@@ -1,4 +1,4 @@
-//! MNIST's shape: a training and a test set of labelled images of 28 x 28, ten classes.
+//! MNIST's structure: a training and a test set of labelled images of 28 x 28, ten classes.
 //!
 //! LeCun, Cortes, Burges: 60,000 training and 10,000 test images of handwritten digits. Two modules
 //! make the sets: `mnist_files` reads them from IDX files, `synthetic` draws them.
@@ -24,7 +24,7 @@ impl Mnist {
     /// One rank's contiguous share of both sets.
     ///
     /// # Errors
-    /// As [`partition`](crate::partition()).
+    /// Those of [`partition`](crate::partition()).
     pub fn partition(
         &self,
         global_rank: usize,

@@ -1,7 +1,6 @@
-//! MNIST from its four IDX files, validated as a whole.
+//! MNIST from its four IDX files, checked as a whole.
 //!
-//! Other sets with the same shape and the same file names (Fashion-MNIST, KMNIST) are read in the
-//! same way.
+//! Other sets with the same shape and file names (Fashion-MNIST, KMNIST) can be read too.
 
 use std::path::{Path, PathBuf};
 
@@ -21,19 +20,20 @@ pub(crate) const FILE_NAMES: [&str; 4] = [
     "t10k-labels-idx1-ubyte",
 ];
 
-/// The most images in a file. MNIST has 60,000; this bounds the memory that a file can cost.
+/// The maximum number of images in a file. MNIST has 60,000. The maximum limits the memory for a
+/// file.
 const MOST_IMAGES: u64 = 1_000_000;
 
 impl Mnist {
     /// Reads the four files from a directory.
     ///
-    /// Each may be plain or gzipped, and be named with a dash or a dot before `idx`:
+    /// Each file may be plain or gzipped, and its name may have a dash or a dot before `idx`:
     /// `train-images-idx3-ubyte`, `train-images.idx3-ubyte`, either with `.gz`.
     ///
     /// # Errors
-    /// Names the file and the cause: files missing, any error of [`idx::read_images`], images
-    /// that are not 28 x 28, more than a million images, a label above 9, images and labels that
-    /// differ in number.
+    /// Missing files, any error of [`idx::read_images`], images that are not 28 x 28, more than a
+    /// million images, a label above 9, or different numbers of images and labels. Each error names
+    /// the file and the cause.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let [train_images, train_labels, test_images, test_labels] = find_files(dir.as_ref())?;
         Ok(Self {
@@ -53,12 +53,12 @@ fn find_files(dir: &Path) -> Result<[PathBuf; 4]> {
     Err(Error::FilesMissing { dir: dir.into(), missing })
 }
 
-/// Which of the four files a directory lacks under every name.
+/// The files of the four that `dir` does not contain under any of their names.
 pub(crate) fn missing_files(dir: &Path) -> Vec<&'static str> {
     FILE_NAMES.into_iter().filter(|name| find_file(dir, name).is_none()).collect()
 }
 
-/// The path of a file under the first of its names that exists.
+/// The path of a file, by the first of its names that exists.
 pub(crate) fn find_file(dir: &Path, name: &str) -> Option<PathBuf> {
     let dotted = name.replace("-idx", ".idx");
     let names = [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")];

@@ -1,27 +1,27 @@
-//! Contiguous shares: which samples a rank owns.
+//! Contiguous shares: the samples of each rank.
 //!
-//! SINGA's `partition` gives rank r of N the samples `[r * (n / N), (r + 1) * (n / N))` and forgets
-//! the remainder of n / N without a word. Here the same ranges come out, the loss is counted, and
-//! there are two ways around it.
+//! SINGA's `partition` gives rank r of N the samples `[r * (n / N), (r + 1) * (n / N))` and drops
+//! the remainder of n / N silently. This module computes the same ranges and counts the dropped
+//! samples, and it has two ways to keep them.
 
 use crate::error::{Error, Result};
 
-/// What becomes of the samples that do not divide evenly.
+/// The treatment of samples that cannot be divided evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Remainder {
-    /// Leave them out, and say how many: every rank has the same number of samples. SINGA's way,
-    /// and right for training: with reshuffling other samples are left out each epoch.
+    /// Drops and counts them, so every rank has the same number of samples. This is SINGA's way. It
+    /// suits training: with reshuffling, other samples are dropped in each epoch.
     #[default]
     Drop,
-    /// Fill up from the start, so that every rank has the same number and none is left out; some
-    /// samples then appear twice.
+    /// Fills up from the start, so that every rank has the same number of samples and none is
+    /// dropped. Some samples are then used twice.
     Pad,
-    /// Every sample exactly once over all ranks, some ranks get fewer: right for evaluation.
+    /// Uses every sample exactly once over all ranks, and some ranks get fewer. This suits
+    /// evaluation.
     Keep,
 }
 
-/// A rank's contiguous share of `len` samples, wrapping round at the end under
-/// [`Remainder::Pad`].
+/// A rank's contiguous share of `len` samples. With [`Remainder::Pad`] it wraps round at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
     /// The first sample of the share.
@@ -30,9 +30,9 @@ pub struct Partition {
     pub share: usize,
     /// The number of samples that are partitioned.
     pub len: usize,
-    /// Samples that no rank got, over all ranks.
+    /// The number of samples that no rank gets, over all ranks.
     pub dropped: usize,
-    /// Samples that were given a second time to fill up, over all ranks.
+    /// The number of samples that are used a second time to fill up, over all ranks.
     pub padded: usize,
 }
 
@@ -45,12 +45,12 @@ impl Partition {
 
 /// The share of rank `global_rank` of `world_size` in `len` samples.
 ///
-/// Drop: `len / world_size` samples each. Pad: rounded up, wrapping round. Keep: the first
-/// `len % world_size` ranks have one more than the others.
+/// Drop: `len / world_size` samples each. Pad: this number rounded up, wrapping round. Keep: the
+/// first `len % world_size` ranks get one more than the other ranks.
 ///
 /// # Errors
-/// A world of 0 ranks, a rank outside it, or a rank that would be left without samples; the last
-/// is reported on every rank alike, so that none trains on alone.
+/// A world of 0 ranks, a rank outside the world, or a rank without samples. All ranks report the
+/// last error, so that no rank trains alone.
 pub fn partition(
     len: usize,
     global_rank: usize,
@@ -76,7 +76,7 @@ pub fn partition(
     Ok(Partition { start, share, len, dropped, padded })
 }
 
-/// That the rank belongs to the world.
+/// Checks that the rank belongs to the world.
 pub(crate) fn check_rank(global_rank: usize, world_size: usize) -> Result<()> {
     if world_size == 0 {
         return Err(Error::EmptyWorld);
@@ -111,7 +111,7 @@ mod tests {
             [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9, 0, 1]]
         );
         assert_eq!(partition(10, 0, 3, Remainder::Pad).unwrap().padded, 2);
-        // More ranks than samples: the wrap goes round more than once.
+        // More ranks than samples: the shares wrap round more than once.
         assert_eq!(shares(2, 5, Remainder::Pad), [[0], [1], [0], [1], [0]]);
     }
 

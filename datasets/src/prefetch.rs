@@ -1,8 +1,8 @@
-//! An iterator that runs ahead on a thread of its own.
+//! An iterator that prepares items in advance on its own thread.
 //!
-//! The thread fills a channel of fixed depth and waits when it is full. Dropping the consumer
-//! closes the channel first and joins second, so a producer that waits is woken and there is
-//! nothing to deadlock on; a panic of the producer becomes an error at the consumer.
+//! The thread fills a channel of fixed depth and waits when the channel is full. Dropping the
+//! consumer first closes the channel and then joins the thread. Closing wakes a waiting producer,
+//! so there is no deadlock. A panic of the producer becomes an error at the consumer.
 
 use std::{
     any::Any,
@@ -12,11 +12,11 @@ use std::{
 
 use crate::error::{Error, Result};
 
-/// Items made ahead of their use.
+/// Items prepared before their use.
 pub(crate) enum Prefetch<T> {
-    /// Depth 0: made when asked for, by the thread that asks.
+    /// Depth 0: the requesting thread makes each item on request.
     Inline(Box<dyn Iterator<Item = T> + Send>),
-    /// Made by a thread; both are `None` when it has been joined.
+    /// Made by a thread. Both are `None` after the thread has been joined.
     Thread { receiver: Option<Receiver<T>>, thread: Option<JoinHandle<()>> },
 }
 
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Prefetch<T> {
         let produce = move || {
             for item in items {
                 if sender.send(item).is_err() {
-                    return; // the consumer is gone
+                    return; // the consumer has been dropped
                 }
             }
         };
@@ -69,7 +69,7 @@ impl<T> Drop for Prefetch<T> {
         if let Self::Thread { receiver, thread } = self {
             drop(receiver.take());
             if let Some(thread) = thread.take() {
-                // A panic that nobody waited for any more has been printed by the panic hook.
+                // The panic hook has already printed a panic for which no consumer waits any more.
                 let _ = thread.join();
             }
         }

@@ -1,16 +1,17 @@
 //! Random numbers that are the same in every process and on every platform.
 //!
-//! A generator is named by what it is for, never handed around: its 256-bit key *is* the tuple
-//! `(seed, purpose, epoch, index)`, so two uses never share a stream, no draw depends on how many
-//! came before elsewhere, and sample i gets the same numbers whatever the world size or the
-//! number of threads. Only integer arithmetic and exactly rounded float operations are used.
+//! A generator is identified by its purpose and never passed around: its 256-bit key *is* the tuple
+//! `(seed, purpose, epoch, index)`. So two uses never share a stream, no draw depends on the number
+//! of earlier draws elsewhere, and sample i gets the same numbers for any number of ranks or
+//! threads. Only integer arithmetic and exactly rounded float operations are used.
 
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{RngCore, SeedableRng},
 };
 
-/// What a stream of random numbers is for. The numbers are part of the reproducibility promise.
+/// The purpose of a stream of random numbers. These values must not change, so that runs stay
+/// reproducible.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Shuffle = 1,
@@ -21,7 +22,7 @@ pub(crate) enum Purpose {
     SyntheticTestLabels = 6,
 }
 
-/// The generator for one purpose at one place.
+/// The generator for one purpose, epoch and index.
 pub(crate) fn rng(seed: u64, purpose: Purpose, epoch: u64, index: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (bytes, word) in key.chunks_exact_mut(8).zip([seed, purpose as u64, epoch, index]) {
@@ -50,8 +51,8 @@ pub(crate) fn uniform(rng: &mut impl RngCore, low: f32, high: f32) -> f32 {
 
 /// Puts `items` into a uniformly random order (Fisher-Yates).
 ///
-/// Our own, and not the `rand` crate's: theirs may change its order of draws between versions,
-/// and a checkpoint resumed after an upgrade would meet other batches.
+/// This is not the `rand` crate's function: that one may change its order of draws between
+/// versions, and a run resumed from a checkpoint after an upgrade would get other batches.
 pub(crate) fn shuffle<T>(rng: &mut impl RngCore, items: &mut [T]) {
     for last in (1..items.len()).rev() {
         let chosen = below(rng, last as u32 + 1) as usize;

@@ -1,10 +1,10 @@
-//! The order of the samples in an epoch, and which of them a rank takes at each step.
+//! The order of the samples in an epoch, and the samples of each rank at each step.
 //!
-//! All samples are reshuffled every epoch, by a permutation that follows from (seed, epoch) and
-//! so is the same on every rank without a message. Step s has the *global* batch
+//! All samples are reshuffled every epoch. The permutation depends only on (seed, epoch), so it is
+//! the same on every rank without a message. Step s has the *global* batch
 //! `perm[s*N*B .. (s+1)*N*B]`, of which rank r takes `[r*B .. (r+1)*B]`. So N ranks with batch B
-//! see, step by step, exactly what one rank with batch N*B sees: the training is the same one, and
-//! a run may be compared with, or continued in, another world size.
+//! see, step by step, exactly the samples of one rank with batch N*B. The training is the same, and
+//! a run may be compared with, or continued with, another number of ranks.
 
 use std::sync::Arc;
 
@@ -27,18 +27,19 @@ pub struct SamplerConfig {
     pub batch_size: usize,
     /// The seed of the permutations; the same on every rank.
     pub seed: u64,
-    /// Whether to reshuffle every epoch; otherwise the samples keep their order.
+    /// Whether to reshuffle every epoch. Otherwise the samples keep their order.
     pub shuffle: bool,
-    /// What becomes of the last global batch when it is not full.
+    /// The treatment of the last global batch if it is not full.
     pub remainder: Remainder,
 }
 
 /// Splits epochs into steps and steps into the batches of the ranks.
 ///
-/// The remainder that does not fill a global batch is dropped and counted
-/// ([`dropped_per_epoch`](Self::dropped_per_epoch)), or padded from the start of the permutation,
-/// or kept: then the last batch is smaller or even empty on some ranks, and every sample comes
-/// exactly once. In all three, every rank has the same number of steps.
+/// The samples that do not fill a global batch are dropped and counted
+/// ([`dropped_per_epoch`](Self::dropped_per_epoch)), or the batch is padded from the start of the
+/// permutation, or they are kept. If they are kept, the last batch is smaller or even empty on some
+/// ranks, and every sample is used exactly once. In all three cases every rank has the same number
+/// of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistributedSampler {
     config: SamplerConfig,
@@ -49,8 +50,8 @@ impl DistributedSampler {
     /// A sampler for one rank.
     ///
     /// # Errors
-    /// A rank outside its world, an empty dataset, a batch size of 0, and, except under
-    /// [`Remainder::Keep`], a batch size larger than a rank's share. All ranks see the same error.
+    /// A rank outside its world, an empty dataset, a batch size of 0, and, except with
+    /// [`Remainder::Keep`], a batch size larger than a rank's share. All ranks get the same error.
     pub fn new(config: SamplerConfig) -> Result<Self> {
         let SamplerConfig { len, global_rank, world_size, batch_size, remainder, .. } = config;
         check_rank(global_rank, world_size)?;
@@ -79,7 +80,7 @@ impl DistributedSampler {
         Ok(Self { config, steps })
     }
 
-    /// One rank, in order, every sample once: what an evaluation or a look at the data wants.
+    /// One rank, in order, every sample once: for an evaluation or to inspect the data.
     ///
     /// # Errors
     /// An empty dataset or a batch size of 0.
@@ -100,17 +101,18 @@ impl DistributedSampler {
         &self.config
     }
 
-    /// Steps in an epoch, the same on every rank.
+    /// The number of steps in an epoch, the same on every rank.
     pub fn steps(&self) -> usize {
         self.steps
     }
 
-    /// Samples in a full batch of all ranks together.
+    /// The number of samples in a full batch of all ranks together.
     pub fn global_batch_size(&self) -> usize {
         self.config.batch_size.saturating_mul(self.config.world_size)
     }
 
-    /// Samples that no rank sees in an epoch; with shuffling, others in each.
+    /// The number of samples that no rank uses in an epoch. With shuffling, these samples differ
+    /// from epoch to epoch.
     pub fn dropped_per_epoch(&self) -> usize {
         match self.config.remainder {
             Remainder::Drop => self.config.len - self.steps * self.global_batch_size(),
@@ -118,7 +120,7 @@ impl DistributedSampler {
         }
     }
 
-    /// Samples that are seen twice in an epoch to fill the last global batch.
+    /// The number of samples that are used twice in an epoch to fill the last global batch.
     pub fn padded_per_epoch(&self) -> usize {
         match self.config.remainder {
             Remainder::Pad => self.steps * self.global_batch_size() - self.config.len,
@@ -154,8 +156,8 @@ impl EpochOrder {
         self.sampler.steps
     }
 
-    /// The samples of this rank at a step. Empty past the last step, and where
-    /// [`Remainder::Keep`] has nothing left for this rank.
+    /// The samples of this rank at a step. Empty after the last step, and if [`Remainder::Keep`]
+    /// leaves no samples for this rank.
     pub fn batch(&self, step: usize) -> Vec<u32> {
         if step >= self.sampler.steps {
             return Vec::new();

@@ -1,10 +1,10 @@
-//! How bytes become floats.
+//! The conversion of bytes to floats.
 
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 
-/// How the bytes of an image become floats.
+/// The conversion of an image's bytes to floats.
 ///
 /// ```
 /// use candelabrum_datasets::Scaling;
@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Scaling {
-    /// `x / 255`, into \[0, 1\]: what SINGA's MNIST example does.
+    /// `x / 255`, in \[0, 1\], as in SINGA's MNIST example.
     #[default]
     Unit,
-    /// `(x / 255 - mean) / std`, each channel by its own mean and standard deviation. There must be
-    /// as many of both as the images have channels.
+    /// `(x / 255 - mean) / std`, with a mean and a standard deviation for each channel. The number
+    /// of each must equal the images' number of channels.
     Standardized {
-        /// The means to take away, in units of \[0, 1\].
+        /// The means to subtract, in units of \[0, 1\].
         mean: Cow<'static, [f32]>,
         /// The standard deviations to divide by, in units of \[0, 1\].
         std: Cow<'static, [f32]>,
@@ -33,7 +33,7 @@ impl Scaling {
     pub const MNIST: Self =
         Self::Standardized { mean: Cow::Borrowed(&[0.1307]), std: Cow::Borrowed(&[0.3081]) };
 
-    /// Means and standard deviations of ImageNet's red, green and blue, as torchvision has them.
+    /// The means and standard deviations of ImageNet's red, green and blue, as in torchvision.
     pub const IMAGENET: Self = Self::Standardized {
         mean: Cow::Borrowed(&[0.485, 0.456, 0.406]),
         std: Cow::Borrowed(&[0.229, 0.224, 0.225]),
@@ -45,7 +45,7 @@ impl Scaling {
         Self::Standardized { mean, std }
     }
 
-    /// Refuses numbers that images of so many channels cannot be scaled by.
+    /// Refuses numbers by which images with `channels` channels cannot be scaled.
     pub(crate) fn check(&self, channels: usize) -> Result<()> {
         let Self::Standardized { mean, std } = self else { return Ok(()) };
         if mean.len() != channels || std.len() != channels {

@@ -1,4 +1,4 @@
-//! Where data comes from, as a value that fits into a message.
+//! A source of data, as a value that fits into a message.
 //!
 //! In a distributed run one rank of each host finds the data and sends the [`Source`] as text to the
 //! other ranks of its host, which open it.
@@ -11,7 +11,7 @@ use crate::{
     synthetic,
 };
 
-/// A concrete place to get the digits from. `Display` and `FromStr` are inverse to each other.
+/// A source of the digits. `Display` and `FromStr` are inverse to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A directory with the four files of MNIST. As text `mnist:/path`.
@@ -28,12 +28,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Synthetic digits in the default numbers, 12,000 for training and 2,000 for testing.
+    /// Synthetic digits in the default numbers: 12,000 for training and 2,000 for testing.
     pub fn synthetic(seed: u64) -> Self {
         Self::Synthetic { seed, train: synthetic::TRAIN_LEN, test: synthetic::TEST_LEN }
     }
 
-    /// What it should be called to the user: `mnist` or `synthetic digits`.
+    /// The name for the user: `mnist` or `synthetic digits`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Directory(_) => "mnist",
@@ -44,7 +44,7 @@ impl Source {
     /// Reads or generates the data.
     ///
     /// # Errors
-    /// As [`Mnist::open`] and [`Mnist::synthetic`].
+    /// Those of [`Mnist::open`] and [`Mnist::synthetic`].
     pub fn open(&self) -> Result<Mnist> {
         match self {
             Self::Directory(dir) => Mnist::open(dir),

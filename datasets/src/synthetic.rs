@@ -1,17 +1,17 @@
-//! Handwritten-looking digits, generated: something to train on where there is no MNIST.
+//! Generated digits that look handwritten, for training without MNIST.
 //!
 //! A digit is a few strokes, each a smooth curve (Catmull-Rom) through some control points in a
-//! unit box. For a sample the points are jittered, the whole is rotated, sheared, scaled and
-//! moved at random, drawn with a pen of random width, blurred and covered with noise. Shapes,
-//! types and label order are MNIST's: 28 x 28 bytes, ten classes, balanced and shuffled.
+//! unit box. For a sample the points are jittered. The digit is rotated, sheared, scaled and moved
+//! at random, drawn with a pen of random width, blurred and covered with noise. Shapes, types and
+//! label order are MNIST's: 28 x 28 bytes, ten classes, balanced and shuffled.
 //!
-//! The distortions are chosen so that the task is worth training on: a linear model stays below
-//! 92% test accuracy (`tests/synthetic.rs` trains one), a small convolutional network exceeds 97%
-//! within a few epochs.
+//! The distortions make the task hard enough to be useful: a linear model stays below 92% test
+//! accuracy (`tests/synthetic.rs` trains one), and a small convolutional network exceeds 97% within
+//! a few epochs.
 //!
-//! Sample i follows from (seed, set, i) alone, whatever the number of samples or threads. Only
-//! `+ - * / sqrt` are used, no sine: those are rounded exactly everywhere, so the images are the
-//! same on every platform to the last bit.
+//! Sample i depends only on (seed, set, i), for any number of samples or threads. Only
+//! `+ - * / sqrt` are used, and no sine. These operations are rounded exactly on every platform, so
+//! the images are the same bit for bit everywhere.
 
 mod draw;
 mod glyphs;
@@ -25,10 +25,10 @@ use crate::{
     rng::{Purpose, rng, shuffle},
 };
 
-/// Training images when nobody asks for another number.
+/// The default number of training images.
 pub const TRAIN_LEN: usize = 12_000;
 
-/// Test images when nobody asks for another number.
+/// The default number of test images.
 pub const TEST_LEN: usize = 2_000;
 
 const PIXELS: usize = SIDE * SIDE;
@@ -37,10 +37,10 @@ impl Mnist {
     /// Synthetic digits in the shape of MNIST: `train` and `test` images, (1, 28, 28) each.
     ///
     /// # Errors
-    /// A set of no images, or of more than 32 bits can count.
+    /// A set without images, or with more than 32 bits can count.
     ///
     /// # Cost
-    /// About a second of one core for 50,000 images; all cores are used.
+    /// About a second of one core for 50,000 images. All cores are used.
     pub fn synthetic(seed: u64, train: usize, test: usize) -> Result<Self> {
         Ok(Self {
             train: generate(seed, train, Purpose::SyntheticTrain, Purpose::SyntheticTrainLabels)?,
@@ -76,7 +76,7 @@ fn generate(seed: u64, len: usize, images: Purpose, labels: Purpose) -> Result<I
     ImageDataset::new(pixels, labels, [1, SIDE, SIDE], CLASSES)
 }
 
-/// Every ten samples in a row have every label once, in random order.
+/// Every block of ten samples has every label once, in random order.
 fn balanced_labels(seed: u64, len: usize, purpose: Purpose) -> Vec<u8> {
     let blocks = (0..len.div_ceil(CLASSES) as u64).flat_map(|block| {
         let mut digits: [u8; CLASSES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];

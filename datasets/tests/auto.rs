@@ -1,4 +1,4 @@
-//! Which data is taken, and what is said about it.
+//! The choice of the data, and the messages about it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
@@ -13,12 +13,12 @@ use candelabrum_datasets::{
 };
 use common::{GOOD, good_files, write_good};
 
-/// Locates without a network, and says how often one was asked for.
+/// Locates without a network. Also returns the number of requests to the network.
 fn locate(request: &Request) -> (Result<Located, Error>, usize) {
     locate_by(request, |_| None)
 }
 
-/// Locates with a network that has some files, by name, and says how often it was asked.
+/// Locates with a network that has some files, by name. Also returns the number of requests.
 fn locate_by(
     request: &Request,
     serve: impl Fn(&str) -> Option<Vec<u8>>,
@@ -108,7 +108,7 @@ fn a_damaged_file_in_the_cache_is_named_and_fetched_again() {
     let root = tempfile::tempdir().unwrap();
     let cache = root.path().join("cache/mnist");
     write_good(&cache);
-    // One pixel of another value: a file that can be read, and is not MNIST's.
+    // One pixel has another value: the file can be read, but is not MNIST's.
     let images = cache.join("train-images-idx3-ubyte");
     let good = fs::read(&images).unwrap();
     let mut damaged = good.clone();

@@ -38,7 +38,7 @@ fn fetch(mirrors: &[&str], dir: &Path, transport: &dyn Transport) -> Result<(), 
     download(&Remote { files: &[HELLO], mirrors, transport }, dir, true)
 }
 
-/// A transport that asks no proxy, within ten seconds.
+/// A transport without a proxy, with a deadline of ten seconds.
 fn direct() -> HttpTransport {
     HttpTransport::direct(Duration::from_secs(10))
 }
@@ -49,7 +49,8 @@ fn names(dir: &Path) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// A server that answers the next connections with these bytes, each in turn, and its address.
+/// A server that answers the next connections with these bytes, one after the other, and its
+/// address.
 fn serve(answers: Vec<Vec<u8>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -197,7 +198,7 @@ fn a_host_that_accepts_and_then_says_nothing_is_given_up_too() {
 #[test]
 fn hosts_that_cannot_be_reached_are_given_up_within_seconds() {
     let dir = tempfile::tempdir().unwrap();
-    // A name that cannot exist (RFC 6761) and an address that routers drop (RFC 5737).
+    // A name that cannot exist (RFC 6761), and an address that routers drop (RFC 5737).
     let mirrors = ["https://mirror.invalid/", "http://192.0.2.1/"];
     let start = Instant::now();
     let transport = HttpTransport::direct(Duration::from_secs(4));
@@ -215,7 +216,7 @@ fn a_mirror_that_trickles_is_given_up_at_the_deadline_and_no_other_is_asked_afte
         let (mut stream, _) = listener.accept().unwrap();
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        // Never so slow that one read would be given up, but 1,000,000 bytes would take a day.
+        // Each read is fast enough to go on, but 1,000,000 bytes would take a day.
         while stream.write_all(b"x").is_ok() {
             thread::sleep(Duration::from_millis(100));
         }

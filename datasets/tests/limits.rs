@@ -1,6 +1,6 @@
-//! A small file that claims to be a large one costs an error, and not the machine's memory.
+//! A small file that claims to be a large one causes an error and does not exhaust memory.
 //!
-//! One test alone in its program: the memory that it measures is the whole process's.
+//! This test is alone in its program, because it measures the memory of the whole process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
@@ -11,7 +11,7 @@ use std::fs;
 use candelabrum_datasets::Mnist;
 use common::{gzip, write_good};
 
-/// The most memory that this process has ever held, in KiB; `None` where the system does not tell.
+/// The maximum memory of this process so far, in KiB. `None` if the system does not report it.
 fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -23,8 +23,8 @@ fn four_megabytes_that_claim_to_be_four_gigabytes_are_refused_after_the_header()
     let dir = tempfile::tempdir().unwrap();
     write_good(dir.path());
     fs::remove_file(dir.path().join("train-images-idx3-ubyte")).unwrap();
-    // 5,000,000 images of 28 x 28. The content is really there: gzip members that follow each
-    // other are one stream, and each of these is a MiB of zeros in about a KiB.
+    // 5,000,000 images of 28 x 28. The content really exists: consecutive gzip members are one
+    // stream, and each of these is a MiB of zeros in about a KiB.
     let header = [0x803, 5_000_000, 28, 28].into_iter().flat_map(u32::to_be_bytes);
     let mut file = gzip(&header.collect::<Vec<u8>>());
     let zeros = gzip(&vec![0; 1 << 20]);

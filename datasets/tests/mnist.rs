@@ -83,7 +83,7 @@ fn a_directory_in_place_of_a_file_is_named() {
     assert!(message.contains("train-images-idx3-ubyte: a directory"), "{message}");
 }
 
-/// The real files, where this machine has them.
+/// The directory of the real files, if this machine has them.
 fn real_mnist() -> Option<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
     let shared = repository.join("../shared/data/mnist");

@@ -1,4 +1,4 @@
-//! Properties of the sampler that make runs of different world sizes the same run.
+//! Properties of the sampler that make runs with different numbers of ranks equal.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
@@ -27,7 +27,7 @@ fn any_config() -> impl Strategy<Value = SamplerConfig> {
     prop_oneof![configs(Remainder::Drop), configs(Remainder::Pad), configs(Remainder::Keep)]
 }
 
-/// One epoch as every rank sees it.
+/// One epoch for every rank.
 fn ranks(config: SamplerConfig, epoch: usize) -> Vec<EpochOrder> {
     let rank = |global_rank| {
         DistributedSampler::new(SamplerConfig { global_rank, ..config }).unwrap().epoch(epoch)
@@ -35,7 +35,7 @@ fn ranks(config: SamplerConfig, epoch: usize) -> Vec<EpochOrder> {
     (0..config.world_size).map(rank).collect()
 }
 
-/// All indices that all ranks see in an epoch, in step and then rank order.
+/// All indices of all ranks in an epoch, in step and then rank order.
 fn seen(config: SamplerConfig, epoch: usize) -> Vec<u32> {
     let ranks = ranks(config, epoch);
     (0..ranks[0].steps()).flat_map(|step| ranks.iter().flat_map(move |r| r.batch(step))).collect()

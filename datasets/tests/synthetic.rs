@@ -1,4 +1,4 @@
-//! The synthetic digits are worth training on, and the same everywhere.
+//! The synthetic digits are useful for training, and equal on all platforms.
 
 use candelabrum_datasets::{ImageDataset, Mnist};
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 const PIXELS: usize = 28 * 28;
 const CLASSES: usize = 10;
 
-/// Softmax regression: the best a model without hidden layers can do.
+/// Softmax regression: the best model without hidden layers.
 struct Linear {
     weights: Vec<[f32; CLASSES]>,
     velocity: Vec<[f32; CLASSES]>,
@@ -82,7 +82,7 @@ fn a_linear_model_learns_something_but_stays_below_92_percent() {
     let (train, test) = (floats(&data.train), floats(&data.test));
     let mut model = Linear::new();
     let mut best: f64 = 0.0;
-    // The labels come shuffled, so the order of the samples may stay.
+    // The labels are already shuffled, so the order of the samples may stay.
     for rate in [0.05, 0.05, 0.05, 0.05, 0.02, 0.02, 0.01, 0.005] {
         train.chunks(50).for_each(|batch| model.step(batch, rate));
         best = best.max(model.accuracy(&test));
@@ -103,7 +103,7 @@ fn the_images_are_the_same_on_every_platform() {
         }
     }
     let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // Changing the generator changes this number, and with it every recorded result: say so in
-    // the commit.
+    // A change of the generator changes this number and every recorded result: mention it in the
+    // commit.
     assert_eq!(found, "9ec14707172217d0da25871386db8c87db2dcdc4f8731f2bfd68f783ea5bfac1");
 }

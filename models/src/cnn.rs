@@ -4,7 +4,7 @@ use candelabrum_nn::layers::{Conv2d, Linear, MaxPool2d};
 use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
-/// `(N, 1, 28, 28) -> (N, classes)`; 431,080 parameters for ten classes.
+/// `(N, 1, 28, 28) -> (N, classes)`. 431,080 parameters for ten classes.
 #[derive(Debug)]
 pub struct Cnn {
     conv1: Conv2d,

@@ -1,20 +1,20 @@
-//! A classifier of token sequences: embedding, gated recurrent units (Cho et al.,
-//! arXiv:1406.1078), a linear layer on the last hidden state.
+//! A classifier of token sequences: embedding, gated recurrent units (Cho et al., arXiv:1406.1078),
+//! and a linear layer on the last hidden state.
 
 use candelabrum_nn::layers::{Embedding, Gru, Linear};
 use candelabrum_nn::{Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
 
-/// How large a [`GruClassifier`] is.
+/// The sizes of a [`GruClassifier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GruClassifierConfig {
-    /// How many different tokens there are.
+    /// The number of different tokens.
     pub vocabulary: usize,
-    /// Numbers that a token is embedded in.
+    /// The size of a token's embedding.
     pub embedding: usize,
-    /// Numbers in the hidden state.
+    /// The size of the hidden state.
     pub hidden: usize,
-    /// Outputs.
+    /// The number of outputs.
     pub classes: usize,
 }
 
@@ -27,7 +27,7 @@ pub struct GruClassifier {
 }
 
 impl GruClassifier {
-    /// The network of that size.
+    /// The network with the sizes of `config`.
     pub fn new(scope: &Scope, config: GruClassifierConfig) -> Self {
         let GruClassifierConfig { vocabulary, embedding, hidden, classes } = config;
         Self {

@@ -1,4 +1,4 @@
-//! Ready models. Each is a small file to read, copy and change; none knows of ranks.
+//! Ready models. Each is a small file to read, copy and change. No model knows about ranks.
 
 #![forbid(unsafe_code)]
 

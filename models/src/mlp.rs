@@ -1,11 +1,11 @@
-//! A plain multilayer perceptron for MNIST: many parameters for its arithmetic, so that exchanging
-//! them weighs more than in the convolutional network.
+//! A multilayer perceptron for MNIST. It has many parameters for its arithmetic, so exchanging them
+//! takes a larger share of a step than in the convolutional network.
 
 use candelabrum_nn::layers::Linear;
 use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
-/// `(N, …) -> (N, classes)`; 1,863,690 parameters for ten classes of 28×28 images.
+/// `(N, …) -> (N, classes)`. 1,863,690 parameters for ten classes of 28×28 images.
 #[derive(Debug)]
 pub struct Mlp {
     linear1: Linear,

@@ -1,23 +1,23 @@
 //! ResNet-18 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
-//! arXiv:1512.03385, table 1), with torchvision's structure and names. Convolutions start as
-//! torchvision's do, by [`Init::he_normal`] over their outputs; the last layer starts Glorot-normal, as
-//! every [`Linear`] here.
+//! arXiv:1512.03385, table 1), with torchvision's structure and names. Convolutions have
+//! torchvision's initial values, [`Init::he_normal`] over their outputs. The last layer starts
+//! Glorot-normal, as every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
 use candelabrum_nn::{Activation, Init, Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
 
-/// What brings an image to the size and the 64 channels of the first block.
+/// The layers that bring an image to the size and the 64 channels of the first block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stem {
-    /// The paper's: 7×7 convolution with stride 2, 3×3 max-pool with stride 2.
+    /// The paper's stem: 7×7 convolution with stride 2, 3×3 max-pool with stride 2.
     #[default]
     ImageNet,
-    /// A 3×3 convolution that keeps the size: for images of 32×32 (section 4.2 of the paper).
+    /// A 3×3 convolution that keeps the size, for images of 32×32 (section 4.2 of the paper).
     Small,
 }
 
-/// `(N, C, H, W) -> (N, classes)`; 11,181,642 parameters for ten classes of colour images.
+/// `(N, C, H, W) -> (N, classes)`. 11,181,642 parameters for ten classes of colour images.
 #[derive(Debug)]
 pub struct ResNet18 {
     conv1: Conv2d,
@@ -35,7 +35,7 @@ struct Block {
     bn1: BatchNorm2d,
     conv2: Conv2d,
     bn2: BatchNorm2d,
-    /// Where the block changes the size, a 1×1 convolution changes its input's.
+    /// If the block changes the size, a 1×1 convolution changes its input in the same way.
     downsample: Option<(Conv2d, BatchNorm2d)>,
 }
 
@@ -149,7 +149,7 @@ mod tests {
     fn convolutions_start_with_torchvisions_deviations() -> Result<()> {
         let params = Params::new(0);
         ResNet18::new(&params.root(), 10).compile(&params, (1, 3, 32, 32))?;
-        // sqrt(2 / (out_channels · KH · KW)), as `kaiming_normal_(mode="fan_out")` has it.
+        // sqrt(2 / (out_channels · KH · KW)), as in `kaiming_normal_(mode="fan_out")`.
         for (name, expected) in [
             ("conv1.weight", (2.0 / (64.0 * 49.0_f64)).sqrt()),
             ("layer1.1.conv2.weight", (2.0 / (64.0 * 9.0_f64)).sqrt()),

@@ -6,21 +6,21 @@ use plotters::style::text_anchor::HPos;
 
 use crate::canvas::{Canvas, GREY, text_width};
 
-/// How thick a bar is.
+/// The thickness of a bar.
 const BAR: i32 = 13;
 const TEXT: i32 = 13;
 
-/// A bar to be drawn.
+/// A bar to draw.
 pub(crate) struct Bar {
     pub(crate) middle: i32,
     pub(crate) colour: RGBColor,
     pub(crate) length: f64,
-    /// From where to where the whisker goes.
+    /// The ends of the whisker.
     pub(crate) whisker: Option<(f64, f64)>,
     pub(crate) figure: String,
 }
 
-/// Draws bars to the right of `left`, on a scale that leaves room for their figures.
+/// Draws bars to the right of `left`, with a scale that leaves space for their figures.
 pub(crate) fn draw(canvas: &Canvas<'_>, left: i32, width: i32, bars: &[Bar]) -> Result<()> {
     let reach = |bar: &Bar| bar.whisker.map_or(bar.length, |(_, to)| to.max(bar.length));
     let scale = bars

@@ -1,4 +1,5 @@
-//! What the benchmarks share: building a measured program, the progress bar, the folder of results.
+//! The common parts of the benchmarks: building a measured program, the progress bar, the folder of
+//! results.
 
 use std::env;
 use std::env::consts::EXE_SUFFIX;
@@ -14,13 +15,13 @@ use crate::checkout::repo_root;
 use crate::host;
 use crate::shell::{cargo, run};
 
-/// Builds a package as it is used, and gives the path of its program.
+/// Builds a package with the release profile and returns the path of its program.
 pub(crate) fn build(package: &str, program: &str, options: &[&str]) -> Result<PathBuf> {
     run(cargo(&["build", "--release", "--package", package]).args(options))?;
     Ok(host::target_dir()?.join("release").join(format!("{program}{EXE_SUFFIX}")))
 }
 
-/// Compiles a C program against MPI, and gives its path.
+/// Compiles a C program against MPI and returns its path.
 pub(crate) fn compile_mpi(source: &str, program: &str) -> Result<PathBuf> {
     let folder = host::target_dir()?.join("release");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -32,7 +33,7 @@ pub(crate) fn compile_mpi(source: &str, program: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// What was asked for, each thing once, in the order of the first time.
+/// The requested items, each once, in the order of their first occurrence.
 pub(crate) fn once<T: Copy + PartialEq>(asked: &[T]) -> Vec<T> {
     let mut list = Vec::new();
     for &item in asked {
@@ -50,19 +51,19 @@ pub(crate) fn progress_bar(samples: usize) -> ProgressBar {
     ProgressBar::new(samples as u64).with_style(style)
 }
 
-/// The folder where results go.
+/// The folder of the results.
 #[derive(Debug)]
 pub(crate) struct Output(PathBuf);
 
 impl Output {
-    /// Makes the folder: the one that was asked for, or one of this name in `target`.
+    /// Makes the folder: `asked`, or a folder of this name in `target`.
     pub(crate) fn new(asked: Option<&Path>, name: &str) -> Result<Self> {
         let folder = asked.map_or_else(|| repo_root().join("target").join(name), Path::to_path_buf);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(Self(folder))
     }
 
-    /// Its path from the root of all folders.
+    /// The folder's absolute path.
     pub(crate) fn folder(&self) -> Result<PathBuf> {
         fs::canonicalize(&self.0).with_context(|| format!("cannot find {}", self.0.display()))
     }
@@ -71,8 +72,8 @@ impl Output {
         self.0.join(name)
     }
 
-    /// Writes a file and gives its path. Whoever stops this program in the middle of it still has
-    /// the file that was there before.
+    /// Writes a file and returns its path. If this program is stopped while it writes, the previous
+    /// file is still there.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
         fs::write(&new, text)
@@ -81,7 +82,7 @@ impl Output {
         Ok(path)
     }
 
-    /// The same for a value as JSON.
+    /// [`Self::write`] for a value as JSON.
     pub(crate) fn json(&self, name: &str, value: &impl Serialize) -> Result<PathBuf> {
         self.write(name, &(serde_json::to_string_pretty(value)? + "\n"))
     }

@@ -1,4 +1,4 @@
-//! A drawing in SVG, in pixels: the few shapes that the charts are made of.
+//! A drawing in SVG, in pixels, with the few shapes of the charts.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 pub(crate) const GREY: RGBColor = RGBColor(90, 90, 90);
 pub(crate) const LIGHT: RGBColor = RGBColor(222, 222, 222);
 
-/// Okabe and Ito's colours, which the colour-blind tell apart.
+/// Okabe and Ito's colours, which colour-blind readers can distinguish.
 pub(crate) mod okabe_ito {
     use plotters::style::RGBColor;
 
@@ -23,7 +23,7 @@ pub(crate) mod okabe_ito {
     pub(crate) const YELLOW: RGBColor = RGBColor(240, 228, 66);
 }
 
-/// Across and down, from the upper left corner.
+/// The distances to the right and down from the upper left corner.
 pub(crate) type Point = (i32, i32);
 
 /// A white sheet.
@@ -41,7 +41,7 @@ impl<'a> Canvas<'a> {
         self.0.present().map_err(|error| anyhow!("{error}"))
     }
 
-    /// A line of text whose left end, centre or right end is at half its height at a point.
+    /// A line of text. Its left end, centre or right end is at a point, at half the text's height.
     pub(crate) fn text(
         &self,
         text: &str,
@@ -54,7 +54,7 @@ impl<'a> Canvas<'a> {
         Ok(self.0.draw(&Text::new(text, at, style.pos(Pos::new(anchor, VPos::Center))))?)
     }
 
-    /// The same from the bottom to the top, its centre at the point.
+    /// A line of text from the bottom to the top, with its centre at the point.
     pub(crate) fn text_upwards(
         &self,
         text: &str,
@@ -71,7 +71,8 @@ impl<'a> Canvas<'a> {
         Ok(self.0.draw(&PathElement::new(points, style))?)
     }
 
-    /// A line of dashes: the lengths drawn and left out in turn; an empty pattern draws it whole.
+    /// A dashed line. The pattern contains the lengths of dashes and gaps in turn. An empty pattern
+    /// draws a solid line.
     pub(crate) fn dashed(
         &self,
         points: &[Point],
@@ -110,12 +111,12 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// About how wide a text is: sans-serif fonts differ, this is on the wide side of them.
+/// The approximate width of a text. Sans-serif fonts differ, and this estimate is rather too wide.
 pub(crate) fn text_width(text: &str, size: i32) -> i32 {
     (text.chars().count() as f64 * f64::from(size) * 0.56).ceil() as i32
 }
 
-/// Cuts a line into dashes; the pattern goes on around corners.
+/// Cuts a line into dashes. The pattern continues around corners.
 fn dashes(points: &[Point], pattern: &[i32]) -> Vec<Vec<Point>> {
     let pattern: Vec<f64> = pattern.iter().map(|&length| f64::from(length.max(1))).collect();
     if pattern.is_empty() {
@@ -133,8 +134,8 @@ fn dashes(points: &[Point], pattern: &[i32]) -> Vec<Vec<Point>> {
             (from.0 + (dx * share).round() as i32, from.1 + (dy * share).round() as i32)
         };
         let mut way = 0.0;
-        // Every round but the last of a piece goes on by a whole stretch of the pattern, so that
-        // rounding cannot keep it from ending.
+        // Every round of a piece, except the last one, moves on by a whole length of the pattern,
+        // so rounding cannot cause an endless loop.
         while way < length {
             if left <= 0.0 {
                 let Some((next, &stretch)) = turns.next() else { return dashes };

@@ -1,10 +1,10 @@
-//! Which checkout the tasks act on: the one from which they are called.
+//! The checkout of the tasks: the one from which they are called.
 //!
-//! Clones of this repository may share a target directory, and with it this program. Where the
-//! program was compiled says nothing about where it is to work, but it says whose build lies in the
-//! target directory. cargo knows the packages of a workspace by their paths below its root, which are
-//! the same in every clone: it would take the other clone's programs and tests for this one's as long
-//! as these files are not newer.
+//! Clones of this repository may share a target directory, and therefore this program. The place
+//! where the program was compiled does not determine the checkout to work on, but it shows which
+//! clone's build is in the target directory. cargo identifies the packages of a workspace by their
+//! paths below its root, which are the same in every clone. So cargo would use the other clone's
+//! programs and tests for this one's, as long as this clone's files are not newer.
 
 use std::env;
 use std::fs;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Looks for the checkout around the current folder; [`repo_root`] returns it from then on. Returns
+/// Looks for the checkout around the current folder. [`repo_root`] returns it from then on. Returns
 /// the root of the checkout in which this program was compiled, if that is another one.
 pub(crate) fn enter() -> Result<Option<&'static Path>> {
     let root = root_above(&env::current_dir().context("there is no current folder")?)?;
@@ -26,18 +26,18 @@ pub(crate) fn enter() -> Result<Option<&'static Path>> {
     Ok((!is_this).then_some(compiled_in))
 }
 
-/// The root of the checkout in which this program was called.
+/// The root of the checkout from which this program was called.
 pub(crate) fn repo_root() -> PathBuf {
-    // Tests begin here: cargo runs them in the folder of this package.
+    // Tests start here, because cargo runs them in the folder of this package.
     let find = || env::current_dir().map(|folder| root_above(&folder));
     ROOT.get_or_init(|| find().expect("a current folder").expect("a checkout around it")).clone()
 }
 
-/// The root of the workspace that `folder` is in, which must be this project's.
+/// The root of the workspace around `folder`, which must be this project's.
 fn root_above(folder: &Path) -> Result<PathBuf> {
     let manifest = |folder: &Path| fs::read_to_string(folder.join("Cargo.toml")).ok();
     let has_line = |text: &str, line: &str| text.lines().any(|other| other.trim() == line);
-    // As cargo does: the nearest manifest that is a workspace's.
+    // The nearest manifest of a workspace, as in cargo.
     let workspaces = folder.ancestors().filter_map(|folder| Some((folder, manifest(folder)?)));
     let nearest = workspaces.into_iter().find(|(_, text)| has_line(text, "[workspace]"));
     match nearest {
@@ -82,7 +82,7 @@ mod tests {
         let message = |folder: &Path| root_above(folder).unwrap_err().to_string();
         assert!(message(folder.path()).contains("in no checkout"));
         let outer = workspace(&folder.path().join("outer"), "candelabrum");
-        // Another project inside of a checkout, as a vendored one may be.
+        // Another project inside of a checkout, as a vendored project may be.
         let inner = workspace(&outer.join("other"), "other");
         assert!(message(&inner).contains("not Candelabrum's"));
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what continuous integration runs, cheapest first, up to the first failure.
+//! `cargo xtask ci`: the steps of continuous integration, cheapest first, up to the first failure.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ fn run_steps(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// What was done so far.
+/// The steps so far.
 #[derive(Debug, Default)]
 struct Steps {
     done: Vec<(&'static str, Outcome)>,

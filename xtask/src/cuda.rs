@@ -1,5 +1,5 @@
-//! The CUDA build: checked everywhere, with a stand-in for nvcc that compiles no kernel; built for
-//! real and run by `cargo xtask gpu-check`. docs/gpu.md is the ledger of what has been run.
+//! The CUDA build. Every machine checks it, with a replacement for nvcc that compiles no kernel.
+//! `cargo xtask gpu-check` builds it with nvcc and runs it. docs/gpu.md lists which parts have run.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,8 +12,8 @@ use crate::checkout::repo_root;
 use crate::machine;
 use crate::shell::{cargo, output, run as run_command};
 
-/// clippy over the CUDA code. Needs no CUDA: the libraries are only linked by programs, and there
-/// are none in a check.
+/// Runs clippy over the CUDA code. It needs no CUDA: only programs link the libraries, and a check
+/// builds no programs.
 pub(crate) fn clippy() -> Result<()> {
     let with_mpi = machine::lacks_for_mpi().is_empty();
     let with_mpi = with_mpi.then_some("candelabrum/cuda,candelabrum/mpi");
@@ -24,7 +24,7 @@ pub(crate) fn clippy() -> Result<()> {
     Ok(())
 }
 
-/// The environment in which build scripts find the stand-in.
+/// The environment in which build scripts find the replacement for nvcc.
 fn with_stand_in(command: &mut Command) -> &mut Command {
     let folder = repo_root().join("scripts/cuda/stand-in");
     let bin = folder.join("bin");
@@ -43,8 +43,8 @@ fn target_folder() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 
-/// Builds the conformance suite with CUDA and runs it over NCCL, several ranks on one GPU. Where
-/// there is no GPU it builds the program and says how to run it elsewhere.
+/// Builds the conformance suite with CUDA and runs it over NCCL, with several ranks on one GPU.
+/// Without a GPU, it builds the program and prints how to run it on another machine.
 pub(crate) fn gpu_check() -> Result<()> {
     let variables = toolkit()?;
     let folder = target_folder().join("gpu");
@@ -52,7 +52,7 @@ pub(crate) fn gpu_check() -> Result<()> {
     build
         .args(["--features", "cuda", "--test", "conformance"])
         .envs(variables)
-        // Small enough to be carried to the machine that has the GPU.
+        // Small enough to be copied to the machine with the GPU.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("CARGO_TARGET_DIR", &folder);
@@ -71,8 +71,8 @@ pub(crate) fn gpu_check() -> Result<()> {
     run_command(Command::new(program).args(arguments).env("REQUIRE_GPUS", "1"))
 }
 
-/// The environment of a build with nvcc: this one where it has nvcc, else that of a toolkit out of
-/// Python wheels.
+/// The environment of a build with nvcc: the current one if it has nvcc, otherwise that of a
+/// toolkit made of Python wheels.
 fn toolkit() -> Result<Vec<(String, OsString)>> {
     if crate::shell::find_program("nvcc").is_some() {
         return Ok(Vec::new());
@@ -90,7 +90,8 @@ fn toolkit() -> Result<Vec<(String, OsString)>> {
     Ok(exports.lines().filter_map(parse).collect())
 }
 
-/// cargo puts a hash into the name; an older build may lie beside it.
+/// The newest program. cargo puts a hash into the name, so an older build may be in the same
+/// folder.
 fn newest_program(folder: &Path) -> Result<PathBuf> {
     let is_program = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

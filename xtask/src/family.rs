@@ -1,8 +1,8 @@
-//! Which processes come from which: those that a program started, and those that they started.
+//! Descendants of processes: the processes that a program started, and those that these started.
 
 use std::fs;
 
-/// These processes and all below them, parents before their children.
+/// These processes and all their descendants, parents before children.
 pub(crate) fn family(roots: &[u32]) -> Vec<u32> {
     let parents = parents();
     let mut family = roots.to_vec();
@@ -18,7 +18,7 @@ pub(crate) fn family(roots: &[u32]) -> Vec<u32> {
     family
 }
 
-/// Every process of this machine with its parent; none where there is no /proc.
+/// Every process of this machine with its parent. Empty if there is no /proc.
 fn parents() -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let of = |id: u32| parent(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?);
@@ -26,7 +26,7 @@ fn parents() -> Vec<(u32, u32)> {
     ids.filter_map(|id| Some((id, of(id)?))).collect()
 }
 
-/// The parent's number in a `/proc/<pid>/stat`: the second field after the name in parentheses.
+/// The parent's id in a `/proc/<pid>/stat`: the second field after the name in parentheses.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,8 +1,8 @@
-//! Numbers of a benchmark: medians of noisy samples, ratios within a round, how they are written.
+//! Numbers of a benchmark: medians of noisy samples, ratios within a round, and their text form.
 
 use serde::Serialize;
 
-/// What several samples of one thing came to.
+/// The summary of several samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `None` where there is no sample.
+    /// `None` if there is no sample.
     pub(crate) fn of(values: Vec<f64>) -> Option<Self> {
         let min = values.iter().copied().reduce(f64::min)?;
         let max = values.iter().copied().reduce(f64::max)?;
@@ -26,12 +26,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(if values.len() % 2 == 1 { upper } else { (values[middle - 1] + upper) / 2.0 })
 }
 
-/// The median of the ratios within each round; `None` where there is nothing to compare with.
+/// The median of the ratios within each round. `None` if there is nothing to compare with.
 pub(crate) fn paired_ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     median(ours.iter().zip(theirs).map(|(a, b)| a / b).collect())
 }
 
-/// The same of samples with the numbers of their rounds, over those rounds that both have.
+/// [`paired_ratio`] of samples with the numbers of their rounds, over the rounds that both contain.
 pub(crate) fn ratio_by_round(ours: &[(usize, f64)], theirs: &[(usize, f64)]) -> Option<f64> {
     let of_round = |round: usize| theirs.iter().find(|(other, _)| *other == round);
     let both = ours.iter().filter_map(|&(round, value)| Some((value, of_round(round)?.1)));
@@ -39,7 +39,7 @@ pub(crate) fn ratio_by_round(ours: &[(usize, f64)], theirs: &[(usize, f64)]) -> 
     paired_ratio(&ours, &theirs)
 }
 
-/// A number for a table, a dash where there is none.
+/// A number for a table, or a dash for `None`.
 pub(crate) fn or_dash(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
 }
@@ -56,7 +56,7 @@ pub(crate) fn thousands(value: f64) -> String {
     grouped.join(",")
 }
 
-/// A round distance between grid lines that gives three to seven of them.
+/// A round distance between grid lines that results in three to seven lines.
 pub(crate) fn tick_step(largest: f64) -> f64 {
     let power = 10_f64.powf((largest / 3.0).log10().floor());
     let fits = |step: &f64| largest / step >= 3.0;
@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn ratios_are_paired_within_rounds() {
-        // The machine slows down by half in round 1: the ratio stays, unlike that of the minima.
+        // The machine slows down by half in round 1. The ratio stays the same, unlike that of the
+        // minima.
         assert_eq!(paired_ratio(&[400.0, 200.0, 410.0], &[100.0, 50.0, 100.0]), Some(4.0));
         assert_eq!(paired_ratio(&[400.0], &[]), None);
     }

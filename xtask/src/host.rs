@@ -1,4 +1,4 @@
-//! The machine under the benchmark: what it is, and how busy it is with other things.
+//! The machine of the benchmark: its properties, and the load of other programs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use serde::Serialize;
 use crate::checkout::repo_root;
 use crate::shell::{cargo, output};
 
-/// What a reader must know to judge the figures.
+/// The properties that a reader must know to judge the figures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Host {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) system: String,
     pub(crate) date: String,
-    /// Of this repository; ends in `-dirty` where files differ from it.
+    /// The commit of this repository. Ends in `-dirty` if files differ from it.
     pub(crate) commit: String,
     pub(crate) rustc: String,
     pub(crate) candle: String,
@@ -49,8 +49,8 @@ fn cpu_model() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Bytes of the largest cache that a core has a share in; a usual one where the system does not
-/// tell.
+/// The size in bytes of the largest cache that a core shares, or a usual size if the system does
+/// not report one.
 pub(crate) fn last_cache() -> usize {
     let sizes = (0..8).filter_map(|level| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
@@ -66,7 +66,7 @@ fn locked_version(package: &str) -> Option<String> {
     Some(after.split_once('"')?.0.to_owned())
 }
 
-/// Where cargo builds, wherever the user's settings put it.
+/// The folder of cargo's builds, with the user's settings.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]));
     let metadata: serde_json::Value =
@@ -82,12 +82,12 @@ pub(crate) struct CpuTime {
     all: u64,
     /// Of all cores, busy.
     busy: u64,
-    /// Of this process, of the children it has waited for, and of those that are measured.
+    /// Of this process, of the children for which it has waited, and of the measured processes.
     ours: u64,
 }
 
 impl CpuTime {
-    /// With the processes that are measured while they live; `None` where there is no /proc.
+    /// Includes the measured processes while they live. `None` if there is no /proc.
     pub(crate) fn now(measured: &[u32]) -> Option<Self> {
         let read = |path: &str| fs::read_to_string(path).ok();
         let (stat, own) = (read("/proc/stat")?, read("/proc/self/stat")?);
@@ -101,13 +101,13 @@ impl CpuTime {
         let first = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> =
             first.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; guest time is part of user
+        // user nice system idle iowait irq softirq steal. Guest time is part of user.
         let all = ticks.iter().take(8).sum();
         let idle = ticks.get(3)? + ticks.get(4)?;
         Some(Self { all, busy: all - idle, ours: ticks_used(own)? })
     }
 
-    /// The share of all cores that others used in between.
+    /// The share of all cores that other programs used between the two times.
     pub(crate) fn others_share(before: Option<Self>, after: Option<Self>) -> Option<f64> {
         let (before, after) = (before?, after?);
         let all = after.all.checked_sub(before.all).filter(|&all| all > 0)?;
@@ -117,16 +117,16 @@ impl CpuTime {
     }
 }
 
-/// Of a process and the children it has waited for, by its `/proc/<pid>/stat`.
+/// The ticks of a process and the children for which it has waited, from its `/proc/<pid>/stat`.
 fn ticks_used(stat: &str) -> Option<u64> {
-    // After the name in parentheses: utime, stime, cutime and cstime are fields 14 to 17 of the
-    // line, 12 to 15 after the name.
+    // utime, stime, cutime and cstime are fields 14 to 17 of the line, so fields 12 to 15 after the
+    // name in parentheses.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some(fields.get(11..15)?.iter().filter_map(|word| word.parse::<u64>().ok()).sum())
 }
 
-/// What to say under a table where others used the machine during a sample; nothing where it was
-/// as good as idle.
+/// The remark under a table if other programs used the machine during a sample. `None` if the
+/// machine was almost idle.
 pub(crate) fn remark_if_busy(shares: impl Iterator<Item = f64>) -> Option<String> {
     let percent = 100.0 * shares.fold(0.0, f64::max);
     (percent > 5.0).then(|| {

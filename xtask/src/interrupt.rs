@@ -1,4 +1,4 @@
-//! Being asked to stop in the middle of a benchmark, without losing what was measured.
+//! Interrupts during a benchmark, without a loss of the samples so far.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Somebody asked this program to stop; `main` ends with the exit code that says so.
+/// A signal asked this program to stop. `main` ends with the corresponding exit code.
 #[derive(Debug)]
 pub(crate) struct Interrupted(i32);
 
@@ -27,7 +27,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// From when it is made on, signals are noted and no longer end this program.
+/// From its creation on, signals are recorded and no longer end this program.
 #[derive(Debug)]
 pub(crate) struct Watch(Arc<AtomicUsize>);
 
@@ -41,13 +41,13 @@ impl Watch {
         Ok(Self(noted))
     }
 
-    /// One that hears nothing.
+    /// A watch that receives no signals.
     #[cfg(test)]
     pub(crate) fn quiet() -> Self {
         Self(Arc::default())
     }
 
-    /// An error once a signal has come.
+    /// An error after a signal.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),

@@ -1,11 +1,11 @@
-//! How the lines of a chart are told apart, in colour and without it.
+//! Styles by which the lines of a chart can be distinguished, with and without colour.
 
 use anyhow::Result;
 use plotters::prelude::*;
 
 use crate::canvas::{Canvas, Point, okabe_ito};
 
-/// A line of a chart: colour, dashes and marker each tell it from the others.
+/// A style of a line. Colour, dashes and marker each distinguish it from the other styles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LineStyle {
     pub(crate) colour: RGBColor,
@@ -33,12 +33,12 @@ const LINES: [LineStyle; 6] = [
 ];
 
 impl LineStyle {
-    /// Of what has this place in the list of all that could be drawn.
+    /// The style for this index in the list of everything that could be drawn.
     pub(crate) fn of(place: usize) -> Self {
         LINES[place % LINES.len()]
     }
 
-    /// A point of the line; hollow where it is of another kind.
+    /// A point of the line. Points of another kind are hollow.
     pub(crate) fn mark(&self, canvas: &Canvas<'_>, at: Point, hollow: bool) -> Result<()> {
         let (line, fill) = (self.colour, if hollow { WHITE } else { self.colour });
         let around = |offsets: &[Point]| offsets.iter().map(|o| (at.0 + o.0, at.1 + o.1)).collect();

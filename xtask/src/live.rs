@@ -1,9 +1,9 @@
-//! A contender: one process or the ranks of one world, alive as long as they are measured.
+//! A contender: one process or the ranks of one world, alive as long as it is measured.
 //!
-//! The first process is asked by a line on its standard input and answers by a line of JSON, whose
-//! `event` is `ready`, `sample` or `done`. Between its samples a contender is stopped (SIGSTOP):
-//! threads that spin while they wait for work would otherwise disturb whoever is measured meanwhile.
-//! Every wait has a deadline.
+//! A request is a line on the first process's standard input. Its answer is a line of JSON, whose
+//! `event` is `ready`, `sample` or `done`. Between its samples a contender is stopped (SIGSTOP),
+//! because threads that spin while they wait for work would disturb the contender that is being
+//! measured. Every wait has a deadline.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write, pipe};
@@ -21,13 +21,13 @@ use serde::{Deserialize, Serialize};
 use crate::family::family;
 use crate::interrupt::{Interrupted, Watch};
 
-/// Lines of a failed contender's standard error that are kept.
+/// The number of lines of a failed contender's standard error that are kept.
 const TAIL: usize = 12;
 
-/// How long a contender may take to end, after which it is killed.
+/// The time that a contender may take to end. Then it is killed.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A line that a contender prints; what else is in it depends on the benchmark.
+/// A line that a contender prints. Its other fields depend on the benchmark.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Said {
     event: String,
@@ -35,25 +35,25 @@ struct Said {
     rest: serde_json::Value,
 }
 
-/// Why there is no (further) sample of a contender.
+/// The reason why there is no further sample of a contender.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Failure {
     pub(crate) reason: String,
-    /// The end of what it wrote to its standard error.
+    /// The end of the contender's standard error.
     pub(crate) stderr: Vec<String>,
 }
 
-/// Why a wait ended without an answer.
+/// The reason why a wait ended without an answer.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     Interrupted(Interrupted),
     Failed(Failure),
 }
 
-/// A contender that runs, or is stopped.
+/// A running or stopped contender.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// The first is the one that is talked to.
+    /// The first process receives the requests.
     children: Vec<Child>,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -62,15 +62,16 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Starts it, a process for each command; each of its answers may take as long as `deadline`.
+    /// Starts a contender, with one process per command. Each of its answers may take as long as
+    /// `deadline`.
     pub(crate) fn start(commands: Vec<Command>, deadline: Duration) -> Result<Self> {
         let (errors, complaints) = pipe().context("cannot make a pipe")?;
         let (sender, lines) = channel();
         let mut live = Self { children: Vec::new(), input: None, lines, stderr: None, deadline };
         for mut command in commands {
-            // In a process group of its own: an interrupt of the terminal is for us alone. And
-            // should we be killed, the system wakes and ends a stopped group that nobody looks
-            // after.
+            // Runs in its own process group, so an interrupt of the terminal reaches only this
+            // program. If this program is killed, the system wakes and ends a stopped group without
+            // a parent.
             let leader = live.children.first().map_or(Ok(0), |first| i32::try_from(first.id()))?;
             command.process_group(leader).stderr(complaints.try_clone()?);
             match live.children.is_empty() {
@@ -94,19 +95,19 @@ impl Live {
         Ok(live)
     }
 
-    /// Its processes and theirs, as far as they live.
+    /// The ids of the living processes of the contender, and of their descendants.
     pub(crate) fn ids(&mut self) -> Vec<u32> {
         let alive =
             self.children.iter_mut().filter_map(|child| is_alive(child).then(|| child.id()));
         family(&alive.collect::<Vec<_>>())
     }
 
-    /// Waits until it is warm.
+    /// Waits until the contender is warm.
     pub(crate) fn ready<R: DeserializeOwned>(&mut self, watch: &Watch) -> Result<R, Trouble> {
         self.answer("ready", watch)
     }
 
-    /// Has it take a sample; the line says which.
+    /// Requests the sample that the line describes.
     pub(crate) fn sample<S: DeserializeOwned>(
         &mut self,
         line: &str,
@@ -116,12 +117,12 @@ impl Live {
             Some(input) => writeln!(input, "{line}").and_then(|()| input.flush()),
             None => Ok(()),
         };
-        // A pipe that broke is explained by the process that ended, which `answer` finds out.
+        // If the pipe is broken, a process has ended, and `answer` finds out which and why.
         drop(asked);
         self.answer("sample", watch)
     }
 
-    /// Lets it end, and gives its last words.
+    /// Lets the contender end, and returns its last answer.
     pub(crate) fn finish<D: DeserializeOwned>(mut self, watch: &Watch) -> Result<D, Trouble> {
         self.input = None;
         let last = self.answer("done", watch)?;
@@ -129,28 +130,28 @@ impl Live {
         Ok(last)
     }
 
-    /// Takes it off the processors.
+    /// Stops the contender, so that it uses no processor.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Lets the contender continue.
     pub(crate) fn go_on(&mut self) {
         self.signal(Signal::CONT);
     }
 
-    /// To every process below ours: mpiexec puts its ranks into groups of their own, and
-    /// torch.compile has helpers.
+    /// Sends a signal to all descendants: mpiexec puts its ranks into their own groups, and
+    /// torch.compile has helper processes.
     fn signal(&mut self, signal: Signal) {
         for id in self.ids() {
             if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-                // That it has ended is noticed by the next wait for its answer.
+                // The next wait for an answer detects a process that has ended.
                 let _gone = kill_process(id, signal);
             }
         }
     }
 
-    /// What it says next, which must be this event; libraries may print lines, too.
+    /// The next answer, which must be this event. Libraries may print other lines too.
     fn answer<T: DeserializeOwned>(&mut self, event: &str, watch: &Watch) -> Result<T, Trouble> {
         let until = Instant::now() + self.deadline;
         let mut heard = String::new();
@@ -170,7 +171,7 @@ impl Live {
                     Ok(_) => return Err(self.fail(format!("said {line} before `{event}`"))),
                     Err(_) => heard = line,
                 },
-                // A rank that fails may leave the one that we listen to waiting.
+                // If a rank fails, the rank that answers may wait for ever.
                 Err(RecvTimeoutError::Timeout) if self.has_failed() => {
                     return Err(self.ended(&heard));
                 }
@@ -186,7 +187,7 @@ impl Live {
         self.children.iter_mut().any(failed)
     }
 
-    /// It closed its output without an answer, or a part of it failed.
+    /// The contender closed its output without an answer, or one of its processes failed.
     fn ended(&mut self, heard: &str) -> Trouble {
         let status = self.end(Instant::now() + FAREWELL);
         let how = status.map_or_else(|| "ended".to_owned(), |status| status.to_string());
@@ -201,21 +202,21 @@ impl Live {
         trouble
     }
 
-    /// Ends it, and collects what it said.
+    /// Ends the contender and collects its standard error.
     fn fail(&mut self, reason: String) -> Trouble {
         self.end(Instant::now());
         let stderr = self.stderr.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
         Trouble::Failed(Failure { reason, stderr: stderr.into() })
     }
 
-    /// Waits for its end until then, and kills it where that does not come. Gives how the first
-    /// process ended, or one that failed.
+    /// Waits until that time for the contender to end, then kills it. Returns the exit status of
+    /// the first process, or of one that failed.
     fn end(&mut self, until: Instant) -> Option<ExitStatus> {
         self.go_on();
         while self.lives() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        // Also where the first process has ended: what it started may be left.
+        // Also if the first process has ended, because its children may still run.
         self.signal(Signal::KILL);
         let ended: Vec<ExitStatus> =
             self.children.iter_mut().filter_map(|child| child.wait().ok()).collect();
@@ -239,7 +240,7 @@ impl Drop for Live {
     }
 }
 
-/// The last lines of a text that comes in.
+/// The last lines of a text.
 fn tail(text: impl Read) -> VecDeque<String> {
     let mut tail = VecDeque::new();
     for line in BufReader::new(text).split(b'\n').map_while(Result::ok) {
@@ -255,7 +256,7 @@ fn tail(text: impl Read) -> VecDeque<String> {
     tail
 }
 
-/// Starts a contender that must answer in one piece, and gives the last line of its output.
+/// Runs a contender that answers only once, and returns the last line of its output.
 pub(crate) fn last_line(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().context("cannot start it")?;
     if !output.status.success() {

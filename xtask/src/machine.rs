@@ -1,4 +1,4 @@
-//! What this machine has of the optional things: MPI, libclang, PyTorch, MNIST, a GPU.
+//! The optional parts of this machine: MPI, libclang, PyTorch, MNIST, a GPU.
 
 use std::env;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::checkout::repo_root;
 use crate::shell::{find_program, output, succeeds};
 
-/// What the `mpi` feature lacks here, in words; empty where it can be built and run.
+/// The missing parts for the `mpi` feature, in words. Empty if it can be built and run.
 pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {
     let mut lacks = Vec::new();
     if !has_mpi_library() {
@@ -23,7 +23,7 @@ pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {
     lacks
 }
 
-/// An MPI library to build against, found the way rsmpi's build script finds it.
+/// Whether there is an MPI library, with the same search as in rsmpi's build script.
 pub(crate) fn has_mpi_library() -> bool {
     let wrapper = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     let packages = ["ompi", "mpich", "mpi"];
@@ -45,7 +45,7 @@ pub(crate) fn libclang() -> Option<PathBuf> {
     folders.chain([PathBuf::from(multiarch)]).chain(versioned).find(|place| holds_libclang(place))
 }
 
-/// LIBCLANG_PATH may name the library itself as well as its folder.
+/// LIBCLANG_PATH may be the path of the library or of its folder.
 fn holds_libclang(place: &Path) -> bool {
     let is_libclang = |name: &str| {
         let plain = name.starts_with("libclang.") || name.starts_with("libclang-");
@@ -68,13 +68,13 @@ pub(crate) fn python_with_torch() -> Option<PathBuf> {
     candidates.into_iter().flatten().find(|python| imports(python, "torch"))
 }
 
-/// Whether this Python has the module, asked without paying for its import.
+/// Whether this Python has the module. The check does not import it, which would take time.
 pub(crate) fn imports(python: &Path, module: &str) -> bool {
     let question = format!("import importlib.util as u; exit(u.find_spec('{module}') is None)");
     succeeds(Command::new(python).args(["-c", &question]))
 }
 
-/// The folder with the four MNIST files: `$MNIST_DIR`, or beside the repository.
+/// The folder with the four MNIST files: `$MNIST_DIR`, or a folder beside the repository.
 pub(crate) fn mnist() -> Option<PathBuf> {
     let named = env::var_os("MNIST_DIR").map(PathBuf::from);
     let beside = repo_root().join("../shared/data/mnist");
@@ -84,7 +84,7 @@ pub(crate) fn mnist() -> Option<PathBuf> {
     })
 }
 
-/// Whether a CUDA device is here.
+/// Whether there is a CUDA device.
 pub(crate) fn has_gpu() -> bool {
     Path::new("/dev/nvidia0").exists() || succeeds(Command::new("nvidia-smi").arg("-L"))
 }

@@ -57,18 +57,18 @@ enum Command {
     Ci,
     /// Build the tests of the NCCL backend and, where there is a GPU, run them (docs/gpu.md)
     GpuCheck,
-    /// Check the rules of the house that neither rustc nor clippy knows
+    /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
-    /// Measure training steps against raw candle and, where it is installed, PyTorch
+    /// Measure training steps against raw candle and, if it is installed, PyTorch
     BenchStep(bench_step::Args),
     /// Measure how training speeds up with more ranks, by strategy, model and backend
     BenchScaling(bench_scaling::Args),
     /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
     #[command(name = "bench-allreduce")]
     BenchAllreduce(bench_allreduce::Args),
-    /// Measure what several workers are worth against one, and against PyTorch's DDP
+    /// Measure several workers against one, and against PyTorch's DDP
     BenchDdp(bench_ddp::Args),
-    /// Draw one step of what a training program wrote with --timeline
+    /// Draw one step of the timeline that a training program wrote with --timeline
     Timeline(timeline::Args),
     /// Measure how much of the communication overlap hides, between two hosts made on this machine
     BenchOverlap(bench_overlap::Args),
@@ -79,8 +79,8 @@ fn main() -> ExitCode {
     let result = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
     let result = result.and_then(|()| run(command));
     let Err(error) = result else { return ExitCode::SUCCESS };
-    // On one line and without the backtrace that RUST_BACKTRACE would add: what failed is
-    // another program, whose own output stands above.
+    // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
+    // and its own output is above.
     eprintln!("error: {error:#}");
     error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, Interrupted::exit_code)
 }

@@ -17,7 +17,7 @@ pub(crate) enum Network {
     Gru,
 }
 
-/// How far two contenders' losses of the same warm-up step may lie apart.
+/// The allowed difference of two contenders' losses in the same warm-up step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LossCheck {
     /// Counted from 1.
@@ -35,7 +35,7 @@ impl Network {
         }
     }
 
-    /// As in a chart.
+    /// The name in a chart.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Network::Cnn => "MNIST CNN",
@@ -45,7 +45,7 @@ impl Network {
         }
     }
 
-    /// What a batch consists of.
+    /// The items of a batch.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Network::Gru => "sequences",
@@ -57,7 +57,7 @@ impl Network {
         matches!(self, Network::Cnn | Network::Resnet18)
     }
 
-    /// Steps before the first sample.
+    /// The number of steps before the first sample.
     pub(crate) fn warm_up_steps(self) -> usize {
         match self {
             Network::Resnet18 => 6,
@@ -65,9 +65,9 @@ impl Network {
         }
     }
 
-    /// On 32×32 images the last batch norms of ResNet-18 see one pixel per image. They blow up what
-    /// rounding differs by, within PyTorch too: after one step the losses of its two memory layouts
-    /// differ in the fourth digit, after five in the second.
+    /// On 32×32 images the last batch norms of ResNet-18 have one pixel per image. They amplify
+    /// rounding differences, within PyTorch too: after one step the losses of its two memory
+    /// layouts differ in the fourth digit, after five in the second.
     pub(crate) fn loss_check(self) -> LossCheck {
         match self {
             Network::Resnet18 => LossCheck { step: 2, tolerance: 5e-3 },

@@ -1,4 +1,4 @@
-//! How the parts of a step are told apart, in colour and without it.
+//! Styles by which the parts of a step can be distinguished, with and without colour.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use crate::canvas::{Canvas, Point, okabe_ito};
 use crate::split::Part;
 
-/// Lines across a surface.
+/// The lines across a surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hatch {
     Plain,
@@ -44,7 +44,8 @@ fn hatching(hatch: Hatch, [(left, top), (right, bottom)]: [Point; 2]) -> Vec<[Po
     const STEP: i32 = 6;
     let step = STEP as usize;
     let rising = || {
-        // On each line x + y is the same; all bars share one grid, so pieces do not jump.
+        // All points of a line have the same x + y. All bars share one grid, so hatchings are
+        // aligned.
         (left + top..right + bottom).filter(|sum| sum % STEP == 0).map(|sum| {
             let (from, to) = (left.max(sum - bottom), right.min(sum - top));
             [(from, sum - from), (to, sum - to)]

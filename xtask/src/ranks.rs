@@ -6,15 +6,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Seconds that ours may stand still while others are measured, without taking that for a failure;
-/// for the variable CANDELABRUM_TIMEOUT.
+/// The seconds for which our ranks may be stopped while other contenders are measured, without a
+/// timeout. The value of the variable CANDELABRUM_TIMEOUT.
 pub(crate) const STANDSTILL: &str = "86400";
 
-/// One command that starts all of them, by mpiexec.
+/// One command that starts all ranks, by mpiexec.
 pub(crate) fn mpiexec(ranks: usize, program: &Path) -> Command {
     let mut mpiexec = Command::new("mpiexec");
     mpiexec.args(["--bind-to", "none", "-n", &ranks.to_string()]).arg(program);
-    // As variables, because another MPI's mpiexec would not know the options.
+    // As variables, because the mpiexec of another MPI would refuse the options.
     for variable in [
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -25,7 +25,7 @@ pub(crate) fn mpiexec(ranks: usize, program: &Path) -> Command {
     mpiexec
 }
 
-/// A command for each of them; they find each other by the variables that torchrun sets.
+/// A command for each rank. The ranks find each other by torchrun's variables.
 pub(crate) fn side_by_side(
     ranks: usize,
     command: impl Fn() -> Result<Command>,
@@ -45,7 +45,7 @@ pub(crate) fn side_by_side(
     (0..ranks).map(start).collect()
 }
 
-/// A port that nobody listens on now.
+/// A port on which no program listens now.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr()?.port())

@@ -1,7 +1,7 @@
-//! `cargo xtask setup`: installs what `cargo xtask test --all` needs, and nothing that is there.
+//! `cargo xtask setup`: installs the missing parts that `cargo xtask test --all` needs.
 //!
-//! It asks for what is missing, not for package names: an MPICH, or an Open MPI built from source,
-//! is left in peace.
+//! It checks for the parts and not for package names. So it keeps an MPICH, or an Open MPI built
+//! from source.
 
 use std::path::Path;
 use std::process::Command;
@@ -52,7 +52,7 @@ fn install_mpi() -> Result<()> {
     Ok(())
 }
 
-/// The Debian packages that bring what is missing.
+/// The Debian packages with the missing parts.
 fn packages_for(lacks: &[&str]) -> Vec<&'static str> {
     let mut packages = Vec::new();
     if lacks.iter().any(|&what| what != "libclang") {
@@ -80,7 +80,7 @@ fn apt_get(args: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What `.venv` is made with.
+/// The packages in `.venv`.
 const PYTHON_PACKAGES: [&str; 3] = ["torch", "numpy", "safetensors"];
 
 fn install_pytorch() -> Result<()> {

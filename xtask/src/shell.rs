@@ -1,4 +1,4 @@
-//! Running other programs: each is announced as `$ command`, each failure names the command.
+//! Runs other programs. Each is announced as `$ command`, and each failure names the command.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,8 +11,9 @@ use crate::checkout::repo_root;
 
 /// `cargo <args>` in the root of the repository, by the cargo that started this program.
 ///
-/// Without what `cargo run` tells a program about its own package: build scripts that watch those
-/// variables (ring's does) would run again at every change between `cargo xtask` and `cargo`.
+/// The variables in which `cargo run` describes a program's own package are removed. Build scripts
+/// that watch them (ring's does) would otherwise run again at every change between `cargo xtask`
+/// and `cargo`.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(repo_root());
@@ -25,7 +26,7 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// The command as a reader would type it, with the variables that were set for it.
+/// The command as a user would type it, with the variables that were set for it.
 pub(crate) fn display(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let variables = command.get_envs().filter_map(|(name, value)| {
@@ -43,7 +44,7 @@ fn word(word: &OsStr) -> String {
     if plain { word.into_owned() } else { format!("'{word}'") }
 }
 
-/// Runs the command with its output going to ours; anything but success is an error.
+/// Runs the command with its output as part of ours. Any result other than success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = display(command);
     println!("$ {shown}");
@@ -52,20 +53,20 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Whether the command starts and succeeds, its output thrown away.
+/// Whether the command starts and succeeds. Its output is ignored.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// What the command prints, trimmed; `None` where it does not start, fails or prints nothing.
+/// The command's output, trimmed. `None` if the command does not start, fails or prints nothing.
 pub(crate) fn output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
 }
 
-/// The first file of this name on the search path.
+/// The first file of this name in the search path.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())

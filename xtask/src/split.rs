@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The whole and its parts: of one sample, or what several came to.
+/// The whole time and its parts, of one sample or summarised over several.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Split<T> {
     pub(crate) total: T,
@@ -12,7 +12,7 @@ pub(crate) struct Split<T> {
     pub(crate) exposed_communication: T,
     pub(crate) decompress: T,
     pub(crate) update: T,
-    /// What none of the parts accounts for.
+    /// The rest of the time, which no part contains.
     pub(crate) other: T,
 }
 
@@ -41,7 +41,7 @@ impl Part {
         Self::Other,
     ];
 
-    /// As in a chart.
+    /// The name in a chart.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Total => "step",
@@ -70,7 +70,7 @@ impl<T> Split<T> {
         }
     }
 
-    /// Makes each part by itself; `None` where one is missing.
+    /// Makes each part separately. `None` if one is missing.
     pub(crate) fn try_from_parts(make: impl Fn(Part) -> Option<T>) -> Option<Self> {
         Some(Self {
             total: make(Part::Total)?,

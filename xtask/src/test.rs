@@ -1,8 +1,8 @@
-//! `cargo xtask test`: everything that this machine can run, and a table of what it could not.
+//! `cargo xtask test`: all tests that this machine can run, and a table of the tests left out.
 //!
-//! Without `--all` a machine with nothing but Rust passes. With it, whatever `cargo xtask setup`
-//! could have installed must be there; a GPU, PyTorch and the MNIST files cannot be installed by
-//! it, and are only reported.
+//! Without `--all`, a machine with only Rust passes. With `--all`, everything that
+//! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
+//! files, so missing ones are only reported.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -13,19 +13,19 @@ use crate::machine;
 use crate::shell::{cargo, display};
 
 /// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
-/// backend, and so do the unit tests. What the feature `mpi` builds is used by nobody else: all other
-/// ranks are started by the tests themselves.
+/// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
+/// ranks themselves.
 const UNDER_MPIEXEC: [&str; 6] =
     ["conformance", "failed_step", "faults", "interface", "mpiexec", "strategies"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Fail where something was left out that `cargo xtask setup` installs
+    /// Fail if something was left out that `cargo xtask setup` installs
     #[arg(long)]
     pub(crate) all: bool,
 }
 
-/// Runs the tests, prints the table and the closing line, and fails if anything failed.
+/// Runs the tests, prints the table and the closing line, and fails if a test failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let report = run_and_report(args)?;
     println!("{}", report.closing_line());
@@ -44,8 +44,8 @@ pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
     }
     report.runs.push(Run::start("workspace", cargo(&["test", "--no-fail-fast", "--workspace"]))?);
     if lacks.is_empty() {
-        // Of the whole workspace, as everything here: for other packages cargo would choose other
-        // features of their dependencies, and build candle once more.
+        // For the whole workspace, as in every build here: for a single package cargo would choose
+        // other features of its dependencies, and build candle again.
         let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
         command.args(UNDER_MPIEXEC.iter().flat_map(|name| ["--test", name]));
         command.args(["--features", "candelabrum/mpi"]);
@@ -55,7 +55,7 @@ pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// What all runs came to.
+/// The results of all runs.
 #[derive(Debug)]
 pub(crate) struct Report {
     runs: Vec<Run>,
@@ -78,12 +78,12 @@ struct Tally {
     ignored: usize,
 }
 
-/// Something that was not run.
+/// A part that was not run.
 #[derive(Debug)]
 struct LeftOut {
     what: &'static str,
     why: String,
-    /// `cargo xtask setup` would have installed what is missing.
+    /// Whether `cargo xtask setup` would have installed the missing part.
     setup_installs: bool,
 }
 
@@ -111,7 +111,7 @@ fn left_out() -> Vec<LeftOut> {
 }
 
 impl Run {
-    /// Runs the tests, passing their output on as it comes and reading the results from it.
+    /// Runs the tests, passes their output on immediately and reads the results from it.
     fn start(name: &'static str, mut command: Command) -> Result<Run> {
         let shown = display(&command);
         println!("$ {shown}");
@@ -132,7 +132,7 @@ impl Run {
         Ok(Run { name, tally, succeeded })
     }
 
-    /// Failed although no test says so: it did not compile, or a test program died.
+    /// Failed without a failed test: the build failed, or a test program crashed.
     fn broke_off(&self) -> bool {
         !self.succeeded && self.tally.failed == 0
     }
@@ -171,7 +171,7 @@ impl Report {
         table + "\n"
     }
 
-    /// `N passed, N failed` over all runs; a run that broke off counts as one failure.
+    /// `N passed, N failed` over all runs. A run that broke off counts as one failure.
     pub(crate) fn closing_line(&self) -> String {
         let passed: usize = self.runs.iter().map(|run| run.tally.passed).sum();
         let failed: usize = self.runs.iter().map(|run| run.tally.failed).sum();
@@ -179,7 +179,7 @@ impl Report {
         format!("{passed} passed, {} failed", failed + broken)
     }
 
-    /// Success, or the error that the command ends with.
+    /// Success, or the command's final error.
     pub(crate) fn verdict(&self, args: &Args) -> Result<()> {
         let failed: Vec<_> = self.runs.iter().filter(|run| !run.succeeded).collect();
         if !failed.is_empty() {

@@ -1,6 +1,6 @@
 //! `cargo xtask timeline FILE`: one step of a run's timeline (`--timeline`) as a picture.
 //!
-//! A block for each rank and thread, in it a lane for each level of nesting.
+//! A block for each rank and thread. It has a lane for each level of nesting.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,14 @@ use crate::canvas::{Canvas, GREY, LIGHT, okabe_ito, text_width};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What a training program wrote with --timeline
+    /// File that a training program wrote with --timeline
     file: PathBuf,
 
-    /// Where the picture goes [default: FILE with the ending svg]
+    /// Path of the picture [default: FILE with the ending svg]
     #[arg(long)]
     out: Option<PathBuf>,
 
-    /// Which step, from 0 [default: the one in the middle]
+    /// Number of the step, from 0 [default: the one in the middle]
     #[arg(long)]
     step: Option<usize>,
 }
@@ -77,7 +77,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The number of the step asked for, and from when to when any rank is in it.
+/// The number of the requested step, and the time from the first rank's start to the last rank's
+/// end.
 fn window(events: &[Event], asked: Option<usize>) -> Result<(usize, [f64; 2])> {
     let mut steps: BTreeMap<usize, Vec<&Event>> = BTreeMap::new();
     for event in events.iter().filter(|event| event.ph == "X" && event.name == "step") {
@@ -97,7 +98,7 @@ fn window(events: &[Event], asked: Option<usize>) -> Result<(usize, [f64; 2])> {
     Ok((step, [start, end]))
 }
 
-/// What happened in the window, by rank and thread.
+/// The spans in the window, by rank and thread.
 fn rows(events: &[Event], [start, end]: [f64; 2]) -> Vec<Row> {
     let mut threads: BTreeMap<(usize, usize), Vec<Event>> = BTreeMap::new();
     for event in events.iter().filter(|event| event.ph == "X" && event.name != "epoch") {
@@ -110,7 +111,7 @@ fn rows(events: &[Event], [start, end]: [f64; 2]) -> Vec<Row> {
         events.iter().find(is_name).and_then(|e| e.args["name"].as_str()).unwrap_or("thread")
     };
     let row = |(place, mut spans): ((usize, usize), Vec<Event>)| {
-        // Of two that begin together the longer is the outer one.
+        // If two spans begin at the same time, the longer one is the outer one.
         spans.sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
         let mut around: Vec<f64> = Vec::new();
         let mut levels = 0;
@@ -158,10 +159,11 @@ fn draw(out: &Path, step: usize, [start, end]: [f64; 2], rows: &[Row]) -> Result
     canvas.finish()
 }
 
-/// What stands in a span: its name, and the bucket or buffer that it is about.
+/// The text in a span: its name, and its bucket or buffer.
 fn label(span: &Event) -> String {
     let about = ["bucket", "label", "op"].iter().find_map(|field| match &span.args[field] {
-        // `bucket 0: conv1.weight, conv1.bias`: there is no room for the names.
+        // `bucket 0: conv1.weight, conv1.bias` is shortened, because there is no space for the
+        // names.
         serde_json::Value::String(text) => text.split(':').next().map(str::to_owned),
         serde_json::Value::Number(number) => Some(number.to_string()),
         _ => None,

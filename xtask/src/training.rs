@@ -1,28 +1,28 @@
-//! What a contender in training says: `benches/step` and `scripts/bench_step.py`.
+//! The messages of a contender in training: `benches/step` and `scripts/bench_step.py`.
 
 use serde::{Deserialize, Serialize};
 
-/// What a contender says when it is warm.
+/// The message after the warm-up.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Ready {
-    /// The loss of each warm-up step: the same steps for everybody.
+    /// The loss of each warm-up step. All contenders take the same steps.
     pub(crate) warm_up_losses: Vec<f64>,
-    /// Of the library, where it can only tell itself.
+    /// The version of a library that only the library itself can report.
     pub(crate) version: Option<String>,
 }
 
-/// What it says of a sample.
+/// The message about a sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) steps: usize,
     pub(crate) seconds: f64,
     /// Of all threads.
     pub(crate) cpu_seconds: f64,
-    /// Of the last step; the faster contender is further on.
+    /// Of the last step. A faster contender has taken more steps by then.
     pub(crate) loss: f64,
 }
 
-/// Its last words.
+/// The last message.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Done {
     pub(crate) peak_rss_mb: Option<f64>,

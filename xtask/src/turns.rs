@@ -1,4 +1,4 @@
-//! Contenders that take turns: a process group each, asked one at a time while the others stand.
+//! Contenders that take turns. Each is a process group, and only one runs at a time.
 
 use anyhow::Result;
 use serde::de::DeserializeOwned;
@@ -7,7 +7,7 @@ use crate::host::CpuTime;
 use crate::interrupt::{Interrupted, Watch};
 use crate::live::{Failure, Live, Trouble};
 
-/// One that takes part, as long as it lives. Whoever fails to answer is not asked again.
+/// A contender, with its processes as long as they live. After a failure it gets no more requests.
 #[derive(Debug, Default)]
 pub(crate) struct Player {
     live: Option<Live>,
@@ -15,23 +15,23 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// Whether there is something to ask.
+    /// Whether the contender can be asked for a sample.
     pub(crate) fn is_live(&self) -> bool {
         self.live.is_some()
     }
 
-    /// Why there is not.
+    /// The reason why it cannot.
     pub(crate) fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    /// Ends it for a reason that it does not know of itself.
+    /// Ends the contender for a reason that it does not detect itself.
     pub(crate) fn exclude(&mut self, reason: String) {
         self.live = None;
         self.failure = Some(Failure { reason, stderr: Vec::new() });
     }
 
-    /// Starts it, waits until it is warm, and gives what it says then.
+    /// Starts the contender, waits until it is warm, and returns its message.
     pub(crate) fn start<R: DeserializeOwned>(
         &mut self,
         start: impl FnOnce() -> Result<Live>,
@@ -61,7 +61,7 @@ impl Player {
         })
     }
 
-    /// Lets it end, and gives its last words.
+    /// Lets the contender end, and returns its last message.
     pub(crate) fn finish<D: DeserializeOwned>(
         &mut self,
         watch: &Watch,
@@ -74,7 +74,7 @@ impl Player {
         }
     }
 
-    /// Wakes it for a question.
+    /// Wakes the contender for a request.
     fn ask<T>(
         &mut self,
         question: impl FnOnce(&mut Live) -> Result<T, Trouble>,

@@ -1,8 +1,9 @@
-//! A measured program of `cargo xtask bench-allreduce`: one rank of ours, or the memory's speed.
+//! A measured program of `cargo xtask bench-allreduce`: one rank of our all-reduce, or the test of
+//! the memory's speed.
 //!
 //! Rank 0 prints a JSON line when it is warm, one for every line `go ELEMENTS SECONDS` that it
-//! reads, and one at the end. `allreduce.c` beside it and `scripts/bench_allreduce.py` answer the
-//! same lines and measure in the same way, which `measure.rs` describes.
+//! reads, and one at the end. `allreduce.c` in this folder and `scripts/bench_allreduce.py` answer
+//! the same lines and measure in the same way, which `measure.rs` describes.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
@@ -23,7 +24,7 @@ use crate::ours::Ours;
 /// Reduce buffers over all ranks: take a sample for every line `go ELEMENTS SECONDS`
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where the numbers lie
+    /// Memory of the numbers
     #[arg(long, default_value = "segment")]
     numbers: Numbers,
     /// Instead: this many threads that change their numbers in place, each on its own
@@ -34,7 +35,7 @@ struct Args {
     late_ms: u64,
 }
 
-/// Where a rank keeps what is reduced.
+/// The memory of a rank's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Numbers {
     /// In a buffer of the communicator's, as gradients do

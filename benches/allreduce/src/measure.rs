@@ -1,34 +1,34 @@
-//! How an operation between ranks is timed, by us and by everybody we compare with.
+//! The timing of an operation between ranks, for our program and for all programs compared with it.
 //!
-//! A clock is read around a *batch* of operations, one right after the other, since one of 4 KB is
-//! over before a clock ticks. All ranks meet in a barrier, read their clocks, do the batch, and read
-//! them again; the batch took as long as its slowest rank. How many operations a batch has is found
-//! once for a size, by doubling until the best of three takes [`BATCH`]; a sample is the median of as
-//! many batches as fill its time.
+//! A clock is read around a *batch* of consecutive operations, because one operation on 4 KB is
+//! shorter than the clock's resolution. All ranks meet in a barrier, read their clocks, run the
+//! batch, and read their clocks again. The slowest rank's time is the time of the batch. The number
+//! of operations in a batch is found once per size, by doubling until the best of three batches
+//! takes [`BATCH`]. A sample is the median of as many batches as fill its time.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::talk::{Event, Request, next_request, say};
 
-/// Seconds that a batch takes at least.
+/// The minimum time of a batch in seconds.
 const BATCH: f64 = 2e-3;
 
-/// The fewest and the most batches of a sample.
+/// The minimum and maximum number of batches of a sample.
 const BATCHES: (usize, usize) = (3, 500);
 
-/// A world of ranks with an operation to be measured.
+/// A world of ranks with an operation to measure.
 pub(crate) trait Ranks {
-    /// What it says when it is warm.
+    /// The message after the warm-up.
     fn ready(&self) -> Event;
-    /// Whether this rank talks for all.
+    /// Whether this rank speaks for all ranks.
     fn is_root(&self) -> bool;
-    /// What the root was asked for, on every rank; `None` at the end.
+    /// The request to the root, on every rank. `None` at the end.
     fn share(&mut self, request: Option<Request>) -> anyhow::Result<Option<Request>>;
-    /// Makes room for so many numbers, reduces known ones, and says whether every rank was right.
-    /// It leaves zeros, whose sums stay finite however often they are taken.
+    /// Allocates `elements` numbers, reduces known values, and returns whether every rank's result
+    /// was right. It leaves zeros, whose repeated sums stay finite.
     fn prepare(&mut self, elements: usize) -> anyhow::Result<bool>;
-    /// Reduces what is there, once.
+    /// Reduces the numbers once.
     fn reduce(&mut self) -> anyhow::Result<()>;
     /// How much later than the others the root begins a batch.
     fn late(&self) -> Duration {
@@ -39,7 +39,7 @@ pub(crate) trait Ranks {
     fn max(&mut self, value: f64) -> anyhow::Result<f64>;
 }
 
-/// Answers every request, and says good-bye.
+/// Answers every request, and prints the last line.
 pub(crate) fn serve(ranks: &mut impl Ranks) -> anyhow::Result<()> {
     let is_root = ranks.is_root();
     if is_root {
@@ -66,7 +66,7 @@ pub(crate) fn serve(ranks: &mut impl Ranks) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So many operations that they can be timed.
+/// A number of operations that is large enough to be timed.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     operations: usize,
@@ -77,7 +77,7 @@ impl Batch {
     fn find(ranks: &mut impl Ranks) -> anyhow::Result<Self> {
         let mut operations = 1;
         loop {
-            // A rank that the system holds up once makes a single batch look long enough.
+            // If the system delays a rank once, a single batch seems to be long enough.
             let mut seconds = f64::INFINITY;
             for _ in 0..3 {
                 seconds = seconds.min(time(ranks, operations)?);
@@ -89,9 +89,9 @@ impl Batch {
         }
     }
 
-    /// Seconds of an operation, and of how many batches that is the median.
+    /// The seconds of an operation, and the number of batches of which this is the median.
     fn sample(self, ranks: &mut impl Ranks, seconds: f64) -> anyhow::Result<(f64, usize)> {
-        // Every rank knows the same times, so all do equally many batches.
+        // Every rank knows the same times, so all ranks run the same number of batches.
         let batches = ((seconds / self.seconds) as usize).clamp(BATCHES.0, BATCHES.1);
         let mut times = Vec::with_capacity(batches);
         for _ in 0..batches {
@@ -102,7 +102,7 @@ impl Batch {
     }
 }
 
-/// Seconds of the slowest rank for so many operations, from when the root begins them.
+/// The slowest rank's seconds for `operations` operations, from when the root begins them.
 fn time(ranks: &mut impl Ranks, operations: usize) -> anyhow::Result<f64> {
     ranks.barrier()?;
     let (start, late) = (Instant::now(), ranks.late());
@@ -120,7 +120,7 @@ fn time(ranks: &mut impl Ranks, operations: usize) -> anyhow::Result<f64> {
 mod tests {
     use super::*;
 
-    /// A world of one, whose operation takes a while.
+    /// A world of one rank with a slow operation.
     struct Slow(Duration);
 
     impl Ranks for Slow {

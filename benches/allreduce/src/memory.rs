@@ -1,8 +1,8 @@
-//! What this machine's memory allows: as many threads as ranks, each changing its numbers in place.
+//! The memory's speed: as many threads as ranks, each changing its own numbers in place.
 //!
-//! An all-reduce cannot do with less: of `N` ranks with `n` bytes each, somebody has to read all
-//! `N·n` and write `N·n` results where they were. The numbers stay the same from batch to batch, as
-//! in an all-reduce, so that both have the same of the caches.
+//! An all-reduce cannot be faster: with `N` ranks of `n` bytes each, all `N·n` bytes must be read
+//! and `N·n` bytes of results written in their place. The threads use the same numbers in every
+//! batch, as an all-reduce does, so both benefit equally from the caches.
 
 use std::sync::Barrier;
 use std::thread;
@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 
 use crate::talk::{Event, next_request, say};
 
-/// Answers every request, and says good-bye.
+/// Answers every request, and prints the last line.
 pub(crate) fn serve(threads: usize) -> anyhow::Result<()> {
     ensure!(threads > 0, "--memory starts at 1");
     say(&Event::Ready { backend: "memory", ranks: threads })?;
@@ -30,7 +30,7 @@ pub(crate) fn serve(threads: usize) -> anyhow::Result<()> {
     say(&Event::Done {})
 }
 
-/// For each batch the seconds until the last thread has changed its numbers.
+/// For each batch, the seconds until the last thread has changed its numbers.
 fn time(arrays: &mut [Vec<f32>], batches: usize) -> anyhow::Result<Vec<f64>> {
     let barrier = Barrier::new(arrays.len());
     let work = |array: &mut [f32]| -> Vec<f64> {

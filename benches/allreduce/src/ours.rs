@@ -1,4 +1,4 @@
-//! The all-reduce of this project, in a buffer of the communicator's or in the caller's memory.
+//! The all-reduce of this project, in a buffer of the communicator or in the caller's memory.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Ours<'a> {
     world: &'a World,
     numbers: Numbers,
     late: Duration,
-    /// Away only while it is reduced.
+    /// `None` only while the buffer is being reduced.
     segment: Option<Payload>,
     slice: Vec<f32>,
 }
@@ -50,7 +50,7 @@ impl Ranks for Ours<'_> {
     }
 
     fn prepare(&mut self, elements: usize) -> anyhow::Result<bool> {
-        // The old one first: two large ones need not fit.
+        // Frees the old buffer first, because two large buffers may not fit.
         (self.segment, self.slice) = (None, Vec::new());
         match self.numbers {
             Numbers::Segment => {
@@ -97,7 +97,8 @@ impl Ranks for Ours<'_> {
     }
 }
 
-/// What a rank puts at a place before the sums are checked: small integers, which f32 adds exactly.
+/// A rank's number at a place for the check of the sums: a small integer, because f32 adds small
+/// integers exactly.
 fn known(rank: usize, place: usize) -> f32 {
     ((place + 7 * rank) % 1009) as f32
 }

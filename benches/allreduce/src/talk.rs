@@ -5,14 +5,14 @@ use std::io;
 use anyhow::Context;
 use serde::Serialize;
 
-/// A sample that is asked for.
+/// The request for a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Request {
     pub(crate) elements: usize,
     pub(crate) seconds: f64,
 }
 
-/// What is answered.
+/// The answers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -23,10 +23,10 @@ pub(crate) enum Event {
     Sample {
         /// Of one operation: the median of the batches.
         seconds: f64,
-        /// How many batches there were, and how many operations in each.
+        /// The number of batches, and the number of operations in each.
         batches: usize,
         operations: usize,
-        /// Whether the sum of known numbers was right, before anything was timed.
+        /// Whether the sum of known numbers was right, before the timing.
         correct: bool,
     },
     Done {},

@@ -1,4 +1,4 @@
-//! The exchange of a step's gradients with nothing else to do: how long it takes at best.
+//! The exchange of a step's gradients without any other work, to find its shortest time.
 
 use candelabrum::dist::{
     Collective, DistOptConfig, ElementType, Payload, Pending, ReduceOp, World,
@@ -7,7 +7,7 @@ use candelabrum::dist::{
 use crate::repeat;
 use crate::talk::Event;
 
-/// Buffers as large as the buckets of so many gradients, about.
+/// Buffers with about the sizes of the buckets of a network's gradients.
 pub(crate) struct Exchange {
     world: World,
     buckets: Vec<Payload>,
@@ -26,7 +26,7 @@ impl Exchange {
         }
         let mut exchange = Self { world: world.clone(), buckets, last: 0.0 };
         let world = exchange.world.clone();
-        // So often that the next one knows how long it takes.
+        // Repeated so often that the next call knows how long an exchange takes.
         let mut last = 1.0;
         repeat(&world, 1.0, &mut last, || all_reduce(&world, &mut exchange.buckets))?;
         exchange.last = last;
@@ -45,7 +45,7 @@ impl Exchange {
     }
 }
 
-/// All of them under way at once, as in a step.
+/// All buckets are exchanged at the same time, as in a step.
 fn all_reduce(world: &World, buckets: &mut Vec<Payload>) -> anyhow::Result<()> {
     let start = |bucket| world.comm().start(Collective::AllReduce(ReduceOp::Sum), bucket);
     let started: Vec<Pending> = buckets.drain(..).map(start).collect();

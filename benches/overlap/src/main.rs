@@ -1,8 +1,8 @@
 //! The measured program of `cargo xtask bench-overlap`: one rank.
 //!
 //! Two copies of a network train in turns, one with the exchange of gradients after backward, one
-//! with overlap. Rank 0 reads lines `go off SECONDS`, `go on SECONDS` and `go exchange SECONDS`, and
-//! prints a JSON line for each.
+//! with overlap. Rank 0 reads lines `go off SECONDS`, `go on SECONDS` and `go exchange SECONDS`,
+//! and prints a JSON line for each.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
@@ -37,7 +37,7 @@ struct Args {
     warm_up: usize,
 }
 
-/// What is trained.
+/// The network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// SINGA's MNIST network
@@ -64,7 +64,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     served
 }
 
-/// Warms up, answers every line, and says good-bye.
+/// Warms up, answers every line, and prints the last line.
 fn serve(args: &Args, world: &World) -> anyhow::Result<()> {
     let mut off = Training::new(args.network, args.batch_size, world, false)?;
     let mut on = Training::new(args.network, args.batch_size, world, true)?;
@@ -91,8 +91,9 @@ fn serve(args: &Args, world: &World) -> anyhow::Result<()> {
     talk::say(world, &Event::Done {})
 }
 
-/// Does something so often that it takes about so long, equally often on every rank, and gives how
-/// often and how long each time took; `last` is what one took before.
+/// Repeats an operation for about the given time, equally often on every rank. Returns the count
+/// and the time of one repetition. `last` contains that time of the previous call, then of this
+/// call.
 fn repeat(
     world: &World,
     seconds: f64,

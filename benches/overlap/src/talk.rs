@@ -1,4 +1,4 @@
-//! The lines between this program and the one that started it. Rank 0 talks for all.
+//! The lines between this program and the one that started it. Rank 0 speaks for all ranks.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use candelabrum::dist::World;
 use serde::Serialize;
 
-/// What a sample is asked of.
+/// The kind of a requested sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// Training, the exchange after backward.
@@ -17,15 +17,15 @@ pub(crate) enum Ask {
     Exchange,
 }
 
-/// Something that was done several times.
+/// The repetitions of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
     pub(crate) count: usize,
-    /// Of each time.
+    /// Of one repetition.
     pub(crate) seconds: f64,
 }
 
-/// What is answered.
+/// The answers.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -38,15 +38,15 @@ pub(crate) enum Event {
         times: usize,
         /// Of one step or exchange, from the first rank's start to the last rank's end.
         seconds: f64,
-        /// Where a step's time went on rank 0.
+        /// The parts of a step's time on rank 0.
         step_seconds: Option<Parts>,
-        /// Of a step: in which collectives were under way on rank 0.
+        /// Of a step: the time in which collectives were running on rank 0.
         communication_seconds: Option<f64>,
     },
     Done {},
 }
 
-/// Where the mean step's time went.
+/// The parts of the mean step's time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Parts {
     pub(crate) total: f64,
@@ -56,11 +56,11 @@ pub(crate) struct Parts {
     pub(crate) exposed_communication: f64,
     pub(crate) decompress: f64,
     pub(crate) update: f64,
-    /// What none of the parts accounts for.
+    /// The rest of the time, which no part contains.
     pub(crate) other: f64,
 }
 
-/// What rank 0 was asked for, on every rank; `None` at the end.
+/// The request to rank 0, on every rank. `None` at the end.
 pub(crate) fn next(world: &World) -> anyhow::Result<Option<(Ask, f64)>> {
     let mut words = [-1.0, 0.0];
     if world.is_root() {

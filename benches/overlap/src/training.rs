@@ -9,7 +9,7 @@ use candelabrum::prelude::*;
 use crate::talk::{Event, Parts, Timed};
 use crate::{Name, repeat};
 
-/// How many batches are trained on in turn.
+/// The number of batches that are used in turn.
 const BATCHES: usize = 4;
 
 pub(crate) struct Training {
@@ -20,11 +20,11 @@ pub(crate) struct Training {
     taken: usize,
     /// Time that the steps spent on the forward pass and the loss.
     forward: Duration,
-    /// Seconds of a step, as far as is known.
+    /// Seconds of a step, as measured so far.
     last: f64,
 }
 
-/// A model that was chosen at run time.
+/// A model chosen at run time.
 trait Forward {
     fn loss(&self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor>;
 }
@@ -35,7 +35,7 @@ impl<M: Model> Forward for M {
     }
 }
 
-/// The settings of a user, but for the one thing that is measured.
+/// A user's settings, except for the overlap, which is measured.
 fn config(overlap: bool) -> DistOptConfig {
     DistOptConfig { overlap, ..DistOptConfig::default() }
 }
@@ -71,7 +71,7 @@ impl Training {
         })
     }
 
-    /// How many numbers a gradient of the whole network has.
+    /// The number of elements of the whole network's gradient.
     pub(crate) fn elements(&self) -> usize {
         self.opt.params().element_count()
     }
@@ -112,7 +112,7 @@ fn compiled<M: Model + 'static>(
     Ok(Box::new(model))
 }
 
-/// Images that are other ones on every rank; what is on them does not matter.
+/// Images that differ between ranks. Their content does not matter.
 fn batches(
     world: &World,
     size: usize,
@@ -149,7 +149,7 @@ fn parts(timed: &Timed, forward: Duration, cost: &StepFigures) -> Parts {
         + parts.exposed_communication
         + parts.decompress
         + parts.update;
-    // Clocks that are read at different moments may add up to more than there was.
+    // The parts are measured with separate clock readings, so their sum may exceed the total.
     parts.other = (parts.total - known).max(0.0);
     parts
 }

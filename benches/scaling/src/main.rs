@@ -1,7 +1,8 @@
-//! The measured program of `cargo xtask bench-scaling`: one rank, or the start of several.
+//! The measured program of `cargo xtask bench-scaling`: one rank, or the program that starts
+//! several.
 //!
-//! It trains a fixed number of steps with one strategy; rank 0 prints a JSON line. The steps are
-//! fixed, and not the time, because ranks must take equally many of them.
+//! It trains a fixed number of steps with one strategy, and rank 0 prints a JSON line. The number
+//! of steps is fixed instead of the time, because all ranks must run the same number.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
@@ -31,10 +32,10 @@ struct Args {
     /// Print the names of the models, one per line
     #[arg(long)]
     list_models: bool,
-    /// Start this many ranks here; left out where mpiexec has started them
+    /// Start this many ranks here; omit it if mpiexec has started them
     #[arg(long, value_name = "N")]
     workers: Option<NonZeroUsize>,
-    /// What is trained
+    /// The trained model
     #[arg(long, default_value = "cnn")]
     model: Name,
     /// How ranks exchange gradients

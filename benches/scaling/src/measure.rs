@@ -1,4 +1,4 @@
-//! The measured steps of one rank, and what they came to.
+//! The measured steps of one rank, and their result.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use crate::network::{Name, Network};
 
-/// How many batches are trained on in turn.
+/// The number of batches that are used in turn.
 const BATCHES: usize = 8;
 
-/// What is measured.
+/// The settings of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) network: Name,
     pub(crate) strategy: DistOption,
-    /// What a sparse strategy sends: a share or a magnitude.
+    /// The setting of a sparse strategy: a share or a magnitude.
     pub(crate) spars: f32,
     pub(crate) batch_size: usize,
     pub(crate) steps: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Setting {
     pub(crate) warm_up: usize,
 }
 
-/// What the caller reads. Times and bytes are this rank's, per step.
+/// The output of a measurement. Times and bytes are this rank's, per step.
 #[derive(Debug, Serialize)]
 pub(crate) struct Sample {
     model: &'static str,
@@ -36,21 +36,22 @@ pub(crate) struct Sample {
     batch_size: usize,
     steps: usize,
     warm_up_steps: usize,
-    /// `None` where the strategy has no such setting.
+    /// `None` if the strategy has no such setting.
     spars: Option<f32>,
-    /// Of all ranks: their images over the time from the first step's start to the last rank's end.
+    /// Of all ranks: their images divided by the time from the first step's start to the last
+    /// rank's end.
     images_per_second: f64,
     step_seconds: Split,
-    /// Time in which collectives were under way, whoever waited for them.
+    /// The time in which collectives were running, whether or not a thread waited for them.
     communication_seconds: f64,
     bytes_sent_per_step: f64,
     bytes_received_per_step: f64,
-    /// `None` where the strategy holds nothing back.
+    /// `None` if the strategy keeps no residuals.
     residual_norm: Option<f64>,
     final_loss: f32,
 }
 
-/// Where the mean step's time went.
+/// The parts of the mean step's time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Split {
     total: f64,
@@ -60,7 +61,7 @@ pub(crate) struct Split {
     exposed_communication: f64,
     decompress: f64,
     update: f64,
-    /// What none of the parts accounts for.
+    /// The rest of the time, which no part contains.
     other: f64,
 }
 
@@ -88,9 +89,9 @@ struct Run<'a> {
     model: Network,
     opt: DistOpt,
     batches: Vec<(Tensor, Tensor)>,
-    /// Steps that were taken.
+    /// The number of steps so far.
     taken: usize,
-    /// Time that they spent on the forward pass and the loss.
+    /// The time that these steps spent on the forward pass and the loss.
     forward: Duration,
 }
 
@@ -104,7 +105,7 @@ impl<'a> Run<'a> {
         Ok(Self { setting, model, opt, batches, taken: 0, forward: Duration::ZERO })
     }
 
-    /// Gives the loss before the update.
+    /// Returns the loss before the update.
     fn step(&mut self) -> Result<Tensor> {
         let (xs, ys) = &self.batches[self.taken % BATCHES];
         let start = Instant::now();
@@ -116,7 +117,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Trains, and measures from when all ranks are warm until the last of them is done.
+/// Trains, and measures from the time when all ranks are warm until the last rank ends.
 pub(crate) fn measure(setting: &Setting, world: &World, threads: usize) -> Result<Sample> {
     let &Setting { network, strategy, batch_size, steps, .. } = setting;
     let mut run = Run::new(setting, world)?;
@@ -157,7 +158,7 @@ pub(crate) fn measure(setting: &Setting, world: &World, threads: usize) -> Resul
     })
 }
 
-/// Digits that are other ones on every rank, ready in memory: reading data is not measured.
+/// Digits that differ between ranks. They are in memory, so reading data is not measured.
 fn batches(world: &World, size: usize) -> Result<Vec<(Tensor, Tensor)>> {
     let digits = Mnist::synthetic(world.rank() as u64, size * BATCHES, 1)?;
     digits
@@ -187,7 +188,7 @@ mod tests {
             other: 0.003,
         };
         assert_eq!(split, expected);
-        // Clocks that are read at different moments may add up to more than there was.
+        // The parts are measured with separate clock readings, so their sum may exceed the total.
         assert_eq!(Split::new(10, ms(10), ms(20), &cost).other, 0.0);
     }
 

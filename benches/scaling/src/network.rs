@@ -1,4 +1,4 @@
-//! What is trained: a ready model by name.
+//! The trained network: a ready model by name.
 
 use candelabrum::candle;
 use candelabrum::models::{Cnn, Mlp};
@@ -14,7 +14,7 @@ pub(crate) enum Name {
     Mlp,
 }
 
-/// A model that was chosen at run time.
+/// A model chosen at run time.
 #[derive(Debug)]
 pub(crate) enum Network {
     Cnn(Box<Cnn>),
@@ -22,7 +22,7 @@ pub(crate) enum Network {
 }
 
 impl Name {
-    /// As on the command line.
+    /// The name on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Cnn => "cnn",
@@ -30,7 +30,7 @@ impl Name {
         }
     }
 
-    /// Measured steps where nobody says how many: about a second's work on a current core.
+    /// The default number of measured steps: about one second on a current core.
     pub(crate) fn default_steps(self) -> usize {
         match self {
             Self::Cnn => 120,

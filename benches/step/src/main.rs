@@ -1,7 +1,7 @@
 //! A measured program of `cargo xtask bench-step` and `bench-ddp`: one contender on one network.
 //!
-//! Every contender of this file has mimalloc and, by feature unification, candle's AVX-512 matrix
-//! products: the raw candle contender is candle at its best.
+//! Every contender of this program uses mimalloc and, by feature unification, candle's AVX-512
+//! matrix products, so the raw candle contender is candle at its best.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
@@ -54,10 +54,10 @@ enum Contender {
 
 /// A network with its optimizer.
 trait Train {
-    /// Forward, loss, backward, update; gives the loss before the update.
+    /// Forward, loss, backward, update. Returns the loss before the update.
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor>;
 
-    /// What the steps have cost so far, where it is counted.
+    /// The cost of the steps so far, if the contender measures it.
     fn figures(&self) -> Option<StepFigures> {
         None
     }
@@ -65,15 +65,15 @@ trait Train {
 
 fn main() -> ExitCode {
     let Err(error) = run(&Args::parse()) else { return ExitCode::SUCCESS };
-    // On one line: the caller shows it in a table.
+    // On one line, because the caller shows it in a table.
     eprintln!("error: {error:#}");
     ExitCode::FAILURE
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
     if let Contender::Ours = args.contender {
-        // As the project's own programs do. candle is left as its user finds it: there
-        // RAYON_NUM_THREADS, which the caller sets, bounds both of its pools.
+        // As in the project's own programs. candle keeps its defaults: there RAYON_NUM_THREADS,
+        // which the caller sets, limits both of its pools.
         launch::limit_threads(args.threads)?;
     }
     let world = match args.contender {

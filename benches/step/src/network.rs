@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// The number of different tokens.
 pub(crate) const VOCABULARY: usize = 64;
 
-/// What is trained.
+/// The trained network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Network {
     /// SINGA's network for MNIST
@@ -26,17 +26,17 @@ pub(crate) struct Parameter {
     pub(crate) start: Start,
 }
 
-/// Where a parameter starts.
+/// The initial values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Start {
-    /// In ±1/√fan-in.
+    /// Uniform in ±1/√fan-in.
     Uniform { fan_in: usize },
-    /// Every element the same.
+    /// The same value for every element.
     Const(f32),
 }
 
 impl Network {
-    /// In the order in which PyTorch's modules name them; the place is the stream of the hash.
+    /// In the order in which PyTorch's modules name them. The index is also the stream of the hash.
     pub(crate) fn parameters(self) -> Vec<Parameter> {
         let mut list = List::default();
         match self {

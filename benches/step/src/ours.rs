@@ -1,6 +1,6 @@
-//! The networks as a user of this project writes them: the ready models and `DistOpt`.
+//! The networks as a user of this project writes them, with the ready models and `DistOpt`.
 //!
-//! In a world of one, too, what makes training distributed stays in: buckets, the checks of every
+//! A world of one rank also contains all parts of distributed training: buckets, the check of every
 //! gradient, the collective.
 
 use candelabrum::dist::StepFigures;
@@ -17,7 +17,7 @@ pub(crate) struct Ours<M> {
     opt: DistOpt,
 }
 
-/// What every network starts with.
+/// The initial state of a network.
 struct Start<'a> {
     network: Network,
     params: &'a Params,
@@ -25,7 +25,7 @@ struct Start<'a> {
     world: &'a World,
 }
 
-/// The network; a batch of inputs tells it its sizes.
+/// The network. It infers its sizes from a batch of inputs.
 pub(crate) fn new(network: Network, xs: &Tensor, world: &World) -> anyhow::Result<Box<dyn Train>> {
     let params = Params::new(0);
     let root = params.root();

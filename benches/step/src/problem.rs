@@ -1,26 +1,26 @@
-//! What every contender trains: the same initial weights and batches, from an integer hash.
+//! The common training problem of all contenders: initial weights and batches from an integer hash.
 //!
-//! scripts/bench_step.py has the same hash, number for number, so that PyTorch's losses can be
+//! scripts/bench_step.py computes the same hash, number for number, so PyTorch's losses can be
 //! compared with ours to the last digits.
 
 use candle_core::{Device, Result, Tensor};
 
 use crate::network::{Network, Parameter, Start, VOCABULARY};
 
-/// How many batches a rank trains on in turn.
+/// The number of batches that a rank uses in turn.
 pub(crate) const BATCHES: usize = 8;
 
 /// The number of tokens in a sequence.
 pub(crate) const SEQUENCE: usize = 32;
 
-/// Streams of the hash: one for each batch of each of up to 12 ranks. Those below are the
-/// parameters', by their place in the network's list.
+/// Streams of the hash: one for each batch of each of up to 12 ranks. Lower streams are those of
+/// the parameters, by their index in the network's list.
 const NOISE: usize = 100;
 const LABELS: usize = 200;
 const PATTERNS: usize = 300;
 const TOKENS: usize = 400;
 
-/// Inputs and labels `(size,)`: all batches of a rank, which are others than those of every other.
+/// Inputs and labels `(size,)`: all batches of a rank. They differ from those of every other rank.
 pub(crate) fn batches(network: Network, size: usize, rank: usize) -> Result<Vec<(Tensor, Tensor)>> {
     let batch = |index| match network {
         Network::Cnn => images(index, size, 1, 28),
@@ -52,8 +52,8 @@ pub(crate) fn parameters(network: Network) -> Result<Vec<(String, Tensor)>> {
     network.parameters().into_iter().enumerate().map(parameter).collect()
 }
 
-/// Images `(size, channels, side, side)` of ten coarse patterns under noise, and the number of
-/// each one's pattern.
+/// Images `(size, channels, side, side)` of ten coarse patterns with noise, and the number of each
+/// image's pattern.
 fn images(index: usize, size: usize, channels: usize, side: usize) -> Result<(Tensor, Tensor)> {
     let labels: Vec<u32> = (0..size).map(|n| hash(LABELS + index, n) % 10).collect();
     let (pixels, blocks) = (channels * side * side, side / 4);
@@ -70,8 +70,8 @@ fn images(index: usize, size: usize, channels: usize, side: usize) -> Result<(Te
     Ok((images, Tensor::from_vec(labels, size, &Device::Cpu)?))
 }
 
-/// Token sequences `(size, SEQUENCE)`, labelled by how many of their tokens are of the
-/// vocabulary's first half: 11 or fewer are class 0, 20 or more class 9.
+/// Token sequences `(size, SEQUENCE)`. The label is the number of tokens from the vocabulary's
+/// first half: 11 or fewer are class 0, 20 or more are class 9.
 fn sequences(index: usize, size: usize) -> Result<(Tensor, Tensor)> {
     let token = |i| hash(TOKENS + index, i) % VOCABULARY as u32;
     let tokens: Vec<u32> = (0..size * SEQUENCE).map(token).collect();

@@ -1,4 +1,4 @@
-//! Where the time of our step goes: operation by operation, as the library counts it.
+//! The time of our step, operation by operation, as the library measures it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::run::Run;
 
-/// What the caller reads. Times are seconds of one mean step.
+/// The output of a profile. Times are seconds of one mean step.
 #[derive(Debug, Serialize)]
 pub(crate) struct Profile {
     steps: usize,
@@ -28,7 +28,7 @@ struct Operation {
     backward_seconds: f64,
 }
 
-/// Trains for some seconds and counts.
+/// Trains for some seconds and measures.
 pub(crate) fn profile(run: &mut Run, seconds: f64) -> anyhow::Result<Profile> {
     let figures = |run: &Run| run.contender().figures().context("only ours can be profiled");
     let before = figures(run)?;

@@ -1,7 +1,7 @@
-//! A contender in training: its warm-up, and the samples that the caller asks for.
+//! A contender in training: its warm-up, and the samples that the caller requests.
 //!
-//! The caller writes `go SECONDS` lines and reads one JSON line for each; at the end of the input
-//! the contender says how much memory it needed, and ends. Of several ranks, the root talks for all.
+//! The caller writes `go SECONDS` lines and reads one JSON line for each. At the end of the input
+//! the contender prints its peak memory and ends. With several ranks, the root speaks for all.
 
 use std::fs;
 use std::io::BufRead;
@@ -15,13 +15,13 @@ use serde::Serialize;
 
 use crate::Train;
 
-/// What the caller reads, a line each.
+/// The answers, one line each.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// Warm: from now on it can be asked for samples.
+    /// The contender is warm. From now on it accepts requests for samples.
     Ready {
-        /// The loss of each warm-up step, which every contender takes on the same batch.
+        /// The loss of each warm-up step. Every contender takes these steps on the same batches.
         warm_up_losses: Vec<f32>,
     },
     /// One sample.
@@ -30,12 +30,12 @@ pub(crate) enum Event {
         seconds: f64,
         /// Of all threads of this process.
         cpu_seconds: f64,
-        /// Of the last step; the faster contender is further on.
+        /// Of the last step. A faster contender has taken more steps by then.
         loss: f32,
     },
     /// The end.
     Done {
-        /// The most memory this process ever held; `None` where the system does not tell.
+        /// The peak memory of this process. `None` if the system does not report it.
         peak_rss_mb: Option<f64>,
     },
 }
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     batches: Vec<(Tensor, Tensor)>,
     world: World,
     taken: usize,
-    /// Seconds of a step, as far as is known.
+    /// Seconds of a step, as measured so far.
     step_seconds: f64,
 }
 
@@ -63,14 +63,14 @@ impl Run {
         &*self.contender
     }
 
-    /// Gives the loss before the update.
+    /// Returns the loss before the update.
     pub(crate) fn step(&mut self) -> anyhow::Result<Tensor> {
         let (xs, ys) = &self.batches[self.taken % self.batches.len()];
         self.taken += 1;
         self.contender.step(xs, ys)
     }
 
-    /// Takes some steps and gives their losses.
+    /// Takes some steps and returns their losses.
     pub(crate) fn warm_up(&mut self, steps: usize) -> anyhow::Result<Vec<f32>> {
         let mut losses = Vec::with_capacity(steps);
         for _ in 0..steps {
@@ -81,7 +81,7 @@ impl Run {
         Ok(losses)
     }
 
-    /// Trains for some seconds, at least one step; gives the steps, the time and the last loss.
+    /// Trains for some seconds, at least one step. Returns the steps, the time and the last loss.
     pub(crate) fn train(&mut self, seconds: f64) -> anyhow::Result<(usize, Duration, Tensor)> {
         if self.world.world_size() > 1 {
             return self.train_together(seconds);
@@ -99,8 +99,9 @@ impl Run {
         }
     }
 
-    /// The same for several ranks, which must take equally many steps: as many as fill the time by
-    /// what the root knows. The time is that of the last rank.
+    /// [`Self::train`] for several ranks, which must take the same number of steps. The root
+    /// chooses the number that fills the time, by its measurements so far. The time is that of the
+    /// last rank.
     fn train_together(&mut self, seconds: f64) -> anyhow::Result<(usize, Duration, Tensor)> {
         let mut steps = [(seconds / self.step_seconds.max(1e-9)).ceil().clamp(1.0, 1e6)];
         self.world.comm().broadcast(&mut steps, 0)?;
@@ -128,7 +129,7 @@ impl Run {
         })
     }
 
-    /// Warms up, answers every line of `input`, and says good-bye.
+    /// Warms up, answers every line of `input`, and prints the last line.
     pub(crate) fn serve(
         &mut self,
         warm_up: usize,
@@ -148,7 +149,7 @@ impl Run {
         say(&Event::Done { peak_rss_mb: peak_rss_mb() })
     }
 
-    /// What the root was asked for, on every rank; `None` at the end.
+    /// The request to the root, on every rank. `None` at the end.
     fn share(&self, seconds: Option<f64>) -> anyhow::Result<Option<f64>> {
         let mut word = [seconds.unwrap_or(-1.0)];
         self.world.comm().broadcast(&mut word, 0)?;

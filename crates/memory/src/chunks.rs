@@ -1,19 +1,19 @@
-//! Large vectors by chunks, on the current rayon pool.
+//! Large vectors in chunks, on the current rayon pool.
 //!
-//! A vector is halved, always between two chunks, until one chunk is left. The places of the cuts and
-//! the order in which partial sums are added depend on the length alone. So neither an update nor a
-//! norm depends, bit for bit, on the number of threads. With one thread, or one chunk, the halves are
-//! worked on one after the other, on the calling thread.
+//! A vector is halved, always between two chunks, until one chunk is left. The places of the cuts
+//! and the order in which partial sums are added depend only on the length. So the bits of an
+//! update or a norm do not depend on the number of threads. With one thread or one chunk, the
+//! calling thread processes the halves one after the other.
 
-/// Elements per chunk: 128 KiB of f32 from each of two to five vectors, some 10 microseconds of
-/// work, against well under one for handing it to another thread.
+/// Elements per chunk: 128 KiB of f32 from each of two to five vectors. A chunk is about 10
+/// microseconds of work, and passing it to another thread takes well under 1 microsecond.
 pub const CHUNK: usize = 1 << 15;
 
 /// A vector, or several of equal length, that can be cut in two.
 pub trait Split: Sized + Send {
     /// The length.
     fn elements(&self) -> usize;
-    /// The first `at` elements, and the others.
+    /// The first `at` elements, and the rest.
     fn split(self, at: usize) -> (Self, Self);
 }
 
@@ -37,9 +37,9 @@ impl Split for &mut [f32] {
     }
 }
 
-/// Does `work` on every chunk of `whole` and adds up, in a fixed order, the pairs that it gives.
+/// Runs `work` on every chunk of `whole` and adds up the pairs that it returns, in a fixed order.
 pub fn by_chunks<S: Split>(whole: S, work: &(impl Fn(S) -> [f64; 2] + Sync)) -> [f64; 2] {
-    // Small parameters are most of them: they do not even ask for the pool.
+    // Most parameters are small, so they do not even look up the pool.
     let parallel = whole.elements() > CHUNK && rayon::current_num_threads() > 1;
     halves(whole, work, parallel)
 }
@@ -58,7 +58,7 @@ fn halves<S: Split>(whole: S, work: &(impl Fn(S) -> [f64; 2] + Sync), parallel: 
     [first[0] + second[0], first[1] + second[1]]
 }
 
-/// The sum of squares of one chunk, in f64 and eight lanes: as exact as needed, and it vectorises.
+/// The sum of squares of one chunk, in f64 and eight lanes: precise enough, and it vectorises.
 pub fn squares(values: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; 8];
     let (whole, rest) = values.as_chunks::<8>();

@@ -1,7 +1,8 @@
-//! Numbers in a GPU's memory, and their way from and to candle's tensors.
+//! Numbers in a GPU's memory, and copies from and to candle's tensors.
 //!
-//! Memory belongs to the stream of candle's device, so candle's work on a tensor and the copies made
-//! here stay in order by themselves. Another stream (NCCL's) has to wait for that stream first.
+//! Memory belongs to the stream of candle's device, so candle's work on a tensor and the copies
+//! made here run in order without synchronisation. Another stream (NCCL's) must wait for that
+//! stream first.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ pub struct CudaMemory(pub CudaSlice<u8>);
 /// Zeros on `device`, which is a GPU.
 ///
 /// # Errors
-/// Not enough memory there.
+/// Too little memory on the device.
 pub fn zeros(device: &Device, element: ElementType, len: usize) -> Result<Flat> {
     let stream = device.as_cuda_device()?.cuda_stream();
     let memory = CudaMemory(allocate(&stream, len * element.size())?);
     Ok(Flat::on_device(element, len, Box::new(memory)))
 }
 
-/// Cleared memory of at least one byte, because the driver has no empty memory.
+/// Zeroed memory of at least one byte, because the driver has no empty memory.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>> {
     stream.alloc_zeros(bytes.max(1)).map_err(|error| cuda_error("cuMemAllocAsync", error))
 }
@@ -38,7 +39,7 @@ pub fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>>
 /// Copies to the device, in the order of `stream`.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
     if from.is_empty() {
         return Ok(());
@@ -50,7 +51,7 @@ pub fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> 
 /// Copies from the device, and waits for the copy.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn download(stream: &Arc<CudaStream>, from: &CudaSlice<u8>, to: &mut [u8]) -> Result<()> {
     if to.is_empty() {
         return Ok(());
@@ -179,7 +180,7 @@ impl InplaceOp1 for Fill<'_> {
     }
 }
 
-/// What is started on `stream` from now on comes after what is on `other`.
+/// Orders the work that is started on `stream` from now on after the work on `other`.
 fn join(stream: &CudaStream, other: &CudaStream) -> Result<()> {
     if stream == other {
         return Ok(());
@@ -187,7 +188,7 @@ fn join(stream: &CudaStream, other: &CudaStream) -> Result<()> {
     stream.join(other).map_err(|error| cuda_error("cuStreamWaitEvent", error))
 }
 
-/// Where a tensor's elements lie in its storage.
+/// The range of a tensor's elements in its storage.
 fn range(layout: &Layout, len: usize) -> Result<(usize, usize)> {
     let what = "copying a tensor that is not contiguous: call `contiguous()` first".to_owned();
     let (start, end) = layout.contiguous_offsets().ok_or(Error::Unsupported { what })?;
@@ -220,7 +221,7 @@ fn bytes_of<'a, T: Pod>(view: &CudaView<'a, T>) -> Result<CudaView<'a, u8>> {
     bytes.ok_or_else(|| Error::Unsupported { what: "a view of bytes".to_owned() })
 }
 
-/// The bytes of numbers on a device, to be changed.
+/// The bytes of numbers on a device, mutable.
 fn bytes_of_mut<'a, T: Pod>(view: &'a mut CudaViewMut<'_, T>) -> Result<CudaViewMut<'a, u8>> {
     let bytes = view.len() * size_of::<T>();
     // SAFETY: any bytes are a `Pod`, and a byte has no alignment.

@@ -7,7 +7,6 @@ use half::{bf16, f16};
 
 /// The type of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ElementType {
     /// IEEE single precision.
     F32,
@@ -26,7 +25,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Every type, for tests and tables.
+    /// All types, for tests and tables.
     pub const ALL: [Self; 7] =
         [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U8, Self::F64, Self::I64];
 
@@ -40,7 +39,7 @@ impl ElementType {
         }
     }
 
-    /// Whether a mean makes sense.
+    /// Whether a mean is possible.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
     }
@@ -50,7 +49,7 @@ impl ElementType {
         Self::ALL.iter().position(|&t| t == self).unwrap_or_default() as u8
     }
 
-    /// The type with this number; `None` for a number that no type has.
+    /// The type with this number, or `None` if there is none.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }

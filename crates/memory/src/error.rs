@@ -1,49 +1,49 @@
-//! What can go wrong with memory.
+//! Errors of memory.
 
 use crate::ElementType;
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of memory and of its devices.
+/// An error of memory or of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Numbers read as another type than theirs.
+    /// Numbers were read as another type.
     #[error("a buffer of {expected} was used as {got}")]
     ElementType {
         /// The type of the numbers.
         expected: ElementType,
-        /// The type asked for.
+        /// The requested type.
         got: ElementType,
     },
-    /// Two runs of numbers of different lengths.
+    /// The lengths of two runs of numbers differ.
     #[error("{op}: the slice has {got} elements, {expected} are needed")]
     Length {
         /// The operation.
         op: &'static str,
         /// The length that the operation needs.
         expected: usize,
-        /// The length that it got.
+        /// The given length.
         got: usize,
     },
-    /// Numbers in a GPU's memory, read as if they were on the host.
+    /// Numbers in a GPU's memory were read as if they were on the host.
     #[error(
         "the buffer is on a GPU: copy it with `to_host` or `copy_to_tensor` to read it, with `copy_from_host` or `copy_from_tensor` to write it"
     )]
     OnDevice,
-    /// Something that does not exist, here or at all.
+    /// The request is not supported.
     #[error("{what} is not supported")]
     Unsupported {
-        /// What was asked for.
+        /// The request.
         what: String,
     },
-    /// Something that this build leaves out.
+    /// This build does not include the requested part.
     #[error("{what}: build with `--features {feature}`")]
     NotCompiled {
-        /// What was asked for.
+        /// The request.
         what: String,
-        /// The cargo feature that has it.
+        /// The cargo feature of the missing part.
         feature: &'static str,
     },
     /// A call of the CUDA driver failed.
@@ -51,13 +51,13 @@ pub enum Error {
     Cuda {
         /// The function.
         call: &'static str,
-        /// The driver's own words.
+        /// The driver's message.
         message: String,
     },
     /// candle refused an operation.
     #[error("{message}")]
     Tensor {
-        /// candle's own words.
+        /// candle's message.
         message: String,
     },
 }
@@ -68,7 +68,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// For candle operations that work on this crate's memory.
+/// For candle operations on this crate's memory.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         Self::wrap(error)

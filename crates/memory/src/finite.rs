@@ -1,10 +1,10 @@
-//! Is a number among the gradients that is not finite, and where is the first one?
+//! The search for the first number in the gradients that is not finite.
 
 use crate::{Result, Span};
 
 /// A search through the units of a step for the first number that is not finite.
 ///
-/// Units are looked at in any order. On the host the answer is known at once. A device may answer
+/// Units may be checked in any order. On the host the result is known at once. A device may report
 /// later: only [`Self::first`] waits for it, once per step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FiniteCheck {
@@ -12,10 +12,10 @@ pub struct FiniteCheck {
 }
 
 impl FiniteCheck {
-    /// Looks at the numbers of `unit`.
+    /// Checks the numbers of `unit`.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     pub fn look(&mut self, unit: usize, values: Span<'_>) -> Result<()> {
         let Span::Host(values) = values;
         if all_finite(values) {
@@ -27,22 +27,23 @@ impl FiniteCheck {
         Ok(())
     }
 
-    /// Whether a bad number is known so far. A device's answer may not be here yet.
+    /// Whether a bad number has been found so far. A device's result may not have arrived yet.
     pub fn is_bad_so_far(&self) -> bool {
         self.first.is_some()
     }
 
-    /// The lowest unit with a bad number, and the position of its first one; waits for devices.
+    /// The lowest unit with a bad number, and the position of its first bad number. Waits for
+    /// devices.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     pub fn first(&self) -> Result<Option<(usize, usize)>> {
         Ok(self.first)
     }
 }
 
-/// Zero times a number is zero unless the number is infinite or a NaN, so a sum of such products,
-/// which vectorises, tells whether all numbers are finite.
+/// Zero times a number is zero unless the number is infinite or NaN. So a sum of such products,
+/// which vectorises, shows whether all numbers are finite.
 fn all_finite(values: &[f32]) -> bool {
     let mut lanes = [0.0_f32; 16];
     let chunks = values.chunks_exact(lanes.len());

@@ -1,4 +1,4 @@
-//! Numbers of one type, one after the other, in the memory of their owner's choice.
+//! Numbers of one type, one after the other, in any kind of memory.
 
 use std::any::Any;
 use std::fmt;
@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 
 use crate::{Element, ElementType, Error, Result, Span, SpanMut, cuda};
 
-/// Where numbers live: in host memory, or in the memory of one GPU.
+/// The memory of numbers: host memory, or the memory of one GPU.
 #[derive(Clone, Debug)]
 pub struct Location(Device);
 
@@ -22,44 +22,44 @@ impl Location {
     }
 }
 
-/// Memory of this process, of which a backend lets other processes see a copy or a mapping.
+/// Memory of this process. A backend gives other processes a copy or a mapping of it.
 pub trait SharedMemory: Send {
     /// This process's bytes.
     fn bytes(&self) -> &[u8];
-    /// This process's bytes.
+    /// This process's bytes, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// For the backend that made the memory to find its own type again.
+    /// Lets the backend that made the memory recover its own type.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-/// Memory that this processor cannot reach, only copy from and to.
+/// Memory that this processor cannot access directly, but only copy from and to.
 pub trait DeviceMemory: Send {
-    /// Copies its first bytes to the host.
+    /// Copies the first bytes of this memory to the host.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn read(&self, to: &mut [u8]) -> Result<()>;
 
-    /// Copies to its first bytes from the host.
+    /// Copies bytes from the host to the beginning of this memory.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn write(&mut self, from: &[u8]) -> Result<()>;
 
-    /// Fills it with a tensor's `len` elements, on the device.
+    /// Fills this memory with a tensor's `len` elements, on the device.
     ///
     /// # Errors
-    /// A tensor of another kind or place; what the device says.
+    /// A tensor of another type or on another device, or the device's error.
     fn copy_from_tensor(&mut self, element: ElementType, len: usize, tensor: &Tensor)
     -> Result<()>;
 
-    /// Fills a tensor with its `len` elements, on the device.
+    /// Fills a tensor with the `len` elements of this memory, on the device.
     ///
     /// # Errors
-    /// A tensor of another kind or place; what the device says.
+    /// A tensor of another type or on another device, or the device's error.
     fn copy_to_tensor(&self, element: ElementType, len: usize, tensor: &Tensor) -> Result<()>;
 
-    /// For the backend that made the memory to find its own type again.
+    /// Lets the backend that made the memory recover its own type.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
@@ -72,20 +72,20 @@ pub struct Flat {
 }
 
 enum Store {
-    /// u64 for the alignment.
+    /// u64 for its alignment.
     Heap(Vec<u64>),
     Shared(Box<dyn SharedMemory>),
     Device(Box<dyn DeviceMemory>),
 }
 
 impl Flat {
-    /// Zeros at a location: on the heap for the host.
+    /// Zeros at a location. For the host, they are on the heap.
     ///
-    /// The numbers of a GPU are not to be had as slices: [`Self::to_host`], [`Self::copy_from_host`],
-    /// [`Self::copy_from_tensor`] and [`Self::copy_to_tensor`] copy them.
+    /// The numbers of a GPU cannot be borrowed as slices. [`Self::to_host`],
+    /// [`Self::copy_from_host`], [`Self::copy_from_tensor`] and [`Self::copy_to_tensor`] copy them.
     ///
     /// # Errors
-    /// Not enough memory, or a device that this build has no code for.
+    /// Too little memory, or a device that this build does not support.
     pub fn zeros_on(location: &Location, element: ElementType, len: usize) -> Result<Self> {
         match &location.0 {
             Device::Cpu => Ok(Self::zeros(element, len)),
@@ -107,7 +107,8 @@ impl Flat {
         flat
     }
 
-    /// `len` numbers in memory that a backend shares between processes, which must be large enough.
+    /// `len` numbers in memory that a backend shares between processes. The memory must be large
+    /// enough.
     pub fn shared(element: ElementType, len: usize, memory: Box<dyn SharedMemory>) -> Self {
         Self { element, len, store: Store::Shared(memory) }
     }
@@ -122,22 +123,22 @@ impl Flat {
         self.element
     }
 
-    /// How many numbers.
+    /// The number of numbers.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many bytes the numbers have, wherever they live.
+    /// The number of bytes of the numbers, in any kind of memory.
     pub fn byte_len(&self) -> usize {
         self.len * self.element.size()
     }
 
-    /// Whether the numbers live where this processor cannot reach them.
+    /// Whether the numbers are in memory that this processor cannot access.
     pub fn is_on_device(&self) -> bool {
         matches!(self.store, Store::Device(_))
     }
@@ -158,7 +159,7 @@ impl Flat {
         Ok(Span::Host(self.as_slice()?))
     }
 
-    /// All numbers, which must be f32, as a span that may be changed.
+    /// All numbers, which must be f32, as a mutable span.
     ///
     /// # Errors
     /// [`Error::ElementType`] for numbers of another type.
@@ -169,18 +170,18 @@ impl Flat {
     /// Some of the numbers, which must be f32.
     ///
     /// # Errors
-    /// [`Error::ElementType`] for numbers of another type, [`Error::Length`] for a range that is not
-    /// inside.
+    /// [`Error::ElementType`] for numbers of another type, [`Error::Length`] for a range that is
+    /// not inside.
     pub fn range(&self, range: Range<usize>) -> Result<Span<'_>> {
         let (expected, got) = (range.end, self.len);
         let values = self.as_slice()?.get(range);
         Ok(Span::Host(values.ok_or(Error::Length { op: "range", expected, got })?))
     }
 
-    /// Some of the numbers, which must be f32, to be changed.
+    /// Some of the numbers, which must be f32, mutable.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::range`].
     pub fn range_mut(&mut self, range: Range<usize>) -> Result<SpanMut<'_>> {
         let (expected, got) = (range.end, self.len);
         let values = self.as_mut_slice()?.get_mut(range);
@@ -190,16 +191,16 @@ impl Flat {
     /// The numbers.
     ///
     /// # Errors
-    /// [`Error::ElementType`] where `T` is not their type, [`Error::OnDevice`].
+    /// [`Error::ElementType`] if `T` is not the numbers' type, [`Error::OnDevice`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check::<T>()?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The numbers, to be changed.
+    /// The numbers, mutable.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::as_slice`].
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.check::<T>()?;
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
@@ -208,12 +209,12 @@ impl Flat {
     /// A copy of the numbers.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::as_slice`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         Ok(self.as_slice()?.to_vec())
     }
 
-    /// The numbers' bytes, in this machine's order; none of numbers on a device, see
+    /// The numbers' bytes, in this machine's order. Empty for numbers on a device: see
     /// [`Self::check_on_host`].
     pub fn bytes(&self) -> &[u8] {
         let count = self.byte_len();
@@ -224,7 +225,7 @@ impl Flat {
         }
     }
 
-    /// The numbers' bytes, to be changed; none of numbers on a device.
+    /// The numbers' bytes, mutable. Empty for numbers on a device.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let count = self.byte_len();
         match &mut self.store {
@@ -237,7 +238,7 @@ impl Flat {
     /// A copy on the heap.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     pub fn to_host(&self) -> Result<Self> {
         let mut copy = Self::zeros(self.element, self.len);
         match &self.store {
@@ -247,10 +248,10 @@ impl Flat {
         Ok(copy)
     }
 
-    /// Replaces the numbers by others on the host, of the same type and as many.
+    /// Replaces the numbers by `from`, which must be on the host and have the same type and length.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::ElementType`], [`Error::OnDevice`], or what the device says.
+    /// [`Error::Length`], [`Error::ElementType`], [`Error::OnDevice`], or the device's error.
     pub fn copy_from_host(&mut self, from: &Self) -> Result<()> {
         if from.element != self.element {
             return Err(Error::ElementType { expected: self.element, got: from.element });
@@ -269,11 +270,12 @@ impl Flat {
         }
     }
 
-    /// Replaces numbers on a GPU by those of a contiguous tensor there, of the same type and number.
-    /// Work that was started on the tensor before comes first.
+    /// Replaces numbers on a GPU by the elements of a contiguous tensor there, of the same type and
+    /// length. The copy runs after earlier work on the tensor.
     ///
     /// # Errors
-    /// A tensor of another kind or place; numbers on the host, whose slice can be filled.
+    /// A tensor of another type or on another device. Numbers on the host: write to their slice
+    /// instead.
     pub fn copy_from_tensor(&mut self, tensor: &Tensor) -> Result<()> {
         let (element, len) = (self.element, self.len);
         match &mut self.store {
@@ -283,10 +285,11 @@ impl Flat {
     }
 
     /// Replaces the elements of a contiguous tensor on a GPU by numbers there, of the same type and
-    /// number. Work that is started on the tensor later comes after.
+    /// length. Later work on the tensor runs after the copy.
     ///
     /// # Errors
-    /// A tensor of another kind or place; numbers on the host, whose slice can be read.
+    /// A tensor of another type or on another device. Numbers on the host: read their slice
+    /// instead.
     pub fn copy_to_tensor(&self, tensor: &Tensor) -> Result<()> {
         match &self.store {
             Store::Device(memory) => memory.copy_to_tensor(self.element, self.len, tensor),
@@ -294,7 +297,7 @@ impl Flat {
         }
     }
 
-    /// The backend's own memory, if the numbers live in shared memory of type `M`.
+    /// The backend's own memory, if the numbers are in shared memory of type `M`.
     pub fn shared_memory<M: SharedMemory + 'static>(&mut self) -> Option<&mut M> {
         match &mut self.store {
             Store::Shared(memory) => memory.as_any_mut().downcast_mut(),
@@ -302,7 +305,7 @@ impl Flat {
         }
     }
 
-    /// The backend's own memory, if the numbers live in a device's memory of type `M`.
+    /// The backend's own memory, if the numbers are in a device's memory of type `M`.
     pub fn device_memory<M: DeviceMemory + 'static>(&mut self) -> Option<&mut M> {
         match &mut self.store {
             Store::Device(memory) => memory.as_any_mut().downcast_mut(),

@@ -1,7 +1,7 @@
-//! Half precision to and from f32, a slice at a time.
+//! Conversion between half precision and f32, a slice at a time.
 //!
-//! fp16 has instructions, which the `half` crate finds at run time. bf16 is the upper half of an
-//! f32; the loops here are written so that the compiler vectorises them.
+//! For fp16 there are instructions, which the `half` crate detects at run time. bf16 is the upper
+//! half of an f32. The loops for it are written so that the compiler vectorises them.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -13,7 +13,7 @@ pub trait Half: Element {
     /// Exact. The slices have the same length.
     fn widen(from: &[Self], to: &mut [f32]);
 
-    /// Rounds to nearest, ties to even; what is too large becomes infinite, a NaN stays one.
+    /// Rounds to nearest, ties to even. Numbers that are too large become infinite, NaN stays NaN.
     fn narrow(from: &[f32], to: &mut [Self]);
 }
 
@@ -38,9 +38,10 @@ impl Half for bf16 {
         for (to, from) in to.iter_mut().zip(from) {
             let bits = from.to_bits();
             let upper = bits >> 16;
-            // Adding a half, less one where the upper half is even, carries where it must.
+            // Adds one half, or a little less if the upper half is even, so that exactly the
+            // numbers that must be rounded up carry.
             let rounded = bits.wrapping_add(0x7fff + (upper & 1)) >> 16;
-            // A NaN may have its only bits in the lower half: keep it one.
+            // A NaN may have all its bits in the lower half: keep it a NaN.
             let nan = upper | 0x40;
             let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
             *to = bf16::from_bits(if is_nan { nan } else { rounded } as u16);

@@ -1,4 +1,4 @@
-//! Where numbers live, and what is done to them there.
+//! The memory of numbers, and the arithmetic on them.
 //!
 //! | idea | where |
 //! |---|---|
@@ -12,11 +12,12 @@
 //! | large vectors in chunks, over the threads of a pool | [`chunks`] |
 //! | loops compiled for the vectors of this machine | [`simd`] |
 //!
-//! Parameters, gradients, the state of an optimizer and the buckets of an all-reduce are all [`Flat`]s
-//! or [`Span`]s. Code that only moves or scales numbers calls the methods of a span and does not know
-//! where the numbers live. Code that computes on the host asks for the slice ([`SpanMut::host`]).
+//! Parameters, gradients, the state of an optimizer and the buckets of an all-reduce are all
+//! [`Flat`]s or [`Span`]s. Code that only moves or scales numbers calls the methods of a span and
+//! does not know the kind of memory. Code that computes on the host uses the slice
+//! ([`SpanMut::host`]).
 //!
-//! **Invariant** No tensors' graphs, no ranks, no models here.
+//! **Invariant** This crate knows no graphs of tensors, no ranks and no models.
 
 pub mod chunks;
 pub mod reduce;

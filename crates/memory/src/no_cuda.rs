@@ -1,4 +1,4 @@
-//! Stands in for `cuda.rs` in builds without it: there is no memory on a GPU.
+//! Replaces `cuda.rs` in builds without it: there is no memory on a GPU.
 
 use candle_core::Device;
 

@@ -1,8 +1,8 @@
 //! The arithmetic of reductions: several slices of equal length become one.
 //!
-//! Values are combined in the order of the slices, and callers give the slices in rank order. So the
-//! result does not depend on which rank computes it, or when. Half precision accumulates in f32 and is
-//! rounded once.
+//! Values are combined in the order of the slices, and callers pass the slices in rank order. So
+//! the result depends neither on the rank that computes it nor on the time. Half precision is
+//! accumulated in f32 and rounded once.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -10,24 +10,23 @@ use half::{bf16, f16};
 use crate::simd::simd;
 use crate::{ElementType, Half};
 
-/// How values of several ranks become one.
+/// The function that combines the values of several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ReduceOp {
     /// The sum, added in rank order. Integers wrap.
     Sum,
-    /// The sum divided by the number of ranks; floats only.
+    /// The sum divided by the number of ranks. For floats only.
     Mean,
-    /// The smallest; a NaN anywhere gives NaN.
+    /// The smallest value. If one value is NaN, the result is NaN.
     Min,
-    /// The largest; a NaN anywhere gives NaN.
+    /// The largest value. If one value is NaN, the result is NaN.
     Max,
     /// The product, multiplied in rank order. Integers wrap.
     Product,
 }
 
 impl ReduceOp {
-    /// Every operation, by number.
+    /// All operations, by number.
     pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
 
     /// The operation's name in messages.
@@ -74,8 +73,8 @@ macro_rules! with_type {
     }};
 }
 
-/// Runs `$body` with the constant `$OP`, the number of the operation: in a loop that is compiled for
-/// one operation no branch on the operation is left.
+/// Runs `$body` with the constant `$OP`, the number of the operation, so that a loop compiled for
+/// one operation has no branch on the operation.
 macro_rules! with_op {
     ($op:expr, $OP:ident => $body:expr) => {
         match $op {
@@ -92,7 +91,7 @@ macro_rules! with_op {
     }};
 }
 
-/// Writes the reduction of all `parts` (bytes of `element`s, equally many) into each of them.
+/// Writes the reduction of all `parts` (bytes of `element`s, of equal length) into each of them.
 pub fn reduce_into_all(element: ElementType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     with_type!(element, T => with_op!(op, OP => into_all::<T, OP>(parts)));
 }
@@ -107,7 +106,7 @@ pub fn reduce_into(element: ElementType, op: ReduceOp, parts: &[&[u8]], out: &mu
 }
 
 /// Replaces `own`, which is part number `rank`, by its reduction with the `others`, which are the
-/// remaining parts in order. Where `copy` is given, the result is written to it as well.
+/// remaining parts in order. Also writes the result to `copy`, if given.
 pub fn reduce_onto(
     element: ElementType,
     op: ReduceOp,
@@ -123,26 +122,26 @@ pub fn reduce_onto(
     });
 }
 
-/// Divides floats in place; integers stay as they are.
+/// Divides floats in place. Integers do not change.
 pub fn divide(element: ElementType, values: &mut [u8], count: usize) {
     if element.is_float() {
         with_type!(element, T => divide_typed::<T>(bytemuck::cast_slice_mut(values), count));
     }
 }
 
-/// An element and the type that its sums are kept in. Conversions are by slices, because the
-/// processor's instructions for half precision work on vectors.
+/// An element and the type of its sums. Conversions work on slices, because the processor's
+/// instructions for half precision work on vectors.
 trait Reducible: Pod {
     /// The type of the sums.
     type Acc: Copy + Default;
-    /// Whether sums are kept in the element's own type: nothing is converted, and few parts are
+    /// Whether sums have the element's own type. Then nothing is converted, and a few parts are
     /// combined in one loop over all of them.
     const PLAIN: bool = false;
-    /// The same number; called where the type is [plain](Self::PLAIN).
+    /// The number as a sum. Called if the type is [plain](Self::PLAIN).
     fn keep(self) -> Self::Acc {
         Self::Acc::default()
     }
-    /// The same number; called where the type is [plain](Self::PLAIN).
+    /// The sum as a number. Called if the type is [plain](Self::PLAIN).
     fn give(acc: Self::Acc) -> Self {
         let mut out = [Self::zeroed()];
         Self::narrow(&[acc], &mut out);
@@ -153,7 +152,7 @@ trait Reducible: Pod {
     fn combine(op: ReduceOp, a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn divide(acc: Self::Acc, count: usize) -> Self::Acc;
 
-    /// `acc = combine(acc, part)`; `wide` is room for a converted `part`.
+    /// `acc = combine(acc, part)`. `wide` is scratch memory for a converted `part`.
     fn fold(
         acc: &mut [Self::Acc],
         part: &[Self],
@@ -174,7 +173,7 @@ macro_rules! combine_floats {
             match op {
                 ReduceOp::Sum | ReduceOp::Mean => a + b,
                 ReduceOp::Product => a * b,
-                // `min` forgets a NaN; a sum with a NaN in it is not a number and must stay so.
+                // `min` drops a NaN, but the reduction of values with a NaN must be NaN.
                 ReduceOp::Min | ReduceOp::Max if a.is_nan() || b.is_nan() => $type::NAN,
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
@@ -209,7 +208,7 @@ macro_rules! half {
 half!(f16);
 half!(bf16);
 
-/// Types whose sums are kept in themselves: nothing is converted.
+/// Types whose sums have their own type: nothing is converted.
 macro_rules! itself {
     ($type:ty, $combine:expr, $divide:expr) => {
         impl Reducible for $type {
@@ -261,7 +260,7 @@ macro_rules! integer {
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
             },
-            // Never asked for: a mean of integers is refused when it is requested.
+            // Never called: a mean of integers is refused when it is requested.
             |acc, _count| acc
         );
     };
@@ -273,7 +272,7 @@ integer!(i32);
 integer!(u8);
 integer!(i64);
 
-/// The sum of `count` parts, divided where the operation is a mean.
+/// The sum of `count` parts, divided by `count` if the operation is a mean.
 #[inline(always)]
 fn ended<T: Reducible, const OP: usize>(acc: T::Acc, count: usize) -> T::Acc {
     if matches!(ReduceOp::ALL[OP], ReduceOp::Mean) { T::divide(acc, count) } else { acc }
@@ -394,7 +393,7 @@ fn divide_typed<T: Reducible>(values: &mut [T], count: usize) {
     }
 }
 
-/// Slices of equal length that are reduced, and where the result goes.
+/// Slices of equal length to reduce, and the destination of the result.
 trait Parts<T> {
     fn count(&self) -> usize;
     fn part(&self, index: usize) -> &[T];
@@ -418,7 +417,7 @@ impl<T: Copy> Parts<T> for InPlace<'_, '_, T> {
     }
 }
 
-/// The result goes elsewhere.
+/// The result is written to another slice.
 struct Apart<'a, T> {
     parts: &'a [&'a [T]],
     out: &'a mut [T],
@@ -464,7 +463,7 @@ impl<T: Copy> Parts<T> for Onto<'_, T> {
     }
 }
 
-/// Any number of parts of any type, a block of a cache's size at a time.
+/// Reduces any number of parts of any type, in blocks that fit the cache.
 fn blocks<T: Reducible, const OP: usize>(parts: &mut impl Parts<T>) {
     let len = if parts.count() == 0 { 0 } else { parts.part(0).len() };
     let mut acc = [T::Acc::default(); BLOCK];
@@ -517,7 +516,7 @@ mod tests {
 
     #[test]
     fn half_precision_accumulates_in_f32() {
-        // In f16, 2048 + 1 is 2048 again and the four ones would be lost.
+        // In f16, 2048 + 1 is 2048 again, so the four ones would be lost.
         let one = vec![f16::from_f32(1.0)];
         let parts = [vec![f16::from_f32(2048.0)], one.clone(), one.clone(), one.clone(), one];
         assert_eq!(reduced(ReduceOp::Sum, &parts), [f16::from_f32(2052.0)]);

@@ -1,10 +1,10 @@
-//! A borrowed run of f32 numbers, wherever the numbers live, and the arithmetic of a training step on
+//! A borrowed run of f32 numbers in any kind of memory, and the arithmetic of a training step on
 //! it.
 //!
-//! A span has one variant per kind of memory. The variant is looked at once per call, on a whole
-//! parameter or bucket, so a loop over numbers has no branch on it. The methods are the complete list
-//! of what a step does with numbers besides the optimizer's formula: a new kind of memory has to
-//! answer each of them, and the compiler names the ones that it lacks.
+//! A span has one variant per kind of memory. The variant is checked once per call, on a whole
+//! parameter or bucket, so a loop over numbers has no branch on it. Apart from the optimizer's
+//! formula, the methods are all operations of a step on numbers. A new kind of memory must
+//! implement each of them, and the compiler names the missing ones.
 
 use crate::chunks::{by_chunks, squares};
 use crate::{Error, Result};
@@ -13,15 +13,15 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Span<'a> {
-    /// In memory that this processor can reach.
+    /// In memory that this processor can access.
     Host(&'a [f32]),
 }
 
-/// A run of f32 numbers that may be changed.
+/// A mutable run of f32 numbers.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpanMut<'a> {
-    /// In memory that this processor can reach.
+    /// In memory that this processor can access.
     Host(&'a mut [f32]),
 }
 
@@ -38,18 +38,18 @@ impl<'a, T: AsMut<[f32]> + ?Sized> From<&'a mut T> for SpanMut<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// How many numbers.
+    /// The number of numbers.
     pub fn len(&self) -> usize {
         let Self::Host(values) = self;
         values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The numbers, where this processor can reach them.
+    /// The numbers, if this processor can access them.
     ///
     /// # Errors
     /// [`Error::OnDevice`] for numbers in a GPU's memory.
@@ -60,17 +60,17 @@ impl<'a> Span<'a> {
 }
 
 impl<'a> SpanMut<'a> {
-    /// How many numbers.
+    /// The number of numbers.
     pub fn len(&self) -> usize {
         self.as_span().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The numbers, where this processor can reach them.
+    /// The numbers, if this processor can access them.
     ///
     /// # Errors
     /// [`Error::OnDevice`] for numbers in a GPU's memory.
@@ -79,19 +79,19 @@ impl<'a> SpanMut<'a> {
         Ok(values)
     }
 
-    /// The same numbers, to be read only.
+    /// The same numbers, read-only.
     pub fn as_span(&self) -> Span<'_> {
         let Self::Host(values) = self;
         Span::Host(values)
     }
 
-    /// The same numbers again, borrowed for a shorter time.
+    /// The same numbers, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> SpanMut<'_> {
         let Self::Host(values) = self;
         SpanMut::Host(values)
     }
 
-    /// The first `at` numbers, and the others.
+    /// The first `at` numbers, and the rest.
     ///
     /// # Panics
     /// With an `at` above the length.
@@ -101,10 +101,10 @@ impl<'a> SpanMut<'a> {
         (Self::Host(head), Self::Host(tail))
     }
 
-    /// Makes every number `value`.
+    /// Sets every number to `value`.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     pub fn fill(&mut self, value: f32) -> Result<()> {
         let Self::Host(values) = self;
         values.fill(value);
@@ -114,7 +114,7 @@ impl<'a> SpanMut<'a> {
     /// Multiplies every number by `factor`.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     pub fn scale(&mut self, factor: f32) -> Result<()> {
         let Self::Host(values) = self;
         by_chunks(&mut **values, &|chunk: &mut [f32]| {
@@ -124,13 +124,13 @@ impl<'a> SpanMut<'a> {
         Ok(())
     }
 
-    /// Limits every number to at most `limit` in magnitude; a NaN stays one.
+    /// Limits every number to at most `limit` in magnitude. NaN stays NaN.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     ///
     /// # Panics
-    /// A limit that is negative or no number.
+    /// If the limit is negative or NaN.
     pub fn clamp(&mut self, limit: f32) -> Result<()> {
         let Self::Host(values) = self;
         by_chunks(&mut **values, &|chunk: &mut [f32]| {
@@ -143,7 +143,7 @@ impl<'a> SpanMut<'a> {
     /// Replaces the numbers by those of `from`.
     ///
     /// # Errors
-    /// [`Error::Length`] where there are not as many, and what a device says.
+    /// [`Error::Length`] if the lengths differ, and a device's error.
     pub fn copy_from(&mut self, from: Span<'_>) -> Result<()> {
         self.check_len("copy", from)?;
         let (Self::Host(to), Span::Host(from)) = (self, from);
@@ -154,7 +154,7 @@ impl<'a> SpanMut<'a> {
     /// Adds the numbers of `from`.
     ///
     /// # Errors
-    /// [`Error::Length`] where there are not as many, and what a device says.
+    /// [`Error::Length`] if the lengths differ, and a device's error.
     pub fn add(&mut self, from: Span<'_>) -> Result<()> {
         self.check_len("add", from)?;
         let (Self::Host(to), Span::Host(from)) = (self, from);
@@ -168,8 +168,8 @@ impl<'a> SpanMut<'a> {
     }
 }
 
-/// The Euclidean norm of several spans together, in f64. The bits of the result depend on the spans and
-/// their order alone, not on the number of threads.
+/// The Euclidean norm of several spans together, in f64. The bits of the result depend only on the
+/// spans and their order, not on the number of threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Norm {
     sum_of_squares: f64,
@@ -179,17 +179,17 @@ impl Norm {
     /// Adds the numbers of `values`.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     pub fn add(&mut self, values: Span<'_>) -> Result<()> {
         let Span::Host(values) = values;
         self.sum_of_squares += by_chunks(values, &|chunk: &[f32]| [squares(chunk), 0.0])[0];
         Ok(())
     }
 
-    /// The norm; waits for devices.
+    /// The norm. Waits for devices.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     pub fn get(&self) -> Result<f64> {
         Ok(self.sum_of_squares.sqrt())
     }

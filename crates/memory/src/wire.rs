@@ -1,19 +1,20 @@
-//! f32 numbers in a 16-bit type for their way between ranks, and back.
+//! Conversion of f32 numbers to a 16-bit type for sending, and back.
 
 use half::{bf16, f16};
 
 use crate::{ElementType, Error, Flat, Half, Result, Span, SpanMut};
 
-/// Elements converted at a time: they stay in the first-level cache.
+/// The number of elements converted at a time, which stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 impl Flat {
-    /// Replaces its numbers, which are fp16 or bf16, by `values / divisor`: divided in f32, then rounded
-    /// to nearest, ties to even. A quotient that is too large becomes infinite.
+    /// Replaces the numbers of this buffer, which are fp16 or bf16, by `values / divisor`: divided
+    /// in f32, then rounded to nearest, ties to even. A quotient that is too large becomes
+    /// infinite.
     ///
     /// # Errors
-    /// [`Error::Length`] where there are not as many, [`Error::ElementType`] for numbers of another
-    /// type, and what a device says.
+    /// [`Error::Length`] if the lengths differ, [`Error::ElementType`] for numbers of another type,
+    /// and a device's error.
     pub fn narrow_from(&mut self, values: Span<'_>, divisor: f32) -> Result<()> {
         self.check_as_many("narrow", values.len())?;
         let Span::Host(values) = values;
@@ -25,10 +26,10 @@ impl Flat {
         Ok(())
     }
 
-    /// Writes its numbers, which are fp16 or bf16, to `values`; exact.
+    /// Writes the numbers of this buffer, which are fp16 or bf16, to `values`, exactly.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::narrow_from`].
     pub fn widen_into(&self, values: SpanMut<'_>) -> Result<()> {
         self.check_as_many("widen", values.len())?;
         let SpanMut::Host(values) = values;

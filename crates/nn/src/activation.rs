@@ -1,7 +1,7 @@
-//! The activations that layers can apply inside their own pass.
+//! Activations that layers fuse into their own computation.
 //!
-//! `Conv2d` and `Linear` take an optional [`Activation`]; it runs while the result is still in
-//! cache, and its backward needs the result or one saved copy of its input. Any other function goes
+//! `Conv2d` and `Linear` take an optional [`Activation`]. It runs while the result is still in the
+//! cache, and its backward needs the result or one saved copy of its input. Call any other function
 //! after the layer, as in every candle program.
 
 use std::fmt;
@@ -28,11 +28,11 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Every activation, in the order in which error messages list them.
+    /// All activations, in the order in which error messages list them.
     pub const ALL: &[Self] =
         &[Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu, Self::Sigmoid, Self::Tanh];
 
-    /// The name that [`FromStr`] reads back.
+    /// The name that [`FromStr`] parses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Activation {
         }
     }
 
-    /// Whether the derivative comes from the input; the others take it from the result.
+    /// Whether the derivative is computed from the input. Otherwise it is computed from the result.
     pub(crate) const fn needs_input(self) -> bool {
         match self {
             Self::Relu | Self::Sigmoid | Self::Tanh => false,
@@ -60,7 +60,7 @@ impl fmt::Display for Activation {
     }
 }
 
-/// Upper and lower case are equal: SINGA writes `RELU`, candle `relu`.
+/// Ignores case: SINGA writes `RELU`, candle `relu`.
 impl FromStr for Activation {
     type Err = ParseActivationError;
 

@@ -1,7 +1,8 @@
 //! State of a model that is not trained: the running statistics of a normalisation.
 //!
-//! A buffer has a name and a value like a parameter, but it is in no gradient and no optimizer
-//! sees it; [`Params::buffers`](crate::Params::buffers) lists them for who saves or shares a model.
+//! A buffer has a name and a value like a parameter, but it gets no gradient and no optimizer
+//! updates it. [`Params::buffers`](crate::Params::buffers) lists the buffers, to save or share a
+//! model.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use candle_core::{Tensor, Var};
 use crate::tensors::{Values, with_variable};
 use crate::{Error, Result};
 
-/// One tensor of state and its name; a cheap handle, clones share the value.
+/// One tensor of state and its name. A cheap handle: clones share the value.
 ///
 /// ```
 /// use candelabrum_nn::{Init, Params};
@@ -27,7 +28,7 @@ use crate::{Error, Result};
 pub struct Buffer {
     name: Arc<str>,
     var: Var,
-    /// The value when the last training step was taken, if it has changed since.
+    /// The value after the last training step, if the value has changed since.
     before: Arc<Mutex<Option<Tensor>>>,
 }
 
@@ -36,12 +37,13 @@ impl Buffer {
         Self { name, var, before: Arc::default() }
     }
 
-    /// The full name, layers and buffer joined by dots: `norm1.running_mean`.
+    /// The full name: the layers' names and the buffer's own, joined by dots, as in
+    /// `norm1.running_mean`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The value, outside of the graph. It is not a copy: updates of the buffer show in it.
+    /// The value, outside of the graph. It is not a copy, so it changes with the buffer.
     pub fn value(&self) -> Tensor {
         self.var.as_tensor().detach()
     }
@@ -49,7 +51,7 @@ impl Buffer {
     /// Copies `value` into the buffer.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] where shape or element type differ.
+    /// [`Error::Mismatch`] if shape or element type differ.
     pub fn set(&self, value: &Tensor) -> Result<()> {
         if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
             return Err(Error::Mismatch {
@@ -64,7 +66,7 @@ impl Buffer {
         Ok(self.var.set(&value.detach())?)
     }
 
-    /// Puts `change(index, old)` in the place of every element, in row-major order.
+    /// Replaces every element by `change(index, old)`, in row-major order.
     ///
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
@@ -87,8 +89,8 @@ impl Buffer {
         })?)
     }
 
-    /// Changes the value to `value`, of the same shape and type; [`Self::restore`] undoes this as it
-    /// undoes a change [in place](Self::update_in_place).
+    /// Changes the value to `value`, of the same shape and type. [`Self::restore`] undoes this
+    /// change like a change [in place](Self::update_in_place).
     pub(crate) fn replace(&self, value: &Tensor) -> Result<()> {
         self.remember()?;
         Ok(self.var.set(value)?)
@@ -103,12 +105,12 @@ impl Buffer {
         Ok(())
     }
 
-    /// Keeps the changes made [in place](Self::update_in_place) so far.
+    /// Makes the changes since the last call permanent.
     pub(crate) fn keep(&self) {
         *self.before.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Undoes the changes made [in place](Self::update_in_place) since the last [`Self::keep`].
+    /// Undoes the changes since the last [`Self::keep`].
     pub(crate) fn restore(&self) -> Result<()> {
         let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(before.map_or(Ok(()), |before| self.var.set(&before))?)

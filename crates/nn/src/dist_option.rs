@@ -1,7 +1,7 @@
 //! The names of the strategies by which ranks exchange gradients.
 //!
-//! They live here, below the crate that carries them out, because [`crate::Model::train_one_batch`]
-//! takes one: the strategy is chosen per batch, by name.
+//! They are in this crate, below the crate that implements the strategies, because
+//! [`crate::Model::train_one_batch`] takes a name: each batch can use another strategy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,32 +9,33 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::Error;
 
-/// How the ranks agree on an update: SINGA's `dist_option`.
+/// The way in which ranks agree on an update: SINGA's `dist_option`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DistOption {
     /// All-reduce the sum in fp32, divide by the number of ranks, then update.
     #[default]
     Fp32,
-    /// The same with fp16 on the wire.
+    /// [`Self::Fp32`] with fp16 on the wire.
     Fp16,
-    /// The same with bf16 on the wire: fp32's range, three digits.
+    /// [`Self::Fp32`] with bf16 on the wire: the range of fp32, about three digits.
     Bf16,
-    /// Every rank updates by itself; one unit of parameters is averaged each step, in rotation.
+    /// Every rank updates its own parameters, and each step averages one unit of parameters, in
+    /// rotation.
     PartialUpdate,
     /// Each rank sends the largest `spars · n` elements of each unit.
     SparseTopK,
     /// Each rank sends the elements of magnitude `spars` and above.
     SparseThreshold,
-    /// A strategy of the user's own, by the name it was given to [`DistOption::custom`].
+    /// A user's own strategy, by the name given to [`DistOption::custom`].
     Custom(&'static str),
 }
 
-/// The names of users' own strategies, so that they parse like ours.
+/// The names of users' own strategies, which the parser accepts too.
 static CUSTOM: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
 
 impl DistOption {
-    /// Every option of ours, in SINGA's order.
+    /// All built-in options, in SINGA's order.
     pub const ALL: [Self; 6] = [
         Self::Fp32,
         Self::Fp16,
@@ -47,11 +48,11 @@ impl DistOption {
     /// SINGA's other names for some of them.
     const ALIASES: [(&'static str, Self); 2] = [("plain", Self::Fp32), ("half", Self::Fp16)];
 
-    /// Makes `name` known, so that it parses as a strategy of the user's own. The distributed
-    /// optimizer's registry calls it; a name alone does nothing.
+    /// Registers `name`, so that it parses as a user's own strategy. The distributed optimizer's
+    /// registry calls this function. A name alone has no effect.
     ///
     /// # Errors
-    /// [`Error::DistOptionName`] where the name is taken, empty, or not one word.
+    /// [`Error::DistOptionName`] if the name is taken, empty, or not one word.
     pub fn custom(name: &'static str) -> Result<Self, Error> {
         let refuse = |why| Err(Error::DistOptionName { name: name.to_owned(), why });
         if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {

@@ -1,26 +1,26 @@
-//! What can go wrong with parameters.
+//! Errors about parameters.
 
 use candle_core::{DType, Shape};
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors about parameters; layers and models return candle's own error, which wraps these.
+/// An error about parameters. Layers and models return candle's own error, which wraps this one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Two parameters or buffers asked for the same name.
+    /// Two parameters or buffers have the same name.
     #[error(
         "two parameters or buffers are called `{name}`: give each layer a path of its own with `scope.pp(..)`"
     )]
     DuplicateName {
-        /// The name in question.
+        /// The name.
         name: String,
     },
-    /// No parameter of that name exists.
+    /// There is no parameter of this name.
     #[error("there is no parameter `{name}`; there are: {known}")]
     UnknownName {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
         /// The names that exist, comma-separated.
         known: String,
@@ -30,29 +30,29 @@ pub enum Error {
     Mismatch {
         /// The parameter.
         name: String,
-        /// Its shape.
+        /// The parameter's shape.
         expected: Shape,
-        /// Its element type.
+        /// The parameter's element type.
         expected_dtype: DType,
         /// The value's shape.
         got: Shape,
         /// The value's element type.
         got_dtype: DType,
     },
-    /// A strategy name that does not exist.
+    /// There is no strategy of this name.
     #[error("unknown dist option `{name}`: one of {known}")]
     UnknownDistOption {
-        /// The name given.
+        /// The unknown name.
         name: String,
         /// The names that exist, comma-separated.
         known: String,
     },
-    /// A name that no strategy of the user's own can have.
+    /// A name that a user's own strategy cannot have.
     #[error("a strategy cannot be named `{name}`: {why}")]
     DistOptionName {
-        /// The name given.
+        /// The refused name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// candle refused an operation.

@@ -1,11 +1,11 @@
-//! Flat gradients: the gradients of parameters, one after the other, in memory that is used again
-//! at every step.
+//! Flat gradients: the gradients of parameters, one after the other, in memory that is reused at
+//! every step.
 //!
-//! candle's backward pass gives a new tensor per parameter. Here an operation writes a gradient to
-//! its place as soon as the gradient is known, in the middle of the backward pass. Gradients that
-//! candle computes for its own operations are added at the end. The memory of a unit, its *bucket*,
-//! may belong to anybody: to the all-reduce of a communicator, for instance. An [`Observer`] gets each
-//! bucket as soon as all gradients in it are complete, while the pass goes on.
+//! candle's backward pass makes a new tensor per parameter. Here an operation writes a gradient to
+//! its place as soon as the gradient is known, in the middle of the backward pass. Gradients of
+//! candle's own operations are added at the end. The memory of a unit, its *bucket*, may belong to
+//! another part of the program, for instance to the all-reduce of a communicator. An [`Observer`]
+//! receives each bucket as soon as all gradients in it are complete, while the pass continues.
 //!
 //! ```
 //! use candelabrum_memory::Flat;
@@ -40,25 +40,25 @@ use crate::pass::{self, Place, Sink};
 use crate::tensors::with_span;
 use crate::{Param, UnitPlan};
 
-/// Gets the number and the bucket of each unit whose gradients are complete before a backward pass
-/// has ended. An error ends the pass.
+/// Receives the number and the bucket of each unit whose gradients are complete before the backward
+/// pass ends. An error ends the pass.
 pub type Observer = Box<dyn FnMut(usize, Flat) -> Result<()>>;
 
-/// The parameters of a model in units, the buckets of the units, and which gradients are in them.
+/// The parameters of a model in units, the buckets of the units, and the state of each gradient.
 #[derive(Debug, Default)]
 pub struct FlatGradients {
     params: Arc<[Param]>,
     plans: Arc<[UnitPlan]>,
-    /// By unit; `None` while the bucket is away.
+    /// By unit. `None` while the bucket is taken.
     buckets: Vec<Option<Flat>>,
     by_variable: HashMap<TensorId, usize>,
     /// By parameter.
     states: Vec<State>,
-    /// By unit: gradients that are not complete in this pass.
+    /// By unit: the number of gradients that are not complete in this pass.
     missing: Vec<usize>,
-    /// Parameters in the order in which their gradients were complete in the last pass.
+    /// Parameters in the order in which their gradients became complete in the last pass.
     ready_order: Vec<usize>,
-    /// Whether a pass has shown which gradients hooks do not see whole.
+    /// Whether a pass has shown which gradients have a part that candle's own operations compute.
     learnt: bool,
 }
 
@@ -68,20 +68,20 @@ struct State {
     /// The place in `plans`: the unit, and the slot in it.
     unit: usize,
     slot: usize,
-    /// Whether a gradient is there.
+    /// Whether the bucket contains a gradient.
     holds: bool,
     /// Whether the gradient of this pass is complete.
     complete: bool,
-    /// Whether candle's own operations use the parameter too: their part comes last.
+    /// Whether candle's own operations use the parameter too. Their part is added last.
     late: bool,
 }
 
 impl FlatGradients {
-    /// Gradients of `params` in these units, each of which has a bucket. Operations that are made from
-    /// now on tell when the gradients of these parameters are complete ([`Param::watch`]).
+    /// Gradients of `params` in these units, with one bucket per unit. Operations created from now
+    /// on report when the gradients of these parameters are complete ([`Param::watch`]).
     ///
     /// # Errors
-    /// Units that do not hold each parameter once, or a slot or a bucket of the wrong length.
+    /// A parameter that is in no unit or in two, or a slot or a bucket of the wrong length.
     pub fn new(
         params: impl Into<Arc<[Param]>>,
         plans: impl Into<Arc<[UnitPlan]>>,
@@ -130,7 +130,7 @@ impl FlatGradients {
     /// The bucket of a unit.
     ///
     /// # Errors
-    /// A bucket that is away.
+    /// A taken bucket.
     pub fn bucket(&mut self, unit: usize) -> Result<&mut Flat> {
         match self.buckets.get_mut(unit).and_then(Option::as_mut) {
             Some(bucket) => Ok(bucket),
@@ -138,25 +138,25 @@ impl FlatGradients {
         }
     }
 
-    /// Every bucket that is there, to be borrowed at once.
+    /// All buckets that are not taken, to borrow at the same time.
     pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut Flat)> {
         let buckets = self.buckets.iter_mut().enumerate();
         buckets.filter_map(|(unit, bucket)| Some((unit, bucket.as_mut()?)))
     }
 
-    /// Takes the bucket of a unit away.
+    /// Takes the bucket of a unit.
     pub fn take(&mut self, unit: usize) -> Option<Flat> {
         self.buckets.get_mut(unit).and_then(Option::take)
     }
 
-    /// Brings the bucket of a unit back.
+    /// Puts the bucket of a unit back.
     pub fn put(&mut self, unit: usize, bucket: Flat) {
         if let Some(place) = self.buckets.get_mut(unit) {
             *place = Some(bucket);
         }
     }
 
-    /// Forgets the gradients: the next ones overwrite them. Without this, they are added.
+    /// Discards the gradients: new ones overwrite them. Without this call, new gradients are added.
     pub fn clear(&mut self) {
         self.states.iter_mut().for_each(|state| state.holds = false);
     }
@@ -167,10 +167,10 @@ impl FlatGradients {
         states.filter(|(state, _)| !state.holds).map(|(_, param)| param)
     }
 
-    /// Writes zeros where no gradient is.
+    /// Writes zeros to the places without a gradient.
     ///
     /// # Errors
-    /// A bucket that is away.
+    /// A taken bucket.
     pub fn zero_rest(&mut self) -> Result<()> {
         for state in self.states.iter().filter(|state| !state.holds) {
             let range = self.plans[state.unit].slots[state.slot].range.clone();
@@ -188,20 +188,22 @@ impl FlatGradients {
         &self.ready_order
     }
 
-    /// candle's backward pass from `loss`, a scalar; every gradient of a parameter goes to its place,
-    /// or is added to the gradient that is there since the last [`Self::clear`].
+    /// Runs candle's backward pass from `loss`, a scalar. Every gradient of a parameter is written
+    /// to its place, or added to the gradient that has been there since the last [`Self::clear`].
     ///
     /// # Errors
-    /// Those of candle and of the operations. After an error the gradients have no meaning.
+    /// Those of candle and of the operations. After an error the gradients are meaningless.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
         self.backward_with(loss, Box::new(|_, _| Ok(())), false)
     }
 
-    /// The same, and `observer` gets every bucket that is complete before the pass has ended. It gets
-    /// none in the first pass, which only shows which gradients candle has itself.
+    /// [`Self::backward`], where `observer` receives every bucket that is complete before the pass
+    /// ends. In the first pass it receives none: that pass only shows which gradients candle
+    /// computes itself.
     ///
     /// # Errors
-    /// The same, the observer's own, and the gradient of a parameter whose bucket has been taken.
+    /// Those of [`Self::backward`], the observer's own, and the gradient of a parameter whose
+    /// bucket has been taken.
     pub fn observed_backward(&mut self, loss: &Tensor, observer: Observer) -> Result<()> {
         self.backward_with(loss, observer, true)
     }
@@ -223,7 +225,7 @@ impl FlatGradients {
         self.states.iter_mut().for_each(|state| state.complete = false);
     }
 
-    /// Adds the gradients that candle has.
+    /// Adds the gradients that candle computed.
     fn add_candles(&mut self, store: &GradStore) -> Result<()> {
         let plans = Arc::clone(&self.plans);
         for slot in plans.iter().flat_map(|plan| &plan.slots) {
@@ -238,7 +240,7 @@ impl FlatGradients {
         Ok(())
     }
 
-    /// Writes `gradient` to the place of a parameter, or adds it to the gradient that is there.
+    /// Writes `gradient` to the place of a parameter, or adds it to the gradient in that place.
     fn add(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
         let state = &mut self.states[param];
         let Some(bucket) = &mut self.buckets[state.unit] else {
@@ -262,7 +264,7 @@ impl FlatGradients {
     }
 }
 
-/// Gradients that belong to a pass for its time, and come back when it ends, also by a panic.
+/// Moves the gradients into a pass and moves them back when the pass ends, also by a panic.
 struct Lent<'a> {
     gradients: &'a mut FlatGradients,
     pass: Rc<RefCell<Pass>>,
@@ -283,7 +285,7 @@ impl<'a> Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        // Nothing else borrows the pass: the operations that did have returned or unwound.
+        // Nothing else borrows the pass now: the operations that did so have returned or unwound.
         if let Ok(mut pass) = self.pass.try_borrow_mut() {
             *self.gradients = mem::take(&mut pass.gradients);
         }
@@ -294,7 +296,7 @@ impl Sink for Pass {
     fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>> {
         let FlatGradients { plans, buckets, by_variable, states, .. } = &mut self.gradients;
         let mut places: Vec<Option<Place<'_, f32>>> = variables.iter().map(|_| None).collect();
-        // Unit, slot and argument of each variable, in the order in which they lie in memory.
+        // Unit, slot and argument of each variable, in the order of their places in memory.
         let mut wanted: Vec<(usize, usize, usize)> = variables
             .iter()
             .enumerate()
@@ -310,7 +312,7 @@ impl Sink for Pass {
             if wanted.peek().is_none_or(|(next, ..)| *next != unit) {
                 continue;
             }
-            // A bucket that is away, or on a device, has no places here.
+            // A bucket that is taken, or on a device, has no places here.
             let values = bucket.as_mut().map(Flat::as_mut_slice::<f32>);
             let mut rest = values.and_then(std::result::Result::ok);
             let mut start = 0;

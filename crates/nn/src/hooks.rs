@@ -1,13 +1,13 @@
-//! Gradient-ready hooks: which gradients are complete in the middle of a backward pass.
+//! Gradient-ready hooks: they report complete gradients in the middle of a backward pass.
 //!
-//! candle's backward pass visits an operation when it has visited everything that uses the
-//! operation's result. A *hook* is an operation on a parameter; its result, a scalar token, joins
-//! every fused operation that uses the parameter. So the hook is visited after the last of them:
-//! then the gradient of the parameter is complete, however often it is used.
+//! candle's backward pass visits an operation after all operations that use its result. A *hook* is
+//! an operation on a parameter. Its result, a scalar token, is an input of every fused operation
+//! that uses the parameter. So the pass visits the hook after the last of these operations, when
+//! the gradient of the parameter is complete. This holds for any number of uses.
 //!
 //! candle's own operations take no tokens. For them there is an identity operation, which copies
-//! the values of a parameter once per step ([`Param::identity`](crate::Param::identity)); what they
-//! compute from a parameter directly is known only at the end of the pass.
+//! the values of a parameter once per step ([`Param::identity`](crate::Param::identity)). Where
+//! they use a parameter directly, their part of its gradient is known only at the end of the pass.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use candle_core::{TensorId, bail};
 
 use crate::pass;
 
-/// What the graph knows of a parameter that is watched.
+/// The state of a watched parameter.
 #[derive(Debug)]
 pub(crate) struct Watched {
     name: Box<str>,
-    /// The result of the hook: operations made from now on join it.
+    /// The result of the hook. Operations created from now on take it as an input.
     token: Tensor,
     /// Counts the changes of the values, as PyTorch's version counter does.
     version: AtomicU64,
@@ -43,7 +43,7 @@ impl Watched {
     }
 }
 
-/// How a parameter is watched, once it is; clones of a parameter share it.
+/// The state of a parameter once it is watched. Clones of a parameter share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch(Arc<OnceLock<Arc<Watched>>>);
 
@@ -54,14 +54,14 @@ fn all_watched() -> &'static RwLock<HashMap<TensorId, Weak<Watched>>> {
 }
 
 impl Watch {
-    /// Watches `var`, a parameter of this name.
+    /// Watches `var`, a parameter called `name`.
     pub(crate) fn begin(&self, var: &Var, name: &str) -> Result<&Watched> {
         if let Some(watched) = self.0.get() {
             return Ok(watched);
         }
         let variable = var.as_tensor().id();
         let mut all = all_watched().write().unwrap_or_else(PoisonError::into_inner);
-        // Two stores may hold one variable; they watch it together.
+        // Two stores may contain one variable. They share its state.
         let known = all.get(&variable).and_then(Weak::upgrade);
         let watched = match known {
             Some(watched) => watched,
@@ -79,8 +79,8 @@ impl Watch {
         Ok(watched)
     }
 
-    /// The values of the parameter have been changed: a backward pass that still needs the old ones
-    /// must not run.
+    /// Records a change of the parameter's values: a backward pass that needs the old values must
+    /// not run any more.
     pub(crate) fn changed(&self, var: &Var) {
         let raise = |watched: &Watched| watched.version.fetch_add(1, Ordering::AcqRel);
         match self.0.get() {
@@ -91,7 +91,7 @@ impl Watch {
     }
 }
 
-/// What is known of a variable that is watched.
+/// The state of a variable, if it is watched.
 pub(crate) fn watched(variable: TensorId) -> Option<Arc<Watched>> {
     let all = all_watched().read().unwrap_or_else(PoisonError::into_inner);
     all.get(&variable)?.upgrade()
@@ -102,8 +102,8 @@ pub(crate) fn identity(var: &Var, watched: &Watched) -> Result<Tensor> {
     var.apply_op2(&watched.token, Identity { variable: var.as_tensor().id() })
 }
 
-/// The values of a watched variable as the result of an operation of this step; any other tensor as it
-/// is.
+/// The values of a watched variable as the result of an operation of this step. Any other tensor is
+/// returned unchanged.
 pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
     let variable = tensor.id();
     match if tensor.is_variable() { watched(variable) } else { None } {
@@ -112,7 +112,7 @@ pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
     }
 }
 
-/// The value of a token, and its gradient.
+/// A token's value, which is also its gradient.
 fn scalar() -> Result<Tensor> {
     Tensor::new(0.0_f32, &Device::Cpu)
 }

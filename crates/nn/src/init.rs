@@ -8,7 +8,7 @@ use rand_distr::{Distribution, Normal, Uniform};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Init {
-    /// Every element the same.
+    /// The same value for every element.
     Const(f64),
     /// Uniform in `[low, high)`.
     Uniform {
@@ -28,15 +28,15 @@ impl Init {
     /// All zeros.
     pub const ZEROS: Self = Self::Const(0.0);
 
-    /// SINGA's default for layers: `N(0, sqrt(2 / (fan_in + fan_out)))`
-    /// (Glorot and Bengio, AISTATS 2010).
+    /// SINGA's default for layers: `N(0, sqrt(2 / (fan_in + fan_out)))` (Glorot and Bengio, AISTATS
+    /// 2010).
     pub fn glorot_normal(fan_in: usize, fan_out: usize) -> Self {
         Self::Normal { std: (2.0 / (fan_in + fan_out) as f64).sqrt() }
     }
 
     /// `N(0, sqrt(2 / fan))`, for layers before a ReLU (He et al., ICCV 2015): PyTorch's
-    /// `kaiming_normal_`. `fan` is the number of inputs of each output, or of outputs of each input;
-    /// torchvision's ResNet takes the outputs of a convolution, `out_channels · KH · KW`.
+    /// `kaiming_normal_`. `fan` is the number of inputs of each output, or the number of outputs of
+    /// each input. torchvision's ResNet uses a convolution's outputs, `out_channels · KH · KW`.
     pub fn he_normal(fan: usize) -> Self {
         Self::Normal { std: (2.0 / fan as f64).sqrt() }
     }
@@ -44,7 +44,7 @@ impl Init {
     /// A tensor of `shape` drawn from `rng`.
     ///
     /// # Errors
-    /// A distribution without meaning (a negative deviation, an empty interval), or candle's own.
+    /// A meaningless distribution (a negative deviation, an empty interval), or candle's own error.
     pub fn tensor(
         self,
         shape: &Shape,
@@ -60,7 +60,7 @@ impl Init {
                 .sample_iter(rng)
                 .take(count)
                 .collect(),
-            // rand_distr takes a negative deviation for its mirror image.
+            // rand_distr would accept a negative deviation as its absolute value.
             Self::Normal { std } if std < 0.0 => {
                 candle_core::bail!("a standard deviation of {std} is negative")
             }

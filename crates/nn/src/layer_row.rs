@@ -1,12 +1,12 @@
-//! What one layer call did, as the dry run of [`crate::Model::compile`] sees it.
+//! A row of the table of layers that [`crate::Model::compile`] makes.
 
-/// One layer call seen in the dry run.
+/// One layer call of the dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRow {
     /// The layer's path: `conv1`.
     pub name: String,
-    /// What it is: `Conv2d 5×5, relu`.
+    /// The layer's kind and options: `Conv2d 5×5, relu`.
     pub kind: String,
-    /// The shape of what it made, the batch first.
+    /// The shape of the output, the batch first.
     pub output: Vec<usize>,
 }

@@ -9,8 +9,9 @@
 //! | fused operations with their own backward | [`ops`] |
 //! | gradients in buckets, complete one by one | [`FlatGradients`], [`UnitPlan`] |
 //!
-//! The crate knows no ranks: what a training step hands its loss to is behind [`BackwardAndUpdate`],
-//! and how replicas share the statistics of their batches behind [`StatisticsExchange`].
+//! The crate knows no ranks. A training step gives its loss to a [`BackwardAndUpdate`], and
+//! replicas share the statistics of their batches through a [`StatisticsExchange`]. Other crates
+//! implement both traits.
 
 mod activation;
 mod buffers;

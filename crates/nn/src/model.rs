@@ -4,20 +4,20 @@ use candle_core::{Module, Result, Shape, Tensor};
 
 use crate::{DistOption, Params, Summary, ops};
 
-/// What a training step hands its loss to: gradients, their exchange, the update.
+/// The rest of a training step after the loss: the gradients, their exchange and the update.
 ///
-/// The distributed optimizer implements it; a model needs to know no more than this.
+/// The distributed optimizer implements this trait, so a model does not depend on its crate.
 pub trait BackwardAndUpdate {
     /// The error of a step.
     type Error: From<candle_core::Error>;
 
     /// Computes the gradients of `loss` (a scalar), exchanges them by `dist_option` and updates
     /// every parameter. `spars` is the share (`sparseTopK`) or the magnitude (`sparseThreshold`)
-    /// that a sparse strategy sends; the others ignore it.
+    /// that a sparse strategy sends. Other strategies ignore it.
     ///
     /// # Errors
-    /// Whatever keeps the step from being the same on every rank. No parameter has then changed, but
-    /// where a strategy averages parameters after every rank's own update.
+    /// Any failure that would make the step differ between ranks. No parameter has changed then,
+    /// unless the strategy averages parameters after every rank's own update.
     fn backward_and_update_with(
         &mut self,
         loss: &Tensor,
@@ -59,19 +59,19 @@ pub trait Model {
     /// The output for a batch `xs`, whose first dimension is the batch.
     ///
     /// # Errors
-    /// candle's own, mostly shapes that do not fit.
+    /// candle's own, mostly shapes that do not fit together.
     fn forward(&self, xs: &Tensor) -> Result<Tensor>;
 
-    /// The scalar that training makes small: by default the mean softmax cross-entropy of `output`
-    /// `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`.
+    /// The scalar that training minimises. The default is the mean softmax cross-entropy of
+    /// `output` `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`.
     ///
     /// # Errors
-    /// Shapes that do not fit, or a class index out of range.
+    /// Shapes that do not fit together, or a class index out of range.
     fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::softmax_cross_entropy(output, targets)
     }
 
-    /// One step on one batch: forward, loss, backward, exchange, update. Gives the output and the
+    /// One step on one batch: forward, loss, backward, exchange, update. Returns the output and the
     /// loss, both detached from the graph.
     ///
     /// # Errors
@@ -94,9 +94,9 @@ pub trait Model {
         Ok((output.detach(), loss.detach()))
     }
 
-    /// Runs the model once on zeros of shape `input` (the batch first) so that every layer creates
-    /// its parameters, and gives the table of what it saw. The zeros are of the parameters' element
-    /// type; for a model that takes token indices see [`compile_with`](Self::compile_with).
+    /// Runs the model once on zeros of shape `input` (the batch first), so that every layer creates
+    /// its parameters, and returns the table of layers. The zeros have the parameters' element
+    /// type. For a model that takes token indices, see [`compile_with`](Self::compile_with).
     ///
     /// # Errors
     /// Those of the forward pass.
@@ -108,7 +108,7 @@ pub trait Model {
         self.compile_with(params, &input)
     }
 
-    /// The same on `input`, whatever its values and element type.
+    /// [`compile`](Self::compile) on the tensor `input`, of any values and element type.
     ///
     /// # Errors
     /// Those of the forward pass.
@@ -121,7 +121,7 @@ pub trait Model {
     }
 }
 
-/// Any candle [`Module`], a stock `candle_nn` model for instance, as a [`Model`].
+/// Any candle [`Module`], for instance a `candle_nn` model, as a [`Model`].
 #[derive(Clone, Debug)]
 pub struct FromModule<M>(pub M);
 

@@ -1,7 +1,8 @@
 //! The parameters of a model: named, ordered, seeded.
 //!
-//! Invariants: names are unique; the order is the order of creation, which is the same on every
-//! rank that runs the same program; initial values depend on the seed and the name alone.
+//! Invariants: Names are unique. Parameters are in the order of their creation, which is the same
+//! on all ranks that run the same program. Initial values depend on the seed and on the name, and
+//! on nothing else.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use crate::hooks::{self, Watch};
 use crate::tensors::{Values, with_variable};
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
-/// One trainable tensor and its name; a cheap handle, clones share the value.
+/// One trainable tensor and its name. A cheap handle: clones share the value.
 #[derive(Clone, Debug)]
 pub struct Param {
     name: Arc<str>,
@@ -24,12 +25,13 @@ pub struct Param {
 }
 
 impl Param {
-    /// The full name, layers and parameter joined by dots: `conv1.weight`.
+    /// The full name: the layers' names and the parameter's own, joined by dots, as in
+    /// `conv1.weight`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The variable that candle differentiates by.
+    /// The variable by which candle differentiates.
     pub fn var(&self) -> &Var {
         &self.var
     }
@@ -39,19 +41,19 @@ impl Param {
         self.var.as_tensor()
     }
 
-    /// Has fused operations that are made from now on tell [`FlatGradients`](crate::FlatGradients)
-    /// when the gradient of this parameter is complete.
+    /// Makes fused operations that are created from now on report to
+    /// [`FlatGradients`](crate::FlatGradients) when the gradient of this parameter is complete.
     ///
     /// # Errors
-    /// None but candle's own.
+    /// Only candle's own.
     pub fn watch(&self) -> Result<()> {
         self.watch.begin(&self.var, &self.name)?;
         Ok(())
     }
 
-    /// A copy of the values as a tensor of this step's graph: through it, candle's own operations
-    /// give the parameter's gradient in mid-backward and not at the end. Make one per step and use
-    /// it wherever the step uses the parameter.
+    /// A copy of the values as a tensor of this step's graph. With it, the gradient of candle's own
+    /// operations is known in the middle of the backward pass instead of at its end. Make one copy
+    /// per step and use it wherever the step uses the parameter.
     ///
     /// # Errors
     /// A parameter that is not on the CPU, or neither f32 nor f64.
@@ -59,9 +61,9 @@ impl Param {
         Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
     }
 
-    /// Lets `update` rewrite the values where they are: no copy, no graph. Gives the result of
-    /// `update`. A backward pass through a fused operation that was computed from the old values is
-    /// an error from now on, if the parameter was [watched](Self::watch) then.
+    /// Runs `update` on the values in place, without a copy and outside of the graph, and returns
+    /// its result. From now on, a backward pass through a fused operation that used the old values
+    /// is an error, if the parameter was [watched](Self::watch) when the operation ran.
     ///
     /// # Errors
     /// A parameter that is not f32, or not on the CPU.
@@ -76,7 +78,7 @@ impl Param {
     /// Copies `value` into the parameter.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] where shape or element type differ.
+    /// [`Error::Mismatch`] if shape or element type differ.
     pub fn set(&self, value: &Tensor) -> Result<()> {
         if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
             return Err(Error::Mismatch {
@@ -92,9 +94,10 @@ impl Param {
     }
 }
 
-/// All parameters of a model, and what its layers share: seed, device, train or eval mode.
+/// All parameters of a model, and the state that its layers share: seed, device, training or
+/// evaluation mode.
 ///
-/// A cheap handle: clones are the same store.
+/// A cheap handle: clones share one store.
 #[derive(Clone)]
 pub struct Params(Arc<Store>);
 
@@ -111,7 +114,7 @@ struct Store {
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
 }
 
-/// The stream that noise is drawn from, and who has named it.
+/// The stream from which noise is drawn, and whether the user chose it.
 #[derive(Clone, Copy)]
 enum NoiseStream {
     Chosen(u64),
@@ -142,11 +145,11 @@ impl Params {
 
     /// The variables of a candle `VarMap`, sorted by name.
     ///
-    /// `VarMap::all_vars` has another order in every process; sorted, every rank has the same.
-    /// Build the model first: variables added to the map later are not seen.
+    /// The order of `VarMap::all_vars` differs between processes. The order by name is the same on
+    /// every rank. Build the model first: the store does not see variables that the map gets later.
     ///
     /// # Errors
-    /// None that a `VarMap` of unique names can cause.
+    /// None for a `VarMap` with unique names.
     pub fn from_varmap(varmap: &VarMap) -> Result<Self> {
         let mut named: Vec<(String, Var)> = {
             let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,8 +159,8 @@ impl Params {
         Self::from_vars(named)
     }
 
-    /// Variables of the user's own, in the order given. The first one's element type and device are
-    /// those of the store; without any, f32 on the CPU.
+    /// The given variables, in the given order. The store has the element type and the device of
+    /// the first variable, or f32 on the CPU if there is none.
     ///
     /// # Errors
     /// [`Error::DuplicateName`].
@@ -173,40 +176,40 @@ impl Params {
         Ok(params)
     }
 
-    /// The scope in which a model builds its layers.
+    /// The scope in which a model creates its layers.
     pub fn root(&self) -> Scope {
         Scope { params: self.clone(), path: String::new() }
     }
 
-    /// Every parameter, in order.
+    /// All parameters, in order.
     pub fn list(&self) -> Vec<Param> {
         self.0.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Every buffer, the state that is not trained, in order of creation. Ranks that train together
-    /// do not average it: each has that of its own batches.
+    /// All buffers (state that is not trained) in order of creation. Ranks that train together do
+    /// not average buffers: each rank has the statistics of its own batches.
     pub fn buffers(&self) -> Vec<Buffer> {
         self.0.buffers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps the changes that layers have made to buffers: a training step has been taken.
+    /// Makes the changes of buffers permanent, after a successful training step.
     pub fn keep_buffers(&self) {
         self.buffers().iter().for_each(Buffer::keep);
     }
 
-    /// Undoes the changes that layers have made to buffers since the last [`Self::keep_buffers`]: a
-    /// training step has failed, and its batch must leave no trace in running statistics.
+    /// Undoes the changes of buffers since the last [`Self::keep_buffers`], after a failed training
+    /// step: its batch must leave no trace in running statistics.
     ///
     /// # Errors
-    /// None but candle's own.
+    /// Only candle's own.
     pub fn restore_buffers(&self) -> Result<()> {
         self.buffers().iter().try_for_each(Buffer::restore)
     }
 
-    /// The parameter of that name.
+    /// The parameter called `name`.
     ///
     /// # Errors
-    /// [`Error::UnknownName`], which lists the names there are.
+    /// [`Error::UnknownName`], which lists the existing names.
     pub fn get(&self, name: &str) -> Result<Param> {
         let list = self.list();
         list.iter().find(|param| param.name() == name).cloned().ok_or_else(|| Error::UnknownName {
@@ -215,12 +218,12 @@ impl Params {
         })
     }
 
-    /// How many parameters there are.
+    /// The number of parameters.
     pub fn len(&self) -> usize {
         self.0.list.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether there is none (yet: layers create theirs at the first call).
+    /// Whether there are no parameters. Layers create theirs at the first call.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -230,7 +233,7 @@ impl Params {
         self.list().iter().map(|param| param.var().elem_count()).sum()
     }
 
-    /// Where the parameters are.
+    /// The device of the parameters.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
@@ -245,23 +248,23 @@ impl Params {
         self.0.seed
     }
 
-    /// Switches layers that care (dropout) to training.
+    /// Switches layers whose modes differ, as dropout's do, to training.
     pub fn train(&self) {
         self.0.training.store(true, Ordering::Relaxed);
     }
 
-    /// Switches layers that care to evaluation.
+    /// Switches layers whose modes differ to evaluation.
     pub fn eval(&self) {
         self.0.training.store(false, Ordering::Relaxed);
     }
 
-    /// Whether layers are to behave as in training.
+    /// Whether layers are in training mode.
     pub fn is_training(&self) -> bool {
         self.0.training.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` with layers in training or in evaluation; afterwards they are in the mode in which
-    /// they were before.
+    /// Runs `work` with layers in training or evaluation mode, and restores the previous mode
+    /// afterwards.
     pub fn in_mode<R>(&self, training: bool, work: impl FnOnce() -> R) -> R {
         let before = self.0.training.swap(training, Ordering::Relaxed);
         let result = work();
@@ -269,17 +272,18 @@ impl Params {
         result
     }
 
-    /// Chooses the stream that noise (dropout masks) is drawn from. Initial values do not depend on it.
+    /// Chooses the stream from which noise (dropout masks) is drawn. Initial values do not depend
+    /// on it.
     ///
-    /// Data-parallel replicas need a stream each, or all would drop the same units: the distributed
-    /// optimizer chooses this rank's number, unless this was called before. Tensor-parallel ranks,
-    /// which compute parts of *one* replica on the same activations, need a common stream: call this
-    /// with the number of the replica.
+    /// Each data-parallel replica needs its own stream, because otherwise all replicas would drop
+    /// the same units. The distributed optimizer sets the stream to the rank's number, unless this
+    /// method was called before. Tensor-parallel ranks compute parts of *one* replica on the same
+    /// activations, so they need a common stream: call this method with the number of the replica.
     pub fn set_noise_stream(&self, stream: u64) {
         *self.noise_stream() = NoiseStream::Chosen(stream);
     }
 
-    /// The same for a program part that is not the user's: what was chosen stays.
+    /// Sets the stream unless [`Self::set_noise_stream`] has chosen one. For libraries.
     pub fn suggest_noise_stream(&self, stream: u64) {
         let mut own = self.noise_stream();
         if let NoiseStream::Suggested(_) = *own {
@@ -291,15 +295,16 @@ impl Params {
         self.0.noise_stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the normalisations of this store use, from their next forward pass in training on, the
-    /// statistics of all replicas' batches together: PyTorch's `convert_sync_batchnorm`. `None` gives
-    /// every replica its own again.
+    /// From the next forward pass in training on, lets the normalisations of this store use the
+    /// statistics of all replicas' batches together, as PyTorch's `convert_sync_batchnorm`. With
+    /// `None`, every replica uses its own statistics again.
     pub fn set_statistics_exchange(&self, exchange: Option<Arc<dyn StatisticsExchange>>) {
         let place = &self.0.statistics_exchange;
         *place.write().unwrap_or_else(PoisonError::into_inner) = exchange;
     }
 
-    /// How replicas share the statistics of their batches; `None` where each has its own.
+    /// The exchange by which replicas share the statistics of their batches. `None`: each replica
+    /// uses its own.
     pub fn statistics_exchange(&self) -> Option<Arc<dyn StatisticsExchange>> {
         self.0.statistics_exchange.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -330,7 +335,7 @@ impl Params {
     }
 
     fn insert_buffer(&self, name: String, var: Var) -> Result<Buffer> {
-        // Both are locked in the order of `insert`.
+        // Both locks are taken in the order of `insert`.
         let list = self.0.list.read().unwrap_or_else(PoisonError::into_inner);
         let mut buffers = self.0.buffers.write().unwrap_or_else(PoisonError::into_inner);
         if is_taken(&list, &buffers, &name) {
@@ -354,7 +359,7 @@ impl fmt::Debug for Params {
     }
 }
 
-/// A path into a [`Params`] store: where a layer creates its parameters.
+/// A path into a [`Params`] store, under which a layer creates its parameters.
 #[derive(Clone, Debug)]
 pub struct Scope {
     params: Params,
@@ -362,13 +367,13 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope below this one, as candle's `VarBuilder::pp`.
+    /// The scope `name` below this one, as in candle's `VarBuilder::pp`.
     #[must_use]
     pub fn pp(&self, name: impl fmt::Display) -> Self {
         Self { params: self.params.clone(), path: self.join(&name.to_string()) }
     }
 
-    /// The path so far, joined by dots; empty at the root.
+    /// The path so far, joined by dots. Empty at the root.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -381,7 +386,7 @@ impl Scope {
     /// Creates the parameter `name` of this scope.
     ///
     /// # Errors
-    /// [`Error::DuplicateName`] where it exists already.
+    /// [`Error::DuplicateName`] if this name exists already.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
         let name = self.join(name);
         let var = self.initial(&name, &shape.into(), init)?;
@@ -391,7 +396,7 @@ impl Scope {
     /// Creates the buffer `name` of this scope: state that is not trained.
     ///
     /// # Errors
-    /// [`Error::DuplicateName`] where a buffer or a parameter has that name.
+    /// [`Error::DuplicateName`] if a buffer or a parameter has this name.
     pub fn buffer(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Buffer> {
         let name = self.join(name);
         let var = self.initial(&name, &shape.into(), init)?;
@@ -404,12 +409,13 @@ impl Scope {
         Ok(Var::from_tensor(&init.tensor(shape, store.dtype, &store.device, &mut rng)?)?)
     }
 
-    /// Whether layers are to behave as in training.
+    /// Whether layers are in training mode.
     pub fn is_training(&self) -> bool {
         self.params.is_training()
     }
 
-    /// A fresh seed for noise in this scope: another one at every call, the same in every run.
+    /// A new seed for noise in this scope. It differs from call to call and is the same in every
+    /// run.
     pub fn noise_seed(&self) -> u64 {
         let store = &self.params.0;
         let (NoiseStream::Chosen(stream) | NoiseStream::Suggested(stream)) =
@@ -419,7 +425,7 @@ impl Scope {
         seed::nth(seed::derive(stream, &self.path), draw)
     }
 
-    /// Tells the summary, if one is being made, that the layer of this scope made `output`.
+    /// Adds the layer of this scope with its `output` to the summary, if one is being made.
     pub fn trace(&self, kind: &str, output: &Tensor) {
         if let Some(rows) = self.params.trace().as_mut() {
             rows.push(LayerRow {

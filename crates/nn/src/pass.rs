@@ -1,8 +1,8 @@
-//! The backward pass that a thread is in, as the operations of the graph see it.
+//! The backward pass of the current thread, for the operations of the graph.
 //!
-//! candle calls the backward of an operation with tensors alone. So the memory for gradients
-//! ([`Sink`]) is found through the thread: it is set for the time of a pass, and every operation that
-//! is differentiated meanwhile writes into it.
+//! candle calls the backward function of an operation with tensors only. So an operation finds the
+//! memory for gradients (the [`Sink`]) through its thread: the sink is set during a pass, and every
+//! operation that is differentiated in this time writes into it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,13 +12,13 @@ use candle_core::{Result, Tensor, TensorId};
 
 /// Memory for the gradients of variables.
 pub(crate) trait Sink {
-    /// The places of the variables, which are then taken for written. `None` stands for a variable
-    /// without a place in host memory, and for one that is named a second time.
+    /// The places of the variables, which count as written afterwards. `None` stands for a variable
+    /// without a place in host memory, and for the second occurrence of a variable.
     fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>>;
-    /// Takes the gradient of a variable; `false` where the variable has no place.
+    /// Stores the gradient of a variable. `false` if the variable has no place.
     fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool>;
-    /// Every operation that uses the variable, and that is known by the variable's token, has given
-    /// its gradient.
+    /// Reports that all operations that use the variable and take its token have computed its
+    /// gradient.
     fn complete(&mut self, variable: TensorId) -> Result<()>;
 }
 
@@ -26,20 +26,20 @@ pub(crate) trait Sink {
 #[derive(Debug)]
 pub(crate) struct Place<'a, T> {
     pub(crate) values: &'a mut [T],
-    /// Whether a gradient is there, to be added to.
+    /// Whether the place contains a gradient, to which the new one is added.
     pub(crate) holds: bool,
 }
 
 thread_local! {
     static SINK: RefCell<Option<Rc<RefCell<dyn Sink>>>> = const { RefCell::new(None) };
-    /// The number of the pass; 0 outside of one.
+    /// The number of the pass. 0 outside of a pass.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// The number of the backward pass that this thread is in. Remains of an earlier pass that failed are
-/// known by another number.
+/// The number of the backward pass of this thread. By the number, leftovers of an earlier failed
+/// pass are recognised.
 pub(crate) fn number() -> u64 {
     NUMBER.get()
 }
@@ -53,7 +53,7 @@ pub(crate) fn run<R>(sink: Rc<RefCell<dyn Sink>>, pass: impl FnOnce() -> R) -> R
     pass()
 }
 
-/// The pass around this one, which is set again when this one ends, also by a panic.
+/// The enclosing pass, which is restored when this one ends, also by a panic.
 struct Outer {
     sink: Option<Rc<RefCell<dyn Sink>>>,
     number: u64,
@@ -66,8 +66,9 @@ impl Drop for Outer {
     }
 }
 
-/// Calls `f` with this thread's sink. There is none while an operation is writing into it: a thread
-/// that waits for others may begin another backward pass meanwhile, which must not find the sink.
+/// Calls `f` with this thread's sink. While an operation writes into the sink, `f` gets `None`: a
+/// thread that waits for other threads may begin another backward pass in this time, and that pass
+/// must not find the sink.
 fn with_sink<R>(f: impl FnOnce(Option<&mut dyn Sink>) -> R) -> R {
     let sink = SINK.with_borrow(Clone::clone);
     match sink.as_deref().and_then(|sink| sink.try_borrow_mut().ok()) {

@@ -1,7 +1,7 @@
-//! Random numbers that are the same on every machine: each generator is seeded by what it is for.
+//! Random numbers that are the same on every machine. Each generator's seed depends on its purpose.
 //!
-//! candle's CPU generator cannot be seeded, so initialisation and dropout draw from ChaCha8 streams
-//! derived here from the run's seed and a purpose.
+//! candle's CPU generator cannot be seeded. So initial values and dropout masks are drawn from
+//! ChaCha8 streams, which this module derives from the run's seed and a purpose.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -1,14 +1,14 @@
-//! Statistics of a batch that several replicas of a model hold parts of.
+//! Statistics of a batch that is divided over several replicas of a model.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use candle_core::Result;
 
-/// How the replicas of a model tell each other numbers in the middle of a pass: the seam that lets a
-/// normalisation use the batches of all of them.
+/// The exchange of numbers between the replicas of a model in the middle of a pass. It lets a
+/// normalisation use the batches of all replicas.
 ///
-/// Every replica calls it equally often and in the same order.
+/// All replicas call it equally often and in the same order.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -27,15 +27,15 @@ use candle_core::Result;
 /// Params::new(0).set_statistics_exchange(Some(Arc::new(Alone)));
 /// ```
 pub trait StatisticsExchange: Debug + Send + Sync {
-    /// All replicas' `values`, one replica's after the other's; each gives equally many, and all get
-    /// the same in the same order.
+    /// The `values` of all replicas, one replica after the other. Every replica passes the same
+    /// number of values, and all replicas receive the same result.
     ///
     /// # Errors
-    /// Whatever keeps the replicas from hearing each other; it ends the pass.
+    /// A failed exchange between the replicas. It ends the pass.
     fn all_gather(&self, values: &[f64]) -> Result<Vec<f64>>;
 
-    /// The same exchange for the layer of this name, or `None` where the name makes no difference. An
-    /// exchange that knows the layer can notice replicas whose layers run in another order.
+    /// This exchange for the layer called `name`, or `None` if the name makes no difference. An
+    /// exchange that knows the layer can detect replicas that run their layers in different orders.
     fn for_layer(&self, name: &str) -> Option<Arc<dyn StatisticsExchange>> {
         let _ = name;
         None

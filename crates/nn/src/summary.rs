@@ -1,10 +1,10 @@
-//! The table that [`crate::Model::compile`] gives: layers, output shapes, parameters.
+//! The table that [`crate::Model::compile`] returns: layers, output shapes, parameters.
 
 use std::fmt;
 
 use crate::{LayerRow, Param, Params};
 
-/// What a dry run saw; `Display` prints the table.
+/// The layers and parameters of a model after a dry run. `Display` prints the table.
 #[derive(Clone, Debug)]
 pub struct Summary {
     input: Vec<usize>,

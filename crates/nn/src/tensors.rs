@@ -9,7 +9,7 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, Var, 
 /// Calls `f` with the elements of an f32 tensor, in row-major order.
 ///
 /// # Errors
-/// A tensor of another type, or on a device that this crate has no code for; the error of `f`.
+/// A tensor of another type, or on a device that this crate does not support. The error of `f`.
 pub fn with_span<R, E>(
     tensor: &Tensor,
     f: impl FnOnce(Span<'_>) -> std::result::Result<R, E>,
@@ -34,10 +34,10 @@ pub(crate) enum Values<'a> {
     F64(&'a mut [f64]),
 }
 
-/// Calls `f` with the values of a variable, where they are: no copy, no graph.
+/// Calls `f` with the values of a variable in place, without a copy and outside of the graph.
 ///
 /// # Errors
-/// A variable that is not contiguous, not on the CPU, or neither f32 nor f64; the error of `f`.
+/// A variable that is not contiguous, not on the CPU, or neither f32 nor f64. The error of `f`.
 pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(Values<'_>) -> Result<R>) -> Result<R> {
     let op = InPlace(RefCell::new((Some(f), None)));
     var.inplace_op1(&op)?;
@@ -47,7 +47,8 @@ pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(Values<'_>) -> Result<R
     }
 }
 
-/// A change of values as an operation of candle: the function until it has run, then its result.
+/// A change of values as an operation of candle. It contains the function until the function has
+/// run, then its result.
 struct InPlace<F, R>(RefCell<(Option<F>, Option<R>)>);
 
 impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {

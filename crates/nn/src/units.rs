@@ -1,8 +1,8 @@
-//! Units: parameters whose gradients lie one after the other in one bucket and travel together.
+//! Units: parameters whose gradients lie one after the other in one bucket and are sent together.
 
 use std::ops::Range;
 
-/// The parameters of a unit, and where the numbers of each lie in the unit's bucket.
+/// The parameters of a unit, and the place of each in the unit's bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitPlan {
     /// One slot per parameter, in the order of their places.
@@ -21,7 +21,7 @@ pub struct Slot {
 }
 
 impl UnitPlan {
-    /// Adds parameter number `param`, of `size` elements, behind the others.
+    /// Appends parameter number `param`, of `size` elements.
     pub fn push(&mut self, param: usize, size: usize) {
         self.slots.push(Slot { param, range: self.len..self.len + size });
         self.len += size;

@@ -1,4 +1,4 @@
-//! Models of `candle_nn`, built anew for each step on the parameters of a store.
+//! Models of `candle_nn`, rebuilt for each step on the parameters of a store.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -7,10 +7,10 @@ use candle_nn::var_builder::SimpleBackend;
 use crate::Params;
 
 impl Params {
-    /// A `VarBuilder` whose tensors are [`Param::identity`](crate::Param::identity) of the
-    /// parameters, for one step: a `candle_nn` model that is built on it gives each gradient as
-    /// soon as it is known, so that it can travel while the backward pass goes on. Layers of
-    /// `candle_nn` are cheap to build; build the model at the start of every step.
+    /// A `VarBuilder` for one step, whose tensors are [`Param::identity`](crate::Param::identity)
+    /// of the parameters. A `candle_nn` model built on it reports each gradient as soon as it is
+    /// known, so the gradient can be sent while the backward pass continues. Layers of `candle_nn`
+    /// are cheap to build: build the model at the start of every step.
     ///
     /// ```
     /// use candelabrum_nn::Params;

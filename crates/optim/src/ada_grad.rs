@@ -1,4 +1,4 @@
-//! AdaGrad, as PyTorch's `torch.optim.Adagrad`, with step t from 1:
+//! AdaGrad, PyTorch's `torch.optim.Adagrad`, with step t from 1:
 //!
 //! ```text
 //! g = grad + weight_decay · p
@@ -6,8 +6,8 @@
 //! p = p - lr / (1 + (t - 1) · lr_decay) · g / (sqrt(s) + eps)
 //! ```
 //!
-//! Duchi, Hazan and Singer, JMLR 12, 2011. SINGA's has eps (1e-8) inside of the square root,
-//! `g / sqrt(s + eps)`, and neither `lr_decay` nor an initial value.
+//! Duchi, Hazan and Singer, JMLR 12, 2011. SINGA's AdaGrad adds eps (1e-8) inside of the square
+//! root, `g / sqrt(s + eps)`, and has neither `lr_decay` nor an initial value.
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -25,27 +25,27 @@ pub struct AdaGradRule {
 }
 
 impl AdaGrad {
-    /// PyTorch's settings: eps 1e-10, no decay of the rate, sums that begin with 0.
+    /// PyTorch's settings: eps 1e-10, no decay of the rate, sums that start at 0.
     pub fn new(lr: impl Into<Schedule>) -> Self {
         let rule = AdaGradRule { lr_decay: 0.0, initial_accumulator: 0.0, eps: 1e-10 };
         Self::with_rule(rule, lr, 0.0)
     }
 
-    /// Divides the rate by 1 plus this for each step taken; on top of any schedule.
+    /// Divides the rate of step t by `1 + (t - 1) · decay`, in addition to any schedule.
     #[must_use]
     pub fn lr_decay(mut self, lr_decay: f64) -> Self {
         self.rule.lr_decay = lr_decay;
         self
     }
 
-    /// What the sums of squares begin with.
+    /// The initial value of the sums of squares.
     #[must_use]
     pub fn initial_accumulator(mut self, value: f64) -> Self {
         self.rule.initial_accumulator = value;
         self
     }
 
-    /// Added to the square root, outside of it.
+    /// The number added to the square root, outside of it.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.rule.eps = eps;

@@ -1,4 +1,4 @@
-//! Adam and AdamW, as PyTorch's `torch.optim.Adam` and `AdamW`, with step t from 1:
+//! Adam and AdamW, PyTorch's `torch.optim.Adam` and `AdamW`, with step t from 1:
 //!
 //! ```text
 //! g = grad + weight_decay · p                Adam: L2, part of the gradient
@@ -9,18 +9,19 @@
 //! p = p - lr / (1 - beta1^t) · m / (sqrt(s) / sqrt(1 - beta2^t) + eps)
 //! ```
 //!
-//! Kingma and Ba, ICLR 2015 (arXiv 1412.6980); AMSGrad: Reddi et al., ICLR 2018 (arXiv 1904.09237);
-//! AdamW: Loshchilov and Hutter, ICLR 2019 (arXiv 1711.05101). SINGA's Adam has eps at the same
-//! place and L2 decay; its learning rate is 0.1 by default, PyTorch's 0.001, ours is always given.
+//! Kingma and Ba, ICLR 2015 (arXiv 1412.6980). AMSGrad: Reddi et al., ICLR 2018 (arXiv 1904.09237).
+//! AdamW: Loshchilov and Hutter, ICLR 2019 (arXiv 1711.05101). SINGA's Adam adds eps in the same
+//! place and has L2 decay. Its default learning rate is 0.1, PyTorch's is 0.001. Here there is no
+//! default.
 
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
-/// Adam, whose weight decay is part of the gradient.
+/// Adam with weight decay as part of the gradient.
 pub type Adam = RuleOptimizer<AdamRule<false>>;
 
-/// Adam, whose weight decay is apart from the gradient; 0.01 unless said otherwise.
+/// Adam with weight decay separate from the gradient. The default decay is 0.01.
 pub type AdamW = RuleOptimizer<AdamRule<true>>;
 
 /// The formula of [`Adam`] and [`AdamW`].
@@ -39,14 +40,14 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
         Self::with_rule(rule, lr, if DECOUPLED { 0.01 } else { 0.0 })
     }
 
-    /// What the averages of the gradient and of its square keep at each step.
+    /// The shares of the averages of the gradient and of its square that each step keeps.
     #[must_use]
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
         (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
         self
     }
 
-    /// Added to the square root, outside of it.
+    /// The number added to the square root, outside of it.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.rule.eps = eps;
@@ -101,7 +102,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
     }
 }
 
-/// The numbers of one step, computed in f64.
+/// The factors of one step, computed in f64.
 struct Factors {
     l2: f32,
     shrink: f32,
@@ -143,7 +144,7 @@ fn amsgrad(
 ) {
     for ((((p, &g), m), v), max) in value.iter_mut().zip(grad).zip(m).zip(v).zip(max) {
         factors.average(p, g, m, v);
-        // Not `f32::max`, which would forget a NaN.
+        // Not `f32::max`, which would drop a NaN.
         *max = if *max > *v { *max } else { *v };
         factors.descend(p, *m, *max);
     }

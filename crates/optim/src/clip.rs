@@ -1,6 +1,6 @@
-//! Gradient clipping: no gradient, or not all of them together, larger than a limit.
+//! Gradient clipping limits each element of the gradients, or the norm of all gradients together.
 //!
-//! Pascanu, Mikolov and Bengio, ICML 2013 (arXiv 1211.5063), as `torch.nn.utils.clip_grad_norm_`
+//! Pascanu, Mikolov and Bengio, ICML 2013 (arXiv 1211.5063), as in `torch.nn.utils.clip_grad_norm_`
 //! and `clip_grad_value_`.
 
 use candelabrum_memory::{Norm, SpanMut};
@@ -8,13 +8,13 @@ use candelabrum_memory::{Norm, SpanMut};
 use crate::Result;
 use crate::error::Range;
 
-/// How gradients are clipped.
+/// The kind of clipping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Clip {
-    /// Each element to at most this magnitude.
+    /// Limits the magnitude of each element.
     Value(f32),
-    /// All gradients together to at most this Euclidean norm: they keep their direction.
+    /// Limits the Euclidean norm of all gradients together. Their direction does not change.
     Norm(f32),
 }
 
@@ -31,8 +31,8 @@ impl Clip {
         Range::Positive.check("Clip", setting, f64::from(limit))
     }
 
-    /// What to multiply with gradients of the norm `norm`, at most 1, for [`Clip::Norm`]:
-    /// `limit / (norm + 1e-6)`, PyTorch's. `None` where that is nothing to do.
+    /// For [`Clip::Norm`], the factor for gradients of the norm `norm`, at most 1:
+    /// `limit / (norm + 1e-6)`, as in PyTorch. `None` if the gradients need no change.
     pub fn factor(self, norm: f64) -> Option<f32> {
         let Self::Norm(limit) = self else { return None };
         let factor = f64::from(limit) / (norm + 1e-6);
@@ -40,10 +40,10 @@ impl Clip {
     }
 }
 
-/// Clips all `spans` together; gives their norm before, for [`Clip::Norm`].
+/// Clips all `spans` together. For [`Clip::Norm`], returns their norm before clipping.
 ///
 /// # Errors
-/// What a device says.
+/// A device's error.
 ///
 /// # Panics
 /// With a limit that [`Clip::check`] refuses.

@@ -1,42 +1,42 @@
-//! What can go wrong with an optimizer.
+//! Errors of optimizers.
 
 use std::fmt;
 
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of optimizers.
+/// An error of an optimizer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting outside its range.
     #[error("{owner}: {setting} is {value}, it must be {range}")]
     Setting {
-        /// The optimizer, or what else has the setting.
+        /// The optimizer, or another owner of the setting.
         owner: &'static str,
-        /// The setting, and the group that it is of.
+        /// The setting, and the group that contains it.
         setting: String,
         /// Its value.
         value: f64,
-        /// What it may be.
+        /// The allowed values.
         range: &'static str,
     },
-    /// A group that selects no parameter: most likely a name with a slip.
+    /// A group that selects no parameter, mostly because of a misspelt name.
     #[error("{owner}: the group {group} matches no parameter; there are {names}")]
     NothingMatches {
         /// The optimizer.
         owner: &'static str,
         /// The group's selection.
         group: String,
-        /// The parameters, as many as fit a message.
+        /// The names of the parameters, as many as fit a message.
         names: String,
     },
-    /// An update of a parameter that [`bind`](crate::Optimizer::bind) was not told of.
+    /// An update of a parameter that was not bound with [`bind`](crate::Optimizer::bind).
     #[error("parameter number {index} is not bound: the optimizer was bound to {bound} parameters")]
     Unbound {
         /// The parameter's index.
         index: usize,
-        /// How many were bound.
+        /// The number of bound parameters.
         bound: usize,
     },
     /// Slices of the wrong length.
@@ -46,36 +46,36 @@ pub enum Error {
     Length {
         /// The parameter's index.
         index: usize,
-        /// Its bound length.
+        /// The bound length.
         expected: usize,
         /// The value's length.
         value: usize,
         /// The gradient's length.
         grad: usize,
     },
-    /// Memory that cannot be had or reached.
+    /// Memory that cannot be allocated or accessed.
     #[error(transparent)]
     Memory(#[from] candelabrum_memory::Error),
 }
 
-/// What a setting may be; never infinite and never no number.
+/// The allowed values of a setting. They are never infinite or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Range {
-    /// Any number.
+    /// Any finite number.
     Number,
     /// At least 0.
     NotNegative,
     /// Above 0.
     Positive,
-    /// From 0 to 1, with 0, without 1: what an average keeps of itself.
+    /// From 0 to 1, with 0 and without 1: the share of an average that a step keeps.
     Share,
-    /// From 0 to 1, with both.
+    /// From 0 to 1, with 0 and 1.
     UpToOne,
 }
 
 impl Range {
-    /// The same in words.
+    /// The range in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Number => "a finite number",
@@ -86,7 +86,7 @@ impl Range {
         }
     }
 
-    /// Refuses a `value` outside, and says whose `setting` it is.
+    /// Refuses a `value` outside the range. The error names `owner` and `setting`.
     ///
     /// # Errors
     /// [`Error::Setting`].

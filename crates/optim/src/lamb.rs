@@ -1,5 +1,5 @@
-//! LAMB: Adam whose step has, layer by layer, a length in proportion to the layer's weights. You et
-//! al., ICLR 2020 (arXiv 1904.00962), algorithm 2, with step t from 1:
+//! LAMB: Adam with steps whose length, layer by layer, is proportional to the norm of the layer's
+//! weights. You et al., ICLR 2020 (arXiv 1904.00962), algorithm 2, with step t from 1:
 //!
 //! ```text
 //! m = m + (1 - beta1) · (grad - m)
@@ -8,10 +8,10 @@
 //! p = p - lr · ‖p‖ / ‖r‖ · r
 //! ```
 //!
-//! Where implementations differ, this is the paper: bias correction is on, the scaling function is
-//! the identity, and no gradient is clipped (that is [`Clip`](crate::Clip)'s). The trust ratio
-//! ‖p‖ / ‖r‖ is 1 where either norm is 0, as in the authors' code, and wherever a group turns it
-//! off, as they do for biases and norms. A layer is one parameter.
+//! Where implementations differ, this one follows the paper: bias correction is on, the scaling
+//! function is the identity, and gradients are not clipped (use [`Clip`](crate::Clip)). The trust
+//! ratio ‖p‖ / ‖r‖ is 1 if either norm is 0, as in the authors' code. A group can set it to 1 too,
+//! as the authors do for biases and norms. A layer is one parameter.
 
 use candelabrum_memory::chunks::squares;
 
@@ -36,14 +36,14 @@ impl Lamb {
         Self::with_rule(LambRule { beta1: 0.9, beta2: 0.999, eps: 1e-6 }, lr, 0.01)
     }
 
-    /// What the averages of the gradient and of its square keep at each step.
+    /// The shares of the averages of the gradient and of its square that each step keeps.
     #[must_use]
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
         (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
         self
     }
 
-    /// Added to the square root, outside of it.
+    /// The number added to the square root, outside of it.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.rule.eps = eps;
@@ -84,12 +84,12 @@ impl Rule for LambRule {
         });
         let ratio = trust_ratio(value.sqrt(), step.sqrt());
         let step = (-now.lr * ratio) as f32;
-        // Computed again: cheaper than to write it down and read it back.
+        // Computes the direction again, which costs less than storing and reading it.
         parts.for_each(|Parts { value, state: [m, v, _], .. }| direction.go(value, m, v, step));
     }
 }
 
-/// `value / step`, and 1 where one of them says nothing.
+/// `value / step`, or 1 if one of them is 0 or NaN.
 pub(crate) fn trust_ratio(value: f64, step: f64) -> f64 {
     if value > 0.0 && step > 0.0 { value / step } else { 1.0 }
 }
@@ -101,7 +101,7 @@ fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], [take1, keep2, take2]: [f
     }
 }
 
-/// Where a step goes, before its length is known.
+/// The direction of a step, before its length is known.
 struct Direction {
     scale1: f32,
     scale2: f32,
@@ -114,7 +114,7 @@ impl Direction {
         m * self.scale1 / ((v * self.scale2).sqrt() + self.eps) + self.decay * p
     }
 
-    /// The squares of the value and of the direction, block by block on the stack.
+    /// The sums of squares of the value and of the direction, computed block by block on the stack.
     fn squares(&self, value: &[f32], m: &[f32], v: &[f32]) -> [f64; 2] {
         const BLOCK: usize = 256;
         let mut block = [0.0; BLOCK];

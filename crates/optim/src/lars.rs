@@ -1,5 +1,5 @@
-//! LARS: SGD whose layers have rates in proportion to the ratio of weight to gradient. You, Gitman
-//! and Ginsburg 2017 (arXiv 1708.03888), algorithm 1:
+//! LARS: SGD with layer rates proportional to the ratio of the norms of weight and gradient. You,
+//! Gitman and Ginsburg 2017 (arXiv 1708.03888), algorithm 1:
 //!
 //! ```text
 //! ratio = trust_coefficient · ‖p‖ / (‖grad‖ + weight_decay · ‖p‖)
@@ -7,9 +7,9 @@
 //! p = p - v
 //! ```
 //!
-//! As in the paper the rate is in the velocity, so a new rate changes new gradients only; SGD as
-//! PyTorch has it multiplies the whole velocity. The ratio is 1 where ‖p‖ or the divisor is 0, and
-//! wherever a group turns it off, as is usual for biases and norms. A layer is one parameter.
+//! As in the paper, the rate is part of the velocity, so a new rate affects only new gradients. In
+//! PyTorch's SGD the rate multiplies the whole velocity. The ratio is 1 if ‖p‖ or the divisor is 0.
+//! A group can set it to 1 too, as is usual for biases and norms. A layer is one parameter.
 
 use candelabrum_memory::chunks::squares;
 
@@ -34,14 +34,14 @@ impl Lars {
         Self::with_rule(LarsRule { momentum: 0.9, trust_coefficient: 0.001 }, lr, 0.0005)
     }
 
-    /// Keeps this share of the velocity at each step.
+    /// The share of the velocity that each step keeps.
     #[must_use]
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.rule.momentum = momentum;
         self
     }
 
-    /// How far a layer may move, as a share of its norm.
+    /// The distance that a layer may move, as a share of its norm.
     #[must_use]
     pub fn trust_coefficient(mut self, coefficient: f64) -> Self {
         self.rule.trust_coefficient = coefficient;

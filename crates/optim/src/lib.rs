@@ -1,8 +1,8 @@
 //! Optimizers over flat parameters, updated in place.
 //!
-//! An [`Optimizer`] sees numbers only: spans of values and of gradients, by the parameter's index. It
-//! knows neither tensors nor ranks, so the same code serves one process, gradient buckets that arrive
-//! one by one, and tests against PyTorch.
+//! An [`Optimizer`] uses only numbers: spans of values and of gradients, by the parameter's index.
+//! It knows neither tensors nor ranks, so the same code serves one process, gradient buckets that
+//! arrive one by one, and tests against PyTorch.
 //!
 //! | what | where |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
-//! | what all optimizers share, and one of your own | [`RuleOptimizer`], [`Rule`] |
+//! | the common part of all optimizers, for your own rule | [`RuleOptimizer`], [`Rule`] |
 //!
 //! ```
 //! use candelabrum_optim::{Adam, ParamGroup, Optimizer, ParamInfo, Schedule};

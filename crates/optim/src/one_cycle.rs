@@ -1,7 +1,8 @@
-//! The one-cycle policy: up to a high rate, then down to almost nothing.
+//! The one-cycle policy: the rate rises to a maximum, then falls to almost nothing.
 //!
-//! Smith and Topin 2017, arXiv 1708.07120; phases and their ends as in PyTorch's `OneCycleLR`. What
-//! PyTorch can also do, lower the momentum while the rate rises, is not here.
+//! Smith and Topin 2017, arXiv 1708.07120. The phases and their ends are those of PyTorch's
+//! `OneCycleLR`. PyTorch can also lower the momentum while the rate rises. This is not implemented
+//! here.
 
 use std::f64::consts::PI;
 use std::fmt;
@@ -11,29 +12,29 @@ use crate::error::Range;
 
 /// Settings of the one-cycle policy.
 ///
-/// The rate goes from `max_lr / div_factor` up to `max_lr` in the first `start_share` of the steps,
-/// and then down to `max_lr / div_factor / final_div_factor`; with `three_phase` down to the first
-/// rate in as many steps as it went up, and to the last one in what is left. After `steps` steps,
-/// where PyTorch's ends with an error, it keeps the last rate.
+/// In the first `start_share` of the steps, the rate rises from `max_lr / div_factor` to `max_lr`.
+/// Then it falls to `max_lr / div_factor / final_div_factor`. With `three_phase`, it falls to the
+/// first rate in as many steps as it rose, and to the last rate in the remaining steps. After
+/// `steps` steps the rate stays at the last one. PyTorch returns an error there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneCycle {
     /// The highest rate.
     pub max_lr: f64,
-    /// How many steps the cycle has.
+    /// The number of steps of the cycle.
     pub steps: u64,
-    /// Which share of them goes up (`pct_start`).
+    /// The share of the steps in which the rate rises (`pct_start`).
     pub start_share: f64,
-    /// How the rate goes from one end of a phase to the other.
+    /// The curve of the rate within a phase.
     pub anneal: Anneal,
-    /// The highest rate over the first.
+    /// The highest rate divided by the first.
     pub div_factor: f64,
-    /// The first rate over the last.
+    /// The first rate divided by the last.
     pub final_div_factor: f64,
-    /// Whether the way down is two phases.
+    /// Whether the fall has two phases.
     pub three_phase: bool,
 }
 
-/// How a rate goes from one value to another.
+/// The curve from one rate to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Anneal {
@@ -45,8 +46,8 @@ pub enum Anneal {
 }
 
 impl OneCycle {
-    /// PyTorch's defaults: up in 30 % of the steps, from a 25th, down to a 250000th, by cosine, in
-    /// two phases.
+    /// PyTorch's defaults: the rate rises in 30 % of the steps from 1/25 of the maximum, and falls
+    /// to 1/250000 of it, by cosine, in two phases.
     pub fn new(max_lr: f64, steps: u64) -> Self {
         Self {
             max_lr,
@@ -69,7 +70,7 @@ impl OneCycle {
             let down = 2.0 * self.start_share * self.steps as f64 - 2.0;
             [(up, first, self.max_lr), (down, self.max_lr, first), (end, first, last)]
         } else {
-            // The same phase twice: the first of the two is never left.
+            // The last phase twice: the first of the two never ends before the cycle does.
             [(up, first, self.max_lr), (end, self.max_lr, last), (end, self.max_lr, last)]
         };
         let t = (step as f64).min(end);

@@ -1,4 +1,4 @@
-//! The seam between whoever has gradients and whoever knows what to do with them.
+//! The interface between code that has gradients and code that updates parameters.
 
 use std::fmt::Debug;
 
@@ -6,14 +6,14 @@ use candelabrum_memory::{Location, Span, SpanMut};
 
 use crate::Result;
 
-/// What an optimizer is told of a parameter.
+/// The properties of a parameter that an optimizer needs.
 #[derive(Clone, Debug)]
 pub struct ParamInfo<'a> {
-    /// Its name, which groups select by.
+    /// The parameter's name, by which groups select.
     pub name: &'a str,
-    /// Its dimensions.
+    /// The parameter's dimensions.
     pub dims: &'a [usize],
-    /// Where its values live: the optimizer keeps its state there too.
+    /// The memory of the parameter's values. The optimizer allocates its state there too.
     pub location: Location,
 }
 
@@ -23,65 +23,65 @@ impl<'a> ParamInfo<'a> {
         Self { name, dims, location: Location::HOST }
     }
 
-    /// The product of its dimensions.
+    /// The product of the dimensions.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 }
 
-/// Turns averaged gradients into new values, one parameter at a time.
+/// Computes new values from averaged gradients, one parameter at a time.
 ///
-/// The calls of one training step: [`update`](Self::update) once for each parameter, in any order,
-/// then [`step`](Self::step). Updates of different parameters do not depend on each other, so a
-/// parameter can be updated as soon as its gradient is there.
+/// The calls of one training step are [`update`](Self::update) once for each parameter, in any
+/// order, then [`step`](Self::step). Updates of different parameters are independent, so a
+/// parameter can be updated as soon as its gradient is complete.
 pub trait Optimizer: Debug + Send {
-    /// One line that names the optimizer and every setting, its groups' and schedules' included:
-    /// equal lines mean equal updates, and ranks compare theirs before they train.
+    /// One line that names the optimizer and every setting, with the settings of its groups and
+    /// schedules. Equal lines mean equal updates. Ranks compare their lines before they train.
     fn describe(&self) -> String;
 
-    /// Allocates the state of these parameters, which are known by their place in `params` from
-    /// then on. Once, before the first update. The count of steps stays as it is.
+    /// Allocates the state of these parameters. Later calls refer to a parameter by its index in
+    /// `params`. Call it once, before the first update. It does not change the count of steps.
     ///
     /// # Errors
-    /// Settings that make no sense, and groups that select nothing. Without any parameter only the
-    /// settings are looked at.
+    /// Meaningless settings, and groups that select nothing. Without any parameter only the
+    /// settings are checked.
     fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<()>;
 
     /// Replaces `value`, parameter number `index`, by its successor along `grad`.
     ///
     /// # Errors
-    /// [`Error::Unbound`](crate::Error::Unbound) and [`Error::Length`](crate::Error::Length) where
-    /// the call does not fit what was bound.
+    /// [`Error::Unbound`](crate::Error::Unbound) and [`Error::Length`](crate::Error::Length) if the
+    /// index or a length does not fit the bound parameters.
     fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()>;
 
-    /// Every vector that it keeps, in an order that is the same wherever the same parameters were
-    /// bound: replicas that have gone separate ways average theirs when they come together.
+    /// All vectors of the state, in an order that depends only on the bound parameters. Replicas
+    /// whose states differ average these vectors.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
         Ok(Vec::new())
     }
 
-    /// What it keeps of parameter number `index`, in order, if it can tell that apart from the rest:
-    /// then an update can be undone, and may run before it is known that the step will be taken.
+    /// The state of parameter number `index`, if the optimizer can separate it from the rest. Then
+    /// an update can be undone, so it may run before the step is known to succeed.
     ///
     /// # Errors
-    /// What a device says.
+    /// A device's error.
     fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>> {
         let _ = index;
         Ok(None)
     }
 
-    /// Ends a training step: the count and the schedules move on.
+    /// Ends a training step: increments the count of steps and computes the next rates.
     fn step(&mut self);
 
-    /// The learning rate of the coming step, before any group scales it.
+    /// The learning rate of the next step, before a group scales it.
     fn learning_rate(&self) -> f32;
 
-    /// How many steps have been taken. With [`Self::state_mut`] it is all that changes in training.
+    /// The number of completed steps. In training only this number and [`Self::state_mut`] change.
     fn steps(&self) -> u64;
 
-    /// Goes on as after `steps` steps.
+    /// Continues as after `steps` steps.
     fn set_steps(&mut self, steps: u64);
 }

@@ -1,17 +1,18 @@
 //! Parameter groups: other settings for some parameters.
 //!
-//! Weight decay belongs on weights, hardly ever on biases and on the scales of norms; a pretrained
-//! part often learns more slowly than a new one.
+//! Weight decay is usual for weights, but not for biases and the scales of norms. A pretrained part
+//! often uses a lower learning rate than a new one.
 
 use std::fmt;
 
 use crate::error::Range;
 use crate::{Error, ParamInfo, Result, Schedule};
 
-/// Settings of the parameters that it selects. Given to an optimizer, which has its own settings
-/// for all others.
+/// The parameters of a selection, and their settings. All other parameters have the optimizer's
+/// settings.
 ///
-/// Where several groups select a parameter, each setting is that of the last one that has it.
+/// If several groups select a parameter, each setting is taken from the last group that has this
+/// setting.
 ///
 /// ```
 /// use candelabrum_optim::{AdamW, ParamGroup};
@@ -51,29 +52,29 @@ impl ParamGroup {
         Self { selection, lr: None, lr_scale: None, weight_decay: None, trust_ratio: None }
     }
 
-    /// Their learning rate, instead of the optimizer's.
+    /// Replaces the optimizer's learning rate.
     #[must_use]
     pub fn lr(mut self, lr: impl Into<Schedule>) -> Self {
         self.lr = Some(lr.into());
         self
     }
 
-    /// Multiplies their learning rate, the optimizer's or a group's.
+    /// Multiplies the learning rate of the optimizer or of a group.
     #[must_use]
     pub fn lr_scale(mut self, scale: f64) -> Self {
         self.lr_scale = Some(scale);
         self
     }
 
-    /// Their weight decay.
+    /// Replaces the optimizer's weight decay.
     #[must_use]
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = Some(weight_decay);
         self
     }
 
-    /// Whether [`Lamb`](crate::Lamb) and [`Lars`](crate::Lars) scale their rate by norms; it is
-    /// usual that they do not for biases and norms. Other optimizers never do, whatever this says.
+    /// Whether [`Lamb`](crate::Lamb) and [`Lars`](crate::Lars) scale the rate by norms, which is
+    /// not usual for biases and norms. Other optimizers ignore this setting.
     #[must_use]
     pub fn trust_ratio(mut self, on: bool) -> Self {
         self.trust_ratio = Some(on);
@@ -100,7 +101,7 @@ impl ParamGroup {
         Ok(())
     }
 
-    /// Refuses a group that none of `params` is in.
+    /// Refuses a group that selects none of `params`.
     pub(crate) fn check_selects(
         &self,
         owner: &'static str,
@@ -147,8 +148,8 @@ impl fmt::Display for Selection {
     }
 }
 
-/// Whether `name` fits `pattern`, whose stars stand for any characters. Each star takes as little
-/// as it can; where the rest does not fit, only the last star has to take one more.
+/// Whether `name` fits `pattern`, whose stars stand for any characters. Each star takes as few
+/// characters as possible. If the rest does not fit, only the last star needs to take one more.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut last_star = None;

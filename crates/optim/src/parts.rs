@@ -1,29 +1,29 @@
-//! The vectors that one update of a parameter works on.
+//! The vectors of one parameter's update.
 
 use candelabrum_memory::chunks::{Split, by_chunks};
 
 /// The largest number of vectors that a rule can keep for a parameter.
 pub const MAX_STATES: usize = 3;
 
-/// A parameter, or a chunk of it: what an update reads and writes.
+/// A parameter, or a chunk of it, with its gradient and state.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// Its value.
+    /// The value, which the update writes.
     pub value: &'a mut [f32],
-    /// Its gradient.
+    /// The gradient.
     pub grad: &'a [f32],
-    /// What the rule keeps for it.
+    /// The state vectors of the rule.
     pub state: [&'a mut [f32]; MAX_STATES],
 }
 
 impl<'a> Parts<'a> {
-    /// The same, so that it can be gone through twice.
+    /// Borrows the same vectors again, for a second pass over them.
     pub fn again(&mut self) -> Parts<'_> {
         let state = self.state.each_mut().map(|state| &mut **state);
         Parts { value: self.value, grad: self.grad, state }
     }
 
-    /// Does `work` on every chunk.
+    /// Runs `work` on every chunk.
     pub fn for_each(self, work: impl Fn(Parts<'a>) + Sync) {
         self.sums(|chunk| {
             work(chunk);
@@ -31,7 +31,7 @@ impl<'a> Parts<'a> {
         });
     }
 
-    /// Does `work` on every chunk and adds up, in a fixed order, what it gives.
+    /// Runs `work` on every chunk and adds up its results in a fixed order.
     pub fn sums(self, work: impl Fn(Parts<'a>) -> [f64; 2] + Sync) -> [f64; 2] {
         by_chunks(self, &work)
     }

@@ -1,4 +1,4 @@
-//! RMSProp, as PyTorch's `torch.optim.RMSprop`:
+//! RMSProp, PyTorch's `torch.optim.RMSprop`:
 //!
 //! ```text
 //! g = grad + weight_decay · p
@@ -9,16 +9,16 @@
 //! b = momentum · b + g / d,  p = p - lr · b  with momentum
 //! ```
 //!
-//! Tieleman and Hinton, COURSERA lecture 6.5, 2012; centered after Graves 2013 (arXiv 1308.0850,
-//! equation 40). SINGA's (its `rho` is alpha, 0.9 by default) has eps inside of the square root,
-//! `g / sqrt(s + eps)`, and neither momentum nor the centered form. Where rounding makes `s - a²`
-//! negative, PyTorch's value becomes NaN; ours counts as 0.
+//! Tieleman and Hinton, COURSERA lecture 6.5, 2012. The centered form is from Graves 2013 (arXiv
+//! 1308.0850, equation 40). SINGA's RMSProp (its `rho` is alpha, 0.9 by default) adds eps inside of
+//! the square root, `g / sqrt(s + eps)`, and has neither momentum nor the centered form. If
+//! rounding makes `s - a²` negative, PyTorch's value becomes NaN. Here the difference counts as 0.
 
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
-/// RMSProp, with momentum and centered where asked for.
+/// RMSProp, with momentum and the centered form as options.
 pub type RmsProp = RuleOptimizer<RmsPropRule>;
 
 /// The formula of [`RmsProp`].
@@ -37,21 +37,21 @@ impl RmsProp {
         Self::with_rule(rule, lr, 0.0)
     }
 
-    /// What the average of squares keeps at each step.
+    /// The share of the average of squares that each step keeps.
     #[must_use]
     pub fn alpha(mut self, alpha: f64) -> Self {
         self.rule.alpha = alpha;
         self
     }
 
-    /// Added to the square root, outside of it.
+    /// The number added to the square root, outside of it.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.rule.eps = eps;
         self
     }
 
-    /// Keeps this share of the velocity at each step.
+    /// The share of the velocity that each step keeps.
     #[must_use]
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.rule.momentum = momentum;
@@ -104,7 +104,7 @@ impl Rule for RmsPropRule {
     }
 }
 
-/// The numbers of one step.
+/// The factors of one step.
 struct Factors {
     l2: f32,
     keep: f32,
@@ -124,7 +124,7 @@ impl Factors {
         let s = self.square(s, g);
         *a += self.take * (g - *a);
         let variance = s - *a * *a;
-        // Not `f32::max`, which would forget a NaN.
+        // Not `f32::max`, which would drop a NaN.
         if variance < 0.0 { 0.0 } else { variance }
     }
 

@@ -1,39 +1,40 @@
-//! What distinguishes one optimizer from another: a formula and its settings.
+//! A rule: the formula of an optimizer and its settings.
 
 use std::fmt::Debug;
 
 use crate::Result;
 use crate::parts::Parts;
 
-/// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an [`Optimizer`](crate::Optimizer) of it:
-/// learning rate, schedules, groups, state and the count of steps are the same for all.
+/// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an
+/// [`Optimizer`](crate::Optimizer) of it. The learning rate, schedules, groups, state and the count
+/// of steps work in the same way for all rules.
 pub trait Rule: Debug + Send {
     /// The name in messages.
     const NAME: &'static str;
 
-    /// Refuses settings that make no sense.
+    /// Refuses meaningless settings.
     ///
     /// # Errors
     /// [`Error::Setting`](crate::Error::Setting).
     fn check(&self) -> Result<()>;
 
-    /// Every setting of its own, as `name=value`.
+    /// All settings of the rule, as `name=value`.
     fn describe(&self) -> String;
 
-    /// How many vectors it keeps for a parameter: at most [`MAX_STATES`](crate::MAX_STATES).
+    /// The number of state vectors per parameter: at most [`MAX_STATES`](crate::MAX_STATES).
     fn states(&self) -> usize;
 
-    /// What their elements begin with.
+    /// The initial value of their elements.
     fn initial_state(&self) -> f32 {
         0.0
     }
 
-    /// The next value of one parameter. `parts.state` has the vectors kept for it; those that are
-    /// not kept are empty.
+    /// Computes the next value of one parameter. `parts.state` contains the state vectors. Unused
+    /// ones are empty.
     fn update(&self, now: Now, parts: Parts<'_>);
 }
 
-/// What holds for one parameter in one step.
+/// The settings of one parameter in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Now {
     /// The number of this step, from 1.
@@ -47,7 +48,7 @@ pub struct Now {
 }
 
 impl Now {
-    /// `1 - beta^step`: the share of the gradients in an average that began with zeros.
+    /// `1 - beta^step`: the share of the gradients in an average that started at zero.
     pub fn bias_correction(&self, beta: f64) -> f64 {
         1.0 - beta.powf(self.step as f64)
     }

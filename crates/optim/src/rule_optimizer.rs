@@ -1,4 +1,5 @@
-//! What all optimizers share: learning rate, weight decay, groups, state and the count of steps.
+//! The common part of all optimizers: learning rate, weight decay, groups, state and the count of
+//! steps.
 
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
@@ -8,8 +9,8 @@ use crate::parts::Parts;
 use crate::rule::{Now, Rule};
 use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule};
 
-/// The optimizer that a [`Rule`] makes: [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and the others
-/// are names for it, and so can be one of your own.
+/// The optimizer of a [`Rule`]. [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and all others are
+/// aliases of it, as your own optimizer can be.
 #[derive(Debug)]
 pub struct RuleOptimizer<R> {
     pub(crate) rule: R,
@@ -17,26 +18,26 @@ pub struct RuleOptimizer<R> {
     weight_decay: f64,
     groups: Vec<ParamGroup>,
     steps: u64,
-    /// The coming step's rate, and after it one for each group, which is used if the group has one.
+    /// The next step's rate, then one rate for each group, used if the group sets one.
     rates: Vec<f64>,
     params: Vec<BoundParam>,
 }
 
-/// A parameter that the optimizer has been bound to.
+/// A bound parameter.
 #[derive(Debug)]
 struct BoundParam {
     elements: usize,
-    /// Which of the rates is its.
+    /// The index of the parameter's rate in `rates`.
     rate: usize,
     lr_scale: f64,
     weight_decay: f64,
     trust_ratio: bool,
-    /// The vectors that the rule keeps, where the parameter lives.
+    /// The state vectors of the rule, in the parameter's memory.
     state: Vec<Flat>,
 }
 
 impl<R: Rule> RuleOptimizer<R> {
-    /// An optimizer of your own rule; ours have a `new` each.
+    /// An optimizer of your own rule. Each built-in optimizer has a `new`.
     pub fn with_rule(rule: R, lr: impl Into<Schedule>, weight_decay: f64) -> Self {
         Self {
             rule,
@@ -49,14 +50,14 @@ impl<R: Rule> RuleOptimizer<R> {
         }
     }
 
-    /// Pulls the parameters towards 0 by this much; how, is in the optimizer's formula.
+    /// The strength of the weight decay. Its effect is part of the optimizer's formula.
     #[must_use]
     pub fn weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// Other settings for some parameters. What a later group says comes before an earlier one's.
+    /// Adds other settings for some parameters. A later group overrides earlier ones.
     #[must_use]
     pub fn group(mut self, group: ParamGroup) -> Self {
         self.groups.push(group);
@@ -96,7 +97,7 @@ impl<R: Rule> RuleOptimizer<R> {
         Ok(bound)
     }
 
-    /// Computes the rates of the coming step.
+    /// Computes the rates of the next step.
     fn refresh(&mut self) {
         let schedules = self.groups.iter().map(|group| group.lr.as_ref());
         for (rate, schedule) in

@@ -1,9 +1,9 @@
 //! Learning-rate schedules: the rate of a step as a function of its number.
 //!
-//! Steps are the optimizer's own: one for each [`Optimizer::step`](crate::Optimizer::step), so one
-//! for each batch and none for a step that was left out. The first one is number 0. Nothing is
-//! carried from step to step, in contrast to PyTorch's schedulers, so a resumed run has the rates
-//! of an uninterrupted one; rates are computed in f64.
+//! Steps are the optimizer's own, one for each [`Optimizer::step`](crate::Optimizer::step). So
+//! there is one for each batch, and none for a skipped step. The first step has the number 0.
+//! Unlike PyTorch's schedulers, a schedule has no state, so a resumed run has the rates of an
+//! uninterrupted one. Rates are computed in f64.
 
 use std::f64::consts::PI;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::fmt;
 use crate::error::Range;
 use crate::{OneCycle, Result};
 
-/// A learning rate that may change from step to step. A number is a constant one.
+/// A learning rate that may change from step to step. A number is a constant rate.
 ///
 /// ```
 /// use candelabrum_optim::{Schedule, Sgd};
@@ -22,69 +22,71 @@ use crate::{OneCycle, Result};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Schedule {
-    /// The same rate always.
+    /// A constant rate.
     Constant(f64),
-    /// `lr · factor^floor(step / every)`, as `StepLR`.
+    /// `lr · factor^floor(step / every)`, PyTorch's `StepLR`.
     Step {
         /// The first rate.
         lr: f64,
-        /// After how many steps it changes, each time.
+        /// The number of steps between two changes.
         every: u64,
-        /// By which factor.
+        /// The factor of each change.
         factor: f64,
     },
-    /// `lr · factor^(how many milestones are not after step)`, as `MultiStepLR`.
+    /// `lr · factor^(the number of milestones up to step)`, PyTorch's `MultiStepLR`.
     MultiStep {
         /// The first rate.
         lr: f64,
-        /// The steps that have a new rate, in any order.
+        /// The steps at which the rate changes, in any order.
         milestones: Vec<u64>,
-        /// By which factor it changes.
+        /// The factor of each change.
         factor: f64,
     },
-    /// `lr · decay_rate^(step / decay_steps)`, SINGA's `ExponentialDecay`; with `decay_steps: 1`
-    /// PyTorch's `ExponentialLR`.
+    /// `lr · decay_rate^(step / decay_steps)`: SINGA's `ExponentialDecay`, and PyTorch's
+    /// `ExponentialLR` with `decay_steps: 1`.
     Exponential {
         /// The first rate.
         lr: f64,
-        /// How many steps it takes to change by the whole factor.
+        /// The number of steps in which the rate changes by the whole factor.
         decay_steps: u64,
-        /// By which factor.
+        /// The factor.
         decay_rate: f64,
         /// Whether the exponent is rounded down, so that the rate changes every `decay_steps`.
         staircase: bool,
     },
-    /// `min + (lr - min) · (1 + cos(π · step / steps)) / 2`, as `CosineAnnealingLR` (Loshchilov and
-    /// Hutter, ICLR 2017, arXiv 1608.03983). It goes up again afterwards, as PyTorch's does.
+    /// `min + (lr - min) · (1 + cos(π · step / steps)) / 2`, PyTorch's `CosineAnnealingLR`
+    /// (Loshchilov and Hutter, ICLR 2017, arXiv 1608.03983). After step `steps` the rate rises
+    /// again, as in PyTorch.
     Cosine {
         /// The first and highest rate.
         lr: f64,
-        /// The step that has the lowest.
+        /// The step with the lowest rate.
         steps: u64,
-        /// The lowest.
+        /// The lowest rate.
         min: f64,
     },
-    /// `lr · (from + (to - from) · min(step, steps) / steps)`, as `LinearLR`: warm-up, or decay.
+    /// `lr · (from + (to - from) · min(step, steps) / steps)`, PyTorch's `LinearLR`: warm-up or
+    /// decay.
     Linear {
-        /// The rate that the two factors are of.
+        /// The rate that both factors multiply.
         lr: f64,
-        /// Factor of the first step.
+        /// The factor of the first step.
         from: f64,
-        /// Factor of step `steps` and all that follow.
+        /// The factor of step `steps` and of all later steps.
         to: f64,
-        /// How many steps it takes.
+        /// The number of steps of the change.
         steps: u64,
     },
-    /// Up and down once, as `OneCycleLR`.
+    /// One rise and one fall, PyTorch's `OneCycleLR`.
     OneCycle(OneCycle),
-    /// One for some steps, then another from its beginning, as `SequentialLR`; made by
+    /// One schedule for some steps, then another from its step 0: PyTorch's `SequentialLR`. Made by
     /// [`Schedule::then`].
     Then {
-        /// The first.
+        /// The first schedule.
         first: Box<Schedule>,
-        /// How many steps are its.
+        /// The number of steps of the first schedule.
         steps: u64,
-        /// What follows.
+        /// The second schedule.
         next: Box<Schedule>,
     },
 }
@@ -95,14 +97,15 @@ impl Schedule {
         self.at(step) as f32
     }
 
-    /// This one for `steps` steps, then `next` from its own step 0.
+    /// This schedule for `steps` steps, then `next` from its own step 0.
     #[must_use]
     pub fn then(self, steps: u64, next: impl Into<Self>) -> Self {
         Self::Then { first: Box::new(self), steps, next: Box::new(next.into()) }
     }
 
-    /// Begins with `steps` steps that rise linearly from `from` times this schedule's first rate to
-    /// that rate (Goyal et al. 2017, arXiv 1706.02677), then is this schedule from its own step 0. No steps, no warm-up.
+    /// This schedule after a warm-up: in the first `steps` steps the rate rises linearly from
+    /// `from` times this schedule's first rate to that rate (Goyal et al. 2017, arXiv 1706.02677).
+    /// Then this schedule runs from its own step 0. With 0 steps there is no warm-up.
     #[must_use]
     pub fn warm_up(self, steps: u64, from: f64) -> Self {
         if steps == 0 {
@@ -116,7 +119,7 @@ impl Schedule {
         match self {
             &Self::Constant(lr) => lr,
             &Self::Step { lr, every, factor } => {
-                // 0 is refused when the schedule is checked, but it may be asked before.
+                // The check of the schedule refuses 0, but a rate may be computed before the check.
                 lr * factor.powf(step.checked_div(every).unwrap_or(0) as f64)
             }
             Self::MultiStep { lr, milestones, factor } => {
@@ -140,7 +143,8 @@ impl Schedule {
         }
     }
 
-    /// Refuses what has no rates. `name` is what the schedule is the value of.
+    /// Refuses a schedule without meaningful rates. `name` is the setting that contains the
+    /// schedule.
     pub(crate) fn check(&self, owner: &'static str, name: &str) -> Result<()> {
         use Range::{NotNegative, Positive};
         let settings: &[(&str, f64, Range)] = match self {

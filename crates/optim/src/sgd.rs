@@ -1,4 +1,4 @@
-//! Stochastic gradient descent with momentum, as PyTorch's `torch.optim.SGD`:
+//! Stochastic gradient descent with momentum, PyTorch's `torch.optim.SGD`:
 //!
 //! ```text
 //! g = grad + weight_decay · p
@@ -7,10 +7,10 @@
 //! p = p - lr · v                     (Nesterov: p - lr · (g + momentum · v))
 //! ```
 //!
-//! Momentum after Sutskever et al., ICML 2013. SINGA starts v at zero, so its dampening also
-//! shrinks the first gradient; ours is PyTorch's. A parameter has had no gradient yet as long as all
-//! of its v is 0. PyTorch asks whether it has a v at all: the two differ where a gradient is there,
-//! with all of it 0, before any other.
+//! Momentum is that of Sutskever et al., ICML 2013. SINGA starts v at zero, so its dampening also
+//! reduces the first gradient. This formula is PyTorch's. A gradient counts as the first one if all
+//! of v is 0. PyTorch checks instead whether v exists. The two differ only if a
+//! parameter's first gradient is all 0.
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -33,21 +33,22 @@ impl Sgd {
         Self::with_rule(SgdRule::default(), lr, 0.0)
     }
 
-    /// Keeps this share of the velocity at each step.
+    /// The share of the velocity that each step keeps.
     #[must_use]
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.rule.momentum = momentum;
         self
     }
 
-    /// Takes this share off each new gradient in the velocity.
+    /// The share by which each new gradient in the velocity is reduced.
     #[must_use]
     pub fn dampening(mut self, dampening: f64) -> Self {
         self.rule.dampening = dampening;
         self
     }
 
-    /// Looks ahead along the velocity; needs momentum and no dampening.
+    /// Uses Nesterov's variant, which looks ahead along the velocity. It needs momentum and no
+    /// dampening.
     #[must_use]
     pub fn nesterov(mut self) -> Self {
         self.rule.nesterov = true;
@@ -84,7 +85,8 @@ impl Rule for SgdRule {
 
     fn update(&self, now: Now, parts: Parts<'_>) {
         let (lr, decay, momentum) = (now.lr as f32, now.weight_decay as f32, self.momentum as f32);
-        // The first velocity is the gradient itself. Without dampening all are: nobody has to look.
+        // The first velocity is the gradient itself. Without dampening the formula is the same for
+        // all gradients, so there is no need to check.
         let damped = self.dampening != 0.0 && parts.state[0].iter().any(|v| *v != 0.0);
         let (keep, take) = (momentum, if damped { (1.0 - self.dampening) as f32 } else { 1.0 });
         parts.for_each(|Parts { value, grad, state: [velocity, ..] }| {

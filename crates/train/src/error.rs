@@ -1,4 +1,4 @@
-//! What can go wrong in a training run.
+//! Errors of training runs.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use candle_core::DType;
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of training runs.
+/// An error of a training run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The ranks could not agree on a step.
+    /// The ranks could not finish a step together.
     #[error(transparent)]
     Dist(#[from] candelabrum_dist::Error),
-    /// The data could not be read or split.
+    /// The data could not be read or divided.
     #[error(transparent)]
     Data(#[from] candelabrum_datasets::Error),
     /// candle refused an operation.
@@ -24,17 +24,17 @@ pub enum Error {
     /// The report could not be written.
     #[error("write the report {}: {source}", path.display())]
     Report {
-        /// Where it should go.
+        /// The report's path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The timeline could not be written.
     #[error("write the timeline {}: {source}", path.display())]
     Timeline {
-        /// Where it should go.
+        /// The timeline's path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// An option outside its range.
@@ -44,18 +44,18 @@ pub enum Error {
         option: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         range: String,
     },
-    /// A dataset that was partitioned already, where the whole is divided here.
+    /// The dataset is already partitioned, but this call divides a whole dataset.
     #[error(
         "the dataset is already a share of {shared_by} ranks: give the whole one, it is divided among the ranks here (`partition` is for loops of your own)"
     )]
     AlreadyPartitioned {
-        /// Among how many ranks it was divided.
+        /// The number of ranks among which the dataset is divided.
         shared_by: usize,
     },
-    /// Scores that name no class for each sample.
+    /// The scores do not name a class for each sample.
     #[error(
         "right answers are counted in scores of shape (N, classes), these are {dims:?}: measure other models in a loop of your own"
     )]
@@ -63,7 +63,7 @@ pub enum Error {
         /// The shape of the scores.
         dims: Vec<usize>,
     },
-    /// Targets that name no class for each sample.
+    /// The targets do not name a class for each sample.
     #[error(
         "targets {dims:?} of {dtype:?} for scores ({samples}, {classes}): {why}; they must be class indices ({samples},) or one-hot ({samples}, {classes})"
     )]
@@ -72,14 +72,14 @@ pub enum Error {
         dims: Vec<usize>,
         /// Their element type.
         dtype: DType,
-        /// What is wrong with them.
+        /// The reason.
         why: String,
-        /// How many samples have scores.
+        /// The number of samples that have scores.
         samples: usize,
-        /// How many classes have scores.
+        /// The number of classes that have scores.
         classes: usize,
     },
-    /// Ranks that should have ended an epoch with one model.
+    /// The ranks' parameters differ at the end of an epoch, although they should be equal.
     #[error(
         "rank {rank} has other parameters than rank 0 after the epoch: does a strategy of your own give ranks different averages, or does something else change parameters on one rank?"
     )]
@@ -87,12 +87,12 @@ pub enum Error {
         /// The first rank that differs.
         rank: usize,
     },
-    /// The thread pool exists already, with another number of threads.
+    /// The thread pool exists already, with a different number of threads.
     #[error("{wanted} compute threads were asked for, but the pool already runs with {running}")]
     Threads {
-        /// How many were asked for.
+        /// The requested number.
         wanted: usize,
-        /// How many there are.
+        /// The existing number.
         running: usize,
     },
 }

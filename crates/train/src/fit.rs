@@ -1,4 +1,4 @@
-//! A whole run: epochs of training and evaluation, printed as SINGA prints them.
+//! A whole run: epochs of training and evaluation, with SINGA's output.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use candelabrum_nn::{DistOption, Model};
 use crate::progress::Progress;
 use crate::{EpochReport, Error, Metrics, Result, StrategyReport, Trainer};
 
-/// Notes that an epoch shows.
+/// The maximum number of notes that an epoch prints.
 const MOST_NOTES: usize = 3;
 
-/// What [`Trainer::fit`] does; the same on every rank.
+/// The settings of [`Trainer::fit`], the same on every rank.
 #[derive(Clone, Debug)]
 pub struct FitConfig {
-    /// Passes over the training data that this call makes.
+    /// Passes of this call over the training data.
     pub epochs: usize,
     /// Samples per step and rank.
     pub batch_size: usize,
@@ -36,20 +36,20 @@ impl Default for FitConfig {
 }
 
 impl<M: Model> Trainer<M> {
-    /// Trains on `train` and evaluates on `test`, both whole, after every epoch.
+    /// Trains on all of `train` and evaluates on all of `test` after every epoch.
     ///
-    /// Every rank gets its share of them here. All data is reshuffled every epoch such that `N` ranks
-    /// with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes SINGA's
-    /// lines to `out` and shows progress on standard error.
+    /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`
+    /// ranks with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes
+    /// SINGA's lines to `out` and shows progress on standard error.
     ///
-    /// A second call goes on where the first ended: `n` calls of one epoch each see the same batches
-    /// and give the same parameters as one call of `n` epochs. The epochs in SINGA's lines are counted
-    /// from the trainer's first one ([`epochs`](Self::epochs)). Layers train while this runs, and are
-    /// afterwards in the mode in which they were before.
+    /// A second call continues where the first ended: `n` calls of one epoch each see the same
+    /// batches and result in the same parameters as one call of `n` epochs. The epochs in SINGA's
+    /// lines are counted from the trainer's first one ([`epochs`](Self::epochs)). Layers are in
+    /// training mode during the call, and in their previous mode afterwards.
     ///
     /// # Errors
-    /// Ranks with different settings or data, a `spars` out of range, a dataset that was partitioned
-    /// already, a batch larger than a rank's share, and whatever ends a step.
+    /// Ranks with different settings or data, a `spars` out of range, a dataset that is already
+    /// partitioned, a batch larger than a rank's share, and every error of a step.
     pub fn fit(
         &mut self,
         train: &ImageDataset,
@@ -126,7 +126,8 @@ impl<M: Model> Trainer<M> {
         self.divide(train, config.batch_size, config.seed, Remainder::Drop)
     }
 
-    /// Metrics over all ranks, what the steps cost this one, and what the strategy had to say.
+    /// Returns metrics over all ranks, the cost of the steps on this rank, and the strategy's
+    /// notes.
     fn train_one_epoch(
         &mut self,
         train: &ImageDataset,
@@ -147,7 +148,7 @@ impl<M: Model> Trainer<M> {
             metrics.add(&output, &batch.ys, loss)?;
             let opt = self.opt_mut();
             for note in opt.take_notices() {
-                // The same thing every time is said once, and counted in the report.
+                // Steps often repeat a note, so only the first few are printed and kept.
                 if notes.len() == MOST_NOTES {
                     continue;
                 }
@@ -172,7 +173,7 @@ impl<M: Model> Trainer<M> {
         Ok((metrics.over_ranks(&**self.group())?, figures, notes))
     }
 
-    /// Refuses ranks that would not train the same run.
+    /// Refuses ranks whose runs would differ.
     fn check_same(
         &self,
         train: &ImageDataset,
@@ -213,7 +214,7 @@ impl<M: Model> Trainer<M> {
         }
     }
 
-    /// A line of the root's output. A reader that has gone away is no reason to stop training.
+    /// Writes a line of the root's output. Training continues if the reader has closed the output.
     fn say(&self, out: &mut dyn Write, line: std::fmt::Arguments<'_>) {
         if self.group().is_world_root() {
             drop(writeln!(out, "{line}").and_then(|()| out.flush()));
@@ -221,13 +222,14 @@ impl<M: Model> Trainer<M> {
     }
 }
 
-/// The next batch; the loader runs ahead, so that this is short where it keeps up.
+/// Waits for the next batch. The loader prepares batches ahead, so the wait is short if it is fast
+/// enough.
 fn wait_for_batch<B>(batches: &mut impl Iterator<Item = B>) -> Option<B> {
     let _span = tracing::debug_span!(target: "candelabrum::run", "load").entered();
     batches.next()
 }
 
-/// What a step costs on average, for the progress line: nothing where nothing travels.
+/// The average cost of a step, for the progress line. Empty if nothing was sent.
 fn cost(figures: &StepFigures, residual_norm: f64) -> String {
     if figures.steps == 0 || figures.bytes_sent == 0 {
         return String::new();

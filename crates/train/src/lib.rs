@@ -1,15 +1,15 @@
 //! The training loop around a model.
 //!
-//! Both doors are open: a [`Trainer`] with [`fit`](Trainer::fit), or a loop of your own around
-//! [`Trainer::train_one_batch`], or around the distributed optimizer without any of this.
+//! There are two ways to train: a [`Trainer`] with [`fit`](Trainer::fit), or your own loop around
+//! [`Trainer::train_one_batch`] or around the distributed optimizer alone.
 //!
 //! | idea | where |
 //! |---|---|
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
-//! | the digits to train on, found once per host | [`load_data`] |
-//! | what is counted, over all ranks | [`Metrics`] |
+//! | the digits for training, found once per host | [`load_data`] |
+//! | loss and accuracy over all ranks | [`Metrics`] |
 //! | the JSON report | [`Report`] |
-//! | what every rank did when | [`Timeline`] |
+//! | a trace of every rank's work | [`Timeline`] |
 //! | options, launching, errors of a training program | [`cli`] |
 
 #![forbid(unsafe_code)]

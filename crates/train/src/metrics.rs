@@ -1,29 +1,30 @@
-//! What is counted while a model trains or is evaluated.
+//! Counts of training and evaluation.
 
 use candelabrum_dist::{Communicator, Result as DistResult};
 use candle_core::{D, DType, Tensor};
 
 use crate::{Error, Result};
 
-/// Loss and hits over some batches.
+/// Loss and correct answers over some batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metrics {
     /// Sum of the batches' mean losses, as SINGA prints it.
     pub loss: f64,
-    /// Samples whose largest output was the right class.
+    /// Samples whose largest output belonged to the right class.
     pub correct: f64,
-    /// Samples seen.
+    /// The number of samples.
     pub samples: f64,
-    /// Batches seen.
+    /// The number of batches.
     pub batches: f64,
 }
 
 impl Metrics {
-    /// Counts a batch: scores `(N, classes)`, class indices `(N,)` or one-hot targets
-    /// `(N, classes)`, the mean loss.
+    /// Counts a batch: scores `(N, classes)`, targets (class indices `(N,)` or one-hot
+    /// `(N, classes)`), and the mean loss.
     ///
     /// # Errors
-    /// [`Error::Scores`] and [`Error::Targets`] for anything else: there is no right class to count.
+    /// [`Error::Scores`] and [`Error::Targets`] for other shapes or types, which name no right
+    /// class.
     pub fn add(&mut self, scores: &Tensor, targets: &Tensor, loss: f32) -> Result<()> {
         let &[samples, classes] = scores.dims() else {
             return Err(Error::Scores { dims: scores.dims().to_vec() });
@@ -53,12 +54,12 @@ impl Metrics {
         Ok(())
     }
 
-    /// The share of samples that were right.
+    /// The share of samples that were classified correctly.
     pub fn accuracy(&self) -> f64 {
         if self.samples == 0.0 { 0.0 } else { self.correct / self.samples }
     }
 
-    /// The sum over all ranks, added in rank order: the same on every rank.
+    /// The sum over all ranks, added in rank order, so it is the same on every rank.
     ///
     /// # Errors
     /// Those of an all-gather.

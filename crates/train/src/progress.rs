@@ -1,13 +1,14 @@
-//! The progress bar of an epoch, on standard error; it vanishes where that is no terminal.
+//! The progress bar of an epoch, on standard error. It is hidden if standard error is not a
+//! terminal.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Between two updates of the figures.
+/// The time between two updates of the figures.
 const REFRESH: Duration = Duration::from_millis(200);
 
-/// A bar over an epoch's steps with throughput and loss, on the root alone.
+/// A bar over an epoch's steps with throughput and loss, shown only by the root.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -30,7 +31,8 @@ impl Progress {
         Self { bar, start: now, shown: now, images: 0 }
     }
 
-    /// One step of `images` images over all ranks. `details` is asked for when the line is drawn.
+    /// Counts one step of `images` images over all ranks. `details` is called when the line is
+    /// drawn.
     pub(crate) fn step(&mut self, images: usize, loss: f32, details: impl FnOnce() -> String) {
         self.images += images;
         if self.bar.is_hidden() {
@@ -45,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// A line above the bar, on standard error like the bar.
+    /// Prints a line above the bar, on standard error like the bar.
     #[expect(clippy::print_stderr, reason = "a note must be seen where there is no bar, too")]
     pub(crate) fn note(&self, note: &str) {
         self.bar.suspend(|| eprintln!("note: {note}"));

@@ -1,4 +1,4 @@
-//! The JSON report of a run: what was trained, how, and what came out.
+//! The JSON report of a run: its settings and its results.
 
 use std::path::Path;
 
@@ -9,22 +9,22 @@ use serde::Serialize;
 use crate::whole_file::write_whole;
 use crate::{Error, Result};
 
-/// A run, as `--report` writes it. Field names are a contract with scripts.
+/// The report that `--report` writes. Scripts rely on the field names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of this crate.
     pub version: String,
-    /// How many ranks trained.
+    /// The number of ranks.
     pub world_size: usize,
-    /// `single`, `local`, `mpi`.
+    /// The communicator's name: `single`, `local`, `mpi`, `tcp` or `nccl`.
     pub backend: String,
-    /// `cpu`.
+    /// The device: `cpu`.
     pub device: String,
     /// Compute threads per rank.
     pub threads: usize,
     /// `mnist` or `synthetic digits`.
     pub dataset: String,
-    /// Why it is not the data that was hoped for.
+    /// Why the dataset is not the preferred one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset_note: Option<String>,
     /// The strategy's name.
@@ -33,10 +33,10 @@ pub struct Report {
     pub spars: f32,
     /// Whether a sparse strategy used error feedback.
     pub corr: bool,
-    /// SINGA's `threshold` in elements, where it sized the units.
+    /// SINGA's `threshold` in elements, if it determined the sizes of units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<usize>,
-    /// What an overflow led to: `error` or `skip`.
+    /// The reaction to an overflow: `error` or `skip`.
     pub on_overflow: String,
     /// Learning rate.
     pub lr: f64,
@@ -59,62 +59,63 @@ pub struct Report {
 /// One epoch.
 #[derive(Clone, Debug, Serialize)]
 pub struct EpochReport {
-    /// Sum over all ranks and steps of the batches' mean losses.
+    /// The sum of the batches' mean losses over all ranks and steps.
     pub train_loss: f64,
-    /// Share of training samples that were right when they were trained on.
+    /// The share of training samples that the model classified correctly when it trained on them.
     pub train_accuracy: f64,
-    /// Share of test samples that were right after the epoch.
+    /// The share of test samples that the model classified correctly after the epoch.
     pub eval_accuracy: f64,
-    /// Training and evaluation.
+    /// The time of training and evaluation.
     pub seconds: f64,
-    /// Training alone.
+    /// The time of training.
     pub train_seconds: f64,
     /// Training images of all ranks per second of training.
     pub images_per_second: f64,
-    /// Payload that rank 0 handed to the transport while training; not that of the evaluation,
-    /// before which partialUpdate averages all parameters.
+    /// Payload that rank 0 gave to the transport during training. The evaluation is not included;
+    /// with partialUpdate it averages all parameters first.
     pub bytes_sent: u64,
-    /// Payload that rank 0 took from the transport while training.
+    /// Payload that rank 0 received from the transport during training.
     pub bytes_received: u64,
-    /// Time that rank 0's collectives took, waiting for slower ranks included.
+    /// The time of rank 0's collectives. Waiting for slower ranks is included.
     pub comm_seconds: f64,
-    /// Time that rank 0 stood still waiting for collectives.
+    /// The time for which rank 0 was blocked by collectives.
     pub exposed_comm_seconds: f64,
-    /// What the strategy's steps cost rank 0.
+    /// The cost of the strategy's steps on rank 0.
     pub strategy: StrategyReport,
-    /// What the strategy had to say, such as that it sent something dense.
+    /// The strategy's notes, such as that it sent a dense message.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The digest of each rank's parameters after the epoch: equal, or something is wrong.
+    /// The digest of each rank's parameters after the epoch. Different digests mean an error.
     pub parameters_sha256: Vec<String>,
 }
 
-/// What the steps of an epoch cost one rank.
+/// The cost of the steps of an epoch on one rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct StrategyReport {
     /// The strategy's name.
     pub dist_option: String,
-    /// Steps, skipped ones included.
+    /// The number of steps. Skipped steps are included.
     pub steps: u64,
-    /// Steps that all ranks left out because an average overflowed.
+    /// The number of steps that all ranks skipped because an average overflowed.
     pub skipped_steps: u64,
-    /// Payload handed to the transport, per step.
+    /// Payload given to the transport, per step.
     pub bytes_sent_per_step: f64,
-    /// Payload taken from the transport, per step.
+    /// Payload received from the transport, per step.
     pub bytes_received_per_step: f64,
-    /// candle's backward pass, and gradients into buckets.
+    /// candle's backward pass, and copying gradients into buckets.
     pub backward_seconds: f64,
-    /// Error feedback and the making of messages.
+    /// Error feedback, and making messages.
     pub compress_seconds: f64,
-    /// Collectives, waiting for slower ranks included.
+    /// Collectives. Waiting for slower ranks is included.
     pub communication_seconds: f64,
-    /// Time that the steps stood still for it, the waking of this thread included.
+    /// The time for which the steps were blocked by collectives. Waking this thread is included.
     pub exposed_seconds: f64,
-    /// Messages back to averages, and the check that these are finite.
+    /// Making averages of messages, and checking that the averages are finite.
     pub decompress_seconds: f64,
     /// The optimizer.
     pub update_seconds: f64,
-    /// The Euclidean norm of what was not sent when the epoch ended; 0 without error feedback.
+    /// The Euclidean norm of the residuals (the values not sent) at the end of the epoch. 0 without
+    /// error feedback.
     pub residual_norm: f64,
 }
 
@@ -139,7 +140,7 @@ impl StrategyReport {
 }
 
 impl Report {
-    /// Writes the report to `path`, whole or not at all.
+    /// Writes the report to `path`. After an error there is no partial file.
     ///
     /// # Errors
     /// [`Error::Report`].
@@ -151,7 +152,7 @@ impl Report {
         .map_err(|source| Error::Report { path: path.to_owned(), source })
     }
 
-    /// Refuses at the start a path that could not be written at the end.
+    /// Refuses, before the run, a path to which the report could not be written.
     ///
     /// # Errors
     /// [`Error::Report`].
@@ -160,7 +161,7 @@ impl Report {
     }
 }
 
-/// What keeps a file from being made at `path`, as far as that can be seen beforehand.
+/// Returns an error if a file at `path` could not be made, as far as this can be known in advance.
 pub(crate) fn writable(path: &Path) -> std::io::Result<()> {
     let fail = |what: &str| Err(std::io::Error::other(what));
     if path.is_dir() {

@@ -1,4 +1,4 @@
-//! How many threads compute on each rank.
+//! The number of compute threads of each rank.
 
 use std::thread::available_parallelism;
 
@@ -10,11 +10,11 @@ pub fn default_threads(local_size: usize) -> usize {
     (cores / local_size.max(1)).max(1)
 }
 
-/// Bounds the threads of this process's kernels, ours and candle's. Call it before the first
+/// Limits the threads of this process's kernels, ours and candle's. Call it before the first
 /// computation.
 ///
 /// # Errors
-/// No threads at all, or a pool that runs already with another number.
+/// A number of 0, or a pool that already runs with another number.
 pub fn set_threads(threads: usize) -> Result<()> {
     if threads == 0 {
         let range = "at least 1".to_owned();

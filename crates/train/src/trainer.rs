@@ -9,7 +9,7 @@ use candle_core::{Shape, Tensor};
 
 use crate::{Error, Metrics, Result};
 
-/// Trains a model batch by batch; [`fit`](Self::fit) does it for whole runs.
+/// Trains a model batch by batch. [`fit`](Self::fit) runs a whole training.
 #[derive(Debug)]
 pub struct Trainer<M> {
     model: M,
@@ -19,34 +19,36 @@ pub struct Trainer<M> {
 }
 
 impl<M: Model> Trainer<M> {
-    /// A trainer of `model`, whose parameters are those of `opt`. Batches go to the device of the
-    /// parameters.
+    /// A trainer of `model`, whose parameters are those of `opt`. Batches are moved to the
+    /// parameters' device.
     pub fn new(model: M, opt: DistOpt) -> Self {
         let batches =
             BatchOptions { device: opt.params().device().clone(), ..BatchOptions::default() };
         Self { model, opt, batches, epochs: 0 }
     }
 
-    /// Makes the batches of [`fit`](Self::fit) and [`evaluate`](Self::evaluate) in this way. Both
-    /// scale images alike; only training images are augmented.
+    /// Sets the options of the batches of [`fit`](Self::fit) and [`evaluate`](Self::evaluate). Both
+    /// scale images in the same way. Only training images are augmented.
     #[must_use]
     pub fn with_batches(mut self, batches: BatchOptions) -> Self {
         self.batches = batches;
         self
     }
 
-    /// How batches are made.
+    /// The options of batches.
     pub fn batch_options(&self) -> &BatchOptions {
         &self.batches
     }
 
-    /// How many epochs [`fit`](Self::fit) has trained; the number of the epoch that comes next.
+    /// The number of epochs that [`fit`](Self::fit) has trained, which is also the number of the
+    /// next epoch.
     pub fn epochs(&self) -> usize {
         self.epochs
     }
 
-    /// Lets the next [`fit`](Self::fit) go on as after `epochs` epochs: the order of the images, their
-    /// augmentation and the numbers that are printed follow this count. All ranks must set the same.
+    /// Lets the next [`fit`](Self::fit) continue as after `epochs` epochs: the order of the images,
+    /// their augmentation and the printed numbers depend on this count. All ranks must set the same
+    /// count.
     pub fn set_epochs(&mut self, epochs: usize) {
         self.epochs = epochs;
     }
@@ -61,7 +63,7 @@ impl<M: Model> Trainer<M> {
         &self.opt
     }
 
-    /// The distributed optimizer, to be changed.
+    /// The distributed optimizer, mutable.
     pub fn opt_mut(&mut self) -> &mut DistOpt {
         &mut self.opt
     }
@@ -71,43 +73,43 @@ impl<M: Model> Trainer<M> {
         self.opt.group()
     }
 
-    /// Creates the parameters of every layer by a dry run on zeros of shape `input`, the batch
-    /// first, makes them equal to rank 0's and gives the table of layers.
+    /// Creates the parameters of every layer by a dry run on zeros of shape `input` (the batch
+    /// first), makes them equal to rank 0's and returns the table of layers.
     ///
     /// # Errors
-    /// Those of the forward pass; ranks that differ.
+    /// Those of the forward pass, and ranks that differ.
     pub fn compile(&mut self, input: impl Into<Shape>) -> Result<Summary> {
         let summary = self.model.compile(self.opt.params(), input)?;
         self.opt.synchronize()?;
         Ok(summary)
     }
 
-    /// The same by a dry run on `input`, for models whose inputs are no floats: token indices, for
-    /// instance.
+    /// [`compile`](Self::compile) by a dry run on the tensor `input`, for models whose inputs are
+    /// not floats but, for instance, token indices.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile).
+    /// Those of [`compile`](Self::compile).
     pub fn compile_with(&mut self, input: &Tensor) -> Result<Summary> {
         let summary = self.model.compile_with(self.opt.params(), input)?;
         self.opt.synchronize()?;
         Ok(summary)
     }
 
-    /// Layers behave as in training from now on.
+    /// Switches layers to training mode.
     pub fn train(&self) {
         self.opt.params().train();
     }
 
-    /// Layers behave as in evaluation from now on.
+    /// Switches layers to evaluation mode.
     pub fn eval(&self) {
         self.opt.params().eval();
     }
 
-    /// One step on this rank's batch; all ranks must take it. Gives the output and the loss.
+    /// One step on this rank's batch. All ranks must take part. Returns the output and the loss.
     ///
     /// # Errors
-    /// See [`candelabrum_dist::Error`]. The model is then as it was, unless the error came after the
-    /// update, in the average of parameters of partialUpdate.
+    /// See [`candelabrum_dist::Error`]. The model is then unchanged, unless the error occurred
+    /// after the update, in the average of parameters of partialUpdate.
     pub fn train_one_batch(
         &mut self,
         xs: &Tensor,
@@ -119,14 +121,14 @@ impl<M: Model> Trainer<M> {
         Ok(self.model.train_one_batch(&mut self.opt, xs, ys, dist_option, spars)?)
     }
 
-    /// Loss and accuracy on `data`, the whole of it: each sample is seen once, by one of the ranks.
-    /// Afterwards layers are in the mode, training or evaluation, in which they were before.
+    /// Loss and accuracy on all of `data`: one of the ranks evaluates each sample, once. Afterwards
+    /// layers are in their previous mode again.
     ///
-    /// Where a strategy lets the ranks' parameters drift apart (partialUpdate) they are averaged
-    /// first: one model is evaluated.
+    /// If the strategy lets the ranks' parameters differ (partialUpdate), the parameters are
+    /// averaged first, so that all ranks evaluate one model.
     ///
     /// # Errors
-    /// A dataset that was partitioned already; those of the data, the forward pass and the exchange
+    /// A dataset that is already partitioned. Those of the data, the forward pass and the exchange
     /// of the counts.
     pub fn evaluate(&mut self, data: &ImageDataset, batch_size: usize) -> Result<Metrics> {
         let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
@@ -151,8 +153,8 @@ impl<M: Model> Trainer<M> {
         Ok(metrics)
     }
 
-    /// This rank's batches of the whole `data`: shuffled for training, where a remainder is left
-    /// out, and in order for evaluation, where it is kept.
+    /// This rank's batches of the whole `data`: shuffled and without a remainder for training, in
+    /// order and with the remainder for evaluation.
     pub(crate) fn divide(
         &self,
         data: &ImageDataset,

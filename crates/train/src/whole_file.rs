@@ -1,21 +1,21 @@
-//! Files that appear under their name when they are complete, or not at all.
+//! Files that get their name only when they are complete.
 
 use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Makes the file at `path` of what `write` writes, in the place of one that is there.
+/// Makes the file at `path` from the output of `write`, and replaces an existing file.
 ///
-/// The bytes go into a temporary file of the same directory, which then takes the name. After an
-/// error the temporary file is removed, and the old one is as it was.
+/// The bytes are written to a temporary file in the same directory, which is then renamed. After an
+/// error the temporary file is removed, and an existing file is unchanged.
 pub(crate) fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
-        // A temporary file belongs to its user alone, a report is for everybody.
+        // By default only its user can read a temporary file, but a report is for everybody.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(parent.unwrap_or(Path::new(".")))?;
     let mut out = BufWriter::new(file.as_file_mut());
@@ -46,7 +46,7 @@ mod tests {
         write_whole(&path, |out| out.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        // Readable for others, as far as this user lets new files be.
+        // Others can read the file, if this user's mask for new files allows it.
         let plain = dir.path().join("plain");
         fs::write(&plain, "").unwrap();
         let mode = |path| fs::metadata(path).unwrap().permissions().mode();

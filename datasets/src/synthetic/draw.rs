@@ -1,4 +1,4 @@
-//! From strokes to pixels: distort, draw, blur, add noise.
+//! Strokes to pixels: distort, draw, blur, add noise.
 
 use rand_chacha::rand_core::RngCore;
 
@@ -8,18 +8,19 @@ use crate::{
     rng::{below, uniform},
 };
 
-/// How strongly samples differ. These numbers set how hard the task is.
+/// The strength of the differences between samples. These numbers determine the difficulty of the
+/// task.
 mod strength {
     /// Jitter of a control point, in units of the glyph's box.
     pub(super) const JITTER: f32 = 0.035;
-    /// Tangent of half the largest rotation: 0.15 is 17 degrees to either side.
+    /// The tangent of half the largest rotation: 0.15 is 17 degrees in either direction.
     pub(super) const HALF_ROTATION: f32 = 0.15;
-    /// Largest shear, pixels to the side for a pixel of height.
+    /// The largest shear, in pixels to the side per pixel of height.
     pub(super) const SHEAR: f32 = 0.28;
     /// Width and height of the digit in pixels.
     pub(super) const WIDTH: (f32, f32) = (12.0, 18.0);
     pub(super) const HEIGHT: (f32, f32) = (16.0, 21.0);
-    /// Largest move in either direction, in pixels.
+    /// The largest move in either direction, in pixels.
     pub(super) const MOVE: f32 = 2.5;
     /// Radius of the pen in pixels.
     pub(super) const PEN: (f32, f32) = (0.8, 1.7);
@@ -70,7 +71,7 @@ struct Distortion {
 
 impl Distortion {
     fn draw(rng: &mut impl RngCore) -> Self {
-        // With t the tangent of half the angle, sine and cosine need no more than a division.
+        // With t the tangent of half the angle, sine and cosine need only divisions.
         let t = uniform(rng, -strength::HALF_ROTATION, strength::HALF_ROTATION);
         let (cosine, sine) = ((1.0 - t * t) / (1.0 + t * t), 2.0 * t / (1.0 + t * t));
         let shear = uniform(rng, -strength::SHEAR, strength::SHEAR);
@@ -94,7 +95,7 @@ impl Distortion {
     }
 }
 
-/// The control points of one stroke in pixels, each a little off its place.
+/// The control points of one stroke in pixels, each moved a little.
 fn distort(
     rng: &mut impl RngCore,
     stroke: Stroke,
@@ -135,7 +136,7 @@ fn catmull_rom(points: [Point; 4], t: f32) -> Point {
     (along(a.0, b.0, c.0, d.0), along(a.1, b.1, c.1, d.1))
 }
 
-/// Lowers the squared distance to the pen's path at all pixels that a segment comes close to.
+/// Reduces the squared distance to the pen's path at all pixels near a segment.
 fn draw_segment(from: Point, to: Point, radius: f32, canvas: &mut Canvas) {
     let reach = radius + 1.0;
     let (along_x, along_y) = (to.0 - from.0, to.1 - from.1);

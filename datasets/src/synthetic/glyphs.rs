@@ -1,14 +1,14 @@
-//! The digits as strokes: for each digit the ways to write it, for each way its strokes, for each
-//! stroke the points it passes through.
+//! The digits as strokes: each digit has several ways to write it, each way has strokes, and each
+//! stroke has the points on its path.
 //!
-//! Points are (x, y) in a unit box, y downwards. A stroke is smooth; a corner is where one stroke
-//! ends and the next begins.
+//! Points are (x, y) in a unit box, y downwards. A stroke is smooth. At a corner, one stroke ends
+//! and the next begins.
 
 pub(super) type Point = (f32, f32);
 pub(super) type Stroke = &'static [Point];
 pub(super) type Glyph = &'static [Stroke];
 
-/// The ways to write a digit; every list has at least one.
+/// The ways to write a digit. Every list has at least one.
 #[rustfmt::skip]
 pub(super) const GLYPHS: [&[Glyph]; 10] = [
     &[

@@ -39,7 +39,7 @@ pub(crate) fn good_files() -> [(&'static str, Vec<u8>); 4] {
     [(a, images(3, 28, 28)), (b, labels(&[5, 0, 9])), (c, images(2, 28, 28)), (d, labels(&[7, 2]))]
 }
 
-/// Writes them under names of several kinds.
+/// Writes these files under names of several kinds.
 pub(crate) fn write_good(dir: &Path) {
     fs::create_dir_all(dir).unwrap();
     let [(_, train_images), (_, train_labels), (_, test_images), (_, test_labels)] = good_files();

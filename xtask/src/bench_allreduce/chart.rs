@@ -1,4 +1,4 @@
-//! allreduce.svg: time against size, both logarithmic, a panel per number of ranks.
+//! allreduce.svg: time by size, both logarithmic, a panel per number of ranks.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ const PANEL: i32 = 500;
 const BETWEEN: i32 = 30;
 const TOP: i32 = 76;
 const KEY: i32 = 22;
-/// The sample before a name, and the room after it.
+/// The width of the sample before a name, and of the gap after the name.
 const SAMPLE: i32 = 46;
 const GAP: i32 = 22;
 const NAME: i32 = 34;
 const HEIGHT: i32 = 340;
-/// What a panel's axes take.
+/// The space for a panel's axes.
 const LEFT: i32 = 64;
 const BOTTOM: i32 = 52;
 const TEXT: i32 = 13;
@@ -57,7 +57,7 @@ pub(super) fn draw(report: &Report<'_>, path: &Path) -> Result<()> {
     paint().with_context(|| format!("cannot draw {}", path.display()))
 }
 
-/// Those that were measured, and where their keys go.
+/// The measured contenders, and the positions of their keys.
 fn keys(report: &Report<'_>, right: i32) -> Vec<(Contender, i32, i32)> {
     let (mut x, mut y) = (MARGIN, 0);
     let mut keys = Vec::new();
@@ -95,14 +95,14 @@ fn stroke(canvas: &Canvas<'_>, who: Contender, points: &[(i32, i32)]) -> Result<
     }
 }
 
-/// From where to where an axis goes, in whole powers of ten.
+/// The ends of an axis, as whole powers of ten.
 fn decades(values: impl Iterator<Item = f64> + Clone) -> (i32, i32) {
     let low = values.clone().fold(f64::INFINITY, f64::min).log10().floor();
     let high = values.fold(0.0, f64::max).log10().ceil();
     if low.is_finite() && high > low { (low as i32, high as i32) } else { (0, 1) }
 }
 
-/// A power of ten of a unit that has a name.
+/// A power of ten in a unit that has a name.
 fn named(power: i32, units: &[(i32, &str)]) -> String {
     let unit = units.iter().rev().find(|(from, _)| *from <= power).or(units.first());
     unit.map_or_else(String::new, |(from, name)| format!("{} {name}", 10_f64.powi(power - from)))
@@ -142,7 +142,7 @@ fn panel(canvas: &Canvas<'_>, report: &Report<'_>, ranks: usize, at: (i32, i32))
     canvas.line(vec![(left, top), (left, floor), (right, floor)], BLACK.stroke_width(1))?;
 
     let own = |point: &&Point| point.ranks == ranks;
-    // Ours last, so that it is on top.
+    // Ours is drawn last, so that it is on top.
     for &who in report.plan.contenders.iter().rev() {
         let points = report.points.iter().filter(own);
         let points: Vec<(f64, &Spread)> = points

@@ -1,4 +1,4 @@
-//! Who competes, and how its ranks are started.
+//! The contenders of the benchmark, and the commands that start their ranks.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,9 +15,9 @@ use crate::{machine, ranks};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Contender {
-    /// Ours over shared memory, the numbers in a buffer of the communicator's
+    /// Ours over shared memory, with the numbers in a buffer of the communicator
     Local,
-    /// The same, the numbers in a vector of the caller's
+    /// Ours over shared memory, with the numbers in a vector of the caller
     LocalSlice,
     /// Ours over MPI
     Mpi,
@@ -25,12 +25,12 @@ pub(super) enum Contender {
     MpiC,
     /// Gloo, through torch.distributed
     Gloo,
-    /// As many threads that change their numbers in place: what the memory allows
+    /// As many threads that change their numbers in place: the limit set by the memory
     Memory,
 }
 
 impl Contender {
-    /// As on the command line.
+    /// The name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -42,7 +42,7 @@ impl Contender {
         }
     }
 
-    /// As in a chart.
+    /// The name in a chart.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Local => "Candelabrum, local",
@@ -54,8 +54,8 @@ impl Contender {
         }
     }
 
-    /// What is wrong with a contender that is ready: ranks that do not find each other would be as
-    /// many worlds of one.
+    /// The error of a contender that is ready but started wrongly: ranks that do not find each
+    /// other would each be a world of one.
     pub(super) fn mistrust(self, ready: &Ready, asked: usize) -> Option<String> {
         let backend = ready.backend.as_deref();
         let expected = match self {
@@ -77,12 +77,13 @@ impl Contender {
 pub(super) struct Programs {
     ours: PathBuf,
     c: Option<PathBuf>,
-    /// A Python that has PyTorch.
+    /// A Python with PyTorch.
     python: Option<PathBuf>,
 }
 
 impl Programs {
-    /// Builds and finds those that are needed; takes out, and says so, what this machine has not.
+    /// Builds and finds the needed programs. Removes contenders that this machine lacks, and
+    /// reports them.
     pub(super) fn find(contenders: &mut Vec<Contender>) -> Result<Self> {
         let is_mpi = |who: &Contender| matches!(who, Contender::Mpi | Contender::MpiC);
         let lacks = machine::lacks_for_mpi();
@@ -107,7 +108,7 @@ impl Programs {
         Ok(Self { ours, c: c.transpose()?, python })
     }
 
-    /// The processes of a contender.
+    /// The commands of a contender's processes.
     pub(super) fn commands(&self, contender: Contender, ranks: usize) -> Result<Vec<Command>> {
         let ours = |numbers: &str| {
             let mut command = Command::new(&self.ours);
@@ -125,7 +126,7 @@ impl Programs {
                 let python = self.python.as_ref().context("no Python with PyTorch")?;
                 let mut python = Command::new(python);
                 python.arg(repo_root().join("scripts/bench_allreduce.py"));
-                // All ranks are here, whatever this host is called.
+                // All ranks are on this host, whatever its name is.
                 python.env("GLOO_SOCKET_IFNAME", "lo").env("OMP_NUM_THREADS", "1");
                 Ok(python)
             })?,

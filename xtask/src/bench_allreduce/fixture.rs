@@ -1,4 +1,4 @@
-//! Made-up samples for tests, of two ranks.
+//! Artificial samples of two ranks for tests.
 
 use super::contender::Contender;
 use super::plan::Plan;

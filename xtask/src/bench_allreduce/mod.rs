@@ -1,12 +1,13 @@
-//! `cargo xtask bench-allreduce`: how long a sum over all ranks takes, with us, MPI and Gloo.
+//! `cargo xtask bench-allreduce`: the time of a sum over all ranks, with our backends, MPI and
+//! Gloo.
 //!
-//! The ranks of every contender live as long as their number is measured, and stand still while
-//! another is measured. Size by size they take turns, round by round, so that what else the machine
-//! does hits all of them; ratios are formed within a round, and the median over the rounds is
-//! reported. What a sample is, `benches/allreduce/src/measure.rs` says.
+//! The ranks of every contender live as long as their number is measured, and are stopped while
+//! another contender is measured. Size by size they take turns, round by round, so that other load
+//! on the machine affects all of them. Ratios are computed within a round, and the median over the
+//! rounds is reported. `benches/allreduce/src/measure.rs` defines a sample.
 //!
-//! The files are written after every number of ranks and when it is interrupted. A contender that
-//! fails has that under its table; the others go on.
+//! The files are written after every number of ranks and after an interrupt. If a contender fails,
+//! the text under its table contains the failure, and the other contenders continue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,10 +38,10 @@ pub(crate) struct Args {
     /// Numbers of ranks
     #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "2,4")]
     ranks: Vec<usize>,
-    /// What a rank's numbers take, such as 4KB or 25MiB [default: ten from 4KB to 100MB]
+    /// Bytes of a rank's numbers, such as 4KB or 25MiB [default: ten from 4KB to 100MB]
     #[arg(long, value_delimiter = ',', value_name = "SIZE,SIZE..")]
     sizes: Vec<Size>,
-    /// Who sums them
+    /// Contenders
     #[arg(long, value_delimiter = ',', default_value = "local,local-slice,mpi,mpi-c,gloo,memory")]
     contenders: Vec<Contender>,
     /// Samples of every contender at every size [default: 7]
@@ -49,28 +50,28 @@ pub(crate) struct Args {
     /// Measured seconds of a sample, at least three operations [default: 0.1]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Fewer sizes, rounds and seconds: a look, not a measurement
+    /// Fewer sizes, rounds and seconds: for a look, not for a measurement
     #[arg(long)]
     quick: bool,
     /// Seconds that a contender may take to get ready, and for each sample
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     deadline: u64,
-    /// Where allreduce.json and allreduce.svg go [default: target/bench-allreduce]
+    /// Folder of allreduce.json and allreduce.svg [default: target/bench-allreduce]
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-/// What a contender says when it is ready.
+/// The message of a contender that is ready.
 #[derive(Clone, Debug, Deserialize)]
 struct Ready {
     ranks: usize,
-    /// Ours say what they talk over.
+    /// Our contenders report their backend.
     backend: Option<String>,
-    /// Others say who they are.
+    /// Other contenders report their version.
     version: Option<String>,
 }
 
-/// What it says of a sample.
+/// The message about a sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Measured {
     /// Of one operation.
@@ -83,7 +84,7 @@ struct Measured {
 #[derive(Clone, Debug, Deserialize)]
 struct Done {}
 
-/// What was measured, and under which circumstances.
+/// A measurement and its circumstances.
 #[derive(Clone, Debug, Serialize)]
 struct Sample {
     round: usize,
@@ -92,11 +93,11 @@ struct Sample {
     contender: Contender,
     #[serde(flatten)]
     measured: Measured,
-    /// Share of the machine's cores that other programs used meanwhile.
+    /// The share of the machine's cores that other programs used meanwhile.
     others_cpu_share: Option<f64>,
 }
 
-/// One that could not go on.
+/// A contender that could not continue.
 #[derive(Clone, Debug, Serialize)]
 struct Dropout {
     ranks: usize,
@@ -105,12 +106,12 @@ struct Dropout {
     failure: Failure,
 }
 
-/// Everything that came of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 struct Results {
     samples: Vec<Sample>,
     dropouts: Vec<Dropout>,
-    /// Who the others are, by contender.
+    /// The versions of other libraries, by contender.
     versions: BTreeMap<&'static str, String>,
 }
 
@@ -125,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     bench.keep(&results, measured)
 }
 
-/// A plan, and what carries it out.
+/// A plan, and everything to carry it out.
 struct Bench {
     machine: Host,
     plan: Plan,
@@ -156,8 +157,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts the contenders with this many ranks, and measures all sizes; `step` hears of each
-    /// sample.
+    /// Starts the contenders with this many ranks, and measures all sizes. `step` is called for
+    /// each sample.
     fn measure_with(
         &self,
         ranks: usize,
@@ -204,7 +205,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prints and writes what there is, and says what is missing where it ended early.
+    /// Prints and writes the results, and reports missing ones if the measurement ended early.
     fn keep(&self, results: &Results, measured: Result<()>) -> Result<()> {
         if results.samples.is_empty() && results.dropouts.is_empty() {
             return measured.context("nothing was measured");

@@ -1,4 +1,4 @@
-//! What is measured: every contender with every number of ranks at every size.
+//! The plan of the measurement: every contender with every number of ranks at every size.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::contender::Contender;
 use crate::bench::once;
 use crate::host;
 
-/// Bytes of one rank's numbers.
+/// The size of one rank's numbers in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Size(pub(super) usize);
 
@@ -19,7 +19,7 @@ const UNITS: [(&str, usize); 5] =
     [("KiB", 1 << 10), ("MiB", 1 << 20), ("KB", 1000), ("MB", 1_000_000), ("B", 1)];
 
 impl Size {
-    /// How many f32 that are.
+    /// The number of f32 elements.
     pub(super) fn elements(self) -> usize {
         self.0 / size_of::<f32>()
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// All of it.
+/// The whole plan.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Plan {
     pub(super) ranks: Vec<usize>,
@@ -57,7 +57,7 @@ pub(super) struct Plan {
     pub(super) contenders: Vec<Contender>,
     pub(super) rounds: usize,
     pub(super) seconds: f64,
-    /// Bytes of the last cache: what does not fit has to come from memory.
+    /// The size of the last cache in bytes. Larger data must come from memory.
     pub(super) cache: usize,
 }
 
@@ -66,7 +66,7 @@ const SIZES: [&str; 10] =
 const QUICK: [&str; 4] = ["4KB", "64KB", "1.7MB", "25MiB"];
 
 impl Plan {
-    /// What was asked for, each thing once.
+    /// The requested items, each once.
     pub(super) fn new(args: &Args) -> Result<Self> {
         let rounds = args.rounds.unwrap_or(if args.quick { 3 } else { 7 });
         let seconds = args.seconds.unwrap_or(if args.quick { 0.03 } else { 0.1 });
@@ -83,7 +83,7 @@ impl Plan {
         Ok(Self { ranks, sizes, contenders, rounds, seconds, cache: host::last_cache() })
     }
 
-    /// Who is measured at which size, in one round.
+    /// The contenders that are measured at each size, in one round.
     pub(super) fn turns(&self, ranks: usize) -> impl Iterator<Item = (Size, Contender)> {
         let of = move |&size: &Size| {
             let who = self.contenders.iter().copied();
@@ -92,7 +92,7 @@ impl Plan {
         self.sizes.iter().flat_map(of)
     }
 
-    /// The memory is only in the way of what no cache holds.
+    /// The limit of the memory matters only for numbers that do not fit in the cache.
     pub(super) fn takes_part(&self, contender: Contender, ranks: usize, size: Size) -> bool {
         contender != Contender::Memory || ranks * size.0 > self.cache
     }

@@ -1,4 +1,4 @@
-//! What the samples say: medians, and ratios within a round.
+//! The summary of the samples: medians, and ratios within a round.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{Dropout, Results, Sample};
 use crate::figures::{Spread, median, ratio_by_round};
 use crate::host::Host;
 
-/// Everything that goes into allreduce.json.
+/// The content of allreduce.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Host,
@@ -28,12 +28,13 @@ pub(super) struct Point {
     pub(super) size: Size,
     /// Of one operation, by contender.
     pub(super) seconds: BTreeMap<&'static str, Spread>,
-    /// The better of MPI from C and Gloo to ours over shared memory.
+    /// The time of the better of MPI from C and Gloo, divided by that of ours over shared memory.
     pub(super) local_to_best_peer: Option<f64>,
     pub(super) best_peer: Option<Contender>,
-    /// MPI from C to ours over MPI.
+    /// The time of MPI from C, divided by that of ours over MPI.
     pub(super) mpi_to_c: Option<f64>,
-    /// What the memory allows to ours over shared memory, where no cache holds the numbers.
+    /// The time that the memory needs, divided by that of ours over shared memory, if no cache
+    /// holds the numbers.
     pub(super) share_of_memory_speed: Option<f64>,
 }
 

@@ -75,7 +75,7 @@ fn line(f: &mut fmt::Formatter<'_>, point: &Point, timed: &[Contender]) -> fmt::
     writeln!(f, "{peer:>RATIO$}{:>12}{share:>11}", or_dash(point.mpi_to_c, 2))
 }
 
-/// Three digits or so.
+/// About three digits.
 fn microseconds(time: Option<f64>) -> String {
     or_dash(time, if time.is_some_and(|time| time < 100.0) { 1 } else { 0 })
 }

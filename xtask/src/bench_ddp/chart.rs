@@ -1,4 +1,4 @@
-//! ddp.svg: a bar per contender, one worker above several.
+//! ddp.svg: a bar per contender, with one worker above several.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::figures::{Spread, thousands};
 const WIDTH: i32 = 860;
 const MARGIN: i32 = 24;
 const TOP: i32 = 84;
-/// The contenders' names, left of the bars.
+/// The width of the contenders' names, left of the bars.
 const NAMES: i32 = 300;
 const GROUP_NAME: i32 = 30;
 const BAR_STEP: i32 = 24;

@@ -1,4 +1,4 @@
-//! Who trains, with how many workers, and how these are started.
+//! The contenders of the benchmark, their numbers of workers, and the commands that start them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::Plan;
 use crate::checkout::repo_root;
 use crate::{bench, machine, ranks};
 
-/// A library, how its workers talk, and how many there are.
+/// A library, the transport of its workers, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Contender {
@@ -26,7 +26,7 @@ pub(super) enum Contender {
     Ddp(Layout, Buckets),
 }
 
-/// How PyTorch keeps images.
+/// PyTorch's memory layout of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Layout {
@@ -45,7 +45,7 @@ pub(super) enum Buckets {
 }
 
 impl Contender {
-    /// All of them, those first that others are compared with.
+    /// All contenders. The references of comparisons come first.
     pub(super) const ALL: [Self; 9] = [
         Self::OursAlone,
         Self::OursLocal,
@@ -72,12 +72,12 @@ impl Contender {
         }
     }
 
-    /// Of `workers` where it has several.
+    /// `workers` if the contender has several, otherwise 1.
     pub(super) fn workers(self, workers: usize) -> usize {
         if matches!(self, Self::OursAlone | Self::TorchAlone(_)) { 1 } else { workers }
     }
 
-    /// What its speed is compared with to see what more workers are worth.
+    /// The contender with one worker to which its speed is compared.
     pub(super) fn alone(self) -> Self {
         match self {
             Self::OursAlone | Self::OursLocal | Self::OursMpi => Self::OursAlone,
@@ -98,12 +98,12 @@ impl Contender {
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) ours: PathBuf,
-    /// A Python that has PyTorch.
+    /// A Python with PyTorch.
     pub(super) python: Option<PathBuf>,
 }
 
 impl Programs {
-    /// Builds and finds them; takes out, and says so, what this machine has not.
+    /// Builds and finds the programs. Removes contenders that this machine lacks, and reports them.
     pub(super) fn find(plan: &mut Plan) -> Result<Self> {
         if !plan.network.has_convolutions() {
             plan.contenders.retain(|who| !who.has_layout(Layout::ChannelsLast));
@@ -123,7 +123,7 @@ impl Programs {
         Ok(Self { ours, python })
     }
 
-    /// The processes of a contender, one compute thread each.
+    /// The commands of a contender's processes, with one compute thread each.
     pub(super) fn commands(&self, contender: Contender, plan: &Plan) -> Result<Vec<Command>> {
         let ours = || Ok(options(Command::new(&self.ours), "ours", plan));
         let torch = |layout, ddp: Option<Buckets>| {

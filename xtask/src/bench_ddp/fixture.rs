@@ -1,4 +1,4 @@
-//! Made-up outcomes for tests: the CNN, two workers, batch 64.
+//! Artificial outcomes for tests: the CNN, two workers, batch 64.
 
 use super::contender::Contender;
 use super::{Outcome, Plan, Sample};
@@ -17,7 +17,7 @@ pub(super) fn plan() -> Plan {
     }
 }
 
-/// A contender with these steps per second, round by round, and the same loss all the time.
+/// A contender with these steps per second, round by round, and a constant loss.
 pub(super) fn outcome(contender: Contender, speeds: &[f64], loss: f64) -> Outcome {
     let mut outcome = Outcome::new(contender);
     outcome.ready = Some(Ready { warm_up_losses: vec![loss; 14], version: None });

@@ -1,13 +1,13 @@
-//! `cargo xtask bench-ddp`: what several workers are worth, and how PyTorch's DDP does.
+//! `cargo xtask bench-ddp`: the benefit of several workers, and a comparison with PyTorch's DDP.
 //!
-//! The same weights, every worker its own batches, one compute thread each: ours with one worker
-//! and with several, PyTorch alone and with DistributedDataParallel over Gloo. Every contender is
-//! alive all the time and stands still while another is measured; they take turns, so that what
-//! else the machine does hits all of them. Ratios are formed within a round, and the median over
-//! the rounds is reported.
+//! All contenders have the same weights, and every worker has its own batches and one compute
+//! thread. The contenders are ours with one worker and with several, PyTorch alone, and PyTorch
+//! with DistributedDataParallel over Gloo. Every contender is alive all the time and is stopped
+//! while another one is measured. They take turns, so that other load on the machine affects all of
+//! them. Ratios are computed within a round, and the median over the rounds is reported.
 //!
-//! The files are written at the end and when it is interrupted. A contender that fails has that in
-//! its row; the others go on.
+//! The files are written at the end and after an interrupt. If a contender fails, its row contains
+//! the failure, and the other contenders continue.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,10 +34,10 @@ mod table;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Workers of those that have several
+    /// Workers of contenders that have several
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// What is trained
+    /// Network to train
     #[arg(long, default_value = "cnn")]
     network: Network,
     /// Images or sequences in a worker's batch
@@ -49,15 +49,15 @@ pub(crate) struct Args {
     /// Measured seconds of a sample, at least one step
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Seconds that a contender may take to get warm, and for each sample
+    /// Seconds that a contender may take for its warm-up, and for each sample
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     deadline: u64,
-    /// Where ddp.json and ddp.svg go [default: target/bench-ddp]
+    /// Folder of ddp.json and ddp.svg [default: target/bench-ddp]
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-/// What is measured.
+/// The settings of the measurement.
 #[derive(Clone, Debug, Serialize)]
 struct Plan {
     network: Network,
@@ -71,7 +71,7 @@ struct Plan {
 
 impl Plan {
     fn new(args: &Args) -> Result<Self> {
-        // A rank has eight streams of the hundred that its random numbers have for batches.
+        // A rank uses eight of the hundred streams of random numbers for batches.
         ensure!((2..=12).contains(&args.workers), "--workers is from 2 to 12");
         ensure!(args.batch_size > 0, "--batch-size starts at 1");
         ensure!(args.rounds > 0, "--rounds starts at 1");
@@ -88,24 +88,24 @@ impl Plan {
     }
 }
 
-/// What one contender did.
+/// The results of one contender.
 #[derive(Clone, Debug)]
 struct Outcome {
     contender: Contender,
     ready: Option<Ready>,
     samples: Vec<Sample>,
     failure: Option<Failure>,
-    /// Of the process that talks.
+    /// Of the process that answers.
     peak_rss_mb: Option<f64>,
 }
 
-/// What was measured, and under which circumstances.
+/// A measurement and its circumstances.
 #[derive(Clone, Debug, Serialize)]
 struct Sample {
     round: usize,
     #[serde(flatten)]
     measured: Measured,
-    /// Share of the machine's cores that other programs used meanwhile.
+    /// The share of the machine's cores that other programs used meanwhile.
     others_cpu_share: Option<f64>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     bench.keep(&outcomes, measured)
 }
 
-/// A plan, and what carries it out.
+/// A plan, and everything to carry it out.
 struct Bench {
     machine: Host,
     plan: Plan,
@@ -146,7 +146,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Starts all contenders, then asks them in turns; `step` hears of each start and sample.
+    /// Starts all contenders, then measures them in turns. `step` is called for each start and
+    /// sample.
     fn measure(
         &self,
         outcomes: &mut [Outcome],
@@ -180,7 +181,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prints and writes what there is, and says what is missing where it ended early.
+    /// Prints and writes the results, and reports missing ones if the measurement ended early.
     fn keep(&self, outcomes: &[Outcome], measured: Result<(), Interrupted>) -> Result<()> {
         let samples: usize = outcomes.iter().map(|outcome| outcome.samples.len()).sum();
         let report = Report::new(&self.machine, &self.plan, outcomes);

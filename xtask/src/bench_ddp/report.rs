@@ -1,4 +1,4 @@
-//! What the outcomes say: medians, and ratios within a round.
+//! The summary of the outcomes: medians, and ratios within a round.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::figures::{Spread, median, ratio_by_round};
 use crate::host::Host;
 use crate::live::Failure;
 
-/// Everything that goes into ddp.json.
+/// The content of ddp.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Host,
@@ -24,12 +24,13 @@ pub(super) struct Report<'a> {
 pub(super) struct Row<'a> {
     pub(super) contender: Contender,
     pub(super) workers: usize,
-    /// Images or sequences of all workers; `None` where it gave no sample.
+    /// Images or sequences of all workers. `None` if there is no sample.
     pub(super) examples_per_second: Option<Spread>,
     pub(super) step_seconds: Option<f64>,
-    /// Median over the rounds of its speed to that of one worker of the same library.
+    /// The median over the rounds of the ratio of its speed to that of one worker of the same
+    /// library.
     pub(super) times_one_worker: Option<f64>,
-    /// The same, to the best DDP.
+    /// The median ratio to the best DDP.
     pub(super) times_best_ddp: Option<f64>,
     pub(super) peak_rss_mb: Option<f64>,
     pub(super) warm_up_losses: &'a [f64],
@@ -74,14 +75,14 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether all that train with the same number of workers had the same loss in the same step.
+    /// Whether all contenders with the same number of workers had the same loss in the same step.
     pub(super) fn losses_agree(&self) -> bool {
         let check = self.plan.network.loss_check();
         let loss = |row: &Row<'_>| row.warm_up_losses.get(check.step - 1).copied();
         self.rows.iter().all(|row| {
             let peers = self.rows.iter().filter(|other| other.workers == row.workers);
             let own = loss(row);
-            // A loss that is no number agrees with none.
+            // A NaN loss agrees with no other loss.
             peers
                 .filter_map(loss)
                 .all(|peer| own.is_none_or(|own| (own - peer).abs() <= check.tolerance))
@@ -89,7 +90,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The examples per second of all workers, of each round that it reached.
+/// The examples per second of all workers, in each round that the contender reached.
 fn speeds(plan: &Plan, outcome: &Outcome) -> Vec<(usize, f64)> {
     let examples = (plan.batch_size * outcome.contender.workers(plan.workers)) as f64;
     let speed = |sample: &Sample| {
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn workers_are_compared_with_one_and_with_the_best_ddp_of_the_same_round() {
         let (machine, plan) = (Host::look(), plan());
-        // Steps per second; in round 1 the machine has half its speed.
+        // Steps per second. In round 1 the machine has half its speed.
         let outcomes = [
             outcome(Contender::OursAlone, &[100.0, 50.0, 100.0], 2.0),
             outcome(Contender::OursLocal, &[95.0, 47.5, 95.0], 2.1),

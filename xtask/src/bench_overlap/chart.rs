@@ -1,5 +1,5 @@
-//! overlap.svg: a bar for a step without overlap and one with it, their parts one after the other,
-//! and one for an exchange alone.
+//! overlap.svg: a bar for a step without overlap and one for a step with it, their parts one after
+//! the other, and one for an exchange alone.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const MARGIN: i32 = 24;
 const KEYS: i32 = 84;
 const TOP: i32 = 132;
 const LEFT: i32 = 150;
-/// For the figure behind the longest bar.
+/// The width of the figure behind the longest bar.
 const FIGURE: i32 = 90;
 const BAR_STEP: i32 = 38;
 const BAR: i32 = 24;
@@ -58,7 +58,8 @@ fn keys(canvas: &Canvas<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds, by part and of the whole: medians of parts need not add up to that of the whole.
+/// Milliseconds, by part and of the whole. Medians of parts need not add up to the median of the
+/// whole.
 struct Bar {
     name: &'static str,
     parts: Vec<(Part, f64)>,

@@ -1,4 +1,4 @@
-//! Made-up samples for tests.
+//! Artificial samples for tests.
 
 use super::{Measured, Network, Plan, Ready, Results, Sample, Way};
 use crate::split::{Part, Split};
@@ -7,8 +7,8 @@ pub(super) fn plan() -> Plan {
     Plan { network: Network::Mlp, batch_size: 8, rounds: 2, seconds: 1.0 }
 }
 
-/// Rounds of steps without overlap and with it, whose backward always takes as long, as does an
-/// exchange; all else of a step is exposed.
+/// Rounds of steps without overlap and with it. The backward and the exchange always take the same
+/// time, and all other time of a step is exposed.
 pub(super) fn results(steps: &[(f64, f64)], backward: f64, exchange: f64) -> Results {
     let mut results = Results {
         ready: Some(Ready { backend: "mpi".into(), ranks: 2, gradient_bytes: 4_000_000 }),

@@ -1,7 +1,7 @@
-//! Two hosts on one machine: network namespaces joined by a wire whose rate can be set.
+//! Two hosts on one machine: network namespaces connected by a wire whose rate can be set.
 //!
-//! They are gone when [`Hosts`] is dropped, on errors and interrupts too. What a run that was killed
-//! has left behind, the next one removes.
+//! Dropping [`Hosts`] removes the hosts, after errors and interrupts too. If a run is killed, the
+//! next run removes its hosts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,17 +15,18 @@ use crate::family::family;
 use crate::machine;
 use crate::shell::{display, find_program, output};
 
-/// How our namespaces are called: this, the number of the process that made them, `a` or `b`.
+/// The beginning of our namespaces' names. The id of the process that made them and `a` or `b`
+/// follow.
 const PREFIX: &str = "candelabrum";
 
-/// Their only network device besides the loopback, and where `ip netns` keeps names.
+/// Their only network device besides the loopback, and the folder in which `ip netns` keeps names.
 const DEVICE: &str = "wire";
 const NAMES: &str = "/run/netns";
 
-/// In both, addresses of a private network that nobody else sees.
+/// Both hosts' addresses, in a private network that is not visible elsewhere.
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
-/// The two, as long as this lives.
+/// Both hosts, as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Hosts {
     names: [String; 2],
@@ -34,7 +35,7 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// What this machine lacks for it, in words; empty where it can be done.
+    /// The missing parts for two hosts, in words. Empty if the hosts can be made.
     pub(super) fn lacks() -> Vec<&'static str> {
         let mut lacks = machine::lacks_for_mpi();
         for (program, package) in
@@ -50,7 +51,7 @@ impl Hosts {
         lacks
     }
 
-    /// Makes them, with a wire as fast as the machine; their shell is a file in this folder.
+    /// Makes the hosts, with a wire as fast as the machine. Their shell is a file in this folder.
     pub(super) fn make(folder: &Path) -> Result<Self> {
         remove_leftovers();
         let names = ["a", "b"].map(|host| format!("{PREFIX}-{}-{host}", process::id()));
@@ -67,8 +68,8 @@ impl Hosts {
             call("ip", &["-n", name, "link", "set", "lo", "up"])?;
             call("ip", &["-n", name, "link", "set", DEVICE, "up"])?;
         }
-        // As mpiexec calls a remote shell: the host, then words of a command. Each host has a name
-        // of its own, by which MPI tells that they are two.
+        // The arguments are those with which mpiexec calls a remote shell: the host, then the words
+        // of a command. Each host has its own name, by which MPI sees that there are two.
         let script = format!(
             "#!/bin/sh\nhost=$1\nshift\ncase $host in\n{}) name={a} ;;\n*) name={b} ;;\nesac\n\
              exec ip netns exec $name unshare -u sh -c \"hostname $name; $*\"\n",
@@ -91,7 +92,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Starts a program on both, a rank each; its arguments need no quotes.
+    /// Starts a program on both hosts, one rank each. Its arguments must not need quotes.
     pub(super) fn mpiexec(&self, program: &Path, arguments: &[String]) -> Command {
         let ranks = ADDRESSES.map(|address| format!("{address}:1")).join(",");
         let shell = self.shell.display();
@@ -108,7 +109,7 @@ impl Hosts {
         command
     }
 
-    /// The processes on both.
+    /// The processes on both hosts.
     pub(super) fn processes(&self) -> Vec<u32> {
         self.names.iter().flat_map(|name| processes(name)).collect()
     }
@@ -136,22 +137,22 @@ fn processes(name: &str) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-/// Ends what runs on a host, and removes it; its end of the wire goes with it.
+/// Ends all processes on a host and removes the host with its end of the wire.
 fn remove(name: &str) {
     if !Path::new(NAMES).join(name).exists() {
         return;
     }
     for id in family(&processes(name)) {
         if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _gone = kill_process(id, Signal::KILL);
         }
     }
-    // What cannot be removed now is tried again by the next run.
+    // If the removal fails now, the next run tries again.
     drop(call("ip", &["netns", "del", name]));
 }
 
-/// Removes the hosts of runs that are no more.
+/// Removes the hosts of runs that have ended.
 fn remove_leftovers() {
     let names = fs::read_dir(NAMES).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -161,7 +162,7 @@ fn remove_leftovers() {
     }
 }
 
-/// The process that made a host of ours.
+/// The process that made one of our hosts.
 fn maker(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.strip_prefix('-')?.split_once('-')?.0.parse().ok()
 }

@@ -1,12 +1,13 @@
-//! `cargo xtask bench-overlap`: how much of the communication disappears behind backward.
+//! `cargo xtask bench-overlap`: the share of the communication that the backward pass hides.
 //!
-//! Two hosts are made on this machine, joined by a wire of a set rate, with one rank each over MPI.
-//! In turns they train without overlap, train with it, and exchange gradients with nothing else to
-//! do, so that what else the machine does hits all three. What can be hidden of a step is the lesser
-//! of its communication and its backward pass; the share that is hidden is how much shorter the
-//! step has become to that. Shares are formed within a round, and the median is reported.
+//! This benchmark makes two hosts on this machine, connected by a wire of a set rate, with one rank
+//! each over MPI. In turns the ranks train without overlap, train with overlap, and exchange
+//! gradients without other work, so that other load on the machine affects all three. Overlap can
+//! hide the lesser of a step's communication and its backward pass. The hidden share is the saved
+//! time of the step divided by that. Shares are computed within a round, and the median is
+//! reported.
 //!
-//! It needs root, iproute2 and MPI, and removes the hosts in the end, also when it is interrupted.
+//! It needs root, iproute2 and MPI. At the end it removes the hosts, after an interrupt too.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,7 +33,7 @@ mod table;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What is trained
+    /// Network to train
     #[arg(long, default_value = "resnet18")]
     network: Network,
     /// Images in a rank's batch
@@ -47,15 +48,15 @@ pub(crate) struct Args {
     /// Measured seconds of a sample, at least one step
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Seconds that the ranks may take to get warm, and for each sample
+    /// Seconds that the ranks may take for their warm-up, and for each sample
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     deadline: u64,
-    /// Where overlap.json and overlap.svg go [default: target/bench-overlap]
+    /// Folder of overlap.json and overlap.svg [default: target/bench-overlap]
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-/// What is trained: names of the measured program.
+/// The trained networks, by the names of the measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum Network {
@@ -74,7 +75,7 @@ impl Network {
     }
 }
 
-/// What is measured.
+/// The settings of the measurement.
 #[derive(Clone, Debug, Serialize)]
 struct Plan {
     network: Network,
@@ -83,7 +84,7 @@ struct Plan {
     seconds: f64,
 }
 
-/// What the ranks say when they are warm.
+/// The ranks' message after the warm-up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
     backend: String,
@@ -91,7 +92,7 @@ struct Ready {
     gradient_bytes: usize,
 }
 
-/// Ways to spend a sample.
+/// The kinds of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Way {
@@ -103,7 +104,7 @@ enum Way {
 impl Way {
     const ALL: [Self; 3] = [Self::Off, Self::On, Self::Exchange];
 
-    /// As the measured program calls it.
+    /// The name in the measured program.
     fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -113,7 +114,7 @@ impl Way {
     }
 }
 
-/// What they say of a sample: seconds of one step or exchange.
+/// The ranks' message about a sample: seconds of one step or exchange.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Measured {
     times: usize,
@@ -125,18 +126,18 @@ struct Measured {
 #[derive(Clone, Debug, Deserialize)]
 struct Done {}
 
-/// What was measured, and under which circumstances.
+/// A measurement and its circumstances.
 #[derive(Clone, Debug, Serialize)]
 struct Sample {
     round: usize,
     way: Way,
     #[serde(flatten)]
     measured: Measured,
-    /// Share of the machine's cores that other programs used meanwhile.
+    /// The share of the machine's cores that other programs used meanwhile.
     others_cpu_share: Option<f64>,
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 struct Results {
     ready: Option<Ready>,
@@ -178,7 +179,7 @@ fn plan(args: &Args) -> Result<Plan> {
     Ok(Plan { network, batch_size, rounds, seconds })
 }
 
-/// Makes the hosts, sets their wire, and takes the samples.
+/// Makes the hosts, sets the rate of their wire, and takes the samples.
 fn measure(
     args: &Args,
     plan: &Plan,
@@ -245,12 +246,12 @@ fn balanced_rate(live: &mut Live, bytes: usize, hosts: &Hosts, watch: &Watch) ->
     let backward = step.context("a step has no parts")?.backward;
     let first = within(8e-6 * bytes as f64 / backward);
     hosts.set_rate(first)?;
-    // An all-reduce may send more than once what is reduced.
+    // An all-reduce may send more bytes than it reduces.
     let exchange = sample(live, Way::Exchange, 1.0, watch)?.seconds;
     Ok(within(first * exchange / backward))
 }
 
-/// Why the ranks gave no answer, as an error.
+/// The reason why the ranks gave no answer, as an error.
 fn told(trouble: Trouble) -> anyhow::Error {
     match trouble {
         Trouble::Interrupted(interrupted) => interrupted.into(),

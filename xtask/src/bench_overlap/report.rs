@@ -1,4 +1,4 @@
-//! What the samples say: medians, and shares within a round.
+//! The summary of the samples: medians, and shares within a round.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::figures::{Spread, median};
 use crate::host::Host;
 use crate::split::Split;
 
-/// Everything that goes into overlap.json.
+/// The content of overlap.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Host,
@@ -17,21 +17,21 @@ pub(super) struct Report<'a> {
     /// Steps without overlap and with it.
     pub(super) off: Option<Step>,
     pub(super) on: Option<Step>,
-    /// An exchange of all gradients with nothing else to do.
+    /// An exchange of all gradients without other work.
     pub(super) exchange_seconds: Option<Spread>,
-    /// What overlap can hide of a step at most: the lesser of exchange and backward.
+    /// The most that overlap can hide of a step: the lesser of exchange and backward.
     pub(super) hideable_seconds: Option<f64>,
-    /// How much shorter the step is, to that; the median of the rounds.
+    /// The saved time of the step divided by that, as the median of the rounds.
     pub(super) hidden_share: Option<Spread>,
     pub(super) samples: &'a [Sample],
 }
 
-/// What the steps of one way came to, in seconds.
+/// The summary of the steps of one kind, in seconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Step {
     pub(super) total: Spread,
     pub(super) parts: Split<f64>,
-    /// In which collectives were under way.
+    /// The time in which collectives were running.
     pub(super) communication: f64,
 }
 
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_is_hidden_is_measured_by_what_can_be() {
         let (machine, plan) = (Host::look(), plan());
-        // Backward 0.3; the exchange alone 0.4, so 0.3 can be hidden; the step loses 0.27.
+        // Backward takes 0.3 and the exchange alone 0.4, so 0.3 can be hidden. The step saves 0.27.
         let results = results(&[(1.0, 0.73), (2.0, 1.73)], 0.3, 0.4);
         let report = Report::new(&machine, &plan, &results);
         let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-9);

@@ -52,7 +52,7 @@ impl fmt::Display for Report<'_> {
 }
 
 impl Report<'_> {
-    /// What was measured, in a line.
+    /// A line about the measurement.
     pub(super) fn heading(&self) -> String {
         let plan = self.plan;
         let mut line = format!("{}, batch {} per rank", plan.network.label(), plan.batch_size);

@@ -1,4 +1,4 @@
-//! scaling.csv: a row per point, names of columns that carry their units.
+//! scaling.csv: a row per point. The names of columns contain their units.
 
 use super::report::Row;
 use super::sample::Settings;
@@ -34,7 +34,7 @@ const COLUMNS: [&str; 27] = [
     "received_bytes_per_step_and_rank",
 ];
 
-/// The whole file. A cell without a value is empty; no cell needs quotes.
+/// The whole file. A cell without a value is empty, and no cell needs quotes.
 pub(super) fn file(rows: &[Row], settings: &Settings) -> String {
     let mut text = COLUMNS.join(",") + "\n";
     for row in rows {

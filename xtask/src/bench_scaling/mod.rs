@@ -1,9 +1,10 @@
-//! `cargo xtask bench-scaling`: how training speeds up with more ranks, and what strategies cost.
+//! `cargo xtask bench-scaling`: the speed-up of training with more ranks, and the cost of
+//! strategies.
 //!
-//! Every sample is a start of fresh processes that warm up and then train a fixed number of steps,
-//! one compute thread per rank. The points take turns, round by round, so that what else the
-//! machine does hits all of them; the median over the rounds is reported. The files are written
-//! after every round and when it is interrupted, from the points that have a sample by then.
+//! Every sample starts new processes, which warm up and then train a fixed number of steps, with
+//! one compute thread per rank. The points take turns, round by round, so that other load on the
+//! machine affects all of them. The median over the rounds is reported. The files are written after
+//! every round and after an interrupt, from the points that have a sample by then.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -31,13 +32,13 @@ pub(crate) struct Args {
     /// Numbers of ranks [default: powers of two up to this machine's cores]
     #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     workers: Vec<usize>,
-    /// What is trained: cnn, mlp or all
+    /// Models to train: cnn, mlp or all
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME,NAME..")]
     model: Vec<String>,
-    /// How ranks exchange gradients: names of strategies, or all
+    /// Exchanges of gradients: names of strategies, or all
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME,NAME..")]
     strategies: Vec<String>,
-    /// How ranks are started and talk
+    /// Backends, which start the ranks and send their messages
     #[arg(long, value_delimiter = ',', default_value = "local")]
     backend: Vec<Backend>,
     /// Images in a rank's batch
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     /// Magnitude from which on sparseThreshold sends
     #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.03)]
     threshold_spars: f64,
-    /// Where scaling.json, .csv and .svg go [default: target/bench-scaling]
+    /// Folder of scaling.json, .csv and .svg [default: target/bench-scaling]
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -85,12 +86,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     bench.keep(&samples, measured)
 }
 
-/// Refuses what no run can have.
+/// Refuses settings with which no run is possible.
 fn settings(args: &Args) -> Result<Settings> {
     ensure!(args.batch_size > 0, "--batch-size starts at 1");
     ensure!(args.steps != Some(0), "--steps starts at 1");
     ensure!(args.rounds > 0, "--rounds starts at 1");
-    // As the library will see them: an f32 can round to 0 or to infinity.
+    // As f32, like in the library: the conversion can round to 0 or to infinity.
     let (share, magnitude) = (args.spars as f32, args.threshold_spars as f32);
     ensure!(share > 0.0 && share <= 1.0, "--spars is above 0 and at most 1");
     ensure!(magnitude > 0.0 && magnitude.is_finite(), "--threshold-spars is a number above 0");
@@ -104,7 +105,7 @@ fn settings(args: &Args) -> Result<Settings> {
     })
 }
 
-/// A plan, and what carries it out.
+/// A plan, and everything to carry it out.
 struct Bench {
     machine: Host,
     settings: Settings,
@@ -125,7 +126,7 @@ impl Bench {
                 progress.set_message(describe(point));
                 let sample = self.program.sample(round, point, &self.settings);
                 let interrupted = watch.check();
-                // The terminal interrupts the ranks too: that they fail then is no news.
+                // The terminal interrupts the ranks too, so their failure needs no message.
                 if interrupted.is_err() || sample.is_err() {
                     progress.finish_and_clear();
                 }
@@ -140,7 +141,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prints and writes what there is, and says what is missing where it ended early.
+    /// Prints and writes the results, and reports missing ones if the measurement ended early.
     fn keep(&self, samples: &[Sample], measured: Result<()>) -> Result<()> {
         if samples.is_empty() {
             return measured.context("nothing was measured");

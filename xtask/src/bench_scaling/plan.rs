@@ -1,10 +1,11 @@
-//! What is to be measured: every combination of model, backend, strategy and number of workers.
+//! The plan of the measurement: every combination of model, backend, strategy and number of
+//! workers.
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How ranks are started, and with that what they talk over.
+/// The way to start ranks, which also determines their transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Backend {
@@ -32,7 +33,7 @@ pub(super) struct Point {
     pub(super) workers: usize,
 }
 
-/// Everything that is measured, each list without repetitions.
+/// The whole plan. No list has repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Plan {
     pub(super) models: Vec<String>,
@@ -59,10 +60,10 @@ impl Plan {
     }
 }
 
-/// Ranks that the library starts on one machine at most.
+/// The maximum number of ranks that the library starts on one machine.
 const MOST_WORKERS: usize = 256;
 
-/// The numbers of workers: those that were asked for, or powers of two up to the cores.
+/// The numbers of workers: the requested ones, or powers of two up to the number of cores.
 pub(super) fn worker_counts(asked: &[usize], cores: usize) -> Result<Vec<usize>> {
     let possible = |count: &usize| (1..=MOST_WORKERS).contains(count);
     ensure!(asked.iter().all(possible), "--workers are numbers from 1 to {MOST_WORKERS}");
@@ -75,7 +76,7 @@ pub(super) fn worker_counts(asked: &[usize], cores: usize) -> Result<Vec<usize>>
     Ok(counts)
 }
 
-/// The names that were asked for, or all; `what` is the option that asks.
+/// The requested names, or all names. `what` is the option for the error.
 pub(super) fn pick(what: &str, asked: &[String], known: &[String]) -> Result<Vec<String>> {
     let mut picked = Vec::new();
     for name in asked {

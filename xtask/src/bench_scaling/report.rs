@@ -1,4 +1,4 @@
-//! What the samples of each point say: medians, speed-up, efficiency.
+//! The summary of each point's samples: medians, speed-up, efficiency.
 
 use serde::Serialize;
 
@@ -8,16 +8,16 @@ use crate::figures::{Spread, median, paired_ratio};
 use crate::host::Host;
 use crate::split::Split;
 
-/// The strategy whose one worker is what everybody's speed-up is measured by.
+/// The strategy whose speed with one worker is the reference of all speed-ups.
 pub(super) const BASELINE: &str = "fp32";
 
-/// Everything that goes into scaling.json.
+/// The content of scaling.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Host,
     pub(super) settings: &'a Settings,
     pub(super) plan: &'a Plan,
-    /// Every strategy of the program, measured or not.
+    /// All strategies of the program, measured or not.
     pub(super) known_strategies: &'a [String],
     pub(super) points: Vec<Row>,
     pub(super) samples: &'a [Sample],
@@ -28,16 +28,16 @@ pub(super) struct Report<'a> {
 pub(super) struct Row {
     #[serde(flatten)]
     pub(super) point: Point,
-    /// More ranks than cores: they take turns.
+    /// Whether there are more ranks than cores, so that ranks share a core.
     pub(super) oversubscribed: bool,
     pub(super) samples: usize,
     pub(super) steps: usize,
     /// Of all ranks together.
     pub(super) images_per_second: Spread,
-    /// Median over the rounds of this point's speed to that of one worker with fp32, same model
-    /// and backend, same round.
+    /// The median over the rounds of the ratio of this point's speed to that of one worker with
+    /// fp32, with the same model and backend, in the same round.
     pub(super) speed_up: Option<f64>,
-    /// The speed-up, divided by the workers.
+    /// The speed-up divided by the number of workers.
     pub(super) efficiency: Option<f64>,
     /// Rank 0's.
     pub(super) step_seconds: Split<Spread>,
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn speed_up_is_measured_by_one_worker_with_fp32_of_the_same_round() {
         let mut fixture = fixture::of(&["fp32", "fp16"], &[1, 2]);
-        // fp16 is faster than fp32 by half on one worker, the second worker adds 80 %; in round 1
-        // the machine has half its speed.
+        // On one worker fp16 is faster than fp32 by half, and the second worker adds 80 %. In round
+        // 1 the machine has half its speed.
         for round in 0..3 {
             let speed = if round == 1 { 50.0 } else { 100.0 };
             for (strategy, factor) in [("fp32", 1.0), ("fp16", 1.5)] {

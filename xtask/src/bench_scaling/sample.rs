@@ -1,4 +1,4 @@
-//! One sample: a point measured by fresh processes, and the JSON line that rank 0 prints.
+//! One sample: a point measured by new processes, and the JSON line that rank 0 prints.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use crate::shell::{display, output};
 use crate::split::Split;
 use crate::{bench, host, machine, ranks};
 
-/// What was measured, and under which circumstances.
+/// A measurement and its circumstances.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sample {
     pub(super) round: usize,
@@ -19,11 +19,11 @@ pub(super) struct Sample {
     pub(super) point: Point,
     #[serde(flatten)]
     pub(super) measured: Measured,
-    /// Share of the machine's cores that other programs used meanwhile.
+    /// The share of the machine's cores that other programs used meanwhile.
     pub(super) others_cpu_share: Option<f64>,
 }
 
-/// The line that rank 0 prints; times and bytes are its own, per step.
+/// The line that rank 0 prints. Times and bytes are rank 0's, per step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Measured {
     #[serde(skip_serializing)]
@@ -36,7 +36,7 @@ pub(super) struct Measured {
     /// Of all ranks together.
     pub(super) images_per_second: f64,
     pub(super) step_seconds: Split<f64>,
-    /// Time in which collectives were under way, whoever waited for them.
+    /// The time in which collectives were running, whether or not a thread waited for them.
     pub(super) communication_seconds: f64,
     pub(super) bytes_sent_per_step: f64,
     pub(super) bytes_received_per_step: f64,
@@ -44,13 +44,13 @@ pub(super) struct Measured {
     pub(super) final_loss: f64,
 }
 
-/// What is the same for every sample.
+/// The common settings of all samples.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Settings {
     pub(super) batch_size: usize,
     pub(super) threads_per_rank: usize,
     pub(super) rounds: usize,
-    /// `None` leaves them to the program, by model; samples say how many there were.
+    /// With `None` the program chooses the steps by model. Samples contain the number.
     pub(super) steps: Option<usize>,
     pub(super) spars: f64,
     pub(super) threshold_spars: f64,
@@ -61,7 +61,7 @@ pub(super) struct Settings {
 pub(super) struct Program(PathBuf);
 
 impl Program {
-    /// Builds it for these backends.
+    /// Builds the program for these backends.
     pub(super) fn build(backends: &[Backend]) -> Result<Self> {
         let mpi = backends.contains(&Backend::Mpi);
         let lacks = if mpi { machine::lacks_for_mpi() } else { Vec::new() };
@@ -75,7 +75,7 @@ impl Program {
         bench::build("candelabrum-bench-scaling", "bench-scaling-rank", options).map(Self)
     }
 
-    /// The names that it prints, one per line.
+    /// The names that the program prints, one per line.
     pub(super) fn list(&self, option: &str) -> Result<Vec<String>> {
         let mut command = Command::new(&self.0);
         let text = output(command.arg(option))
@@ -93,7 +93,7 @@ impl Program {
         let mut command = self.command(point, settings);
         let shown = display(&command);
         let before = host::CpuTime::now(&[]);
-        // Its errors are told by ours, so that they do not run into the progress bar.
+        // This program prints the errors, so that they do not mix with the progress bar.
         let output = command
             .stdin(Stdio::null())
             .output()
@@ -125,7 +125,7 @@ impl Program {
     }
 }
 
-/// The result in the program's output, or why there is none.
+/// The result in the program's output, or the reason why there is none.
 fn read(output: &Output, point: &Point) -> Result<Measured> {
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).into_owned();
@@ -133,7 +133,7 @@ fn read(output: &Output, point: &Point) -> Result<Measured> {
     };
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
-        // mpiexec says more than the rank that failed, before it and after it.
+        // mpiexec prints more lines than the failed rank, before and after that rank's line.
         let said = text.lines().find_map(|line| line.split_once("error: "));
         let said = said.map_or_else(|| last(&output.stderr), |(_, message)| message.to_owned());
         bail!("failed ({}): {said}", output.status);
@@ -141,7 +141,7 @@ fn read(output: &Output, point: &Point) -> Result<Measured> {
     let line = last(&output.stdout);
     let measured: Measured =
         serde_json::from_str(&line).with_context(|| format!("printed no result but: {line}"))?;
-    // Ranks that do not find each other would be as many worlds of one.
+    // Ranks that do not find each other would each be a world of one.
     let (workers, backend) = (measured.world_size, measured.backend.as_str());
     let as_asked = workers == point.workers && (workers == 1 || backend == point.backend.name());
     ensure!(

@@ -1,4 +1,4 @@
-//! The tables on the terminal: how fast each point is, and where its time goes.
+//! The tables on the terminal: the speed of each point, and the parts of its time.
 
 use std::fmt;
 

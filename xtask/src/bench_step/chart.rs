@@ -1,5 +1,5 @@
-//! bench_step.svg: a row of panels per network. A panel per number of threads has a bar per
-//! contender, grouped by batch size; the last panel of a row has the memory.
+//! bench_step.svg: a row of panels per network. Each number of threads has a panel, with a bar per
+//! contender, grouped by batch size. The last panel of a row shows the memory.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ use crate::network::Network;
 
 const MARGIN: i32 = 24;
 const TOP: i32 = 84;
-/// The contenders' names, left of the panels.
+/// The width of the contenders' names, left of the panels.
 const NAMES: i32 = 168;
 const SPEED_PANEL: i32 = 350;
 const MEMORY_PANEL: i32 = 230;
 const BETWEEN: i32 = 30;
-/// A network's name and the panels' above their bars.
+/// The height of a network's name and the panels' names above their bars.
 const HEADING: i32 = 58;
 const GROUP_NAME: i32 = 22;
 const BAR_STEP: i32 = 20;
@@ -52,7 +52,7 @@ fn colour(contender: Contender) -> RGBColor {
     }
 }
 
-/// What is drawn, and from where on down.
+/// The content of the chart, and its vertical positions.
 struct Layout<'a> {
     report: &'a Report<'a>,
     bands: Vec<Band<'a>>,
@@ -198,7 +198,7 @@ impl<'a> Band<'a> {
         self.panel(canvas, left, MEMORY_PANEL, &bars.collect::<Vec<_>>())
     }
 
-    /// Bars to the right of `left`, and the line that they start from.
+    /// Draws bars to the right of `left`, and the line at which they start.
     fn panel(&self, canvas: &Canvas<'_>, left: i32, width: i32, bars: &[Bar]) -> Result<()> {
         bars::draw(canvas, left, width, bars)?;
         for group in &self.groups {
@@ -218,7 +218,7 @@ impl Line<'_> {
         Bar { middle: self.middle, colour: colour(self.contender), length, whisker, figure }
     }
 
-    /// The median, and for ours how many times the best PyTorch that is.
+    /// The median, and for ours its ratio to the best PyTorch contender.
     fn speed_bar(&self, threads: usize) -> Bar {
         let row =
             self.rows.iter().find(|Row { config: Config { threads: n, .. }, .. }| *n == threads);
@@ -237,7 +237,7 @@ impl Line<'_> {
         self.bar(median, Some((min, max)), figure)
     }
 
-    /// The highest of all numbers of threads.
+    /// The highest value over all numbers of threads.
     fn memory_bar(&self) -> Bar {
         let peaks = self.rows.iter().filter_map(|row| row.peak_rss_mb);
         match peaks.reduce(f64::max) {
@@ -247,7 +247,7 @@ impl Line<'_> {
     }
 }
 
-/// Small speeds with a digit after the point.
+/// A small speed has a digit after the point.
 fn speed_figure(speed: f64) -> String {
     if speed < 20.0 { format!("{speed:.1}") } else { thousands(speed) }
 }

@@ -1,17 +1,17 @@
-//! Who competes.
+//! The contenders of the benchmark.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::network::Network;
 
-/// A library that trains it.
+/// A library that trains the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Contender {
     /// This project
     Ours,
-    /// candle-nn as it comes
+    /// candle-nn without changes
     Candle,
     /// PyTorch, eager, images in its default NCHW layout
     #[value(name = "pytorch")]
@@ -28,7 +28,7 @@ pub(super) enum Contender {
 }
 
 impl Contender {
-    /// As on the command line.
+    /// The name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Contender::Ours => "ours",
@@ -39,7 +39,7 @@ impl Contender {
         }
     }
 
-    /// As in a chart.
+    /// The name in a chart.
     pub(super) fn label(self) -> &'static str {
         match self {
             Contender::Ours => "Candelabrum",
@@ -55,7 +55,7 @@ impl Contender {
         matches!(self, PyTorch | PyTorchChannelsLast | PyTorchCompile)
     }
 
-    /// Whether there is such a thing: a memory layout of images needs images.
+    /// Whether the contender exists for this network: a memory layout of images needs images.
     pub(super) fn can_train(self, network: Network) -> bool {
         self != Contender::PyTorchChannelsLast || network.has_convolutions()
     }

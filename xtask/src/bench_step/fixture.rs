@@ -1,4 +1,4 @@
-//! Made-up outcomes for tests.
+//! Artificial outcomes for tests.
 
 use super::contender::Contender;
 use super::plan::Config;
@@ -6,12 +6,12 @@ use super::trial::{Outcome, Sample};
 use crate::network::Network;
 use crate::training::{Measured, Ready};
 
-/// The CNN.
+/// A configuration with the CNN.
 pub(super) fn config(batch_size: usize, threads: usize) -> Config {
     Config { network: Network::Cnn, batch_size, threads }
 }
 
-/// A contender with these examples per second, round by round, and the same loss all the time.
+/// A contender with these examples per second, round by round, and a constant loss.
 pub(super) fn outcome(config: Config, who: Contender, speeds: &[f64], loss: f64) -> Outcome {
     let mut outcome = Outcome::new(config, who);
     outcome.ready = Some(Ready { warm_up_losses: vec![loss; 14], version: None });

@@ -1,13 +1,13 @@
 //! `cargo xtask bench-step`: training steps per second of this project, raw candle and PyTorch.
 //!
-//! One machine; the same weights and batches for everybody. Networks, batch sizes and numbers of
-//! threads make configurations, measured one after the other. In each, every contender is a process
-//! that warms up and then takes a sample whenever it is asked to. They take turns, A B C D, A B C D,
-//! so that what else the machine does hits all of them; ratios are formed within a round, and the
-//! median over the rounds is reported.
+//! All contenders run on one machine with the same weights and batches. Networks, batch sizes and
+//! numbers of threads make configurations, which are measured one after the other. In each
+//! configuration every contender is a process that warms up and then takes a sample at each
+//! request. The contenders take turns, A B C D, A B C D, so that other load on the machine affects
+//! all of them. Ratios are computed within a round, and the median over the rounds is reported.
 //!
-//! The files are written after every configuration and when it is interrupted. A contender that
-//! fails has that in its row; the others go on.
+//! The files are written after every configuration and after an interrupt. If a contender fails,
+//! its row contains the failure, and the other contenders continue.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,16 +39,16 @@ mod trial;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What is trained
+    /// Networks to train
     #[arg(long, value_delimiter = ',', default_value = "cnn,mlp,resnet18,gru")]
     network: Vec<Network>,
     /// Images or sequences in a batch
     #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "64,256")]
     batch_size: Vec<usize>,
-    /// Compute threads of every contender [default: 1,2 as far as there are cores]
+    /// Compute threads of every contender [default: 1,2 if there are as many cores]
     #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     threads: Vec<usize>,
-    /// Who trains it
+    /// Contenders
     #[arg(
         long,
         value_delimiter = ',',
@@ -61,13 +61,13 @@ pub(crate) struct Args {
     /// Measured seconds of a sample, at least one step
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Seconds that a contender may take to get warm, and for each sample
+    /// Seconds that a contender may take for its warm-up, and for each sample
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     deadline: u64,
-    /// Instead: the time of each operation in our own steps
+    /// Instead: measure the time of each operation in our own steps
     #[arg(long)]
     profile: bool,
-    /// Where bench_step.json and bench_step.svg go [default: target/bench-step]
+    /// Folder of bench_step.json and bench_step.svg [default: target/bench-step]
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -94,12 +94,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 #[derive(Debug)]
 struct Programs {
     rust: Option<PathBuf>,
-    /// A Python that has PyTorch.
+    /// A Python with PyTorch.
     python: Option<PathBuf>,
 }
 
 impl Programs {
-    /// Builds and finds those that the plan needs; takes PyTorch out of it where there is none.
+    /// Builds and finds the programs that the plan needs. Removes PyTorch from the plan if there is
+    /// none.
     fn find(plan: &mut Plan) -> Result<Self> {
         let mut python = None;
         if plan.contenders.iter().any(Contender::is_pytorch) {
@@ -118,7 +119,7 @@ impl Programs {
         Ok(Self { rust, python })
     }
 
-    /// How a contender is started.
+    /// The command of a contender.
     fn command(&self, contender: Contender, config: Config) -> Result<Command> {
         let Config { network, batch_size, threads } = config;
         let (batch_size, threads) = (batch_size.to_string(), threads.to_string());
@@ -135,13 +136,14 @@ impl Programs {
         for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"] {
             command.env(variable, &threads);
         }
-        // Ours bounds candle's second pool as it always does, candle alone does it by rayon's.
+        // Our contender limits candle's second pool as always. In the candle contender, rayon's
+        // variable limits it.
         command.env_remove("CANDLE_NUM_THREADS");
         Ok(command)
     }
 }
 
-/// A plan, and what carries it out.
+/// A plan, and everything to carry it out.
 struct Bench {
     machine: Host,
     plan: Plan,
@@ -191,7 +193,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prints and writes what there is, and says what is missing where it ended early.
+    /// Prints and writes the results, and reports missing ones if the measurement ended early.
     fn keep(&self, outcomes: &[Outcome], measured: Result<()>) -> Result<()> {
         let samples: usize = outcomes.iter().map(|outcome| outcome.samples.len()).sum();
         if outcomes.is_empty() {

@@ -1,4 +1,4 @@
-//! What is measured: every network with every batch size and number of threads.
+//! The plan of the measurement: every network with every batch size and number of threads.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::contender::Contender;
 use crate::bench::once;
 use crate::network::Network;
 
-/// What contenders are compared in.
+/// The configuration in which contenders are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Config {
     pub(super) network: Network,
@@ -16,7 +16,7 @@ pub(super) struct Config {
     pub(super) threads: usize,
 }
 
-/// All of it, in the order of the tables.
+/// The whole plan, in the order of the tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Plan {
     pub(super) networks: Vec<Network>,
@@ -28,7 +28,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What was asked for, each thing once; the default threads are those that have a core.
+    /// The requested items, each once. The default numbers of threads are limited by the cores.
     pub(super) fn new(args: &Args, cores: usize) -> Result<Self> {
         ensure!(args.batch_size.iter().all(|&size| size > 0), "--batch-size starts at 1");
         ensure!(args.threads.iter().all(|&count| count > 0), "--threads starts at 1");
@@ -61,7 +61,7 @@ impl Plan {
         configs
     }
 
-    /// Those who can train this network.
+    /// The contenders that can train this network.
     pub(super) fn contenders_of(&self, network: Network) -> Vec<Contender> {
         let can = |contender: &Contender| contender.can_train(network);
         self.contenders.iter().copied().filter(can).collect()

@@ -1,4 +1,4 @@
-//! `--profile`: where the time of our step goes, operation by operation.
+//! `--profile`: the time of our step, operation by operation.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::bench::Output;
 use crate::live::last_line;
 use crate::shell::display;
 
-/// What the contender prints: seconds of one mean step.
+/// The contender's output: seconds of one mean step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Profile {
     steps: usize,
@@ -39,7 +39,7 @@ struct Entry {
     profile: Profile,
 }
 
-/// Profiles every configuration of the plan for its seconds.
+/// Profiles every configuration of the plan for the plan's seconds.
 pub(super) fn run(plan: &Plan, programs: &Programs, output: &Output) -> Result<()> {
     let mut entries = Vec::new();
     for config in plan.configs() {
@@ -57,7 +57,7 @@ pub(super) fn run(plan: &Plan, programs: &Programs, output: &Output) -> Result<(
     Ok(())
 }
 
-/// The operations by the time they take, then what is not an operation.
+/// The operations in the order of their time, then the other parts of the step.
 fn table(config: Config, profile: &Profile) -> String {
     let Config { network, batch_size, threads } = config;
     let ms = |seconds: f64| format!("{:.3}", 1000.0 * seconds);
@@ -92,7 +92,7 @@ fn table(config: Config, profile: &Profile) -> String {
     for (name, seconds) in [
         ("exchange", profile.exchange_seconds),
         ("optimizer", profile.optimizer_seconds),
-        // Clocks that are read at different moments may add up to more than there was.
+        // The parts are measured with separate clock readings, so their sum may exceed the total.
         ("rest", rest.max(0.0)),
     ] {
         let [output, calls, forward, backward] = [const { String::new() }; 4];

@@ -1,4 +1,4 @@
-//! What the outcomes say: medians, and ratios within a round.
+//! The summary of the outcomes: medians, and ratios within a round.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::figures::{Spread, median, ratio_by_round};
 use crate::host::Host;
 use crate::live::Failure;
 
-/// Everything that goes into bench_step.json.
+/// The content of bench_step.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Host,
@@ -24,15 +24,16 @@ pub(super) struct Row<'a> {
     #[serde(flatten)]
     pub(super) config: Config,
     pub(super) contender: Contender,
-    /// Images or sequences; `None` where it gave no sample.
+    /// Images or sequences. `None` if there is no sample.
     pub(super) examples_per_second: Option<Spread>,
     pub(super) step_seconds: Option<f64>,
-    /// Median over the rounds of this contender's speed to candle's of the same round.
+    /// The median over the rounds of the ratio of this contender's speed to candle's in the same
+    /// round.
     pub(super) ratio_to_candle: Option<f64>,
-    /// The same, to the PyTorch contender with the highest median.
+    /// The median ratio to the PyTorch contender with the highest median.
     pub(super) ratio_to_best_pytorch: Option<f64>,
     pub(super) peak_rss_mb: Option<f64>,
-    /// Processor time over time: how many threads were really at work.
+    /// Processor time divided by time: the number of threads that really worked.
     pub(super) cores_used: Option<f64>,
     pub(super) warm_up_losses: &'a [f64],
     pub(super) failure: Option<&'a Failure>,
@@ -57,13 +58,13 @@ impl Row<'_> {
         self.warm_up_losses.get(self.config.network.loss_check().step - 1).copied()
     }
 
-    /// Whether it kept to its threads; the clocks may differ by a little.
+    /// Whether the contender used at most its threads. A small difference of the clocks is allowed.
     pub(super) fn is_bounded(&self) -> bool {
         self.cores_used.is_none_or(|cores| cores <= 1.05 * self.config.threads as f64)
     }
 }
 
-/// A row for every outcome, in their order.
+/// A row for every outcome, in the outcomes' order.
 fn rows(outcomes: &[Outcome]) -> Vec<Row<'_>> {
     let peers = |config: Config| outcomes.iter().filter(move |other| other.config == config);
     let mut rows = Vec::new();
@@ -99,7 +100,7 @@ fn row<'a>(
     }
 }
 
-/// The examples per second of each round that it reached.
+/// The examples per second of each round that the contender reached.
 fn speeds(outcome: &Outcome) -> impl Iterator<Item = (usize, f64)> {
     let batch_size = outcome.config.batch_size as f64;
     outcome.samples.iter().map(move |sample| {
@@ -117,7 +118,7 @@ fn speed_ratio(ours: &Outcome, theirs: &Outcome) -> Option<f64> {
     ratio_by_round(&speeds(ours).collect::<Vec<_>>(), &speeds(theirs).collect::<Vec<_>>())
 }
 
-/// Who trained the same way, as far as the losses tell.
+/// The contenders whose training agrees, as far as the losses show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
     All,
@@ -135,7 +136,7 @@ pub(super) fn agreement(rows: &[&Row<'_>]) -> Agreement {
                 Some((row.compared_loss()?, row.config.network.loss_check().tolerance))
             })
             .collect();
-        // A loss that is no number agrees with none.
+        // A NaN loss agrees with no other loss.
         losses.iter().all(|(a, tolerance)| losses.iter().all(|(b, _)| (a - b).abs() <= *tolerance))
     };
     if agree(|_| true) {
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn rounds_that_one_did_not_reach_do_not_count() {
         let mut late = outcome(config(64, 1), Ours, &[500.0, 300.0], 2.0);
-        // It has no sample of round 0.
+        // This contender has no sample of round 0.
         late.samples[0].round = 1;
         late.samples[1].round = 2;
         let other = outcome(config(64, 1), PyTorch, &[1000.0, 100.0], 2.0);

@@ -83,7 +83,7 @@ fn line(f: &mut fmt::Formatter<'_>, row: &Row<'_>) -> fmt::Result {
     }
 }
 
-/// What the losses say about who trains the same way.
+/// The agreement of the contenders' training, from the losses.
 fn losses(f: &mut fmt::Formatter<'_>, verdicts: &[(Config, Agreement)]) -> fmt::Result {
     let named = |wanted: Agreement| -> Vec<String> {
         let hits = verdicts.iter().filter(|(_, verdict)| *verdict == wanted);

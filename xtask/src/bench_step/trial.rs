@@ -12,7 +12,7 @@ use crate::live::{Failure, Live};
 use crate::training::{Done, Measured, Ready};
 use crate::turns::Player;
 
-/// What one contender did in one configuration.
+/// The results of one contender in one configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) config: Config,
@@ -23,13 +23,13 @@ pub(super) struct Outcome {
     pub(super) failure: Option<Failure>,
 }
 
-/// What was measured, and under which circumstances.
+/// A measurement and its circumstances.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sample {
     pub(super) round: usize,
     #[serde(flatten)]
     pub(super) measured: Measured,
-    /// Share of the machine's cores that other programs used meanwhile.
+    /// The share of the machine's cores that other programs used meanwhile.
     pub(super) others_cpu_share: Option<f64>,
 }
 
@@ -46,7 +46,7 @@ impl Outcome {
     }
 }
 
-/// A contender in its configuration, and its process while that lives.
+/// A contender in its configuration, and its processes while they live.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) outcome: Outcome,
@@ -58,12 +58,12 @@ impl Trial {
         Self { outcome: Outcome::new(config, contender), player: Player::default() }
     }
 
-    /// Whether there is something to ask for.
+    /// Whether the contender can be asked for a sample.
     pub(super) fn is_live(&self) -> bool {
         self.player.is_live()
     }
 
-    /// Starts it and waits until it is warm.
+    /// Starts the contender and waits until it is warm.
     pub(super) fn start(
         &mut self,
         start: impl FnOnce() -> Result<Live>,
@@ -74,7 +74,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Takes one sample, where it lives.
+    /// Takes one sample, if the contender lives.
     pub(super) fn sample(
         &mut self,
         round: usize,
@@ -91,7 +91,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Lets it end.
+    /// Lets the contender end.
     pub(super) fn finish(&mut self, watch: &Watch) -> Result<(), Interrupted> {
         let done: Option<Done> = self.player.finish(watch)?;
         self.outcome.peak_rss_mb = done.and_then(|done| done.peak_rss_mb);
@@ -104,7 +104,7 @@ impl Trial {
     }
 }
 
-/// What is the same for every configuration.
+/// The common settings of all configurations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) rounds: usize,
@@ -112,8 +112,9 @@ pub(super) struct Rules {
     pub(super) deadline: Duration,
 }
 
-/// Measures the contenders of a configuration: all of them are started, then asked in turns, so
-/// that what else the machine does hits all of them. `step` hears of each start and sample.
+/// Measures the contenders of a configuration. All of them are started and then measured in turns,
+/// so that other load on the machine affects all of them. `step` is called for each start and
+/// sample.
 pub(super) fn measure(
     trials: &mut [Trial],
     rules: &Rules,
@@ -147,8 +148,8 @@ mod tests {
 
     const RULES: Rules = Rules { rounds: 3, seconds: 0.1, deadline: Duration::from_secs(20) };
 
-    /// Contenders that are shell scripts: one that answers, one that dies after its first sample,
-    /// one that does not start.
+    /// Contenders that are shell scripts: one that answers, one that ends after its first sample,
+    /// and one that does not start.
     fn start(outcome: &Outcome) -> Result<Live> {
         let ready = r#"echo '{"event":"ready","warm_up_losses":[2.5]}'"#;
         let sample = r#"echo '{"event":"sample","steps":3,"seconds":1,"cpu_seconds":1,"loss":2}'"#;

@@ -1,7 +1,7 @@
-//! Which package of ours may depend on which: arrows point one way (ARCHITECTURE.md).
+//! The allowed dependencies between our packages: arrows point in one direction (ARCHITECTURE.md).
 //!
-//! Only normal dependencies count: a test may look anywhere. The test kit is the reverse case: it
-//! may be a dev-dependency of every package and a normal one of none.
+//! Only normal dependencies count: a test may use any package. The test kit is the reverse case:
+//! every package may have it as a dev-dependency, and none as a normal one.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::Finding;
 use crate::shell::cargo;
 
-/// Package, and those of ours that it may use.
+/// Each package, and our packages that it may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("candelabrum-memory", &[]),
     ("candelabrum-nn", &["candelabrum-memory"]),
@@ -59,11 +59,11 @@ struct Package {
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
-    /// `None` for a normal dependency, else `dev` or `build`.
+    /// `None` for a normal dependency, otherwise `dev` or `build`.
     kind: Option<String>,
 }
 
-/// Asks cargo for the packages of the workspace and checks their dependencies.
+/// Reads the packages of the workspace from cargo and checks their dependencies.
 pub(super) fn check_workspace(root: &Path) -> Result<Vec<Finding>> {
     let mut command = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let output = command.output().context("cannot start cargo metadata")?;
@@ -81,7 +81,7 @@ pub(super) fn check_workspace(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The packages with an arrow that may not be, what is wrong, and the dependency in question.
+/// The packages with a forbidden arrow, the error, and the dependency.
 fn broken_arrows(packages: &[Package]) -> Vec<(&Package, String, &str)> {
     let is_ours = |name: &str| packages.iter().any(|package| package.name == name);
     let mut broken = Vec::new();

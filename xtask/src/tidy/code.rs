@@ -1,7 +1,7 @@
-//! Rust source with comments and the insides of literals blanked, so that checks see only code.
+//! Rust source with blanked comments and literals, so that checks see only code.
 //!
-//! A small lexer: enough of Rust's grammar for strings (raw ones too), characters and nested
-//! comments; lines and columns stay where they were.
+//! A small lexer for strings (raw ones too), characters and nested comments. Lines and columns stay
+//! the same.
 
 /// The text with every character of a comment, string or character literal replaced by a space.
 pub(super) fn code_only(text: &str) -> String {
@@ -23,7 +23,7 @@ pub(super) fn code_only(text: &str) -> String {
     out
 }
 
-/// Where the comment or literal that starts here ends; `None` where none starts.
+/// The end of the comment or literal that starts here, or `None` if none starts.
 fn literal_or_comment_end(chars: &[char], at: usize) -> Option<usize> {
     let next = chars.get(at + 1);
     match chars[at] {

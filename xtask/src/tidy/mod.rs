@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: the rules of the house that neither rustc nor clippy checks.
+//! `cargo xtask tidy`: the project's rules that neither rustc nor clippy checks.
 //!
-//! Every check is a function from text to findings, so that each is tested on a few lines.
+//! Every check is a function from text to findings, so a few lines are enough to test it.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ mod code;
 mod source;
 mod text;
 
-/// One broken rule, at a place.
+/// One broken rule and its place.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     /// Relative to the root of the repository.
@@ -73,7 +73,7 @@ fn check_file(root: &Path, name: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Every file below the folder except what tools leave there.
+/// Every file below the folder, except the files of tools.
 pub(crate) fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     const OF_TOOLS: [&str; 5] = [".git", ".venv", "target", "__pycache__", "proptest-regressions"];
     let entries =

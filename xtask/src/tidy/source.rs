@@ -3,7 +3,7 @@
 use super::Finding;
 use super::code::code_only;
 
-/// Where `cfg(feature = ..)` may stand besides a crate's `lib.rs` and its tests: the doors of
+/// The files with `cfg(feature = ..)`, besides each crate's `lib.rs` and tests. They declare the
 /// modules that exist only with a feature.
 const FEATURE_DOORS: &[&str] = &["crates/dist/src/comm/mod.rs"];
 
@@ -13,7 +13,7 @@ pub(super) fn check(file: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Every file says first what it is.
+/// Every file begins with a description of itself.
 fn opening(file: &str, text: &str) -> Vec<Finding> {
     let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
     if first.starts_with("//!") || first.starts_with("#![doc") {
@@ -22,7 +22,7 @@ fn opening(file: &str, text: &str) -> Vec<Finding> {
     vec![Finding::new(file, 1, "does not open with a //! comment that says what the file is")]
 }
 
-/// A feature decides which modules exist, not what the code inside them does.
+/// A feature decides which modules exist, and never the behaviour of the code in them.
 fn feature_doors(file: &str, code: &str) -> Vec<Finding> {
     let is_test = file.starts_with("tests/") || file.contains("/tests/");
     if is_test || file.ends_with("src/lib.rs") || FEATURE_DOORS.contains(&file) {

@@ -2,7 +2,7 @@
 
 use super::Finding;
 
-/// No white space at the end of a line; one newline at the end of the file.
+/// No white space at the end of a line, and one newline at the end of the file.
 pub(super) fn whitespace(file: &str, text: &str) -> Vec<Finding> {
     let trailing =
         text.split('\n').enumerate().filter(|(_, line)| line.ends_with([' ', '\t', '\r']));
@@ -17,7 +17,7 @@ pub(super) fn whitespace(file: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// No path into somebody's home folder. (Written in two halves, or this file would be found.)
+/// No path into a home folder. (Written in two halves, because otherwise this file would be found.)
 pub(super) fn home_paths(file: &str, text: &str) -> Vec<Finding> {
     const HOMES: [&str; 3] = [concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/")];
     let names_home = |line: &str| {
@@ -32,7 +32,7 @@ pub(super) fn home_paths(file: &str, text: &str) -> Vec<Finding> {
     lines.map(|(i, _)| Finding::new(file, i + 1, "names a home folder")).collect()
 }
 
-/// Every relative link in Markdown leads to a file; `exists` is asked about its target.
+/// The target of every relative link in Markdown exists, as `exists` reports.
 pub(super) fn links(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut in_code = false;
@@ -54,8 +54,8 @@ pub(super) fn links(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Ve
     findings
 }
 
-/// The targets of `[text](target)`, `[text](target "title")` and `[name]: target`, none of those
-/// inside backticks.
+/// The targets of `[text](target)`, `[text](target "title")` and `[name]: target`, except inside
+/// backticks.
 fn link_targets(line: &str) -> Vec<&str> {
     let definition = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     if let Some((_, target)) = definition {

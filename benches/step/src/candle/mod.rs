@@ -17,7 +17,7 @@ const LR: f64 = 0.005;
 const MOMENTUM: f64 = 0.9;
 const WEIGHT_DECAY: f64 = 1e-5;
 
-/// A network and what its optimizer remembers.
+/// A network and the state of its optimizer.
 pub(crate) struct Candle {
     network: Box<dyn Module>,
     /// Every variable and its momentum.

@@ -78,7 +78,7 @@ impl Block {
     }
 }
 
-/// Inputs, outputs and kernel; padded so that stride 1 keeps the size.
+/// Inputs, outputs and kernel. The padding keeps the size at stride 1.
 fn conv(
     [inputs, outputs, kernel]: [usize; 3],
     stride: usize,
@@ -90,9 +90,9 @@ fn conv(
 
 /// One direction of the 3x3 max-pool with stride 2 and padding 1.
 ///
-/// candle's own has no padding and no gradient where windows overlap, so the maximum is taken of
-/// the even places, the odd ones, and the even ones one further. What is pooled is at least 0, so
-/// that zeros can be the padding.
+/// candle's own max-pool has no padding, and no gradient for overlapping windows. So this takes the
+/// maximum of the even places, the odd places, and the even places shifted by one window. All
+/// inputs are at least 0, so the padding can be zeros.
 fn max_pool(xs: &Tensor, dim: usize) -> Result<Tensor> {
     let half = xs.dim(dim)? / 2;
     let padded = xs.pad_with_zeros(dim, 1, 1)?;
@@ -126,7 +126,7 @@ mod tests {
             }
         }
         assert_eq!(ys.flatten_all()?.to_vec1::<f32>()?, expected);
-        // Every window passes one unit back.
+        // Every window returns one unit of gradient.
         let grads = ys.sum_all()?.backward()?;
         let sum = grads.get(&xs).expect("it is differentiable").sum_all()?;
         assert_eq!(sum.to_scalar::<f32>()?, 9.0);

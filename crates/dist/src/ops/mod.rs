@@ -23,12 +23,12 @@
 //! **Order.** Forward and backward are collectives, so all ranks must build the same graph: the
 //! same operations in the same order, inputs that need a gradient on all ranks or on none, and
 //! results that the loss depends on everywhere or nowhere. candle walks equal graphs in the same
-//! order. If the graphs differ, the ranks get [`Error::Disagreement`](crate::Error::Disagreement),
+//! order. If the graphs differ, the ranks get [`Error::Disagreement`],
 //! or the deadline passes.
 //!
 //! The operations accept f32, f64, f16 and bf16 on the CPU, and add in rank order. They return
 //! candle's errors, so that models can call them. A candle error contains the error of a
-//! collective, and `Error::from` converts it back to this crate's [`Error`](crate::Error).
+//! collective, and `Error::from` converts it back to this crate's [`Error`].
 
 mod exchange;
 

@@ -1,11 +1,11 @@
-//! Activations as layers of their own; [`Conv2d`](super::Conv2d) and [`Linear`](super::Linear) can
-//! fuse every one of them.
+//! Activations as separate layers. [`Conv2d`](super::Conv2d) and [`Linear`](super::Linear) can fuse
+//! each of them.
 
 use candle_core::{Module, Result, Tensor};
 
 use crate::ops;
 
-/// `x Phi(x)`, exact by the error function, any shape: [`ops::gelu`].
+/// `x Phi(x)`, exact by the error function, for any shape: [`ops::gelu`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gelu;
 
@@ -15,7 +15,7 @@ impl Module for Gelu {
     }
 }
 
-/// [`Gelu`] approximated by tanh, any shape: [`ops::gelu_tanh`].
+/// [`Gelu`] approximated by tanh, for any shape: [`ops::gelu_tanh`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GeluTanh;
 
@@ -25,7 +25,7 @@ impl Module for GeluTanh {
     }
 }
 
-/// `x sigmoid(x)`, any shape: [`ops::silu`].
+/// `x sigmoid(x)`, for any shape: [`ops::silu`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silu;
 
@@ -35,7 +35,7 @@ impl Module for Silu {
     }
 }
 
-/// `1 / (1 + e^-x)`, any shape: [`ops::sigmoid`].
+/// `1 / (1 + e^-x)`, for any shape: [`ops::sigmoid`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sigmoid;
 
@@ -45,7 +45,7 @@ impl Module for Sigmoid {
     }
 }
 
-/// The hyperbolic tangent, any shape: [`ops::tanh`].
+/// The hyperbolic tangent, for any shape: [`ops::tanh`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tanh;
 

@@ -9,16 +9,19 @@ use super::{check_features, described};
 use crate::ops::{self, BatchNormConfig, RunningStatistics};
 use crate::{Activation, Init, Param, Scope, StatisticsExchange};
 
-/// `(N, C, H, W)` or `(N, C)` to the same: mean 0 and variance 1 per channel, then `weight` and
-/// `bias` of it.
+/// Normalises `(N, C, H, W)` or `(N, C)` per channel to mean 0 and variance 1, then multiplies by
+/// `weight` and adds `bias`.
 ///
-/// In training by the statistics of the batch, which the running ones move towards; in evaluation
-/// by the running ones, the buffers `running_mean` and `running_var`. The number of channels is
-/// that of the first input; `weight` starts at one, `bias` at zero.
+/// In training the layer uses the statistics of the batch and moves the running statistics towards
+/// them. In evaluation it uses the running statistics, the buffers `running_mean` and
+/// `running_var`. The first input determines the number of channels. `weight` starts at one, `bias`
+/// at zero.
 ///
-/// Data-parallel replicas normalise by their own part of the batch and keep running statistics of
-/// their own, unless they exchange statistics: this layer by [`synchronized`](Self::synchronized), or
-/// all of a store by [`Params::set_statistics_exchange`](crate::Params::set_statistics_exchange).
+/// Each data-parallel replica normalises by its own part of the batch and has its own running
+/// statistics, unless the replicas exchange statistics. To exchange them, use
+/// [`synchronized`](Self::synchronized) for this layer or
+/// [`Params::set_statistics_exchange`](crate::Params::set_statistics_exchange) for all layers of a
+/// store.
 #[derive(Debug)]
 pub struct BatchNorm2d {
     scope: Scope,
@@ -51,14 +54,14 @@ impl BatchNorm2d {
         self
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
         self
     }
 
-    /// Leaves weight and bias out.
+    /// Makes a layer without weight and bias.
     #[must_use]
     pub fn no_affine(mut self) -> Self {
         self.affine = false;
@@ -72,8 +75,8 @@ impl BatchNorm2d {
         self
     }
 
-    /// Normalises, in training, by the batches of all replicas behind `exchange`, whatever the store
-    /// says.
+    /// Normalises, in training, by the batches of all replicas of `exchange`. This replaces the
+    /// exchange of the store.
     #[must_use]
     pub fn synchronized(mut self, exchange: Arc<dyn StatisticsExchange>) -> Self {
         self.exchange = Some(exchange);

@@ -9,9 +9,9 @@ use crate::{Activation, Init, Scope};
 
 /// `(N, C, H, W) -> (N, out_channels, H', W')`, SINGA's `Conv2d`.
 ///
-/// The number of input channels is that of the first input. Weights `(out, C / groups, KH, KW)`
-/// start Glorot-normal and the bias at zero. As in SINGA, the kernel's area counts in the fan-in
-/// (`C / groups · KH · KW`) and not in the fan-out (`out`); [`init`](Self::init) takes another
+/// The first input determines the number of input channels. The weight `(out, C / groups, KH, KW)`
+/// starts Glorot-normal, the bias at zero. As in SINGA, the kernel's area counts in the fan-in
+/// (`C / groups · KH · KW`) and not in the fan-out (`out`). [`init`](Self::init) chooses another
 /// distribution.
 #[derive(Debug)]
 pub struct Conv2d {
@@ -26,7 +26,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// `out_channels` square kernels of `kernel` × `kernel`: stride 1, no padding, with bias.
+    /// `out_channels` kernels of `kernel` × `kernel`, with stride 1, no padding, and a bias.
     pub fn new(scope: &Scope, out_channels: usize, kernel: usize) -> Self {
         Self {
             scope: scope.clone(),
@@ -61,21 +61,22 @@ impl Conv2d {
         self
     }
 
-    /// Splits input and output channels into `groups` that do not see each other.
+    /// Splits input and output channels into `groups`. Each group of outputs uses one group of
+    /// inputs.
     #[must_use]
     pub fn groups(mut self, groups: usize) -> Self {
         self.config.groups = groups;
         self
     }
 
-    /// Leaves the bias out.
+    /// Makes a layer without bias.
     #[must_use]
     pub fn no_bias(mut self) -> Self {
         self.bias = false;
         self
     }
 
-    /// The distribution that the weights start with.
+    /// The distribution of the weight's initial values.
     #[must_use]
     pub fn init(mut self, init: Init) -> Self {
         self.init = Some(init);

@@ -4,11 +4,11 @@ use candle_core::{Module, Result, Tensor};
 
 use crate::{Scope, ops};
 
-/// In training, zeroes each element with probability `p` and scales the rest by `1 / (1 - p)`;
-/// in evaluation, the identity. The masks of a run depend on its seed, the layer's path, the
-/// count of calls and the noise stream. The distributed optimizer gives each rank a stream of its
-/// own; ranks that compute one replica together (tensor parallelism) must drop the same units and
-/// need a common one: [`crate::Params::set_noise_stream`].
+/// In training, sets each element to zero with probability `p` and scales the rest by
+/// `1 / (1 - p)`. In evaluation, the identity. The masks depend on the run's seed, the layer's
+/// path, the count of calls and the noise stream. The distributed optimizer gives each rank its own
+/// stream. Ranks that compute one replica together (tensor parallelism) must drop the same units,
+/// so they need a common stream: [`crate::Params::set_noise_stream`].
 #[derive(Clone, Debug)]
 pub struct Dropout {
     scope: Scope,
@@ -16,7 +16,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Drops each element with probability `p`, from 0 up to but not including 1.
+    /// Drops each element with probability `p`, with `0 <= p < 1`.
     pub fn new(scope: &Scope, p: f32) -> Self {
         Self { scope: scope.clone(), p }
     }

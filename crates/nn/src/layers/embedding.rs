@@ -23,7 +23,7 @@ impl Embedding {
         Self { scope: scope.clone(), vocabulary, dim, padding_index: None, weight: OnceCell::new() }
     }
 
-    /// The row `index` stands for no word: it starts at zero and is not trained.
+    /// Makes row `index` the padding: it starts at zero and is not trained.
     #[must_use]
     pub fn padding_index(mut self, index: usize) -> Self {
         self.padding_index = Some(index);

@@ -1,8 +1,8 @@
-//! From images to vectors.
+//! Images to vectors.
 
 use candle_core::{Module, Result, Tensor};
 
-/// `(N, ..) -> (N, product of the rest)`.
+/// `(N, ..) -> (N, M)`, where `M` is the product of all dimensions but the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flatten;
 

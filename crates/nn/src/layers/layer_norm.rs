@@ -5,10 +5,11 @@ use once_cell::sync::OnceCell;
 
 use crate::{Init, Param, Scope, ops};
 
-/// `(.., R) -> (.., R)`: mean 0 and variance 1 per row, then `weight` and `bias` of it.
+/// `(.., R) -> (.., R)`: each row gets mean 0 and variance 1, then `weight` multiplies it and
+/// `bias` is added.
 ///
-/// A row is the last dimension, or the last ones ([`Self::dims`]), of the size of the first input.
-/// `weight` starts at one, `bias` at zero.
+/// A row is the last dimension, or the last few ([`Self::dims`]). The first input determines its
+/// size. `weight` starts at one, `bias` at zero.
 #[derive(Debug)]
 pub struct LayerNorm {
     scope: Scope,
@@ -19,10 +20,10 @@ pub struct LayerNorm {
     state: OnceCell<State>,
 }
 
-/// `(.., R) -> (.., R)`: mean square 1 per row, then `weight` times it.
+/// `(.., R) -> (.., R)`: each row gets mean square 1, then `weight` multiplies it.
 ///
-/// A row is the last dimension, or the last ones ([`Self::dims`]), of the size of the first input.
-/// `weight` starts at one.
+/// A row is the last dimension, or the last few ([`Self::dims`]). The first input determines its
+/// size. `weight` starts at one.
 #[derive(Debug)]
 pub struct RmsNorm {
     scope: Scope,
@@ -53,21 +54,21 @@ impl LayerNorm {
         self
     }
 
-    /// What is added to the variance.
+    /// The constant added to the variance.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
         self
     }
 
-    /// Leaves the bias out.
+    /// Makes a layer without bias.
     #[must_use]
     pub fn no_bias(mut self) -> Self {
         self.bias = false;
         self
     }
 
-    /// Leaves weight and bias out.
+    /// Makes a layer without weight and bias.
     #[must_use]
     pub fn no_affine(mut self) -> Self {
         (self.weight, self.bias) = (false, false);
@@ -88,14 +89,14 @@ impl RmsNorm {
         self
     }
 
-    /// What is added to the mean square.
+    /// The constant added to the mean square.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = Some(eps);
         self
     }
 
-    /// Leaves the weight out.
+    /// Makes a layer without weight.
     #[must_use]
     pub fn no_affine(mut self) -> Self {
         self.weight = false;
@@ -103,7 +104,7 @@ impl RmsNorm {
     }
 }
 
-/// The last `dims` dimensions.
+/// The sizes of the last `dims` dimensions.
 fn row(scope: &Scope, xs: &Tensor, dims: usize) -> Result<Vec<usize>> {
     match xs.rank().checked_sub(dims) {
         Some(start) if dims > 0 => Ok(xs.dims()[start..].to_vec()),

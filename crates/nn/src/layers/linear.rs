@@ -8,8 +8,8 @@ use crate::{Activation, Init, Scope, ops};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
 ///
-/// The number of inputs is that of the first input. Weights `(outputs, in)` start Glorot-normal,
-/// the bias at zero.
+/// The first input determines the number of inputs. The weight `(outputs, in)` starts
+/// Glorot-normal, the bias at zero.
 #[derive(Debug)]
 pub struct Linear {
     scope: Scope,
@@ -31,7 +31,7 @@ impl Linear {
         }
     }
 
-    /// Leaves the bias out.
+    /// Makes a layer without bias.
     #[must_use]
     pub fn no_bias(mut self) -> Self {
         self.bias = false;

@@ -1,5 +1,5 @@
-//! Layers: each creates its parameters at the first call, so that input sizes are inferred where
-//! the user leaves them out, and each is a candle [`Module`](candle_core::Module).
+//! Layers. Each layer is a candle [`Module`](candle_core::Module). It creates its parameters at its
+//! first call, so it infers the input sizes that the user does not give.
 
 mod activations;
 mod batch_norm2d;
@@ -41,7 +41,7 @@ struct Weights {
 }
 
 impl Weights {
-    /// Weights that start as `init` says, and a bias of zeros.
+    /// A weight with initial values from `init`, and a bias of zeros.
     fn new(scope: &Scope, shape: &[usize], init: Init, bias: bool) -> Result<Self> {
         let outputs = shape[0];
         if outputs == 0 {
@@ -57,7 +57,7 @@ impl Weights {
     }
 }
 
-/// `kind` as the summary shows it, with the activation fused into it.
+/// `kind` with the fused activation, for the summary.
 fn described(kind: String, activation: Option<Activation>) -> String {
     match activation {
         Some(activation) => format!("{kind}, {activation}"),
@@ -65,7 +65,7 @@ fn described(kind: String, activation: Option<Activation>) -> String {
     }
 }
 
-/// Says that an input has `got` features where the layer at `scope` has `expected`.
+/// Returns an error if the input has `got` features and the layer at `scope` takes `expected`.
 fn check_features(scope: &Scope, what: &str, expected: usize, got: usize) -> Result<()> {
     if expected == got {
         return Ok(());

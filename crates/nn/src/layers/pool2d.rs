@@ -29,7 +29,7 @@ impl MaxPool2d {
         self
     }
 
-    /// Padding on each side, in pixels, which never wins; at most half the kernel.
+    /// Padding on each side, in pixels, which is never the maximum. At most half the kernel.
     #[must_use]
     pub fn padding(mut self, padding: usize) -> Self {
         self.config.padding = (padding, padding);
@@ -76,14 +76,14 @@ impl AvgPool2d {
         self
     }
 
-    /// Zeros on each side, in pixels; at most half the kernel.
+    /// Zeros on each side, in pixels. At most half the kernel.
     #[must_use]
     pub fn padding(mut self, padding: usize) -> Self {
         self.config.padding = (padding, padding);
         self
     }
 
-    /// Takes the mean over the pixels of the image alone, PyTorch's `count_include_pad=False`.
+    /// Takes the mean over the pixels of the image only, PyTorch's `count_include_pad=False`.
     #[must_use]
     pub fn without_padding_in_mean(mut self) -> Self {
         self.count_include_pad = false;

@@ -8,12 +8,12 @@ use crate::ops::{self, RecurrentWeights};
 use crate::{Init, Param, Scope};
 
 /// Gated recurrent unit, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.GRU` with
-/// `batch_first=True`; equations at [`ops::gru()`].
+/// `batch_first=True`. The equations are at [`ops::gru()`].
 ///
-/// The number of inputs is that of the first input. Parameters `weight_ih` `(3 hidden, in)`,
-/// `weight_hh` `(3 hidden, hidden)`, `bias_ih` and `bias_hh` `(3 hidden)` with the gates in the
-/// order r, z, n start uniform within `1 / sqrt(hidden)`. For the last hidden state alone,
-/// [`ops::last_step()`] follows.
+/// The first input determines the number of inputs. The parameters are `weight_ih`
+/// `(3 hidden, in)`, `weight_hh` `(3 hidden, hidden)`, `bias_ih` and `bias_hh` `(3 hidden)`, with
+/// the gates in the order r, z, n. They start uniform within `1 / sqrt(hidden)`. If you need only
+/// the last hidden state, apply [`ops::last_step()`] to the output.
 #[derive(Debug)]
 pub struct Gru {
     scope: Scope,
@@ -27,12 +27,12 @@ impl Gru {
         Self { scope: scope.clone(), hidden, weights: OnceCell::new() }
     }
 
-    /// From the hidden state `(N, hidden)` on instead of zeros; gives all hidden states and the
-    /// final one. Detach that before it goes into the next piece of a long sequence, unless
-    /// gradients shall flow back through it.
+    /// Starts from the hidden state `state` `(N, hidden)` instead of zeros. Returns all hidden
+    /// states and the final one. To cut gradients between the pieces of a long sequence, detach the
+    /// final state before you pass it to the next piece.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Shapes that do not fit together.
     pub fn forward_with(&self, xs: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
         let ys = self.run(xs, Some(state))?;
         let state = ops::last_step(&ys)?;
@@ -54,9 +54,9 @@ impl Module for Gru {
 }
 
 /// Long short-term memory, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.LSTM` with
-/// `batch_first=True`; equations at [`ops::lstm()`].
+/// `batch_first=True`. The equations are at [`ops::lstm()`].
 ///
-/// Parameters as those of [`Gru`], with four gates in the order i, f, g, o.
+/// The parameters are those of [`Gru`], with four gates in the order i, f, g, o.
 #[derive(Debug)]
 pub struct Lstm {
     scope: Scope,
@@ -70,12 +70,12 @@ impl Lstm {
         Self { scope: scope.clone(), hidden, weights: OnceCell::new() }
     }
 
-    /// From the hidden and cell state, both `(N, hidden)`, on instead of zeros; gives all hidden
-    /// states and the final hidden and cell state. Detach both before they go into the next piece of a
-    /// long sequence, unless gradients shall flow back through them.
+    /// Starts from a hidden and a cell state, both `(N, hidden)`, instead of zeros. Returns all
+    /// hidden states, and the final hidden and cell state. To cut gradients between the pieces of a
+    /// long sequence, detach both states before you pass them to the next piece.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Shapes that do not fit together.
     pub fn forward_with(
         &self,
         xs: &Tensor,
@@ -110,7 +110,7 @@ struct Weights {
 }
 
 impl Weights {
-    /// Those in `cell`, made for the input `xs` if it is the first.
+    /// The weights in `cell`. The first call creates them for the input `xs`.
     fn of<'a>(
         cell: &'a OnceCell<Self>,
         scope: &Scope,

@@ -1,10 +1,10 @@
-//! The rectifier as a layer of its own.
+//! The rectifier as a separate layer.
 
 use candle_core::{Module, Result, Tensor};
 
 use crate::ops;
 
-/// `max(x, 0)`, any shape; the gradient at exactly 0 is 0, as in PyTorch.
+/// `max(x, 0)`, for any shape. The gradient at exactly 0 is 0, as in PyTorch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReLU;
 

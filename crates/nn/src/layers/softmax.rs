@@ -6,8 +6,8 @@ use crate::ops;
 
 /// Probabilities from logits, over the last dimension: `(.., C) -> (.., C)`.
 ///
-/// Not for training a classifier: [`SoftMaxCrossEntropy`](super::SoftMaxCrossEntropy) takes the
-/// logits.
+/// Do not use it to train a classifier: [`SoftMaxCrossEntropy`](super::SoftMaxCrossEntropy) takes
+/// the logits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Softmax;
 

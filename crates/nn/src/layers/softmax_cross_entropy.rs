@@ -4,20 +4,20 @@ use candle_core::{Result, Tensor};
 
 use crate::ops::{self, CrossEntropyConfig};
 
-/// Mean over the batch of `-log softmax(logits)[class]`, as SINGA's layer of that name.
+/// The mean over the batch of `-log softmax(logits)[class]`: SINGA's layer of this name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftMaxCrossEntropy {
     config: CrossEntropyConfig,
 }
 
 impl SoftMaxCrossEntropy {
-    /// Neither smoothing nor a class to ignore.
+    /// A loss without label smoothing and without an ignored class.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Spreads this share of each label, from 0 to 1, evenly over all classes.
+    /// Spreads the share `share` of each label, from 0 to 1, evenly over all classes.
     #[must_use]
     pub fn label_smoothing(mut self, share: f32) -> Self {
         self.config.label_smoothing = share;
@@ -35,7 +35,8 @@ impl SoftMaxCrossEntropy {
     /// u32 or i64, or one-hot rows `(N, classes)`.
     ///
     /// # Errors
-    /// Shapes that do not fit, a class index out of range, which is named, or no row that counts.
+    /// Shapes that do not fit together, a class index out of range (which the error names), or no
+    /// row that counts.
     pub fn forward(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::softmax_cross_entropy_with(logits, targets, self.config)
     }

@@ -1,4 +1,4 @@
-//! Activations as operations of their own, one pass each.
+//! Activations as separate operations, one pass over memory each.
 //!
 //! ```text
 //! relu       max(x, 0)
@@ -9,8 +9,8 @@
 //! tanh       (e^x - e^-x) / (e^x + e^-x)
 //! ```
 //!
-//! relu, sigmoid and tanh take their derivative from the result, the others from the input. At
-//! infinities and NaN all are PyTorch's: `silu(-inf)`, for instance, is NaN.
+//! relu, sigmoid and tanh compute their derivative from the result, the other activations from the
+//! input. At infinities and NaN all results are PyTorch's: `silu(-inf)`, for instance, is NaN.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::marker::PhantomData;
@@ -24,8 +24,8 @@ use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::activation::Activation;
 
-/// `max(x, 0)`, element by element; NaN stays NaN, and the gradient at exactly 0 is 0, as in
-/// PyTorch (candle passes it).
+/// `max(x, 0)`, element by element. NaN stays NaN. The gradient at exactly 0 is 0, as in PyTorch
+/// (candle passes it).
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub fn gelu(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Gelu>(PhantomData))
 }
 
-/// [`gelu`] by tanh, the approximation of the same paper (section 2).
+/// [`gelu`] approximated by tanh, as in section 2 of the same paper.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub fn tanh(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Tanh>(PhantomData))
 }
 
-/// Any of them, or none.
+/// Applies the activation, if there is one.
 pub(super) fn apply(xs: Tensor, activation: Option<Activation>) -> Result<Tensor> {
     let Some(activation) = activation else { return Ok(xs) };
     let xs = &xs;
@@ -94,7 +94,7 @@ pub(super) fn apply(xs: Tensor, activation: Option<Activation>) -> Result<Tensor
     }
 }
 
-/// Any of them, or none, by candle's own operations.
+/// Applies the activation, if there is one, by candle's own operations.
 pub(super) fn composite(xs: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
     let Some(activation) = activation else { return Ok(xs.clone()) };
     let x = &fused::widen(xs)?;
@@ -118,7 +118,7 @@ fn run<K: Kind>(xs: &Tensor, op: Pointwise<K>) -> Result<Tensor> {
     fused::run(op, xs.shape(), &[Some(xs)])
 }
 
-/// An activation as a type, since an operation's name is a constant of its type.
+/// An activation as a type, because an operation's name is a constant of its type.
 trait Kind: Send + Sync + 'static {
     const ACTIVATION: Activation;
 }

@@ -5,7 +5,7 @@
 //! backward   dx = sum over the windows that hold x of dy / count
 //! ```
 //!
-//! `count` is the size of the window, or, where padding shall not count, of its part inside of the
+//! `count` is the size of the window or, if padding does not count, of the window's part inside the
 //! image. The global average (Lin, Chen and Yan, 2013, arXiv:1312.4400) is one window per channel.
 
 use candle_core::{Result, Tensor, bail};
@@ -22,8 +22,8 @@ use candelabrum_memory::simd::simd;
 const NAME: &str = "avg_pool2d";
 const GLOBAL: &str = "global_avg_pool2d";
 
-/// The mean of every window. `count_include_pad` says whether the zeros of the padding count, as
-/// they do by default in PyTorch.
+/// The mean of every window. `count_include_pad`: the zeros of the padding count, as by default in
+/// PyTorch.
 ///
 /// # Shapes
 ///
@@ -113,7 +113,7 @@ impl AvgPool2d {
         }
     }
 
-    /// Adds, as windows may overlap.
+    /// Adds, because windows may overlap.
     fn backward_plane<T: Float>(&self, dy: &[T], dx: &mut [T]) {
         let (in_width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
         dx.fill(T::zero());

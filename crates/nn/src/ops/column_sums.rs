@@ -1,8 +1,8 @@
 //! The sums of the columns of a matrix: the gradient of a bias.
 //!
-//! Rows added one after the other lose a digit with every tenfold number of rows. Sums of blocks of
-//! rows that are added pairwise lose next to nothing (Higham, The accuracy of floating point summation,
-//! SIAM J. Sci. Comput. 14, 1993).
+//! If rows are added one after the other, the sum loses a digit with every tenfold number of rows.
+//! Sums of blocks of rows that are added pairwise lose almost nothing (Higham, The accuracy of
+//! floating point summation, SIAM J. Sci. Comput. 14, 1993).
 
 use super::elementwise::add_assign;
 use super::float::Float;
@@ -10,14 +10,14 @@ use super::parallel::worth_threads;
 use super::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
-/// Up to so many rows are one block.
+/// The number of rows up to which all rows are one block.
 const FEW: usize = 4096;
 
-/// The rows of a block where there are more.
+/// The rows of a block if there are more than [`FEW`].
 const BLOCK: usize = 256;
 
-/// Writes the sum over all rows of `matrix`; a row is as long as `sums`. The order of the additions
-/// depends on the number of rows alone.
+/// Writes the sum over all rows of `matrix` to `sums`, which has the length of a row. The order of
+/// the additions depends only on the number of rows.
 pub(super) fn column_sums<T: Float>(matrix: &[T], sums: &mut [T]) {
     let width = sums.len().max(1);
     let block = if matrix.len() / width <= FEW { FEW } else { BLOCK };

@@ -7,9 +7,9 @@
 //! dz_nc   = dloss / N * (exp(z_nc - lse_n) * sum_c t'_nc - t'_nc)
 //! ```
 //!
-//! The maximum keeps `exp` from overflowing. Class indices are the one-hot case of `t`; `s` is the
-//! label smoothing (Szegedy et al., CVPR 2016, arXiv:1512.00567). The mean over the batch is
-//! PyTorch's, for indices and probabilities alike: over the `N` rows that are not ignored.
+//! Subtracting the maximum keeps `exp` from overflowing. Class indices are the one-hot case of `t`,
+//! and `s` is the label smoothing (Szegedy et al., CVPR 2016, arXiv:1512.00567). As in PyTorch, for
+//! indices and probabilities alike, the mean is over the `N` rows that are not ignored.
 
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -22,15 +22,15 @@ use super::softmax::{exp_into, shifted};
 
 const NAME: &str = "softmax_cross_entropy";
 
-/// What stands for the class of a row that does not count.
+/// The class index of an ignored row.
 const IGNORED: u32 = u32::MAX;
 
-/// The variants of the cross entropy, both off by default.
+/// The variants of the cross entropy. Both are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropyConfig {
     /// The share of the probability, from 0 to 1, that is spread evenly over all classes.
     pub label_smoothing: f32,
-    /// Rows of this class add nothing to the loss, nor to the number of rows in the mean.
+    /// Rows of this class count neither in the loss nor in the number of rows of the mean.
     pub ignore_index: Option<i64>,
 }
 
@@ -43,19 +43,19 @@ pub struct CrossEntropyConfig {
 ///
 /// # Errors
 ///
-/// If a class index is out of range, if shapes or dtypes do not fit together, if the batch is
-/// empty, or if `targets` would need a gradient: detach them.
+/// If a class index is out of range, shapes or dtypes do not fit together, the batch is empty, or
+/// `targets` would need a gradient (detach them).
 pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     softmax_cross_entropy_with(logits, targets, CrossEntropyConfig::default())
 }
 
-/// [`softmax_cross_entropy`] with smoothed labels or rows that are ignored.
+/// [`softmax_cross_entropy`] with smoothed labels or ignored rows.
 ///
 /// # Errors
 ///
-/// Those of [`softmax_cross_entropy`]; if the label smoothing lies outside of `[0, 1]`, if targets
-/// that are probabilities come with a class to ignore, or if every row is ignored (PyTorch's loss
-/// is NaN then).
+/// Those of [`softmax_cross_entropy`], and if the label smoothing is outside of `[0, 1]`, targets
+/// are probabilities and there is a class to ignore, or every row is ignored (PyTorch's loss is NaN
+/// then).
 pub fn softmax_cross_entropy_with(
     logits: &Tensor,
     targets: &Tensor,
@@ -123,15 +123,15 @@ fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
 }
 
 struct SoftmaxCrossEntropy {
-    /// Those that count.
+    /// The number of rows that are not ignored.
     rows: usize,
     classes: usize,
     smoothing: f64,
-    /// Empty where the targets are probabilities.
+    /// Empty if the targets are probabilities.
     indices: Vec<u32>,
 }
 
-/// What the backward finds of every row: the maximum and the sum of `exp(z - maximum)`.
+/// The numbers saved for each row: the maximum and the sum of `exp(z - maximum)`.
 const SAVED: usize = 2;
 
 impl Fused for SoftmaxCrossEntropy {
@@ -187,7 +187,7 @@ impl Fused for SoftmaxCrossEntropy {
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(logits), targets] = inputs else { unreachable!("two inputs") };
         let device = logits.device();
-        // Ignored rows are left out first: 0 times a NaN among them would be NaN.
+        // Ignored rows are removed first: 0 times a NaN in them would be NaN.
         let counted = self.indices.iter().zip(0_u32..).filter(|(index, _)| **index != IGNORED);
         let (classes, counted): (Vec<u32>, Vec<u32>) = counted.unzip();
         let mut z = fused::widen(logits)?;
@@ -231,14 +231,14 @@ impl SoftmaxCrossEntropy {
         }
     }
 
-    /// What the smoothing gives to every class.
+    /// The share of the smoothing for every class.
     fn even_share<T: Float>(&self) -> T {
         T::from_f64(self.smoothing / self.classes as f64)
     }
 
     /// The loss of a row, with `lse = max + ln`.
     fn loss<T: Float>(&self, z: &[T], target: Target<'_, T>, max: T, ln: T) -> T {
-        // In this order the digits of `ln` survive a large maximum.
+        // In this order a large maximum does not cost the digits of `ln`.
         let surprise = |z: T| (max - z) + ln;
         let labels = match target {
             Target::Ignored => return T::zero(),

@@ -1,8 +1,8 @@
 //! Inverted dropout whose mask is a pure function of the seed.
 //!
-//! Element `i` is kept if the `i`-th number of a counter-based generator (SplitMix64: Steele, Lea
-//! and Flood 2014) is at least `p`, and then scaled by `1 / (1 - p)`. The backward computes the
-//! same mask again, so none is stored, and the result does not depend on threads.
+//! Element `i` is kept and scaled by `1 / (1 - p)` if the `i`-th number of a counter-based
+//! generator (SplitMix64: Steele, Lea and Flood 2014) is at least `p`. The backward computes the
+//! same mask again, so no mask is stored, and the result does not depend on threads.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -15,9 +15,9 @@ use candelabrum_memory::simd::simd;
 
 const NAME: &str = "dropout";
 
-/// Sets each element to 0 with probability `p` and scales the others by `1 / (1 - p)`.
+/// Sets each element to 0 with probability `p` and scales the other elements by `1 / (1 - p)`.
 ///
-/// Equal seeds give equal masks: draw a new seed for every call.
+/// Equal seeds give equal masks: use a new seed for every call.
 ///
 /// # Errors
 ///
@@ -35,14 +35,14 @@ struct Dropout {
 }
 
 impl Dropout {
-    /// The factor of an element that is kept.
+    /// The factor of the kept elements.
     fn scale(&self) -> f64 {
         1.0 / (1.0 - f64::from(self.p))
     }
 
     fn apply<T: Float>(&self, xs: &[T], ys: &mut [T]) {
         let key = mix(self.seed);
-        // Compared with the upper 32 bits of each number.
+        // The threshold for the upper 32 bits of each number.
         let threshold = (f64::from(self.p) * 2f64.powi(32)).round() as u64;
         let scale = T::from_f64(self.scale());
         in_blocks(ys, |start, ys| {
@@ -53,7 +53,7 @@ impl Dropout {
                 || {
                     for ((y, &x), counter) in ys.iter_mut().zip(xs).zip(1u64..) {
                         let number = mix(first.wrapping_add(counter.wrapping_mul(GOLDEN)));
-                        // Not `x * mask`: a dropped NaN or infinity is 0.
+                        // Not `x * mask`: a dropped NaN or infinity must become 0.
                         *y = (x * scale).keep_if(number >> 32 >= threshold);
                     }
                 },
@@ -83,7 +83,7 @@ impl Fused for Dropout {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
-        // The kernel's own mask: what it leaves of ones.
+        // The kernel's own mask, taken from its result for ones.
         let mut kept = vec![0_f32; xs.elem_count()];
         self.apply(&vec![1.0; xs.elem_count()], &mut kept);
         let kept: Vec<u8> = kept.into_iter().map(|kept| u8::from(kept != 0.0)).collect();

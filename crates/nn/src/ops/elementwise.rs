@@ -1,4 +1,4 @@
-//! Passes over whole slices that several operations share.
+//! Passes over whole slices for several operations.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::iter;
@@ -25,7 +25,7 @@ pub(super) fn bias_row_activation<T: Float>(
     each(ys, bias.iter(), |y, &b| y + b, activation);
 }
 
-/// Applies the activation alone.
+/// Applies the activation, if there is one.
 #[inline(always)]
 pub(super) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
     if activation.is_some() {
@@ -51,8 +51,8 @@ fn each<T: Float, B>(
     }
 }
 
-/// `dy *= activation'(z)`. `reference` is `z` where the activation [needs its
-/// input](Activation::needs_input), and its result otherwise.
+/// `dy *= activation'(z)`. `reference` is `z` if the activation [needs its
+/// input](Activation::needs_input), and the activation's result otherwise.
 pub(super) fn activation_backward<T: Float>(
     dys: &mut [T],
     reference: &[T],
@@ -70,7 +70,7 @@ pub(super) fn activation_backward<T: Float>(
     }
 }
 
-/// The loop of [`each`], a type so that [`simd`] has all of it inlined.
+/// The loop of [`each`], as a type so that [`simd`] inlines all of it.
 struct Forward<'a, T, I, A, F> {
     ys: &'a mut [T],
     bs: I,
@@ -113,11 +113,12 @@ impl<T: Float, F: Function<T>> NullaryFnOnce for BackwardPass<'_, T, F> {
     }
 }
 
-/// A function of one number; every method is inlined into the loops above.
+/// A function of one number. Every method is inlined into the loops above.
 trait Function<T>: Copy {
     fn forward(self, z: T) -> T;
 
-    /// `dy` times the derivative, from `z` or from the result as the activation has it.
+    /// `dy` times the derivative, computed from `z` or from the result, depending on the
+    /// activation.
     fn backward(self, dy: T, reference: T) -> T;
 }
 
@@ -136,10 +137,10 @@ impl<T: Float> Function<T> for Identity {
     }
 }
 
-/// `max(z, 0)` that keeps NaN.
+/// `max(z, 0)`. NaN stays NaN.
 #[inline(always)]
 pub(super) fn rectified<T: Float>(z: T) -> T {
-    // In this order it is one `maxps`, whose second operand wins when one is NaN.
+    // In this order it is one `maxps`, which returns its second operand if one operand is NaN.
     if T::zero() > z { T::zero() } else { z }
 }
 
@@ -152,7 +153,7 @@ impl<T: Float> Function<T> for Relu {
         rectified(z)
     }
 
-    /// The gradient passes where the result is not `<= 0`: 0 at exactly 0, and NaN passes it.
+    /// The gradient passes unless the result is `<= 0`: it is 0 at exactly 0, and it passes at NaN.
     #[inline(always)]
     fn backward(self, dy: T, y: T) -> T {
         if y <= T::zero() { T::zero() } else { dy }
@@ -205,7 +206,7 @@ impl<T: Float> Function<T> for Tanh {
     }
 }
 
-/// The numbers in `x Phi(x)`.
+/// The constants of `x Phi(x)`.
 #[derive(Clone, Copy)]
 struct Gelu<T> {
     half: T,
@@ -239,7 +240,7 @@ impl<T: Float> Function<T> for Gelu<T> {
     }
 }
 
-/// The numbers in `x / 2 (1 + tanh(beta (x + kappa x^3)))`.
+/// The constants of `x / 2 (1 + tanh(beta (x + kappa x^3)))`.
 #[derive(Clone, Copy)]
 struct GeluTanh<T> {
     half: T,
@@ -281,7 +282,7 @@ impl<T: Float> Function<T> for GeluTanh<T> {
     }
 }
 
-/// The sum of a slice in sixteen lanes, in an order that depends on the length only.
+/// The sum of a slice in sixteen lanes, in an order that depends only on the length.
 #[inline(always)]
 pub(super) fn sum<T: Float>(xs: &[T]) -> T {
     let mut lanes = [T::zero(); 16];

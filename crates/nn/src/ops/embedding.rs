@@ -16,11 +16,11 @@ use super::pool::Pooled;
 
 const NAME: &str = "embedding";
 
-/// Into so many parts the rows of a large table are split for the backward.
+/// The number of parts into which the rows of a large table are split in the backward.
 const PARTS: usize = 16;
 
-/// The rows of `weight` that `indices` name. The row `padding_index` gets no gradient, as
-/// PyTorch's `padding_idx`: a token that stands for nothing is not trained.
+/// The rows of `weight` at `indices`. The row `padding_index` gets no gradient, as with PyTorch's
+/// `padding_idx`: a padding token is not trained.
 ///
 /// # Shapes
 ///
@@ -28,8 +28,8 @@ const PARTS: usize = 16;
 ///
 /// # Errors
 ///
-/// If an index is not below V (it is named), `indices` are no integers, or the dtype of `weight` is
-/// neither f32 nor f64.
+/// If an index is not below V (the error names it), `indices` are not integers, or the dtype of
+/// `weight` is neither f32 nor f64.
 pub fn embedding(
     weight: &Tensor,
     indices: &Tensor,
@@ -84,7 +84,7 @@ impl Fused for Embedding {
         let Some(dw) = pass.grads.take(0) else { return Ok(()) };
         let dys = &*pass.dys;
         let vocabulary = dw.len() / self.dim;
-        // Each part looks for its own rows among all indices, so none is written by two threads.
+        // Each part finds its own rows among all indices, so only one thread writes a row.
         let part = vocabulary.div_ceil(PARTS).max(1);
         let add = |(number, dw): (usize, &mut [T])| {
             dw.fill(T::zero());

@@ -6,9 +6,10 @@ use super::math;
 use super::pool::Poolable;
 use crate::pass::{self, Place};
 
-/// f32 and f64: what the kernels need to know about a number.
+/// f32 and f64, with the functions that the kernels need.
 pub(super) trait Float: WithDType + Poolable {
-    /// In f32 this one and the next three are [`math`]'s, made for [`simd`](candelabrum_memory::simd::simd).
+    /// In f32 this function and the next three are those of [`math`], made for
+    /// [`simd`](candelabrum_memory::simd::simd).
     fn exp(self) -> Self;
     fn tanh(self) -> Self;
     /// `1 / (1 + e^-x)`.
@@ -17,7 +18,7 @@ pub(super) trait Float: WithDType + Poolable {
     fn erf(self) -> Self;
     fn ln(self) -> Self;
     fn is_nan(self) -> bool;
-    /// `self` or 0, without a branch: the place of a maximum is not predictable.
+    /// `self` or 0, without a branch, because the place of a maximum cannot be predicted.
     fn keep_if(self, condition: bool) -> Self;
     fn widen(self) -> f64;
     /// Rounded.
@@ -94,7 +95,7 @@ macro_rules! impl_float {
 impl_float!(f32, math, pass::with_places);
 impl_float!(f64, in_f64, no_places);
 
-/// The functions of [`math`] in f64, which checks and not speed is for.
+/// The functions of [`math`] in f64, for checks. They are not optimised for speed.
 mod in_f64 {
     pub(super) use libm::erf;
 
@@ -112,7 +113,7 @@ mod in_f64 {
     }
 }
 
-/// Only f32 parameters are trained.
+/// f64 variables have no places, because only f32 parameters are trained.
 fn no_places<R>(
     variables: &[Option<TensorId>],
     f: impl FnOnce(Vec<Option<Place<'_, f64>>>) -> R,
@@ -120,8 +121,8 @@ fn no_places<R>(
     f(variables.iter().map(|_| None).collect())
 }
 
-/// Evaluates `$body` with `$T` standing for the Rust type of `$dtype`; a dtype that the operations
-/// do not know is an error that names it and `$op`.
+/// Evaluates `$body` with `$T` standing for the Rust type of `$dtype`. If the operations do not
+/// support the dtype, the result is an error that names the dtype and `$op`.
 macro_rules! for_float {
     ($dtype:expr, $op:expr, $T:ident => $body:expr) => {
         match $dtype {

@@ -7,8 +7,8 @@
 //! h' = (1 - z) n + z h
 //! ```
 //!
-//! The reset gate `r` is applied after the product with `W_hh`, unlike in the paper, so that one
-//! product serves all gates.
+//! Unlike in the paper, the reset gate `r` is applied after the product with `W_hh`, so one product
+//! serves all gates.
 
 use candle_core::{Result, Tensor};
 use candle_nn::ops::sigmoid;
@@ -19,7 +19,7 @@ use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_
 use crate::activation::Activation;
 use candelabrum_memory::simd::simd;
 
-/// All hidden states of a sequence; `h0` is the state before it, zeros if left out.
+/// All hidden states of a sequence. `h0` is the state before it, zeros if omitted.
 ///
 /// # Shapes
 ///
@@ -32,7 +32,7 @@ use candelabrum_memory::simd::simd;
 ///
 /// # Cost
 ///
-/// Kept for the backward: `4 H` elements per step and sequence beside input and result.
+/// Kept for the backward: `4 H` elements per step and sequence, besides input and result.
 pub fn gru(xs: &Tensor, weights: RecurrentWeights<'_>, h0: Option<&Tensor>) -> Result<Tensor> {
     Ok(recurrent::run::<Gru>(xs, weights, h0, None)?.0)
 }
@@ -50,7 +50,7 @@ impl Cell for Gru {
         let (rz, n) = gates.split_at_mut(2 * h.len());
         let (b_rz, b_n) = b.split_at(2 * h.len());
         extra.copy_from_slice(b_n);
-        // Passes with few slices each: the compiler makes vectors of them.
+        // Passes with few slices each, because the compiler vectorises these.
         bias_row_activation(rz, b_rz, Some(Activation::Sigmoid));
         let [r, z] = parts(rz);
         simd(

@@ -1,6 +1,6 @@
 //! The last time step of a sequence: `y_n = x[n, T - 1]`.
 //!
-//! candle's `narrow` does the same, but its backward pads the gradient through a concatenation.
+//! candle's `narrow` computes the same, but its backward pads the gradient through a concatenation.
 
 use candle_core::{Result, Tensor, bail};
 

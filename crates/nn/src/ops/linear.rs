@@ -5,8 +5,8 @@
 //! backward   dz = dy * act'(z)      dx = dz w      dw = dz^T x      db = column sums of dz
 //! ```
 //!
-//! The backward takes `act'` from the result, or from `z = x w^T + b` that the forward saves where
-//! the activation needs it.
+//! The backward computes `act'` from the result. If the activation needs its input, the forward
+//! saves `z = x w^T + b`, and the backward uses that.
 
 use candle_core::{Result, Tensor, bail};
 

@@ -17,8 +17,8 @@ use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_
 use crate::activation::Activation;
 use candelabrum_memory::simd::simd;
 
-/// All hidden states of a sequence, and the final cell state; `state` holds the hidden and the cell
-/// state before it, zeros if left out.
+/// All hidden states of a sequence, and the final cell state. `state` contains the hidden and the
+/// cell state before the sequence, zeros if omitted.
 ///
 /// # Shapes
 ///
@@ -32,7 +32,7 @@ use candelabrum_memory::simd::simd;
 ///
 /// # Cost
 ///
-/// Kept for the backward: `5 H` elements per step and sequence beside input and result.
+/// Kept for the backward: `5 H` elements per step and sequence, besides input and result.
 pub fn lstm(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -57,7 +57,7 @@ impl Cell for Lstm {
         extra.copy_from_slice(c);
         let [b_i, b_f, b_g, b_o] = parts(b);
         let [i, f, g, o] = parts_mut(gates);
-        // Passes with few slices each: the compiler makes vectors of them.
+        // Passes with few slices each, because the compiler vectorises these.
         for (gate, b) in [(&mut *i, b_i), (&mut *f, b_f), (&mut *o, b_o)] {
             bias_row_activation(gate, b, Some(Activation::Sigmoid));
         }
@@ -87,7 +87,7 @@ impl Cell for Lstm {
         let [i, f, g, o] = parts(gates);
         let [di, df, dg, d_o] = parts_mut(da);
         let one = T::one();
-        // First tanh(c'), in the place of the last gradient.
+        // First tanh(c'), stored in place of the last gradient.
         simd(
             #[inline(always)]
             || {

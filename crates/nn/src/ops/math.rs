@@ -1,9 +1,9 @@
-//! Elementary functions of f32 that the compiler makes vectors of.
+//! Elementary functions of f32 that the compiler can vectorise.
 //!
-//! The standard library calls the C library once per number, which no loop survives. These are
-//! polynomials without a branch and without a call: inside of [`simd`](super::simd::simd) a loop
-//! over them runs 8 or 16 numbers at a time. No fused multiply-add, so every machine computes the
-//! same bits.
+//! The standard library calls the C library once per number, so a loop over its functions cannot be
+//! vectorised. The functions here are polynomials without a branch and without a call: inside of
+//! [`simd`](super::simd::simd) a loop over them computes 8 or 16 numbers at a time. They use no
+//! fused multiply-add, so every machine computes the same bits.
 //!
 //! | function | method | largest error (test below) |
 //! |---|---|---|
@@ -16,15 +16,15 @@
 //! "A faithfully rounded implementation of erff", 2016-2019. Infinities, NaN, signed zeros and
 //! results below the smallest normal number are as in the standard library.
 
-/// 1.5 * 2^23: added to a number it leaves the nearest integer in the lowest bits.
+/// 1.5 * 2^23. If it is added to a number, the lowest bits of the sum are the nearest integer.
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 in two parts, the first with so few digits that its product with an exponent is exact.
+/// ln 2 in two parts. The first has so few digits that its product with an exponent is exact.
 const LN_2: (f32, f32) = (355.0 / 512.0, -2.121_944_4e-4);
 
 /// `e^x`.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // Beyond these the result is infinite or zero. NaN fails both comparisons and stays.
+    // Outside of these bounds the result is infinite or zero. NaN fails both comparisons and stays.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
@@ -36,7 +36,7 @@ pub(super) fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_6e-1;
     let p = p * r + 0.5;
     let p = p * (r * r) + r + 1.0;
-    // 2^n in two factors, as it may not be a normal number where the result is one.
+    // 2^n in two factors, because 2^n may not be a normal number although the result is.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
@@ -73,7 +73,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 #[inline(always)]
 pub(super) fn erf(x: f32) -> f32 {
     let a = x.abs();
-    // From here on the result is 1.
+    // From 4 on the result is 1.
     let a = if a > 4.0 { 4.0 } else { a };
     let z = a * a;
     let p = -5.967_617e-4 * z + 4.991_194_2e-3;
@@ -95,8 +95,8 @@ pub(super) fn erf(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest error in units of the last place, and where, over some million numbers from
-    /// every binade; infinities and NaN must be met exactly.
+    /// Computes the largest error in units of the last place, and its argument, over some million
+    /// numbers from every binade. Infinities and NaN must match exactly.
     fn check(name: &str, f: fn(f32) -> f32, reference: fn(f64) -> f64, bound: f64) {
         let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE];
         let near_ends = [88.7, 88.722_83, 88.722_84, 89.0, 1e30, -87.3, -103.2, -104.0, -105.0];
@@ -108,7 +108,7 @@ mod tests {
             let rounded = exact as f32;
             if exact.is_nan() || rounded.is_infinite() || rounded == 0.0 {
                 let same = got.to_bits() == rounded.to_bits() || (got.is_nan() && exact.is_nan());
-                // One step beside infinity or zero is one unit in the last place.
+                // One step from infinity or zero is one unit in the last place.
                 let beside = got == f32::MAX.copysign(rounded) && rounded.is_infinite()
                     || rounded == 0.0 && x != 0.0 && got.abs() <= f32::from_bits(1);
                 assert!(same || beside, "{name}({x:e}) = {got:e}, not {rounded:e}");

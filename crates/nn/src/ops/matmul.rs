@@ -1,4 +1,4 @@
-//! Matrix products through the `gemm` crate: the only unsafe code of the operations.
+//! Matrix products through the `gemm` crate, with the only unsafe code of the operations.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ pub(super) struct Mat<'a, T> {
 }
 
 impl<'a, T> Mat<'a, T> {
-    /// Rows one after the other.
+    /// A matrix whose rows lie one after the other.
     pub(super) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
-    /// Some of its columns.
+    /// Some columns of this matrix.
     pub(super) fn columns(self, range: Range<usize>) -> Self {
         assert!(range.end <= self.cols, "columns {range:?} of {}", self.cols);
         let data = &self.data[range.start * self.col_stride..];
@@ -37,7 +37,7 @@ impl<'a, T> Mat<'a, T> {
         }
     }
 
-    /// The transposed matrix, without moving an element.
+    /// The transposed matrix. No element is moved.
     pub(super) fn t(self) -> Self {
         Self {
             data: self.data,
@@ -49,14 +49,14 @@ impl<'a, T> Mat<'a, T> {
     }
 }
 
-/// What happens to the previous contents of the destination.
+/// Whether the destination's previous contents count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dst {
     Overwrite,
     Add,
 }
 
-/// `out = a b` or `out += a b`, `out` row by row.
+/// `out = a b` or `out += a b`. `out` is stored row by row.
 ///
 /// # Panics
 ///
@@ -103,7 +103,7 @@ pub(super) fn matmul<T: Float>(
     }
 }
 
-/// For one large product outside of any parallel loop: all threads of the current pool.
+/// For one large product outside of all parallel loops: all threads of the current pool.
 pub(super) fn all_threads() -> Parallelism {
     match rayon::current_num_threads() {
         1 => Parallelism::None,

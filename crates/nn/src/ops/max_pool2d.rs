@@ -1,13 +1,13 @@
 //! 2-d max pooling with PyTorch's rules.
 //!
-//! `y[n, c, oy, ox]` is the maximum of its window. The whole gradient of a window goes to its
-//! first maximum in row-major order; a NaN in the window is the maximum, the last one if there
-//! are several; padding never wins. (candle's backward scales the gradient by `1/k^2`, shares it
-//! between ties and refuses overlapping windows.)
+//! `y[n, c, oy, ox]` is the maximum of its window. The first maximum in row-major order gets the
+//! whole gradient of the window. If the window contains a NaN, the last NaN is the maximum. Padding
+//! is never the maximum. (candle's backward scales the gradient by `1/k^2`, divides it between ties
+//! and refuses overlapping windows.)
 //!
-//! For windows of 2 x 2 side by side nothing is saved for the backward: it finds the winner again by
-//! comparing input and result, which is cheaper than writing and reading an index per window. For
-//! all others the winner's place is saved, as a number of the element type.
+//! For windows of 2 x 2 side by side nothing is saved for the backward: comparing input and result
+//! finds the winner again, which costs less than writing and reading an index per window. For all
+//! other windows the winner's place is saved, as a number of the element type.
 
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -22,10 +22,10 @@ use candelabrum_memory::simd::simd;
 
 const NAME: &str = "max_pool2d";
 
-/// Every whole number up to here is an f32.
+/// f32 represents every whole number up to this one exactly.
 const MAX_PIXELS: usize = 1 << 24;
 
-/// Planes that share their scratch memory.
+/// The number of planes that share scratch memory.
 const PLANES: usize = 16;
 
 /// Output rows below this length go through `backward_short_rows`.
@@ -39,8 +39,8 @@ const SHORT_ROW: usize = 32;
 ///
 /// # Errors
 ///
-/// If the configuration does not fit the input, or the dtype is neither f32 nor f64, or an image
-/// has more than 2^24 pixels with its padding.
+/// If the configuration does not fit the input, the dtype is neither f32 nor f64, or an image has
+/// more than 2^24 pixels with its padding.
 pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
     let windows = Windows::new(NAME, xs.shape(), config)?;
     if windows.padded_plane() > MAX_PIXELS {
@@ -125,11 +125,11 @@ impl Fused for MaxPool2d {
         let [Some(xs)] = inputs else { unreachable!("one input") };
         let (batch, channels, out_height, out_width) = self.windows.output_shape();
         let (height, width) = self.windows.config.kernel;
-        // Beyond an edge stands the nearest element of the image. It lies in the same window, so
-        // neither the first maximum of a window nor its last NaN becomes another element.
+        // The padding contains the nearest element of the image. This element lies in the same
+        // window, so the first maximum of a window and its last NaN stay the same elements.
         let taps = unfold(xs, self.windows.axes(), Edge::Nearest)?.permute((0, 1, 2, 4, 3, 5))?;
         let taps = taps.reshape((batch, channels, height * width, out_height * out_width))?;
-        // The search for the winners is no part of the graph.
+        // The search for the winners is not part of the graph.
         let constants = taps.detach();
         let mut best = constants.narrow(2, 0, 1)?;
         let mut winner = Tensor::zeros(best.shape(), DType::U32, xs.device())?;
@@ -163,7 +163,8 @@ impl MaxPool2d {
         }
     }
 
-    /// By result: the place in its plane of the window's first tap, and of the first one inside.
+    /// By result: the place in its plane of the window's first tap, and of the first tap inside the
+    /// image.
     fn places<T: Float>(&self, results: usize) -> (Pooled<T>, Pooled<T>) {
         let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
         let stride = self.windows.config.stride;
@@ -177,7 +178,7 @@ impl MaxPool2d {
         (firsts, places)
     }
 
-    /// Room for a plane with its padding, and for what one tap meets.
+    /// Memory for a plane with its padding, and for the elements under one tap.
     fn scratch<T: Float>(&self) -> (Pooled<T>, Pooled<T>) {
         let Windows { in_size, config, .. } = self.windows;
         let height = in_size.0 + 2 * config.padding.0;
@@ -187,7 +188,8 @@ impl MaxPool2d {
         (padded, Pooled::new(self.windows.plane_sizes().1))
     }
 
-    /// Copies a plane into the middle of the padding, which stays minus infinity and never wins.
+    /// Copies a plane into the middle of the padding, which stays minus infinity and is never the
+    /// maximum.
     #[inline(always)]
     fn pad<T: Float>(&self, x: &[T], padded: &mut [T]) {
         let (width, padding) = (self.windows.in_size.1, self.windows.config.padding);
@@ -197,7 +199,8 @@ impl MaxPool2d {
         }
     }
 
-    /// Tap by tap of the window over all results of a plane: loops without branches.
+    /// Loops over the taps of the window and, for each tap, over all results of a plane, without
+    /// branches.
     #[inline(always)]
     fn forward_any<T: Float>(
         &self,
@@ -224,7 +227,7 @@ impl MaxPool2d {
         }
     }
 
-    /// Overwrites the windows of `dx`; `y` must hold no NaN.
+    /// Overwrites the windows of `dx`. `y` must not contain NaN.
     #[inline(always)]
     fn backward_two_by_two<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
@@ -244,8 +247,8 @@ impl MaxPool2d {
         }
     }
 
-    /// Short rows leave the vectors of [`route`] half empty, so the rows of a plane are put
-    /// together first: half of the time for rows of 4 and 12.
+    /// Short rows would leave the vectors of [`route`] half empty, so the rows of a plane are
+    /// copied together first. This halves the time for rows of 4 and 12.
     #[inline(always)]
     fn backward_short_rows<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         let (width, row) = (self.windows.in_size.1, 2 * self.windows.out_size.1);
@@ -266,7 +269,7 @@ impl MaxPool2d {
         }
     }
 
-    /// As [`Self::backward_two_by_two`], where NaN, which equals nothing, may have won.
+    /// [`Self::backward_two_by_two`] where a NaN, which equals nothing, may be the maximum.
     fn backward_with_nan<T: Float>(&self, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
         dx.fill(T::zero());
         let (width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
@@ -284,10 +287,12 @@ impl MaxPool2d {
     }
 }
 
-/// Where a tap is larger than the maximum so far (or NaN) it is the new one, at its place.
+/// If a tap is larger than the maximum so far (or NaN), the tap becomes the maximum, with its
+/// place.
 #[inline(always)]
 fn best<T: Float>(taps: &[T], places: &[T], offset: T, y: &mut [T], winners: &mut [T]) {
-    // Equal lengths that the compiler sees, and no branch: this becomes vectors.
+    // The compiler sees that the lengths are equal, and there is no branch, so it vectorises the
+    // loop.
     let n = y.len();
     let (taps, places, winners) = (&taps[..n], &places[..n], &mut winners[..n]);
     for i in 0..n {
@@ -327,7 +332,7 @@ fn to_winners<T: Float>(winners: &[T], dy: &[T], dx: &mut [T]) {
     }
 }
 
-/// The maximum as PyTorch takes it: a NaN beats everything before it.
+/// The maximum by PyTorch's rule: a NaN is larger than everything before it.
 #[inline(always)]
 fn larger<T: Float>(max: T, x: T) -> T {
     if (x > max) | x.is_nan() { x } else { max }
@@ -335,8 +340,8 @@ fn larger<T: Float>(max: T, x: T) -> T {
 
 /// Sends the gradients of 2 x 2 windows to the first maximum of each.
 ///
-/// Indices, pairs and masks instead of iterators and branches: in this form the compiler makes
-/// vectors of it, and the place of a maximum cannot be predicted.
+/// Indices, pairs and masks replace iterators and branches: the compiler vectorises this form, and
+/// the place of a maximum cannot be predicted.
 #[inline(never)]
 fn route<T: Float>(
     y: &[T],

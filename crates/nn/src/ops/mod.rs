@@ -1,30 +1,32 @@
-//! Fused operations: candle custom ops, each with its own forward and backward, and each also as a
-//! *composite* of candle's differentiable operations.
+//! Fused operations. Each is a custom operation of candle with its own forward and backward, and
+//! has a *composite* of candle's differentiable operations besides.
 //!
-//! Why not candle's own: its convolution backward is a transposed convolution made of dot
-//! products, computes the gradient of images that nobody asked for, and its bias gradients are
-//! scalar sums; its max-pool backward scales the gradient by `1/k^2`; its relu passes the
-//! gradient at exactly 0. PyTorch is the reference here for every tie and edge.
+//! Why not candle's own operations? candle computes the backward pass of a convolution as a
+//! transposed convolution made of dot products. It computes the gradient of images even if nothing
+//! uses it, and its bias gradients are scalar sums. Its max-pool backward scales the gradient by
+//! `1/k^2`, and its relu passes the gradient at exactly 0. For every tie and edge case, the
+//! reference here is PyTorch.
 //!
-//! candle-nn's `LayerNorm`, `RmsNorm` and `ops::softmax_last_dim` have no backward, its `BatchNorm`
-//! and `loss::cross_entropy` are graphs of many operations; none of them is used here.
+//! In candle-nn, `LayerNorm`, `RmsNorm` and `ops::softmax_last_dim` have no backward, and
+//! `BatchNorm` and `loss::cross_entropy` are graphs of many operations. Nothing of them is used
+//! here.
 //!
-//! Rules that hold for every operation of this module:
+//! Every operation of this module follows these rules:
 //!
-//! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need; there any
-//!   other dtype is [`candle_core::Error::UnsupportedDTypeForOp`].
-//! - Where there is no kernel for a device, and on every device within [`with_composites`], the
-//!   composite computes the operation, in each floating-point type that candle knows there. It gives
-//!   what the kernel gives up to rounding; how parameters report their gradients does not change.
-//! - Inputs may be views: they are made contiguous first.
-//! - An argument without a variable below it (images, labels) gets no gradient, and a kernel computes
-//!   none.
-//! - Work is split over the threads of the current rayon pool into parts that do not depend on
-//!   the number of threads, and partial sums are added in a fixed order: two runs give the same
+//! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need. Any
+//!   other dtype on the CPU is [`candle_core::Error::UnsupportedDTypeForOp`].
+//! - On a device without kernels, and on every device within [`with_composites`], the composite
+//!   computes the operation, in each floating-point type that candle supports there. Its result is
+//!   the kernel's result up to rounding, and parameters report their gradients in the same way.
+//! - Inputs may be views. The operation makes them contiguous first.
+//! - An argument without a variable below it (images, labels) gets no gradient, and the kernel
+//!   computes none.
+//! - Work is split over the threads of the current rayon pool. The parts do not depend on the
+//!   number of threads, and partial sums are added in a fixed order, so two runs give the same
 //!   bits.
-//! - As in candle, the depth of a graph is limited by the stack of the thread that walks it. A graph
-//!   whose backward pass failed is good for another one through
-//!   [`FlatGradients`](crate::FlatGradients) (so does `DistOpt`); make it again for a plain `backward`.
+//! - As in candle, the stack of the thread that walks a graph limits the graph's depth. After a
+//!   failed backward pass, [`FlatGradients`](crate::FlatGradients) and `DistOpt` can run another
+//!   one on the same graph. For candle's own `backward`, build the graph again.
 
 mod activations;
 mod add;

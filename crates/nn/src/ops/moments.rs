@@ -1,15 +1,16 @@
 //! Sums over long slices, and mean and variance from them.
 //!
-//! A sum is added up in lanes of the element type, which the compiler makes vectors of, and carried
-//! over to f64 before a lane has seen many numbers. The order depends on the lengths alone.
+//! A sum is accumulated in lanes of the element type, which the compiler vectorises. The lanes are
+//! added to f64 totals before they have summed many numbers. The order of the additions depends
+//! only on the lengths.
 
 use super::float::Float;
 
-/// So many that the loop over them is not unrolled, which would end in scalar additions.
+/// So many that the loop over them is not unrolled: unrolled, LLVM emits scalar additions.
 const LANES: usize = 128;
-/// Numbers between two carries to f64.
+/// Numbers between two additions to the f64 totals.
 const CARRY: usize = 4096;
-/// Sums in f64.
+/// The number of f64 totals.
 const WIDE: usize = 16;
 
 /// `N` sums at once.
@@ -25,7 +26,7 @@ impl<T: Float, const N: usize> Sums<T, N> {
         Self { lanes: [[T::zero(); LANES]; N], totals: [[0.0; WIDE]; N], pending: 0 }
     }
 
-    /// Adds `f(x, y)` of all pairs; the slices are of one length.
+    /// Adds `f(x, y)` of all pairs. Both slices have the same length.
     #[inline(always)]
     pub(super) fn add(&mut self, xs: &[T], ys: &[T], f: impl Fn(T, T) -> [T; N]) {
         for (xs, ys) in xs.chunks(LANES).zip(ys.chunks(LANES)) {
@@ -64,20 +65,20 @@ impl<T: Float, const N: usize> Sums<T, N> {
     }
 }
 
-/// Mean and variance. The mean has two parts, so that `x - mean` keeps its digits where the mean is
-/// large beside the deviation: `(x - shift) - rest`.
+/// Mean and variance. The mean has two parts, so that `x - mean`, computed as `(x - shift) - rest`,
+/// is precise even if the mean is large compared with the deviation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moments<T> {
     /// The mean, rounded.
     pub(super) shift: T,
-    /// What the rounding took away.
+    /// The rounding error of `shift`.
     pub(super) rest: f64,
     /// The biased variance.
     pub(super) variance: f64,
 }
 
-/// Mean and variance of all `count` elements of the slices. They are read twice: the second time
-/// for the squares of deviations from the mean of the first.
+/// Mean and variance of all `count` elements of the slices. The slices are read twice: first for
+/// the mean, then for the squares of the deviations from it.
 #[inline(always)]
 pub(super) fn moments<'a, T: Float>(
     slices: impl Iterator<Item = &'a [T]> + Clone,
@@ -105,7 +106,7 @@ pub(super) fn moments<'a, T: Float>(
     Moments {
         shift,
         rest: (first.widen() - shift.widen()) + error,
-        // Not `max`, which would make 0 of NaN.
+        // Not `max`, which would turn NaN into 0.
         variance: if variance < 0.0 { 0.0 } else { variance },
     }
 }

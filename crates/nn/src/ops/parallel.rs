@@ -1,19 +1,19 @@
-//! Work element by element or part by part, over the threads.
+//! Work on elements or parts, divided over the threads.
 
 use rayon::prelude::*;
 
 use super::float::Float;
 
-/// So many elements stay in the nearest cache while several passes go over them.
+/// The number of elements that stay in the nearest cache during several passes.
 const BLOCK: usize = 1 << 12;
 
-/// Below some 10 microseconds of work, waking another thread costs more than it saves.
+/// With less than about 10 microseconds of work, waking another thread costs more than it saves.
 pub(super) fn worth_threads(elements: usize) -> bool {
     rayon::current_num_threads() > 1 && elements > 1 << 15
 }
 
-/// Calls `f` with each block of `ys` and the number of its first element. The blocks depend on the
-/// length only.
+/// Calls `f` with each block of `ys` and the number of its first element. The blocks depend only on
+/// the length.
 pub(super) fn in_blocks<T: Float>(ys: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
     if worth_threads(ys.len()) {
         ys.par_chunks_mut(BLOCK).enumerate().for_each(|(index, ys)| f(index * BLOCK, ys));
@@ -22,8 +22,8 @@ pub(super) fn in_blocks<T: Float>(ys: &mut [T], f: impl Fn(usize, &mut [T]) + Sy
     }
 }
 
-/// Calls `f` with the number of each part of `ys`, the part of `xs` that belongs to it, and itself;
-/// the parts have `x_len` and `y_len` elements. Over the threads if `threads`.
+/// Calls `f` with the number of each part of `ys`, the corresponding part of `xs`, and the part
+/// itself. The parts have `x_len` and `y_len` elements. Uses several threads if `threads`.
 pub(super) fn in_parts<T: Float>(
     threads: bool,
     (xs, x_len): (&[T], usize),

@@ -1,9 +1,9 @@
-//! Memory that is used again: gradients on their way, scratch, what a forward saves.
+//! Recycled memory: for gradients in a backward pass, scratch, and the values that a forward saves.
 //!
-//! A training step asks for the same sizes in the same order every time, so after the first steps
-//! nothing is allocated. Each thread has its own pool, without a lock, so memory stays in the cache of
-//! the core that used it. Memory that another thread drops, as in a backward pass that runs on another
-//! thread than the forward pass, waits for its own thread behind a lock.
+//! A training step requests the same sizes in the same order every time, so after the first steps
+//! nothing is allocated. Each thread has its own pool without a lock, so memory stays in the cache
+//! of the core that used it. If another thread drops a piece (a backward pass may run on another
+//! thread than the forward pass), the piece waits behind a lock for its own thread.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::LocalKey;
 
-/// A slice in recycled memory; goes back to the pool of the thread that made it.
+/// A slice in recycled memory. When dropped, it returns to the pool of the thread that made it.
 pub(super) struct Pooled<T: Poolable> {
     memory: Vec<T>,
     len: usize,
@@ -48,7 +48,7 @@ impl<T: Poolable> Pooled<T> {
         copy
     }
 
-    /// No element, no memory.
+    /// No elements and no memory.
     pub(super) fn none() -> Self {
         Self { memory: Vec::new(), len: 0, home: None }
     }
@@ -72,8 +72,8 @@ impl<T: Poolable> Drop for Pooled<T> {
     fn drop(&mut self) {
         let Some(home) = self.home.take() else { return };
         let mut memory = Some(mem::take(&mut self.memory));
-        // A thread that ends may have no pool any more. The pool is borrowed only for a moment, never
-        // while a slice is dropped.
+        // The pool of a thread that is ending may be gone already. The pool is borrowed only for a
+        // moment, and never while a slice is dropped.
         let _ = T::pool().try_with(|pool| match pool.try_borrow_mut() {
             Ok(mut pool) if Arc::ptr_eq(&pool.returned, &home) => {
                 memory.take().into_iter().for_each(|memory| pool.put(memory));
@@ -99,12 +99,12 @@ pub(super) enum Values {
     F64(Pooled<f64>),
 }
 
-/// The memory of one thread that is not in use.
+/// The unused memory of one thread.
 #[derive(Debug)]
 pub(super) struct Pool<T> {
     pieces: Vec<Vec<T>>,
     returned: Returned<T>,
-    /// Elements lent out now, and the most that ever were. Pieces in `returned` count as lent.
+    /// The number of elements lent now, and its maximum so far. Pieces in `returned` count as lent.
     lent: usize,
     most_lent: usize,
 }
@@ -114,8 +114,8 @@ impl<T> Pool<T> {
         Self { pieces: Vec::new(), returned: Arc::default(), lent: 0, most_lent: 0 }
     }
 
-    /// The smallest piece that is large enough. Where there is none, the largest is given up for it:
-    /// so there are no more pieces than were in use together.
+    /// The smallest piece that is large enough. If there is none, the largest piece is replaced by
+    /// a new one. So there are never more pieces than were in use at the same time.
     fn take(&mut self, len: usize) -> Vec<T> {
         let fitting = self.fitting(len).or_else(|| {
             self.collect_returned();
@@ -141,15 +141,15 @@ impl<T> Pool<T> {
         fits.min_by_key(|(_, piece)| piece.capacity()).map(|(index, _)| index)
     }
 
-    /// Takes back what other threads have dropped.
+    /// Takes the pieces that other threads have dropped.
     fn collect_returned(&mut self) {
         let returned = Arc::clone(&self.returned);
         let mut returned = returned.lock().unwrap_or_else(PoisonError::into_inner);
         returned.drain(..).for_each(|piece| self.put(piece));
     }
 
-    /// Keeps a piece, unless the pool grows beyond what this thread needs: pieces of sizes that are
-    /// asked for no more shall not gather.
+    /// Keeps a piece, unless the pool would become larger than this thread needs: pieces of sizes
+    /// that are no longer requested must not accumulate.
     fn put(&mut self, piece: Vec<T>) {
         self.lent = self.lent.saturating_sub(piece.capacity());
         let kept: usize = self.pieces.iter().map(Vec::capacity).sum();
@@ -159,14 +159,14 @@ impl<T> Pool<T> {
     }
 }
 
-/// An element type whose memory is used again.
+/// An element type whose memory is recycled.
 pub(super) trait Poolable: Copy + Default + 'static {
     /// The memory of this thread.
     fn pool() -> &'static LocalKey<RefCell<Pool<Self>>>;
     fn into_values(values: Pooled<Self>) -> Values;
-    /// The values, if they are of this type.
+    /// The values, if they have this type.
     fn of_values(values: Values) -> Option<Pooled<Self>>;
-    /// The values, if they are of this type.
+    /// The values, if they have this type.
     fn values(values: &Values) -> Option<&[Self]>;
 }
 
@@ -235,7 +235,7 @@ mod tests {
                 dropped.send(()).expect("the test waits");
             }
         });
-        // A thread of its own has a pool of its own.
+        // A new thread has its own pool.
         let pool = thread::spawn(move || {
             for _ in 0..100 {
                 send.send(Pooled::new(3000)).expect("the other thread runs");
@@ -244,7 +244,7 @@ mod tests {
             let count = |pool: &Pool<f32>| pool.returned.lock().expect("nobody panics").len();
             f32::pool().with_borrow(|pool| (pool.most_lent, count(pool)))
         });
-        // One piece, used again a hundred times.
+        // One piece, reused a hundred times.
         assert_eq!(pool.join().expect("the thread ends well"), (3000, 1));
         other.join().expect("the thread ends well");
     }

@@ -1,4 +1,4 @@
-//! The windows that all 2-d poolings share.
+//! The windows of all 2-d poolings.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub struct Pool2dConfig {
     pub kernel: (usize, usize),
     /// The step between two windows.
     pub stride: (usize, usize),
-    /// How far windows reach over the edges, at most half of the kernel.
+    /// The padding on each side, at most half of the kernel.
     pub padding: (usize, usize),
 }
 
@@ -26,7 +26,7 @@ impl Pool2dConfig {
     }
 }
 
-/// A configuration checked against an input, and the sizes that follow.
+/// A configuration that has been checked against an input, and the sizes that result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Windows {
     batch: usize,
@@ -38,7 +38,7 @@ pub(super) struct Windows {
 
 impl Windows {
     /// # Errors
-    /// If the configuration does not fit the input; `op` is named.
+    /// If the configuration does not fit the input. The error names `op`.
     pub(super) fn new(op: &str, xs: &Shape, config: Pool2dConfig) -> Result<Self> {
         let (batch, channels, height, width) = xs.dims4()?;
         let Pool2dConfig { kernel, stride, padding } = config;
@@ -68,12 +68,12 @@ impl Windows {
         (self.batch, self.channels, self.out_size.0, self.out_size.1)
     }
 
-    /// The elements of one channel of one image, before and after.
+    /// The numbers of elements of one channel of one image, before and after pooling.
     pub(super) fn plane_sizes(&self) -> (usize, usize) {
         (self.in_size.0 * self.in_size.1, self.out_size.0 * self.out_size.1)
     }
 
-    /// The elements of a channel with its padding.
+    /// The number of elements of a channel with its padding.
     pub(super) fn padded_plane(&self) -> usize {
         let ((height, width), padding) = (self.in_size, self.config.padding);
         (height + 2 * padding.0).saturating_mul(width + 2 * padding.1)
@@ -94,7 +94,7 @@ impl Windows {
         ]
     }
 
-    /// The rows and columns of a window that lie inside of the image; never empty, as the padding
+    /// The rows and columns of a window inside the image. They are never empty, because the padding
     /// is at most half of the kernel.
     pub(super) fn window(&self, oy: usize, ox: usize) -> (Range<usize>, Range<usize>) {
         let Pool2dConfig { kernel, stride, padding } = self.config;

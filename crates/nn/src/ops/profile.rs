@@ -1,4 +1,4 @@
-//! Where the time of a training step goes: forward and backward of every fused operation.
+//! The time of a training step by operation: forward and backward of every fused operation.
 //!
 //! ```
 //! use candelabrum_nn::ops::{profile, relu};
@@ -14,14 +14,14 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// What the calls of one operation with results of one shape have cost.
+/// The cost of all calls of one operation with one shape of result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The operation: `conv2d`.
     pub name: &'static str,
     /// The shape of its result.
     pub output: Vec<usize>,
-    /// How often its forward ran.
+    /// The number of forwards.
     pub calls: u64,
     /// Time of all forwards.
     pub forward: Duration,
@@ -44,12 +44,12 @@ pub fn start() {
     ROWS.set(Some(Vec::new()));
 }
 
-/// Stops measuring; what was measured since [`start`], in the order of the first calls.
+/// Stops measuring. Returns the measurements since [`start`], in the order of the first calls.
 pub fn stop() -> Vec<Row> {
     ROWS.take().unwrap_or_default()
 }
 
-/// Runs `work` in a span of its own and adds its time, if somebody is measuring.
+/// Runs `work` in its own span, and adds its time to the profile if one is being measured.
 pub(super) fn timed<R>(
     phase: Phase,
     name: &'static str,

@@ -1,4 +1,5 @@
-//! A whole recurrent layer as one operation: what the cells of `gru.rs` and `lstm.rs` share.
+//! A whole recurrent layer as one operation: the common code of the cells in `gru.rs` and
+//! `lstm.rs`.
 //!
 //! ```text
 //! forward    a   = x W_ih^T + b_ih                 all steps at once
@@ -9,9 +10,9 @@
 //!            dx = da W_ih    dW_ih = da^T x    dW_hh = db^T h_prev    column sums for the biases
 //! ```
 //!
-//! Inside, time comes first, (T, N, ..), so that a step is one piece of memory and everything but
-//! `b_t` is one matrix product over all steps. Saved for the backward: the gates, and one more
-//! number per hidden unit that the cell chooses.
+//! Inside, the layout is (T, N, ..), so a step is one piece of memory, and everything but `b_t` is
+//! one matrix product over all steps. Saved for the backward: the gates, and one more number per
+//! hidden unit, which the cell chooses.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
@@ -28,33 +29,35 @@ use super::pool::Pooled;
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
 #[derive(Debug, Clone, Copy)]
 pub struct RecurrentWeights<'a> {
-    /// From the input: (G H, I).
+    /// For the input: (G H, I).
     pub weight_ih: &'a Tensor,
-    /// From the hidden state: (G H, H).
+    /// For the hidden state: (G H, H).
     pub weight_hh: &'a Tensor,
-    /// Added to the part from the input: (G H).
+    /// Added to the product with the input: (G H).
     pub bias_ih: Option<&'a Tensor>,
-    /// Added to the part from the hidden state: (G H).
+    /// Added to the product with the hidden state: (G H).
     pub bias_hh: Option<&'a Tensor>,
 }
 
-/// One step of one sequence; all slices have `H` elements, `GATES` times as many for gates.
+/// One step of one sequence. All slices have `H` elements, those of gates `GATES` times as many.
 pub(super) trait Cell: Send + Sync + 'static {
     const NAME: &'static str;
     const GATES: usize;
-    /// Whether there is a second state beside `h`; without it `c` is empty.
+    /// Whether there is a second state beside `h`. Without it `c` is empty.
     const HAS_CELL_STATE: bool;
-    /// Whether `da` and `db` differ; if not, `db` is empty.
+    /// Whether `da` and `db` differ. If they do not, `db` is empty.
     const SPLIT: bool;
 
-    /// `gates` holds `a` before and the gates after; `h` and `c` go to the next step.
+    /// `gates` contains `a` before the call and the gates after it. `h` and `c` are inputs of the
+    /// next step.
     fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]);
 
-    /// `dh` and `dc` go to the previous step, `dh` without the part through `b`.
+    /// `dh` and `dc` are passed to the previous step, `dh` without the part through `b`.
     fn backward<T: Float>(step: StepBackward<'_, T>);
 
-    /// The step of all sequences by candle's own operations: `h` and `c` after it from those before it,
-    /// (N, H), and from `a` and `b`, (N, GATES H). A cell without a second state gives `c` back.
+    /// The step of all sequences by candle's own operations. Computes `h` and `c` after the step
+    /// from `h` and `c` before it, (N, H), and from `a` and `b`, (N, GATES H). A cell without a
+    /// second state returns `c` unchanged.
     fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
@@ -69,7 +72,7 @@ pub(super) struct StepBackward<'a, T> {
     pub(super) db: &'a mut [T],
 }
 
-/// Runs a layer; gives all hidden states and, for a cell that has one, the final cell state.
+/// Runs a layer. Returns all hidden states and, for a cell that has one, the final cell state.
 pub(super) fn run<C: Cell>(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -267,7 +270,7 @@ impl<C: Cell> Fused for Recurrent<C> {
 }
 
 impl<C: Cell> Recurrent<C> {
-    /// The elements of a state, of a row of gates, and of a step's gates.
+    /// The numbers of elements of a state, of a row of gates, and of a step's gates.
     fn sizes(&self) -> (usize, usize, usize) {
         let width = C::GATES * self.hidden;
         (self.batch * self.hidden, width, self.batch * width)
@@ -303,7 +306,8 @@ impl<C: Cell> Recurrent<C> {
     }
 }
 
-/// The final cell state: the second result of an operation, which has only one.
+/// The final cell state: the second result of an operation, in a graph whose operations have only
+/// one.
 #[derive(Debug, Default)]
 struct FinalCell {
     /// Set by the layer's forward.
@@ -313,8 +317,8 @@ struct FinalCell {
 }
 
 /// Makes the final cell state a result. The inputs are the hidden states and the values of the cell
-/// state. Because of the hidden states, candle runs this backward before the layer's, and it leaves the
-/// gradient for the layer.
+/// state. Because of the hidden states, candle runs this backward before the layer's backward, and
+/// this backward stores the gradient for it.
 struct CellOutput(Arc<FinalCell>);
 
 impl Fused for CellOutput {
@@ -338,14 +342,14 @@ impl Fused for CellOutput {
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
-        // The layer's composite has put the cell state into candle's graph.
+        // The layer's composite has already added the cell state to candle's graph.
         let [_, Some(c)] = inputs else { unreachable!("two inputs") };
         Ok(c.clone())
     }
 }
 
-/// Splits (N, T, width) into T tensors (N, width), by halves: the backward of candle's `narrow` writes a
-/// tensor as large as the one that was narrowed, so T parts of the whole would cost T^2.
+/// Splits (N, T, width) into T tensors (N, width), by halves. The backward of candle's `narrow`
+/// writes a tensor as large as its input, so cutting T parts from the whole would cost T^2.
 fn time_steps(xs: &Tensor) -> Result<Vec<Tensor>> {
     let steps = xs.dim(1)?;
     if steps == 1 {
@@ -357,12 +361,12 @@ fn time_steps(xs: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// The initial state, zeros where it was left out.
+/// The initial state, zeros if omitted.
 fn state<T: Float>(initial: &[T], len: usize) -> Pooled<T> {
     if initial.is_empty() { Pooled::zeros(len) } else { Pooled::copy_of(initial) }
 }
 
-/// Every row becomes `row`, or zeros where that was left out.
+/// Sets every row to `row`, or to zeros if `row` is omitted.
 fn fill_rows<T: Float>(values: &mut [T], row: &[T]) {
     if row.is_empty() {
         values.fill(T::zero());

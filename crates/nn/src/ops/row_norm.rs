@@ -7,9 +7,10 @@
 //! backward     g = dy w      dx = r (g - mean(g) - h mean(g h))    dw = sum(dy h)  db = sum(dy)
 //! ```
 //!
-//! with `mean(g)` only where a mean was taken away. A row stays in the cache: forward and backward
-//! are one pass over memory each. The gradients of weight and bias are summed in parts of rows
-//! whose number does not depend on the threads, and the parts in order.
+//! `mean(g)` is subtracted only if a mean was subtracted in the forward. A row stays in the cache:
+//! forward and backward are one pass over memory each. The gradients of weight and bias are summed
+//! in parts of rows. The number of parts does not depend on the threads, and the parts are added in
+//! order.
 
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
@@ -22,7 +23,7 @@ use super::parallel::worth_threads;
 use super::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
-/// Parts of the sums over rows, at most.
+/// The maximum number of parts of the sums over rows.
 const PARTS: usize = 16;
 
 /// Brings every row to mean 0 and variance 1, scales it by `weight` and adds `bias`.
@@ -52,12 +53,12 @@ pub fn layer_norm(
 ///
 /// # Errors
 ///
-/// As [`layer_norm`].
+/// Those of [`layer_norm`].
 pub fn rms_norm(xs: &Tensor, row: &[usize], weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     RowNorm::<false>::run(xs, row, weight, None, eps)
 }
 
-/// `CENTRED`: the mean is taken away.
+/// `CENTRED`: the mean is subtracted.
 struct RowNorm<const CENTRED: bool> {
     len: usize,
     eps: f64,
@@ -145,7 +146,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
         let rows = dys.len() / len;
         let part = rows.div_ceil(PARTS);
         let parts = rows.div_ceil(part);
-        // Without a gradient of the input, its parts are empty.
+        // If the input needs no gradient, its parts are empty.
         let mut dx_parts: Vec<&mut [T]> = dxs.chunks_mut(part * len).collect();
         dx_parts.resize_with(parts, Default::default);
         let width = if sums { 2 * len } else { 1 };
@@ -195,8 +196,8 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
         let rows = xs.elem_count() / self.len.max(1);
         let mut h = fused::widen(xs)?.reshape((rows, self.len))?;
         if CENTRED {
-            // In two steps, because the mean of large numbers is rounded. The first takes away a
-            // constant, on which the result does not depend.
+            // In two steps, because the mean of large numbers is rounded. The first step subtracts
+            // a constant, on which the result does not depend.
             h = h.broadcast_sub(&h.detach().mean_keepdim(1)?)?;
             h = h.broadcast_sub(&h.mean_keepdim(1)?)?;
         }
@@ -228,7 +229,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
 
     #[inline(always)]
     fn input_gradient<T: Float>(x: &[T], dy: &[T], weight: &[T], scale: Scale<T>, dx: &mut [T]) {
-        // g = dy w, in the place of dx; the second pass finds it in the cache.
+        // g = dy w, stored in place of dx. The second pass finds it in the cache.
         if weight.is_empty() {
             dx.copy_from_slice(dy);
         } else {

@@ -5,7 +5,8 @@
 //! log_softmax   y_c = x_c - max - ln(sum_k exp(x_k - max))       dx = dy - exp(y) sum_k dy_k
 //! ```
 //!
-//! The maximum keeps `exp` from overflowing. The backward reads the result, not the input.
+//! Subtracting the maximum keeps `exp` from overflowing. The backward reads the result, not the
+//! input.
 
 use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
@@ -16,9 +17,9 @@ use super::moments::Sums;
 use super::parallel::worth_threads;
 use super::pool::Pooled;
 
-/// `exp(xs)` over its sum along the last dimension: what is left adds up to 1.
+/// `exp(xs)` divided by its sum along the last dimension, so each row adds up to 1.
 ///
-/// A row of which all is minus infinity gives NaN, as in PyTorch.
+/// A row that contains only minus infinity gives NaN, as in PyTorch.
 ///
 /// # Shapes
 ///
@@ -31,7 +32,7 @@ pub fn softmax(xs: &Tensor) -> Result<Tensor> {
     fused::run(Softmax::<false> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
 }
 
-/// The logarithm of [`softmax`], which does not underflow where that is 0.
+/// The logarithm of [`softmax`]. It does not underflow where the softmax is 0.
 ///
 /// # Shapes
 ///
@@ -108,13 +109,13 @@ impl<const LOG: bool> Fused for Softmax<LOG> {
     }
 }
 
-/// `xs - max` row by row, in candle's operations. The maximum is a constant of the graph, because neither
-/// the softmax nor its logarithm depends on it.
+/// `xs - max` row by row, in candle's operations. The maximum is a constant of the graph, because
+/// neither the softmax nor its logarithm depends on it.
 pub(super) fn shifted(xs: &Tensor) -> Result<Tensor> {
     xs.broadcast_sub(&xs.detach().max_keepdim(D::Minus1)?)
 }
 
-/// `out = exp(row - max)`; gives the maximum and the sum.
+/// `out = exp(row - max)`. Returns the maximum and the sum.
 pub(super) fn exp_into<T: Float>(row: &[T], out: &mut [T]) -> (T, T) {
     let max = row_max(row);
     for (out, &x) in out.iter_mut().zip(row) {
@@ -126,7 +127,7 @@ pub(super) fn exp_into<T: Float>(row: &[T], out: &mut [T]) -> (T, T) {
     (max, T::narrow(sum))
 }
 
-/// The largest of a row that is not empty. NaN may be passed over: the sum of `exp` is NaN then.
+/// The largest element of a row that is not empty. It may miss a NaN: then the sum of `exp` is NaN.
 fn row_max<T: Float>(row: &[T]) -> T {
     row.iter().fold(row[0], |max, &x| if x > max { x } else { max })
 }

@@ -1,30 +1,30 @@
-//! The elements of all windows of an image, by candle's own operations. The composites of convolution
-//! and pooling share it.
+//! The elements of all windows of an image, by candle's own operations. The composites of
+//! convolution and pooling use this.
 //!
-//! Each axis is one `index_select`; the backward of that operation adds up the gradients of elements that
-//! lie in several windows. candle's own window operations do not serve. `conv2d` takes one stride for
-//! both axes, and its backward fails if the stride leaves different remainders of height and width. The
-//! backward of `avg_pool2d` and `max_pool2d` refuses windows that overlap, and the gradient of
+//! Each axis is one `index_select`, whose backward adds up the gradients of elements that lie in
+//! several windows. candle's own window operations are not suitable. `conv2d` takes one stride for
+//! both axes, and its backward fails if the stride leaves different remainders of height and width.
+//! The backward of `avg_pool2d` and `max_pool2d` refuses windows that overlap, and the gradient of
 //! `max_pool2d` is too small by the size of the window.
 
 use candle_core::{Result, Tensor};
 
-/// How windows lie along one axis.
+/// The windows along one axis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     /// The number of windows.
     pub(super) out: usize,
-    /// The elements of a window.
+    /// The number of elements of a window.
     pub(super) kernel: usize,
-    /// From a window to the next.
+    /// The distance from a window to the next.
     pub(super) stride: usize,
-    /// From an element of a window to the next.
+    /// The distance from an element of a window to the next.
     pub(super) dilation: usize,
-    /// How far windows reach over each edge.
+    /// The padding on each side.
     pub(super) padding: usize,
 }
 
-/// What windows find beyond the edges of an image.
+/// The values of windows beyond the edges of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edge {
     Zeros,

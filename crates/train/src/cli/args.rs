@@ -1,4 +1,4 @@
-//! The options that all training examples share.
+//! The options of all training examples.
 
 use std::path::PathBuf;
 
@@ -17,11 +17,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = parse_workers)]
     pub workers: Option<usize>,
 
-    /// Where the dataset's files are
+    /// Directory of the dataset's files
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// auto, mnist or synthetic; auto takes MNIST where it can be had
+    /// auto, mnist or synthetic; auto uses MNIST if it is available
     #[arg(long, default_value_t = DatasetKind::Auto)]
     pub dataset: DatasetKind,
 
@@ -58,7 +58,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub corr: bool,
 
-    /// A parameter of the strategy, as a strategy of one's own may have; once for each
+    /// A parameter of the strategy, for instance of your own one; repeat the option for several
     #[arg(long, value_name = "KEY=VALUE")]
     pub strategy_option: Vec<String>,
 
@@ -67,7 +67,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub threshold: Option<usize>,
 
-    /// What follows when an average overflows in fp16 or bf16: error or skip (leave the step out)
+    /// Reaction to an overflow of an average in fp16 or bf16: error or skip (leave the step out)
     #[arg(long, value_name = "WHAT", default_value_t = OnOverflow::Error)]
     pub on_overflow: OnOverflow,
 
@@ -79,31 +79,31 @@ pub struct TrainArgs {
     #[arg(long, value_name = "T", value_parser = parse_positive)]
     pub threads: Option<usize>,
 
-    /// The network interface by which ranks on several hosts talk [default: $CANDELABRUM_INTERFACE,
-    /// or what the libraries choose]
+    /// The network interface for communication between hosts [default: $CANDELABRUM_INTERFACE, or
+    /// the libraries' choice]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
 
-    /// Write what came out to this JSON file
+    /// Write settings and results to this JSON file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Write what every rank did when to this file, a Chrome trace; a rank that fails leaves its
-    /// part in FILE.rankN
+    /// Write a trace of all ranks' work to this file, in Chrome's format; a rank that fails writes
+    /// its part to FILE.rankN
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
 }
 
 impl TrainArgs {
-    /// Refuses values that no run can have.
+    /// Refuses values with which no run is possible.
     ///
     /// # Errors
-    /// Those of the strategy and the optimizer, or a report that could not be written.
+    /// Those of the strategy and the optimizer, or a report or timeline that could not be written.
     pub fn check(&self) -> Result<()> {
         let config = self.dist_opt_config()?;
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;
-        // An optimizer of nothing still checks its settings.
+        // An optimizer without parameters still checks its settings.
         self.sgd().bind(&[]).map_err(DistError::from)?;
         if let Some(path) = &self.report {
             Report::check_path(path)?;
@@ -114,12 +114,12 @@ impl TrainArgs {
         Ok(())
     }
 
-    /// The optimizer that the options describe.
+    /// The optimizer of these options.
     pub fn sgd(&self) -> Sgd {
         Sgd::new(self.lr).momentum(self.momentum).weight_decay(self.weight_decay)
     }
 
-    /// The distributed optimizer that the options describe.
+    /// The distributed optimizer of these options.
     ///
     /// # Errors
     /// A strategy option that is not `KEY=VALUE`.
@@ -133,7 +133,7 @@ impl TrainArgs {
         Ok(DistOptConfig { threshold, on_overflow, strategy, ..DistOptConfig::default() })
     }
 
-    /// The dataset that the options describe.
+    /// The dataset of these options.
     pub fn data_request(&self) -> Request {
         Request {
             kind: self.dataset,
@@ -145,7 +145,7 @@ impl TrainArgs {
         }
     }
 
-    /// The run that the options describe.
+    /// The run of these options.
     pub fn fit_config(&self) -> FitConfig {
         FitConfig {
             epochs: self.epochs,

@@ -1,4 +1,4 @@
-//! The dataset that the options name.
+//! The dataset of the options.
 
 use candelabrum_datasets::Loaded;
 use candelabrum_dist::World;
@@ -6,10 +6,10 @@ use candelabrum_dist::World;
 use super::TrainArgs;
 use crate::Result;
 
-/// The dataset that `args` ask for, the same on every rank: see [`load_data`](crate::load_data).
+/// The dataset of `args`, the same on every rank: see [`load_data`](crate::load_data).
 ///
 /// # Errors
-/// As [`load_data`](crate::load_data).
+/// Those of [`load_data`](crate::load_data).
 pub fn load_data(args: &TrainArgs, world: &World) -> Result<Loaded> {
     crate::load_data(&args.data_request(), world)
 }

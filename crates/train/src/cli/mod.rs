@@ -1,4 +1,4 @@
-//! What every training program needs besides training: options, start-up, errors.
+//! The parts of a training program besides training: options, start-up, errors.
 
 mod args;
 mod data;

@@ -1,10 +1,10 @@
-//! Reading the command line, with errors that take one line.
+//! Parses the command line. Errors take one line.
 
 use clap::Parser;
 use clap::error::ErrorKind;
 
-/// The arguments of this process; ends it with one line on standard error where they make no
-/// sense, and with the help where that was asked for.
+/// The arguments of this process. Wrong arguments end the process with one line on standard error,
+/// and a request for help ends it with the help.
 pub fn parse<A: Parser>() -> A {
     A::try_parse().unwrap_or_else(|error| {
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -20,7 +20,7 @@ fn complain(message: &str) {
     eprintln!("{}", one_line(message));
 }
 
-/// clap's message without the paragraphs that explain how to ask for help.
+/// clap's message without the paragraphs that explain how to get help.
 fn one_line(message: &str) -> String {
     let lines = message.lines().map(str::trim);
     let said =

@@ -1,4 +1,4 @@
-//! The life of a training program: start the ranks or join them, and end with one clear line.
+//! The life of a training program: it starts the ranks or joins them, and ends with one clear line.
 
 use std::error::Error as StdError;
 use std::io::IsTerminal;
@@ -15,15 +15,15 @@ use signal_hook::iterator::Signals;
 use super::TrainArgs;
 use crate::{Error, Result, Timeline, default_threads, set_threads};
 
-/// What a program run by [`run`] may fail with.
+/// Any error of a program that [`run`] runs.
 type Failure = Box<dyn StdError + Send + Sync>;
 
-/// Runs `program` on every rank that `args` or the launcher ask for.
+/// Runs `program` on every rank that `args` or the launcher define.
 ///
-/// With `--workers N` this process starts `N` ranks of itself and watches them; otherwise it is a
-/// rank, alone or among those that mpiexec, srun or torchrun started. An error ends all ranks,
-/// prints one line on standard error that names its cause, and makes the exit code 1; an
-/// interrupt makes it 128 plus the signal's number.
+/// With `--workers N` this process starts `N` ranks and watches them. Otherwise it is a rank,
+/// either alone or started by mpiexec, srun or torchrun. An error ends all ranks, prints one line
+/// on standard error that names its cause, and sets the exit code 1. After an interrupt, the exit
+/// code is 128 plus the signal's number.
 pub fn run<E: Into<Failure>>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
@@ -42,8 +42,8 @@ pub fn run<E: Into<Failure>>(
     }
 }
 
-/// The same for a program with options of its own: `workers` ranks, or as many as the launcher
-/// started, each with `threads` compute threads, or its share of this machine's cores.
+/// [`run`] for a program with its own options: `workers` ranks, or as many as the launcher started,
+/// each with `threads` compute threads, or with its share of this machine's cores.
 pub fn run_ranks<E: Into<Failure>>(
     workers: Option<usize>,
     threads: Option<usize>,
@@ -52,7 +52,7 @@ pub fn run_ranks<E: Into<Failure>>(
     run_wanted(&Wanted { workers, threads, interface: None }, program)
 }
 
-/// Which ranks to start, and how each is bound.
+/// The ranks to start, and the settings of each.
 struct Wanted<'a> {
     workers: Option<usize>,
     threads: Option<usize>,
@@ -73,7 +73,7 @@ fn run_wanted<E: Into<Failure>>(
     }
 }
 
-/// Runs `program`, on a timeline where `path` asks for one.
+/// Runs `program`, and records a timeline if there is a `path`.
 fn recorded<E: Into<Failure>>(
     path: Option<&Path>,
     world: &World,
@@ -81,7 +81,7 @@ fn recorded<E: Into<Failure>>(
 ) -> std::result::Result<(), Failure> {
     let Some(path) = path else { return program(world).map_err(Into::into) };
     let timeline = Timeline::start(path, world)?;
-    // A launcher that ends its ranks asks first: time to write down what there is.
+    // A launcher ends its ranks by a signal first. That is the time to write the timeline's part.
     if LAST_WORDS.set(Box::new(timeline.last_words())).is_ok()
         && world.launcher() != Launcher::Alone
     {
@@ -91,7 +91,7 @@ fn recorded<E: Into<Failure>>(
     Ok(timeline.finish(world)?)
 }
 
-/// What is to be done before a signal ends this process.
+/// The work to do before a signal ends this process.
 static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 enum Role {
@@ -134,7 +134,7 @@ fn rank<E: Into<Failure>>(program: impl FnOnce(&World) -> std::result::Result<()
     let error = error.into();
     let message = one_line(&*error);
     if is_echo(&*error) {
-        return fail(&error); // it names the rank that it happened to
+        return fail(&error); // the message names the failed rank
     }
     let exit = match world.launcher() {
         Launcher::Alone | Launcher::Candelabrum => fail(&error),
@@ -144,7 +144,7 @@ fn rank<E: Into<Failure>>(program: impl FnOnce(&World) -> std::result::Result<()
     exit
 }
 
-/// Tells the launcher, or the user where there is none.
+/// Reports the failure to the launcher, or to the user if there is none.
 fn fail(error: &Failure) -> ExitCode {
     let message = one_line(&**error);
     if launch::report_failure(&message, is_echo(&**error)) {
@@ -155,7 +155,7 @@ fn fail(error: &Failure) -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "the one place where a program's error is printed")]
 fn complain(message: &str) -> ExitCode {
-    // On a terminal a progress bar may stand in this line: back to its start, and clear it.
+    // On a terminal a progress bar may be in this line: return to its start and clear it.
     let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     eprintln!("{clear}error: {message}");
     ExitCode::FAILURE
@@ -167,9 +167,9 @@ fn interrupted(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
 }
 
-/// Ends in order where a signal asks for it; a process without a launcher says why.
+/// Ends the process in order after a signal. With `say` it prints the reason.
 fn exit_on_interrupt(say: bool) {
-    // Without handlers the system's defaults end the process just as well.
+    // Without handlers, the system's defaults end the process too.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
@@ -185,7 +185,7 @@ fn exit_on_interrupt(say: bool) {
     drop(thread::Builder::new().name("candelabrum-signals".to_owned()).spawn(wait));
 }
 
-/// The error and its sources in one line; a source that its parent already quotes is left out.
+/// The error and its sources in one line. A source that its parent already quotes is left out.
 fn one_line(error: &(dyn StdError + 'static)) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
@@ -196,11 +196,11 @@ fn one_line(error: &(dyn StdError + 'static)) -> String {
         }
         source = error.source();
     }
-    // candle appends a backtrace to its errors where RUST_BACKTRACE is set.
+    // If RUST_BACKTRACE is set, candle appends a backtrace to its errors.
     line.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Whether the error only passes on what happened to another rank.
+/// Whether the error only reports the failure of another rank.
 fn is_echo(error: &(dyn StdError + 'static)) -> bool {
     let mut error = Some(error);
     while let Some(current) = error {

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::record::{Span, Track};
 
-/// A span's field of this name is shown in place of the span's own name, which is one per place in
-/// the source.
+/// A span's field with this name replaces the span's own name, which is the same at every call of
+/// one place in the source.
 const NAME: &str = "name";
 
 /// A span.
@@ -26,10 +26,10 @@ struct Complete<'a> {
     args: Map<String, Value>,
 }
 
-/// The events of one process, the row of a thread for each track, as JSON objects with commas between
-/// them.
+/// The events of one process as JSON objects with commas between them. Each track becomes the row
+/// of a thread.
 pub(super) fn events(rank: usize, tracks: &[Track]) -> String {
-    // An event of the kind that says something about a process or thread.
+    // A metadata event, which names a process or a thread.
     let describe = |tid: usize, name: &str, args: &Value| {
         json!({ "ph": "M", "pid": rank, "tid": tid, "name": name, "args": args }).to_string()
     };
@@ -60,11 +60,11 @@ fn complete(pid: usize, tid: usize, span: &Span) -> String {
     let (ts, dur) = (microseconds(span.start), microseconds(span.end - span.start));
     let cat = span.metadata.target();
     let event = Complete { ph: "X", pid, tid, name, cat, ts, dur, args };
-    // Numbers, strings and lists of them: there is nothing that JSON has not.
+    // Numbers, strings and lists of them, which JSON can always represent.
     serde_json::to_string(&event).unwrap_or_default()
 }
 
-/// A whole file out of the events of some processes.
+/// Writes a whole file from the events of some processes.
 pub(super) fn write_document(out: &mut impl Write, parts: &[String]) -> io::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let about = json!({ "program": "candelabrum", "version": version, "ranks": parts.len() });

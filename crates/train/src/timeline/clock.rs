@@ -1,8 +1,8 @@
-//! One time for all ranks, so that spans of different ranks can be compared.
+//! One time for all ranks, by which spans of different ranks can be compared.
 //!
-//! Processes of one host share CLOCK_MONOTONIC, so their times are compared as they are. Clocks of
-//! different hosts have nothing in common: there the moment at which the ranks leave a barrier is
-//! taken to be the same. That is the origin of all times.
+//! Processes of one host share CLOCK_MONOTONIC, so their times are compared directly. Clocks of
+//! different hosts are independent. So the ranks leave a barrier, and that moment counts as the
+//! same time on all hosts. It is the origin of all times.
 
 use std::fs;
 use std::time::Instant;
@@ -14,12 +14,12 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     read: Instant,
-    /// What the time was when `read` was taken.
+    /// The time at `read`.
     nanoseconds: i64,
 }
 
 impl Clock {
-    /// Agrees on the origin with all ranks, which must call it together.
+    /// Agrees on the origin with all ranks. All ranks must call it together.
     pub(super) fn shared(comm: &(dyn Communicator + 'static)) -> Result<Self> {
         comm.barrier()?;
         let (read, now) = (Instant::now(), monotonic());
@@ -47,10 +47,11 @@ fn monotonic() -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// The same word for processes that share CLOCK_MONOTONIC: of one boot and one time namespace.
+/// A name that is equal for processes that share CLOCK_MONOTONIC, which have one boot and one time
+/// namespace.
 fn clock_name(rank: usize) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    // A kernel without time namespaces has one time.
+    // A kernel without time namespaces has only one time.
     let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
     match boot {
         Ok(boot) => format!("{} {}", boot.trim(), namespace.display()),

@@ -1,11 +1,11 @@
-//! Where the time of every rank goes, span by span: a Chrome trace for Perfetto and chrome://tracing.
+//! The time of every rank, span by span, as a Chrome trace for Perfetto and chrome://tracing.
 //!
-//! The libraries mark what they do with spans of `tracing`, which cost next to nothing while nobody
-//! listens. A [`Timeline`] listens: each thread records into a buffer of its own ([`record`]), all
-//! ranks' times have one origin ([`clock`]), and rank 0 writes the one file ([`chrome`]).
+//! The libraries mark their work with spans of `tracing`, which cost almost nothing without a
+//! subscriber. A [`Timeline`] subscribes: each thread records into its own buffer ([`record`]), all
+//! ranks' times have one origin ([`clock`]), and rank 0 writes the file ([`chrome`]).
 //!
-//! The crate tracing-chrome was weighed and left out: it has one fixed process number, an origin of
-//! its own in every process, fields as text only, and a thread that panics where it cannot write.
+//! The crate tracing-chrome is not suitable: it has one fixed process number, its own origin of
+//! time in every process, fields as text only, and a thread that panics if it cannot write.
 
 mod chrome;
 mod clock;
@@ -24,35 +24,35 @@ use self::record::{Recorder, Recording};
 use crate::whole_file::write_whole;
 use crate::{Error, Result};
 
-/// The recording of one run: what every rank and thread did when.
+/// The recording of one run: all spans of every rank and thread, with their times.
 ///
-/// Only one in the life of a process, and only where no other subscriber of `tracing` is installed.
-/// All ranks must start and finish it together. Where it is dropped unfinished, because this rank
-/// failed, it writes what this rank has to `FILE.rankN`, on this rank's host.
+/// A process can record only once, and only if no other subscriber of `tracing` is installed. All
+/// ranks must start and finish the recording together. If this rank fails and the recording is
+/// dropped unfinished, it writes this rank's part to `FILE.rankN`, on this rank's host.
 #[derive(Debug)]
 pub struct Timeline(Arc<Part>);
 
-/// What this rank recorded, and where it goes.
+/// The recording of this rank, and its destination.
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
     rank: usize,
     recorder: Arc<Recorder>,
-    /// Whether it has gone somewhere.
+    /// Whether the part has been written or sent.
     written: Mutex<bool>,
 }
 
 impl Timeline {
-    /// Starts to record, on all ranks at once. Times of ranks on one host are those of the clock
-    /// that they share; clocks of several hosts are aligned by a barrier here, which is as exact as
-    /// the ranks leave it at the same time.
+    /// Starts to record, on all ranks at once. Ranks on one host use the clock that they share.
+    /// Clocks of several hosts are aligned by a barrier here. The alignment is as exact as the
+    /// ranks' leaving the barrier is simultaneous.
     ///
     /// # Errors
-    /// [`Error::Timeline`] for a file that cannot be written or a second subscriber of `tracing`;
-    /// what goes wrong between ranks.
+    /// [`Error::Timeline`] for a file that cannot be written or a second subscriber of `tracing`,
+    /// and errors of the communication between ranks.
     pub fn start(path: &Path, world: &World) -> Result<Self> {
         let part = part_path(path, world.rank());
-        // Shows that it can be written, and takes away what an earlier run left.
+        // Checks that the file can be written, and removes the file of an earlier run.
         fs::File::create(&part)
             .and_then(|_| fs::remove_file(&part))
             .map_err(|source| Error::Timeline { path: part, source })?;
@@ -68,10 +68,11 @@ impl Timeline {
         Ok(Self(Arc::new(Part { path, rank, recorder, written: Mutex::new(false) })))
     }
 
-    /// Stops recording and writes the file, on rank 0, out of what all ranks send it.
+    /// Stops recording. Rank 0 writes the file from the parts of all ranks.
     ///
     /// # Errors
-    /// [`Error::Timeline`] for a file that cannot be written; what goes wrong between ranks.
+    /// [`Error::Timeline`] for a file that cannot be written, and errors of the communication
+    /// between ranks.
     pub fn finish(self, world: &World) -> Result<()> {
         let own = chrome::events(self.0.rank, &self.0.recorder.finish());
         let parts = gather(world, own)?;
@@ -84,7 +85,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Writes what this rank has, for a process that is about to end in the middle of everything.
+    /// Writes this rank's part. For a process that is about to end before it finishes.
     pub(crate) fn last_words(&self) -> impl Fn() + Send + Sync + use<> {
         let part = Arc::downgrade(&self.0);
         move || {
@@ -94,7 +95,7 @@ impl Timeline {
         }
     }
 
-    /// Refuses at the start a path that could not be written at the end.
+    /// Refuses, before the run, a path to which the timeline could not be written.
     ///
     /// # Errors
     /// [`Error::Timeline`].
@@ -105,13 +106,13 @@ impl Timeline {
 }
 
 impl Part {
-    /// Notes that the part has gone somewhere; gives whether it had before.
+    /// Marks the part as written. Returns whether it was marked before.
     fn is_written(&self) -> bool {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut written, true)
     }
 
-    /// Best effort: the error for which it is written matters more than one here.
+    /// Ignores errors, because the part is written after a more important error.
     fn write(&self) {
         if !self.is_written() {
             let events = chrome::events(self.rank, &self.recorder.finish());
@@ -126,15 +127,15 @@ impl Drop for Part {
     }
 }
 
-/// Where a rank that fails leaves what it has.
+/// The file for the part of a rank that fails.
 fn part_path(path: &Path, rank: usize) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".rank{rank}"));
     name.into()
 }
 
-/// On rank 0 every rank's events, in rank order; one after the other, so that no other rank needs
-/// room for them.
+/// On rank 0: every rank's events, in rank order. Rank 0 receives from one rank after the other,
+/// and no other rank needs memory for all events.
 fn gather(world: &World, own: String) -> Result<Vec<String>> {
     let comm = world.comm();
     let lens = comm.all_gather(&[own.len() as i64])?;
@@ -151,7 +152,7 @@ fn gather(world: &World, own: String) -> Result<Vec<String>> {
     Ok(parts)
 }
 
-/// Writes a document of these parts, whole or not at all.
+/// Writes a document of these parts. After an error there is no partial file.
 fn write_document(path: &Path, parts: &[String]) -> io::Result<()> {
     write_whole(path, |mut out| chrome::write_document(&mut out, parts))
 }

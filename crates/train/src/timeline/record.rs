@@ -1,4 +1,4 @@
-//! What is recorded: the spans of our crates, each in the buffer of the thread that it ran on.
+//! The records: spans of our crates, each in the buffer of its thread.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,13 +18,13 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::clock::Clock;
 
-/// Spans whose target begins so are recorded, those of other people's crates are not.
+/// Spans whose target begins with this word are recorded. Spans of other crates are not.
 const TARGETS: &str = "candelabrum";
 
-/// Viewers struggle with more, per thread; what comes after is counted only.
+/// The limit per thread, because viewers are slow with more spans. Later spans are only counted.
 const MOST_SPANS: usize = 1_000_000;
 
-/// The threads of this rank that did something.
+/// The threads of this rank that recorded spans.
 #[derive(Debug)]
 pub(super) struct Recorder {
     clock: Clock,
@@ -32,23 +32,24 @@ pub(super) struct Recorder {
     threads: Mutex<Vec<Arc<Mutex<Track>>>>,
 }
 
-/// What one thread did.
+/// The record of one thread.
 #[derive(Debug)]
 pub(super) struct Track {
     pub(super) name: String,
     pub(super) spans: Vec<Span>,
-    /// How many were too many.
+    /// The number of spans beyond the limit.
     pub(super) left_out: usize,
-    /// Entered and not left, the innermost last.
+    /// Spans that have been entered but not left. The innermost span is the last one.
     open: Vec<(Id, Span)>,
 }
 
-/// Something that had a beginning and an end.
+/// A span with its times.
 #[derive(Debug)]
 pub(super) struct Span {
     pub(super) metadata: &'static Metadata<'static>,
     pub(super) fields: Fields,
-    /// Nanoseconds; `end` is that of the recording where the span had not ended.
+    /// Nanoseconds. If the span did not end before the recording, `end` is the end of the
+    /// recording.
     pub(super) start: i64,
     pub(super) end: i64,
 }
@@ -58,7 +59,7 @@ pub(super) struct Span {
 pub(super) struct Fields(pub(super) Vec<(&'static str, Value)>);
 
 thread_local! {
-    /// Where this thread records. A process has one recorder in its life.
+    /// The record of this thread. A process makes only one recorder.
     static OWN: RefCell<Option<Arc<Mutex<Track>>>> = const { RefCell::new(None) };
 }
 
@@ -70,7 +71,7 @@ impl Recorder {
         recorder
     }
 
-    /// Ends the recording; what each thread did. What has not ended yet ends here.
+    /// Ends the recording and all open spans, and returns the record of each thread.
     pub(super) fn finish(&self) -> Vec<Track> {
         self.stopped.store(true, Ordering::Relaxed);
         let end = self.clock.now();
@@ -87,7 +88,8 @@ impl Recorder {
     }
 
     fn with_track(&self, work: impl FnOnce(&mut Track)) {
-        // At the end of a thread its place may be gone; what it does then is not recorded.
+        // When a thread ends, its record may be dropped already. Its last spans are then not
+        // recorded.
         let _ = OWN.try_with(|own| {
             let mut own = own.borrow_mut();
             let track = own.get_or_insert_with(|| {
@@ -122,7 +124,7 @@ impl Track {
     }
 }
 
-/// What `tracing` tells of spans, to the recorder.
+/// Passes the span events of `tracing` to the recorder.
 #[derive(Debug)]
 pub(super) struct Recording(pub(super) Arc<Recorder>);
 

@@ -1,4 +1,4 @@
-//! The key to a group of panels: samples with their names, in as many lines as they take.
+//! The key to a group of panels: samples with their names, in as many lines as they need.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -11,11 +11,11 @@ use crate::split::Part;
 
 const SIZE: i32 = 13;
 const LINE: i32 = 22;
-/// The sample before a name, and the room after it.
+/// The width of the sample before a name, and of the gap after the name.
 const SAMPLE: i32 = 46;
 const GAP: i32 = 22;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Debug)]
 pub(super) enum Key {
     Strategy(LineStyle, String),
@@ -50,7 +50,7 @@ impl Key {
     }
 }
 
-/// Where each key goes between `left` and `right`, and how high all of them are.
+/// The position of each key between `left` and `right`, and the height of all keys.
 pub(super) fn places(keys: &[Key], left: i32, right: i32) -> (Vec<Point>, i32) {
     let (mut x, mut y) = (left, LINE / 2);
     let mut places = Vec::new();

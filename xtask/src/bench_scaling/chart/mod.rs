@@ -1,7 +1,7 @@
-//! scaling.svg: above throughput against workers, below where the time of a step goes.
+//! scaling.svg: throughput by workers above, the parts of a step's time below.
 //!
-//! A column per model, a row per backend. This file places the panels, each kind of panel has a
-//! file of its own.
+//! There is a column per model and a row per backend. This file places the panels. Each kind of
+//! panel has its own file.
 
 use std::path::Path;
 
@@ -20,19 +20,19 @@ mod steps;
 mod throughput;
 
 const MARGIN: i32 = 24;
-/// How wide a panel is, and one that has no neighbour.
+/// The width of a panel, and of a panel without a neighbour.
 const PANEL: i32 = 500;
 const ALONE: i32 = 720;
 const BETWEEN: i32 = 36;
 const TOP: i32 = 76;
 const HEADING: i32 = 30;
-/// A panel's name above it.
+/// The height of a panel's name above it.
 const NAME: i32 = 30;
 const AFTER_PANEL: i32 = 14;
 const AFTER_GROUP: i32 = 18;
 const FOOTNOTE: i32 = 20;
 
-/// Where a panel may draw; how high it is, it knows itself.
+/// The place of a panel. Each panel knows its own height.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     left: i32,
@@ -40,7 +40,7 @@ struct Frame {
     top: i32,
 }
 
-/// What a panel shows: one model over one backend.
+/// The content of a panel: one model over one backend.
 struct Panel<'a> {
     column: usize,
     row: usize,
@@ -51,7 +51,7 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Those that were measured, the fewest first.
+    /// The measured numbers of workers, lowest first.
     fn worker_counts(&self) -> Vec<usize> {
         let mut counts: Vec<usize> = self.rows.iter().map(|row| row.point.workers).collect();
         counts.sort_unstable();
@@ -59,7 +59,7 @@ impl Panel<'_> {
         counts
     }
 
-    /// Those that were measured, with their places in the program's list.
+    /// The measured strategies, with their indices in the program's list.
     fn strategies(&self) -> Vec<(usize, &str)> {
         let known = self.known_strategies.iter().map(String::as_str).enumerate();
         known.filter(|(_, name)| self.rows.iter().any(|row| row.point.strategy == *name)).collect()
@@ -77,7 +77,7 @@ pub(super) fn draw(report: &Report<'_>, path: &Path) -> Result<()> {
     paint().with_context(|| format!("cannot draw {}", path.display()))
 }
 
-/// What is drawn, and from where on down.
+/// The content of the chart, and its vertical positions.
 struct Layout<'a> {
     panels: Vec<Panel<'a>>,
     panel_width: i32,
@@ -185,7 +185,7 @@ impl<'a> Layout<'a> {
         canvas.text(text, (MARGIN, top + HEADING / 2), 16, BLACK, HPos::Left)
     }
 
-    /// Writes a panel's name and gives the place below it.
+    /// Writes a panel's name and returns the place below it.
     fn frame(
         &self,
         canvas: &Canvas<'_>,
@@ -204,7 +204,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The circumstances, without a date: the same figures make the same file.
+/// The circumstances, without a date, so that the same figures make the same file.
 fn subtitle(report: &Report<'_>) -> String {
     let (settings, machine) = (report.settings, report.machine);
     format!(
@@ -218,7 +218,7 @@ fn subtitle(report: &Report<'_>) -> String {
     )
 }
 
-/// Whether there is anything to draw the ideal from.
+/// Whether there is a speed-up from which the ideal line can be drawn.
 fn has_ideal(report: &Report<'_>) -> bool {
     report.points.iter().any(|row| row.speed_up.is_some())
 }

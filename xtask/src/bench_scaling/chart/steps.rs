@@ -14,10 +14,10 @@ const LEFT: i32 = 124;
 const BAR_STEP: i32 = 32;
 const BAR: i32 = 20;
 const BOTTOM: i32 = 46;
-/// For the figure behind the longest bar.
+/// The width of the figure behind the longest bar.
 const FIGURE: i32 = 76;
 
-/// How high a panel with this many strategies is.
+/// The height of a panel with this many strategies.
 pub(super) fn height(strategies: usize) -> i32 {
     BAR_STEP * strategies as i32 + BOTTOM
 }

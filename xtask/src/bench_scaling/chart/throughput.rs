@@ -1,8 +1,8 @@
-//! A panel of throughput against workers: a line per strategy beside the ideal one.
+//! A panel of throughput by workers: a line per strategy, and the ideal line.
 //!
-//! Strategies are often equally fast, so the points of one number of workers stand side by side,
-//! and the ideal line is level above them: each point is read against it as if it stood in the
-//! middle.
+//! Strategies are often equally fast, so the points of one number of workers are drawn side by
+//! side. The ideal line is level above them, so each point can be compared with it as if the point
+//! were in the middle.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -17,9 +17,10 @@ use crate::line_style::LineStyle;
 pub(super) const HEIGHT: i32 = 330;
 const LEFT: i32 = 84;
 const BOTTOM: i32 = 52;
-/// Between the points of neighbouring strategies at one number of workers, where there is room.
+/// The distance between the points of neighbouring strategies at one number of workers, if there is
+/// space.
 const ASIDE: i32 = 14;
-/// Two numbers below the axis closer than this would run into each other.
+/// Two numbers below the axis that are closer than this would overlap.
 const NUMBER: i32 = 26;
 
 pub(super) fn draw(canvas: &Canvas<'_>, panel: &Panel<'_>, frame: Frame) -> Result<()> {
@@ -97,7 +98,7 @@ fn line(
     rows.iter().zip(points).try_for_each(|(row, at)| style.mark(canvas, at, row.oversubscribed))
 }
 
-/// The numbers of workers, those that find room; a star marks more ranks than cores.
+/// The numbers of workers, as many as fit. A star marks more ranks than cores.
 fn numbers_below(
     canvas: &Canvas<'_>,
     panel: &Panel<'_>,

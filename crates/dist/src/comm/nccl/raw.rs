@@ -217,7 +217,7 @@ impl NcclComm {
         let done = self.launch(element, calls, input, output, guard).and_then(|event| {
             self.poll("the operation on the device", guard, || {
                 let done = event.try_is_complete();
-                done.map_err(|error| cuda_error("cuEventQuery", error))
+                Ok(done.map_err(|error| cuda_error("cuEventQuery", error))?)
             })
         });
         if done.is_err() {
@@ -271,7 +271,7 @@ impl NcclComm {
         let code = unsafe { sys::ncclGroupEnd() };
         self.settled("an operation of NCCL", first_error.unwrap_or(code), guard)?;
         let event = stream.record_event(None);
-        event.map_err(|error| cuda_error("cuEventRecord", error))
+        Ok(event.map_err(|error| cuda_error("cuEventRecord", error))?)
     }
 
     fn enqueue(
@@ -604,7 +604,8 @@ fn red_op(op: ReduceOp) -> sys::ncclRedOp_t {
 /// Makes the stream's device the current one of this thread, because NCCL's calls use the current
 /// device.
 fn bind(stream: &CudaStream) -> Result<()> {
-    stream.context().bind_to_thread().map_err(|error| cuda_error("cuCtxSetCurrent", error))
+    let bound = stream.context().bind_to_thread();
+    Ok(bound.map_err(|error| cuda_error("cuCtxSetCurrent", error))?)
 }
 
 fn int(number: usize) -> Result<i32> {

@@ -1,4 +1,4 @@
-//! One channel from beginning to end, while it is in the cache.
+//! All computations on one channel, while the channel is in the cache.
 
 use super::BatchNorm2d;
 use super::geometry::Planes;
@@ -9,13 +9,14 @@ use crate::ops::moments::{Moments, Sums, moments};
 use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::{simd, simd_once};
 
-/// Shorter planes are put together first: sums over a few values gain nothing from vectors.
+/// Shorter planes are copied together first, because sums over a few values do not benefit from
+/// vectors.
 const SHORT_PLANE: usize = 32;
 
-/// What the gradient of the input takes from the whole batch.
+/// The sums over the whole batch in the gradient of the input.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
-    /// The values of a channel.
+    /// The number of values of a channel.
     pub(super) count: f64,
     /// The gradients of weight and bias.
     pub(super) dw: f64,
@@ -23,7 +24,7 @@ pub(super) struct Totals {
 }
 
 impl BatchNorm2d {
-    /// Mean and variance of a channel of this batch.
+    /// Mean and variance of a channel in this batch.
     pub(super) fn moments<T: Float>(&self, xs: &[T], channel: usize) -> Moments<T> {
         let count = self.geometry.count();
         if self.geometry.plane < SHORT_PLANE {
@@ -41,7 +42,7 @@ impl BatchNorm2d {
         )
     }
 
-    /// Writes the channel's part of the result, by the `known` moments or by those of this batch.
+    /// Writes the channel's part of the result, using the `known` moments or those of this batch.
     pub(super) fn forward_channel<T: Float>(
         &self,
         xs: &[T],
@@ -89,8 +90,8 @@ impl BatchNorm2d {
         line
     }
 
-    /// The totals that are used: the `known` ones, or those of this batch. Writes the gradient of the
-    /// input, if there is a place.
+    /// Returns the totals used: the `known` ones, or those of this batch. Writes the gradient of
+    /// the input, if it has a place.
     pub(super) fn backward_channel<T: Float>(
         &self,
         (xs, dys): (&[T], &[T]),
@@ -143,7 +144,7 @@ impl BatchNorm2d {
         }
     }
 
-    /// As [`Self::differentiate`], with `dz(x, dy)`.
+    /// [`Self::differentiate`], with `dz(x, dy)` as a function.
     #[inline(always)]
     fn differentiate_by<'a, T: Float>(
         &self,
@@ -154,7 +155,7 @@ impl BatchNorm2d {
         dz: impl Fn(T, T) -> T + Copy,
     ) -> Totals {
         let (inverse, rest) = (line.inverse.widen(), line.rest.widen());
-        // No closure, which would be compiled for the oldest vectors.
+        // Not a closure, which would be compiled without the newer vector instructions.
         let totals = match known {
             Some(known) => known,
             None => {

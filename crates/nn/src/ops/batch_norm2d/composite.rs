@@ -1,14 +1,14 @@
 //! Batch normalisation by candle's own operations.
 //!
-//! Replicas exchange statistics through the host, in an operation whose argument is the mean `m` and
-//! variance `v` of this replica's batch and whose result is the mean `M` and variance `V` of all batches
-//! together. With `n` of all `N` values per channel on this replica:
+//! Replicas exchange statistics through the host, in one operation. Its argument is the mean `m`
+//! and the variance `v` of this replica's batch. Its result is the mean `M` and the variance `V` of
+//! all batches together. If this replica has `n` of the `N` values per channel, the backward is:
 //!
 //! ```text
 //! backward   dm = n / N (dM + 2 (m - M) dV)      dv = n / N dV
 //! ```
 //!
-//! where `dM` and `dV` are the sums over all replicas, because each of them uses `M` and `V`.
+//! Here `dM` and `dV` are the sums over all replicas, because every replica uses `M` and `V`.
 
 use std::sync::Arc;
 
@@ -44,11 +44,12 @@ impl BatchNorm2d {
         activations::composite(&ys, activation)?.to_dtype(xs.dtype())
     }
 
-    /// The deviations of `x` (N, C, P) from the mean of the batch, of all replicas' batches where they
-    /// exchange statistics, and the variance (1, C, 1). Moves the running statistics.
+    /// The deviations of `x` (N, C, P) from the mean, and the variance (1, C, 1). Both are of this
+    /// batch, or of all replicas' batches if the replicas exchange statistics. Moves the running
+    /// statistics.
     fn batch_statistics(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        // In two steps, because the mean of large numbers is rounded. The first takes away a constant,
-        // on which the result does not depend.
+        // In two steps, because the mean of large numbers is rounded. The first step subtracts a
+        // constant, on which the result does not depend.
         let shift = x.detach().mean_keepdim((0, 2))?;
         let near = x.broadcast_sub(&shift)?;
         let rest = near.mean_keepdim((0, 2))?;
@@ -67,7 +68,7 @@ impl BatchNorm2d {
         let variance = rounded(&variance)?;
         self.move_running_to(&rounded(&mean)?, &variance, count)?;
         if self.geometry.count() == 0 {
-            // There is no value, but this replica has to take part in the exchange of the backward.
+            // This replica has no values, but it must take part in the exchange of the backward.
             return Ok((rounded(&mean)?.broadcast_as(x.shape())?, variance));
         }
         let shift = rounded(&mean.detach())?;
@@ -75,8 +76,8 @@ impl BatchNorm2d {
         Ok((x.broadcast_sub(&shift)?.broadcast_sub(&rest)?, variance))
     }
 
-    /// Moves the running statistics, as the kernel does, towards those of a batch with `count` values per
-    /// channel.
+    /// Moves the running statistics towards those of a batch with `count` values per channel, as
+    /// the kernel does.
     fn move_running_to(&self, mean: &Tensor, variance: &Tensor, count: f64) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let unbiased = (variance * (count / (count - 1.0)))?;
@@ -89,17 +90,18 @@ impl BatchNorm2d {
     }
 }
 
-/// Mean and variance of all replicas' batches together, from those of this one.
+/// The mean and the variance of all replicas' batches together, computed from this replica's.
 struct OfAllReplicas {
     exchange: Arc<dyn StatisticsExchange>,
-    /// The values per channel on this replica.
+    /// The number of values per channel on this replica.
     count: usize,
     /// The result.
     all: Vec<f64>,
 }
 
 impl OfAllReplicas {
-    /// The values per channel on all replicas, and all means and variances as in `own` (2, C, 1).
+    /// The number of values per channel on all replicas, and all means and variances, of shape (2,
+    /// C, 1) as `own`.
     fn moments(
         exchange: &Arc<dyn StatisticsExchange>,
         count: usize,

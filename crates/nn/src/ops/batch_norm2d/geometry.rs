@@ -1,11 +1,11 @@
-//! Where the values of a channel lie in a batch.
+//! The places of a channel's values in a batch.
 
 use rayon::prelude::*;
 
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;
 
-/// (N, C, H W); without values where one of them is 0.
+/// (N, C, H W). There are no values if one of these sizes is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
     pub(super) batch: usize,
@@ -14,12 +14,12 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The values of a channel.
+    /// The number of values of a channel.
     pub(super) fn count(self) -> usize {
         self.batch * self.plane
     }
 
-    /// The values of an image; 1 where there are none, which no slice can be cut into parts of.
+    /// The number of values of an image, at least 1, because slices cannot be cut into parts of 0.
     fn image(self) -> usize {
         (self.channels * self.plane).max(1)
     }
@@ -39,7 +39,7 @@ impl Geometry {
         images.map(move |image| &image[channel * self.plane..][..self.plane])
     }
 
-    /// The values of a channel without gaps.
+    /// Copies the values of a channel one after the other.
     pub(super) fn gather<T: Float>(self, values: &[T], channel: usize) -> Pooled<T> {
         let mut gathered = Pooled::new(self.count());
         let parts = gathered.chunks_exact_mut(self.plane.max(1));
@@ -50,7 +50,7 @@ impl Geometry {
     }
 
     /// Calls `f` for every channel with its planes of `outputs` (none if there is no output) and
-    /// its `width` numbers of `records`. A channel is the work of one thread.
+    /// its `width` numbers of `records`. One thread computes a channel.
     pub(super) fn for_channels<T: Float, R: Send>(
         self,
         threads: bool,
@@ -59,7 +59,8 @@ impl Geometry {
         width: usize,
         f: impl Fn(usize, Planes<'_, '_, T>, &mut [R]) + Sync,
     ) {
-        // A few blocks of channels per thread; the numbers do not depend on it.
+        // A few blocks of channels per thread. The numbers of the result do not depend on the
+        // blocks.
         let blocks = if threads { 4 * rayon::current_num_threads() } else { 1 };
         let block = self.channels.div_ceil(blocks).max(1);
         let mut parts: Vec<Vec<&mut [T]>> = Vec::new();
@@ -85,7 +86,7 @@ impl Geometry {
     }
 }
 
-/// The planes of a channel in memory that is written: one in each part.
+/// The planes of a channel in memory to be written: one in each part.
 pub(super) struct Planes<'a, 'b, T> {
     pub(super) parts: &'a mut [&'b mut [T]],
     pub(super) start: usize,
@@ -99,7 +100,7 @@ impl<T: Float> Planes<'_, '_, T> {
         self.parts.iter_mut().map(move |part| &mut part[start..][..plane])
     }
 
-    /// The opposite of [`Geometry::gather`].
+    /// The reverse of [`Geometry::gather`].
     pub(super) fn scatter(&mut self, values: &[T]) {
         let parts = values.chunks_exact(self.plane.max(1));
         self.iter_mut().zip(parts).for_each(|(to, from)| to.copy_from_slice(from));

@@ -1,9 +1,9 @@
-//! The numbers of a channel that its values are normalised by.
+//! The numbers by which a channel's values are normalised.
 
 use crate::ops::float::Float;
 use crate::ops::moments::Moments;
 
-/// What a channel's values go through: `(x - shift) scale + bias`.
+/// The function of a channel's values, `(x - shift) scale + bias`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<T> {
     /// Mean and biased variance, as in [`Moments`].

@@ -10,13 +10,14 @@
 //!            dx = w r (dz - db / n - h dw / n)      by running statistics: dx = w r dz
 //! ```
 //!
-//! A channel is worked on from beginning to end while it is in the cache, so that each way there is
-//! one pass over memory: forward reads `x` and writes `y`, backward reads `x` and `dy` and writes
-//! `dx`. Only five numbers per channel are saved; the backward finds the mask of the activation by
-//! computing `z` again, which gives the same bits.
+//! Each channel is processed while it is in the cache, so forward and backward are one pass over
+//! memory each: forward reads `x` and writes `y`, backward reads `x` and `dy` and writes `dx`. Only
+//! five numbers per channel are saved. The backward computes `z` again, with the same bits, to find
+//! the mask of the activation.
 //!
-//! Where replicas exchange statistics, `m`, `v`, `n` and both sums in `dx` are those of all their
-//! batches together. Each way is then two passes over memory with the exchange between them.
+//! If replicas exchange statistics, `m`, `v`, `n` and both sums in `dx` are those of all replicas'
+//! batches together. Forward and backward are then two passes over memory each, with the exchange
+//! between the passes.
 
 mod channel;
 mod composite;
@@ -46,14 +47,14 @@ const NAME: &str = "batch_norm2d";
 pub struct RunningStatistics {
     /// Starts at 0.
     pub mean: Buffer,
-    /// The unbiased variance; starts at 1.
+    /// The unbiased variance. Starts at 1.
     pub variance: Buffer,
 }
 
-/// How a batch is normalised.
+/// The options of a batch normalisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormConfig {
-    /// By the statistics of the batch, or else by the running ones.
+    /// Whether to normalise by the statistics of the batch instead of the running statistics.
     pub training: bool,
     /// The weight of a new batch in the running statistics.
     pub momentum: f64,
@@ -63,7 +64,7 @@ pub struct BatchNormConfig {
     pub activation: Option<Activation>,
 }
 
-/// PyTorch's: in training, momentum 0.1, eps 1e-5, no activation.
+/// PyTorch's defaults: training, momentum 0.1, eps 1e-5, no activation.
 impl Default for BatchNormConfig {
     fn default() -> Self {
         Self { training: true, momentum: 0.1, eps: 1e-5, activation: None }
@@ -72,18 +73,18 @@ impl Default for BatchNormConfig {
 
 /// Normalises each channel, scales it by `weight` and adds `bias`.
 ///
-/// In training, `running` (if there is one) moves towards the statistics of the batch:
-/// `running = (1 - momentum) running + momentum batch`, with the unbiased variance. In evaluation
-/// it is what the channels are normalised by.
+/// In training, `running` (if given) moves towards the statistics of the batch:
+/// `running = (1 - momentum) running + momentum batch`, with the unbiased variance. In evaluation,
+/// the channels are normalised by `running`.
 ///
 /// # Shapes
 ///
-/// `xs` (N, C, H, W) or (N, C), `weight` and `bias` (C) -> as `xs`.
+/// `xs` (N, C, H, W) or (N, C), `weight` and `bias` (C) -> the shape of `xs`.
 ///
 /// # Errors
 ///
 /// If shapes or dtypes do not fit together, the dtype is neither f32 nor f64, `eps` is negative, a
-/// channel has less than two values in training, or there are no statistics in evaluation.
+/// channel has fewer than two values in training, or `running` is missing in evaluation.
 pub fn batch_norm2d(
     xs: &Tensor,
     weight: Option<&Tensor>,
@@ -95,16 +96,17 @@ pub fn batch_norm2d(
 }
 
 /// [`batch_norm2d`] by the statistics of the batches of all replicas, in training: PyTorch's
-/// `SyncBatchNorm`. The replicas may have batches of different sizes, and none at all.
+/// `SyncBatchNorm`. The batches of the replicas may differ in size and may be empty.
 ///
-/// Forward and backward are one exchange each; the backward only where the input needs a gradient.
-/// What comes out is the gradient of the sum of all replicas' losses by this replica's input, and its
-/// own share of those by `weight` and `bias`. A replica alone gets the bits of [`batch_norm2d`].
+/// Forward and backward are one exchange each. The backward exchanges only if the input needs a
+/// gradient. It computes the gradient of the sum of all replicas' losses by this replica's input,
+/// and this replica's share of the gradients by `weight` and `bias`. A single replica gets the bits
+/// of [`batch_norm2d`].
 ///
 /// # Errors
 ///
-/// As for [`batch_norm2d`], where a channel has less than two values in all batches together, and
-/// those of the exchange.
+/// Those of [`batch_norm2d`], where the limit of two values per channel holds for all batches
+/// together, and those of the exchange.
 pub fn sync_batch_norm2d(
     xs: &Tensor,
     weight: Option<&Tensor>,
@@ -145,7 +147,7 @@ fn normalise(
         }
     }
     let geometry = Geometry { batch, channels, plane };
-    // The others would have to be computed once more in the backward.
+    // With another activation fused, the backward would have to compute the activation again.
     let (rectify, late) = match config.activation {
         Some(Activation::Relu) => (true, None),
         other => (false, other),
@@ -175,7 +177,7 @@ struct BatchNorm2d {
     /// Whether a ReLU is fused.
     rectify: bool,
     config: BatchNormConfig,
-    /// Only in training.
+    /// Only set in training.
     exchange: Option<Arc<dyn StatisticsExchange>>,
 }
 
@@ -255,8 +257,8 @@ impl BatchNorm2d {
         replicas::all_moments(&**exchange, self.geometry.count(), &own).map(Some)
     }
 
-    /// Writes the sums of each channel, and the gradient of the input if there is a place; by `all`
-    /// replicas' sums, or by its own.
+    /// Writes the sums of each channel and, if it has a place, the gradient of the input. Uses the
+    /// sums of `all` replicas, or this replica's.
     fn backward_channels<T: Float>(
         &self,
         pass: &Backward<'_, T>,
@@ -284,7 +286,7 @@ impl BatchNorm2d {
         self.geometry.for_channels(threads, dxs.unwrap_or_default(), sums, 2, run);
     }
 
-    /// Moves the running statistics, in training, towards those of a batch with `count` values per
+    /// In training, moves the running statistics towards those of a batch with `count` values per
     /// channel.
     fn update_running<T: Float>(&self, saved: &[T], count: f64) -> Result<()> {
         let BatchNormConfig { training: true, momentum, .. } = self.config else { return Ok(()) };

@@ -1,8 +1,8 @@
-//! What the replicas of a model tell each other of their parts of a batch.
+//! The exchange of batch statistics between the replicas of a model.
 //!
-//! Each gives its count `n`, mean `m` and variance `v` by channel; two parts make a whole as in Chan,
-//! Golub and LeVeque (Updating formulae and a pairwise algorithm for computing sample variances,
-//! 1979), in the order of the replicas, so that all of them compute the same bits:
+//! Each replica sends its count `n`, mean `m` and variance `v` by channel. Two parts are combined
+//! as in Chan, Golub and LeVeque (Updating formulae and a pairwise algorithm for computing sample
+//! variances, 1979). The order is that of the replicas, so all replicas compute the same bits:
 //!
 //! ```text
 //! n = na + nb    d = mb - ma    m = ma + d nb / n    v = (va na + vb nb) / n + d^2 na nb / n^2
@@ -15,8 +15,8 @@ use crate::StatisticsExchange;
 use crate::ops::float::Float;
 use crate::ops::moments::Moments;
 
-/// The number of values per channel and their moments by channel, over all replicas, from those of
-/// this one: shift, rest and variance by channel.
+/// The number of values per channel, and their moments by channel, over all replicas, computed from
+/// this replica's shift, rest and variance by channel.
 pub(super) fn all_moments<T: Float>(
     exchange: &dyn StatisticsExchange,
     count: usize,
@@ -46,7 +46,7 @@ pub(super) fn all_moments<T: Float>(
     Ok((total, moments.collect()))
 }
 
-/// The number of values per channel, and every one of `sums`, over all replicas.
+/// The number of values per channel and the total of each of `sums` over all replicas.
 pub(super) fn all_sums(
     exchange: &dyn StatisticsExchange,
     count: usize,
@@ -73,7 +73,7 @@ fn all_gather(exchange: &dyn StatisticsExchange, message: &[f64]) -> Result<Vec<
     Ok(gathered)
 }
 
-/// [`Moments`] of some of the values; the mean is `shift + rest`, and may lie far from `shift`.
+/// [`Moments`] of some of the values. The mean is `shift + rest` and may differ much from `shift`.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     count: f64,
@@ -83,8 +83,8 @@ struct Part {
 }
 
 impl Part {
-    /// Both together. Means are compared as differences from `self.shift`, or a large mean would take
-    /// the digits of a small difference.
+    /// Combines both parts. Means are compared as differences from `self.shift`, because a large
+    /// mean would take the digits of a small difference.
     fn and(self, other: Self) -> Self {
         let count = self.count + other.count;
         let (share, rest_share) = (other.count / count, self.count / count);
@@ -95,7 +95,7 @@ impl Part {
         Self { count, shift: self.shift, rest, variance }.normal()
     }
 
-    /// The same with all of the mean that it can hold in `shift`.
+    /// The same part with as much of the mean in `shift` as fits.
     fn normal(self) -> Self {
         let shift = self.shift + self.rest;
         Self { shift, rest: (self.shift - shift) + self.rest, ..self }
@@ -108,7 +108,7 @@ impl Part {
     }
 }
 
-/// Of no values: there is no mean, and nobody who would use it.
+/// The moments of a channel without values: the mean does not exist and is not used.
 fn no_moments<T: Float>() -> Moments<T> {
     Moments { shift: T::zero(), rest: 0.0, variance: 0.0 }
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::ops::moments::moments;
 
-    /// The last replica, which knows what the others have sent.
+    /// The last replica, which has the values of the other replicas.
     #[derive(Debug, Default)]
     struct Last(Mutex<Vec<f64>>);
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn parts_of_any_size_make_the_whole() {
-        // A large mean beside the deviation leaves few digits to who subtracts squares.
+        // If the mean is large compared with the deviation, subtracting squares loses digits.
         for offset in [0.0, -3.0, 1e9] {
             let deviations: Vec<f64> = (0..60).map(|i| f64::from(i * 7 % 13) / 8.0).collect();
             let xs: Vec<f64> = deviations.iter().map(|x| x + offset).collect();

@@ -1,11 +1,11 @@
-//! The convolution that `kernel.rs` and `small.rs` both work on.
+//! The convolution of `kernel.rs` and `small.rs`.
 
 use super::geometry::Geometry;
 use crate::activation::Activation;
 use crate::ops::elementwise::{activate, bias_activation};
 use crate::ops::float::Float;
 
-/// A convolution by a weight of which every element meets the image.
+/// A convolution by a weight without elements that meet only padding.
 #[derive(Clone, Copy)]
 pub(super) struct Conv<'a, T> {
     pub(super) geometry: &'a Geometry,
@@ -13,7 +13,7 @@ pub(super) struct Conv<'a, T> {
     pub(super) activation: Option<Activation>,
 }
 
-/// The places of the gradients; `None` for a gradient that nobody wants.
+/// The places of the gradients. `None` for a gradient that is not needed.
 pub(super) struct Gradients<'a, T> {
     pub(super) dxs: Option<&'a mut [T]>,
     pub(super) dw: Option<&'a mut [T]>,
@@ -21,7 +21,7 @@ pub(super) struct Gradients<'a, T> {
 }
 
 impl<T: Float> Conv<'_, T> {
-    /// Adds the bias and applies the activation, where each row of `row` elements is one output channel.
+    /// Adds the bias and applies the activation. Each row of `row` elements is one output channel.
     pub(super) fn finish(&self, ys: &mut [T], bias: Option<&[T]>, row: usize) {
         let Some(bias) = bias else { return activate(ys, self.activation) };
         for (ys, &bias) in ys.chunks_exact_mut(row).zip(bias) {

@@ -6,14 +6,14 @@ use candle_core::{Result, Shape, bail};
 
 use super::{Conv2dConfig, NAME};
 
-/// Pixels of a result from which on its rows are long enough by themselves.
+/// From this number of result pixels on, the rows of one image are long enough.
 const SMALL: usize = 64;
 
 /// Columns of a product: a compromise between reading the weight again for every chunk of images
-/// and patches that stay near.
+/// and patches that stay in the cache.
 const COLUMNS: usize = 256;
 
-/// All sizes of one convolution; every kernel relies on the checks in [`Geometry::new`].
+/// All sizes of one convolution. Every kernel relies on the checks in [`Geometry::new`].
 #[derive(Debug, Clone)]
 pub(super) struct Geometry {
     pub(super) batch: usize,
@@ -27,8 +27,8 @@ pub(super) struct Geometry {
     pub(super) stride: (usize, usize),
     pub(super) padding: (usize, usize),
     pub(super) dilation: (usize, usize),
-    /// Rows and columns of the kernel that meet the image anywhere. Small images with padding leave
-    /// some out: of a 3 x 3 kernel over a single pixel, all but the middle.
+    /// Rows and columns of the kernel that meet the image anywhere. Small images with padding omit
+    /// some: a 3 x 3 kernel over a single pixel has only its middle left.
     pub(super) taps: (Range<usize>, Range<usize>),
 }
 
@@ -76,7 +76,8 @@ impl Geometry {
             taps(width, kernel_width, stride.1, padding.1, dilation.1),
         );
         if taps.0.is_empty() || taps.1.is_empty() {
-            // Nothing but padding: rare, and no reason for matrices without rows.
+            // The kernel meets only padding. This is rare, and no reason to allow matrices without
+            // rows.
             taps = (0..kernel_height, 0..kernel_width);
         }
         Ok(Self {
@@ -98,13 +99,13 @@ impl Geometry {
         Shape::from((self.batch, self.out_channels, self.out_size.0, self.out_size.1))
     }
 
-    /// Pixels of one output channel: columns of the patch matrix.
+    /// The number of pixels of one output channel: columns of the patch matrix.
     pub(super) fn out_pixels(&self) -> usize {
         self.out_size.0 * self.out_size.1
     }
 
-    /// Elements of one patch, within a group and without those that meet only padding: rows of the
-    /// patch matrix.
+    /// The number of elements of one patch within a group, without those that meet only padding:
+    /// rows of the patch matrix.
     pub(super) fn patch(&self) -> usize {
         self.in_channels / self.groups * self.taps.0.len() * self.taps.1.len()
     }
@@ -114,22 +115,22 @@ impl Geometry {
         self.taps != (0..self.kernel.0, 0..self.kernel.1)
     }
 
-    /// Elements of the weight that meet the image.
+    /// The number of weight elements that meet the image.
     pub(super) fn weight(&self) -> usize {
         self.out_channels * self.patch()
     }
 
-    /// Elements of one input image.
+    /// The number of elements of one input image.
     pub(super) fn in_image(&self) -> usize {
         self.in_channels * self.in_size.0 * self.in_size.1
     }
 
-    /// Elements of one output image.
+    /// The number of elements of one output image.
     pub(super) fn out_image(&self) -> usize {
         self.out_channels * self.out_pixels()
     }
 
-    /// Output channels of one group.
+    /// The number of output channels of one group.
     pub(super) fn group_channels(&self) -> usize {
         self.out_channels / self.groups
     }
@@ -139,12 +140,12 @@ impl Geometry {
         (self.kernel, self.stride, self.padding) == ((1, 1), (1, 1), (0, 0))
     }
 
-    /// Whether the images are small and many enough to lie side by side in a product.
+    /// Whether the images are small and numerous enough to lie side by side in a product.
     pub(super) fn is_small(&self) -> bool {
         self.out_pixels() < SMALL && self.batch >= 8
     }
 
-    /// Images per product.
+    /// The number of images per product.
     pub(super) fn chunk(&self) -> usize {
         if self.is_small() { (COLUMNS / self.out_pixels()).clamp(1, self.batch) } else { 1 }
     }

@@ -1,5 +1,6 @@
-//! The matrix products of a convolution, per group, with `P` the pixels of some images' output
-//! channel, `K` the elements of a patch and `O` the output channels:
+//! The matrix products of a convolution, per group. `P` is the number of pixels of an output
+//! channel of some images, `K` the number of elements of a patch, and `O` the number of output
+//! channels:
 //!
 //! ```text
 //! forward    y    (O x P) = w (O x K)  patches (K x P)
@@ -7,9 +8,9 @@
 //!            dx           = fold(w^T (K x O) dz (O x P))
 //! ```
 //!
-//! One image goes into a product, so that its patches stay in the second-level cache (on the MNIST
-//! CNN, 8 images per product take 1.2 times as long, 32 take 1.4 times); many where the images are
-//! small (`small.rs`).
+//! A product covers one image, so that its patches stay in the second-level cache (on the MNIST
+//! CNN, 8 images per product take 1.2 times as long, 32 take 1.4 times). If the images are small,
+//! it covers many (`small.rs`).
 
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -23,15 +24,15 @@ use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
 use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
-/// Elements of a weight from which on the threads share each product instead of the images.
+/// From this number of weight elements on, the threads share each product instead of the images.
 const LARGE: usize = 1 << 17;
 
-/// Into how many parts the images are split at most in the backward. It bounds the memory for
-/// partial weight gradients and does not depend on the number of threads, so neither do the bits
-/// of the result.
+/// The maximum number of parts into which the backward splits the images. It limits the memory for
+/// partial weight gradients. It does not depend on the number of threads, so the bits of the result
+/// do not either.
 const MAX_PARTS: usize = 16;
 
-/// The same for small images, whose weights are often large.
+/// [`MAX_PARTS`] for small images, whose weights are often large.
 const MAX_SMALL_PARTS: usize = 4;
 
 impl<T: Float> Conv<'_, T> {
@@ -53,7 +54,8 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    /// Whether all threads work on one product after the other, instead of one product each.
+    /// Whether all threads work together on one product after the other, instead of one product
+    /// each.
     fn share_products(&self, parts: usize) -> bool {
         let threads = rayon::current_num_threads();
         let few = if self.geometry.is_small() { parts < threads } else { self.is_large() };
@@ -76,8 +78,8 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    /// The gradients, from `dys`, which is overwritten. `reference` is what the activation takes
-    /// its derivative from.
+    /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
+    /// `reference`.
     pub(super) fn backward(
         &self,
         xs: &[T],
@@ -96,12 +98,12 @@ impl<T: Float> Conv<'_, T> {
             (false, true) => 1,
             (false, false) => MAX_PARTS,
         };
-        // Whole chunks, so that every product is as wide as can be.
+        // Whole chunks, so that every product is as wide as possible.
         let part = geometry.batch.div_ceil(most).next_multiple_of(geometry.chunk());
         let parts = geometry.batch.div_ceil(part);
         let weights = dw.as_ref().map_or(0, |dw| dw.len());
         let sizes = weights + db.as_ref().map_or(0, |db| db.len());
-        // The first part's sums go where all of them go in the end.
+        // The first part's sums are written to the place of the total.
         let mut sums = Pooled::new((parts - 1) * sizes);
         let mut others = sums.chunks_exact_mut(sizes.max(1)).map(|sums| sums.split_at_mut(weights));
         let mut dx_parts = dxs.map(|dxs| dxs.chunks_mut(part * geometry.in_image()));
@@ -212,7 +214,7 @@ fn is_shared(parallelism: Parallelism) -> bool {
     !matches!(parallelism, Parallelism::None)
 }
 
-/// Some images of a backward pass, and where their gradients go.
+/// Some images of a backward pass, and the places of their gradients.
 struct Part<'a, T> {
     xs: &'a [T],
     reference: &'a [T],
@@ -222,7 +224,7 @@ struct Part<'a, T> {
     db: Option<&'a mut [T]>,
 }
 
-/// The patches of an image, or their gradients, a group at a time.
+/// The patches of an image, or their gradients, one group at a time.
 struct Patches<'a, T: Float> {
     geometry: &'a Geometry,
     memory: Pooled<T>,
@@ -233,7 +235,7 @@ impl<'a, T: Float> Patches<'a, T> {
         Self { geometry, memory: Pooled::new(geometry.patch() * geometry.out_pixels()) }
     }
 
-    /// Those of a group (K x P).
+    /// The patches of a group (K x P).
     fn of<'b>(&'b mut self, x: &'b [T], group: usize) -> &'b [T] {
         let Self { geometry, memory } = self;
         let group_size = x.len() / geometry.groups;
@@ -248,7 +250,7 @@ impl<'a, T: Float> Patches<'a, T> {
         memory
     }
 
-    /// The gradient of a group of the image from theirs.
+    /// Computes the gradient of a group of the image from the gradients of its patches.
     fn fold(&self, dx: &mut [T], group: usize) {
         let Self { geometry, memory } = self;
         let group_size = dx.len() / geometry.groups;

@@ -4,8 +4,8 @@
 //! cross-correlation that every framework calls convolution.
 //!
 //! Each image is unfolded into a matrix of patches (im2col) that fits the cache, and one matrix
-//! product gives its output; `kernel.rs` has the three products of a training step. The backward
-//! takes the activation's mask from the saved result, so the sum before the activation is never
+//! product computes its output. `kernel.rs` has the three products of a training step. The backward
+//! computes the activation's mask from the saved result, so the sum before the activation is never
 //! stored.
 
 mod composite;
@@ -31,7 +31,7 @@ use crate::activation::Activation;
 
 const NAME: &str = "conv2d";
 
-/// The numbers of a 2-d convolution, each pair as (height, width).
+/// The options of a 2-d convolution, each pair as (height, width).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Conv2dConfig {
     /// The step between two windows.
@@ -40,7 +40,7 @@ pub struct Conv2dConfig {
     pub padding: (usize, usize),
     /// The step between two elements of a window.
     pub dilation: (usize, usize),
-    /// Into how many independent convolutions the channels are split.
+    /// The number of independent convolutions into which the channels are split.
     pub groups: usize,
 }
 
@@ -65,8 +65,8 @@ impl Default for Conv2dConfig {
 /// # Cost
 ///
 /// Per thread, scratch memory for the patches of one image, `C KH KW OH OW` elements, or of as many
-/// small images as have some 256 output pixels. The gradient of `xs` is computed only if a variable
-/// lies below `xs`.
+/// small images as have about 256 output pixels together. The gradient of `xs` is computed only if
+/// a variable lies below `xs`.
 pub fn conv2d(
     xs: &Tensor,
     weight: &Tensor,
@@ -150,7 +150,7 @@ impl Fused for Conv2d {
 }
 
 impl Conv2d {
-    /// The weight without the elements that meet only padding, if there are such.
+    /// The weight without the elements that meet only padding, if there are any.
     fn crop<T: Float>(&self, weight: &[T]) -> Pooled<T> {
         if !self.geometry.is_cropped() {
             return Pooled::none();

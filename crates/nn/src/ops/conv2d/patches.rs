@@ -1,10 +1,11 @@
-//! Images to matrices of patches and back (im2col and col2im), for the channels of one group.
+//! Converts images to matrices of patches and back (im2col and col2im), for the channels of one
+//! group.
 //!
-//! Row `(c, ky, kx)` of the matrix holds, for every output pixel, the input element that this
-//! element of the kernel meets there, or 0 in the padding.
+//! Row `(c, ky, kx)` of the matrix contains, for every output pixel, the input element that meets
+//! this element of the kernel there, or 0 in the padding.
 //!
-//! An image with padding is copied into a larger one with zeros around it first: after that every
-//! row of a patch is whole, and its length is known to the loop that copies it.
+//! An image with padding is first copied into a larger one with zeros around it. Then every row of
+//! a patch is complete, and the loop that copies it knows its length.
 
 use super::geometry::Geometry;
 use crate::ops::float::Float;
@@ -26,8 +27,8 @@ pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) 
     }
 }
 
-/// Writes the gradient of an image: the sum of those of its patches (K x P) at the elements that they
-/// came from.
+/// Writes the gradient of an image: each element gets the sum of the gradients of its copies in the
+/// patches (K x P).
 #[inline(always)]
 pub(super) fn fold<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
     if geometry.padding == (0, 0) {
@@ -56,13 +57,13 @@ fn padded_size(geometry: &Geometry) -> (usize, usize) {
     (height + 2 * padding.0, width + 2 * padding.1)
 }
 
-/// The elements of planes of `len` elements, once they are padded.
+/// The number of elements of planes that have `len` elements without padding.
 fn padded_len(geometry: &Geometry, len: usize) -> usize {
     let (height, width) = padded_size(geometry);
     len / (geometry.in_size.0 * geometry.in_size.1) * height * width
 }
 
-/// Where the rows of planes of `len` elements lie among their padding.
+/// The starts of the rows of planes of `len` elements in their padded copies.
 fn inner_rows(geometry: &Geometry, len: usize) -> impl Iterator<Item = usize> {
     let (height, width) = padded_size(geometry);
     let planes = len / (geometry.in_size.0 * geometry.in_size.1);
@@ -81,7 +82,7 @@ fn pad<T: Float>(geometry: &Geometry, x: &[T]) -> Pooled<T> {
     padded
 }
 
-/// Where in the padded image the rows of patches start, in their order.
+/// The starts of the rows of patches in the padded image, in their order.
 #[inline(always)]
 fn starts(geometry: &Geometry) -> impl Iterator<Item = usize> {
     let (height, width) = padded_size(geometry);
@@ -95,7 +96,7 @@ fn starts(geometry: &Geometry) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The rows of `out` become every `stride`-th element of every `stride`-th row of `source`.
+/// Copies every `stride`-th element of every `stride`-th row of `source` to the rows of `out`.
 #[inline(always)]
 fn copy_rows<T: Float>(geometry: &Geometry, out: &mut [T], source: &[T]) {
     let out_width = geometry.out_size.1;
@@ -109,7 +110,8 @@ fn copy_rows<T: Float>(geometry: &Geometry, out: &mut [T], source: &[T]) {
         }
         return;
     }
-    // A known size needs no loop per row: the widths of the MNIST CNN and of deep layers.
+    // With a known size, no loop per row is needed. These are the widths of the MNIST CNN and of
+    // deep layers.
     match out_width {
         8 => copy_rows_of::<T, 8>(out, source, step),
         16 => copy_rows_of::<T, 16>(out, source, step),
@@ -167,7 +169,8 @@ fn add_rows_of<T: Float, const N: usize>(rows: &[T], target: &mut [T], step: usi
     }
 }
 
-/// A copy in blocks of eight: the rows are short, and a call of `memcpy` costs more than the row.
+/// A copy in blocks of eight, because the rows are short: a call of `memcpy` costs more than the
+/// row.
 #[inline(always)]
 fn copy<T: Float>(to: &mut [T], from: &[T]) {
     let (to_blocks, to_rest) = to.as_chunks_mut::<8>();

@@ -1,7 +1,7 @@
 //! Convolutions of small images.
 //!
 //! The rows of an image of a few pixels are too short to be copied one by one. Here the images lie
-//! side by side: `(C, H, W, N)` instead of `(N, C, H, W)`, so that an element of a patch is the same
+//! side by side, `(C, H, W, N)` instead of `(N, C, H, W)`. So an element of a patch is the same
 //! element of all images, a run of `N`. The columns of the matrices are `(pixel, image)`:
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!            dx            = fold(w^T (K x O) dz (O x PN))
 //! ```
 //!
-//! Where there are fewer chunks of images than threads, the threads share the rows of each product,
-//! in blocks that do not depend on their number.
+//! If there are fewer chunks of images than threads, the threads share the rows of each product, in
+//! blocks that do not depend on the number of threads.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ use candelabrum_memory::simd::simd;
 const ROWS: usize = 64;
 
 impl<T: Float> Conv<'_, T> {
-    /// The result for one chunk; `shared` among the threads, or by this one alone.
+    /// The result for one chunk, computed by all threads if `shared`, otherwise by this one.
     pub(super) fn forward_small(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], shared: bool) {
         let geometry = self.geometry;
         let side_by_side = SideBySide::new(geometry, xs, shared);
@@ -97,7 +97,7 @@ impl<T: Float> Conv<'_, T> {
         let taps = patch / in_channels;
         let plane = geometry.in_size.0 * geometry.in_size.1 * images;
         let mut dx = Pooled::new(dxs.len());
-        // As many input channels as have about a block of rows.
+        // As many input channels as have about one block of rows.
         let block = (ROWS / taps).clamp(1, in_channels);
         for (group, dx) in dx.chunks_mut(in_channels * plane).enumerate() {
             let weight = &self.weight[group * channels * patch..][..channels * patch];
@@ -189,7 +189,7 @@ fn for_rows<T: Float>(
     }
 }
 
-/// The rows of patches of one channel.
+/// Writes the rows of patches of one channel.
 #[inline(always)]
 fn unfold<T: Float>(geometry: &Geometry, x: &[T], images: usize, patches: &mut [T]) {
     for_taps(geometry, images, |tap, pixels, from| {
@@ -201,7 +201,7 @@ fn unfold<T: Float>(geometry: &Geometry, x: &[T], images: usize, patches: &mut [
     });
 }
 
-/// Adds the rows of patches of some channels to the elements that they came from.
+/// Adds the rows of patches of some channels to the elements from which they were copied.
 #[inline(always)]
 fn fold<T: Float>(geometry: &Geometry, patches: &[T], images: usize, dx: &mut [T]) {
     let plane = geometry.in_size.0 * geometry.in_size.1 * images;
@@ -216,8 +216,8 @@ fn fold<T: Float>(geometry: &Geometry, patches: &[T], images: usize, dx: &mut [T
     }
 }
 
-/// Calls `f` with the number of each tap, a run of its row of patches, and where the run lies in the
-/// channel; `None` for one that lies in the padding.
+/// Calls `f` with the number of each tap, a run of its row of patches, and the run's place in the
+/// channel, or `None` if the run lies in the padding.
 #[inline(always)]
 fn for_taps(
     geometry: &Geometry,
@@ -259,14 +259,14 @@ fn for_taps(
     }
 }
 
-/// `to` becomes the transpose of `from`, whose rows have `row` elements.
+/// Writes the transpose of `from`, whose rows have `row` elements, to `to`.
 fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
     let rows = from.len() / row.max(1);
     if rows == 1 || row == 1 {
         to.copy_from_slice(from);
         return;
     }
-    // Blocks of rows of the result, so that a thread writes what lies together.
+    // Blocks of rows of the result, so that each thread writes contiguous memory.
     let run = |(number, to): (usize, &mut [T])| {
         simd(
             #[inline(always)]
@@ -283,7 +283,7 @@ fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
 /// The side of the squares that are transposed in registers.
 const BLOCK: usize = 16;
 
-/// Rows of the transpose from row `first` on.
+/// The rows of the transpose from row `first` on.
 #[inline(always)]
 fn transpose_rows<T: Float>(from: &[T], row: usize, first: usize, rows: usize, to: &mut [T]) {
     let wide = to.len() / rows;

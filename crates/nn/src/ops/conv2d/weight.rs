@@ -4,7 +4,7 @@ use super::geometry::Geometry;
 use crate::ops::float::Float;
 use crate::ops::parallel::{in_parts, worth_threads};
 
-/// Copies those elements of `weight` (O x C x KH x KW) one after the other.
+/// Copies the elements of `weight` (O x C x KH x KW) that meet the image one after the other.
 pub(super) fn crop<T: Float>(geometry: &Geometry, weight: &[T], cropped: &mut [T]) {
     let (whole, part) = per_output(geometry, weight.len());
     let threads = worth_threads(weight.len());
@@ -18,7 +18,7 @@ pub(super) fn crop<T: Float>(geometry: &Geometry, weight: &[T], cropped: &mut [T
     });
 }
 
-/// The reverse: the elements that meet only padding have the gradient 0.
+/// The reverse of [`crop`]: the elements that meet only padding get the gradient 0.
 pub(super) fn uncrop<T: Float>(geometry: &Geometry, cropped: &[T], dw: &mut [T]) {
     let (whole, part) = per_output(geometry, dw.len());
     let threads = worth_threads(dw.len());
@@ -34,13 +34,13 @@ pub(super) fn uncrop<T: Float>(geometry: &Geometry, cropped: &[T], dw: &mut [T])
     });
 }
 
-/// The rows of a kernel, without what meets only padding.
+/// The rows of a kernel, without the elements that meet only padding.
 fn rows<'a, T>(geometry: &Geometry, kernel: &'a [T]) -> impl Iterator<Item = &'a [T]> {
     let (width, columns) = (geometry.kernel.1, geometry.taps.1.clone());
     geometry.taps.0.clone().map(move |ky| &kernel[ky * width..][columns.clone()])
 }
 
-/// Elements per output channel, of the weight and of what is left of it.
+/// The numbers of elements per output channel, of the weight and of the cropped weight.
 fn per_output(geometry: &Geometry, weight: usize) -> (usize, usize) {
     (weight / geometry.out_channels, geometry.patch())
 }

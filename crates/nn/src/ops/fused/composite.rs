@@ -1,9 +1,9 @@
-//! Composites: the switch, and what all of them share.
+//! Composites: the switch between kernels and composites, and the code that all composites share.
 //!
 //! A *composite* computes an operation by candle's own differentiable operations. It runs on every
-//! device and in every floating-point type that these support. It needs more memory and time than a
-//! kernel, and its results differ from the kernel's by rounding only. Composites stand in for kernels
-//! on devices without kernels, and tests compare kernels with them.
+//! device and in every floating-point type that these operations support. It needs more memory and
+//! time than a kernel, and its results differ from the kernel's by rounding only. Composites
+//! replace kernels on devices without kernels, and tests compare kernels with composites.
 
 use std::cell::Cell;
 
@@ -17,14 +17,14 @@ thread_local! {
     static COMPOSITES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, and computes every operation of [`ops`](crate::ops) that this thread calls in `f` by
-/// candle's own differentiable operations instead of a kernel. For a model, its forward pass must run
-/// in `f`; the backward pass may run anywhere, because it follows the graph of the forward pass.
+/// Runs `f` and computes every operation of [`ops`](crate::ops) that this thread calls in `f` by
+/// candle's own differentiable operations instead of a kernel. A model's forward pass must run in
+/// `f`. Its backward pass may run anywhere, because it follows the graph of the forward pass.
 ///
-/// Results and gradients are the kernels' up to rounding. A kernel that seems to be wrong can so be
-/// compared, and a model for a device without kernels can be tested on the CPU. Replicas that exchange
-/// statistics ([`StatisticsExchange`](crate::StatisticsExchange)) must all use composites, or all use
-/// kernels, because the two exchange different sums in the backward pass.
+/// Results and gradients equal the kernels' up to rounding. So you can check a kernel that seems to
+/// be wrong, and test a model for a device without kernels on the CPU. Replicas that exchange
+/// statistics ([`StatisticsExchange`](crate::StatisticsExchange)) must all use composites or all
+/// use kernels, because composites and kernels exchange different sums in the backward pass.
 ///
 /// ```
 /// use candelabrum_nn::ops::{gelu, with_composites};
@@ -39,7 +39,7 @@ thread_local! {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
-    /// Restores the switch when it is dropped, also while `f` panics.
+    /// Restores the switch when it is dropped, also if `f` panics.
     struct Before(bool);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -50,7 +50,7 @@ pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether an operation on `device` is to be computed by its composite.
+/// Whether an operation on `device` uses its composite.
 pub(super) fn is_wanted(device: &Device) -> bool {
     COMPOSITES.get() || !device.is_cpu()
 }
@@ -65,7 +65,8 @@ pub(super) fn run<F: Fused>(
     if !dtype.is_float() {
         return Err(Error::UnsupportedDTypeForOp(dtype, F::NAME).bt());
     }
-    // Through the identity, the gradient of a watched parameter is reported in mid-backward.
+    // Through the identity, the gradient of a watched parameter is reported in the middle of the
+    // pass.
     let inputs: Vec<Option<Tensor>> = inputs
         .into_iter()
         .map(|input| input.map(hooks::identity_if_watched).transpose())
@@ -80,8 +81,9 @@ pub(super) fn run<F: Fused>(
     if ys.shape() == shape { Ok(ys) } else { ys.reshape(shape) }
 }
 
-/// A result without elements, of which every input gets zeros as its gradient. candle's binary
-/// operations return their left operand where there are no elements, so the right one would have none.
+/// A result without elements, from which every input gets zeros as its gradient. candle's binary
+/// operations return their left operand if there are no elements, so the right operand would get no
+/// gradient.
 fn empty<'a>(shape: &Shape, inputs: impl IntoIterator<Item = &'a Tensor>) -> Result<Tensor> {
     let sums = inputs.into_iter().map(Tensor::sum_all).collect::<Result<Vec<_>>>()?;
     Tensor::stack(&sums, 0)?.sum_all()?.broadcast_as(shape)

@@ -1,13 +1,14 @@
-//! Which tensors are results of fused operations.
+//! Links from tensors to the fused operations that computed them.
 //!
-//! A tensor is found by the address of its storage. The address is a result's as long as the result's
-//! tensor lives, and the [`Mark`] lives as long, because it belongs to the tensor's own operation. So an
-//! entry whose mark is gone means nothing, whatever lies at the address by then.
+//! A tensor is recognised by the address of its storage. The address belongs to a result as long as
+//! the result's tensor lives. The [`Mark`] lives equally long, because it belongs to the tensor's
+//! own operation. So an entry whose mark has been dropped is ignored, even if another tensor has
+//! the address now.
 //!
-//! **Rule** A graph must be dropped on the thread that made it, or while that thread makes no tensors.
-//! candle drops a tensor's storage before its operation. If another thread drops the last reference to
-//! a result, the thread that made it may get the same address for a new tensor between the two and
-//! find a mark that is about to go.
+//! **Rule** A graph must be dropped on the thread that made it, or while that thread makes no
+//! tensors. candle drops a tensor's storage before its operation. If another thread drops the last
+//! reference to a result, the thread that made it may in between get the same address for a new
+//! tensor, and find a mark that is about to be dropped.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,12 +21,12 @@ use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 use crate::pass;
 
-/// Where the gradient of a result gathers during a backward pass, with the number of the pass.
+/// Collects the gradient of a result during a backward pass, with the number of the pass.
 #[derive(Debug, Default)]
 pub(in crate::ops) struct Inbox(Mutex<Option<(u64, Values)>>);
 
 impl Inbox {
-    /// Adds to what is there from the same pass.
+    /// Adds `gradient` to the earlier ones of the same pass.
     pub(in crate::ops) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
         let pass = pass::number();
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,15 +41,15 @@ impl Inbox {
         *inbox = Some((pass, T::into_values(sum)));
     }
 
-    /// The sum of what was delivered in this pass.
+    /// The sum of the gradients of this pass.
     pub(in crate::ops) fn take(&self) -> Option<Values> {
         let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.take().filter(|(pass, _)| *pass == pass::number()).map(|(_, values)| values)
     }
 }
 
-/// A result as another operation sees it: what to join instead of the tensor, and where its
-/// gradient goes.
+/// A result as an input of another operation: the token that replaces the tensor in candle's graph,
+/// and the inbox of the result's gradient.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) token: Tensor,
@@ -56,7 +57,7 @@ pub(super) struct Link {
     pub(super) elements: usize,
 }
 
-/// Owned by the operation that candle's graph has for a result, and by nobody else.
+/// A link that only the operation of the result in candle's graph owns.
 #[derive(Debug)]
 pub(super) struct Mark(pub(super) Link);
 
@@ -69,11 +70,11 @@ impl Mark {
         &self.0.inbox
     }
 
-    /// Makes `tensor`, a result, known by its mark.
+    /// Registers the address of `tensor`, a result, with its mark.
     pub(super) fn register(self: &Arc<Self>, tensor: &Tensor) {
         let address = address(tensor);
         RESULTS.with_borrow_mut(|results| {
-            // Now and then, before the table grows, those that are gone are thrown out.
+            // Before the table would grow, entries of dropped results are removed.
             if results.len() == results.capacity() {
                 results.retain(|_, mark| mark.strong_count() > 0);
             }
@@ -82,8 +83,8 @@ impl Mark {
     }
 }
 
-/// The link of `tensor`, if it is the result of a fused operation, or a view of all its elements in
-/// their order: candle's views pass a gradient on as it is. A detached tensor has no link.
+/// The link of `tensor`, if the tensor is the result of a fused operation, or a view of all its
+/// elements in their order. candle's views do not change a gradient. A detached tensor has no link.
 pub(super) fn find(tensor: &Tensor) -> Option<Link> {
     if !tensor.track_op() || tensor.is_variable() {
         return None;

@@ -1,21 +1,22 @@
-//! What every operation of this module stands on: [`Fused`], an operation with its own backward,
-//! and [`run`], which computes it and ties its result into candle's graph.
+//! The basis of every operation of this module: [`Fused`], an operation with its own backward, and
+//! [`run`], which computes it and adds its result to candle's graph.
 //!
-//! candle's backward pass allocates a tensor of zeros and adds to it for every gradient that an
-//! operation returns. That is three passes over memory where none is needed, so the gradients of
-//! these operations do not travel through candle:
+//! For every gradient that an operation returns, candle's backward pass allocates a tensor of zeros
+//! and adds the gradient to it. These three passes over memory are not necessary, so the gradients
+//! of fused operations do not travel through candle:
 //!
 //! ```text
 //! ys ── emit ──> token ── join ──> xs, weight, ..    what candle's graph sees; tokens are scalars
 //! inbox of ys <── backward ──> inbox of xs, flat gradients of weight, ..     where numbers go
 //! ```
 //!
-//! A result `ys` hangs on a scalar *token*. An operation whose input is the result of another one
-//! ([`link`]) joins its token instead of the tensor, so candle orders the backward pass and adds up
-//! scalars, while the gradients go from inbox to inbox in recycled memory ([`super::pool`]). Variables
-//! with a place in the [`FlatGradients`](crate::FlatGradients) of this backward pass get theirs
-//! there; any other tensor gets its gradient from candle, as from every custom op. So a network may
-//! mix these operations with candle's as it likes.
+//! In candle's graph each result `ys` is represented by a scalar, its *token*. If the input of an
+//! operation is the result of another one ([`link`]), the operation joins the token instead of the
+//! tensor. So candle orders the backward pass and adds up scalars, while the gradients are written
+//! from inbox to inbox in recycled memory ([`super::pool`]). The gradients of variables with a
+//! place in the [`FlatGradients`](crate::FlatGradients) of this backward pass are written there.
+//! Any other tensor gets its gradient from candle, as from every custom operation. So a network may
+//! mix these operations with candle's in any way.
 
 mod composite;
 mod link;
@@ -32,42 +33,41 @@ use super::profile::{self, Phase};
 
 /// An operation with its own backward: a kernel in f32 and f64, and a composite.
 pub(super) trait Fused: Send + Sync + 'static {
-    /// Its name in errors and profiles.
+    /// The operation's name in errors and profiles.
     const NAME: &'static str;
 
-    /// What the backward reads. What it does not read is not kept alive for it.
+    /// The tensors that the backward reads. Other tensors are not kept alive for it.
     fn reads(&self) -> Reads;
 
-    /// Writes every element of `ys` from the inputs, which are contiguous; one that was left out is
-    /// an empty slice. What the backward shall find in [`Backward::saved`] is returned
-    /// ([`Pooled::none`] for nothing).
+    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted
+    /// input is an empty slice. Returns the values for [`Backward::saved`], or [`Pooled::none`].
     ///
     /// # Errors
     /// Inputs that the caller could not check.
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>>;
 
-    /// Writes every element of each gradient that is wanted.
+    /// Writes every element of each wanted gradient.
     ///
     /// # Errors
-    /// None that the forward would not have found.
+    /// Only errors that the forward would have found.
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
 
-    /// The same operation in candle's own differentiable operations: for devices without a kernel, and
-    /// to check the kernel against. Result and gradients differ from the kernel's by rounding only;
-    /// ties, NaN and infinities are PyTorch's.
+    /// The operation in candle's own differentiable operations, for devices without a kernel and to
+    /// check the kernel. Result and gradients differ from the kernel's by rounding only. Ties, NaN
+    /// and infinities give PyTorch's results.
     ///
-    /// The inputs are contiguous, `None` for one that was left out. [`run`] gives the result its shape;
-    /// here only the order of its elements counts. Parameters belong to the right of an operation:
-    /// candle differentiates by the right operand first, so their gradients are complete before those
-    /// of the input are computed. Where candle's own backward is wrong or missing, a composite does
-    /// without that operation and says why.
+    /// The inputs are contiguous, and an omitted input is `None`. [`run`] gives the result its
+    /// shape, so only the order of the elements matters here. Parameters should be right operands:
+    /// candle differentiates by the right operand first, so the gradients of parameters are
+    /// complete before those of the input are computed. If candle's own backward of an operation is
+    /// wrong or missing, a composite avoids the operation and states the reason.
     ///
     /// # Errors
     /// Those of the forward.
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
 }
 
-/// What a backward reads beside the gradient of the result.
+/// The tensors that a backward reads beside the gradient of the result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reads {
     /// Bit `i`: input number `i`.
@@ -78,7 +78,7 @@ pub(super) struct Reads {
 impl Reads {
     pub(super) const NOTHING: Self = Self { inputs: 0, output: false };
 
-    /// The inputs of these numbers.
+    /// The inputs with these numbers.
     pub(super) const fn inputs(numbers: &[u32]) -> Self {
         let mut inputs = 0;
         let mut i = 0;
@@ -89,7 +89,7 @@ impl Reads {
         Self { inputs, output: false }
     }
 
-    /// And the result.
+    /// And the result, if `reads`.
     pub(super) const fn and_output(self, reads: bool) -> Self {
         Self { output: reads, ..self }
     }
@@ -101,29 +101,30 @@ impl Reads {
 
 /// The arguments of a backward.
 pub(super) struct Backward<'a, T> {
-    /// The inputs that the operation [reads](Fused::reads), the others empty.
+    /// The inputs that the operation [reads](Fused::reads). Other inputs are empty.
     pub(super) inputs: &'a [&'a [T]],
     /// The result, if the operation reads it.
     pub(super) ys: &'a [T],
-    /// What the forward saved.
+    /// The values that the forward saved.
     pub(super) saved: &'a [T],
-    /// The gradient of the result; the operation may use it as scratch memory.
+    /// The gradient of the result. The operation may use it as scratch memory.
     pub(super) dys: &'a mut [T],
     pub(super) grads: Grads<'a, T>,
 }
 
-/// Where the gradients of the inputs go. The contents are unspecified.
+/// The places of the inputs' gradients. Their contents are unspecified.
 pub(super) struct Grads<'a, T>(Vec<Option<&'a mut [T]>>);
 
 impl<'a, T> Grads<'a, T> {
-    /// The place for the gradient of input `number`, once; `None` where nobody wants it.
+    /// The place for the gradient of input `number`, at the first call. `None` if the gradient is
+    /// not needed.
     pub(super) fn take(&mut self, number: usize) -> Option<&'a mut [T]> {
         self.0.get_mut(number).and_then(Option::take)
     }
 }
 
-/// Computes `op` of the inputs, all of one dtype, and gives its result of that `shape`: by the kernel
-/// on the CPU, by the composite elsewhere and within [`with_composites`].
+/// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
+/// kernel computes it on the CPU, the composite on other devices and within [`with_composites`].
 pub(super) fn run<F: Fused>(
     op: F,
     shape: impl Into<Shape>,
@@ -150,7 +151,8 @@ pub(super) fn run<F: Fused>(
     })
 }
 
-/// Calls `f` with the elements of each tensor, contiguous and on the CPU; `None` has none.
+/// Calls `f` with the elements of each tensor, contiguous and on the CPU. `None` becomes an empty
+/// slice.
 fn with_inputs<T: Float, R>(
     tensors: &[Option<&Tensor>],
     op: &'static str,

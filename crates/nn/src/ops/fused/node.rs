@@ -17,7 +17,7 @@ use crate::ops::float::{Float, for_float};
 use crate::ops::profile::{self, Phase};
 use crate::pass::Place;
 
-/// Makes a tensor of `ys`, tied into the graph if an input is.
+/// Makes a tensor of `ys`. If an input is in the graph, the tensor is too.
 pub(super) fn attach<F: Fused, T: Float>(
     op: F,
     inputs: Vec<Option<Tensor>>,
@@ -42,7 +42,7 @@ pub(super) fn attach<F: Fused, T: Float>(
     if parents.is_empty() {
         return Tensor::from_vec(ys, shape, &Device::Cpu);
     }
-    // Detached: only the numbers are kept, not what lies below them in the graph.
+    // Detached: only the numbers are kept, not the graph below them.
     let kept = inputs
         .into_iter()
         .enumerate()
@@ -73,12 +73,12 @@ pub(super) fn attach<F: Fused, T: Float>(
     Ok(result)
 }
 
-/// An input that wants a gradient.
+/// An input that needs a gradient.
 #[derive(Debug)]
 enum Target {
     /// The result of another fused operation.
     Link(Link),
-    /// Anything else in candle's graph.
+    /// Any other tensor of candle's graph.
     Tensor(Tensor),
 }
 
@@ -88,7 +88,7 @@ impl Target {
         Some(link::find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))
     }
 
-    /// What candle's graph has for it.
+    /// The tensor that represents this input in candle's graph.
     fn graph_tensor(&self) -> &Tensor {
         match self {
             Self::Link(link) => &link.token,
@@ -107,27 +107,27 @@ impl Target {
 /// One call of an operation, kept for the backward pass.
 struct Node<F> {
     op: F,
-    /// By input; `None` for those that want no gradient.
+    /// By input. `None` for an input that needs no gradient.
     targets: Vec<Option<Target>>,
-    /// By input; `None` for those that the backward does not read.
+    /// By input. `None` for an input that the backward does not read.
     kept: Vec<Option<Tensor>>,
-    /// The parameters among them, as they were in the forward pass: `kept` shares their memory.
+    /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
     versions: Vec<(Arc<Watched>, u64)>,
     output: OnceLock<Tensor>,
     output_dims: Vec<usize>,
     saved: Values,
     inbox: Arc<Inbox>,
-    /// Gradients for candle, by input, until their join asks for them.
+    /// Gradients for candle, by input, until the operation's [`Join`] fetches them.
     ready: Mutex<Vec<Option<Tensor>>>,
 }
 
 thread_local! {
-    /// What ended nodes hung on, while this thread is dropping one.
+    /// The targets of dropped nodes, while this thread is dropping a node.
     static ENDED: RefCell<Option<Vec<Option<Target>>>> = const { RefCell::new(None) };
 }
 
-/// One after the other instead of one inside of the other: a long chain of operations would need a
-/// deep stack.
+/// Drops the nodes of a chain one after the other. Recursion over a long chain of operations would
+/// need a deep stack.
 impl<F> Drop for Node<F> {
     fn drop(&mut self) {
         let mut targets = mem::take(&mut self.targets);
@@ -153,12 +153,12 @@ impl<F> Drop for Node<F> {
     }
 }
 
-/// A node, whatever its operation.
+/// A node of any operation.
 trait Differentiable: Send + Sync {
     fn keep_output(&self, output: Tensor);
-    /// Runs the backward; gradients go where they belong, those for candle wait.
+    /// Runs the backward. Gradients are written to their places, and those for candle are stored.
     fn differentiate(&self) -> Result<()>;
-    /// The gradient that candle gets for an input.
+    /// The gradient that candle receives for an input.
     fn gradient(&self, number: usize) -> Result<Option<Tensor>>;
 }
 
@@ -196,7 +196,7 @@ impl<F: Fused> Differentiable for Node<F> {
 }
 
 impl<F: Fused> Node<F> {
-    /// The gradients that are candle's to add, by input; the others are where they belong.
+    /// Returns the gradients that candle adds, by input. All other gradients are in their places.
     fn backward<T: Float>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
         let Some(saved) = T::values(&self.saved) else {
             bail!("{}: a gradient of another dtype than the result", F::NAME)
@@ -223,10 +223,10 @@ impl<F: Fused> Node<F> {
     }
 }
 
-/// Where an operation writes the gradient of an input, and where it goes from there.
+/// The memory for the gradient of an input, and its destination.
 enum Gradient<'a, T: Float> {
     Unwanted,
-    /// The first gradient of a variable: straight to its place.
+    /// The first gradient of a variable, which is written directly to its place.
     Straight(&'a mut [T]),
     /// A further gradient of a variable.
     Added(&'a mut [T], Pooled<T>),
@@ -279,14 +279,15 @@ impl<'a, T: Float> Gradient<'a, T> {
     }
 }
 
-/// Joins what an operation depends on into one scalar token: the place of the operation in candle's
-/// graph. candle's custom ops have up to three arguments, so more of them are joined in a tree.
+/// Joins the inputs of an operation into one scalar token, which represents the operation in
+/// candle's graph. candle's custom operations have at most three arguments, so more inputs are
+/// joined in a tree.
 struct Join {
     node: Arc<dyn Differentiable>,
     name: &'static str,
-    /// By argument: the number of the input, or `None` for a token: of an inner join, or of a hook.
+    /// By argument: the number of the input, or `None` for the token of an inner join or of a hook.
     inputs: Vec<Option<usize>>,
-    /// Whether it runs the backward; the inner ones come later and only fetch their gradients.
+    /// Whether this join runs the backward. Inner joins run later and only fetch their gradients.
     outermost: bool,
 }
 
@@ -335,7 +336,8 @@ impl Join {
     }
 }
 
-/// What candle gets in place of a gradient that travels past it, and as the value of a token.
+/// The value of a token, and candle's substitute for a gradient that does not travel through
+/// candle.
 fn nothing() -> Result<Tensor> {
     Tensor::new(0.0_f32, &Device::Cpu)
 }
@@ -413,14 +415,14 @@ impl CustomOp3 for Join {
     }
 }
 
-/// Gives the token the shape and the numbers of the result. Where candle's own operations use the
-/// result, their gradient comes in here.
+/// Gives the token the shape and the numbers of the result. If candle's own operations use the
+/// result, this operation receives their gradient.
 struct Emit {
     name: &'static str,
     shape: Shape,
     /// Taken by the forward.
     ys: Mutex<Option<CpuStorage>>,
-    /// Keeps the result known as long as this operation, and thereby the result, lives.
+    /// Keeps the result's entry alive as long as this operation, and therefore the result, lives.
     mark: Arc<Mark>,
 }
 
