@@ -11,15 +11,16 @@
 //! - Between hosts, Open MPI asks the receiver before it sends a message over TCP of more than 64 KiB.
 //!   The answer of a rank that is a little late waits in the socket behind that rank's own long
 //!   messages, so the two directions of the wire work one after the other. Shorter messages go at once.
-//!   44.7 MB between two hosts at 1 Gbit/s take 374, 377 and 379 ms with a rank 0, 5 and 50 ms late;
-//!   pieces of 1 MiB take 560, 522 and 562, `MPI_Allreduce` in place 430, 405 and 585 (Open MPI 4.1.4,
-//!   two network namespaces on one machine; the wire itself needs 377 with headers of TCP).
-//! - On one host a message is one copy, which the receiver makes inside of MPI, and while it copies it
-//!   starts nothing else. Therefore both ranks copy at the same time, and reduce at the same time, and
-//!   do not wait for each other in turn: one piece goes up beside the one before it that comes down.
-//!   Pieces that fit the caches take the least time. Of two Intel cores, pieces of 1 MiB reach 0.94 to
-//!   1.01 of the speed of `MPI_Allreduce` in place from 256 KB to 16 MB, and 1.7 of it for 100 MB; pieces
-//!   of 60 KiB, 16 under way, reach 0.5 of it for 16 MB.
+//!   44.7 MB between two hosts at 1 Gbit/s take 374, 377 and 379 ms with a rank 0, 5 and 50 ms late, and
+//!   pieces of 1 MiB take 560, 522 and 562. `MPI_Allreduce` in place took 381 to 585 in several runs, and
+//!   PyTorch's Gloo 374. That was measured with Open MPI 4.1.4 between two network namespaces of one
+//!   Intel machine, see `cargo xtask bench-allreduce --link 1000 --late-ms 5 --sizes 44.7MB`.
+//! - On one host the receiver makes the only copy of a message, inside of a call of MPI, and starts
+//!   nothing else while it copies. Two ranks that are half a step apart would copy in turn, each waiting
+//!   for the other. Therefore a rank sends its next piece up when it has reduced one of its own, and all
+//!   ranks copy at the same time. With two ranks on two Intel cores, pieces of 1 MiB reach 0.88 to 1.01
+//!   of the speed of `MPI_Allreduce` in place from 64 KB to 16 MB, and 1.7 of it for 100 MB. Pieces of
+//!   60 KiB, 16 under way, without that rule reach 0.5 of it for 16 MB.
 
 use std::ops::Range;
 
