@@ -1,14 +1,17 @@
-//! Whose turn it is: operations of several threads, one at a time, in the order in which they came.
+//! The order of operations: those of all threads of a rank run one at a time, in the order of their
+//! start.
 //!
-//! What operations work on (a *resource*: the transports of a rank) is in the hands of the thread that
-//! has the turn. A thread that has nothing else to do carries out an operation itself, because two
-//! changes of threads take longer than a short operation. The communication thread carries out the
-//! operations that were started in the background.
+//! Operations work on a *resource*, the transports of a rank. The thread that holds the resource *has
+//! the turn*. A thread that waits for its operation runs the operation itself, because two changes of
+//! threads take longer than a short operation. The communication thread runs the operations that were
+//! started in the background.
 //!
-//! **Invariant** Tasks begin in the order in which they were given, each after the one before ended.
+//! **Invariant** Tasks begin in the order in which they were given, each after the end of the one
+//! before it.
 //!
-//! **Invariant** Whoever gives the turn back wakes the threads that wait for it, and the communication
-//! thread if a task is due: no task lies still while the thread that needs it sleeps.
+//! **Invariant** A thread that ends its turn wakes the threads that wait for the turn. It also wakes the
+//! communication thread if a task is due. So no task stays in the queue while the thread that needs it
+//! sleeps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,13 +22,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{Error, Result};
 
-/// How long background work of a resource may lie still while no task is given.
+/// The longest time without progress of a resource's background work while no task is given.
 const PROGRESS_INTERVAL: Duration = Duration::from_micros(100);
 
-/// How long a task may lie there that was left to the thread that will wait for it.
+/// The time after which the communication thread runs a task that was left to a waiting thread.
 const LEFT_ALONE: Duration = Duration::from_millis(10);
 
-/// When a task that was begun is to be carried out.
+/// The time at which a task that was begun is carried out, and the thread that does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     /// At once, by the communication thread.
@@ -35,19 +38,19 @@ pub(super) enum When {
     WaitedFor,
 }
 
-/// What operations work on.
+/// The object that all operations of a rank work on.
 pub(super) trait Resource: Send + 'static {
-    /// Whether every thread may work on it. Where not, only the thread that made it does.
+    /// Whether every thread may work on it. If not, only the thread that made it works on it.
     fn any_thread(&self) -> bool;
 
-    /// Moves on what goes on in the background; whether something still does.
+    /// Advances the work in the background. Returns whether some of it is left.
     fn progress(&mut self) -> bool;
 
-    /// After the last task.
+    /// Ends the resource, after the last task.
     fn finish(&mut self);
 }
 
-/// The queue, and the thread that works it off. Dropping it waits for both.
+/// The queue of tasks and the communication thread. Its drop waits until both have ended.
 pub(super) struct Engine<R: Resource> {
     shared: Arc<Shared<R>>,
     /// `Some` until the drop.
@@ -55,13 +58,13 @@ pub(super) struct Engine<R: Resource> {
 }
 
 struct Shared<R> {
-    /// For the error of what cannot be carried out any more.
+    /// This process's rank, for the error of a task that cannot be carried out any more.
     rank: usize,
     any_thread: bool,
     queue: Mutex<Queue<R>>,
-    /// What the communication thread sleeps on.
+    /// Wakes the communication thread.
     due: Condvar,
-    /// What threads sleep on that wait for an answer while another thread has the turn.
+    /// Wakes the threads that wait for an answer while another thread has the turn.
     returned: Condvar,
 }
 
@@ -77,7 +80,7 @@ struct Queue<R> {
     busy: bool,
     /// Whether the communication thread sleeps until it is woken.
     dozing: bool,
-    /// Whether nothing comes any more.
+    /// Whether the queue takes no more tasks.
     closed: bool,
 }
 
@@ -88,8 +91,8 @@ struct Task<R> {
 }
 
 impl<R: Resource> Engine<R> {
-    /// Starts the communication thread, which first makes the resource; `make` also gives this
-    /// process's rank, and what the caller is to know of the resource.
+    /// Starts the communication thread, which first makes the resource. `make` also returns this
+    /// process's rank, and facts on the resource for the caller.
     pub(super) fn start<K: Send + 'static>(
         make: impl FnOnce() -> Result<(R, usize, K)> + Send + 'static,
     ) -> Result<(Self, K)> {
@@ -111,14 +114,14 @@ impl<R: Resource> Engine<R> {
         Ok((Self { shared, thread: Some(thread) }, known))
     }
 
-    /// Carries out `work` on this thread, if no task is before it and this thread may. The work can
-    /// borrow what the caller has.
+    /// Carries out `work` on this thread if no task is before it and this thread may work on the
+    /// resource; `None` otherwise. The work can borrow the caller's data.
     pub(super) fn run_if_idle<T>(&self, work: impl FnOnce(&mut R) -> T) -> Option<T> {
         let mut turn = self.shared.turn_if_idle()?;
         Some(turn.work(work))
     }
 
-    /// Carries out `work` after everything that was given before, on this thread if it can be now.
+    /// Carries out `work` after all earlier tasks, on this thread if no other task is before it.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
@@ -129,7 +132,7 @@ impl<R: Resource> Engine<R> {
         }
     }
 
-    /// Lets `work` be carried out after everything that was given before.
+    /// Puts `work` behind all earlier tasks.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         when: When,
@@ -154,14 +157,14 @@ impl<R: Resource> Drop for Engine<R> {
 }
 
 impl<R> Queue<R> {
-    /// Whether the communication thread has something to carry out.
+    /// Whether the communication thread must carry out a task.
     fn is_due(&self) -> bool {
         let waited_long = |task: &Task<R>| task.given.elapsed() >= LEFT_ALONE;
         self.tasks.iter().any(|task| task.when == When::Soon)
             || self.tasks.front().is_some_and(|task| self.closed || waited_long(task))
     }
 
-    /// Takes nothing more; gives the tasks that will not be carried out.
+    /// Closes the queue. Returns the tasks that will not be carried out.
     fn stops(&mut self) -> VecDeque<Task<R>> {
         self.closed = true;
         std::mem::take(&mut self.tasks)
@@ -253,7 +256,7 @@ impl<R: Resource> Shared<R> {
     }
 }
 
-/// The turn of a thread, with what belongs to it.
+/// The turn of a thread, with the resource.
 struct Turn<'a, R: Resource> {
     shared: &'a Shared<R>,
     /// `Some` until the drop.
@@ -270,7 +273,7 @@ impl<R: Resource> Turn<'_, R> {
     }
 }
 
-/// Gives the turn back. After a panic nothing is carried out any more.
+/// Ends the turn. After a panic no further task is carried out.
 impl<R: Resource> Drop for Turn<'_, R> {
     fn drop(&mut self) {
         if thread::panicking() {
@@ -301,8 +304,8 @@ impl<R: Resource, T> Ticket<R, T> {
         self.answer.is_closed() || self.answer.has_message()
     }
 
-    /// Waits for the answer. Meanwhile this thread carries out the tasks that are before it and the
-    /// task itself, as far as no other thread does.
+    /// Waits for the answer. Meanwhile this thread carries out the earlier tasks and the task itself,
+    /// unless another thread does.
     pub(super) fn wait(self) -> Result<T> {
         let shared = &*self.shared;
         let mut queue = shared.queue.lock();

@@ -85,7 +85,6 @@ impl Segment {
     ///
     /// # Errors
     /// More bytes than a file can have.
-    /// More than a file can have.
     pub(super) fn take(&self, parts: &[usize], world_size: usize) -> Result<u64> {
         let len: u128 = parts.iter().map(|&part| stride(part) as u128 * world_size as u128).sum();
         let taken = &self.control.control().taken;
