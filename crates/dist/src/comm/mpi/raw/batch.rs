@@ -15,7 +15,7 @@ const MAX_MESSAGE: usize = 1 << 30;
 
 /// Up to so many bytes travel in pieces of a [`LETTER`]'s length: a few of these, which are sent at
 /// once, are there before a handshake for all of them has been made.
-pub(in super::super) const EAGER: usize = 16 * 1024;
+pub(in super::super) const EAGER: usize = 32 * 1024;
 
 /// Requests under way, and the memory that they work on.
 pub(in super::super) struct Batch {
