@@ -19,8 +19,8 @@
 //! All groups share one communicator of MPI's, and tags tell their messages apart ([`raw::MpiGroup`]).
 //!
 //! Against a blocking `MPI_Allreduce` in place (C, Open MPI 4.1.4, 2 ranks on 2 Intel cores, spinning),
-//! the speed of this backend is 1.3 for 16 KB, 0.88 to 1.01 from 32 KB to 16 MB and 1.7 for 100 MB. The
-//! ranks had real-time priority, because other programs kept the machine busy.
+//! the speed of this backend is 1.3 for 16 KB, 1.07 for 32 KB, 0.88 to 1.08 from 64 KB to 16 MB and 1.6
+//! to 2.1 for 100 MB. The ranks had real-time priority, because other programs kept the machine busy.
 //!
 //! A rank sends `N - 1` small messages for every operation: the backend is meant for tens of ranks, not
 //! thousands.
