@@ -3,7 +3,8 @@
 One rank, found by the variables that torchrun sets. It answers the same lines as
 bench-allreduce-rank and measures in the same way (benches/allreduce/src/measure.rs): a barrier,
 then a batch of operations of at least 2 ms, timed by its slowest rank; the median of the batches.
-How many operations that takes is found once for a size, by the best of three.
+How many operations that takes is found once for a size, by the best of three. After `--late-ms MS`
+rank 0 begins every batch so much later, and the clock starts then.
 """
 
 import datetime
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 BATCH = 2e-3
 FEWEST, MOST = 3, 500
+LATE = float(sys.argv[2]) / 1e3 if sys.argv[1:2] == ["--late-ms"] else 0.0
 
 
 def largest(value):
@@ -42,7 +44,9 @@ def prepare(elements):
 def batch(numbers, operations):
     """Seconds of the slowest rank for so many operations."""
     dist.barrier()
-    start = time.perf_counter()
+    start = time.perf_counter() + LATE
+    if dist.get_rank() == 0:
+        time.sleep(LATE)
     for _ in range(operations):
         dist.all_reduce(numbers)
     return largest(time.perf_counter() - start)

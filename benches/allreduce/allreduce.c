@@ -2,11 +2,14 @@
  *
  * It answers the same lines as bench-allreduce-rank and measures in the same way (src/measure.rs):
  * a barrier, then a batch of operations of at least 2 ms, timed by its slowest rank; the median of
- * the batches. How many operations that takes is found once for a size, by the best of three. */
+ * the batches. How many operations that takes is found once for a size, by the best of three. After
+ * `--late-ms MS` rank 0 begins every batch so much later, and the clock starts then. */
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 static const double BATCH = 2e-3;
 enum { FEWEST = 3, MOST = 500 };
@@ -17,6 +20,8 @@ static int rank, ranks;
 /* Operations of a batch, and the seconds that they take. */
 static int operations;
 static double took;
+/* Seconds by which rank 0 is late. */
+static double late;
 
 static void reduce(void)
 {
@@ -63,7 +68,11 @@ static int prepare(int count)
 static double batch(void)
 {
     MPI_Barrier(MPI_COMM_WORLD);
-    double start = MPI_Wtime();
+    double start = MPI_Wtime() + late;
+    if (rank == 0 && late > 0) {
+        struct timespec pause = {(time_t)late, (long)(1e9 * (late - (double)(time_t)late))};
+        nanosleep(&pause, NULL);
+    }
     for (int i = 0; i < operations; i++)
         reduce();
     return largest(MPI_Wtime() - start);
@@ -107,6 +116,8 @@ static void sample(double seconds, int correct)
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
+    if (argc == 3 && strcmp(argv[1], "--late-ms") == 0)
+        late = atof(argv[2]) / 1e3;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (rank == 0) {

@@ -23,6 +23,7 @@ mod cuda;
 mod family;
 mod figures;
 mod host;
+mod hosts;
 mod interrupt;
 mod line_style;
 mod live;

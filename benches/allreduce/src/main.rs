@@ -30,6 +30,9 @@ struct Args {
     /// Instead: this many threads that change their numbers in place, each on its own
     #[arg(long, value_name = "THREADS")]
     memory: Option<usize>,
+    /// Milliseconds by which rank 0 begins every batch later than the others; the clock starts then
+    #[arg(long, default_value = "0")]
+    late_ms: u64,
 }
 
 /// The memory of a rank's numbers.
@@ -52,7 +55,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return memory::serve(threads);
     }
     let world = World::from_env()?;
-    let served = measure::serve(&mut Ours::new(&world, args.numbers));
+    let served = measure::serve(&mut Ours::new(&world, args.numbers, args.late_ms));
     if let Err(error) = &served {
         world.abort(&format!("{error:#}"));
     }

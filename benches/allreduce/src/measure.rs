@@ -6,7 +6,8 @@
 //! of operations in a batch is found once per size, by doubling until the best of three batches
 //! takes [`BATCH`]. A sample is the median of as many batches as fill its time.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::talk::{Event, Request, next_request, say};
 
@@ -29,6 +30,10 @@ pub(crate) trait Ranks {
     fn prepare(&mut self, elements: usize) -> anyhow::Result<bool>;
     /// Reduces the numbers once.
     fn reduce(&mut self) -> anyhow::Result<()>;
+    /// How much later than the others the root begins a batch.
+    fn late(&self) -> Duration {
+        Duration::ZERO
+    }
     fn barrier(&mut self) -> anyhow::Result<()>;
     /// The largest of all ranks' values.
     fn max(&mut self, value: f64) -> anyhow::Result<f64>;
@@ -97,22 +102,22 @@ impl Batch {
     }
 }
 
-/// The slowest rank's seconds for `operations` operations.
+/// The slowest rank's seconds for `operations` operations, from when the root begins them.
 fn time(ranks: &mut impl Ranks, operations: usize) -> anyhow::Result<f64> {
     ranks.barrier()?;
-    let start = Instant::now();
+    let (start, late) = (Instant::now(), ranks.late());
+    if ranks.is_root() {
+        thread::sleep(late);
+    }
     for _ in 0..operations {
         ranks.reduce()?;
     }
-    let took = start.elapsed().as_secs_f64();
+    let took = start.elapsed().saturating_sub(late).as_secs_f64();
     ranks.max(took)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::Duration;
-
     use super::*;
 
     /// A world of one rank with a slow operation.

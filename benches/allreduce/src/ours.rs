@@ -1,5 +1,7 @@
 //! The all-reduce of this project, in a buffer of the communicator or in the caller's memory.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use candelabrum::dist::{Collective, ElementType, Payload, ReduceOp, World};
 
@@ -11,14 +13,16 @@ use crate::talk::{Event, Request};
 pub(crate) struct Ours<'a> {
     world: &'a World,
     numbers: Numbers,
+    late: Duration,
     /// `None` only while the buffer is being reduced.
     segment: Option<Payload>,
     slice: Vec<f32>,
 }
 
 impl<'a> Ours<'a> {
-    pub(crate) fn new(world: &'a World, numbers: Numbers) -> Self {
-        Self { world, numbers, segment: None, slice: Vec::new() }
+    pub(crate) fn new(world: &'a World, numbers: Numbers, late_ms: u64) -> Self {
+        let late = Duration::from_millis(late_ms);
+        Self { world, numbers, late, segment: None, slice: Vec::new() }
     }
 
     fn values(&mut self) -> anyhow::Result<&mut [f32]> {
@@ -78,6 +82,10 @@ impl Ranks for Ours<'_> {
         Ok(())
     }
 
+    fn late(&self) -> Duration {
+        self.late
+    }
+
     fn barrier(&mut self) -> anyhow::Result<()> {
         Ok(self.world.comm().barrier()?)
     }
@@ -103,7 +111,7 @@ mod tests {
     fn one_rank_reduces_and_is_right() -> anyhow::Result<()> {
         let world = World::single();
         for numbers in [Numbers::Segment, Numbers::Slice] {
-            let mut ours = Ours::new(&world, numbers);
+            let mut ours = Ours::new(&world, numbers, 0);
             assert!(ours.prepare(3000)?);
             ours.reduce()?;
             assert_eq!(ours.values()?, vec![0.0; 3000]);

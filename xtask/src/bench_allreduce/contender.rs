@@ -1,6 +1,6 @@
 //! The contenders of the benchmark, and the commands that start their ranks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Ready;
 use crate::bench::{build, compile_mpi};
 use crate::checkout::repo_root;
+use crate::hosts::{ADDRESSES, DEVICE, Hosts};
 use crate::{machine, ranks};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -54,6 +55,11 @@ impl Contender {
         }
     }
 
+    /// Whether its ranks can be on two hosts.
+    pub(super) fn is_between_hosts(self) -> bool {
+        matches!(self, Self::Mpi | Self::MpiC | Self::Gloo)
+    }
+
     /// The error of a contender that is ready but started wrongly: ranks that do not find each
     /// other would each be a world of one.
     pub(super) fn mistrust(self, ready: &Ready, asked: usize) -> Option<String> {
@@ -79,12 +85,13 @@ pub(super) struct Programs {
     c: Option<PathBuf>,
     /// A Python with PyTorch.
     python: Option<PathBuf>,
+    wire: Option<Wire>,
 }
 
 impl Programs {
     /// Builds and finds the needed programs. Removes contenders that this machine lacks, and
     /// reports them.
-    pub(super) fn find(contenders: &mut Vec<Contender>) -> Result<Self> {
+    pub(super) fn find(contenders: &mut Vec<Contender>, wire: Option<Wire>) -> Result<Self> {
         let is_mpi = |who: &Contender| matches!(who, Contender::Mpi | Contender::MpiC);
         let lacks = machine::lacks_for_mpi();
         if contenders.iter().any(is_mpi) && !lacks.is_empty() {
@@ -105,11 +112,14 @@ impl Programs {
         let mpi = contenders.contains(&Contender::Mpi);
         let options: &[&str] = if mpi { &["--features", "mpi"] } else { &[] };
         let ours = build("candelabrum-bench-allreduce", "bench-allreduce-rank", options)?;
-        Ok(Self { ours, c: c.transpose()?, python })
+        Ok(Self { ours, c: c.transpose()?, python, wire })
     }
 
     /// The commands of a contender's processes.
     pub(super) fn commands(&self, contender: Contender, ranks: usize) -> Result<Vec<Command>> {
+        if let Some(wire) = &self.wire {
+            return self.between_hosts(wire, contender);
+        }
         let ours = |numbers: &str| {
             let mut command = Command::new(&self.ours);
             command.args(["--numbers", numbers]);
@@ -141,6 +151,45 @@ impl Programs {
         }
         Ok(commands)
     }
+
+    fn between_hosts(&self, wire: &Wire, contender: Contender) -> Result<Vec<Command>> {
+        let Wire { hosts, late_ms } = wire;
+        let late = ["--late-ms".to_owned(), late_ms.to_string()];
+        if contender != Contender::Gloo {
+            let c = self.c.as_ref().filter(|_| contender == Contender::MpiC);
+            return Ok(vec![hosts.mpiexec(c.unwrap_or(&self.ours), &late)]);
+        }
+        let python = self.python.as_ref().context("no Python with PyTorch")?.display();
+        let script = repo_root().join("scripts/bench_allreduce.py");
+        let rank = |rank: usize| {
+            let line = format!(
+                "env RANK={rank} LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR={} \
+                 MASTER_PORT=29500 GLOO_SOCKET_IFNAME={DEVICE} OMP_NUM_THREADS=1 {python} {} {}",
+                ADDRESSES[0],
+                script.display(),
+                late.join(" ")
+            );
+            hosts.command(rank, &line)
+        };
+        Ok(vec![rank(0), rank(1)])
+    }
+}
+
+/// Two hosts, and how late a rank is there.
+#[derive(Debug)]
+pub(super) struct Wire {
+    hosts: Hosts,
+    late_ms: u64,
+}
+
+impl Wire {
+    pub(super) fn make(megabits: f64, late_ms: u64, folder: &Path) -> Result<Self> {
+        let lacks = Hosts::lacks();
+        ensure!(lacks.is_empty(), "--link needs what is missing here: {}", lacks.join(", "));
+        let hosts = Hosts::make(folder)?;
+        hosts.set_rate(megabits)?;
+        Ok(Self { hosts, late_ms })
+    }
 }
 
 #[cfg(test)]
@@ -154,6 +203,7 @@ mod tests {
             ours: "rank".into(),
             c: Some("c-rank".into()),
             python: Some("python".into()),
+            wire: None,
         };
         let shown = |who: Contender| -> Vec<String> {
             programs.commands(who, 3).unwrap().iter().map(display).collect()

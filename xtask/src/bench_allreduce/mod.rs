@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use self::contender::{Contender, Programs};
+use self::contender::{Contender, Programs, Wire};
 use self::plan::{Plan, Size};
 use self::report::Report;
 use crate::bench::{Output, progress_bar};
@@ -50,6 +50,13 @@ pub(crate) struct Args {
     /// Measured seconds of a sample, at least three operations [default: 0.1]
     #[arg(long)]
     seconds: Option<f64>,
+    /// Instead of on one host: two ranks on two hosts made on this machine, connected by a wire of so
+    /// many Mbit/s
+    #[arg(long, value_name = "MBIT")]
+    link: Option<f64>,
+    /// Milliseconds by which rank 0 begins every batch later than the other; the clock starts then
+    #[arg(long, value_name = "MS", default_value_t = 0, requires = "link")]
+    late_ms: u64,
     /// Fewer sizes, rounds and seconds: for a look, not for a measurement
     #[arg(long)]
     quick: bool,
@@ -118,7 +125,8 @@ struct Results {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut plan = Plan::new(args)?;
     let output = Output::new(args.out.as_deref(), "bench-allreduce")?;
-    let programs = Programs::find(&mut plan.contenders)?;
+    let wire = args.link.map(|megabits| Wire::make(megabits, args.late_ms, &output.folder()?));
+    let programs = Programs::find(&mut plan.contenders, wire.transpose()?)?;
     let deadline = Duration::from_secs(args.deadline.max(1));
     let bench = Bench { machine: Host::look(), plan, programs, deadline, output };
     let mut results = Results::default();

@@ -79,7 +79,11 @@ impl Plan {
             sizes = usual.iter().map(|size| size.parse()).collect::<Result<_>>()?;
         }
         sizes.sort_unstable();
-        let (ranks, contenders) = (once(&args.ranks), once(&args.contenders));
+        let (mut ranks, mut contenders) = (once(&args.ranks), once(&args.contenders));
+        if args.link.is_some() {
+            ranks = vec![2];
+            contenders.retain(|who| who.is_between_hosts());
+        }
         Ok(Self { ranks, sizes, contenders, rounds, seconds, cache: host::last_cache() })
     }
 

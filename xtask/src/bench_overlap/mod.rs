@@ -16,10 +16,10 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use self::hosts::Hosts;
 use self::report::Report;
 use crate::bench::{Output, build, progress_bar};
 use crate::host::{CpuTime, Host};
+use crate::hosts::Hosts;
 use crate::interrupt::Watch;
 use crate::live::{Live, Trouble};
 use crate::split::Split;
@@ -27,7 +27,6 @@ use crate::split::Split;
 mod chart;
 #[cfg(test)]
 mod fixture;
-mod hosts;
 mod report;
 mod table;
 

@@ -262,6 +262,8 @@ impl<T: Transport> Communicator for Threaded<T> {
     fn fail(&self, error: &Error) {
         if self.common.failure.set(error) {
             self.common.abort.fail(error);
+            // Where only a thread that has the turn can tell the others.
+            drop(self.common.engine.begin(When::Soon, |_| Ok(())));
         }
     }
 }

@@ -97,7 +97,7 @@ pub(crate) trait Abort: Send + Sync {
     fn abort(&self, message: &str);
 
     /// Tells every other rank if that can be done without ending this process, which has yet to say
-    /// why.
+    /// why. Where only a thread that has the engine's turn can, [`Transport::progress`] does it.
     fn fail(&self, error: &Error) {
         let _ = error;
     }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use candelabrum_dist::{
-    Collective, Communicator, Payload, ReduceOp, Result, World, synchronize_batch_norm,
+    Collective, Communicator, Error, Payload, ReduceOp, Result, World, synchronize_batch_norm,
 };
 use candelabrum_nn::Params;
 use candelabrum_nn::layers::BatchNorm2d;
@@ -45,6 +45,18 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             refused(rank, || match rank {
                 1 => layered.all_reduce(&mut [1_i32; 3], ReduceOp::Mean),
                 _ => layered.all_reduce(&mut [1_f32; 3], ReduceOp::Mean),
+            })
+        }
+        "fails alone" => refused(rank, || match rank {
+            1 => fails_alone(comm),
+            _ => sum(comm, 10),
+        }),
+        "fails alone, group" => {
+            let group = comm.split((rank != 1).then_some(0), 0)?;
+            refused(rank, || match (rank, &group) {
+                (0, Some(group)) => sum(&**group, 100_000),
+                (2, _) => comm.recv(&mut [0_u8], 1),
+                _ => fails_alone(comm),
             })
         }
         "layers" => normalisations(world, rank == 1),
@@ -218,6 +230,14 @@ fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
     result
 }
 
+/// What a strategy of the user's may do. The others wait for this rank meanwhile.
+fn fails_alone(comm: &(dyn Communicator + 'static)) -> Result<()> {
+    thread::sleep(Duration::from_millis(200));
+    let error = Error::Unsupported { what: "a fault on purpose".to_owned() };
+    comm.fail(&error);
+    Err(error)
+}
+
 pub(crate) fn kill_soon() {
     thread::sleep(Duration::from_millis(100));
     kill_now();
@@ -325,6 +345,29 @@ fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
     }
     if harness::has_mpiexec() {
         mpi("refused", &["reduce_scatter"]);
+    }
+}
+
+/// Its program goes on and says nothing.
+#[test]
+fn a_rank_that_fails_by_itself_is_heard_at_once_whatever_the_others_wait_for() {
+    let has_mpi = harness::has_mpi();
+    for backend in [Backend::Local, Backend::Tcp, Backend::Mpi] {
+        for case in ["fails alone", "fails alone, group"] {
+            if backend == Backend::Mpi && !has_mpi {
+                continue;
+            }
+            let ended = group(backend, case);
+            let output = ended.output();
+            for rank in [0, 2] {
+                let heard = format!("error of rank {rank}: rank 1: a fault on purpose");
+                assert!(output.contains(&heard), "{backend:?}, {case}: {output}");
+            }
+            assert!(!ended.all_succeeded(), "{output}");
+            let noticed = noticed_ms(&ended);
+            assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+            ended.assert_nothing_is_left();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use candelabrum_dist::{Collective, Communicator, Payload, ReduceOp, Result, Worl
 use rustix::process::{Pid, Signal};
 
 use crate::faults::{kill_soon, noticed_ms};
-use crate::harness::{Backend, Ended, Group};
+use crate::harness::{self, Backend, Ended, Group};
 
 type Comm<'a> = &'a (dyn Communicator + 'static);
 
@@ -265,7 +265,8 @@ fn a_fast_sender_does_not_fill_the_memory_of_its_receiver() {
 
 #[test]
 fn groups_that_were_left_give_their_memory_back() {
-    for backend in BACKENDS {
+    let mpi = harness::has_mpi().then_some(Backend::Mpi);
+    for backend in BACKENDS.into_iter().chain(mpi) {
         let ended = ended(backend, "stuck in groups", 40);
         assert!(ended.all_succeeded(), "{}", ended.output());
     }

@@ -6,6 +6,7 @@ use candelabrum_memory::reduce::reduce_onto;
 
 use super::Mpi;
 use super::mail::{GOODBYE, Peer, enclosed};
+use super::pipeline::Route;
 use super::raw::{Batch, Tag};
 use crate::comm::collective::{Header, check_agreement};
 use crate::comm::wait::Wait;
@@ -14,14 +15,6 @@ use crate::{Error, Result};
 
 /// Up to so many bytes from all others together, a reduction is one round, and so is a broadcast.
 const ONE_ROUND: usize = 32 * 1024;
-
-/// Bytes that a rank gets in one round of many: a bound for the scratch memory, and small enough for
-/// the caches. Two ranks on one host took 0.94 to 1.04 of `MPI_Allreduce`'s time from 1 to 25 MiB with
-/// it; with twice as much 1.37 for 4 MB, with half as much 1.30 for 16 MB.
-const ROUND: usize = 1 << 20;
-
-/// Bytes of a rank's part in one round, where there are many ranks.
-const LEAST: usize = 64 << 10;
 
 /// Nothing is sent, or received.
 fn nothing(_rank: usize) -> Range<usize> {
@@ -69,107 +62,80 @@ impl Mpi {
         }
     }
 
-    fn all_reduce(&mut self, header: Header, op: ReduceOp, mut buffer: Payload) -> Result<Payload> {
-        let (size, len, n) = (header.element.size(), header.len, self.world_size());
-        if len * size * (n - 1) <= ONE_ROUND {
-            return self.reduce_part(header, true, op, buffer, |_| 0..len * size);
+    fn all_reduce(&mut self, header: Header, op: ReduceOp, buffer: Payload) -> Result<Payload> {
+        let bytes = buffer.bytes().len();
+        if bytes * (self.world_size() - 1) <= ONE_ROUND {
+            return self.reduce_at_once(header, op, buffer, |_| 0..bytes);
         }
-        let turn = part_of_a_round(n) / size * n;
-        for start in (0..len).step_by(turn) {
-            let parts = even_parts(start, turn.min(len - start), n, size);
-            buffer = self.reduce_part(header, start == 0, op, buffer, &parts)?;
-            buffer = self.share_part(header, buffer, &parts)?;
-        }
-        Ok(buffer)
+        let route = Route { op: Some(op), root: None, to_all: true };
+        self.pipeline(header, buffer, route, self.even_parts(header))
     }
 
     /// As all-reduce, but what is reduced goes to the root alone. Of two ranks the root reduces
-    /// everything: that moves no more, and in one round.
+    /// everything: that moves no more.
     fn reduce(
         &mut self,
         header: Header,
         op: ReduceOp,
         root: usize,
-        mut buffer: Payload,
+        buffer: Payload,
     ) -> Result<Payload> {
-        let (size, len, n) = (header.element.size(), header.len, self.world_size());
-        let at_once = n == 2 || len * size * (n - 1) <= ONE_ROUND;
-        let turn = part_of_a_round(n) / size * n;
-        let mut start = 0;
-        loop {
-            let count = turn.min(len - start);
-            if at_once {
-                let all = start * size..(start + count) * size;
-                let parts = |rank: usize| if rank == root { all.clone() } else { 0..0 };
-                buffer = self.reduce_part(header, start == 0, op, buffer, parts)?;
-            } else {
-                let parts = even_parts(start, count, n, size);
-                buffer = self.reduce_part(header, start == 0, op, buffer, &parts)?;
-                buffer = self.collect_parts(header, buffer, root, &parts)?;
-            }
-            start += count;
-            if start == len {
-                break;
-            }
-        }
+        let bytes = buffer.bytes().len();
+        let parts = |rank: usize| if rank == root { 0..bytes } else { 0..0 };
+        let route = Route { op: Some(op), root: Some(root), to_all: false };
+        let buffer = if bytes * (self.world_size() - 1) <= ONE_ROUND {
+            self.reduce_at_once(header, op, buffer, parts)?
+        } else if self.world_size() == 2 {
+            self.pipeline(header, buffer, route, parts)?
+        } else {
+            self.pipeline(header, buffer, route, self.even_parts(header))?
+        };
         Ok(if self.rank == root { buffer } else { Payload::zeros(header.element, 0) })
     }
 
-    fn reduce_scatter(
-        &mut self,
-        header: Header,
-        op: ReduceOp,
-        mut buffer: Payload,
-    ) -> Result<Payload> {
-        let size = header.element.size();
-        let part = header.len / self.world_size();
-        let mut start = 0;
-        loop {
-            let count = (part_of_a_round(self.world_size()) / size).min(part - start);
-            let parts = |rank: usize| {
-                let start = (rank * part + start) * size;
-                start..start + count * size
-            };
-            buffer = self.reduce_part(header, start == 0, op, buffer, parts)?;
-            start += count;
-            if start == part {
-                break;
-            }
-        }
-        let mut own = Payload::zeros(header.element, part);
-        let start = self.rank * part * size;
-        own.bytes_mut().copy_from_slice(&buffer.bytes()[start..start + part * size]);
+    fn reduce_scatter(&mut self, header: Header, op: ReduceOp, buffer: Payload) -> Result<Payload> {
+        let part = buffer.bytes().len() / self.world_size();
+        let parts = |rank: usize| rank * part..(rank + 1) * part;
+        let buffer = if part * (self.world_size() - 1) <= ONE_ROUND {
+            self.reduce_at_once(header, op, buffer, parts)?
+        } else {
+            let route = Route { op: Some(op), root: None, to_all: false };
+            self.pipeline(header, buffer, route, parts)?
+        };
+        let mut own = Payload::zeros(header.element, header.len / self.world_size());
+        own.bytes_mut().copy_from_slice(&buffer.bytes()[parts(self.rank)]);
         Ok(own)
     }
 
-    /// Sends to every rank its part (bytes) and replaces our own by its reduction. `first` says that
-    /// this is the operation's first round.
-    fn reduce_part(
+    /// The ranges (bytes) of each rank's share of an operation's numbers.
+    fn even_parts(&self, header: Header) -> impl Fn(usize) -> Range<usize> + use<> {
+        even_parts(header.len, self.world_size(), header.element.size())
+    }
+
+    /// At least so many bytes of room for what others send.
+    pub(super) fn take_scratch(&mut self, room: usize) -> Payload {
+        let scratch = std::mem::replace(&mut self.scratch, Payload::empty());
+        if scratch.len() < room { Payload::zeros(ElementType::U8, room) } else { scratch }
+    }
+
+    /// Sends to every rank its part (bytes) and replaces our own by its reduction, in one round.
+    fn reduce_at_once(
         &mut self,
         header: Header,
-        first: bool,
         op: ReduceOp,
         buffer: Payload,
         parts: impl Fn(usize) -> Range<usize>,
     ) -> Result<Payload> {
-        let own = parts(self.rank);
+        let (own, rank) = (parts(self.rank), self.rank);
         // Whole words, so that every contribution is aligned for every element type.
         let stride = own.len().next_multiple_of(8);
         let room = stride * (self.world_size() - 1);
-        let mut scratch = std::mem::replace(&mut self.scratch, Payload::empty());
-        if scratch.len() < room {
-            scratch = Payload::zeros(ElementType::U8, room);
-        }
-        let (rank, len) = (self.rank, own.len());
+        let (scratch, len) = (self.take_scratch(room), own.len());
         let slot = |from: usize| {
             let start = (from - usize::from(from > rank)) * stride;
             start..start + len
         };
-        let [mut buffer, scratch] = if first {
-            self.round(header, buffer, scratch, parts, slot)?
-        } else {
-            self.exchange(header, buffer, scratch, parts, slot)?
-        };
+        let [mut buffer, scratch] = self.round(header, buffer, scratch, parts, slot)?;
         if len > 0 {
             let others: Vec<&[u8]> =
                 scratch.bytes()[..room].chunks(stride).map(|slot| &slot[..len]).collect();
@@ -180,50 +146,11 @@ impl Mpi {
         Ok(buffer)
     }
 
-    /// Sends our own part (bytes) to every rank and receives theirs.
-    fn share_part(
-        &mut self,
-        header: Header,
-        buffer: Payload,
-        parts: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Payload> {
-        let mut batch = Batch::new(self.comm, [buffer, Payload::empty()]);
-        for other in self.others() {
-            batch.receive(0, parts(other), other, Tag::Data)?;
-        }
-        for other in self.others() {
-            batch.send(0, parts(self.rank), other, Tag::Data)?;
-        }
-        self.wait_for(batch, header).map(only)
-    }
-
-    /// Sends our own part (bytes) to the root, which receives all.
-    fn collect_parts(
-        &mut self,
-        header: Header,
-        buffer: Payload,
-        root: usize,
-        parts: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Payload> {
-        let mut batch = Batch::new(self.comm, [buffer, Payload::empty()]);
-        if self.rank == root {
-            for other in self.others() {
-                batch.receive(0, parts(other), other, Tag::Data)?;
-            }
-        } else {
-            batch.send(0, parts(self.rank), root, Tag::Data)?;
-        }
-        self.wait_for(batch, header).map(only)
-    }
-
-    /// Over more than two ranks the library's own way, along a tree, is faster for long buffers.
     fn broadcast(&mut self, header: Header, root: usize, buffer: Payload) -> Result<Payload> {
         let (bytes, n) = (buffer.bytes().len(), self.world_size());
         if n > 2 && bytes * (n - 1) > ONE_ROUND {
-            self.meet(header)?;
-            let mut batch = Batch::new(self.comm, [buffer, Payload::empty()]);
-            batch.broadcast(0, root)?;
-            return self.wait_for(batch, header).map(only);
+            let route = Route { op: None, root: Some(root), to_all: true };
+            return self.pipeline(header, buffer, route, self.even_parts(header));
         }
         if self.rank == root {
             return self.round(header, buffer, Payload::empty(), |_| 0..bytes, nothing).map(only);
@@ -332,7 +259,7 @@ impl Mpi {
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<[Payload; 2]> {
-        let mut batch = Batch::new(self.comm, [from, into]);
+        let mut batch = Batch::new(&self.group, [from, into]);
         for other in self.others() {
             batch.receive(1, receive(other), other, Tag::Data)?;
         }
@@ -343,7 +270,7 @@ impl Mpi {
     }
 
     /// Tells every other rank what we are about to do, with the beginning of its range of `from`.
-    fn call(
+    pub(super) fn call(
         &mut self,
         header: Header,
         from: &[u8],
@@ -366,7 +293,7 @@ impl Mpi {
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<Batch> {
         let rest = |range: Range<usize>| range.start + enclosed(&range)..range.end;
-        let mut batch = Batch::new(self.comm, [from, into]);
+        let mut batch = Batch::new(&self.group, [from, into]);
         for other in self.others() {
             batch.receive(1, rest(receive(other)), other, Tag::Data)?;
         }
@@ -382,11 +309,16 @@ impl Mpi {
         while !self.have_all_spoken(header)? {
             self.pause(&mut wait, header, Self::silent)?;
         }
-        self.headers[self.rank] = header.encode();
-        check_agreement(&self.headers, &self.ranks)
+        self.agree(header)
     }
 
-    fn have_all_spoken(&mut self, header: Header) -> Result<bool> {
+    /// Whether all ranks, which have spoken, do the same.
+    pub(super) fn agree(&mut self, header: Header) -> Result<()> {
+        self.headers[self.rank] = header.encode();
+        check_agreement(&self.headers, &self.group.ranks)
+    }
+
+    pub(super) fn have_all_spoken(&mut self, header: Header) -> Result<bool> {
         let mut all = true;
         for other in self.others() {
             match self.peers[other].peek()? {
@@ -399,7 +331,7 @@ impl Mpi {
     }
 
     /// The ranks whose headers have not come.
-    fn silent(&mut self) -> Vec<usize> {
+    pub(super) fn silent(&mut self) -> Vec<usize> {
         let speaks = |peer: &mut Peer| matches!(peer.peek(), Ok(Some(_)));
         self.others().filter(|&other| !speaks(&mut self.peers[other])).collect()
     }
@@ -418,7 +350,7 @@ impl Mpi {
             let first = enclosed(&range);
             let peer = &mut self.peers[other];
             into[range.start..range.start + first].copy_from_slice(&peer.enclosed()[..first]);
-            peer.next(self.comm, other)?;
+            peer.next(&self.group, other)?;
         }
         Ok(memory)
     }
@@ -437,14 +369,9 @@ fn own_part_kept(own: Range<usize>) -> impl FnOnce([Payload; 2]) -> Payload {
     }
 }
 
-/// Bytes of a rank's part in one round.
-fn part_of_a_round(world_size: usize) -> usize {
-    (ROUND / (world_size - 1)).max(LEAST).next_multiple_of(8)
-}
-
-/// The ranges (bytes) of each rank's share of `count` elements from `start` on.
-fn even_parts(start: usize, count: usize, n: usize, size: usize) -> impl Fn(usize) -> Range<usize> {
-    let cut = move |rank: usize| (start + rank * count / n) * size;
+/// The ranges (bytes) of each rank's share of `count` elements.
+fn even_parts(count: usize, n: usize, size: usize) -> impl Fn(usize) -> Range<usize> {
+    let cut = move |rank: usize| rank * count / n * size;
     move |rank| cut(rank)..cut(rank + 1)
 }
 
@@ -467,9 +394,9 @@ mod tests {
 
     #[test]
     fn parts_are_even_and_cover_everything() {
-        let parts: Vec<_> = (0..3).map(even_parts(10, 7, 3, 4)).collect();
-        assert_eq!(parts, [40..48, 48..56, 56..68]);
-        let none: Vec<_> = (0..2).map(even_parts(0, 0, 2, 4)).collect();
+        let parts: Vec<_> = (0..3).map(even_parts(7, 3, 4)).collect();
+        assert_eq!(parts, [0..8, 8..16, 16..28]);
+        let none: Vec<_> = (0..2).map(even_parts(0, 2, 4)).collect();
         assert!(none.iter().all(Range::is_empty));
     }
 

@@ -1,18 +1,24 @@
 //! Leaving the job in order.
 //!
-//! Every rank says goodbye in each of its groups when it has left that. MPI communicators are given
-//! back when all ranks have left the world: only then nobody uses any.
+//! Every rank says goodbye in each of its groups when it has left that. When all members of a group have
+//! said goodbye, and nothing that they have sent is on its way, the group's number is free for another
+//! group, and its letters are given back.
 
-use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::mail::{GOODBYE, Peer};
-use super::messages::AllMessages;
-use super::raw::Comm;
+use super::messages::{AllMessages, MessageGroup};
+use super::news::{LOOK_AFTER, News};
+use super::raw::MpiGroup;
 use super::{Mpi, life};
+use crate::comm::members::Failure;
+use crate::comm::transport::Transport;
 use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};
 
@@ -20,25 +26,63 @@ use crate::{Error, Result};
 const STRAGGLER: Duration = Duration::from_millis(200);
 
 /// What all groups of this rank have in common.
-#[derive(Default)]
 pub(super) struct Job {
+    /// By rank in the world.
+    hosts: Vec<u64>,
     failed: AtomicBool,
+    pub(super) news: News,
     pub(super) messages: AllMessages,
-    /// How many groups this rank has been in.
-    groups: AtomicUsize,
+    /// The numbers of the groups that this rank is in, or that not everybody has left.
+    numbers: Mutex<BTreeSet<usize>>,
     /// Groups that this rank has left.
     left: Mutex<Vec<Left>>,
 }
 
 impl Job {
+    pub(super) fn new(world: &MpiGroup, rank: usize, failure: &Failure) -> Result<Self> {
+        Ok(Self {
+            hosts: world.hosts()?,
+            failed: AtomicBool::new(false),
+            news: News::new(world.clone(), rank, failure.clone()),
+            messages: AllMessages::default(),
+            numbers: Mutex::new(BTreeSet::from([MpiGroup::WORLD])),
+            left: Mutex::default(),
+        })
+    }
+
+    /// Whether these ranks are on one host.
+    pub(super) fn is_on_one_host(&self, ranks: &[usize]) -> bool {
+        let mut hosts = ranks.iter().map(|&rank| self.hosts.get(rank));
+        let first = hosts.next();
+        hosts.all(|host| Some(host) == first)
+    }
+
     /// Something went wrong: MPI will not be finalised, see [`life`].
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// The next group's number.
-    pub(super) fn number(&self) -> usize {
-        self.groups.fetch_add(1, Ordering::Relaxed)
+    /// The first number from this one on that none of this rank's groups has.
+    pub(super) fn free_number(&self, from: usize) -> usize {
+        let numbers = self.numbers.lock();
+        (from..).find(|number| !numbers.contains(number)).unwrap_or(from)
+    }
+
+    pub(super) fn take_number(&self, number: usize) {
+        self.numbers.lock().insert(number);
+    }
+
+    /// Gives back what belongs to the groups that all have left; whether there are others.
+    pub(super) fn give_back(&self) -> Result<bool> {
+        let mut left = self.left.lock();
+        for mut group in std::mem::take(&mut *left) {
+            if !group.by_all(self)? {
+                left.push(group);
+            } else if !group.messages.awaits() {
+                self.numbers.lock().remove(&group.messages.group.number);
+            }
+        }
+        Ok(!left.is_empty())
     }
 
     fn has_failed(&self) -> bool {
@@ -48,35 +92,46 @@ impl Job {
 
 /// A group that this rank has left, but others may not have.
 struct Left {
-    /// Counts the groups of this rank in the order in which they were made.
-    number: usize,
-    comm: Comm,
-    rank: usize,
-    ranks: Arc<[usize]>,
+    messages: Arc<MessageGroup>,
     peers: Vec<Peer>,
+    /// When all had said goodbye: since then messages that nobody has asked for are received.
+    since: Option<Instant>,
 }
 
 impl Left {
-    /// Whether everybody else has left it too.
-    fn by_all(&mut self) -> Result<bool> {
+    /// Whether everybody else has left it too, and nothing more comes. A receive for which nobody has
+    /// sent a message is given up, and the group's number with it.
+    fn by_all(&mut self, job: &Job) -> Result<bool> {
+        let own = self.messages.rank;
         let mut all = true;
-        for (other, peer) in self.peers.iter_mut().enumerate() {
-            if other == self.rank {
-                continue;
-            }
+        let mut sent = vec![self.messages.sent(own); self.peers.len()];
+        for (other, peer) in self.peers.iter_mut().enumerate().filter(|(other, _)| *other != own) {
             match peer.peek()? {
-                Some([GOODBYE, ..]) => all &= peer.can_be_told()?,
+                Some([GOODBYE, count, ..]) => {
+                    sent[other] = count;
+                    all &= peer.can_be_told()?;
+                }
                 // It is in an operation that will never be complete, and our goodbye tells it so.
                 // Why we leave, `main` can print only after this.
                 Some(_) => {
-                    let other = self.ranks[other];
+                    let other = self.messages.group.ranks[other];
                     let what = format!("rank {other} still needs this rank, which leaves");
                     return Err(Error::Protocol { what });
                 }
                 None => all = false,
             }
         }
-        Ok(all)
+        if !all {
+            return Ok(false);
+        }
+        let since = *self.since.get_or_insert_with(|| {
+            for (from, sent) in sent.into_iter().enumerate() {
+                let count = sent.saturating_sub(self.messages.received(from));
+                job.messages.forget(&self.messages, from, count);
+            }
+            Instant::now()
+        });
+        Ok(!self.messages.awaits() || since.elapsed() > STRAGGLER)
     }
 }
 
@@ -93,9 +148,8 @@ impl Mpi {
             self.tell(other, [GOODBYE, sent, 0, 0], &[], "leaving")?;
         }
         let peers = std::mem::take(&mut self.peers);
-        let (number, comm, rank, ranks) =
-            (self.number, self.comm, self.rank, Arc::clone(&self.ranks));
-        lock(&self.job.left).push(Left { number, comm, rank, ranks, peers });
+        let messages = Arc::clone(&self.messages);
+        self.job.left.lock().push(Left { messages, peers, since: None });
         Ok(())
     }
 
@@ -114,12 +168,12 @@ impl Mpi {
     }
 
     fn end_in_order(&mut self) -> Result<()> {
-        let mut left = std::mem::take(&mut *lock(&self.job.left));
         let (mut load, mut wait) = (Load::default(), Wait::begin());
-        while !have_been_left_by_all(&mut left)? {
-            life::abort_if_asked();
-            self.job.messages.progress(&self.job);
-            wait.pause(&mut load);
+        while self.job.give_back()? {
+            self.progress();
+            if wait.pause(&mut load) > LOOK_AFTER {
+                self.job.news.look()?;
+            }
         }
         let mut drained = Wait::begin();
         while self.job.messages.are_sending(&self.job) {
@@ -128,26 +182,10 @@ impl Mpi {
                 return Err(Error::Protocol { what });
             }
         }
-        // In the same order on every rank.
-        left.sort_by_key(|group| Reverse(group.number));
-        for group in left {
-            group.comm.free()?;
-        }
+        self.group.clone().free()?;
         if let (Some(universe), true) = (self.universe.take(), life::end()) {
             drop(ManuallyDrop::into_inner(universe));
         }
         Ok(())
     }
-}
-
-fn have_been_left_by_all(groups: &mut [Left]) -> Result<bool> {
-    let mut all = true;
-    for group in groups {
-        all &= group.by_all()?;
-    }
-    Ok(all)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! The end of an MPI job, in order or not.
 //!
-//! MPI has no way for one rank to tell another that it has failed, and a rank that leaves while
-//! others wait for it hangs them for ever. Therefore, from the moment MPI is initialised:
+//! MPI has no way to tell a rank that another has ended, and a rank that leaves while others wait for
+//! it hangs them for ever. Therefore, from the moment MPI is initialised:
 //!
 //! - a panic, on whichever thread, ends the job (`MPI_Abort`) after it has been printed: unwinding
 //!   would reach `MPI_Finalize`, which waits for ranks that wait for this one;
@@ -17,11 +17,14 @@
 //! `MPI_Abort` is called once per process, and never after `MPI_Finalize`.
 
 use std::panic;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::leave::Job;
 use super::raw;
+use crate::Error;
 use crate::comm::transport::Abort;
 
 /// Whether MPI is initialised and this process still owes it an end.
@@ -90,7 +93,7 @@ extern "C" fn at_exit() {
 }
 
 /// Ends the job from any thread.
-pub(super) struct Aborter;
+pub(super) struct Aborter(pub(super) Arc<Job>);
 
 impl Abort for Aborter {
     fn abort(&self, message: &str) {
@@ -99,6 +102,11 @@ impl Abort for Aborter {
         ABORTING.store(true, Ordering::Relaxed);
         thread::sleep(TO_BE_TAKEN);
         abort_job();
+    }
+
+    fn fail(&self, error: &Error) {
+        self.0.fail();
+        self.0.news.leave(error.to_string());
     }
 }
 

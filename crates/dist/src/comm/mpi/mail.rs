@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::raw::{Comm, EAGER, LETTER, Letter, Tag};
+use super::raw::{EAGER, LETTER, Letter, MpiGroup, Tag};
 use crate::Result;
 use crate::comm::collective::Header;
 
@@ -35,10 +35,10 @@ pub(super) struct Peer {
 
 impl Peer {
     /// `None` as the number stands for this rank itself.
-    pub(super) fn new(comm: Comm, from: Option<usize>) -> Result<Self> {
+    pub(super) fn new(group: &MpiGroup, from: Option<usize>) -> Result<Self> {
         let mut inbox = Letter::new();
         if let Some(from) = from {
-            inbox.receive(comm, Some(from), Tag::Header)?;
+            inbox.receive(group, Some(from), Tag::Header)?;
         }
         Ok(Self { inbox, outbox: Letter::new() })
     }
@@ -54,8 +54,8 @@ impl Peer {
     }
 
     /// Has done with that header: the next one may come.
-    pub(super) fn next(&mut self, comm: Comm, from: usize) -> Result<()> {
-        self.inbox.receive(comm, Some(from), Tag::Header)
+    pub(super) fn next(&mut self, group: &MpiGroup, from: usize) -> Result<()> {
+        self.inbox.receive(group, Some(from), Tag::Header)
     }
 
     /// Whether the last letter to it is on its way, so that there is paper for the next.
@@ -64,11 +64,17 @@ impl Peer {
     }
 
     /// Sends it a header with some data.
-    pub(super) fn tell(&mut self, comm: Comm, to: usize, words: Words, data: &[u8]) -> Result<()> {
+    pub(super) fn tell(
+        &mut self,
+        group: &MpiGroup,
+        to: usize,
+        words: Words,
+        data: &[u8],
+    ) -> Result<()> {
         let letter = self.outbox.bytes_mut();
         letter[..HEADER_BYTES].copy_from_slice(bytemuck::cast_slice(&words));
         letter[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
-        self.outbox.send(comm, to, Tag::Header, HEADER_BYTES + data.len())
+        self.outbox.send(group, to, Tag::Header, HEADER_BYTES + data.len())
     }
 
     /// How many messages it has sent us in all, if it has left.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::leave::Job;
 use super::mail::{HEADER_BYTES, enclosed, words};
-use super::raw::{Batch, Comm, Letter, Tag};
+use super::raw::{Batch, Letter, MpiGroup, Tag};
 use crate::comm::collective::Header;
 use crate::comm::pending::Started;
 use crate::comm::transport::Messages;
@@ -27,12 +27,9 @@ pub(super) struct GroupMessages {
 impl Messages for GroupMessages {
     fn start(&self, header: Header, payload: Payload) -> Pending {
         let (reply, answer) = oneshot::channel();
-        let request = Request { group: Arc::clone(&self.group), header, payload, reply };
-        if !matches!(header.op, Collective::Send { .. }) {
-            self.group.awaited.fetch_add(1, Ordering::Relaxed);
-        }
-        self.job.messages.ask(request);
-        let rank = self.group.ranks[self.group.rank];
+        let group = Arc::clone(&self.group);
+        self.job.messages.ask(Request { group, header, payload, reply: Some(reply) });
+        let rank = self.group.group.ranks[self.group.rank];
         Pending::new(Asked { rank, answer })
     }
 }
@@ -56,10 +53,8 @@ impl Started for Asked {
 
 /// A group, and how many messages its ranks have sent each other.
 pub(super) struct MessageGroup {
-    comm: Comm,
-    rank: usize,
-    /// The members' ranks in the world.
-    ranks: Arc<[usize]>,
+    pub(super) group: MpiGroup,
+    pub(super) rank: usize,
     /// By rank.
     counts: Vec<Counts>,
     /// Receives that have not got their message.
@@ -76,11 +71,11 @@ struct Counts {
 const HERE: u64 = u64::MAX;
 
 impl MessageGroup {
-    pub(super) fn new(comm: Comm, rank: usize, ranks: Arc<[usize]>) -> Self {
+    pub(super) fn new(group: MpiGroup, rank: usize) -> Self {
         let none = AtomicU64::default;
         let counts = || Counts { sent: none(), received: none(), in_all: AtomicU64::new(HERE) };
-        let counts = ranks.iter().map(|_| counts()).collect();
-        Self { comm, rank, ranks, counts, awaited: AtomicUsize::new(0) }
+        let counts = group.ranks.iter().map(|_| counts()).collect();
+        Self { group, rank, counts, awaited: AtomicUsize::new(0) }
     }
 
     pub(super) fn awaits(&self) -> bool {
@@ -91,6 +86,10 @@ impl MessageGroup {
         self.counts[to].sent.load(Ordering::Relaxed)
     }
 
+    pub(super) fn received(&self, from: usize) -> u64 {
+        self.counts[from].received.load(Ordering::Relaxed)
+    }
+
     pub(super) fn note_farewell(&self, rank: usize, sent: u64) {
         self.counts[rank].in_all.store(sent, Ordering::Relaxed);
     }
@@ -98,7 +97,7 @@ impl MessageGroup {
     /// Why no message will come from this rank, or from any, if so.
     fn trouble(&self, from: Option<usize>, header: Header) -> Result<()> {
         let (sent, received) = (self.sent(self.rank), &self.counts[self.rank].received);
-        let sources = from.map_or(0..self.ranks.len(), |from| from..from + 1);
+        let sources = from.map_or(0..self.group.ranks.len(), |from| from..from + 1);
         let mut peers = sources.clone().filter(|&source| source != self.rank);
         if sources.contains(&self.rank) && (sent > received.load(Ordering::Relaxed)) {
             return Ok(());
@@ -111,7 +110,7 @@ impl MessageGroup {
         if peers.any(is_here) {
             return Ok(());
         }
-        let (peer, rank) = (self.ranks[last], self.ranks[self.rank]);
+        let (peer, rank) = (self.group.ranks[last], self.group.ranks[self.rank]);
         Err(Error::PeerLeft { peer, rank, during: header.to_string() })
     }
 }
@@ -129,8 +128,11 @@ struct Request {
     group: Arc<MessageGroup>,
     header: Header,
     payload: Payload,
-    reply: oneshot::Sender<Result<Payload>>,
+    reply: Reply,
 }
+
+/// Nobody waits for a message that is forgotten.
+type Reply = Option<oneshot::Sender<Result<Payload>>>;
 
 #[derive(Default)]
 struct Underway {
@@ -140,7 +142,19 @@ struct Underway {
 }
 
 impl AllMessages {
+    /// Receives so many messages of a member that has left, and forgets them.
+    pub(super) fn forget(&self, group: &Arc<MessageGroup>, from: usize, count: u64) {
+        for _ in 0..count {
+            let (group, payload) = (Arc::clone(group), Payload::empty());
+            let header = Header::of(0, Collective::Recv { from }, &payload);
+            self.ask(Request { group, header, payload, reply: None });
+        }
+    }
+
     fn ask(&self, request: Request) {
+        if !matches!(request.header.op, Collective::Send { .. }) {
+            request.group.awaited.fetch_add(1, Ordering::Relaxed);
+        }
         let mut asked = self.asked.lock();
         asked.push(request);
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -160,11 +174,11 @@ impl AllMessages {
                 // It is answered at once, so that ranks which all send before they receive do not
                 // wait for each other.
                 Collective::Send { to } => {
-                    let batch = send(&group, header, payload, to);
-                    drop(reply.send(batch.map(|batch| {
+                    let sent = send(&group, header, payload, to).map(|batch| {
                         sends.push(batch);
                         Payload::empty()
-                    })));
+                    });
+                    drop(reply.map(|reply| reply.send(sent)));
                 }
                 op => {
                     let (letter, rest, from) = (Letter::new(), None, op.rank_named());
@@ -211,7 +225,7 @@ fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Re
     let (head, beginning) = letter.bytes_mut().split_at_mut(HEADER_BYTES);
     head.copy_from_slice(bytemuck::cast_slice(&header.encode()));
     beginning.copy_from_slice(&payload.bytes()[..first]);
-    let mut batch = Batch::new(group.comm, [letter, payload]);
+    let mut batch = Batch::new(&group.group, [letter, payload]);
     batch.send(0, 0..HEADER_BYTES + first, to, Tag::MessageHeader)?;
     batch.send(1, first..all.end, to, Tag::Message)?;
     Ok(batch)
@@ -227,12 +241,12 @@ struct Receive {
     letter: Letter,
     /// Who has sent the letter, and what receives the rest.
     rest: Option<(usize, Batch)>,
-    reply: oneshot::Sender<Result<Payload>>,
+    reply: Reply,
 }
 
 impl Receive {
     fn begin(&mut self) -> Result<()> {
-        self.letter.receive(self.group.comm, self.from, Tag::MessageHeader)
+        self.letter.receive(&self.group.group, self.from, Tag::MessageHeader)
     }
 
     /// The payload, once it is complete.
@@ -242,6 +256,7 @@ impl Receive {
                 self.group.trouble(self.from, self.header)?;
                 return Ok(None);
             };
+            let source = self.group.group.member(source);
             self.rest = Some((source, self.receive_rest(source)?));
         }
         let Some((source, batch)) = &mut self.rest else { return Ok(None) };
@@ -252,16 +267,17 @@ impl Receive {
     fn receive_rest(&mut self, source: usize) -> Result<Batch> {
         self.group.counts[source].received.fetch_add(1, Ordering::Relaxed);
         let Some(message) = Header::decode(words(self.letter.bytes())) else {
-            let rank = self.group.ranks[source];
+            let rank = self.group.group.ranks[source];
             let what = format!("rank {rank} sent a message with an unreadable header");
             return Err(Error::Protocol { what });
         };
         let header = self.header;
-        if message.element != header.element {
+        let forgets = self.reply.is_none();
+        if message.element != header.element && !forgets {
             return Err(Error::element_type(message.element, header.element));
         }
         let mut payload = std::mem::replace(&mut self.payload, Payload::empty());
-        if header.op == Collective::RecvAny {
+        if header.op == Collective::RecvAny || forgets {
             payload = Payload::zeros(message.element, message.len);
         }
         if message.len != payload.len() {
@@ -271,17 +287,18 @@ impl Receive {
         let first = enclosed(&all);
         let beginning = &self.letter.bytes()[HEADER_BYTES..HEADER_BYTES + first];
         payload.bytes_mut()[..first].copy_from_slice(beginning);
-        let mut batch = Batch::new(self.group.comm, [Payload::empty(), payload]);
+        let mut batch = Batch::new(&self.group.group, [Payload::empty(), payload]);
         batch.receive(1, first..all.end, source, Tag::Message)?;
         Ok(batch)
     }
 
     fn end(self, result: Result<Payload>, job: &Job) {
         self.group.awaited.fetch_sub(1, Ordering::Relaxed);
-        if result.is_err() {
+        let failed = result.is_err();
+        // The answer to a thread that does not wait for it is dropped.
+        let heard = self.reply.is_some_and(|reply| reply.send(result).is_ok());
+        if failed && heard {
             job.fail();
         }
-        // The answer to a thread that does not wait for it is dropped.
-        drop(self.reply.send(result));
     }
 }

@@ -1,11 +1,12 @@
 //! Requests that work on the buffers of an operation.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Range;
 
 use mpi::ffi;
 
-use super::{Comm, LETTER, Tag, bytes_type, check, request_null, test};
+use super::{LETTER, MpiGroup, Tag, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::Payload;
 
@@ -14,40 +15,48 @@ const MAX_MESSAGE: usize = 1 << 30;
 
 /// Up to so many bytes travel in pieces of a [`LETTER`]'s length: a few of these, which are sent at
 /// once, are there before a handshake for all of them has been made.
-pub(in super::super) const EAGER: usize = 16 * 1024;
+pub(in super::super) const EAGER: usize = 32 * 1024;
 
 /// Requests under way, and the memory that they work on.
 pub(in super::super) struct Batch {
-    comm: Comm,
+    group: MpiGroup,
     /// `None` once it has been given back.
     memory: Option<[Payload; 2]>,
-    /// Address and length of each buffer, taken once: nobody makes references into the buffers
-    /// while requests are under way.
+    /// Address and length of each buffer, taken once. References into the buffers are made by
+    /// [`Self::idle`] alone while requests are under way.
     parts: [(*mut u8, usize); 2],
-    requests: Vec<Request>,
-    /// So many requests, from the first, are complete.
-    complete: usize,
+    /// The requests that are not known to be complete, of each kind in the order of their start.
+    requests: Vec<(Kind, VecDeque<Request>)>,
 }
 
-// SAFETY: the addresses in `parts` point into `memory`, which goes along; handles as for `Comm`.
+// SAFETY: the addresses in `parts` point into `memory`, which goes along; handles as for `MpiGroup`.
 unsafe impl Send for Batch {}
+
+/// Requests of one kind are complete in the order of their start, as far as [`Batch`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Kind {
+    pub(in super::super) tag: Tag,
+    pub(in super::super) peer: usize,
+    pub(in super::super) receives: bool,
+}
 
 struct Request {
     raw: ffi::MPI_Request,
-    peer: usize,
+    part: usize,
+    range: Range<usize>,
 }
 
 impl Batch {
     /// Takes the memory; requests name it by its position.
-    pub(in super::super) fn new(comm: Comm, mut memory: [Payload; 2]) -> Self {
+    pub(in super::super) fn new(group: &MpiGroup, mut memory: [Payload; 2]) -> Self {
         let parts = memory.each_mut().map(|buffer| {
             let bytes = buffer.bytes_mut();
             (bytes.as_mut_ptr(), bytes.len())
         });
-        Self { comm, memory: Some(memory), parts, requests: Vec::new(), complete: 0 }
+        Self { group: group.clone(), memory: Some(memory), parts, requests: Vec::new() }
     }
 
-    /// Starts to send `range` (bytes) of buffer `part`.
+    /// Starts to send `range` (bytes) of buffer `part`, in as many messages as is best.
     pub(in super::super) fn send(
         &mut self,
         part: usize,
@@ -55,18 +64,8 @@ impl Batch {
         to: usize,
         tag: Tag,
     ) -> Result<()> {
-        for piece in pieces(range) {
-            let (at, count) = self.place(part, &piece);
-            let (to_raw, tag, comm) = (to as c_int, tag as c_int, self.comm.raw);
-            let mut raw = request_null();
-            // SAFETY: `place` checked the bounds; the memory stays until the request is complete.
-            let code = unsafe {
-                ffi::MPI_Isend(at.cast(), count, bytes_type(), to_raw, tag, comm, &mut raw)
-            };
-            check("MPI_Isend", code)?;
-            self.requests.push(Request { raw, peer: to });
-        }
-        Ok(())
+        let kind = Kind { tag, peer: to, receives: false };
+        pieces(range).try_for_each(|piece| self.start(kind, part, piece))
     }
 
     /// Starts to receive `range` (bytes) of buffer `part`, which no other request may touch.
@@ -77,72 +76,119 @@ impl Batch {
         from: usize,
         tag: Tag,
     ) -> Result<()> {
-        for piece in pieces(range) {
-            let (at, count) = self.place(part, &piece);
-            let (from_raw, tag, comm) = (from as c_int, tag as c_int, self.comm.raw);
-            let mut raw = request_null();
-            // SAFETY: `place` checked the bounds; the memory stays until the request is complete.
-            let code = unsafe {
-                ffi::MPI_Irecv(at.cast(), count, bytes_type(), from_raw, tag, comm, &mut raw)
-            };
+        let kind = Kind { tag, peer: from, receives: true };
+        pieces(range).try_for_each(|piece| self.start(kind, part, piece))
+    }
+
+    /// Starts to send or to receive `range` (bytes) of buffer `part` as one message, which may be
+    /// empty.
+    pub(in super::super) fn start(
+        &mut self,
+        kind: Kind,
+        part: usize,
+        range: Range<usize>,
+    ) -> Result<()> {
+        let (base, len) = self.parts[part];
+        assert!(range.start <= range.end && range.end <= len, "a request outside its buffer");
+        let count = c_int::try_from(range.len()).expect("pieces are at most MAX_MESSAGE");
+        let at = base.wrapping_add(range.start).cast();
+        let ((peer, tag), comm) = (self.group.address(kind.peer, kind.tag), self.group.world);
+        let mut raw = request_null();
+        if kind.receives {
+            // SAFETY: the range is in its buffer, which stays until the request is complete.
+            let code =
+                unsafe { ffi::MPI_Irecv(at, count, bytes_type(), peer, tag, comm, &mut raw) };
             check("MPI_Irecv", code)?;
-            self.requests.push(Request { raw, peer: from });
+        } else {
+            // SAFETY: the range is in its buffer, which stays until the request is complete.
+            let code =
+                unsafe { ffi::MPI_Isend(at, count, bytes_type(), peer, tag, comm, &mut raw) };
+            check("MPI_Isend", code)?;
         }
+        self.queue(kind).push_back(Request { raw, part, range });
         Ok(())
     }
 
-    /// Starts to broadcast all of buffer `part` from `root`.
-    pub(in super::super) fn broadcast(&mut self, part: usize, root: usize) -> Result<()> {
-        for piece in pieces(0..self.parts[part].1) {
-            let (at, count) = self.place(part, &piece);
-            let (root_raw, comm) = (root as c_int, self.comm.raw);
-            let mut raw = request_null();
-            // SAFETY: `place` checked the bounds; the memory stays until the request is complete.
-            let code = unsafe {
-                ffi::MPI_Ibcast(at.cast(), count, bytes_type(), root_raw, comm, &mut raw)
-            };
-            check("MPI_Ibcast", code)?;
-            self.requests.push(Request { raw, peer: root });
+    /// Whether the oldest request of this kind is complete, which is then forgotten; `false` where
+    /// there is none. Drives MPI's progress.
+    pub(in super::super) fn complete_first(&mut self, kind: Kind) -> Result<bool> {
+        let queue = self.queue(kind);
+        let Some(request) = queue.front_mut() else { return Ok(false) };
+        let complete = test(&mut request.raw)?.is_some();
+        if complete {
+            queue.pop_front();
         }
-        Ok(())
+        Ok(complete)
     }
 
     /// The memory, if every request is complete by now. Drives MPI's progress.
     pub(in super::super) fn poll(&mut self) -> Result<Option<[Payload; 2]>> {
-        while let Some(request) = self.requests.get_mut(self.complete) {
-            if test(&mut request.raw)?.is_none() {
-                return Ok(None);
+        for (_, queue) in &mut self.requests {
+            while let Some(request) = queue.front_mut() {
+                if test(&mut request.raw)?.is_none() {
+                    return Ok(None);
+                }
+                queue.pop_front();
             }
-            self.complete += 1;
         }
         Ok(self.memory.take())
     }
 
     /// The ranks that requests still wait for.
     pub(in super::super) fn missing(&mut self) -> Vec<usize> {
-        let mut missing = Vec::new();
-        for request in &mut self.requests[self.complete..] {
-            // A complete request has become a null one and stays complete for `poll`.
-            if !matches!(test(&mut request.raw), Ok(Some(_))) {
-                missing.push(request.peer);
-            }
-        }
+        // A complete request becomes a null one, which is complete when it is tested again.
+        let waits = |request: &mut Request| !matches!(test(&mut request.raw), Ok(Some(_)));
+        let mut missing: Vec<usize> = self
+            .requests
+            .iter_mut()
+            .filter_map(|(kind, queue)| queue.iter_mut().any(waits).then_some(kind.peer))
+            .collect();
         missing.sort_unstable();
         missing.dedup();
         missing
     }
 
-    fn place(&self, part: usize, range: &Range<usize>) -> (*mut u8, c_int) {
-        let (base, len) = self.parts[part];
-        assert!(range.start <= range.end && range.end <= len, "a request outside its buffer");
-        let count = c_int::try_from(range.len()).expect("pieces are at most MAX_MESSAGE");
-        (base.wrapping_add(range.start), count)
+    /// `own` (bytes of the first buffer) and `others` (bytes of the second), on which no request
+    /// may be under way.
+    pub(in super::super) fn idle(
+        &mut self,
+        own: Range<usize>,
+        others: &[Range<usize>],
+    ) -> (&mut [u8], Vec<&[u8]>) {
+        let under_way = self.requests.iter().flat_map(|(_, queue)| queue);
+        let busy = |part: usize, range: &Range<usize>| {
+            let meets = |other: &Request| {
+                other.part == part && other.range.start < range.end && range.start < other.range.end
+            };
+            range.end > self.parts[part].1 || under_way.clone().any(meets)
+        };
+        assert!(own.start <= own.end && !busy(0, &own), "memory of a request");
+        let others = others.iter().map(|range| {
+            assert!(range.start <= range.end && !busy(1, range), "memory of a request");
+            let at = self.parts[1].0.wrapping_add(range.start);
+            // SAFETY: in the second buffer, and no request works on it, as was just seen; it is
+            // borrowed with this batch.
+            unsafe { std::slice::from_raw_parts(at.cast_const(), range.len()) }
+        });
+        let others = others.collect();
+        let at = self.parts[0].0.wrapping_add(own.start);
+        // SAFETY: in the first buffer, which the slices above are not in; else as above.
+        (unsafe { std::slice::from_raw_parts_mut(at, own.len()) }, others)
+    }
+
+    fn queue(&mut self, kind: Kind) -> &mut VecDeque<Request> {
+        let known = self.requests.iter().position(|(of, _)| *of == kind);
+        let at = known.unwrap_or_else(|| {
+            self.requests.push((kind, VecDeque::new()));
+            self.requests.len() - 1
+        });
+        &mut self.requests[at].1
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        if self.complete < self.requests.len() {
+        if self.requests.iter().any(|(_, queue)| !queue.is_empty()) {
             // MPI may still write to it: leaked, which costs nothing in a job that has failed.
             let _leaked = self.memory.take().map(std::mem::ManuallyDrop::new);
         }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use mpi::ffi;
 
-use super::{Comm, Tag, bytes_type, check, request_null, test};
+use super::{MpiGroup, Tag, any_source, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::{ElementType, Payload};
 
@@ -31,14 +31,14 @@ impl Letter {
     /// Starts to send the first `len` bytes.
     pub(in super::super) fn send(
         &mut self,
-        comm: Comm,
+        group: &MpiGroup,
         to: usize,
         tag: Tag,
         len: usize,
     ) -> Result<()> {
         let at = self.bytes_mut()[..len].as_mut_ptr();
         let mut raw = request_null();
-        let (len, to, tag, comm) = (len as c_int, to as c_int, tag as c_int, comm.raw);
+        let (len, (to, tag), comm) = (len as c_int, group.address(to, tag), group.world);
         // SAFETY: `len` bytes from `at` are this letter's, which are left alone until it is sent.
         let code = unsafe { ffi::MPI_Isend(at.cast(), len, bytes_type(), to, tag, comm, &mut raw) };
         check("MPI_Isend", code)?;
@@ -49,16 +49,15 @@ impl Letter {
     /// Starts to receive one of any length, from this rank or from any.
     pub(in super::super) fn receive(
         &mut self,
-        comm: Comm,
+        group: &MpiGroup,
         from: Option<usize>,
         tag: Tag,
     ) -> Result<()> {
         let at = self.bytes_mut().as_mut_ptr();
         let mut raw = request_null();
-        // SAFETY: a constant of the library.
-        let any = unsafe { ffi::RSMPI_ANY_SOURCE };
-        let from = from.map_or(any, |from| from as c_int);
-        let (len, tag, comm) = (LETTER as c_int, tag as c_int, comm.raw);
+        let tag = group.tag(tag);
+        let from = from.map_or_else(any_source, |from| group.ranks[from] as c_int);
+        let (len, comm) = (LETTER as c_int, group.world);
         // SAFETY: `len` bytes from `at` are this letter's, which are left alone until it has come.
         let code =
             unsafe { ffi::MPI_Irecv(at.cast(), len, bytes_type(), from, tag, comm, &mut raw) };
@@ -72,7 +71,7 @@ impl Letter {
         Ok(self.poll_source()?.is_some())
     }
 
-    /// The rank that has sent it, once it has come.
+    /// The rank in the world that has sent it, once it has come.
     pub(in super::super) fn poll_source(&mut self) -> Result<Option<usize>> {
         let Some(request) = &mut self.request else { return Ok(Some(self.source)) };
         let source = test(request)?;

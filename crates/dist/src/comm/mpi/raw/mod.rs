@@ -8,17 +8,22 @@ mod batch;
 mod letter;
 
 use std::ffi::{c_char, c_int};
+use std::hash::{DefaultHasher, Hasher};
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use mpi::ffi;
 
 use crate::{Error, Result};
 
-pub(super) use batch::{Batch, EAGER};
+pub(super) use batch::{Batch, EAGER, Kind};
 pub(super) use letter::{LETTER, Letter};
 
+/// Tags of a group: more than there are kinds of messages.
+const KINDS: usize = 8;
+
 /// What a message is, so that different kinds never meet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     /// What a rank is about to do, and the beginning of its data.
     Header = 1,
@@ -28,73 +33,113 @@ pub(super) enum Tag {
     MessageHeader = 3,
     /// The rest of the message.
     Message = 4,
+    /// A piece of a long collective, on its way to its owner.
+    Up = 5,
+    /// A piece of a long collective, on its way from its owner.
+    Down = 6,
+    /// Why a rank has failed.
+    Failure = 7,
 }
 
-/// A communicator of this backend alone: nobody else's messages can get in.
-#[derive(Clone, Copy)]
-pub(super) struct Comm {
-    raw: ffi::MPI_Comm,
+/// A group of ranks. The messages of all groups go through one communicator, a copy of the world's,
+/// which nobody else uses; tags say which group a message belongs to.
+#[derive(Clone)]
+pub(super) struct MpiGroup {
+    world: ffi::MPI_Comm,
+    /// No member is in another group with this number.
+    pub(super) number: usize,
+    /// The members' ranks in the world.
+    pub(super) ranks: Arc<[usize]>,
 }
 
 // SAFETY: a handle is a number or an address that means the same on every thread; who makes calls
 // with it is the engine's to say (`Transport::any_thread`).
-unsafe impl Send for Comm {}
+unsafe impl Send for MpiGroup {}
 
 // SAFETY: the same; nothing is changed through a reference to a handle.
-unsafe impl Sync for Comm {}
+unsafe impl Sync for MpiGroup {}
 
-impl Comm {
-    /// A copy of `MPI_COMM_WORLD` whose errors are returned, not fatal.
-    pub(super) fn duplicate_world() -> Result<Self> {
+impl MpiGroup {
+    /// The number of the world.
+    pub(super) const WORLD: usize = 0;
+
+    /// The largest number: tags go to 32767 at least.
+    pub(super) const LAST: usize = 32_767 / KINDS - 1;
+
+    /// All ranks, with a copy of `MPI_COMM_WORLD` whose errors are returned, not fatal, and this
+    /// process's rank.
+    pub(super) fn world() -> Result<(Self, usize)> {
         let world = world();
         // SAFETY: a constant of the library.
         let errors_return = unsafe { ffi::RSMPI_ERRORS_RETURN };
         // SAFETY: both handles are the library's own constants; MPI is initialised.
         let code = unsafe { ffi::MPI_Comm_set_errhandler(world, errors_return) };
         check("MPI_Comm_set_errhandler", code)?;
-        let mut raw = world;
-        // SAFETY: `raw` has room for a handle.
-        let code = unsafe { ffi::MPI_Comm_dup(world, &mut raw) };
-        check("MPI_Comm_dup", code)?;
-        Ok(Self { raw })
-    }
-
-    pub(super) fn rank(self) -> Result<usize> {
-        let mut rank = 0;
+        let (mut copy, mut rank, mut size) = (world, 0, 0);
+        // SAFETY: `copy` has room for a handle.
+        check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(world, &mut copy) })?;
         // SAFETY: a valid communicator and room for an int.
-        let code = unsafe { ffi::MPI_Comm_rank(self.raw, &mut rank) };
-        check("MPI_Comm_rank", code)?;
-        Ok(rank as usize)
-    }
-
-    pub(super) fn size(self) -> Result<usize> {
-        let mut size = 0;
+        check("MPI_Comm_rank", unsafe { ffi::MPI_Comm_rank(copy, &mut rank) })?;
         // SAFETY: a valid communicator and room for an int.
-        let code = unsafe { ffi::MPI_Comm_size(self.raw, &mut size) };
-        check("MPI_Comm_size", code)?;
-        Ok(size as usize)
+        check("MPI_Comm_size", unsafe { ffi::MPI_Comm_size(copy, &mut size) })?;
+        let ranks = (0..size as usize).collect();
+        Ok((Self { world: copy, number: Self::WORLD, ranks }, rank as usize))
     }
 
-    /// The communicator of those that give the same `colour`, in the order of their `key`s. Every
-    /// rank calls it; one without a colour gets none.
-    ///
-    /// The library waits for the others without a deadline: call it when all ranks are known to.
-    pub(super) fn split(self, colour: Option<usize>, key: usize) -> Result<Option<Self>> {
-        // SAFETY: a constant of the library.
-        let undefined = unsafe { ffi::RSMPI_UNDEFINED };
-        let mut raw = self.raw;
-        let number = colour.map_or(undefined, |colour| colour as c_int);
-        // SAFETY: a valid communicator and room for a handle.
-        let code = unsafe { ffi::MPI_Comm_split(self.raw, number, key as c_int, &mut raw) };
-        check("MPI_Comm_split", code)?;
-        Ok(colour.map(|_| Self { raw }))
+    /// A group of these ranks of the world.
+    pub(super) fn other(&self, number: usize, ranks: Arc<[usize]>) -> Self {
+        Self { world: self.world, number, ranks }
+    }
+
+    /// By rank of the world, the host that it is on: equal numbers are one host.
+    pub(super) fn hosts(&self) -> Result<Vec<u64>> {
+        // Larger than every library's MPI_MAX_PROCESSOR_NAME.
+        let (mut name, mut len) = ([0_u8; 4096], 0);
+        // SAFETY: room for the longest name, and for an int.
+        let code = unsafe { ffi::MPI_Get_processor_name(name.as_mut_ptr().cast(), &mut len) };
+        check("MPI_Get_processor_name", code)?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&name[..usize::try_from(len).unwrap_or(0).min(name.len())]);
+        let own = hasher.finish().to_ne_bytes();
+        let mut hosts = vec![0_u64; self.ranks.len()];
+        let (from, count) = (own.as_ptr().cast(), own.len() as c_int);
+        let (to, bytes) = (hosts.as_mut_ptr().cast(), bytes_type());
+        // SAFETY: every rank sends 8 bytes, and there is room for those of all.
+        let code = unsafe { ffi::MPI_Allgather(from, count, bytes, to, count, bytes, self.world) };
+        check("MPI_Allgather", code)?;
+        Ok(hosts)
+    }
+
+    /// A member that has sent a message of this kind which nobody has received.
+    pub(super) fn has_sent(&self, tag: Tag) -> Result<Option<usize>> {
+        let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+        let (any, tag, to) = (any_source(), self.tag(tag), status.as_mut_ptr());
+        // SAFETY: a valid communicator, and room for an int and a status.
+        let code = unsafe { ffi::MPI_Iprobe(any, tag, self.world, &mut flag, to) };
+        check("MPI_Iprobe", code)?;
+        // SAFETY: numbers, for which zeros are valid too.
+        let status = unsafe { status.assume_init() };
+        Ok((flag != 0).then_some(self.member(status.MPI_SOURCE as usize)))
     }
 
     /// Gives the communicator back; all ranks together, with nothing under way.
     pub(super) fn free(mut self) -> Result<()> {
         // SAFETY: a valid communicator, which nobody uses after this.
-        let code = unsafe { ffi::MPI_Comm_free(&mut self.raw) };
-        check("MPI_Comm_free", code)
+        check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&mut self.world) })
+    }
+
+    /// The library's numbers of a member and of a kind of message.
+    fn address(&self, member: usize, tag: Tag) -> (c_int, c_int) {
+        (self.ranks[member] as c_int, self.tag(tag))
+    }
+
+    fn tag(&self, tag: Tag) -> c_int {
+        (self.number * KINDS + tag as usize) as c_int
+    }
+
+    /// The member that is this rank in the world.
+    pub(super) fn member(&self, rank: usize) -> usize {
+        self.ranks.iter().position(|&member| member == rank).unwrap_or(0)
     }
 }
 
@@ -167,6 +212,11 @@ pub(super) fn library() -> String {
 fn world() -> ffi::MPI_Comm {
     // SAFETY: a constant of the library.
     unsafe { ffi::RSMPI_COMM_WORLD }
+}
+
+fn any_source() -> c_int {
+    // SAFETY: a constant of the library.
+    unsafe { ffi::RSMPI_ANY_SOURCE }
 }
 
 fn bytes_type() -> ffi::MPI_Datatype {

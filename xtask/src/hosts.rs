@@ -20,15 +20,15 @@ use crate::shell::{display, find_program, output};
 const PREFIX: &str = "candelabrum";
 
 /// Their only network device besides the loopback, and the folder in which `ip netns` keeps names.
-const DEVICE: &str = "wire";
+pub(crate) const DEVICE: &str = "wire";
 const NAMES: &str = "/run/netns";
 
 /// Both hosts' addresses, in a private network that is not visible elsewhere.
-const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+pub(crate) const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
 /// Both hosts, as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     names: [String; 2],
     /// Starts a command on a host, as ssh would.
     shell: PathBuf,
@@ -36,7 +36,7 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// The missing parts for two hosts, in words. Empty if the hosts can be made.
-    pub(super) fn lacks() -> Vec<&'static str> {
+    pub(crate) fn lacks() -> Vec<&'static str> {
         let mut lacks = machine::lacks_for_mpi();
         for (program, package) in
             [("ip", "ip (Debian: iproute2)"), ("tc", "tc (iproute2)"), ("unshare", "unshare")]
@@ -52,7 +52,7 @@ impl Hosts {
     }
 
     /// Makes the hosts, with a wire as fast as the machine. Their shell is a file in this folder.
-    pub(super) fn make(folder: &Path) -> Result<Self> {
+    pub(crate) fn make(folder: &Path) -> Result<Self> {
         remove_leftovers();
         let names = ["a", "b"].map(|host| format!("{PREFIX}-{}-{host}", process::id()));
         let hosts = Self { shell: folder.join("shell-of-hosts"), names };
@@ -82,7 +82,7 @@ impl Hosts {
     }
 
     /// Sets the rate of the wire, in each direction.
-    pub(super) fn set_rate(&self, megabits: f64) -> Result<()> {
+    pub(crate) fn set_rate(&self, megabits: f64) -> Result<()> {
         let rate = format!("{}kbit", (1000.0 * megabits).round().max(1.0));
         for name in &self.names {
             let bucket = ["tbf", "rate", &rate, "burst", "128kb", "latency", "20ms"];
@@ -93,13 +93,14 @@ impl Hosts {
     }
 
     /// Starts a program on both hosts, one rank each. Its arguments must not need quotes.
-    pub(super) fn mpiexec(&self, program: &Path, arguments: &[String]) -> Command {
+    pub(crate) fn mpiexec(&self, program: &Path, arguments: &[String]) -> Command {
         let ranks = ADDRESSES.map(|address| format!("{address}:1")).join(",");
         let shell = self.shell.display();
         let mut command = Command::new(&self.shell);
         command.arg(ADDRESSES[0]);
         command.arg(format!(
-            "exec mpiexec --mca plm_rsh_agent {shell} --bind-to none --host {ranks} -n 2 {} {}",
+            "exec mpiexec --leave-session-attached --mca plm_rsh_agent {shell} --bind-to none \
+             --host {ranks} -n 2 {} {}",
             program.display(),
             arguments.join(" ")
         ));
@@ -109,8 +110,15 @@ impl Hosts {
         command
     }
 
+    /// Starts a program on one of them; `line` needs no quotes.
+    pub(crate) fn command(&self, host: usize, line: &str) -> Command {
+        let mut command = Command::new(&self.shell);
+        command.args([ADDRESSES[host], &format!("exec {line}")]);
+        command
+    }
+
     /// The processes on both hosts.
-    pub(super) fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<u32> {
         self.names.iter().flat_map(|name| processes(name)).collect()
     }
 }
