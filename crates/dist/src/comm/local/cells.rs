@@ -1,20 +1,20 @@
-//! The barrier: a cache line per rank with a counter that only its owner raises.
+//! The barrier: each rank has a counter in its own cache line, and only that rank raises it.
 //!
-//! Arriving is one store. Waiting looks at every other counter, spins a little, and then sleeps in
-//! a futex. A rank on the same core cannot arrive while this one spins, so there it lets go instead.
-//! How long it spins for another is what earlier waits have taught: longer where that paid, shorter
-//! where not.
+//! A rank arrives by one store. A waiting rank reads every other counter, spins for a short time, and
+//! then sleeps in a futex. A rank on the same core cannot arrive while this one spins, so this one yields
+//! the core instead. Earlier waits decide how long a rank spins for another one: longer where spinning
+//! was enough, shorter where it was not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use super::cell::Shown;
 use super::region::Region;
-use crate::comm::collective::Header;
 
 /// Looks before the first sleep, at least and at most: a microsecond and some hundreds of them.
 const SPINS: (u32, u32) = (64, 16384);
@@ -33,25 +33,6 @@ const CROWDED: Duration = Duration::from_millis(250);
 
 /// A sleeper looks at the sockets' news this often.
 const NAP: Duration = Duration::from_millis(20);
-
-/// What a rank shows the others of an operation: its header, and the number of the region that its
-/// buffer lies in, or 0.
-pub(super) type Shown = [u64; Header::WORDS + 1];
-
-/// What a rank shows the others. Two cache lines, against prefetching neighbours.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(super) struct Cell {
-    /// Barriers that this rank has reached.
-    arrived: AtomicU32,
-    /// Ranks that sleep until `arrived` changes.
-    sleepers: AtomicU32,
-    /// The core that the rank was on when it arrived last.
-    core: AtomicU32,
-    /// What the rank is about to do, for odd and even operations in turn: a rank that is one
-    /// operation ahead must not overwrite what a slower one still reads.
-    shown: [[AtomicU64; Header::WORDS + 1]; 2],
-}
 
 /// All ranks' cells, and where this rank stands.
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cells::{Cells, Shown};
+use super::cell::Shown;
+use super::cells::Cells;
 use super::region::Region;
 use super::segment::Segment;
 use crate::comm::ReduceOp;

@@ -13,6 +13,7 @@
 //! Sums are added in rank order by whichever rank owns the slice: every rank gets the same bits, and
 //! so does every run.
 
+mod cell;
 mod cells;
 mod collectives;
 mod exchange;
@@ -29,7 +30,8 @@ use std::time::Duration;
 
 use candelabrum_memory::Flat;
 
-use self::cells::{Cell, Cells};
+use self::cell::Cell;
+use self::cells::Cells;
 use self::exchange::Exchange;
 use self::region::{Membership, stride};
 use self::segment::{Segment, WORLD};

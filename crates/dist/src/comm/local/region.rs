@@ -11,7 +11,7 @@ use candelabrum_memory::SharedMemory;
 use rustix::fs::FallocateFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::cells::Cell;
+use super::cell::Cell;
 use crate::{Error, Result};
 
 /// Parts start at multiples of this number of bytes, the size of a page.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::cells::Cell;
+use super::cell::Cell;
 use super::region::{ALIGN, Control, File, Membership, Region, stride};
 use crate::{Error, Result};
 

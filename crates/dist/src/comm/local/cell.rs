@@ -1,0 +1,25 @@
+//! The cell of a rank: the words of shared memory by which it takes part in barriers.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::comm::collective::Header;
+
+/// The words of an operation that a rank shows the others: its header, and the number of the region
+/// that contains its payload, or 0.
+pub(super) type Shown = [u64; Header::WORDS + 1];
+
+/// The state of one rank at a barrier. It has two cache lines, because processors prefetch lines in
+/// pairs.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(super) struct Cell {
+    /// The number of barriers that this rank has reached.
+    pub(super) arrived: AtomicU32,
+    /// The number of ranks that sleep until `arrived` changes.
+    pub(super) sleepers: AtomicU32,
+    /// The core of the rank at its last arrival.
+    pub(super) core: AtomicU32,
+    /// The words of the rank's operation, for odd and even operations in turn: a rank that is one
+    /// operation ahead must not overwrite the words that a slower rank still reads.
+    pub(super) shown: [[AtomicU64; Header::WORDS + 1]; 2],
+}
