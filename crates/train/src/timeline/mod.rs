@@ -14,7 +14,7 @@ mod record;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candelabrum_dist::World;
 use tracing_subscriber::layer::SubscriberExt;
@@ -81,18 +81,14 @@ impl Timeline {
             write_document(path, &parts)
                 .map_err(|source| Error::Timeline { path: path.clone(), source })?;
         }
-        self.0.is_written();
+        *self.0.written() = true;
         Ok(())
     }
 
     /// Writes this rank's part. For a process that is about to end before it finishes.
     pub(crate) fn last_words(&self) -> impl Fn() + Send + Sync + use<> {
-        let part = Arc::downgrade(&self.0);
-        move || {
-            if let Some(part) = part.upgrade() {
-                part.write();
-            }
-        }
+        let part = Arc::clone(&self.0);
+        move || part.write()
     }
 
     /// Refuses, before the run, a path to which the timeline could not be written.
@@ -106,24 +102,26 @@ impl Timeline {
 }
 
 impl Part {
-    /// Marks the part as written. Returns whether it was marked before.
-    fn is_written(&self) -> bool {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut written, true)
+    fn written(&self) -> MutexGuard<'_, bool> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ignores errors, because the part is written after a more important error.
+    /// Writes the part, once. A second thread waits here until the first one has written it, because
+    /// either of them may end the process afterwards. Ignores errors, because the part is written
+    /// after a more important error.
     fn write(&self) {
-        if !self.is_written() {
+        let mut written = self.written();
+        if !*written {
             let events = chrome::events(self.rank, &self.recorder.finish());
             drop(write_document(&part_path(&self.path, self.rank), &[events]));
+            *written = true;
         }
     }
 }
 
-impl Drop for Part {
+impl Drop for Timeline {
     fn drop(&mut self) {
-        self.write();
+        self.0.write();
     }
 }
 
