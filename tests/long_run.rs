@@ -1,23 +1,16 @@
 //! A long run needs no more memory than a short one.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 
 use candelabrum::prelude::*;
+use candelabrum_testkit::memory::resident_bytes;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 
 const FIRST: usize = 1_000;
 const STEPS: usize = 10_000;
-
-/// The memory of this process that is in use, in KiB; pages of the shared segment included.
-fn resident_kib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
 
 /// Not a test: what a rank runs.
 #[test]
@@ -36,10 +29,10 @@ fn rank_main() {
         let loss = layer.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
         opt.backward_and_update_half(&loss, Some(1.0 + step as f32)).unwrap();
         if step + 1 == FIRST {
-            after_first = resident_kib();
+            after_first = resident_bytes() / 1024;
         }
     }
-    let at_the_end = resident_kib();
+    let at_the_end = resident_bytes() / 1024;
     println!("{after_first} KiB after {FIRST} steps, {at_the_end} KiB after {STEPS}");
     assert!(at_the_end as f64 <= 1.05 * after_first as f64, "{after_first} KiB, {at_the_end} KiB");
 }

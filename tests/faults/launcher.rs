@@ -85,17 +85,17 @@ fn ranks_do_not_outlive_a_killed_launcher() {
 /// A process inherits that SIGCHLD is ignored, from some services and containers for instance.
 #[test]
 fn a_launcher_ends_where_the_ends_of_children_are_ignored() {
-    let mut command = Command::new("env");
-    command.arg("--ignore-signal=CHLD").arg(example("mnist_dist")).stdin(Stdio::null());
-    command.args(["--workers", "2", "--dataset", "synthetic", "--epochs", "1"]);
-    let (output, _) = Running::start(command).finish(Duration::from_secs(60));
+    let start = |epochs: &str| {
+        let mut command = Command::new("env");
+        command.arg("--ignore-signal=CHLD").arg(example("mnist_dist")).stdin(Stdio::null());
+        command.args(["--workers", "2", "--dataset", "synthetic", "--epochs", epochs]);
+        Running::start(command)
+    };
+    let (output, _) = start("1").finish(Duration::from_secs(60));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
 
-    let mut command = Command::new("env");
-    command.arg("--ignore-signal=CHLD").arg(example("mnist_dist")).stdin(Stdio::null());
-    command.args(["--workers", "2", "--dataset", "synthetic", "--epochs", "1000"]);
-    let running = Running::start(command);
+    let running = start("1000");
     let ranks = running.wait_for_ranks(2);
     std::thread::sleep(Duration::from_secs(1));
     signal(ranks[1].1, Signal::KILL);

@@ -61,6 +61,23 @@ pub fn download(stream: &Arc<CudaStream>, from: &CudaSlice<u8>, to: &mut [u8]) -
     stream.synchronize().map_err(|error| cuda_error("cuStreamSynchronize", error))
 }
 
+/// Evaluates `$work` with `$s`, the typed slice of a storage whose type is `$element`, and `$other`
+/// if the storage has another type.
+macro_rules! with_slice {
+    ($element:expr, $slice:expr, $s:ident => $work:expr, $other:block) => {
+        match ($element, $slice) {
+            (ElementType::F32, CudaStorageSlice::F32($s)) => $work,
+            (ElementType::F64, CudaStorageSlice::F64($s)) => $work,
+            (ElementType::F16, CudaStorageSlice::F16($s)) => $work,
+            (ElementType::Bf16, CudaStorageSlice::BF16($s)) => $work,
+            (ElementType::I32, CudaStorageSlice::I32($s)) => $work,
+            (ElementType::I64, CudaStorageSlice::I64($s)) => $work,
+            (ElementType::U8, CudaStorageSlice::U8($s)) => $work,
+            _ => $other,
+        }
+    };
+}
+
 impl DeviceMemory for CudaMemory {
     fn read(&self, to: &mut [u8]) -> Result<()> {
         download(self.0.stream(), &self.0, to)
@@ -88,17 +105,11 @@ impl DeviceMemory for CudaMemory {
             let copied = stream.memcpy_dtod(&view, &mut to);
             copied.map_err(|error| cuda_error("cuMemcpyDtoDAsync", error))
         };
-        match (element, &storage.slice) {
-            _ if len == 0 => Ok(()),
-            (ElementType::F32, CudaStorageSlice::F32(s)) => copy(bytes_of(&s.slice(start..end))?),
-            (ElementType::F64, CudaStorageSlice::F64(s)) => copy(bytes_of(&s.slice(start..end))?),
-            (ElementType::F16, CudaStorageSlice::F16(s)) => copy(bytes_of(&s.slice(start..end))?),
-            (ElementType::Bf16, CudaStorageSlice::BF16(s)) => copy(bytes_of(&s.slice(start..end))?),
-            (ElementType::I32, CudaStorageSlice::I32(s)) => copy(bytes_of(&s.slice(start..end))?),
-            (ElementType::I64, CudaStorageSlice::I64(s)) => copy(bytes_of(&s.slice(start..end))?),
-            (ElementType::U8, CudaStorageSlice::U8(s)) => copy(bytes_of(&s.slice(start..end))?),
-            _ => Err(other_type(element, tensor)),
-        }?;
+        if len > 0 {
+            with_slice!(element, &storage.slice, s => copy(bytes_of(&s.slice(start..end))?), {
+                Err(other_type(element, tensor))
+            })?;
+        }
         join(self.0.stream(), &stream)
     }
 
@@ -134,34 +145,17 @@ impl Fill<'_> {
             copied.map_err(|error| cuda_error("cuMemcpyDtoDAsync", error))
         };
         let dtype = format!("{:?}", candle_core::backend::BackendStorage::dtype(storage));
-        match (self.element, &mut storage.slice) {
-            _ if self.len == 0 => Ok(()),
-            (ElementType::F32, CudaStorageSlice::F32(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            (ElementType::F64, CudaStorageSlice::F64(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            (ElementType::F16, CudaStorageSlice::F16(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            (ElementType::Bf16, CudaStorageSlice::BF16(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            (ElementType::I32, CudaStorageSlice::I32(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            (ElementType::I64, CudaStorageSlice::I64(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            (ElementType::U8, CudaStorageSlice::U8(s)) => {
-                copy(bytes_of_mut(&mut s.slice_mut(start..end))?)
-            }
-            _ => {
-                let what = format!("copying {} to a tensor of {dtype}", self.element);
-                Err(Error::Unsupported { what })
-            }
-        }?;
+        if self.len > 0 {
+            with_slice!(
+                self.element,
+                &mut storage.slice,
+                s => copy(bytes_of_mut(&mut s.slice_mut(start..end))?),
+                {
+                    let what = format!("copying {} to a tensor of {dtype}", self.element);
+                    Err(Error::Unsupported { what })
+                }
+            )?;
+        }
         join(memory.stream(), &stream)
     }
 }

@@ -98,22 +98,22 @@ pub(crate) fn watched(variable: TensorId) -> Option<Arc<Watched>> {
 }
 
 /// The values of `var` as the result of an operation of this step.
-pub(crate) fn identity(var: &Var, watched: &Watched) -> Result<Tensor> {
-    var.apply_op2(&watched.token, Identity { variable: var.as_tensor().id() })
+pub(crate) fn identity(tensor: &Tensor, watched: &Watched) -> Result<Tensor> {
+    tensor.apply_op2(&watched.token, Identity { variable: tensor.id() })
 }
 
 /// The values of a watched variable as the result of an operation of this step. Any other tensor is
 /// returned unchanged.
 pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
-    let variable = tensor.id();
-    match if tensor.is_variable() { watched(variable) } else { None } {
-        Some(watched) => tensor.apply_op2(&watched.token, Identity { variable }),
+    match if tensor.is_variable() { watched(tensor.id()) } else { None } {
+        Some(watched) => identity(&tensor, &watched),
         None => Ok(tensor),
     }
 }
 
-/// A token's value, which is also its gradient.
-fn scalar() -> Result<Tensor> {
+/// A token's value. It is also its gradient, and candle's substitute for a gradient that does not
+/// travel through candle.
+pub(crate) fn scalar() -> Result<Tensor> {
     Tensor::new(0.0_f32, &Device::Cpu)
 }
 

@@ -11,6 +11,7 @@ mod close;
 mod golden;
 mod gradcheck;
 pub mod leftovers;
+pub mod memory;
 pub mod mnist_cnn_recipe;
 mod random;
 pub mod ranks;

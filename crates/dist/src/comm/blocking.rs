@@ -134,20 +134,9 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
-        let mut length = [i32::try_from(text.len())
-            .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })?];
-        let lengths = self.all_gather(&length)?;
-        self.all_reduce(&mut length, ReduceOp::Max)?;
-        let room = usize::try_from(length[0]).unwrap_or_default();
-        let mut padded = text.as_bytes().to_vec();
-        padded.resize(room, 0);
-        let all = self.all_gather(&padded)?;
-        let texts = lengths.iter().enumerate().map(|(rank, &len)| {
-            let start = rank * room;
-            let len = usize::try_from(len).unwrap_or_default();
-            String::from_utf8_lossy(&all[start..start + len]).into_owned()
-        });
-        Ok(texts.collect())
+        length_of(text)?;
+        let texts = self.all_gather_v(text.as_bytes())?;
+        Ok(texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
     /// `root`'s text, on every rank.
@@ -155,14 +144,19 @@ impl dyn Communicator + '_ {
     /// # Errors
     /// See [`Error`].
     pub fn broadcast_text(&self, text: &str, root: usize) -> Result<String> {
-        let mut length = [i32::try_from(text.len())
-            .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })?];
+        let mut length = [length_of(text)?];
         self.broadcast(&mut length, root)?;
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(usize::try_from(length[0]).unwrap_or_default(), 0);
         self.broadcast(&mut bytes, root)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// The length of a text in bytes, which must fit the message that carries it.
+fn length_of(text: &str) -> Result<i32> {
+    i32::try_from(text.len())
+        .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })
 }
 
 /// The parts of a result whose ranks send different amounts.

@@ -18,9 +18,5 @@ pub(crate) fn connect(
     _device: &Device,
     _deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
-    Err(left_out("NCCL"))
-}
-
-fn left_out(what: &str) -> Error {
-    Error::NotCompiled { what: what.to_owned(), feature: "cuda" }
+    Err(Error::NotCompiled { what: "NCCL".to_owned(), feature: "cuda" })
 }

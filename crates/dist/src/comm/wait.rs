@@ -27,9 +27,26 @@ const TAKEN: Duration = Duration::from_micros(500);
 const CROWDED: Duration = Duration::from_millis(250);
 
 /// The load of this machine, as earlier waits have observed it.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     crowded_until: Option<Instant>,
+}
+
+impl Load {
+    /// Whether a yield was long so recently that waits must sleep.
+    pub(super) fn is_crowded(&self, now: Instant) -> bool {
+        self.crowded_until.is_some_and(|until| now < until)
+    }
+
+    /// Notes the time that a yield took. Returns whether it was so long that waits must sleep from
+    /// `now` on.
+    pub(super) fn note_yield(&mut self, took: Duration, now: Instant) -> bool {
+        let is_taken = took > TAKEN;
+        if is_taken {
+            self.crowded_until = Some(now + CROWDED);
+        }
+        is_taken
+    }
 }
 
 /// One wait. It polls often at first. Then it sleeps an eighth of the time already waited, so the
@@ -53,8 +70,7 @@ impl Wait {
         }
         let now = Instant::now();
         let waited = now - *self.start.get_or_insert(now);
-        let crowded = load.crowded_until.is_some_and(|until| now < until);
-        if waited > YIELD || crowded {
+        if waited > YIELD || load.is_crowded(now) {
             thread::sleep((waited / 8).min(LONGEST));
             return waited;
         }
@@ -64,9 +80,7 @@ impl Wait {
             return waited;
         }
         thread::yield_now();
-        if now.elapsed() > TAKEN {
-            load.crowded_until = Some(now + CROWDED);
-        }
+        load.note_yield(now.elapsed(), now);
         waited
     }
 }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use candelabrum_dist::{Collective, Communicator, Payload, ReduceOp, Result, World};
 use rustix::process::{Pid, Signal};
 
+use candelabrum_testkit::memory::resident_bytes;
+
 use crate::faults::{kill_soon, noticed_ms};
 use crate::harness::{self, Backend, Ended, Group};
 
@@ -93,7 +95,7 @@ fn stuck_sender(comm: Comm<'_>) -> Result<()> {
 fn flood(comm: Comm<'_>) -> Result<()> {
     const MESSAGES: usize = 96;
     comm.barrier()?;
-    let before = resident();
+    let before = resident_bytes();
     let started: Vec<_> = match comm.rank() {
         1 => (0..MESSAGES)
             .map(|i| {
@@ -111,7 +113,7 @@ fn flood(comm: Comm<'_>) -> Result<()> {
         assert_eq!(ones, vec![3; 1_000]);
     }
     if comm.rank() == 0 {
-        let grown = resident().saturating_sub(before) / MIB;
+        let grown = resident_bytes().saturating_sub(before) / MIB;
         assert!(grown < 48, "messages that nobody asked for take {grown} MiB");
         for i in 0..MESSAGES {
             let mut message = vec![0_u8; MIB];
@@ -151,7 +153,7 @@ fn groups(comm: Comm<'_>) -> Result<()> {
         // The others' news of the last groups may still be on its way.
         thread::sleep(Duration::from_millis(200));
         comm.barrier()?;
-        Ok((resident(), segment_blocks()))
+        Ok((resident_bytes(), segment_blocks()))
     };
     let (first, second) = (thousand()?, thousand()?);
     let grows = |first: f64, second: f64| second > 1.05 * first;
@@ -178,14 +180,6 @@ fn signal(pid: Pid, signal: Signal) {
     rustix::process::kill_process(pid, signal).expect("a rank of this test");
     // A stopped process stands when all its threads do.
     thread::sleep(Duration::from_millis(20));
-}
-
-/// Bytes of this process that are in memory.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("this process's status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
-    let kib = line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number");
-    kib * 1024
 }
 
 /// Blocks of 512 bytes of the local backend's segment; 1 where there is none.

@@ -117,10 +117,13 @@ impl Fused for Linear {
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
         let rows: usize = xs.dims().iter().rev().skip(1).product();
-        let mut ys = xs.reshape((rows, self.inputs))?.matmul(&weight.t()?)?;
-        if let Some(bias) = bias {
-            ys = ys.broadcast_add(bias)?;
-        }
+        let ys = affine(&xs.reshape((rows, self.inputs))?, weight, bias.as_ref())?;
         activations::composite(&ys, self.activation)
     }
+}
+
+/// `xs · weightᵀ + bias` by candle's own operations, for rows `xs`.
+pub(super) fn affine(xs: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let ys = xs.matmul(&weight.t()?)?;
+    if let Some(bias) = bias { ys.broadcast_add(bias) } else { Ok(ys) }
 }

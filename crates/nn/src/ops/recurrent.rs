@@ -23,6 +23,7 @@ use super::column_sums::column_sums;
 use super::elementwise::add_assign;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Inbox, Reads};
+use super::linear::affine;
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::pool::Pooled;
 
@@ -245,20 +246,16 @@ impl<C: Cell> Fused for Recurrent<C> {
         let [Some(xs), Some(w_ih), Some(w_hh), b_ih, b_hh, h0, c0] = inputs else {
             unreachable!("seven inputs")
         };
-        let project = |xs: &Tensor, weight: &Tensor, bias: &Option<Tensor>| {
-            let ys = xs.matmul(&weight.t()?)?;
-            if let Some(bias) = bias { ys.broadcast_add(bias) } else { Ok(ys) }
-        };
         let state = |initial: &Option<Tensor>| match initial {
             Some(state) => Ok(state.clone()),
             None => Tensor::zeros((self.batch, self.hidden), xs.dtype(), xs.device()),
         };
-        let a = project(&xs.reshape((self.batch * self.steps, self.inputs))?, w_ih, b_ih)?;
+        let a = affine(&xs.reshape((self.batch * self.steps, self.inputs))?, w_ih, b_ih.as_ref())?;
         let a = a.reshape((self.batch, self.steps, C::GATES * self.hidden))?;
         let (mut h, mut c) = (state(h0)?, state(c0)?);
         let mut hs = Vec::with_capacity(self.steps);
         for a in time_steps(&a)? {
-            let b = project(&h, w_hh, b_hh)?;
+            let b = affine(&h, w_hh, b_hh.as_ref())?;
             (h, c) = C::composite(&a, &b, &h, &c)?;
             hs.push(h.clone());
         }

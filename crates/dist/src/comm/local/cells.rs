@@ -15,6 +15,7 @@ use rustix::time::Timespec;
 
 use super::cell::Shown;
 use super::region::Region;
+use crate::comm::wait::Load;
 
 /// Looks before the first sleep, at least and at most: a microsecond and some hundreds of them.
 const SPINS: (u32, u32) = (64, 16384);
@@ -24,12 +25,6 @@ const WORTH_SPINNING: Duration = Duration::from_micros(300);
 
 /// How often a rank lets go of a core that it shares before it sleeps.
 const YIELDS: usize = 8;
-
-/// A core that was let go for longer went to a thread that computes, for a whole time slice.
-const TAKEN: Duration = Duration::from_micros(500);
-
-/// For so long after that, waits sleep: a sleeper gets its core back at once when it wakes.
-const CROWDED: Duration = Duration::from_millis(250);
 
 /// A sleeper looks at the sockets' news this often.
 const NAP: Duration = Duration::from_millis(20);
@@ -44,14 +39,13 @@ pub(super) struct Cells {
     spins: u32,
     /// The core that this rank is on.
     core: u32,
-    /// Until when cores are not let go.
-    crowded_until: Option<Instant>,
+    load: Load,
 }
 
 impl Cells {
     pub(super) fn new(region: Region) -> Self {
         let (rank, region) = (region.member().rank, Arc::new(region));
-        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, crowded_until: None }
+        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, load: Load::default() }
     }
 
     pub(super) fn region(&self) -> &Arc<Region> {
@@ -141,7 +135,7 @@ impl Cells {
     /// system moves one of them to an idle core; a sleeper stays.
     fn let_go_first(&mut self, rank: usize) -> bool {
         let mut now = Instant::now();
-        if self.crowded_until.is_some_and(|until| now < until) {
+        if self.load.is_crowded(now) {
             return false;
         }
         for _ in 0..YIELDS {
@@ -150,8 +144,7 @@ impl Cells {
                 return true;
             }
             let before = std::mem::replace(&mut now, Instant::now());
-            if now - before > TAKEN {
-                self.crowded_until = Some(now + CROWDED);
+            if self.load.note_yield(now - before, now) {
                 return false;
             }
         }

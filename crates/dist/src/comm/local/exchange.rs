@@ -29,12 +29,11 @@ pub(super) enum Where {
 /// This rank's side of every barrier of a group.
 pub(super) struct Exchange {
     cells: Cells,
-    network: Arc<Network>,
-    segment: Arc<Segment>,
-    group: u64,
+    pub(super) network: Arc<Network>,
+    pub(super) segment: Arc<Segment>,
     /// The members' ranks in the world.
-    ranks: Arc<[usize]>,
-    deadline: Duration,
+    pub(super) ranks: Arc<[usize]>,
+    pub(super) deadline: Duration,
     /// What the current operation is, for error messages.
     current: Header,
 }
@@ -44,21 +43,21 @@ impl Exchange {
         cells: Cells,
         network: Arc<Network>,
         segment: Arc<Segment>,
-        group: u64,
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
         let current = Header::of(0, Collective::Barrier, &Payload::empty());
-        Self { cells, network, segment, group, ranks, deadline, current }
-    }
-
-    pub(super) fn deadline(&self) -> Duration {
-        self.deadline
+        Self { cells, network, segment, ranks, deadline, current }
     }
 
     /// The region of the cells.
     pub(super) fn cells(&self) -> &Arc<Region> {
         self.cells.region()
+    }
+
+    /// The number of the group.
+    pub(super) fn group(&self) -> u64 {
+        self.cells().member().group
     }
 
     /// A barrier after which every rank knows that all do the same, and where their buffers are.
@@ -68,7 +67,7 @@ impl Exchange {
         // Ranks that never wait long would not hear of a death in another group.
         if self.network.has_failure() {
             let (own, during) = (self.ranks[self.cells.rank()], || header.to_string());
-            let trouble = self.network.trouble(self.group, &[own], during);
+            let trouble = self.network.trouble(self.group(), &[own], during);
             trouble.map_err(|error| self.fails(error))?;
         }
         let [sequence, what, len, tag] = header.encode();
@@ -125,7 +124,7 @@ impl Exchange {
     /// Says why waiting for `rank`, which is not here yet, makes no sense any more.
     fn check(&self, rank: usize, start: Instant) -> Result<()> {
         let during = || self.current.to_string();
-        if let Err(error) = self.network.trouble(self.group, &[self.ranks[rank]], during) {
+        if let Err(error) = self.network.trouble(self.group(), &[self.ranks[rank]], during) {
             // It may have arrived and left in order since the last look.
             return if self.cells.has_arrived(rank) { Ok(()) } else { Err(self.fails(error)) };
         }

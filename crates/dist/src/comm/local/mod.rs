@@ -64,7 +64,7 @@ pub(crate) struct LocalConfig {
 pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
     let connect = move |failure: &Failure| {
         let transport = Local::connect(&config, failure)?;
-        let abort = Arc::clone(&transport.network);
+        let abort = Arc::clone(&transport.exchange.network);
         let LocalConfig { rank, world_size, deadline, .. } = config;
         Ok(Connected { transport, rank, world_size, deadline, abort })
     };
@@ -73,10 +73,6 @@ pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
 
 /// This rank's side of a group.
 struct Local {
-    network: Arc<Network>,
-    segment: Arc<Segment>,
-    /// The members' ranks in the world.
-    ranks: Arc<[usize]>,
     member: Membership,
     exchange: Exchange,
     slots: Slots,
@@ -115,14 +111,13 @@ impl Local {
     ) -> Result<Self> {
         let [cell, slot] = GROUP;
         let cells = Cells::new(segment.map(member.group, cell, member)?);
-        let (news, kept, names) = (Arc::clone(&network), Arc::clone(&segment), Arc::clone(&ranks));
-        let mut exchange = Exchange::new(cells, news, kept, member.group, names, deadline);
+        let mut exchange = Exchange::new(cells, network, segment, ranks, deadline);
         let start = member.group + (stride(cell) * member.world_size) as u64;
-        let reserved = segment.reserve(start, slot, member.rank..member.rank + 1);
+        let reserved = exchange.segment.reserve(start, slot, member.rank..member.rank + 1);
         let header = exchange.current();
-        succeed_together(&mut exchange, header, reserved, &ranks, slot)?;
-        let slots = Slots::new(segment.map(start, slot, member)?);
-        Ok(Self { network, segment, ranks, member, exchange, slots })
+        succeed_together(&mut exchange, header, reserved, slot)?;
+        let slots = Slots::new(exchange.segment.map(start, slot, member)?);
+        Ok(Self { member, exchange, slots })
     }
 
     /// Rank `root` takes room in the segment with `take`, and tells the other ranks where it starts.
@@ -135,7 +130,7 @@ impl Local {
         bytes: usize,
         take: impl FnOnce(&Segment) -> Result<u64>,
     ) -> Result<u64> {
-        let own = (root == self.member.rank).then(|| take(&self.segment));
+        let own = (root == self.member.rank).then(|| take(&self.exchange.segment));
         // 0 is not where a region starts: it says that there was no room.
         let start = own.as_ref().and_then(|start| start.as_ref().ok()).copied().unwrap_or(0);
         let agreed = self.exchange.agree(header, start);
@@ -144,7 +139,7 @@ impl Local {
         }
         agreed?;
         match self.exchange.number_of(root) {
-            0 => Err(no_room(self.ranks[root], bytes)),
+            0 => Err(no_room(self.exchange.ranks[root], bytes)),
             start => Ok(start),
         }
     }
@@ -160,13 +155,13 @@ impl Transport for Local {
     }
 
     fn messages(&self) -> Arc<dyn Messages> {
-        self.network.messages(self.member.group, &self.ranks)
+        self.exchange.network.messages(self.member.group, &self.exchange.ranks)
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload);
         if result.is_err() {
-            self.segment.keep_everything();
+            self.exchange.segment.keep_everything();
         }
         result
     }
@@ -174,7 +169,7 @@ impl Transport for Local {
     fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
         let result = self.in_place(header, values);
         if result.is_err() {
-            self.segment.keep_everything();
+            self.exchange.segment.keep_everything();
         }
         result
     }
@@ -185,9 +180,9 @@ impl Transport for Local {
         let part = (len * element.size()).max(1);
         let take = |segment: &Segment| segment.take(&[part], member.world_size);
         let start = self.taken_by(0, header, part, take)?;
-        let reserved = self.segment.reserve(start, part, member.rank..member.rank + 1);
-        succeed_together(&mut self.exchange, header, reserved, &self.ranks, part)?;
-        let region = self.segment.map(start, part, member)?.give_back_on_drop();
+        let reserved = self.exchange.segment.reserve(start, part, member.rank..member.rank + 1);
+        succeed_together(&mut self.exchange, header, reserved, part)?;
+        let region = self.exchange.segment.map(start, part, member)?.give_back_on_drop();
         Ok(Flat::shared(element, len, Box::new(region)).into())
     }
 
@@ -202,23 +197,22 @@ impl Transport for Local {
         let take = |segment: &Segment| new_group(segment, members.len());
         let group = self.taken_by(root, header, bytes, take)?;
         let rank = members.iter().position(|&member| member == self.member.rank).unwrap_or(0);
-        let ranks = members.iter().map(|&member| self.ranks[member]).collect();
+        let Exchange { network, segment, ranks, deadline, .. } = &self.exchange;
+        let ranks = members.iter().map(|&member| ranks[member]).collect();
         let member = Membership { group, rank, world_size: members.len() };
-        let (network, segment) = (Arc::clone(&self.network), Arc::clone(&self.segment));
-        Self::join(network, segment, ranks, member, self.exchange.deadline()).map(Some)
+        Self::join(Arc::clone(network), Arc::clone(segment), ranks, member, *deadline).map(Some)
     }
 
     fn leave(&mut self) {
-        let own = self.ranks[self.member.rank];
-        let peers: Vec<usize> = self.ranks.iter().copied().filter(|&rank| rank != own).collect();
         // A rank that has not left may still read them.
         let regions = [self.exchange.cells(), self.slots.region()].map(Arc::clone);
         let give_back = move || regions.iter().for_each(|region| region.give_back());
-        self.network.leave(self.member.group, &peers, Box::new(give_back));
+        let Exchange { network, ranks, .. } = &self.exchange;
+        network.leave(self.member.group, ranks, Box::new(give_back));
     }
 
     fn finish(&mut self) {
-        self.network.finish();
+        self.exchange.network.finish();
     }
 }
 
@@ -236,15 +230,14 @@ fn succeed_together(
     exchange: &mut Exchange,
     header: Header,
     reserved: Result<()>,
-    ranks: &[usize],
     bytes: usize,
 ) -> Result<()> {
     let agreed = exchange.agree(header, u64::from(reserved.is_err()));
     reserved?;
     agreed?;
-    match (0..ranks.len()).find(|&rank| exchange.number_of(rank) != 0) {
+    match (0..exchange.ranks.len()).find(|&rank| exchange.number_of(rank) != 0) {
         None => Ok(()),
-        Some(rank) => Err(no_room(ranks[rank], bytes)),
+        Some(rank) => Err(no_room(exchange.ranks[rank], bytes)),
     }
 }
 

@@ -259,13 +259,7 @@ impl Mpi {
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<[Payload; 2]> {
-        let mut batch = Batch::new(&self.group, [from, into]);
-        for other in self.others() {
-            batch.receive(1, receive(other), other, Tag::Data)?;
-        }
-        for other in self.others() {
-            batch.send(0, send(other), other, Tag::Data)?;
-        }
+        let batch = self.start(from, into, send, receive)?;
         self.wait_for(batch, header)
     }
 
@@ -293,12 +287,23 @@ impl Mpi {
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<Batch> {
         let rest = |range: Range<usize>| range.start + enclosed(&range)..range.end;
+        self.start(from, into, |to| rest(send(to)), |from| rest(receive(from)))
+    }
+
+    /// Starts to send ranges of `from` to the other ranks, and to receive theirs into `into`.
+    fn start(
+        &self,
+        from: Payload,
+        into: Payload,
+        send: impl Fn(usize) -> Range<usize>,
+        receive: impl Fn(usize) -> Range<usize>,
+    ) -> Result<Batch> {
         let mut batch = Batch::new(&self.group, [from, into]);
         for other in self.others() {
-            batch.receive(1, rest(receive(other)), other, Tag::Data)?;
+            batch.receive(1, receive(other), other, Tag::Data)?;
         }
         for other in self.others() {
-            batch.send(0, rest(send(other)), other, Tag::Data)?;
+            batch.send(0, send(other), other, Tag::Data)?;
         }
         Ok(batch)
     }

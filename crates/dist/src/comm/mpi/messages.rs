@@ -194,14 +194,10 @@ impl AllMessages {
         sends.retain_mut(|batch| matches!(batch.poll(), Ok(None)));
         *receives = std::mem::take(receives)
             .into_iter()
-            .filter_map(|mut receive| match receive.poll() {
-                Ok(None) => Some(receive),
-                Ok(Some(payload)) => {
-                    receive.end(Ok(payload), job);
-                    None
-                }
-                Err(error) => {
-                    receive.end(Err(error), job);
+            .filter_map(|mut receive| match receive.poll().transpose() {
+                None => Some(receive),
+                Some(result) => {
+                    receive.end(result, job);
                     None
                 }
             })

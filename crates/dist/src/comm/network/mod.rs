@@ -222,7 +222,7 @@ impl Network {
             let kind = if message.is_some() { Kind::Failed } else { Kind::Died };
             self.tell_all(kind, peer, message.as_deref().unwrap_or_default());
         }
-        self.news.lock().failure.get_or_insert(news::Failure { peer, message });
+        self.news.lock().failure.get_or_insert(news::PeerFailure { peer, message });
         self.failed.store(true, Ordering::Release);
     }
 
@@ -236,13 +236,15 @@ impl Network {
         }
     }
 
-    /// Reports to the `peers` of a group that this rank has left it, and drops the group's messages
-    /// that were not asked for. `when_left` is called when all peers have left the group too.
-    pub(super) fn leave(&self, group: u64, peers: &[usize], when_left: WhenLeft) {
-        for &peer in peers {
+    /// Reports to the other `ranks` of a group that this rank has left it, and drops the group's
+    /// messages that were not asked for. `when_left` is called when all of them have left it too.
+    pub(super) fn leave(&self, group: u64, ranks: &[usize], when_left: WhenLeft) {
+        let mut others = 0;
+        for &peer in ranks.iter().filter(|&&rank| rank != self.rank) {
             self.send(Kind::Left, (group, peer), 0, Vec::new().into(), None);
+            others += 1;
         }
-        let (limits, all_left) = self.news.lock().leave(group, peers.len(), when_left);
+        let (limits, all_left) = self.news.lock().leave(group, others, when_left);
         self.tell_limits(limits);
         all_left.into_iter().for_each(|when_left| when_left());
     }

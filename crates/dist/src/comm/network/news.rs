@@ -17,7 +17,7 @@ pub(in crate::comm) type WhenLeft = Box<dyn FnOnce() + Send>;
 pub(super) struct News {
     pub(super) rank: usize,
     /// The first failure that was reported. Later failures are its consequences.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<PeerFailure>,
     /// Peers that have ended in order.
     pub(super) gone: BTreeSet<usize>,
     /// Groups that a rank has used and that not all ranks have left.
@@ -39,13 +39,13 @@ struct GroupNews {
 
 /// The failure of another rank.
 #[derive(Clone)]
-pub(super) struct Failure {
+pub(super) struct PeerFailure {
     pub(super) peer: usize,
     /// `None` if the peer died without a message.
     pub(super) message: Option<String>,
 }
 
-impl Failure {
+impl PeerFailure {
     pub(super) fn error(self, rank: usize, during: impl FnOnce() -> String) -> Error {
         let Self { peer, message } = self;
         match message {

@@ -36,7 +36,7 @@ pub(super) fn meet(config: &TcpConfig) -> Result<Vec<Option<TcpStream>>> {
     };
     let prepared = |socket: Option<OwnedFd>| -> io::Result<Option<TcpStream>> {
         let Some(socket) = socket.map(TcpStream::from) else { return Ok(None) };
-        prepare(&socket, deadline).map(|()| Some(socket))
+        prepare(&socket).map(|()| Some(socket))
     };
     let sockets: io::Result<Vec<_>> = sockets.into_iter().map(prepared).collect();
     sockets.map_err(|error| Error::io("prepare a socket", error))
@@ -126,10 +126,8 @@ fn resolve(config: &TcpConfig) -> Result<Vec<SocketAddr>> {
 
 /// Prepares a socket: small frames leave at once, and a vanished host is detected within two
 /// minutes.
-fn prepare(socket: &TcpStream, deadline: Duration) -> io::Result<()> {
+fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(None)?;
-    socket.set_write_timeout(Some(deadline))?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15))?;

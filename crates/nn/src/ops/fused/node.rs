@@ -188,7 +188,7 @@ impl<F: Fused> Differentiable for Node<F> {
 
     fn gradient(&self, number: usize) -> Result<Option<Tensor>> {
         if let Some(Target::Link(_)) = self.targets[number] {
-            return nothing().map(Some);
+            return hooks::scalar().map(Some);
         }
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(ready.get_mut(number).and_then(Option::take))
@@ -329,17 +329,11 @@ impl Join {
         for (gradient, input) in gradients.iter_mut().zip(&self.inputs) {
             *gradient = match input {
                 Some(number) => self.node.gradient(*number)?,
-                None => Some(nothing()?),
+                None => Some(hooks::scalar()?),
             };
         }
         Ok(gradients)
     }
-}
-
-/// The value of a token, and candle's substitute for a gradient that does not travel through
-/// candle.
-fn nothing() -> Result<Tensor> {
-    Tensor::new(0.0_f32, &Device::Cpu)
 }
 
 fn token() -> (CpuStorage, Shape) {
@@ -441,7 +435,7 @@ impl CustomOp1 for Emit {
         let inbox = self.mark.inbox();
         for_float!(dys.dtype(), self.name, T => {
             inbox.deliver(link::values_of::<T>(dys)?);
-            nothing().map(Some)
+            hooks::scalar().map(Some)
         })
     }
 }
