@@ -59,11 +59,11 @@ impl Network {
     }
 
     /// Whether this frame may arrive on the line of `peer`. Rank 0 may forward frames of other
-    /// ranks.
+    /// ranks, and every rank may pass on another rank's failure.
     fn is_in_order(&self, peer: usize, head: Head) -> bool {
         let world_size = self.lines.len();
-        let is_passed_on = peer == 0 && head.from < world_size;
-        (head.from == peer || is_passed_on)
+        let may_pass_on = peer == 0 || matches!(head.kind, Kind::Failed | Kind::Died);
+        (head.from == peer || (may_pass_on && head.from < world_size))
             && (head.to == self.rank || (self.relays && head.to < world_size))
     }
 
@@ -95,5 +95,62 @@ impl Network {
             }
             Kind::Died => self.hear_failure(from, None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::comm::members::Failure;
+    use crate::comm::network::NO_GROUP;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+        socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair of sockets")
+    }
+
+    fn within<R>(limit: Duration, mut look: impl FnMut() -> Option<R>) -> R {
+        let start = Instant::now();
+        loop {
+            if let Some(seen) = look() {
+                return seen;
+            }
+            assert!(start.elapsed() < limit, "nothing within {limit:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ranks 1 and 2 are played by the test. Rank 1 fails, and tells rank 0 alone.
+    #[test]
+    fn a_rank_passes_a_failure_on_before_it_leaves() {
+        let ((near_1, far_1), (near_2, far_2)) = (pair(), pair());
+        let sockets = vec![None, Some(near_1), Some(near_2)];
+        let deadline = Duration::from_secs(20);
+        let network = Network::start(0, sockets, false, deadline, &Failure::default());
+        let network: Arc<Network> = network.expect("a thread to listen");
+        let (group, why) = (9, b"out of data");
+        let (kind, len) = (Kind::Failed, why.len() as u64);
+        let head = Head { kind, element: 0, from: 1, to: 0, group: NO_GROUP, len };
+        rustix::io::write(&far_1, &head.encode()).expect("room for a head");
+        rustix::io::write(&far_1, why).expect("room for a text");
+        within(deadline, || network.has_failure().then_some(()));
+        network.leave(group, &[0, 2], Box::new(|| ()));
+        let mut reader = Reader::default();
+        let mut next = || {
+            within(deadline, || match reader.read(&far_2) {
+                Heard::Frame(head, body) => Some((head.kind, head.from, body)),
+                Heard::Later => None,
+                Heard::End => panic!("rank 0 has closed the line"),
+            })
+        };
+        assert_eq!(next(), (Kind::Failed, 1, why.to_vec()));
+        assert_eq!(next(), (Kind::Left, 0, Vec::new()));
+        network.finish();
     }
 }

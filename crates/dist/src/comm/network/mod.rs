@@ -7,7 +7,8 @@
 //! order in which they were sent.
 //!
 //! A rank that ends in order sends a goodbye first. A rank that fails sends the reason. A rank that
-//! dies sends nothing, so its death is detected by the end of its stream.
+//! dies sends nothing, so its death is detected by the end of its stream. Every rank passes on the
+//! first failure of which it hears.
 //!
 //! **Invariant** No thread blocks in a socket. A thread that waits for an answer checks the news
 //! and its deadline meanwhile. A partly written frame stays with its line until the line is closed,
@@ -216,13 +217,16 @@ impl Network {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Handles the failure of a rank. Without a message the rank died.
+    /// Handles the failure of a rank. Without a message the rank died. The first failure is passed
+    /// on before this rank's program can learn of it. Otherwise a third rank could hear that this
+    /// rank has left before it hears why.
     fn hear_failure(&self, peer: usize, message: Option<String>) {
-        if self.relays {
-            let kind = if message.is_some() { Kind::Failed } else { Kind::Died };
-            self.tell_all(kind, peer, message.as_deref().unwrap_or_default());
+        if self.has_failure() {
+            return;
         }
-        self.news.lock().failure.get_or_insert(news::PeerFailure { peer, message });
+        let kind = if message.is_some() { Kind::Failed } else { Kind::Died };
+        self.tell_all(kind, peer, message.as_deref().unwrap_or_default());
+        self.news.lock().failure = Some(news::PeerFailure { peer, message });
         self.failed.store(true, Ordering::Release);
     }
 
