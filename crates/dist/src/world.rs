@@ -225,7 +225,7 @@ fn connect_hosts(
         return over_tcp();
     }
     if MPI_COMPILED && launch.speaks_mpi() {
-        return connect_mpi(world_size, deadline);
+        return connect_mpi(world_size, launch::host(), deadline);
     }
     if world_size == 1 {
         return Ok(Arc::new(Single::default()));

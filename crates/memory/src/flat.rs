@@ -72,10 +72,36 @@ pub struct Flat {
 }
 
 enum Store {
-    /// u64 for its alignment.
-    Heap(Vec<u64>),
+    Heap(Heap),
     Shared(Box<dyn SharedMemory>),
     Device(Box<dyn DeviceMemory>),
+}
+
+/// Bytes of a cache line. Vectors that lie across two lines take twice as long to load.
+const LINE: usize = 64;
+
+/// Bytes on the heap that start with a cache line.
+struct Heap {
+    words: Vec<u64>,
+    /// The first word of the first whole line.
+    start: usize,
+}
+
+impl Heap {
+    fn zeros(bytes: usize) -> Self {
+        // The allocator gives zeros without touching them, but only at its own alignment.
+        let words = vec![0_u64; (bytes + LINE).div_ceil(size_of::<u64>())];
+        let start = words.as_ptr().align_offset(LINE);
+        Self { words, start }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.words[self.start..])
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.words[self.start..])
+    }
 }
 
 impl Flat {
@@ -96,8 +122,7 @@ impl Flat {
 
     /// Zeros on the heap.
     pub fn zeros(element: ElementType, len: usize) -> Self {
-        let words = (len * element.size()).div_ceil(8);
-        Self { element, len, store: Store::Heap(vec![0; words]) }
+        Self { element, len, store: Store::Heap(Heap::zeros(len * element.size())) }
     }
 
     /// A copy of `values` on the heap.
@@ -219,7 +244,7 @@ impl Flat {
     pub fn bytes(&self) -> &[u8] {
         let count = self.byte_len();
         match &self.store {
-            Store::Heap(words) => &bytemuck::cast_slice(words)[..count],
+            Store::Heap(heap) => &heap.bytes()[..count],
             Store::Shared(memory) => &memory.bytes()[..count],
             Store::Device(_) => &[],
         }
@@ -229,7 +254,7 @@ impl Flat {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let count = self.byte_len();
         match &mut self.store {
-            Store::Heap(words) => &mut bytemuck::cast_slice_mut(words)[..count],
+            Store::Heap(heap) => &mut heap.bytes_mut()[..count],
             Store::Shared(memory) => &mut memory.bytes_mut()[..count],
             Store::Device(_) => &mut [],
         }

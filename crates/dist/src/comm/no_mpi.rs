@@ -11,6 +11,10 @@ pub(crate) const COMPILED: bool = false;
 
 /// # Errors
 /// Always [`Error::NotCompiled`].
-pub(crate) fn connect(_world_size: usize, _deadline: Duration) -> Result<Arc<dyn Communicator>> {
+pub(crate) fn connect(
+    _world_size: usize,
+    _host: String,
+    _deadline: Duration,
+) -> Result<Arc<dyn Communicator>> {
     Err(Error::NotCompiled { what: "the MPI backend is not in this build".into(), feature: "mpi" })
 }

@@ -84,6 +84,9 @@ pub(crate) fn has_mpi() -> bool {
         })
 }
 
+/// The arguments of a rank.
+const RANK_MAIN: [&str; 4] = ["rank_main", "--exact", "--nocapture", "--test-threads=1"];
+
 /// Ranks to be started.
 pub(crate) struct Group {
     backend: Backend,
@@ -198,9 +201,20 @@ impl Group {
 
     fn mpiexec(&self, job: &str) -> Process {
         let mut command = Command::new("mpiexec");
-        command
-            .args(["--bind-to", "none", "--oversubscribe", "-n", &self.size.to_string()])
-            .arg(std::env::current_exe().expect("this test binary"))
+        command.args(["--bind-to", "none", "--oversubscribe"]);
+        let program = std::env::current_exe().expect("this test binary");
+        match &*self.hosts {
+            [] => command.args(["-n", &self.size.to_string()]).arg(program),
+            // `mpiexec -n 1 PROGRAM : -n 1 PROGRAM ..`, each with an environment of its own.
+            [first, others @ ..] => {
+                let host = |host| ["-n", "1", "-x"].map(str::to_owned).into_iter().chain([format!("CANDELABRUM_HOST={host}")]);
+                command.args(host(first)).arg(&program);
+                for other in others {
+                    command.args(RANK_MAIN).arg(":").args(host(other)).arg(&program);
+                }
+                &mut command
+            }
+        }
             // Two mpiexec at a time, of which one ends, pull the directory away that they share.
             .env("TMPDIR", self.scratch.path())
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -213,7 +227,7 @@ impl Group {
         let output = tempfile::tempfile().expect("a file for the output");
         let copy = || output.try_clone().expect("the output file twice");
         command
-            .args(["rank_main", "--exact", "--nocapture", "--test-threads=1"])
+            .args(RANK_MAIN)
             .env(CASE, &self.case)
             .env(MARK, job)
             .envs(self.variables.iter().map(|(name, value)| (name, value)))

@@ -124,6 +124,24 @@ fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
     }
 }
 
+/// Between hosts, long sums go in other pieces. The bits must be the same.
+#[test]
+fn under_mpiexec_ranks_of_different_hosts_give_the_local_backends_bits() {
+    if !harness::has_mpi() {
+        return;
+    }
+    for hosts in ["ab", "aba"] {
+        let digest = |group: Group| {
+            let ended = group.run();
+            assert!(ended.all_succeeded(), "{}", ended.output());
+            ended.digests()[0].to_owned()
+        };
+        let apart = digest(Group::new(Backend::Mpi, hosts.len(), "conformance").hosts(hosts));
+        let local = digest(Group::new(Backend::Local, hosts.len(), "conformance"));
+        assert_eq!(apart, local, "hosts {hosts}");
+    }
+}
+
 /// One host, two, as many as ranks; even and uneven, in any order.
 const HOSTS: [&str; 6] = ["a", "aa", "aabb", "abba", "aaab", "abcaa"];
 

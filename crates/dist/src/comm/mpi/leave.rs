@@ -5,6 +5,7 @@
 //! group, and its letters are given back.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,7 @@ const STRAGGLER: Duration = Duration::from_millis(200);
 
 /// What all groups of this rank have in common.
 pub(super) struct Job {
-    /// By rank in the world.
+    /// By rank in the world, a number for its host.
     hosts: Vec<u64>,
     failed: AtomicBool,
     pub(super) news: News,
@@ -39,9 +40,16 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(world: &MpiGroup, rank: usize, failure: &Failure) -> Result<Self> {
+    pub(super) fn new(
+        world: &MpiGroup,
+        rank: usize,
+        host: &str,
+        failure: &Failure,
+    ) -> Result<Self> {
+        let mut hasher = DefaultHasher::new();
+        host.hash(&mut hasher);
         Ok(Self {
-            hosts: world.hosts()?,
+            hosts: world.gather_words(hasher.finish())?,
             failed: AtomicBool::new(false),
             news: News::new(world.clone(), rank, failure.clone()),
             messages: AllMessages::default(),

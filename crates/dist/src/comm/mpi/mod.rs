@@ -59,21 +59,30 @@ use crate::{Error, Result};
 /// Whether this build has the MPI backend.
 pub(crate) const COMPILED: bool = true;
 
-/// Joins the job that this process was started in, which must have `world_size` ranks. An
-/// operation that takes longer than `deadline` fails.
+/// Joins the job that this process was started in, which must have `world_size` ranks. Ranks with
+/// equal names of the `host` are on one host. An operation that takes longer than `deadline` fails.
 ///
 /// From here on a panic, or an exit before the communicator is dropped, ends all ranks.
 ///
 /// # Errors
 /// A launcher that belongs to another MPI library than this program; MPI used by somebody else in
 /// this process.
-pub(crate) fn connect(world_size: usize, deadline: Duration) -> Result<Arc<dyn Communicator>> {
+pub(crate) fn connect(
+    world_size: usize,
+    host: String,
+    deadline: Duration,
+) -> Result<Arc<dyn Communicator>> {
     // Before the communication thread is started, which inherits it.
     life::wake_on_time();
-    Ok(Arc::new(Threaded::start(move |failure| join(world_size, deadline, failure))?))
+    Ok(Arc::new(Threaded::start(move |failure| join(world_size, &host, deadline, failure))?))
 }
 
-fn join(expected: usize, deadline: Duration, failure: &Failure) -> Result<Connected<Mpi>> {
+fn join(
+    expected: usize,
+    host: &str,
+    deadline: Duration,
+    failure: &Failure,
+) -> Result<Connected<Mpi>> {
     let what = "MPI was initialised in this process before: only one world can use it";
     let (universe, threading) = mpi::initialize_with_threading(Threading::Serialized)
         .ok_or_else(|| Error::Launch { what: what.to_owned() })?;
@@ -98,7 +107,7 @@ fn join(expected: usize, deadline: Duration, failure: &Failure) -> Result<Connec
         return Err(Error::Launch { what });
     }
     let any_thread = threading >= Threading::Serialized;
-    let job = Arc::new(Job::new(&group, rank, failure)?);
+    let job = Arc::new(Job::new(&group, rank, host, failure)?);
     let abort = Arc::new(life::Aborter(Arc::clone(&job)));
     let mut transport = Mpi::new(job, group, rank, any_thread, deadline)?;
     transport.universe = Some(universe);

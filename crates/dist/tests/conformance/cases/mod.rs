@@ -37,6 +37,7 @@ pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
     every_collective::<i64>(comm, &mut digest)?;
     long_buffers(comm, &mut digest)?;
     slices::all(comm, &mut digest)?;
+    very_long_buffers(comm)?;
     identities(comm)?;
     not_a_number_stays(comm)?;
     many_at_once(comm, &mut digest)?;
@@ -237,6 +238,32 @@ fn long_buffers(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     one::<f32>(comm, 300_007, digest)?;
     one::<f16>(comm, 200_003, digest)?;
     one::<u8>(comm, 1_000_003, digest)
+}
+
+/// Lengths of which every rank's part is a few pieces of the MPI backend on one host, and a rest.
+fn very_long_buffers(comm: Comm<'_>) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let len = 6_000_002 / n * n;
+    let value = |rank: usize, i: usize| ((rank + 1) * (i % 1_009)) as f32;
+    let sum = |i: usize| value(n * (n + 1) / 2 - 1, i);
+    let mine: Vec<f32> = (0..len).map(|i| value(rank, i)).collect();
+    let is = |got: &[f32], start: usize, expected: &dyn Fn(usize) -> f32, what: &str| {
+        let wrong = (start..).zip(got).find(|&(i, &x)| x != expected(i));
+        assert_eq!(wrong, None, "{what} of {len} numbers");
+    };
+    let mut numbers = mine.clone();
+    comm.all_reduce(&mut numbers, ReduceOp::Sum)?;
+    is(&numbers, 0, &sum, "all_reduce");
+    let part = comm.reduce_scatter(&mine, ReduceOp::Sum)?;
+    is(&part, rank * (len / n), &sum, "reduce_scatter");
+    let root = n - 1;
+    let total = comm.reduce(&mine, ReduceOp::Sum, root)?;
+    assert_eq!(total.len(), if rank == root { len } else { 0 });
+    is(&total, 0, &sum, "reduce");
+    numbers.copy_from_slice(&mine);
+    comm.broadcast(&mut numbers, root)?;
+    is(&numbers, 0, &|i| value(root, i), "broadcast");
+    Ok(())
 }
 
 /// Different ways to the same bits.

@@ -8,7 +8,6 @@ mod batch;
 mod letter;
 
 use std::ffi::{c_char, c_int};
-use std::hash::{DefaultHasher, Hasher};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -91,23 +90,15 @@ impl MpiGroup {
         Self { world: self.world, number, ranks }
     }
 
-    /// By rank of the world, the host that it is on: equal numbers are one host.
-    pub(super) fn hosts(&self) -> Result<Vec<u64>> {
-        // Larger than every library's MPI_MAX_PROCESSOR_NAME.
-        let (mut name, mut len) = ([0_u8; 4096], 0);
-        // SAFETY: room for the longest name, and for an int.
-        let code = unsafe { ffi::MPI_Get_processor_name(name.as_mut_ptr().cast(), &mut len) };
-        check("MPI_Get_processor_name", code)?;
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&name[..usize::try_from(len).unwrap_or(0).min(name.len())]);
-        let own = hasher.finish().to_ne_bytes();
-        let mut hosts = vec![0_u64; self.ranks.len()];
+    /// By rank of the world, the word that it gives. All ranks of the world call it together.
+    pub(super) fn gather_words(&self, own: u64) -> Result<Vec<u64>> {
+        let (own, mut words) = (own.to_ne_bytes(), vec![0_u64; self.ranks.len()]);
         let (from, count) = (own.as_ptr().cast(), own.len() as c_int);
-        let (to, bytes) = (hosts.as_mut_ptr().cast(), bytes_type());
+        let (to, bytes) = (words.as_mut_ptr().cast(), bytes_type());
         // SAFETY: every rank sends 8 bytes, and there is room for those of all.
         let code = unsafe { ffi::MPI_Allgather(from, count, bytes, to, count, bytes, self.world) };
         check("MPI_Allgather", code)?;
-        Ok(hosts)
+        Ok(words)
     }
 
     /// A member that has sent a message of this kind which nobody has received.
