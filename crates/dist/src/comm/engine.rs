@@ -467,6 +467,44 @@ mod tests {
         Ok(())
     }
 
+    /// `cargo test -p candelabrum-dist --release --lib -- --ignored --nocapture latency`
+    #[test]
+    #[ignore = "a measurement, not a test"]
+    fn latency_of_two_threads_that_share_the_turn() -> Result<()> {
+        const ROUNDS: usize = 20_000;
+        let engine = engine(true)?;
+        let work = |_: &mut Journal| {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(20) {}
+            Ok(())
+        };
+        let measure = |operation: &dyn Fn() -> Result<()>| -> Result<Vec<Duration>> {
+            let mut times = Vec::with_capacity(ROUNDS);
+            for _ in 0..ROUNDS {
+                let start = Instant::now();
+                operation()?;
+                times.push(start.elapsed());
+            }
+            times.sort();
+            Ok(times)
+        };
+        let [begun, run] = thread::scope(|scope| {
+            let begun = scope.spawn(|| measure(&|| engine.begin(When::WaitedFor, work).wait()));
+            let run = scope.spawn(|| measure(&|| engine.run(work)));
+            [begun, run].map(|thread| thread.join().expect("no panic"))
+        });
+        for (name, times) in [("begin, wait", begun?), ("run", run?)] {
+            let [median, high, most] =
+                [ROUNDS / 2, ROUNDS * 999 / 1000, ROUNDS - 1].map(|i| times[i]);
+            let late = times.iter().filter(|&&time| time >= LEFT_ALONE / 2).count();
+            println!(
+                "{name}: median {median:?}, 99.9 % below {high:?}, most {most:?}, {late} of {ROUNDS} above {:?}",
+                LEFT_ALONE / 2
+            );
+        }
+        Ok(())
+    }
+
     #[test]
     fn after_a_panic_everything_is_answered() -> Result<()> {
         let engine = engine(false)?;
