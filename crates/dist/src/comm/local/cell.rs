@@ -1,11 +1,11 @@
-//! The cell of a rank: the words of shared memory by which it takes part in barriers.
+//! The cell of a rank: the words of shared memory with which the rank takes part in barriers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::comm::collective::Header;
 
-/// The words of an operation that a rank shows the others: its header, and the number of the region
-/// that contains its payload, or 0.
+/// The words that a rank shows to the other ranks before an operation: the header, and the number
+/// of the region that contains the payload, or 0.
 pub(super) type Shown = [u64; Header::WORDS + 1];
 
 /// The state of one rank at a barrier. It has two cache lines, because processors prefetch lines in

@@ -1,9 +1,9 @@
 //! The barrier: each rank has a counter in its own cache line, and only that rank raises it.
 //!
-//! A rank arrives by one store. A waiting rank reads every other counter, spins for a short time, and
-//! then sleeps in a futex. A rank on the same core cannot arrive while this one spins, so this one yields
-//! the core instead. Earlier waits decide how long a rank spins for another one: longer where spinning
-//! was enough, shorter where it was not.
+//! A rank arrives with one store. A waiting rank polls another rank's counter for a short time and
+//! then sleeps in a futex. A rank on the same core cannot arrive while this rank polls, so this
+//! rank yields the core instead. The number of polls adapts to earlier waits: it grows after a poll
+//! that succeeded late and after a short sleep, and shrinks after a long sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,19 +17,19 @@ use super::cell::Shown;
 use super::region::Region;
 use crate::comm::wait::Load;
 
-/// Looks before the first sleep, at least and at most: a microsecond and some hundreds of them.
+/// The least and the most polls before the first sleep: about 1 µs and some hundreds of µs.
 const SPINS: (u32, u32) = (64, 16384);
 
-/// A sleep that is over sooner has cost more than it saved.
+/// A sleep shorter than this costs more than it saves.
 const WORTH_SPINNING: Duration = Duration::from_micros(300);
 
-/// How often a rank lets go of a core that it shares before it sleeps.
+/// The number of times that a rank yields a shared core before it sleeps.
 const YIELDS: usize = 8;
 
-/// A sleeper looks at the sockets' news this often.
+/// The longest sleep. After it the caller checks whether a rank has failed.
 const NAP: Duration = Duration::from_millis(20);
 
-/// All ranks' cells, and where this rank stands.
+/// The cells of all ranks, and this rank's state at the barrier.
 #[derive(Debug)]
 pub(super) struct Cells {
     region: Arc<Region>,
@@ -60,7 +60,7 @@ impl Cells {
         self.region.member().world_size
     }
 
-    /// Shows what this rank is about to do; seen by the others once they passed the next barrier.
+    /// Shows this rank's next operation. The other ranks can read the words after the next barrier.
     pub(super) fn show(&mut self, words: Shown) {
         self.turn ^= 1;
         for (shown, word) in self.region.cell(self.rank).shown[self.turn].iter().zip(words) {
@@ -68,7 +68,7 @@ impl Cells {
         }
     }
 
-    /// What `rank` showed before the barrier at which this rank last agreed.
+    /// The words that `rank` showed before the barrier at which the ranks last agreed.
     pub(super) fn shown(&self, rank: usize) -> Shown {
         let mut words = Shown::default();
         for (word, shown) in words.iter_mut().zip(&self.region.cell(rank).shown[self.turn]) {
@@ -77,18 +77,18 @@ impl Cells {
         words
     }
 
-    /// Tells the others that this rank has reached its next barrier: what it wrote before is theirs
-    /// to see.
+    /// Reports to the other ranks that this rank has reached its next barrier. A rank that has seen
+    /// the arrival also sees all earlier writes of this rank.
     pub(super) fn arrive(&mut self) {
         self.arrived = self.arrived.wrapping_add(1);
         let own = self.region.cell(self.rank);
         self.core = rustix::thread::sched_getcpu() as u32;
         own.core.store(self.core, Ordering::Relaxed);
-        // SeqCst orders this store before the look at the sleepers; a sleeper counts itself before
-        // it looks at the counter: one of the two sees the other.
+        // SeqCst orders this store before the load of `sleepers`. A sleeper increments `sleepers`
+        // before it loads `arrived`. So this rank sees the sleeper, or the sleeper the arrival.
         own.arrived.store(self.arrived, Ordering::SeqCst);
         if own.sleepers.load(Ordering::SeqCst) > 0 {
-            // A failure to wake is mended by the sleeper's own clock.
+            // If the wake-up fails, the sleeper still wakes after `NAP`.
             let _ = futex::wake(&own.arrived, futex::Flags::empty(), u32::MAX >> 1);
         }
     }
@@ -99,7 +99,7 @@ impl Cells {
         arrived.wrapping_sub(self.arrived) as i32 >= 0
     }
 
-    /// Waits for `rank` a while: true once it is there.
+    /// Waits for `rank` for a limited time. Returns whether it has arrived.
     pub(super) fn wait_a_while(&mut self, rank: usize) -> bool {
         if self.has_arrived(rank) {
             return true;
@@ -112,7 +112,8 @@ impl Cells {
         }
         for spun in 0..self.spins {
             if self.has_arrived(rank) {
-                // The longest of many waits shall end before the spinning does.
+                // The limit is twice the usual time, so that even the longest of many waits needs
+                // no sleep.
                 if spun > self.spins / 2 {
                     self.spins = (self.spins * 2).min(SPINS.1);
                 }
@@ -122,7 +123,7 @@ impl Cells {
         }
         let start = Instant::now();
         self.sleep(rank);
-        // A sleep that was all but over when it began would have been better spun through.
+        // Instead of a short sleep, more polls would have been better.
         self.spins = if start.elapsed() < WORTH_SPINNING {
             (self.spins * 2).min(SPINS.1)
         } else {
@@ -131,8 +132,9 @@ impl Cells {
         self.has_arrived(rank)
     }
 
-    /// Lets `rank` have the core that both are on; true once it is there. While both can run, the
-    /// system moves one of them to an idle core; a sleeper stays.
+    /// Yields the core that this rank shares with `rank`. Returns whether `rank` has arrived. A
+    /// yield is better than a sleep at first: the system moves one of two runnable threads to an
+    /// idle core, but it does not move a sleeping thread.
     fn let_go_first(&mut self, rank: usize) -> bool {
         let mut now = Instant::now();
         if self.load.is_crowded(now) {
@@ -157,7 +159,7 @@ impl Cells {
         let seen = cell.arrived.load(Ordering::SeqCst);
         if !self.has_arrived(rank) {
             let nap = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
-            // Every reason to wake leads to another look.
+            // The caller polls again after every return, whatever its reason.
             let _ = futex::wait(&cell.arrived, futex::Flags::empty(), seen, Some(&nap));
         }
         cell.sleepers.fetch_sub(1, Ordering::SeqCst);

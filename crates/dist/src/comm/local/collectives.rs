@@ -1,9 +1,9 @@
-//! What each collective moves, between the barriers of [`super::exchange`].
+//! The data movement of each collective, between the barriers of [`super::exchange`].
 //!
-//! Buffers in the same region of the segment are read, or reduced, where they are. Other numbers pass
-//! through the ranks' slots ([`super::slots`]), a piece at a time. A piece is *shown* whole if all ranks
-//! need all of it. It is *dealt* if each rank needs a part of its own: then it has a room for each rank.
-//! Reductions have a file of their own ([`super::reduction`]).
+//! If all ranks' buffers are in the same region of the segment, they are read or reduced there.
+//! Other numbers pass through the ranks' slots ([`super::slots`]), a piece at a time. If all ranks
+//! need all of a piece, it is *shown* whole. If each rank needs a different part, the piece is
+//! *dealt*: it has a room for each rank. For the all-reduce through slots see [`super::reduction`].
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ impl Local {
             Collective::Scatter { root } => self.scatter(header, root, buffer, at),
             Collective::AllToAll => self.all_to_all(header, buffer, at),
             Collective::AllToAllV => self.all_to_all_v(header, &buffer),
-            // Messages are not for here.
+            // `agree` was the barrier. Messages between two ranks do not pass through here.
             Collective::Barrier
             | Collective::Send { .. }
             | Collective::Recv { .. }
@@ -57,8 +57,8 @@ impl Local {
         }
     }
 
-    /// Writes the first piece to this rank's slot. The barrier at which the ranks agree on the operation
-    /// then shows it, which saves a barrier.
+    /// Writes the first piece to this rank's slot. The barrier at which the ranks agree on the
+    /// operation then shows this piece too, which saves a barrier.
     fn begin(&mut self, op: Collective, bytes: &[u8]) {
         match op {
             Collective::AllReduce(_) | Collective::Reduce { .. } => self.contribute_first(bytes),
@@ -86,7 +86,7 @@ impl Local {
         Ok(())
     }
 
-    /// Only ranks that `keep` the result get it.
+    /// The result is complete only on ranks that `keep` it.
     fn all_reduce(
         &mut self,
         header: Header,
@@ -141,7 +141,7 @@ impl Local {
         })
     }
 
-    /// The gathers: of equal lengths or not, for all or for those that `keep` the result.
+    /// Gathers equal or different lengths. A rank that does not `keep` the result gets nothing.
     fn gather(
         &mut self,
         header: Header,
@@ -211,7 +211,7 @@ impl Local {
 
     fn all_to_all_v(&mut self, header: Header, buffer: &Payload) -> Result<Payload> {
         let (rank, n, size) = (self.member.rank, self.member.world_size, header.element.size());
-        // Everybody tells how much goes to whom.
+        // Row `from`, column `to`: the number of elements that rank `from` sends to rank `to`.
         let own: Vec<u64> =
             buffer.parts().unwrap_or_default().iter().map(|&len| len as u64).collect();
         let mut all = vec![0_u64; n * n];
@@ -242,9 +242,10 @@ impl Local {
         out.with_parts(got)
     }
 
-    /// Puts `len` bytes of `input` (on the ranks that have one) in front of everybody, a piece at a
-    /// time: `take(offset, slots)` sees the pieces that start at byte `offset`. Of an input that is
-    /// shorter only as much counts. The first piece may have been `shown` already.
+    /// Shows the first `len` bytes of each rank's `input` to all ranks, a piece at a time.
+    /// `take(offset, slots)` gets the ranks' pieces that start at byte `offset`. If a rank's input
+    /// is shorter or missing, the rest of its pieces is arbitrary. `shown`: whether the slots
+    /// already show the first piece.
     pub(super) fn show(
         &mut self,
         input: Option<&[u8]>,
@@ -268,12 +269,12 @@ impl Local {
         self.slots.own_mut()[..piece.len()].copy_from_slice(piece);
     }
 
-    /// `count` bytes of what every rank shows, from `start` on.
+    /// `count` bytes of every rank's shown half, from byte `start` on.
     fn all_shown(&self, start: usize, count: usize) -> Vec<&[u8]> {
         (0..self.member.world_size).map(|rank| self.slots.shown(rank, start, count)).collect()
     }
 
-    /// [`Self::deal`] for a buffer that is cut into parts of `part` bytes, wherever it is.
+    /// [`Self::deal`] for parts of `part` bytes each, of a buffer inside or outside of the segment.
     fn deal_equal(
         &mut self,
         buffer: &mut Payload,
@@ -289,8 +290,9 @@ impl Local {
         self.deal(Some(buffer.bytes()), &ranges, part, take)
     }
 
-    /// Gives every rank its part of all ranks' inputs, a piece at a time: `take(offset, parts)` sees
-    /// what starts at byte `offset` of this rank's part. Parts may be shorter than the `longest`.
+    /// Sends every rank its part of each rank's input, a piece at a time. Part `r` of `input` is
+    /// `ranges[r]`. `take(offset, parts)` gets the pieces that start at byte `offset` of the parts
+    /// for this rank. `longest` is the length of the longest part of any rank.
     fn deal(
         &mut self,
         input: Option<&[u8]>,
@@ -315,22 +317,22 @@ impl Local {
     }
 }
 
-/// Where the buffers of an operation are.
+/// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy)]
 struct At {
     place: Where,
-    /// Whether first pieces of what is shown are in their slots.
+    /// Whether the slots already show the first pieces.
     shown: bool,
 }
 
 impl At {
-    /// The region, if all buffers are in the same one.
+    /// The region of `buffer`, if all ranks' buffers are in the same region.
     fn region(self, buffer: &mut Payload, group: u64) -> Option<&mut Region> {
         region_of(buffer, group).filter(|_| self.place == Where::Region)
     }
 }
 
-/// The region of a buffer that was allocated by this group.
+/// The region of `buffer`, if this group allocated the buffer.
 fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
     buffer.shared_memory::<Region>().filter(|region| region.member().group == group)
 }
@@ -348,18 +350,18 @@ fn shows(op: Collective) -> bool {
     )
 }
 
-/// Parts that follow each other.
+/// The layout of consecutive parts.
 struct Layout {
-    /// In bytes.
+    /// The range of each part, in bytes.
     ranges: Vec<Range<usize>>,
-    /// Elements.
+    /// The number of elements of all parts.
     total: usize,
-    /// Bytes of the longest part.
+    /// The bytes of the longest part.
     longest: usize,
 }
 
 impl Layout {
-    /// Of parts with these numbers of elements of `size` bytes.
+    /// The layout of parts with `lens` elements of `size` bytes each.
     fn of(lens: &[usize], size: usize) -> Self {
         let mut total = 0;
         let place = |&len: &usize| {
@@ -379,7 +381,7 @@ fn piece_of(bytes: &[u8], offset: usize, room: usize) -> &[u8] {
     &bytes[start..bytes.len().min(start + room)]
 }
 
-/// Copies to `offset` of `to` what there is room for.
+/// Copies `piece` to byte `offset` of `to`, as far as there is room.
 fn copy_piece(piece: &[u8], offset: usize, to: &mut [u8]) {
     let start = offset.min(to.len());
     let count = piece.len().min(to.len() - start);

@@ -1,5 +1,5 @@
-//! Barriers with a deadline, and the ways in which ranks touch each other's parts of a region between
-//! them. Slots have their own file ([`super::slots`]).
+//! Barriers with a deadline, and the operations on all ranks' parts of a region between two
+//! barriers. Operations on slots are in [`super::slots`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into_all;
 
-/// Where the ranks' buffers of an operation are.
+/// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
     /// All in the same region.
     Region,
     /// All outside of regions.
     Outside,
-    /// Neither: to be treated as if all were outside.
+    /// Neither. All buffers are then treated as if they were outside.
     Mixed,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Exchange {
     /// The members' ranks in the world.
     pub(super) ranks: Arc<[usize]>,
     pub(super) deadline: Duration,
-    /// What the current operation is, for error messages.
+    /// The header of the current operation, for error messages.
     current: Header,
 }
 
@@ -60,11 +60,11 @@ impl Exchange {
         self.cells().member().group
     }
 
-    /// A barrier after which every rank knows that all do the same, and where their buffers are.
-    /// `region` is the number of the one that this rank's buffer is in, or 0.
+    /// A barrier at which the ranks compare their headers. Returns the place of their buffers.
+    /// `region` is the number of the region that contains this rank's buffer, or 0.
     pub(super) fn agree(&mut self, header: Header, region: u64) -> Result<Where> {
         self.current = header;
-        // Ranks that never wait long would not hear of a death in another group.
+        // Short waits do not check for failures. So a failure in another group is noticed here.
         if self.network.has_failure() {
             let (own, during) = (self.ranks[self.cells.rank()], || header.to_string());
             let trouble = self.network.trouble(self.group(), &[own], during);
@@ -102,7 +102,7 @@ impl Exchange {
         self.cells.shown(rank)[Header::WORDS]
     }
 
-    /// The length of `rank`'s buffer in the operation last agreed on.
+    /// The number of elements of `rank`'s buffer in the operation that the ranks last agreed on.
     pub(super) fn len_of(&self, rank: usize) -> usize {
         self.cells.shown(rank)[2] as usize
     }
@@ -121,11 +121,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// Says why waiting for `rank`, which is not here yet, makes no sense any more.
+    /// Returns an error if there has been a failure or the deadline has passed, and `rank` has not
+    /// arrived.
     fn check(&self, rank: usize, start: Instant) -> Result<()> {
         let during = || self.current.to_string();
         if let Err(error) = self.network.trouble(self.group(), &[self.ranks[rank]], during) {
-            // It may have arrived and left in order since the last look.
+            // The rank may have arrived and then left in order since the last poll.
             return if self.cells.has_arrived(rank) { Ok(()) } else { Err(self.fails(error)) };
         }
         let waited = start.elapsed();
@@ -138,14 +139,14 @@ impl Exchange {
         Err(self.fails(Error::Timeout { rank, during: during(), missing, waited }))
     }
 
-    /// Another rank may still write to memory that this one is about to drop: it stays.
+    /// Keeps the memory that this rank is about to drop, because other ranks may still write to it.
     fn fails(&self, error: Error) -> Error {
         self.segment.keep_everything();
         error
     }
 
-    /// Reduces the first `bytes` of all ranks' parts of `region` into each of them. Every rank has
-    /// passed a barrier since it wrote its part.
+    /// Reduces the first `bytes` bytes of all ranks' parts of `region` and writes the result to
+    /// every part. Every rank must have passed a barrier since it wrote its part.
     pub(super) fn reduce(
         &mut self,
         region: &mut Region,
@@ -156,8 +157,8 @@ impl Exchange {
         let member = region.member();
         let slice = member.slice(bytes);
         let part = |rank: usize| {
-            // SAFETY: until the barrier below, this range of every part is this rank's turn: ranks
-            // take ranges that do not overlap, and no rank looks at its own part before it passed
+            // SAFETY: until the barrier below, only this rank accesses this range of every part:
+            // the ranks' ranges do not overlap, and no rank reads its own part before it has passed
             // that barrier (`region` is borrowed until then).
             unsafe { region.part_mut(rank, slice.start, slice.len()) }
         };
@@ -168,8 +169,9 @@ impl Exchange {
         self.meet()
     }
 
-    /// Lets this rank look at `count` bytes of all parts of `region` from `start` on, then waits
-    /// until all have looked. Every rank has passed a barrier since it wrote its part.
+    /// Gives `look` the `count` bytes from byte `start` on of all parts of `region`, then waits
+    /// until all ranks have read them. Every rank must have passed a barrier since it wrote its
+    /// part.
     pub(super) fn look(
         &mut self,
         region: &Region,
@@ -178,7 +180,8 @@ impl Exchange {
         look: impl FnOnce(&[&[u8]]),
     ) -> Result<()> {
         let part = |rank: usize| {
-            // SAFETY: between these two barriers all ranks only read (`region` is borrowed).
+            // SAFETY: between these two barriers all ranks only read the parts (`region` is
+            // borrowed).
             unsafe { region.part(rank, start, count) }
         };
         let parts: Vec<&[u8]> = (0..region.member().world_size).map(part).collect();
@@ -186,8 +189,9 @@ impl Exchange {
         self.meet()
     }
 
-    /// Copies the first `bytes` of `root`'s part of `region` into this rank's, then waits until all
-    /// have. Every rank has passed a barrier since it wrote its part.
+    /// Copies the first `bytes` bytes of `root`'s part of `region` into this rank's part, then
+    /// waits until all ranks have copied. Every rank must have passed a barrier since it wrote its
+    /// part.
     pub(super) fn copy_from(
         &mut self,
         region: &mut Region,
@@ -196,9 +200,9 @@ impl Exchange {
     ) -> Result<()> {
         let rank = region.member().rank;
         if rank != root {
-            // SAFETY: between these two barriers nobody writes the root's part.
+            // SAFETY: between these two barriers no rank writes the root's part.
             let from = unsafe { region.part(root, 0, bytes) };
-            // SAFETY: nobody but this rank looks at its part in this operation.
+            // SAFETY: no other rank accesses this rank's part in this operation.
             let to = unsafe { region.part_mut(rank, 0, bytes) };
             to.copy_from_slice(from);
         }

@@ -1,17 +1,18 @@
 //! The backend for ranks of one host: an anonymous shared-memory segment and a mesh of Unix
-//! sockets, nothing to install and nothing left behind.
+//! sockets. The backend needs no installation and leaves no files behind.
 //!
-//! Payload goes through memory: a buffer from [`Communicator::alloc`] lies *in* the segment and is
-//! reduced there, each rank reducing its own slice of all copies; other numbers pass through a slot per
-//! rank, piece by piece ([`slots`], [`collectives`]). Ranks meet at a barrier of one cache line each
-//! ([`cells`]). A socket between every two ranks hands the segment over, carries messages, and tells
-//! at once when a peer dies ([`network`](super::network)).
+//! Numbers are exchanged through memory. A buffer from [`Communicator::alloc`] lies *in* the
+//! segment and is reduced there: each rank reduces its own slice of all ranks' buffers. Other
+//! numbers pass through one slot per rank, piece by piece ([`slots`], [`collectives`]). The ranks
+//! meet at a barrier of one counter per rank ([`cells`]). The socket between two ranks carries
+//! messages and reports the death of a rank at once ([`network`](super::network)). Rank 0 also
+//! sends the segment's file over it.
 //!
-//! A group has cells and slots of its own in the same segment, and shares the sockets: a death is
-//! noticed in every group, whether the dead rank belongs to it or not.
+//! A group has its own cells and slots in the same segment, but shares the sockets. So every group
+//! notices the death of a rank, even of a rank outside the group.
 //!
-//! Sums are added in rank order by whichever rank owns the slice: every rank gets the same bits, and
-//! so does every run.
+//! The rank that owns a slice adds the values in rank order. So every rank and every run gets the
+//! same bits.
 
 mod cell;
 mod cells;
@@ -48,10 +49,10 @@ use crate::{Error, Result};
 /// An operation on fewer bytes takes less time than waking a thread for it.
 const LIGHT: usize = 256 * 1024;
 
-/// Bytes per rank of what a group needs.
+/// The bytes per rank of a group's two regions: the cells and the slots.
 const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
 
-/// Who meets, and how long anybody waits.
+/// This rank's place in a job, and the deadline of every wait.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalConfig {
     pub(crate) job: JobId,
@@ -60,7 +61,7 @@ pub(crate) struct LocalConfig {
     pub(crate) deadline: Duration,
 }
 
-/// Joins the ranks of `config.job`.
+/// Connects this rank with the other ranks of `config.job`.
 pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
     let connect = move |failure: &Failure| {
         let transport = Local::connect(&config, failure)?;
@@ -79,7 +80,7 @@ struct Local {
 }
 
 impl Local {
-    /// Meets all ranks; rank 0 makes the segment and hands it to the others.
+    /// Connects all ranks. Rank 0 creates the segment and sends it to the other ranks.
     fn connect(config: &LocalConfig, failure: &Failure) -> Result<Self> {
         let &LocalConfig { rank, world_size, deadline, .. } = config;
         let sockets = rendezvous::meet(config)?;
@@ -101,7 +102,7 @@ impl Local {
         Self::join(network, Arc::new(segment), ranks, member, deadline)
     }
 
-    /// Takes this rank's place in a group that [`new_group`] has made.
+    /// Makes this rank a member of a group that [`new_group`] has allocated.
     fn join(
         network: Arc<Network>,
         segment: Arc<Segment>,
@@ -120,9 +121,9 @@ impl Local {
         Ok(Self { member, exchange, slots })
     }
 
-    /// Rank `root` takes room in the segment with `take`, and tells the other ranks where it starts.
-    /// All ranks of this group must call it together, with the same `header`; ranks that name
-    /// different roots learn of different room. `bytes` are for the error message.
+    /// Rank `root` allocates room in the segment with `take`. Every rank that names this `root`
+    /// gets the start of that room. All ranks of this group must call this function together, with
+    /// the same `header`. `bytes` is for the error message.
     fn taken_by(
         &mut self,
         root: usize,
@@ -131,7 +132,7 @@ impl Local {
         take: impl FnOnce(&Segment) -> Result<u64>,
     ) -> Result<u64> {
         let own = (root == self.member.rank).then(|| take(&self.exchange.segment));
-        // 0 is not where a region starts: it says that there was no room.
+        // No region starts at 0, so 0 reports that there was no room.
         let start = own.as_ref().and_then(|start| start.as_ref().ok()).copied().unwrap_or(0);
         let agreed = self.exchange.agree(header, start);
         if let Some(own) = own {
@@ -204,7 +205,7 @@ impl Transport for Local {
     }
 
     fn leave(&mut self) {
-        // A rank that has not left may still read them.
+        // The memory is returned after all ranks have left, because they may read it until then.
         let regions = [self.exchange.cells(), self.slots.region()].map(Arc::clone);
         let give_back = move || regions.iter().for_each(|region| region.give_back());
         let Exchange { network, ranks, .. } = &self.exchange;
@@ -216,16 +217,16 @@ impl Transport for Local {
     }
 }
 
-/// Takes room for the cells and slots of a group, and reserves the cells: by them the ranks agree on
-/// everything else. Gives the number of the group.
+/// Allocates room for the cells and slots of a group. Reserves the cells, because the ranks need
+/// them to agree on everything else. Returns the number of the group.
 fn new_group(segment: &Segment, world_size: usize) -> Result<u64> {
     let group = segment.take(&GROUP, world_size)?;
     segment.reserve(group, GROUP[0], 0..world_size)?;
     Ok(group)
 }
 
-/// Gives an error on every rank of a group if one of them could not reserve its part of `bytes`
-/// bytes. All ranks must call it together, with the same `header`.
+/// Returns an error on every rank of a group if one of them could not reserve its part of `bytes`
+/// bytes. All ranks must call this function together, with the same `header`.
 fn succeed_together(
     exchange: &mut Exchange,
     header: Header,
@@ -241,8 +242,8 @@ fn succeed_together(
     }
 }
 
-/// The error of the other ranks where `peer` has no memory. It is an echo: `peer` has the system's
-/// own error.
+/// The error of the other ranks if `peer` has no memory. It is an echo, because `peer` itself
+/// returns the system's error.
 fn no_room(peer: usize, bytes: usize) -> Error {
     Error::PeerFailed { peer, message: format!("no room for {bytes} bytes of shared memory") }
 }

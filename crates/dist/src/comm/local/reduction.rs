@@ -1,10 +1,11 @@
-//! The all-reduce of numbers outside of the segment, which pass through the slots a piece at a time.
+//! The all-reduce of numbers outside of the segment, which pass through the slots a piece at a
+//! time.
 //!
-//! Each piece has a range for every rank, which that rank reduces. Between two barriers a rank works on
-//! three pieces. It reduces its own range of one piece. It copies the reduced ranges of the piece before
-//! from the other ranks' slots. It copies its contributions to the piece after to its own slot. So one
-//! barrier per piece is enough. A long buffer is read from main memory once and written there once,
-//! because three pieces and the slots stay in the caches.
+//! Each piece is divided into one range per rank, and each rank reduces its own range. Between two
+//! barriers a rank works on three pieces. It reduces its own range of one piece. It copies the
+//! reduced ranges of the previous piece from the other ranks' slots. It copies its contributions to
+//! the next piece to its own slot. So one barrier per piece is enough. A long buffer is read from
+//! main memory once and written there once, because three pieces and the slots stay in the caches.
 
 use std::iter::StepBy;
 use std::ops::Range;
@@ -16,13 +17,13 @@ use crate::comm::ReduceOp;
 use crate::comm::collective::Header;
 use candelabrum_memory::reduce::reduce_onto;
 
-/// Up to this number of bytes, of all ranks together, each rank computes the whole result for itself:
-/// the additional reading takes less time than a second barrier.
+/// Up to this number of bytes, of all ranks together, each rank computes the whole result for
+/// itself: the additional reading takes less time than a second barrier.
 const LITTLE: usize = 64 * 1024;
 
 impl Local {
-    /// Reduces the `bytes` of all ranks. Only ranks that `keep` the result get it. `shown`: whether the
-    /// slots already show the first piece.
+    /// Reduces the `bytes` of all ranks in place. The result is complete only on ranks that `keep`
+    /// it. `shown`: whether the slots already show the first piece.
     pub(super) fn reduce_by_pieces(
         &mut self,
         header: Header,
@@ -114,8 +115,8 @@ impl Pieces {
         (0..self.bytes).step_by(self.piece)
     }
 
-    /// The range that `rank` reduces of the piece that starts at byte `start`. It is empty if no piece
-    /// starts there.
+    /// The range that `rank` reduces of the piece that starts at byte `start`. It is empty if no
+    /// piece starts there.
     fn range(self, rank: usize, start: usize) -> Range<usize> {
         let start = start.min(self.bytes);
         let range = Membership { rank, ..self.member }.slice(self.piece.min(self.bytes - start));

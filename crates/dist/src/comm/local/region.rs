@@ -43,7 +43,8 @@ impl Membership {
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) fd: OwnedFd,
-    /// Whether the ranks no longer agree on whose turn it is. No memory is returned then.
+    /// Whether an operation has failed. No memory is returned then, because other ranks may still
+    /// write to it.
     pub(super) broken: AtomicBool,
 }
 
@@ -63,9 +64,8 @@ pub(super) fn stride(part: usize) -> usize {
 /// `part` bytes per rank, visible to all ranks of a group.
 ///
 /// **Invariant (turns)**: between two barriers, either one rank writes a byte and no other rank
-/// reads it, or all ranks only read it. The own part belongs to its rank, except between the
-/// barriers of a collective on this region. Such a collective borrows the region until its last
-/// barrier.
+/// reads it, or all ranks only read it. Each part belongs to its rank, except between the barriers
+/// of a collective on this region. Such a collective borrows the region until its last barrier.
 #[derive(Debug)]
 pub(super) struct Region {
     start: NonNull<u8>,
@@ -80,7 +80,7 @@ pub(super) struct Region {
 // SAFETY: the mapping is valid in every thread of the process, and `Region` is its only owner here.
 unsafe impl Send for Region {}
 
-// SAFETY: a shared reference only reads the own part, or atomics; what does more is unsafe to call.
+// SAFETY: through a shared reference, safe functions read only this rank's own part and atomics.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -120,8 +120,8 @@ impl Region {
 
     /// This rank's part.
     pub(super) fn own(&self) -> &[u8] {
-        // SAFETY: by the turns, nobody else writes the own part outside collectives on the region,
-        // and those hold `&mut self`.
+        // SAFETY: by the turns, no other rank writes this rank's part outside of collectives on the
+        // region, and a collective that lets other ranks write holds `&mut self`.
         unsafe { self.part(self.member.rank, 0, self.part) }
     }
 
@@ -144,19 +144,19 @@ impl Region {
     /// `count` bytes of `rank`'s part from `offset` on, mutable.
     ///
     /// # Safety
-    /// Until the reference ends, nothing else in any process may look at or write these bytes.
+    /// Until the reference ends, no other code in any process may read or write these bytes.
     #[expect(clippy::mut_from_ref, reason = "disjoint parts are borrowed at once; see # Safety")]
     pub(super) unsafe fn part_mut(&self, rank: usize, offset: usize, count: usize) -> &mut [u8] {
         let start = self.address(rank, offset, count);
-        // SAFETY: `address` checked the bounds of the mapping; the caller excludes everybody else.
+        // SAFETY: `address` checked the bounds of the mapping; the caller excludes other accesses.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), count) }
     }
 
     /// `rank`'s cell, in a region of cells.
     pub(super) fn cell(&self, rank: usize) -> &Cell {
         let start = self.address(rank, 0, size_of::<Cell>()).cast::<Cell>();
-        // SAFETY: in bounds, aligned to a page, and a cell has only atomics: zeros are a valid cell
-        // and sharing it is what it is for.
+        // SAFETY: the address is in bounds and aligned to a page. A cell has only atomics, so zeros
+        // are a valid cell and ranks may share it.
         unsafe { start.as_ref() }
     }
 
@@ -202,7 +202,7 @@ impl Region {
         }
     }
 
-    /// Returns the memory of the own part to the system. The other ranks return theirs.
+    /// Returns the memory of this rank's part to the system. Each other rank returns its own part.
     pub(super) fn give_back(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let start = self.offset + (self.member.rank * self.stride) as u64;
@@ -232,7 +232,7 @@ impl Drop for Region {
             self.give_back();
         }
         let len = self.stride * self.member.world_size;
-        // SAFETY: the mapping is this region's own and nothing borrows from it any more.
+        // SAFETY: this region owns the mapping, and no borrow of the region is left.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), len) };
         if let Err(error) = unmapped {
             tracing::warn!(%error, "could not unmap shared memory");

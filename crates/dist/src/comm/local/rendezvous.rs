@@ -24,13 +24,14 @@ use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 
 /// The time for which a rank waits for its name. A rank of a job that has just ended may still hold
-/// it.
+/// the name.
 const TO_LET_GO: Duration = Duration::from_secs(2);
 
 /// The most callers that the kernel keeps until this rank accepts them.
 const BACKLOG: i32 = 4096;
 
-/// One connection to every other rank, by rank; `None` in this rank's own place.
+/// Connects this rank with every other rank. Returns the connections by rank, and `None` in this
+/// rank's own place.
 pub(super) fn meet(config: &LocalConfig) -> Result<Vec<Option<UnixStream>>> {
     let &LocalConfig { job, rank, world_size, deadline } = config;
     let meeting = Rendezvous::begin(job, rank, world_size, deadline);
@@ -72,8 +73,8 @@ fn died(rank: usize) -> Error {
     Error::PeerDied { peer: 0, rank, during: "start-up".to_owned() }
 }
 
-/// The name of a rank's socket. All users can read it in `/proc/net/unix`, so it neither contains
-/// the job's word, nor can another rank's name be derived from it.
+/// The name of a rank's socket. All users can read it in `/proc/net/unix`. So it does not contain
+/// the job's word, and the names of other ranks cannot be derived from it.
 pub(super) fn address(config: &LocalConfig, rank: usize) -> Result<SocketAddrUnix> {
     let mut digest = Sha256::new();
     digest.update(config.job);
@@ -109,7 +110,7 @@ pub(super) fn listen(config: &LocalConfig) -> Result<OwnedFd> {
     Ok(listener)
 }
 
-/// `None` if `peer` does not listen yet.
+/// Connects to `peer`. Returns `None` if `peer` does not listen yet.
 fn connect(config: &LocalConfig, peer: usize) -> Result<Option<OwnedFd>> {
     let socket = socket()?;
     match rustix::net::connect(&socket, &address(config, peer)?) {

@@ -79,9 +79,9 @@ impl Segment {
         &self.file.fd
     }
 
-    /// Allocates room in the file for several regions, each with one of `parts` bytes for every one
-    /// of `world_size` ranks. Returns the start of the first region. One rank of a group calls it
-    /// for all.
+    /// Allocates room in the file for one region per element of `parts`. A region has that number
+    /// of bytes for each of `world_size` ranks. Returns the start of the first region. Only one
+    /// rank of a group calls this function.
     ///
     /// # Errors
     /// More bytes than a file can have.

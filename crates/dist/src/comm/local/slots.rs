@@ -1,20 +1,19 @@
-//! The slots: one part of the segment for each rank, through which numbers from outside of the segment
-//! pass.
+//! The slots: one part of the segment for each rank. Numbers from outside of the segment pass
+//! through them.
 //!
 //! A slot has two halves. A rank writes to its *hidden* half. After the next barrier that half is
-//! *shown*: all ranks read the shown halves and write to the other ones, which are hidden now. So each
-//! piece of a long buffer needs one barrier, and the last piece needs no second one: the next operation
-//! writes to the halves that no rank reads.
+//! *shown*: all ranks read the shown halves and write to the other halves, which are hidden now. So
+//! each piece of a long buffer needs one barrier. The last piece needs no second barrier, because
+//! the next operation writes to halves that no rank reads.
 //!
-//! In a reduction a half is cut into a *room* for each rank. Room `r` of another rank's slot has that
-//! rank's contribution to the range that rank `r` reduces. A rank writes the reduced range to the room
-//! that has its own number, in its own slot.
+//! In a reduction a half is divided into one *room* per rank. Room `r` of another rank's slot
+//! contains that rank's contribution to the range that rank `r` reduces. Rank `r` writes the
+//! reduced range to room `r` of its own slot.
 //!
-//! **Invariant (halves)**: only the owner of a slot writes to it. Between two barriers other ranks read
-//! only these parts of it: of the shown half everything except the owner's own room, and of the hidden
-//! half, during a reduction, the owner's own room alone. The owner writes only to the other parts: to its
-//! own room of the shown half, and to the hidden half without its own room during a reduction, or to all
-//! of it otherwise.
+//! **Invariant (halves)**: only the owner of a slot writes to it. Between two barriers the other
+//! ranks read the shown half, and the owner writes to the hidden half. In a reduction by rooms, the
+//! owner's own room is the exception: the owner writes to this room of the shown half, and the
+//! other ranks read this room of the hidden half.
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ pub(super) const HALF: usize = 128 * 1024;
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 2 * HALF;
 
-/// All slots of a group, as one rank sees them. All ranks call [`Self::turn`] after the same barriers.
+/// One rank's view of all slots of a group. All ranks call [`Self::turn`] after the same barriers.
 #[derive(Debug)]
 pub(super) struct Slots {
     region: Arc<Region>,
@@ -73,20 +72,20 @@ impl Slots {
         self.bytes(rank, self.hidden ^ 1, start, count)
     }
 
-    /// Replaces `range`, which is this rank's range of the piece that is shown, by its reduction with the
-    /// other ranks' contributions. After the next barrier they read the result with [`Self::reduced`].
+    /// Reduces the other ranks' contributions into `range`, this rank's range of the shown piece.
+    /// After the next barrier the other ranks read the result with [`Self::reduced`].
     pub(super) fn reduce(&mut self, element: ElementType, op: ReduceOp, range: &mut [u8]) {
         let (rank, count) = (self.region.member().rank, range.len());
         let start = rank * self.room();
         let shown = self.hidden ^ 1;
-        // SAFETY: this is the owner's own room of its shown half, which nobody else reads (halves).
+        // SAFETY: no other rank reads the owner's own room of its shown half (halves).
         let copy = unsafe { self.region.part_mut(rank, shown * HALF + start, count) };
         self.with_others(start, count, |others| {
             reduce_onto(element, op, rank, range, others, Some(copy));
         });
     }
 
-    /// Gives `work` the shown bytes of all other ranks, in rank order: `count` from byte `start` on.
+    /// Gives `work` the other ranks' shown bytes in rank order: `count` bytes from byte `start` on.
     pub(super) fn with_others(&self, start: usize, count: usize, work: impl FnOnce(&[&[u8]])) {
         let member = self.region.member();
         let shown = |rank: usize| self.shown(rank, start, count);
@@ -97,22 +96,22 @@ impl Slots {
         }
     }
 
-    /// The first `count` bytes of the range that `rank` has reduced of the piece before the shown one.
+    /// The first `count` bytes of `rank`'s reduced range of the piece before the shown piece.
     pub(super) fn reduced(&self, rank: usize, count: usize) -> &[u8] {
         self.bytes(rank, self.hidden, rank * self.room(), count)
     }
 
     fn bytes(&self, rank: usize, half: usize, start: usize, count: usize) -> &[u8] {
         assert!(start + count <= HALF, "{start} + {count} bytes of {HALF}");
-        // SAFETY: callers ask for parts that nobody writes to until the next barrier (halves), and
-        // after that barrier they call `turn`, which ends the borrow of `self`.
+        // SAFETY: callers read only parts that no rank writes to until the next barrier (halves),
+        // and after that barrier they call `turn`, which ends the borrow of `self`.
         unsafe { self.region.part(rank, half * HALF + start, count) }
     }
 
     fn bytes_mut(&mut self, half: usize, start: usize, count: usize) -> &mut [u8] {
         assert!(start + count <= HALF, "{start} + {count} bytes of {HALF}");
-        // SAFETY: callers ask for parts of the own slot that nobody reads before `turn` shows them
-        // (halves), and `&mut self` excludes other references from this process.
+        // SAFETY: callers write only to parts of this rank's slot that no rank reads before `turn`
+        // shows them (halves), and `&mut self` excludes other references from this process.
         unsafe { self.region.part_mut(self.region.member().rank, half * HALF + start, count) }
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of the meeting on one host, with ranks as threads of one process. Other users and silent
-//! callers do not disturb it.
+//! Tests of the meeting on one host, with ranks as threads of one process. In some tests other
+//! users and silent callers try to disturb the meeting.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn config(job: u8, rank: usize, world_size: usize) -> LocalConfig {
     LocalConfig { job: id, rank, world_size, deadline: Duration::from_secs(20) }
 }
 
-/// Runs `work` as another user; `None`, after a message, if this process may not.
+/// Runs `work` as another user. If this process may not do so, prints a message and returns `None`.
 fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     if !geteuid().is_root() {
         println!("left out: only root can become another user");
