@@ -5,7 +5,7 @@ use crate::{Error, Result};
 
 /// The blocking form of every operation, on slices.
 impl dyn Communicator + '_ {
-    /// Whether this process is rank 0 of the world, which prints and writes for all.
+    /// Whether this process is rank 0 of the world, which prints and writes files for all ranks.
     pub fn is_world_root(&self) -> bool {
         self.ranks().get(self.rank()) == Some(&0)
     }
@@ -13,91 +13,98 @@ impl dyn Communicator + '_ {
     /// Replaces `values` on every rank by their reduction over all ranks.
     ///
     /// # Errors
-    /// See [`Error`]: a rank that died or disagrees, a passed deadline.
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn all_reduce<T: Element>(&self, values: &mut [T], op: ReduceOp) -> Result<()> {
         self.run_in_place(Collective::AllReduce(op), values.into())
     }
 
-    /// Replaces `values` on every rank by `root`'s.
+    /// Replaces `values` on every rank by the values of `root`.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn broadcast<T: Element>(&self, values: &mut [T], root: usize) -> Result<()> {
         self.run_in_place(Collective::Broadcast { root }, values.into())
     }
 
-    /// All ranks' `values`, in rank order. Every rank gives equally many.
+    /// Returns all ranks' `values`, in rank order. All ranks must pass equally many.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         self.run(Collective::AllGather, Payload::from_slice(values))?.to_vec()
     }
 
-    /// Part `rank` of the reduction of `values` over all ranks; the length must divide by the
-    /// number of ranks.
+    /// Reduces `values` over all ranks and returns this rank's part, one of equal parts in rank
+    /// order.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A length that does not divide by the number of ranks. A failure of another rank, a passed
+    /// deadline or a disagreement between ranks.
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
         self.run(Collective::ReduceScatter(op), Payload::from_slice(values))?.to_vec()
     }
 
-    /// On `root` all ranks' `values`, in rank order; nothing elsewhere.
+    /// Returns all ranks' `values` in rank order on `root`, and nothing on the other ranks. All
+    /// ranks must pass equally many.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn gather<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
         self.run(Collective::Gather { root }, Payload::from_slice(values))?.to_vec()
     }
 
-    /// Part `rank` of `root`'s `values`; what the other ranks pass is not looked at.
+    /// Returns this rank's part of `root`'s `values`, one of equal parts in rank order. The
+    /// `values` of the other ranks are ignored.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A length on `root` that does not divide by the number of ranks. A failure of another rank, a
+    /// passed deadline or a disagreement between ranks.
     pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
         self.run(Collective::Scatter { root }, Payload::from_slice(values))?.to_vec()
     }
 
-    /// On `root` the reduction of all ranks' `values`; nothing elsewhere.
+    /// Returns the reduction of all ranks' `values` on `root`, and nothing on the other ranks.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn reduce<T: Element>(&self, values: &[T], op: ReduceOp, root: usize) -> Result<Vec<T>> {
         self.run(Collective::Reduce { op, root }, Payload::from_slice(values))?.to_vec()
     }
 
-    /// Each rank's `values`, in rank order; they may have different lengths.
+    /// Returns each rank's `values`, in rank order. The lengths may differ.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn all_gather_v<T: Element>(&self, values: &[T]) -> Result<Vec<Vec<T>>> {
         in_parts(&self.run(Collective::AllGatherV, Payload::from_slice(values))?)
     }
 
-    /// Part `r` of `values`, which are cut into as many equal parts as ranks, goes to rank `r`;
-    /// gives what came from the ranks, in their order.
+    /// Cuts `values` into one equal part per rank and sends part `r` to rank `r`. Returns the
+    /// received parts in rank order.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A length that does not divide by the number of ranks. A failure of another rank, a passed
+    /// deadline or a disagreement between ranks.
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         self.run(Collective::AllToAll, Payload::from_slice(values))?.to_vec()
     }
 
-    /// `parts[r]` goes to rank `r`; gives what came from each rank.
+    /// Sends `parts[r]` to rank `r`. Returns the part received from each rank. The lengths may
+    /// differ.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A number of parts that is not the number of ranks. A failure of another rank, a passed
+    /// deadline or a disagreement between ranks.
     pub fn all_to_all_v<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let lens: Vec<usize> = parts.iter().map(Vec::len).collect();
         let payload = Payload::from_slice(&parts.concat()).with_parts(lens)?;
         in_parts(&self.run(Collective::AllToAllV, payload)?)
     }
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called this method.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn barrier(&self) -> Result<()> {
         self.run(Collective::Barrier, Payload::empty()).map(|_| ())
     }
@@ -105,23 +112,24 @@ impl dyn Communicator + '_ {
     /// Sends `values` to rank `to`.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A failure of another rank or a passed deadline.
     pub fn send<T: Element>(&self, values: &[T], to: usize) -> Result<()> {
         self.run(Collective::Send { to }, Payload::from_slice(values)).map(|_| ())
     }
 
-    /// Fills `values` with what rank `from` sends; it must send exactly as many of the same type.
+    /// Replaces `values` by the next message of rank `from`, of the same type and length.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A message of another type or length. A failure of another rank or a passed deadline.
     pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
         self.run_in_place(Collective::Recv { from }, values.into())
     }
 
-    /// The next message of any rank: who sent it, and what. Messages of one rank keep their order.
+    /// Receives the next message of any rank. Returns the sender and the values. Messages of one
+    /// rank keep their order.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A message of another type. A failure of another rank or a passed deadline.
     pub fn recv_any<T: Element>(&self) -> Result<(usize, Vec<T>)> {
         let message = self.run(Collective::RecvAny, Payload::zeros(T::TYPE, 0))?;
         let what = || "a message without a sender".to_owned();
@@ -129,20 +137,22 @@ impl dyn Communicator + '_ {
         Ok((source, message.to_vec()?))
     }
 
-    /// All ranks' texts, in rank order. They may have different lengths.
+    /// Returns all ranks' texts, in rank order. The lengths may differ.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A text of more than `i32::MAX` bytes. A failure of another rank, a passed deadline or a
+    /// disagreement between ranks.
     pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
         length_of(text)?;
         let texts = self.all_gather_v(text.as_bytes())?;
         Ok(texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
     }
 
-    /// `root`'s text, on every rank.
+    /// Returns `root`'s text on every rank.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// A text of more than `i32::MAX` bytes. A failure of another rank, a passed deadline or a
+    /// disagreement between ranks.
     pub fn broadcast_text(&self, text: &str, root: usize) -> Result<String> {
         let mut length = [length_of(text)?];
         self.broadcast(&mut length, root)?;
@@ -153,13 +163,13 @@ impl dyn Communicator + '_ {
     }
 }
 
-/// The length of a text in bytes, which must fit the message that carries it.
+/// The length of a text in bytes, or an error if it is more than [`i32::MAX`].
 fn length_of(text: &str) -> Result<i32> {
     i32::try_from(text.len())
         .map_err(|_| Error::Unsupported { what: format!("a text of {} bytes", text.len()) })
 }
 
-/// The parts of a result whose ranks send different amounts.
+/// The parts of a result, one per rank.
 fn in_parts<T: Element>(payload: &Payload) -> Result<Vec<Vec<T>>> {
     let mut rest = payload.as_slice::<T>()?;
     let mut parts = Vec::new();

@@ -1,9 +1,10 @@
 //! The all-reduce of a world of several hosts. It first reduces within each host, because memory is
 //! faster than a network, and then between hosts. So each number crosses the network once per host.
 //!
-//! If all hosts have equally many ranks, the ranks of a host share the work: each reduces its part
-//! (reduce-scatter), all-reduces this part with the ranks of the same place on the other hosts, and
-//! the parts are gathered. Otherwise the first rank of each host does the exchange between hosts.
+//! If all hosts have equally many ranks, the ranks of a host share the work. Each rank reduces its
+//! part (reduce-scatter) and all-reduces this part with the ranks of the same place on the other
+//! hosts. Then the ranks of a host gather the parts (all-gather). Otherwise the first rank of each
+//! host does the exchange between hosts.
 //! The order of additions is the same in both cases: the ranks of a host in rank order, then the
 //! hosts' sums in the order of the hosts' lowest ranks. Each sum is rounded to the element type. A
 //! mean is divided once, at the end.
@@ -28,7 +29,7 @@ pub(super) struct Layers {
     pub(super) flat: usize,
     /// The ranks of this host.
     pub(super) host: usize,
-    /// The ranks of this rank's place on all hosts, if this rank exchanges data with other hosts.
+    /// The ranks with this rank's place on each host, if this rank exchanges data with other hosts.
     pub(super) across: Option<usize>,
     /// Whether all hosts have equally many ranks.
     pub(super) even: bool,
@@ -117,7 +118,7 @@ impl<T: Transport> Members<T> {
     }
 }
 
-/// `step` with the label of the payload that it is made from.
+/// Returns `step` with the label of the payload `from`.
 fn labelled(step: Payload, from: &Payload) -> Payload {
     match from.label() {
         Some(label) => step.labelled(label.clone()),

@@ -1,5 +1,4 @@
-//! All groups of a rank behind one engine. They run the operations that the groups' handles
-//! request.
+//! All groups of a rank behind one engine. Each runs the operations that its handle requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,13 +11,13 @@ use super::transport::{Messages, Transport};
 use super::{Borrowed, Collective, ElementType, Label, Payload};
 use crate::{Error, Result};
 
-/// The number of the world among a rank's groups: the first.
+/// The number of the world among a rank's groups. It is the first group.
 pub(super) const WORLD: usize = 0;
 
 /// The groups of a rank. After the first failure every operation returns the same error, because
 /// the ranks no longer agree on the next operation.
 pub(super) struct Members<T> {
-    /// By number, without the groups whose handle has been dropped.
+    /// The groups by number, without groups whose handle has been dropped.
     groups: BTreeMap<usize, Member<T>>,
     /// The next group's number.
     next: usize,
@@ -41,7 +40,7 @@ impl Failure {
     }
 }
 
-/// A rank's end of a group.
+/// A rank's transport and state in one group.
 pub(super) struct Member<T> {
     transport: T,
     membership: Membership,
@@ -231,7 +230,7 @@ impl<T: Transport> Member<T> {
         })
     }
 
-    /// Carries out the next operation, which gives its result and what has moved.
+    /// Carries out the next operation. `work` returns the result and the bytes that were moved.
     fn transfer<R>(
         &mut self,
         header: Header,

@@ -1,4 +1,4 @@
-//! The world of one. Every collective is complete as soon as it is started.
+//! The communicator of a single rank. Every collective is complete as soon as it is started.
 
 use std::fmt;
 use std::sync::Arc;

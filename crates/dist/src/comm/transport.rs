@@ -1,4 +1,4 @@
-//! What a backend has to do; [`super::threaded`] makes communicators of it.
+//! The traits of a blocking backend. [`super::threaded`] makes communicators of a [`Transport`].
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use super::collective::Header;
 use super::{Borrowed, Payload, Pending};
 use crate::{Error, Result};
 
-/// One group's ranks as a backend sees them: blocking, one call at a time. All transports of a rank,
-/// that of its world and those of the groups split off it, take turns in one engine. Messages of one
-/// rank to another go beside that ([`Messages`]).
+/// The blocking operations of this rank in one group. One engine calls the transports of all groups
+/// of a rank, one call at a time. Messages between two ranks are independent of these calls
+/// ([`Messages`]).
 ///
 /// Ranks in operations and headers are numbered within the group. Ranks in errors are numbered in
 /// the world.
@@ -19,8 +19,8 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// The backend's name.
     fn backend(&self) -> &'static str;
 
-    /// Whether every thread may call it, one at a time. Where not, only the thread that made the
-    /// world's transport calls it and those split off it.
+    /// Whether every thread may call the transport, one at a time. If not, only the thread that
+    /// made the world's transport calls that transport and the transports split off it.
     fn any_thread(&self) -> bool {
         true
     }
@@ -30,8 +30,8 @@ pub(crate) trait Transport: Send + Sized + 'static {
         false
     }
 
-    /// Operations on fewer bytes take less time than waking a thread for them, and would take that
-    /// time from a thread that computes.
+    /// An operation on fewer bytes is left to the thread that waits for it. Waking another thread
+    /// takes longer than such an operation, and takes the time from a thread that computes.
     fn light_below(&self) -> usize {
         0
     }
@@ -39,71 +39,74 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// The messages of this group.
     fn messages(&self) -> Arc<dyn Messages>;
 
-    /// Carries out the collective of `header`, having compared it with the other ranks' (see
-    /// [`super::collective::check_agreement`]), and gives the result's payload.
+    /// Compares `header` with the headers of the other ranks (see
+    /// [`super::collective::check_agreement`]), carries out its collective and returns the result.
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload>;
 
-    /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the caller's
-    /// memory and replaces them by the result. Other ranks may call [`Self::execute`] for the same
-    /// collective.
+    /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the
+    /// caller's memory and replaces them by the result. Other ranks may call [`Self::execute`] for
+    /// the same collective.
     fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
         values.by_copy(header.op, |payload| self.execute(header, payload))
     }
 
-    /// Zeroed memory that all ranks allocate together, as [`Header::of_allocation`] says.
+    /// Allocates zeroed memory for the `len` elements of `header`, a [`Header::of_allocation`]. All
+    /// ranks call it together.
     fn alloc(&mut self, header: Header) -> Result<Payload> {
         self.execute(header, Payload::zeros(header.element, 0))?;
         Ok(Payload::zeros(header.element, header.len))
     }
 
-    /// The transport of the group of `members`: ranks of this one's group, of which this rank is
-    /// one, in the order of their numbers in the new group. `None` for a rank that joins none, which
-    /// gets `None`. All ranks of this one's group call it together, those of each new group with the
-    /// same members.
+    /// Makes the transport of a new group. `members` are its ranks, as numbers in this group and in
+    /// the order of the new group; this rank is one of them. A rank that joins no group passes
+    /// `None` and gets `None`. All ranks of this group call it together. All ranks of a new group
+    /// pass the same `members`.
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
         let _ = members;
         Err(Error::Unsupported { what: format!("splitting ranks over {}", self.backend()) })
     }
 
-    /// Moves on what goes on in the background: operations that were answered, and messages where the
-    /// transport drives them. Whether something still goes on, so that this is to be called again
-    /// soon.
+    /// Advances the work in the background: the rest of operations that have returned, and messages
+    /// if the transport drives them. Returns whether work is left, so that the engine calls it
+    /// again soon.
     fn progress(&mut self) -> bool {
         false
     }
 
-    /// This rank starts nothing more in this group: tells the others, and does not wait for them. A
-    /// group's transport is dropped after that, the world's lives on until [`Self::finish`].
+    /// Reports to the other ranks that this rank starts no more operations in this group, and does
+    /// not wait for them. The transport of a group is dropped afterwards. The world's transport
+    /// lives on until [`Self::finish`].
     fn leave(&mut self) {}
 
-    /// Ends this rank's part in the world, when it has left it and every group. It may wait for the
-    /// other ranks. Called for the world's transport alone.
+    /// Ends this rank's part in the job. The rank has left the world and every group. The method
+    /// may wait for the other ranks. It is called for the world's transport only.
     fn finish(&mut self);
 }
 
-/// The messages of one rank of a group to another. Any thread may use it at any time: a message waits
-/// neither for the engine's turn nor for a collective.
+/// The messages between two ranks of a group. Any thread may start a message at any time, because a
+/// message waits neither for the engine's turn nor for a collective.
 pub(crate) trait Messages: Send + Sync {
-    /// Starts a send or a receive. Receives get messages in the order in which they were started.
-    /// Waiting for the result fails after the deadline, except where the transport drives messages:
-    /// there the caller looks at the clock.
+    /// Starts a send or a receive. Receives get messages in the order in which the receives were
+    /// started. Waiting for the result fails after the deadline. If the transport drives messages,
+    /// the caller checks the deadline instead.
     fn start(&self, header: Header, payload: Payload) -> Pending;
 }
 
-/// How a rank tells the others that it has failed, from whichever thread notices.
+/// Reports failures between ranks. Any thread may use it.
 pub(crate) trait Abort: Send + Sync {
-    /// Tells every other rank, as far as that is possible, and may end this process: whoever calls
-    /// it has said why.
+    /// Reports to the other ranks, as far as possible, that this rank has failed. May end this
+    /// process, so the caller prints the reason first.
     fn abort(&self, message: &str);
 
-    /// Tells every other rank if that can be done without ending this process, which has yet to say
-    /// why. Where only a thread that has the engine's turn can, [`Transport::progress`] does it.
+    /// Reports `error` to the other ranks, if that is possible without ending this process, because
+    /// the process has not printed the reason yet. If only the thread with the engine's turn can
+    /// report it, [`Transport::progress`] does so.
     fn fail(&self, error: &Error) {
         let _ = error;
     }
 
-    /// The failure of another rank, if one is known: asked by whoever waits for something else than
-    /// this backend.
+    /// The failure of another rank, if one is known. A thread that waits for something outside this
+    /// backend polls it.
     fn failure(&self) -> Option<Error> {
         None
     }

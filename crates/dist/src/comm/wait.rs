@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_micros(100);
 /// on the machine where this was written).
 const TAKEN: Duration = Duration::from_micros(500);
 
-/// For this time afterwards, waits sleep, because a sleeper gets its core back at once when it
-/// wakes.
+/// For this time after such a yield, waits sleep, because a thread that wakes from a sleep gets its
+/// core back at once.
 const CROWDED: Duration = Duration::from_millis(250);
 
 /// The load of this machine, as earlier waits have observed it.
@@ -49,8 +49,8 @@ impl Load {
     }
 }
 
-/// One wait. It polls often at first. Then it sleeps an eighth of the time already waited, so the
-/// answer is late by an eighth at most and a long wait costs almost nothing.
+/// One wait. The caller polls often at first. Later each pause is an eighth of the time already
+/// waited, so the answer is late by an eighth at most and a long wait costs almost nothing.
 pub(super) struct Wait {
     questions: u32,
     start: Option<Instant>,
@@ -61,7 +61,7 @@ impl Wait {
         Self { questions: 0, start: None }
     }
 
-    /// Passes some time. Returns how long the wait has lasted before.
+    /// Pauses before the next poll. Returns the time that the wait had lasted before the pause.
     pub(super) fn pause(&mut self, load: &mut Load) -> Duration {
         self.questions += 1;
         if self.questions <= FIRST && load.crowded_until.is_none() {
