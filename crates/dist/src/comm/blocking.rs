@@ -1,4 +1,4 @@
-//! The blocking form of every operation, on slices.
+//! Blocking operations on slices.
 
 use super::{Collective, Communicator, Element, Payload, ReduceOp};
 use crate::{Error, Result};
@@ -34,18 +34,17 @@ impl dyn Communicator + '_ {
         self.run(Collective::AllGather, Payload::from_slice(values))?.to_vec()
     }
 
-    /// Reduces `values` over all ranks and returns this rank's part, one of equal parts in rank
-    /// order.
+    /// Reduces `values` over all ranks, cuts the result into one equal part per rank and returns
+    /// part `rank`.
     ///
     /// # Errors
-    /// A length that does not divide by the number of ranks. A failure of another rank, a passed
-    /// deadline or a disagreement between ranks.
+    /// A length that does not divide by the number of ranks, or a failure (see [`Error`]).
     pub fn reduce_scatter<T: Element>(&self, values: &[T], op: ReduceOp) -> Result<Vec<T>> {
         self.run(Collective::ReduceScatter(op), Payload::from_slice(values))?.to_vec()
     }
 
-    /// Returns all ranks' `values` in rank order on `root`, and nothing on the other ranks. All
-    /// ranks must pass equally many.
+    /// Returns all ranks' `values` in rank order on `root`, nothing elsewhere. All ranks must pass
+    /// equally many.
     ///
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
@@ -53,12 +52,11 @@ impl dyn Communicator + '_ {
         self.run(Collective::Gather { root }, Payload::from_slice(values))?.to_vec()
     }
 
-    /// Returns this rank's part of `root`'s `values`, one of equal parts in rank order. The
-    /// `values` of the other ranks are ignored.
+    /// Cuts `root`'s `values` into one equal part per rank and returns part `rank`. The `values` of
+    /// the other ranks are ignored.
     ///
     /// # Errors
-    /// A length on `root` that does not divide by the number of ranks. A failure of another rank, a
-    /// passed deadline or a disagreement between ranks.
+    /// A length on `root` that does not divide by the number of ranks, or a failure (see [`Error`]).
     pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
         self.run(Collective::Scatter { root }, Payload::from_slice(values))?.to_vec()
     }
@@ -83,18 +81,15 @@ impl dyn Communicator + '_ {
     /// received parts in rank order.
     ///
     /// # Errors
-    /// A length that does not divide by the number of ranks. A failure of another rank, a passed
-    /// deadline or a disagreement between ranks.
+    /// A length that does not divide by the number of ranks, or a failure (see [`Error`]).
     pub fn all_to_all<T: Element>(&self, values: &[T]) -> Result<Vec<T>> {
         self.run(Collective::AllToAll, Payload::from_slice(values))?.to_vec()
     }
 
-    /// Sends `parts[r]` to rank `r`. Returns the part received from each rank. The lengths may
-    /// differ.
+    /// Sends `parts[r]`, of any length, to rank `r`. Returns the part received from each rank.
     ///
     /// # Errors
-    /// A number of parts that is not the number of ranks. A failure of another rank, a passed
-    /// deadline or a disagreement between ranks.
+    /// A number of parts other than the number of ranks, or a failure (see [`Error`]).
     pub fn all_to_all_v<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let lens: Vec<usize> = parts.iter().map(Vec::len).collect();
         let payload = Payload::from_slice(&parts.concat()).with_parts(lens)?;
@@ -120,7 +115,7 @@ impl dyn Communicator + '_ {
     /// Replaces `values` by the next message of rank `from`, of the same type and length.
     ///
     /// # Errors
-    /// A message of another type or length. A failure of another rank or a passed deadline.
+    /// A message of another type or length, or a failure (see [`Error`]).
     pub fn recv<T: Element>(&self, values: &mut [T], from: usize) -> Result<()> {
         self.run_in_place(Collective::Recv { from }, values.into())
     }
@@ -129,7 +124,7 @@ impl dyn Communicator + '_ {
     /// rank keep their order.
     ///
     /// # Errors
-    /// A message of another type. A failure of another rank or a passed deadline.
+    /// A message of another type, or a failure (see [`Error`]).
     pub fn recv_any<T: Element>(&self) -> Result<(usize, Vec<T>)> {
         let message = self.run(Collective::RecvAny, Payload::zeros(T::TYPE, 0))?;
         let what = || "a message without a sender".to_owned();
@@ -140,8 +135,7 @@ impl dyn Communicator + '_ {
     /// Returns all ranks' texts, in rank order. The lengths may differ.
     ///
     /// # Errors
-    /// A text of more than `i32::MAX` bytes. A failure of another rank, a passed deadline or a
-    /// disagreement between ranks.
+    /// A text of more than `i32::MAX` bytes, or a failure (see [`Error`]).
     pub fn all_gather_text(&self, text: &str) -> Result<Vec<String>> {
         length_of(text)?;
         let texts = self.all_gather_v(text.as_bytes())?;
@@ -151,8 +145,7 @@ impl dyn Communicator + '_ {
     /// Returns `root`'s text on every rank.
     ///
     /// # Errors
-    /// A text of more than `i32::MAX` bytes. A failure of another rank, a passed deadline or a
-    /// disagreement between ranks.
+    /// A text of more than `i32::MAX` bytes, or a failure (see [`Error`]).
     pub fn broadcast_text(&self, text: &str, root: usize) -> Result<String> {
         let mut length = [length_of(text)?];
         self.broadcast(&mut length, root)?;

@@ -43,7 +43,6 @@ impl Layers {
 }
 
 impl<T: Transport> Members<T> {
-    /// An all-reduce by layers.
     pub(super) fn all_reduce_in_layers(
         &mut self,
         layers: Layers,

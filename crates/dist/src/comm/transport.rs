@@ -16,7 +16,6 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Whether messages move only while a thread that has the turn calls [`Self::progress`].
     const DRIVES_MESSAGES: bool = false;
 
-    /// The backend's name.
     fn backend(&self) -> &'static str;
 
     /// Whether every thread may call the transport, one at a time. If not, only the thread that
@@ -36,7 +35,6 @@ pub(crate) trait Transport: Send + Sized + 'static {
         0
     }
 
-    /// The messages of this group.
     fn messages(&self) -> Arc<dyn Messages>;
 
     /// Compares `header` with the headers of the other ranks (see
@@ -78,8 +76,8 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// lives on until [`Self::finish`].
     fn leave(&mut self) {}
 
-    /// Ends this rank's part in the job. The rank has left the world and every group. The method
-    /// may wait for the other ranks. It is called for the world's transport only.
+    /// Ends this rank's part in the job, after the rank has left every group. May wait for the
+    /// other ranks. It is called only on the world's transport.
     fn finish(&mut self);
 }
 

@@ -112,8 +112,7 @@ impl Cells {
         }
         for spun in 0..self.spins {
             if self.has_arrived(rank) {
-                // The limit is twice the usual time, so that even the longest of many waits needs
-                // no sleep.
+                // At twice the usual time, the limit lets even the longest wait end without sleep.
                 if spun > self.spins / 2 {
                     self.spins = (self.spins * 2).min(SPINS.1);
                 }
@@ -123,7 +122,7 @@ impl Cells {
         }
         let start = Instant::now();
         self.sleep(rank);
-        // Instead of a short sleep, more polls would have been better.
+        // More polls would have cost less than a short sleep.
         self.spins = if start.elapsed() < WORTH_SPINNING {
             (self.spins * 2).min(SPINS.1)
         } else {

@@ -50,12 +50,10 @@ impl Exchange {
         Self { cells, network, segment, ranks, deadline, current }
     }
 
-    /// The region of the cells.
     pub(super) fn cells(&self) -> &Arc<Region> {
         self.cells.region()
     }
 
-    /// The number of the group.
     pub(super) fn group(&self) -> u64 {
         self.cells().member().group
     }
@@ -121,8 +119,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Returns an error if there has been a failure or the deadline has passed, and `rank` has not
-    /// arrived.
+    /// Returns an error if a rank has failed or the deadline has passed before `rank` arrived.
     fn check(&self, rank: usize, start: Instant) -> Result<()> {
         let during = || self.current.to_string();
         if let Err(error) = self.network.trouble(self.group(), &[self.ranks[rank]], during) {
@@ -170,8 +167,7 @@ impl Exchange {
     }
 
     /// Gives `look` the `count` bytes from byte `start` on of all parts of `region`, then waits
-    /// until all ranks have read them. Every rank must have passed a barrier since it wrote its
-    /// part.
+    /// until all ranks have read. Every rank must have passed a barrier since it wrote its part.
     pub(super) fn look(
         &mut self,
         region: &Region,
@@ -180,8 +176,7 @@ impl Exchange {
         look: impl FnOnce(&[&[u8]]),
     ) -> Result<()> {
         let part = |rank: usize| {
-            // SAFETY: between these two barriers all ranks only read the parts (`region` is
-            // borrowed).
+            // SAFETY: between these barriers all ranks only read the parts (`region` is borrowed).
             unsafe { region.part(rank, start, count) }
         };
         let parts: Vec<&[u8]> = (0..region.member().world_size).map(part).collect();
@@ -190,8 +185,7 @@ impl Exchange {
     }
 
     /// Copies the first `bytes` bytes of `root`'s part of `region` into this rank's part, then
-    /// waits until all ranks have copied. Every rank must have passed a barrier since it wrote its
-    /// part.
+    /// waits for all ranks. Every rank must have passed a barrier since it wrote its part.
     pub(super) fn copy_from(
         &mut self,
         region: &mut Region,

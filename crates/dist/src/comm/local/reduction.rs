@@ -1,5 +1,4 @@
-//! The all-reduce of numbers outside of the segment, which pass through the slots a piece at a
-//! time.
+//! The all-reduce of numbers outside of the segment. They pass through the slots a piece at a time.
 //!
 //! Each piece is divided into one range per rank, and each rank reduces its own range. Between two
 //! barriers a rank works on three pieces. It reduces its own range of one piece. It copies the
