@@ -56,7 +56,7 @@ impl dyn Communicator + '_ {
     /// the other ranks are ignored.
     ///
     /// # Errors
-    /// A length on `root` that does not divide by the number of ranks, or a failure (see [`Error`]).
+    /// A length on `root` that does not divide by the number of ranks, or a failure ([`Error`]).
     pub fn scatter<T: Element>(&self, values: &[T], root: usize) -> Result<Vec<T>> {
         self.run(Collective::Scatter { root }, Payload::from_slice(values))?.to_vec()
     }
