@@ -378,8 +378,7 @@ fn own_part_kept(own: Range<usize>) -> impl FnOnce([Payload; 2]) -> Payload {
     }
 }
 
-/// The ranges (bytes) of each rank's share of `count` elements. All but the last end with a cache
-/// line.
+/// The bytes of each rank's share of `count` elements. All but the last end with a cache line.
 fn even_parts(count: usize, n: usize, size: usize) -> impl Fn(usize) -> Range<usize> {
     let line = LINE / size;
     let cut = move |rank: usize| match rank {

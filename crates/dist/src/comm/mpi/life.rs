@@ -10,9 +10,8 @@
 //!   calls `MPI_Abort`. If the program ignores the error, the job ends after [`AFTER_FAILURE`].
 //! - [`Aborter::abort`] ends the job from any thread. Its caller has printed the cause.
 //!
-//! All three wait for [`TO_BE_HEARD`] first, because other ranks with the same error also have a
-//! line to print, and because the launcher may lose output that it has not passed on when the job
-//! ends.
+//! All three wait for [`TO_BE_HEARD`] first: other ranks with the same error print a line too, and
+//! the launcher may lose output that it has not passed on when the job ends.
 //!
 //! `MPI_Abort` is called at most once per process, and never after `MPI_Finalize`.
 

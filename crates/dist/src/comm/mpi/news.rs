@@ -1,8 +1,7 @@
 //! News of failures. A rank that fails sends the cause, in a letter, to all other ranks.
 //!
 //! Only the thread that has the engine's turn calls MPI. So a rank that fails stores the cause
-//! here, and the next thread that has the turn sends it. Every wait in every group looks for these
-//! letters.
+//! here, and the next thread that has the turn sends it. Every wait looks for these letters.
 
 use std::time::Duration;
 

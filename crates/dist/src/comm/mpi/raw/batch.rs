@@ -189,7 +189,7 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         if self.requests.iter().any(|(_, queue)| !queue.is_empty()) {
-            // MPI may still write to the memory. So it is leaked, which only a failed job does.
+            // MPI may still use the memory, so it is leaked. In a failed job this is harmless.
             let _leaked = self.memory.take().map(std::mem::ManuallyDrop::new);
         }
     }

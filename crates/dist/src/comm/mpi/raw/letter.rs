@@ -101,7 +101,7 @@ impl Letter {
 impl Drop for Letter {
     fn drop(&mut self) {
         if self.request.is_some() {
-            // MPI may still use the memory. So it is leaked, which only a failed job does.
+            // MPI may still use the memory, so it is leaked. In a failed job this is harmless.
             let _leaked = self.memory.take().map(std::mem::ManuallyDrop::new);
         }
     }

@@ -101,7 +101,7 @@ impl MpiGroup {
         Ok(words)
     }
 
-    /// A member that has sent a message of this kind, if a message has not been received yet.
+    /// A member with a message of this kind that this rank has not received yet.
     pub(super) fn has_sent(&self, tag: Tag) -> Result<Option<usize>> {
         let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         let (any, tag, to) = (any_source(), self.tag(tag), status.as_mut_ptr());
