@@ -1,4 +1,4 @@
-//! The collectives, in rounds: in a round every rank sends every other a range of its buffer.
+//! The collectives, as rounds. In a round every rank sends a range of its buffer to all others.
 
 use std::ops::Range;
 
@@ -13,13 +13,14 @@ use crate::comm::wait::Wait;
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
-/// Up to so many bytes from all others together, a reduction is one round, and so is a broadcast.
+/// A reduction in which a rank receives at most this many bytes is one round. So is a broadcast in
+/// which the root sends at most this many.
 const ONE_ROUND: usize = 32 * 1024;
 
-/// Bytes of a cache line. Vectors that lie across two lines take twice as long to load.
+/// Bytes of a cache line. A vector that lies in two lines takes twice as long to load.
 const LINE: usize = 64;
 
-/// Nothing is sent, or received.
+/// The range of a rank that sends or receives nothing.
 fn nothing(_rank: usize) -> Range<usize> {
     0..0
 }
@@ -74,8 +75,8 @@ impl Mpi {
         self.pipeline(header, buffer, route, self.even_parts(header))
     }
 
-    /// As all-reduce, but what is reduced goes to the root alone. Of two ranks the root reduces
-    /// everything: that moves no more.
+    /// Like an all-reduce, but only the root gets the result. With two ranks the root reduces all
+    /// numbers, which moves no more bytes.
     fn reduce(
         &mut self,
         header: Header,
@@ -115,13 +116,13 @@ impl Mpi {
         even_parts(header.len, self.world_size(), header.element.size())
     }
 
-    /// At least so many bytes of room for what others send.
+    /// Memory of at least `room` bytes for the other ranks' numbers.
     pub(super) fn take_scratch(&mut self, room: usize) -> Payload {
         let scratch = std::mem::replace(&mut self.scratch, Payload::empty());
         if scratch.len() < room { Payload::zeros(ElementType::U8, room) } else { scratch }
     }
 
-    /// Sends to every rank its part (bytes) and replaces our own by its reduction, in one round.
+    /// In one round, sends every rank its part (bytes) and reduces this rank's own part.
     fn reduce_at_once(
         &mut self,
         header: Header,
@@ -163,7 +164,7 @@ impl Mpi {
         Ok(buffer)
     }
 
-    /// A gather of equal lengths. Ours goes where it belongs if we receive the others'.
+    /// A gather of equal lengths. A rank that receives the others' numbers also copies its own.
     fn gather(
         &mut self,
         header: Header,
@@ -212,7 +213,7 @@ impl Mpi {
         Ok(own)
     }
 
-    /// A round of lengths, and one of parts.
+    /// A round of lengths, and a round of parts.
     fn all_to_all_v(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
         let word = |rank: usize| rank * 8..(rank + 1) * 8;
         let lens: Vec<usize> = buffer.parts().map_or_else(Vec::new, <[usize]>::to_vec);
@@ -231,14 +232,14 @@ impl Mpi {
         all.with_parts(coming)
     }
 
-    /// Everybody is here, and for the same operation.
+    /// Waits until all ranks are in this operation.
     fn meet(&mut self, header: Header) -> Result<()> {
         let (from, into) = (Payload::empty(), Payload::empty());
         self.round(header, from, into, nothing, nothing).map(|_| ())
     }
 
     /// An operation's first round: letters with headers and the beginnings of the ranges, and the
-    /// rest, which does not wait for the headers: ranks that disagree end before they look at it.
+    /// rest. It does not wait for the headers, because ranks that disagree fail before they use it.
     fn round(
         &mut self,
         header: Header,
@@ -266,7 +267,7 @@ impl Mpi {
         self.wait_for(batch, header)
     }
 
-    /// Tells every other rank what we are about to do, with the beginning of its range of `from`.
+    /// Sends every other rank the header and the beginning of its range of `from`.
     pub(super) fn call(
         &mut self,
         header: Header,
@@ -281,7 +282,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// What does not go in letters.
+    /// Starts to send and receive the bytes that are not in letters.
     fn rest(
         &mut self,
         from: Payload,
@@ -311,7 +312,7 @@ impl Mpi {
         Ok(batch)
     }
 
-    /// Waits for all ranks' headers: nobody has them before everybody is here.
+    /// Waits for all ranks' headers, and compares them. This is also a barrier.
     fn hear(&mut self, header: Header) -> Result<()> {
         let mut wait = Wait::begin();
         while !self.have_all_spoken(header)? {
@@ -320,7 +321,7 @@ impl Mpi {
         self.agree(header)
     }
 
-    /// Whether all ranks, which have spoken, do the same.
+    /// Compares the headers of all ranks, which have arrived.
     pub(super) fn agree(&mut self, header: Header) -> Result<()> {
         self.headers[self.rank] = header.encode();
         check_agreement(&self.headers, &self.group.ranks)
@@ -338,13 +339,13 @@ impl Mpi {
         Ok(all)
     }
 
-    /// The ranks whose headers have not come.
+    /// The ranks whose headers have not arrived.
     pub(super) fn silent(&mut self) -> Vec<usize> {
         let speaks = |peer: &mut Peer| matches!(peer.peek(), Ok(Some(_)));
         self.others().filter(|&other| !speaks(&mut self.peers[other])).collect()
     }
 
-    /// Waits for the rest, and puts the beginnings in front of it.
+    /// Waits for the rest, and copies the beginnings from the letters.
     fn take(
         &mut self,
         header: Header,
@@ -364,12 +365,12 @@ impl Mpi {
     }
 }
 
-/// What a batch of one buffer gives back.
+/// The first buffer of a batch.
 fn only([buffer, _]: [Payload; 2]) -> Payload {
     buffer
 }
 
-/// What came, and the part that a rank sends itself.
+/// Copies the part that a rank sends to itself into the buffer of the received parts.
 fn own_part_kept(own: Range<usize>) -> impl FnOnce([Payload; 2]) -> Payload {
     move |[from, mut into]| {
         into.bytes_mut()[own.clone()].copy_from_slice(&from.bytes()[own]);
@@ -377,8 +378,7 @@ fn own_part_kept(own: Range<usize>) -> impl FnOnce([Payload; 2]) -> Payload {
     }
 }
 
-/// The ranges (bytes) of each rank's share of `count` elements. All but the last end with a cache
-/// line.
+/// The bytes of each rank's share of `count` elements. All but the last end with a cache line.
 fn even_parts(count: usize, n: usize, size: usize) -> impl Fn(usize) -> Range<usize> {
     let line = LINE / size;
     let cut = move |rank: usize| match rank {

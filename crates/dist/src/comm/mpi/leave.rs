@@ -1,8 +1,7 @@
-//! Leaving the job in order.
+//! The orderly end of a rank's part in the job.
 //!
-//! Every rank says goodbye in each of its groups when it has left that. When all members of a group have
-//! said goodbye, and nothing that they have sent is on its way, the group's number is free for another
-//! group, and its letters are given back.
+//! A rank that has left a group sends a goodbye to every other member. After all goodbyes, when no
+//! message is under way, the group's number is free for another group, and its letters are freed.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,17 +22,17 @@ use crate::comm::transport::Transport;
 use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};
 
-/// How long MPI may take to see that a message has arrived when its receiver has left.
+/// The time that messages get to arrive after their receiver has left.
 const STRAGGLER: Duration = Duration::from_millis(200);
 
-/// What all groups of this rank have in common.
+/// The state that all groups of this rank share.
 pub(super) struct Job {
-    /// By rank in the world, a number for its host.
+    /// The hash of the host's name, by rank in the world.
     hosts: Vec<u64>,
     failed: AtomicBool,
     pub(super) news: News,
     pub(super) messages: AllMessages,
-    /// The numbers of the groups that this rank is in, or that not everybody has left.
+    /// The numbers of the groups that this rank is in, or that other members have not left.
     numbers: Mutex<BTreeSet<usize>>,
     /// Groups that this rank has left.
     left: Mutex<Vec<Left>>,
@@ -65,12 +64,12 @@ impl Job {
         hosts.all(|host| Some(host) == first)
     }
 
-    /// Something went wrong: MPI will not be finalised, see [`life`].
+    /// Notes a failure. MPI will then not be finalised, see [`life`].
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// The first number from this one on that none of this rank's groups has.
+    /// The first number from `from` on that no group of this rank has.
     pub(super) fn free_number(&self, from: usize) -> usize {
         let numbers = self.numbers.lock();
         (from..).find(|number| !numbers.contains(number)).unwrap_or(from)
@@ -80,7 +79,8 @@ impl Job {
         self.numbers.lock().insert(number);
     }
 
-    /// Gives back what belongs to the groups that all have left; whether there are others.
+    /// Frees the letters and numbers of groups that all members have left. Returns whether groups
+    /// remain that this rank has left and another member has not.
     pub(super) fn give_back(&self) -> Result<bool> {
         let mut left = self.left.lock();
         for mut group in std::mem::take(&mut *left) {
@@ -98,17 +98,17 @@ impl Job {
     }
 }
 
-/// A group that this rank has left, but others may not have.
+/// A group that this rank has left. Other members may still be in it.
 struct Left {
     messages: Arc<MessageGroup>,
     peers: Vec<Peer>,
-    /// When all had said goodbye: since then messages that nobody has asked for are received.
+    /// The time of the last goodbye. After it, messages without a receive are received and dropped.
     since: Option<Instant>,
 }
 
 impl Left {
-    /// Whether everybody else has left it too, and nothing more comes. A receive for which nobody has
-    /// sent a message is given up, and the group's number with it.
+    /// Whether all other members have left the group too, and none of their messages is under way.
+    /// A receive without a message is given up after [`STRAGGLER`], and the group's number with it.
     fn by_all(&mut self, job: &Job) -> Result<bool> {
         let own = self.messages.rank;
         let mut all = true;
@@ -119,8 +119,9 @@ impl Left {
                     sent[other] = count;
                     all &= peer.can_be_told()?;
                 }
-                // It is in an operation that will never be complete, and our goodbye tells it so.
-                // Why we leave, `main` can print only after this.
+                // The member is in an operation that will never be complete, and learns so from
+                // this rank's goodbye. This rank must not wait, because `main` prints the cause
+                // only afterwards.
                 Some(_) => {
                     let other = self.messages.group.ranks[other];
                     let what = format!("rank {other} still needs this rank, which leaves");
@@ -144,12 +145,12 @@ impl Left {
 }
 
 impl Mpi {
-    /// Says goodbye to this group, unless something has failed: goodbyes are for those who finish.
+    /// Sends a goodbye to this group's members, except after a failure, which aborts the job.
     pub(super) fn say_goodbye(&mut self) -> Result<()> {
         if self.job.has_failed() {
             return Ok(());
         }
-        // All that was to be sent is counted.
+        // Starts all requested sends, because a goodbye contains their number.
         self.job.messages.progress(&self.job);
         for other in self.others() {
             let sent = self.messages.sent(other);
@@ -161,8 +162,8 @@ impl Mpi {
         Ok(())
     }
 
-    /// Waits until everybody has left everything, and finalises MPI. `MPI_Finalize` would wait for
-    /// all ranks too, but polls a core meanwhile.
+    /// Waits until the members of all this rank's groups have left them, and finalises MPI.
+    /// `MPI_Finalize` alone would also wait for all ranks, but it would occupy a core meanwhile.
     ///
     /// After a failure MPI is not finalised, because that would hang; see [`life`].
     pub(super) fn end(&mut self) {

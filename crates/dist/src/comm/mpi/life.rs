@@ -1,20 +1,19 @@
-//! The end of an MPI job, in order or not.
+//! The end of an MPI job, orderly or after a failure.
 //!
-//! MPI has no way to tell a rank that another has ended, and a rank that leaves while others wait for
-//! it hangs them for ever. Therefore, from the moment MPI is initialised:
+//! MPI does not report to a rank that another rank has ended, and ranks hang if they wait for a
+//! rank that has left. Therefore, from the initialisation of MPI on:
 //!
-//! - a panic, on whichever thread, ends the job (`MPI_Abort`) after it has been printed: unwinding
-//!   would reach `MPI_Finalize`, which waits for ranks that wait for this one;
-//! - a process that exits without having left in order ends the job. This is also how an error
-//!   does it: the communicator is dropped without finalising, `main` prints the error, and the
-//!   exit handler calls `MPI_Abort`. A program that swallows the error and goes on has
-//!   [`AFTER_FAILURE`] until the job is ended all the same;
-//! - [`Aborter::abort`] ends it from any thread. Who calls it has printed why.
+//! - A panic on any thread is printed and then ends the job (`MPI_Abort`). Unwinding would reach
+//!   `MPI_Finalize`, which waits for ranks that wait for this one.
+//! - A process that exits without having left in order ends the job. So does an error: the
+//!   communicator is dropped without finalising MPI, `main` prints the error, and the exit handler
+//!   calls `MPI_Abort`. If the program ignores the error, the job ends after [`AFTER_FAILURE`].
+//! - [`Aborter::abort`] ends the job from any thread. Its caller has printed the cause.
 //!
-//! All wait [`TO_BE_HEARD`] first: ranks that got the same error have a line to print too, and what
-//! was printed is on its way through the launcher, which may lose it when the job is ended.
+//! All three wait for [`TO_BE_HEARD`] first: other ranks with the same error print a line too, and
+//! the launcher may lose output that it has not passed on when the job ends.
 //!
-//! `MPI_Abort` is called once per process, and never after `MPI_Finalize`.
+//! `MPI_Abort` is called at most once per process, and never after `MPI_Finalize`.
 
 use std::panic;
 use std::sync::Arc;
@@ -27,22 +26,22 @@ use super::raw;
 use crate::Error;
 use crate::comm::transport::Abort;
 
-/// Whether MPI is initialised and this process still owes it an end.
+/// Whether MPI is initialised, and nothing has begun to finalise it or to abort the job.
 static LIVE: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread waits for the one that is in MPI to end the job.
+/// Whether [`Aborter::abort`] has asked the thread that polls MPI to end the job.
 static ABORTING: AtomicBool = AtomicBool::new(false);
 
-/// How long messages have to reach the terminal, on a machine that has much else to do.
+/// The time that printed lines get to reach the terminal of a busy machine.
 const TO_BE_HEARD: Duration = Duration::from_secs(1);
 
-/// How long a thread that is in MPI has to call `MPI_Abort` itself.
+/// The time that the thread that polls MPI gets to call `MPI_Abort` itself.
 const TO_BE_TAKEN: Duration = Duration::from_millis(50);
 
-/// How long a program may go on after its communicator failed.
+/// The time that a program may continue after its communicator has failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// MPI has just been initialised: from here on every end of the process is answered for.
+/// Installs the exit handler and the panic hook, right after the initialisation of MPI.
 pub(super) fn begin() {
     LIVE.store(true, Ordering::SeqCst);
     raw::at_exit(at_exit);
@@ -54,12 +53,12 @@ pub(super) fn begin() {
     }));
 }
 
-/// Takes the duty to end MPI, for one caller: `true` if it was still open.
+/// Gives one caller the task to end MPI. Returns whether this caller got it.
 pub(super) fn end() -> bool {
     LIVE.swap(false, Ordering::SeqCst)
 }
 
-/// The communicator has failed and is gone: the process will exit soon, or be ended.
+/// Ends the job after [`AFTER_FAILURE`], unless the process has exited before.
 pub(super) fn failed() {
     let watch = || {
         thread::sleep(AFTER_FAILURE);
@@ -72,7 +71,7 @@ pub(super) fn failed() {
     }
 }
 
-/// Asked by a thread that waits for MPI.
+/// Ends the job if [`Aborter::abort`] has asked for it. Threads that poll MPI call this.
 pub(super) fn abort_if_asked() {
     if ABORTING.load(Ordering::Relaxed) {
         abort_job();
@@ -92,7 +91,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Ends the job from any thread.
+/// Ends the job, or reports a failure of this rank, from any thread.
 pub(super) struct Aborter(pub(super) Arc<Job>);
 
 impl Abort for Aborter {
@@ -110,8 +109,8 @@ impl Abort for Aborter {
     }
 }
 
-/// Lets the sleeps of this thread, and of those that it starts from now on, be as short as asked for:
-/// the system rounds them up to 50 µs else.
+/// Reduces the timer slack, by which a sleep may be late, from Linux's 50 µs to 1 µs, for this
+/// thread and for threads that it starts later.
 pub(super) fn wake_on_time() {
     let shortest = std::num::NonZeroU64::new(1000);
     if let Err(error) = rustix::thread::set_current_timer_slack(shortest) {

@@ -1,9 +1,9 @@
-//! The letters by which ranks of a group tell each other, before every operation, what they are
-//! about to do. A letter holds a header and the beginning of the data that goes with it: a short
-//! operation is one letter to everybody.
+//! The letters that each rank of a group sends to all others before an operation. A letter contains
+//! a header, which describes the operation, and the beginning of the data. A short operation
+//! consists only of letters.
 //!
-//! The receives for these are always posted, which tells who is missing when a deadline passes, and
-//! who has left.
+//! The receives for letters are always posted. So a rank knows which letters are missing when a
+//! deadline passes, and which ranks have left.
 
 use std::ops::Range;
 
@@ -11,30 +11,29 @@ use super::raw::{EAGER, LETTER, Letter, MpiGroup, Tag};
 use crate::Result;
 use crate::comm::collective::Header;
 
-/// Encoded header.
 pub(super) type Words = [u64; Header::WORDS];
 
 /// Bytes of an encoded header.
 pub(super) const HEADER_BYTES: usize = size_of::<Words>();
 
-/// First word of what takes a header's place when a rank has finished.
+/// The first word of a goodbye, which a rank that leaves sends in place of a header.
 pub(super) const GOODBYE: u64 = u64::MAX;
 
-/// How many bytes of this range go in a letter. None of a long one, which is copied faster in one
-/// piece, from where it is aligned.
+/// The number of bytes of this range that a letter contains. It is 0 for a long range, because one
+/// piece from an aligned address is copied faster.
 pub(super) fn enclosed(range: &Range<usize>) -> usize {
     if range.len() > EAGER { 0 } else { range.len().min(LETTER - HEADER_BYTES) }
 }
 
-/// What is under way between this rank and another.
+/// The letters between this rank and another one.
 pub(super) struct Peer {
-    /// What it is about to do: one header ahead at most, since it needs ours to go on.
+    /// The next letter. The other rank is at most one header ahead, because it needs our header.
     inbox: Letter,
     outbox: Letter,
 }
 
 impl Peer {
-    /// `None` as the number stands for this rank itself.
+    /// `from` is `None` for this rank itself.
     pub(super) fn new(group: &MpiGroup, from: Option<usize>) -> Result<Self> {
         let mut inbox = Letter::new();
         if let Some(from) = from {
@@ -43,27 +42,27 @@ impl Peer {
         Ok(Self { inbox, outbox: Letter::new() })
     }
 
-    /// Its next header, if that has arrived.
+    /// The other rank's next header, if it has arrived.
     pub(super) fn peek(&mut self) -> Result<Option<Words>> {
         Ok(self.inbox.poll()?.then(|| words(self.inbox.bytes())))
     }
 
-    /// What came with the header that has arrived.
+    /// The data that arrived with the header.
     pub(super) fn enclosed(&self) -> &[u8] {
         &self.inbox.bytes()[HEADER_BYTES..]
     }
 
-    /// Has done with that header: the next one may come.
+    /// Posts the receive for the next letter, which replaces the last one.
     pub(super) fn next(&mut self, group: &MpiGroup, from: usize) -> Result<()> {
         self.inbox.receive(group, Some(from), Tag::Header)
     }
 
-    /// Whether the last letter to it is on its way, so that there is paper for the next.
+    /// Whether the last letter has been sent, so that its memory is free for the next one.
     pub(super) fn can_be_told(&mut self) -> Result<bool> {
         self.outbox.poll()
     }
 
-    /// Sends it a header with some data.
+    /// Sends a letter.
     pub(super) fn tell(
         &mut self,
         group: &MpiGroup,
@@ -77,7 +76,7 @@ impl Peer {
         self.outbox.send(group, to, Tag::Header, HEADER_BYTES + data.len())
     }
 
-    /// How many messages it has sent us in all, if it has left.
+    /// If the other rank has left: the number of all messages that it has sent to this rank.
     pub(super) fn farewell(&mut self) -> Result<Option<u64>> {
         Ok(match self.peek()? {
             Some([GOODBYE, sent, ..]) => Some(sent),

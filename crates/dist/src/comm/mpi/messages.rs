@@ -1,8 +1,8 @@
-//! Messages of one rank to another: a letter with a header and the beginning, and the rest.
+//! Messages of one rank to another: a letter with a header and the first data, then the rest.
 //!
-//! Any thread asks for them. Whoever has the engine's turn moves them on: between two operations, and
-//! while an operation waits for others. The library matches receives with messages, in the order in
-//! which the receives were posted.
+//! Any thread may start a message. The thread that has the engine's turn sends and receives it
+//! between two operations, and while an operation waits for other ranks. The library matches
+//! receives with messages in the order in which the receives were posted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ impl Messages for GroupMessages {
     }
 }
 
-/// A message that was asked for.
+/// A message that a thread has started.
 struct Asked {
     rank: usize,
     answer: oneshot::Receiver<Result<Payload>>,
@@ -51,20 +51,20 @@ impl Started for Asked {
     }
 }
 
-/// A group, and how many messages its ranks have sent each other.
+/// A group, and the numbers of messages between this rank and each member.
 pub(super) struct MessageGroup {
     pub(super) group: MpiGroup,
     pub(super) rank: usize,
     /// By rank.
     counts: Vec<Counts>,
-    /// Receives that have not got their message.
+    /// The number of receives that are not complete.
     awaited: AtomicUsize,
 }
 
 struct Counts {
     sent: AtomicU64,
     received: AtomicU64,
-    /// How many messages of a rank that has left there are in all; [`HERE`] while it has not.
+    /// The number of all messages of a rank that has left; [`HERE`] before it leaves.
     in_all: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ impl MessageGroup {
         self.counts[rank].in_all.store(sent, Ordering::Relaxed);
     }
 
-    /// Why no message will come from this rank, or from any, if so.
+    /// An error if no message can arrive from this rank (`None`: from any rank).
     fn trouble(&self, from: Option<usize>, header: Header) -> Result<()> {
         let (sent, received) = (self.sent(self.rank), &self.counts[self.rank].received);
         let sources = from.map_or(0..self.group.ranks.len(), |from| from..from + 1);
@@ -118,7 +118,7 @@ impl MessageGroup {
 /// The messages of all groups of a rank.
 #[derive(Default)]
 pub(super) struct AllMessages {
-    /// Messages that were asked for or are under way.
+    /// The number of messages in `asked` and in `underway`.
     count: AtomicUsize,
     asked: Mutex<Vec<Request>>,
     underway: Mutex<Underway>,
@@ -131,18 +131,18 @@ struct Request {
     reply: Reply,
 }
 
-/// Nobody waits for a message that is forgotten.
+/// `None` for a message that is received only to be dropped.
 type Reply = Option<oneshot::Sender<Result<Payload>>>;
 
 #[derive(Default)]
 struct Underway {
-    /// They have been answered.
+    /// The results of these sends have been returned already.
     sends: Vec<Batch>,
     receives: Vec<Receive>,
 }
 
 impl AllMessages {
-    /// Receives so many messages of a member that has left, and forgets them.
+    /// Receives `count` messages of a member that has left, and drops them.
     pub(super) fn forget(&self, group: &Arc<MessageGroup>, from: usize, count: u64) {
         for _ in 0..count {
             let (group, payload) = (Arc::clone(group), Payload::empty());
@@ -160,7 +160,7 @@ impl AllMessages {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Moves them on; whether there still are any. For the thread that has the turn.
+    /// Moves all messages on, on the thread that has the turn. Returns whether any are left.
     pub(super) fn progress(&self, job: &Job) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
@@ -171,8 +171,8 @@ impl AllMessages {
         let before = asked.len() + sends.len() + receives.len();
         for Request { group, header, payload, reply } in asked {
             match header.op {
-                // It is answered at once, so that ranks which all send before they receive do not
-                // wait for each other.
+                // A send is answered at once. Otherwise ranks that all send before they receive
+                // would wait for each other.
                 Collective::Send { to } => {
                     let sent = send(&group, header, payload, to).map(|batch| {
                         sends.push(batch);
@@ -190,7 +190,7 @@ impl AllMessages {
                 }
             }
         }
-        // A failed send shows at the receiver, which does not get it.
+        // A failed send is not reported here. Its receiver gets no message and fails.
         sends.retain_mut(|batch| matches!(batch.poll(), Ok(None)));
         *receives = std::mem::take(receives)
             .into_iter()
@@ -207,7 +207,7 @@ impl AllMessages {
         after > 0
     }
 
-    /// Whether messages that were sent are still on their way.
+    /// Whether messages of this rank are still on their way.
     pub(super) fn are_sending(&self, job: &Job) -> bool {
         self.progress(job) && !self.underway.lock().sends.is_empty()
     }
@@ -227,15 +227,14 @@ fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Re
     Ok(batch)
 }
 
-/// A receive under way.
 struct Receive {
     group: Arc<MessageGroup>,
     from: Option<usize>,
     header: Header,
-    /// Empty once it is in the batch.
+    /// Empty after it has been moved into the batch.
     payload: Payload,
     letter: Letter,
-    /// Who has sent the letter, and what receives the rest.
+    /// The sender of the letter, and the requests that receive the rest.
     rest: Option<(usize, Batch)>,
     reply: Reply,
 }
@@ -259,7 +258,7 @@ impl Receive {
         Ok(batch.poll()?.map(|[_, payload]| payload.with_source(*source)))
     }
 
-    /// Receives what comes after the letter, whose numbers it takes.
+    /// Copies the beginning of the message from the letter, and starts to receive the rest.
     fn receive_rest(&mut self, source: usize) -> Result<Batch> {
         self.group.counts[source].received.fetch_add(1, Ordering::Relaxed);
         let Some(message) = Header::decode(words(self.letter.bytes())) else {
@@ -291,7 +290,7 @@ impl Receive {
     fn end(self, result: Result<Payload>, job: &Job) {
         self.group.awaited.fetch_sub(1, Ordering::Relaxed);
         let failed = result.is_err();
-        // The answer to a thread that does not wait for it is dropped.
+        // If no thread waits any more, the result is dropped, and an error has no effect.
         let heard = self.reply.is_some_and(|reply| reply.send(result).is_ok());
         if failed && heard {
             job.fail();

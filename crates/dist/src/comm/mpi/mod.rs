@@ -1,29 +1,31 @@
-//! The MPI backend: ranks that `mpiexec` started, on one host or many.
+//! The MPI backend, for ranks that an MPI launcher started on one host or on several.
 //!
-//! The communication thread initialises MPI and finalises it. The end of a job is the subject of
-//! [`life`]. Where the library grants the thread level `SERIALIZED`, the thread that has the engine's
-//! turn makes the calls in between, else (`FUNNELED`) the communication thread makes all. No call blocks:
-//! operations are started, then asked after with growing pauses ([`wait`](super::wait)). A blocking call
-//! would poll a whole core that the model needs, and no deadline could pass.
+//! The communication thread initialises and finalises MPI. [`life`] describes the end of a job. If
+//! the library grants the thread level `SERIALIZED`, the thread that has the engine's turn makes
+//! the calls in between. If it grants only `FUNNELED`, the communication thread makes them all.
+//! Except at the start and at the end of a job, no call blocks: the backend starts an operation and
+//! polls it with growing pauses ([`wait`](super::wait)). A blocking call would occupy a core that
+//! the model needs, and could not end at the deadline.
 //!
-//! MPI moves bytes, and the arithmetic is [`reduce`](super::reduce)'s: sums are added in rank order with
-//! f32 accumulation for half precision, NaN is kept, every rank gets the same bits, and they are the
-//! local backend's bits too. `MPI_Allreduce` promises none of this: its order of additions is the
-//! library's choice, by length and number of ranks, and it knows no half precision.
+//! MPI only moves bytes. [`reduce`](super::reduce) has the arithmetic: sums are added in rank
+//! order, half precision is accumulated in f32, and NaN is kept. Every rank gets the same bits,
+//! which are also the local backend's bits. `MPI_Allreduce` promises none of this: the library
+//! chooses the order of additions by length and number of ranks, and it has no half precision.
 //!
-//! Before every operation each pair of ranks exchanges letters ([`mail`]) with a header. Short operations
-//! are one round of messages, whose beginnings go in the letters. Long sums and broadcasts go in pieces
-//! through the ranks that own them ([`pipeline`]), which is `2 (N-1)/N · n` bytes in and out of a rank for
-//! an all-reduce, as little as possible. A rank that fails by itself tells the others ([`news`]).
+//! Before every operation each pair of ranks exchanges letters ([`mail`]) with a header. A short
+//! operation is one round of messages, and the letters contain the beginning of its data. Long sums
+//! and broadcasts are cut into pieces, which pass through the ranks that own them ([`pipeline`]).
+//! In an all-reduce of `n` bytes each of N ranks sends and receives `2 (N-1)/N · n` bytes, the
+//! minimum. A rank that fails sends the cause to the other ranks ([`news`]).
 //!
-//! All groups share one communicator of MPI's, and tags tell their messages apart ([`raw::MpiGroup`]).
+//! All groups share one MPI communicator. A message's tag names its group ([`raw::MpiGroup`]).
 //!
 //! Against a blocking `MPI_Allreduce` in place (C, Open MPI 4.1.4, 2 ranks on 2 Intel cores, spinning),
 //! the speed of this backend is 1.3 for 16 KB, 1.07 for 32 KB, 0.88 to 1.08 from 64 KB to 16 MB and 1.6
 //! to 2.1 for 100 MB. The ranks had real-time priority, because other programs kept the machine busy.
 //!
-//! A rank sends `N - 1` small messages for every operation: the backend is meant for tens of ranks, not
-//! thousands.
+//! A rank sends `N - 1` small messages for every operation: the backend is meant for tens of ranks,
+//! not for thousands.
 
 mod collectives;
 mod leave;
@@ -59,20 +61,20 @@ use crate::{Error, Result};
 /// Whether this build has the MPI backend.
 pub(crate) const COMPILED: bool = true;
 
-/// Joins the job that this process was started in, which must have `world_size` ranks. Ranks with
-/// equal names of the `host` are on one host. An operation that takes longer than `deadline` fails.
+/// Joins the MPI job of this process, which must have `world_size` ranks. Ranks with equal `host`
+/// are on one host. An operation that takes longer than `deadline` fails.
 ///
-/// From here on a panic, or an exit before the communicator is dropped, ends all ranks.
+/// After this call a panic, or an exit before the communicator is dropped, ends all ranks.
 ///
 /// # Errors
-/// A launcher that belongs to another MPI library than this program; MPI used by somebody else in
-/// this process.
+/// A launcher that belongs to another MPI library than this program, a library without support for
+/// threads, or MPI that was initialised in this process before.
 pub(crate) fn connect(
     world_size: usize,
     host: String,
     deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
-    // Before the communication thread is started, which inherits it.
+    // The communication thread inherits the timer slack of this thread.
     life::wake_on_time();
     Ok(Arc::new(Threaded::start(move |failure| join(world_size, &host, deadline, failure))?))
 }
@@ -116,8 +118,7 @@ fn join(
 
 /// This rank's end of a group.
 struct Mpi {
-    /// The world's alone has one, until MPI is finalised; never dropped otherwise, which would
-    /// finalise it.
+    /// Only the world's transport has one, until MPI is finalised. A drop would finalise MPI.
     universe: Option<ManuallyDrop<Universe>>,
     job: Arc<Job>,
     group: MpiGroup,
@@ -126,12 +127,12 @@ struct Mpi {
     deadline: Duration,
     pace: Pace,
     load: Load,
-    /// By rank; nothing is under way in our own.
+    /// By rank. This rank's own entry is unused.
     peers: Vec<Peer>,
-    /// By rank, what everybody is doing.
+    /// The ranks' headers of an operation, by rank.
     headers: Vec<Words>,
     messages: Arc<MessageGroup>,
-    /// Used again and again for what others sent.
+    /// Memory for the other ranks' numbers, which is reused.
     scratch: Payload,
 }
 
@@ -159,9 +160,9 @@ impl Transport for Mpi {
         result
     }
 
-    /// The new groups get a number that none of their members uses, by which their messages are told
-    /// apart from others. A communicator of MPI's for every group would be one of 2,000 at most in some
-    /// libraries, and its making waits without a deadline.
+    /// The new groups get a number that none of their members uses. The tags of their messages
+    /// contain it. A group has no MPI communicator of its own, because some libraries have only
+    /// 2,000, and creating one blocks without a deadline.
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
         let result = self.split_off(members);
         if result.is_err() {
@@ -175,7 +176,7 @@ impl Transport for Mpi {
         self.job.news.tell();
         if self.messages.awaits() {
             self.note_farewells();
-            // The thread that waits for the message sees what is found, or the next operation does.
+            // A failure is stored: the waiting thread, or the next operation, returns it.
             drop(self.job.news.look());
         }
         self.job.messages.progress(&self.job)
@@ -262,7 +263,7 @@ impl Mpi {
         (0..self.group.ranks.len()).filter(move |&other| other != rank)
     }
 
-    /// Sends a letter, without waiting for it to arrive.
+    /// Sends a letter after the previous one to the same rank, and does not wait for its arrival.
     fn tell(
         &mut self,
         to: usize,
@@ -277,7 +278,7 @@ impl Mpi {
         self.peers[to].tell(&self.group, to, words, data)
     }
 
-    /// The memory of `batch`, when all its requests are complete.
+    /// Waits until all requests of `batch` are complete. Returns its memory.
     fn wait_for(&mut self, mut batch: Batch, header: Header) -> Result<[Payload; 2]> {
         let mut wait = Wait::begin();
         loop {
@@ -288,7 +289,8 @@ impl Mpi {
         }
     }
 
-    /// Passes some time of a wait, for which `missing` are to blame when the deadline passes.
+    /// Passes some time of a wait. Fails if another rank has failed, or if the deadline has passed;
+    /// the error then names the `missing` ranks.
     fn pause(
         &mut self,
         wait: &mut Wait,
@@ -313,10 +315,10 @@ impl Mpi {
         })
     }
 
-    /// Tells those that wait for a message who has left.
+    /// Stores which members have left, for the receives that wait for their messages.
     fn note_farewells(&mut self) {
         for other in self.others() {
-            // An error shows where the peer is waited for.
+            // An operation that waits for this peer reports the error.
             let farewell = self.peers.get_mut(other).map(Peer::farewell);
             if let Some(Ok(Some(sent))) = farewell {
                 self.messages.note_farewell(other, sent);

@@ -1,9 +1,7 @@
-//! News of ranks that have failed by themselves: a letter with the cause, from the rank that has failed
-//! to every other rank of the world.
+//! News of failures. A rank that fails sends the cause, in a letter, to all other ranks.
 //!
-//! Only the thread that has the engine's turn makes calls of MPI. So a rank that fails leaves the cause
-//! here, and the next thread that has the turn sends it. A rank that waits looks for such letters,
-//! whatever it waits for and in whichever group.
+//! Only the thread that has the engine's turn calls MPI. So a rank that fails stores the cause
+//! here, and the next thread that has the turn sends it. Every wait looks for these letters.
 
 use std::time::Duration;
 
@@ -13,16 +11,16 @@ use super::raw::{LETTER, Letter, MpiGroup, Tag};
 use crate::comm::members::Failure;
 use crate::{Error, Result};
 
-/// A wait that has lasted so long looks for news.
+/// A wait that has lasted this long looks for news.
 pub(super) const LOOK_AFTER: Duration = Duration::from_millis(1);
 
-/// What one rank of the world knows.
+/// The failures that one rank of the world knows of.
 pub(super) struct News {
     world: MpiGroup,
     rank: usize,
-    /// The first failure that this rank knows of, its own or another's.
+    /// The first failure that this rank knows of, its own or another rank's.
     failure: Failure,
-    /// Why this rank has failed, until the others have been told.
+    /// The cause of this rank's failure, until it has been sent.
     untold: Mutex<Option<String>>,
 }
 
@@ -31,12 +29,12 @@ impl News {
         Self { world, rank, failure, untold: Mutex::default() }
     }
 
-    /// This rank has failed; the next call of [`Self::tell`] tells the others.
+    /// Stores the cause of this rank's failure. The next call of [`Self::tell`] sends it.
     pub(super) fn leave(&self, cause: String) {
         *self.untold.lock() = Some(cause);
     }
 
-    /// Tells the other ranks if this one has failed. For the thread that has the turn.
+    /// Sends the cause if this rank has failed. Only the thread that has the turn calls this.
     pub(super) fn tell(&self) {
         let Some(cause) = self.untold.lock().take() else { return };
         for other in (0..self.world.ranks.len()).filter(|&other| other != self.rank) {
@@ -49,11 +47,11 @@ impl News {
     fn tell_rank(&self, other: usize, cause: &[u8]) -> Result<()> {
         let (mut letter, len) = (Letter::new(), cause.len().min(LETTER));
         letter.bytes_mut()[..len].copy_from_slice(&cause[..len]);
-        // Its memory stays where the message is not gone when the letter is dropped.
+        // The letter is dropped before MPI reports that it has been sent, so its memory is leaked.
         letter.send(&self.world, other, Tag::Failure, len)
     }
 
-    /// Looks for letters of ranks that have failed. For the thread that has the turn.
+    /// Looks for letters of ranks that have failed. Only the thread that has the turn calls this.
     ///
     /// # Errors
     /// The first failure that this rank knows of.
@@ -61,7 +59,7 @@ impl News {
         if let Some(peer) = self.world.has_sent(Tag::Failure)? {
             let mut letter = Letter::new();
             letter.receive(&self.world, Some(peer), Tag::Failure)?;
-            // It is there: this takes a moment.
+            // The letter has arrived, so this loop is short.
             while !letter.poll()? {}
             let text = String::from_utf8_lossy(letter.bytes());
             let message = text.trim_end_matches('\0').to_owned();

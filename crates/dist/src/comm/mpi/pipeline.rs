@@ -1,21 +1,21 @@
-//! Long collectives, in pieces: every rank owns a part of the numbers. Each piece of a part goes up to
-//! its owner, who reduces it, and down again to the ranks that need the result. Pieces go up beside
-//! others that come down.
+//! Long collectives in pieces. Every rank owns a part of the numbers. Each piece of a part is sent
+//! *up* to its owner, which reduces it, and the result is sent *down* to the ranks that need it.
+//! Some pieces go up while others come down.
 //!
-//! For every piece each rank sends the owner one message and gets one back; a message is empty where
-//! there is nothing to say. A rank sends its next piece when one of the last ones has come back. So the
-//! receives are posted before the messages come, and nothing piles up at a slow rank.
+//! For every piece each rank sends one message to the owner and gets one back. A message without
+//! numbers is empty. A rank sends its next piece when one of its last pieces has come back. So
+//! receives are posted before messages arrive, and no messages pile up at a slow rank.
 //!
-//! How long pieces are depends on where the ranks are ([`Pace`]):
+//! The length of a piece depends on the hosts of the ranks ([`Pace`]):
 //!
-//! - Between hosts, Open MPI asks the receiver before it sends a message over TCP of more than 64 KiB.
-//!   The answer of a rank that is a little late waits in the socket behind that rank's own long
-//!   messages, so the two directions of the wire work one after the other. Shorter messages go at once.
+//! - Between hosts, Open MPI asks the receiver before it sends more than 64 KiB over TCP. If the
+//!   receiver is a little late, its answer waits in the socket behind its own long messages, so the
+//!   two directions of the wire work one after the other. Shorter messages are sent at once.
 //!   44.7 MB between two hosts at 1 Gbit/s take 374, 377 and 379 ms with a rank 0, 5 and 50 ms late, and
 //!   pieces of 1 MiB take 560, 522 and 562. `MPI_Allreduce` in place took 381 to 585 in several runs, and
 //!   PyTorch's Gloo 374. That was measured with Open MPI 4.1.4 between two network namespaces of one
 //!   Intel machine, see `cargo xtask bench-allreduce --link 1000 --late-ms 5 --sizes 44.7MB`.
-//! - On one host the receiver makes the only copy of a message, inside of a call of MPI, and starts
+//! - On one host the receiver makes the only copy of a message, inside a call of MPI, and starts
 //!   nothing else while it copies. Two ranks that are half a step apart would copy in turn, each waiting
 //!   for the other. Therefore a rank sends its next piece up when it has reduced one of its own, and all
 //!   ranks copy at the same time. Nothing overlaps there, so short pieces only add handshakes: with two
@@ -33,19 +33,19 @@ use crate::comm::collective::Header;
 use crate::comm::wait::Wait;
 use crate::comm::{ElementType, Payload, ReduceOp};
 
-/// Bytes of a piece between hosts: with the library's header less than its 64 KiB.
+/// Bytes of a piece between hosts. With the library's header this is less than its 64 KiB.
 const BETWEEN_HOSTS: usize = 60 << 10;
 
-/// How many pieces are under way between two ranks of different hosts: 1 Gbit/s for 7.7 ms.
+/// The number of pieces under way between two hosts' ranks: 1 Gbit/s for 7.9 ms.
 const UNDER_WAY: usize = 16;
 
-/// Bytes of the pieces that a rank gets at a time on one host, from all others together.
+/// Bytes of the pieces that a rank receives at a time on one host, from all other ranks together.
 const ON_ONE_HOST: usize = 4 << 20;
 
-/// Bytes of a piece on one host of many ranks.
+/// The fewest bytes of a piece on one host.
 const LEAST: usize = 64 << 10;
 
-/// How long pieces are, and how many of them go up to a rank before the first has come down.
+/// The bytes of a piece, and the number of pieces sent up to an owner before the first comes down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     piece: usize,
@@ -64,12 +64,12 @@ impl Pace {
     }
 }
 
-/// Which numbers go up and down.
+/// The numbers that a collective sends up and down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
-    /// How the numbers of all ranks become one. Where there is none, the root's are taken.
+    /// The reduction of all ranks' numbers. With `None` the root's numbers are the result.
     pub(super) op: Option<ReduceOp>,
-    /// The rank that gives the numbers, or gets the result.
+    /// The rank that has the numbers of a broadcast, or gets the result of a reduce.
     pub(super) root: Option<usize>,
     /// Whether all ranks get the result.
     pub(super) to_all: bool,
@@ -81,30 +81,30 @@ struct Pipeline {
     element: ElementType,
     route: Route,
     pace: Pace,
-    /// By rank, what it owns (bytes).
+    /// The bytes that each rank owns.
     parts: Vec<Range<usize>>,
     /// By rank.
     with: Vec<Progress>,
-    /// How many pieces of our own part are on their way down.
+    /// The number of pieces of this rank's own part whose results have been sent.
     reduced: usize,
-    /// The numbers, and room for what comes up.
+    /// The numbers, and memory for the pieces that come up.
     batch: Batch,
 }
 
-/// How far this rank is with another one, in pieces.
+/// The progress between this rank and another one, in pieces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// Of the other rank's part.
+    /// This and the next two count pieces of the other rank's part.
     sent_up: usize,
     awaited_down: usize,
     got_down: usize,
-    /// Of our own part.
+    /// This and the next count pieces of this rank's own part.
     awaited_up: usize,
     got_up: usize,
 }
 
 impl Mpi {
-    /// Passes the numbers in `buffer` along the route. `parts` are what the ranks own (bytes).
+    /// Passes the numbers in `buffer` along the route. `parts` returns the bytes that a rank owns.
     pub(super) fn pipeline(
         &mut self,
         header: Header,
@@ -125,7 +125,7 @@ impl Mpi {
         let (element, with) = (header.element, vec![Progress::default(); n]);
         let batch = Batch::new(&self.group, [buffer, scratch]);
         let mut pipeline = Pipeline { own, element, route, pace, parts, with, reduced: 0, batch };
-        // Pieces go up before all headers are here: ranks that disagree end before they look at them.
+        // Pieces do not wait for the headers: ranks that disagree fail before they use a piece.
         let (mut agreed, mut wait) = (false, Wait::begin());
         while !agreed || !pipeline.is_done() {
             let mut moved = false;
@@ -158,7 +158,7 @@ impl Mpi {
 }
 
 impl Pipeline {
-    /// Sends and receives what is due between this rank and another. Whether a piece has come.
+    /// Starts the due sends and receives with one other rank. Returns whether a piece has arrived.
     fn pass(&mut self, other: usize) -> Result<bool> {
         let kind = |tag, receives| Kind { tag, peer: other, receives };
         let (own, window) = (self.own, self.pace.window);
@@ -173,8 +173,8 @@ impl Pipeline {
             self.batch.start(kind(Tag::Up, true), buffer, range)?;
             at.awaited_up += 1;
         }
-        // A rank with pieces of its own to reduce sends the next ones up when it has done that: then
-        // both ranks do the same at the same time.
+        // A rank that has pieces of its own to reduce sends one up after each reduction. Then all
+        // ranks copy, or reduce, at the same time.
         let limit = match self.reduced < self.pieces(own) {
             true => window + self.reduced.min(at.got_down + window),
             false => window + at.got_down,
@@ -184,7 +184,7 @@ impl Pipeline {
             self.batch.start(kind(Tag::Up, false), 0, range)?;
             at.sent_up += 1;
         }
-        // The result comes to the place of the contribution, which must have gone.
+        // The result replaces the contribution, which must have been sent before.
         while at.awaited_down < at.sent_up && self.batch.complete_first(kind(Tag::Up, false))? {
             let range = self.down(other, own, at.awaited_down);
             self.batch.start(kind(Tag::Down, true), 0, range)?;
@@ -200,7 +200,8 @@ impl Pipeline {
         Ok(at.got_up + at.got_down > before)
     }
 
-    /// Reduces the pieces that all ranks have sent up, and sends them down. Whether there were any.
+    /// Reduces the pieces that all ranks have sent up, and sends the results down. Returns whether
+    /// there were any.
     fn reduce(&mut self) -> Result<bool> {
         let (own, before) = (self.own, self.reduced);
         let others: Vec<usize> = (0..self.parts.len()).filter(|&other| other != own).collect();
@@ -216,7 +217,7 @@ impl Pipeline {
             }
             for &other in &others {
                 let kind = Kind { tag: Tag::Down, peer: other, receives: false };
-                // Forgets the sends that have gone, of which there are one for every new one.
+                // Removes one complete send for every new one.
                 self.batch.complete_first(kind)?;
                 self.batch.start(kind, 0, self.down(own, other, k))?;
             }
@@ -225,7 +226,7 @@ impl Pipeline {
         Ok(self.reduced > before)
     }
 
-    /// Whether everything has been received, and all results are on their way.
+    /// Whether all pieces have been received and all results have been sent.
     fn is_done(&self) -> bool {
         let has_come = |(other, at): (usize, &Progress)| {
             other == self.own || at.got_down == self.pieces(other)
@@ -244,20 +245,20 @@ impl Pipeline {
         start + k * piece..end.min(start + (k + 1) * piece)
     }
 
-    /// What a rank sends to the owner of a piece.
+    /// The bytes that a rank sends to the owner of a piece.
     fn up(&self, from: usize, owner: usize, k: usize) -> Range<usize> {
         let gives = self.route.op.is_some() || self.route.root == Some(from);
         if gives { self.piece(owner, k) } else { 0..0 }
     }
 
-    /// What the owner of a piece sends to a rank.
+    /// The bytes that the owner of a piece sends to a rank.
     fn down(&self, owner: usize, to: usize, k: usize) -> Range<usize> {
         let is_root = self.route.root == Some(to);
         let needs = if is_root { self.route.op.is_some() } else { self.route.to_all };
         if needs { self.piece(owner, k) } else { 0..0 }
     }
 
-    /// Where a rank's contribution to our piece is received.
+    /// The bytes of the second buffer that receive a rank's contribution to a piece of ours.
     fn slot(&self, from: usize, k: usize, len: usize) -> Range<usize> {
         let Pace { piece, window } = self.pace;
         let place = from - usize::from(from > self.own);

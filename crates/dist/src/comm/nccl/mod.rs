@@ -73,7 +73,7 @@ pub(crate) fn connect(
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
-/// Reports this rank's failure to join, because the other ranks would wait for it.
+/// Reports a failure of this rank, because the other ranks would wait for this rank.
 fn tell(control: &Group, error: &Error) {
     if !error.is_echo() {
         control.fail(error);

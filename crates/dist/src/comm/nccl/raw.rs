@@ -3,9 +3,9 @@
 //! cudarc's own `Comm` hides its handle, so it can neither be aborted nor asked for errors, and it
 //! checks no lengths. Therefore this file wraps `cudarc::nccl::sys`.
 //!
-//! **Invariant (handle)** `NcclComm::handle` was returned by a successful `ncclCommInitRankConfig` or
-//! `ncclCommSplit`, and has been neither destroyed nor aborted. Both of these take the handle out
-//! of its place first.
+//! **Invariant (handle)** `NcclComm::handle` was returned by a successful `ncclCommInitRankConfig`
+//! or `ncclCommSplit`, and has been neither destroyed nor aborted. The methods that destroy or
+//! abort a communicator first take the handle out of this field.
 //!
 //! **Invariant (one at a time)** NCCL lets any thread use a communicator, but only one thread at a
 //! time. Every call that takes the handle borrows `NcclComm`, which is not `Sync`, and its owner calls
@@ -171,13 +171,13 @@ impl NcclComm {
         // NCCL stores the handle when the group is complete, which may be after this call returns.
         let place: *mut sys::ncclComm_t = Box::into_raw(Box::new(ptr::null_mut()));
         let mut config = config();
-        // SAFETY: invariant (handle). `place` is memory that is given back below only when NCCL has
-        // told that it has finished with it; the configuration is copied.
+        // SAFETY: invariant (handle). `place` is freed below only after NCCL has reported that it
+        // has finished with it; the configuration is copied.
         let code = unsafe { sys::ncclCommSplit(parent, colour, key, place, &raw mut config) };
-        // If it fails, `place` is left to NCCL: eight bytes are lost once, before the job ends.
+        // If the split fails, `place` is leaked: eight bytes, once, before the job ends.
         self.settled("ncclCommSplit", code, guard)?;
-        // SAFETY: it came out of `Box::into_raw`, and the state of the parent is no longer "in
-        // progress": NCCL has stored what it had to store.
+        // SAFETY: `place` came out of `Box::into_raw`, and the state of the parent is no longer "in
+        // progress", so NCCL no longer writes to it.
         let handle = *unsafe { Box::from_raw(place) };
         if group.is_none() {
             return Ok(None);
@@ -518,15 +518,15 @@ impl NcclComm {
     }
 
     fn error(&self, call: &'static str, code: sys::ncclResult_t) -> Error {
-        // SAFETY: it takes any code and gives a string that lives as long as the library.
+        // SAFETY: NCCL takes any code and returns a string that lives as long as the library.
         let meaning = unsafe { sys::ncclGetErrorString(code) };
-        // SAFETY: the argument is not looked at ("comm is currently unused and can be set to NULL").
+        // SAFETY: NCCL ignores the argument ("comm is currently unused and can be set to NULL").
         let detail = unsafe { sys::ncclGetLastError(ptr::null_mut()) };
         let text = |text: *const std::ffi::c_char| {
             if text.is_null() {
                 return String::new();
             }
-            // SAFETY: NCCL gave it, and it ends with a zero.
+            // SAFETY: the string is NCCL's, and it ends with a zero.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
         };
         let message = format!("{} (code {}); {}", text(meaning), code as u32, text(detail));

@@ -1,4 +1,4 @@
-//! Requests that work on the buffers of an operation.
+//! MPI requests that work on the buffers of an operation.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -10,29 +10,30 @@ use super::{LETTER, MpiGroup, Tag, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::Payload;
 
-/// Bytes per MPI call, whose counts are C `int`s.
+/// The most bytes of one call. MPI's counts are C `int`s.
 const MAX_MESSAGE: usize = 1 << 30;
 
-/// Up to so many bytes travel in pieces of a [`LETTER`]'s length: a few of these, which are sent at
-/// once, are there before a handshake for all of them has been made.
+/// A range of at most this many bytes is sent in messages of a [`LETTER`]'s length. MPI sends these
+/// without a handshake, so a few of them arrive sooner than one long message.
 pub(in super::super) const EAGER: usize = 32 * 1024;
 
 /// Requests under way, and the memory that they work on.
 pub(in super::super) struct Batch {
     group: MpiGroup,
-    /// `None` once it has been given back.
+    /// `None` after it has been returned.
     memory: Option<[Payload; 2]>,
-    /// Address and length of each buffer, taken once. References into the buffers are made by
-    /// [`Self::idle`] alone while requests are under way.
+    /// The address and length of each buffer, taken once. While requests are under way, only
+    /// [`Self::idle`] makes references into the buffers.
     parts: [(*mut u8, usize); 2],
-    /// The requests that are not known to be complete, of each kind in the order of their start.
+    /// The requests that are not known to be complete, for each kind in the order of their start.
     requests: Vec<(Kind, VecDeque<Request>)>,
 }
 
-// SAFETY: the addresses in `parts` point into `memory`, which goes along; handles as for `MpiGroup`.
+// SAFETY: the addresses in `parts` point into `memory`, which moves with them; the argument of
+// `MpiGroup` holds for the handles.
 unsafe impl Send for Batch {}
 
-/// Requests of one kind are complete in the order of their start, as far as [`Batch`] says.
+/// The kind of a request. [`Batch`] completes requests of one kind in the order of their start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Kind {
     pub(in super::super) tag: Tag,
@@ -47,7 +48,7 @@ struct Request {
 }
 
 impl Batch {
-    /// Takes the memory; requests name it by its position.
+    /// Takes the buffers. Requests name a buffer by its position.
     pub(in super::super) fn new(group: &MpiGroup, mut memory: [Payload; 2]) -> Self {
         let parts = memory.each_mut().map(|buffer| {
             let bytes = buffer.bytes_mut();
@@ -56,7 +57,7 @@ impl Batch {
         Self { group: group.clone(), memory: Some(memory), parts, requests: Vec::new() }
     }
 
-    /// Starts to send `range` (bytes) of buffer `part`, in as many messages as is best.
+    /// Starts to send `range` (bytes) of buffer `part`, as the messages of `pieces`.
     pub(in super::super) fn send(
         &mut self,
         part: usize,
@@ -109,8 +110,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Whether the oldest request of this kind is complete, which is then forgotten; `false` where
-    /// there is none. Drives MPI's progress.
+    /// Removes the oldest request of this kind, if there is one and it is complete. Returns whether
+    /// a request was removed. Drives MPI's progress.
     pub(in super::super) fn complete_first(&mut self, kind: Kind) -> Result<bool> {
         let queue = self.queue(kind);
         let Some(request) = queue.front_mut() else { return Ok(false) };
@@ -121,7 +122,7 @@ impl Batch {
         Ok(complete)
     }
 
-    /// The memory, if every request is complete by now. Drives MPI's progress.
+    /// The buffers, if every request is complete. Drives MPI's progress.
     pub(in super::super) fn poll(&mut self) -> Result<Option<[Payload; 2]>> {
         for (_, queue) in &mut self.requests {
             while let Some(request) = queue.front_mut() {
@@ -134,7 +135,7 @@ impl Batch {
         Ok(self.memory.take())
     }
 
-    /// The ranks that requests still wait for.
+    /// The ranks that incomplete requests wait for.
     pub(in super::super) fn missing(&mut self) -> Vec<usize> {
         // A complete request becomes a null one, which is complete when it is tested again.
         let waits = |request: &mut Request| !matches!(test(&mut request.raw), Ok(Some(_)));
@@ -148,8 +149,7 @@ impl Batch {
         missing
     }
 
-    /// `own` (bytes of the first buffer) and `others` (bytes of the second), on which no request
-    /// may be under way.
+    /// The bytes `own` of the first buffer and `others` of the second, all without a request.
     pub(in super::super) fn idle(
         &mut self,
         own: Range<usize>,
@@ -166,13 +166,13 @@ impl Batch {
         let others = others.iter().map(|range| {
             assert!(range.start <= range.end && !busy(1, range), "memory of a request");
             let at = self.parts[1].0.wrapping_add(range.start);
-            // SAFETY: in the second buffer, and no request works on it, as was just seen; it is
-            // borrowed with this batch.
+            // SAFETY: the range is in the second buffer and no request works on it, as the
+            // assertion has checked; the slice is borrowed with this batch.
             unsafe { std::slice::from_raw_parts(at.cast_const(), range.len()) }
         });
         let others = others.collect();
         let at = self.parts[0].0.wrapping_add(own.start);
-        // SAFETY: in the first buffer, which the slices above are not in; else as above.
+        // SAFETY: as above, but in the first buffer, which contains none of the slices above.
         (unsafe { std::slice::from_raw_parts_mut(at, own.len()) }, others)
     }
 
@@ -189,13 +189,13 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         if self.requests.iter().any(|(_, queue)| !queue.is_empty()) {
-            // MPI may still write to it: leaked, which costs nothing in a job that has failed.
+            // MPI may still use the memory, so it is leaked. In a failed job this is harmless.
             let _leaked = self.memory.take().map(std::mem::ManuallyDrop::new);
         }
     }
 }
 
-/// `range` cut into messages; the other end of it cuts a range of its length in the same way.
+/// Cuts `range` into messages. The other rank cuts a range of the same length in the same way.
 fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let (end, max) = (range.end, if range.len() <= EAGER { LETTER } else { MAX_MESSAGE });
     range.step_by(max).map(move |start| start..end.min(start.saturating_add(max)))

@@ -1,4 +1,4 @@
-//! A short message in memory of its own, which is used again and again.
+//! A short message in memory of its own, which is reused.
 
 use std::ffi::c_int;
 
@@ -12,15 +12,15 @@ use crate::comm::{ElementType, Payload};
 /// its own header included; other libraries and networks allow more.
 pub(in super::super) const LETTER: usize = 3840;
 
-/// Paper for one letter, and the request that works on it, if one does.
+/// The memory of one letter, and the request that works on it, if there is one.
 pub(in super::super) struct Letter {
     memory: Option<Payload>,
     request: Option<ffi::MPI_Request>,
-    /// Who has sent it, once it has come.
+    /// The sender's rank in the world, after the letter has arrived.
     source: usize,
 }
 
-// SAFETY: memory and a handle, both the same on every thread; calls are made one at a time.
+// SAFETY: the memory and the handle are the same on every thread; calls are made one at a time.
 unsafe impl Send for Letter {}
 
 impl Letter {
@@ -39,14 +39,14 @@ impl Letter {
         let at = self.bytes_mut()[..len].as_mut_ptr();
         let mut raw = request_null();
         let (len, (to, tag), comm) = (len as c_int, group.address(to, tag), group.world);
-        // SAFETY: `len` bytes from `at` are this letter's, which are left alone until it is sent.
+        // SAFETY: `len` bytes from `at` are this letter's, and are not touched until it is sent.
         let code = unsafe { ffi::MPI_Isend(at.cast(), len, bytes_type(), to, tag, comm, &mut raw) };
         check("MPI_Isend", code)?;
         self.request = Some(raw);
         Ok(())
     }
 
-    /// Starts to receive one of any length, from this rank or from any.
+    /// Starts to receive a letter of any length, from the rank `from`, or from any rank.
     pub(in super::super) fn receive(
         &mut self,
         group: &MpiGroup,
@@ -58,7 +58,7 @@ impl Letter {
         let tag = group.tag(tag);
         let from = from.map_or_else(any_source, |from| group.ranks[from] as c_int);
         let (len, comm) = (LETTER as c_int, group.world);
-        // SAFETY: `len` bytes from `at` are this letter's, which are left alone until it has come.
+        // SAFETY: `len` bytes from `at` are this letter's, and are not touched until it arrives.
         let code =
             unsafe { ffi::MPI_Irecv(at.cast(), len, bytes_type(), from, tag, comm, &mut raw) };
         check("MPI_Irecv", code)?;
@@ -66,12 +66,12 @@ impl Letter {
         Ok(())
     }
 
-    /// Whether it has been sent or received, or nothing was started. Drives MPI's progress.
+    /// Whether no send or receive is under way. Drives MPI's progress.
     pub(in super::super) fn poll(&mut self) -> Result<bool> {
         Ok(self.poll_source()?.is_some())
     }
 
-    /// The rank in the world that has sent it, once it has come.
+    /// The sender's rank in the world, once the letter has arrived.
     pub(in super::super) fn poll_source(&mut self) -> Result<Option<usize>> {
         let Some(request) = &mut self.request else { return Ok(Some(self.source)) };
         let source = test(request)?;
@@ -81,13 +81,13 @@ impl Letter {
         Ok(source)
     }
 
-    /// What is in it, when nothing is under way.
+    /// The letter's bytes. No request may be under way.
     pub(in super::super) fn bytes(&self) -> &[u8] {
         self.idle();
         self.memory.as_ref().map_or(&[], |memory| memory.bytes())
     }
 
-    /// What is in it, when nothing is under way.
+    /// The letter's bytes. No request may be under way.
     pub(in super::super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.idle();
         self.memory.as_mut().map_or(&mut [], |memory| memory.bytes_mut())
@@ -101,7 +101,7 @@ impl Letter {
 impl Drop for Letter {
     fn drop(&mut self) {
         if self.request.is_some() {
-            // MPI may still write to it: leaked, which costs nothing in a job that has failed.
+            // MPI may still use the memory, so it is leaked. In a failed job this is harmless.
             let _leaked = self.memory.take().map(std::mem::ManuallyDrop::new);
         }
     }

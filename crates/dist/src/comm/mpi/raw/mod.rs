@@ -1,8 +1,8 @@
-//! The calls of the MPI library: the only unsafe code of this backend.
+//! The calls of the MPI library. Only this folder of the backend has `unsafe` code.
 //!
-//! **Invariants** Memory that MPI works on belongs to a [`Batch`] or a [`Letter`] until every request
-//! on it is complete; what is dropped before leaks its memory. Calls are made one at a time, by the
-//! thread that has the engine's turn, except [`abort_job`].
+//! **Invariants** Memory that MPI works on belongs to a [`Batch`] or a [`Letter`] until every
+//! request on it is complete. If the owner is dropped before, the memory is leaked. Calls are made
+//! one at a time, by the thread that has the engine's turn, except [`abort_job`].
 
 mod batch;
 mod letter;
@@ -18,17 +18,17 @@ use crate::{Error, Result};
 pub(super) use batch::{Batch, EAGER, Kind};
 pub(super) use letter::{LETTER, Letter};
 
-/// Tags of a group: more than there are kinds of messages.
+/// The number of tags of a group, which is larger than every [`Tag`].
 const KINDS: usize = 8;
 
-/// What a message is, so that different kinds never meet.
+/// The kind of a message. A receive of one kind never gets a message of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
-    /// What a rank is about to do, and the beginning of its data.
+    /// The header of an operation, and the beginning of the data.
     Header = 1,
     /// A part of a collective.
     Data = 2,
-    /// What a message of one rank to another holds, and its beginning.
+    /// The header of a message of one rank to another, and the beginning of its data.
     MessageHeader = 3,
     /// The rest of the message.
     Message = 4,
@@ -36,12 +36,12 @@ pub(super) enum Tag {
     Up = 5,
     /// A piece of a long collective, on its way from its owner.
     Down = 6,
-    /// Why a rank has failed.
+    /// The cause of a rank's failure.
     Failure = 7,
 }
 
-/// A group of ranks. The messages of all groups go through one communicator, a copy of the world's,
-/// which nobody else uses; tags say which group a message belongs to.
+/// A group of ranks. The messages of all groups use one communicator, a private copy of the
+/// world's. Tags say to which group a message belongs.
 #[derive(Clone)]
 pub(super) struct MpiGroup {
     world: ffi::MPI_Comm,
@@ -51,22 +51,22 @@ pub(super) struct MpiGroup {
     pub(super) ranks: Arc<[usize]>,
 }
 
-// SAFETY: a handle is a number or an address that means the same on every thread; who makes calls
-// with it is the engine's to say (`Transport::any_thread`).
+// SAFETY: a handle is a number or an address that means the same on every thread; the engine
+// decides which thread makes calls with it (`Transport::any_thread`).
 unsafe impl Send for MpiGroup {}
 
-// SAFETY: the same; nothing is changed through a reference to a handle.
+// SAFETY: as above; nothing is changed through a reference to a handle.
 unsafe impl Sync for MpiGroup {}
 
 impl MpiGroup {
     /// The number of the world.
     pub(super) const WORLD: usize = 0;
 
-    /// The largest number: tags go to 32767 at least.
+    /// The largest number. MPI guarantees tags up to 32767.
     pub(super) const LAST: usize = 32_767 / KINDS - 1;
 
-    /// All ranks, with a copy of `MPI_COMM_WORLD` whose errors are returned, not fatal, and this
-    /// process's rank.
+    /// All ranks, and this process's rank. The communicator is a copy of `MPI_COMM_WORLD` that
+    /// returns errors instead of ending the job.
     pub(super) fn world() -> Result<(Self, usize)> {
         let world = world();
         // SAFETY: a constant of the library.
@@ -90,36 +90,36 @@ impl MpiGroup {
         Self { world: self.world, number, ranks }
     }
 
-    /// By rank of the world, the word that it gives. All ranks of the world call it together.
+    /// The words of all ranks of the world, by rank. All of them call this together, and it blocks.
     pub(super) fn gather_words(&self, own: u64) -> Result<Vec<u64>> {
         let (own, mut words) = (own.to_ne_bytes(), vec![0_u64; self.ranks.len()]);
         let (from, count) = (own.as_ptr().cast(), own.len() as c_int);
         let (to, bytes) = (words.as_mut_ptr().cast(), bytes_type());
-        // SAFETY: every rank sends 8 bytes, and there is room for those of all.
+        // SAFETY: every rank sends 8 bytes, and `words` has room for 8 bytes of every rank.
         let code = unsafe { ffi::MPI_Allgather(from, count, bytes, to, count, bytes, self.world) };
         check("MPI_Allgather", code)?;
         Ok(words)
     }
 
-    /// A member that has sent a message of this kind which nobody has received.
+    /// A member with a message of this kind that this rank has not received yet.
     pub(super) fn has_sent(&self, tag: Tag) -> Result<Option<usize>> {
         let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         let (any, tag, to) = (any_source(), self.tag(tag), status.as_mut_ptr());
         // SAFETY: a valid communicator, and room for an int and a status.
         let code = unsafe { ffi::MPI_Iprobe(any, tag, self.world, &mut flag, to) };
         check("MPI_Iprobe", code)?;
-        // SAFETY: numbers, for which zeros are valid too.
+        // SAFETY: a status consists of numbers, for which zeros are valid.
         let status = unsafe { status.assume_init() };
         Ok((flag != 0).then_some(self.member(status.MPI_SOURCE as usize)))
     }
 
-    /// Gives the communicator back; all ranks together, with nothing under way.
+    /// Frees the communicator. All ranks call this together, with no request under way.
     pub(super) fn free(mut self) -> Result<()> {
-        // SAFETY: a valid communicator, which nobody uses after this.
+        // SAFETY: a valid communicator, which is not used after this call.
         check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&mut self.world) })
     }
 
-    /// The library's numbers of a member and of a kind of message.
+    /// MPI's numbers of a member and of a kind of message.
     fn address(&self, member: usize, tag: Tag) -> (c_int, c_int) {
         (self.ranks[member] as c_int, self.tag(tag))
     }
@@ -128,38 +128,38 @@ impl MpiGroup {
         (self.number * KINDS + tag as usize) as c_int
     }
 
-    /// The member that is this rank in the world.
+    /// The member with this rank in the world.
     pub(super) fn member(&self, rank: usize) -> usize {
         self.ranks.iter().position(|&member| member == rank).unwrap_or(0)
     }
 }
 
-/// The rank that a complete request is a message of, where it is a receive.
+/// If the request is complete: the sender's rank in the world for a receive, any number for a send.
 fn test(request: &mut ffi::MPI_Request) -> Result<Option<usize>> {
     let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
     // SAFETY: a request of ours or the null request, and room for an int and a status.
     let code = unsafe { ffi::MPI_Test(request, &mut flag, status.as_mut_ptr()) };
     check("MPI_Test", code)?;
-    // SAFETY: numbers, for which zeros are valid too.
+    // SAFETY: a status consists of numbers, for which zeros are valid.
     let status = unsafe { status.assume_init() };
     Ok((flag != 0).then_some(status.MPI_SOURCE as usize))
 }
 
 /// Ends every process of the job.
 ///
-/// The one call that may come while another thread is in one: MPI permits it only where it gave full
-/// thread support, but the alternative is a job that hangs.
+/// Only this call may be made while another thread is in MPI. MPI permits that only with full
+/// support for threads, but otherwise the job would hang.
 pub(super) fn abort_job() {
     // SAFETY: MPI is initialised and not finalised, see `life`.
     unsafe { ffi::MPI_Abort(world(), 1) };
 }
 
-/// Has `function` called when the process exits, whichever way it does so in order.
+/// Registers a function that is called when the process exits normally.
 pub(super) fn at_exit(function: extern "C" fn()) {
     unsafe extern "C" {
         fn atexit(function: extern "C" fn()) -> c_int;
     }
-    // SAFETY: C's own function; the function that it gets exists as long as the process.
+    // SAFETY: `atexit` is C's own function, and `function` exists as long as the process.
     let refused = unsafe { atexit(function) };
     if refused != 0 {
         tracing::warn!("no room for an exit handler: an early exit may leave other ranks waiting");
