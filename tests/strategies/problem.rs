@@ -1,4 +1,4 @@
-//! What every case trains: parameters, gradients that depend on rank and step alone, and the cases.
+//! The problem of every case: parameters, gradients that depend on rank and step alone, the cases.
 
 use candelabrum::dist::{DistOptConfig, StrategyConfig};
 use candelabrum::nn::Init;
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// How many elements parameter number `param` has.
+/// The number of elements of parameter number `param`.
 pub(crate) fn len(param: usize) -> usize {
     PARAMS[param].1.iter().product()
 }
