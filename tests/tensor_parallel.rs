@@ -17,7 +17,6 @@ use common::{Running, example};
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-8;
 
-/// An operation on each rank's tensor.
 type Operation = fn(&Tensor, &Group) -> Result<Tensor>;
 
 /// The operations by name. Their input is (6, 2, 6), which 2 and 3 ranks can divide.
@@ -33,7 +32,6 @@ const OPERATIONS: [(&str, Operation); 9] = [
     ("all_to_all along 2", |xs, group| ops::all_to_all(&xs.transpose(0, 1)?, 2, group)),
 ];
 
-/// This rank's input.
 fn input(group: &Group) -> Tensor {
     uniform((6, 2, 6), 10 + group.rank() as u64, -1.0, 1.0, DType::F64).unwrap()
 }

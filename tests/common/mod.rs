@@ -15,8 +15,8 @@ pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        // For the whole workspace, like `cargo test --workspace`: for this package alone cargo would
-        // choose other features of the dependencies and build most of them again.
+        // For the whole workspace, like `cargo test --workspace`: for this package alone cargo
+        // would choose other features of the dependencies and build most of them again.
         build.args(["build", "--quiet", "--workspace", "--examples"]);
         build.current_dir(env!("CARGO_MANIFEST_DIR"));
         // The variables that cargo sets for a test would make build scripts run again.

@@ -16,14 +16,12 @@ use crate::program::{Case, now};
 /// The deadline of a job. It is generous, because it measures nothing.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A job under way.
 pub(crate) struct Job {
     running: Running,
     dir: TempDir,
     case: Case,
 }
 
-/// A job that has ended.
 pub(crate) struct Ended {
     pub(crate) output: Output,
     pub(crate) took: Duration,
@@ -115,7 +113,6 @@ impl Job {
         }
     }
 
-    /// The launcher's process.
     pub(crate) fn launcher(&self) -> Pid {
         Pid::from_child(&self.running.child)
     }

@@ -1,4 +1,4 @@
-//! Another user of the host, who writes to every socket and pipe of a job.
+//! Another user of the host writes to every socket and pipe of a job.
 
 use std::fs;
 use std::io::Write;

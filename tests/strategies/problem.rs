@@ -4,7 +4,6 @@ use candelabrum::dist::{DistOptConfig, StrategyConfig};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 
-/// Steps of a case.
 pub(crate) const STEPS: u64 = 5;
 
 /// Name and shape of every parameter. Under [`UNIT`] they make three units: `big` alone; `b2`,
@@ -66,7 +65,6 @@ pub(crate) fn len(param: usize) -> usize {
     PARAMS[param].1.iter().product()
 }
 
-/// The initial values of a parameter.
 pub(crate) fn initial(param: usize) -> Vec<f32> {
     uniform(param, 1_000_000 + param as u64)
 }

@@ -54,7 +54,7 @@ impl RanksOf {
         self
     }
 
-    /// Sets an environment variable of one rank, where [`Self::run`] starts it.
+    /// Sets an environment variable of one rank that [`Self::run`] starts.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
     pub fn env_of(mut self, rank: usize, name: &str, value: impl ToString) -> Self {

@@ -22,7 +22,6 @@ const RANKS: usize = 3;
 /// Ranks of a job that is large for one host.
 const MANY: usize = 64;
 
-/// Runs one rank of a case.
 pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     let (comm, rank) = (world.comm(), world.rank());
     // The fault must not be in the first operation.

@@ -84,7 +84,6 @@ pub(crate) fn has_mpi() -> bool {
         })
 }
 
-/// The arguments of a rank.
 const RANK_MAIN: [&str; 4] = ["rank_main", "--exact", "--nocapture", "--test-threads=1"];
 
 /// Ranks to be started.
@@ -115,7 +114,6 @@ impl Group {
         Self { limit, ..self }
     }
 
-    /// Sets an environment variable of every rank.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
@@ -374,7 +372,6 @@ impl Ended {
         self.statuses[rank].code() == Some(FAILED)
     }
 
-    /// The signal that ended a rank.
     pub(crate) fn signal(&self, rank: usize) -> Option<i32> {
         self.statuses[rank].signal()
     }

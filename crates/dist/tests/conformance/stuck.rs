@@ -18,7 +18,6 @@ type Comm<'a> = &'a (dyn Communicator + 'static);
 
 const MIB: usize = 1 << 20;
 
-/// Runs one rank of a case.
 pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     let comm = world.comm();
     match case {
@@ -183,7 +182,7 @@ fn signal(pid: Pid, signal: Signal) {
     thread::sleep(Duration::from_millis(20));
 }
 
-/// Blocks of 512 bytes of the local backend's segment; 1 where there is none.
+/// The number of blocks of 512 bytes of the local backend's segment; 1 without a segment.
 fn segment_blocks() -> u64 {
     let files = std::fs::read_dir("/proc/self/fd").expect("this process's files");
     let mut paths = files.flatten().map(|entry| entry.path());

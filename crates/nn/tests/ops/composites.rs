@@ -26,7 +26,6 @@ struct Case {
     smooth: bool,
 }
 
-/// The cases of some operations.
 #[derive(Default)]
 struct Cases(Vec<Case>);
 

@@ -14,7 +14,6 @@ const EPS: f64 = 1e-5;
 const TOL: f64 = 1e-7;
 const RELU: Option<Activation> = Some(Activation::Relu);
 
-/// Statistics with these values.
 fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
     let params = Params::on(0, mean.dtype(), &Device::Cpu);
     let buffer = |name: &str, value: &Tensor| {

@@ -41,7 +41,6 @@ fn replicas(count: usize) -> Vec<Arc<dyn StatisticsExchange>> {
     (0..count).map(replica).collect()
 }
 
-/// The results of a batch.
 struct Outcome {
     ys: Tensor,
     /// By input, weight and bias.

@@ -9,7 +9,6 @@ use half::{bf16, f16};
 use super::{Comm, is_bits};
 use crate::data::{Value, mix, reduced, values};
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     every_type::<f32>(comm, digest)?;
     every_type::<f16>(comm, digest)?;

@@ -5,7 +5,6 @@ use candelabrum_dist::{Collective, ElementType, Group, Payload, ReduceOp, Result
 use super::{Comm, is_bits};
 use crate::data::{Value, values};
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     odd_and_even(comm)?;
     reversed(comm)?;

@@ -6,7 +6,6 @@ use half::f16;
 use super::{Comm, is_bits};
 use crate::data::values;
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     messages_around_the_ring(comm)?;
     messages_keep_their_order(comm)?;

@@ -8,7 +8,6 @@ use candelabrum_dist::{Collective, Payload, ReduceOp, Result};
 use super::{Comm, is_bits};
 use crate::data::{reduced, values};
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     started_and_run_keep_their_order(comm)?;
     threads_take_turns(comm)?;
