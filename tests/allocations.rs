@@ -1,4 +1,4 @@
-//! A training step in its steady state allocates nothing large but what candle hands to the user.
+//! A training step in its steady state allocates nothing large except the tensors of the user.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,15 +6,15 @@ use candelabrum::models::{Cnn, Mlp};
 use candelabrum::prelude::*;
 use candelabrum_testkit::{Large, LargeAllocations, mnist_cnn_recipe};
 
-/// gemm packs operands of its products into memory (`dyn_stack`) that it allocates for each of
-/// them; there is no door to hand it some. An allocator such as mimalloc has it at hand.
+/// gemm packs the operands of each product into memory that it allocates (`dyn_stack`). A caller
+/// cannot provide this memory. An allocator such as mimalloc reuses it.
 #[global_allocator]
 static ALLOCATOR: LargeAllocations =
     LargeAllocations::above(4096, "dyn_stack::mem::MemBuffer::new");
 
 const BATCH: usize = mnist_cnn_recipe::BATCH_SIZE;
 
-/// The sizes in elements of the large allocations of one step after some others.
+/// The sizes in elements of the large allocations of one step, after some warm-up steps.
 fn of_a_step(
     model: &impl Model,
     params: &Params,
@@ -33,11 +33,11 @@ fn of_a_step(
     sizes.into_iter().map(|bytes| bytes / size_of::<f32>()).collect()
 }
 
-/// One test, as the allocator sees every thread.
+/// A single test, because the allocator records every thread.
 #[test]
 fn a_step_allocates_the_results_of_its_layers_and_nothing_else() {
-    // Why these remain: a layer's result is a tensor that the user may keep for as long as he
-    // likes, so its memory is candle's, which frees it when nobody has it any more.
+    // These remain because the user may keep a layer's result. So its memory belongs to candle,
+    // which frees it with the last reference.
     let cnn = [
         BATCH * 20 * 24 * 24, // conv1
         BATCH * 20 * 12 * 12, // pool

@@ -1,4 +1,5 @@
-//! Bad files and bad options: one line that names the cause, an exit code that is not 0, soon.
+//! Bad files and bad options: the program soon exits with a code other than 0 and prints one line
+//! that names the cause.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -108,7 +109,7 @@ fn broken_files_are_named() {
     refuse(&["--data-dir", "/nonexistent"], &["/nonexistent"]);
 }
 
-/// Breaks one thing in a directory of good files.
+/// Damages a directory of good files in one place.
 type Spoil<'a> = &'a dyn Fn(&Path);
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";

@@ -1,4 +1,4 @@
-//! Every model trains to the same losses by kernels and by composites of candle's operations.
+//! Every model has the same losses in training by kernels and by composites of candle's operations.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ const BATCHES: u64 = 4;
 const CLASSES: usize = 5;
 const TOKENS: usize = 20;
 
-/// The loss of each step, from the same initial values and on the same batches at every call.
+/// The loss of each step. Every call has the same initial values and the same batches.
 fn losses<M: Model>(
     rate: f64,
     new: impl Fn(&Scope) -> M,
@@ -45,7 +45,7 @@ fn compare<M: Model>(rate: f64, new: impl Fn(&Scope) -> M, batch: impl Fn(u64) -
     assert_ne!(by_kernels[0], by_kernels[19]);
 }
 
-/// Batches of images by their number.
+/// A function from the number of a batch to its images.
 fn images(shape: [usize; 4]) -> impl Fn(u64) -> Tensor {
     move |number| uniform(&shape[..], number, -1.0, 1.0, DType::F32).unwrap()
 }
@@ -60,14 +60,14 @@ fn the_multilayer_perceptron() {
     compare(0.01, |scope| Mlp::new(scope, CLASSES), images([8, 1, 6, 6]));
 }
 
-/// The rate is small because this network amplifies rounding errors: at 2e-5 the losses are 7e-5 apart
-/// after 20 steps, although the gradients are equal (see the next test).
+/// The rate is small because this network amplifies rounding errors: with 2e-5 the losses differ by
+/// 7e-5 after 20 steps, although the gradients are equal (see the next test).
 #[test]
 fn the_residual_network() {
     compare(4e-6, |scope| ResNet18::new(scope, CLASSES), images([4, 3, 40, 40]));
 }
 
-/// In f64, rounding hides no difference between the gradients.
+/// In f64 rounding is so small that it hides no difference between the gradients.
 #[test]
 fn the_residual_networks_gradients_in_f64() {
     let params = Params::on(3, DType::F64, &Device::Cpu);

@@ -1,4 +1,4 @@
-//! What the distributed optimizer refuses, and what it leaves alone when it does.
+//! Errors of the distributed optimizer, and the state that an error leaves unchanged.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ fn sgd() -> Sgd {
     Sgd::new(0.1).momentum(0.9)
 }
 
-/// One rank of a case, which says how this rank differs from the others.
+/// One rank of a case. The case says how the last rank differs from the others.
 #[test]
 fn rank_main() {
     if !is_rank() {
@@ -193,7 +193,7 @@ fn two_ranks_clip_by_the_norm_of_the_joint_batch() {
         one.iter().zip(other).fold(0.0, |max: f32, (a, b)| max.max((a - b).abs()))
     };
     assert!(largest(&free) > 1e-2, "nothing was clipped");
-    // Ranks without a partner clip the average of one, whatever is exchanged.
+    // A single rank clips its own gradients with every strategy.
     assert_eq!(one, clipped(&World::single(), DistOption::PartialUpdate, LIMIT));
     for (rank, output) in RanksOf::test("clip_main").run_all_good(2).iter().enumerate() {
         let has = format!("rank {rank} has: [");
@@ -205,7 +205,8 @@ fn two_ranks_clip_by_the_norm_of_the_joint_batch() {
     }
 }
 
-/// Says the seed of the first dropout mask, after two optimizers have been made for the parameters.
+/// Prints the seed of the first dropout mask, after two optimizers have been made for the
+/// parameters.
 #[test]
 fn noise_main() {
     if !is_rank() {

@@ -1,14 +1,14 @@
-//! N ranks with batch B are one rank with batch N·B, and two runs are one run, bit for bit.
+//! N ranks with batch B train like one rank with batch N·B, and two runs give the same bits.
 //!
-//! The ranks are real processes of this test binary over the local backend; rank 0 leaves the
-//! parameters it ends with in a file. Two yardsticks:
+//! The ranks are processes of this test binary over the local backend. Rank 0 writes its final
+//! parameters to a file. They are compared with two references:
 //!
 //! - one process that computes the N micro-batches one after the other and averages in rank order
 //!   must give the same *bits*: the exchange adds nothing and loses nothing;
-//! - one process that computes the whole batch at once sums in another order. The difference stays
-//!   at rounding, 1e-7, until a ReLU's input lies so close to zero that rounding switches it; from
-//!   that step on the two runs are different runs. That is chance, so several orders of the data
-//!   are tried, and one in which nothing switches is asked for.
+//! - one process that computes the whole batch at once adds in another order. The difference stays
+//!   at rounding, 1e-7, until a ReLU's input is so close to zero that rounding switches the ReLU.
+//!   From that step on the two runs diverge. This depends on chance, so the test tries several
+//!   orders of the data and passes with one in which no ReLU switches.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ const GLOBAL_BATCH: usize = 64;
 const FILE: &str = "EQUIVALENCE_FILE";
 const SEED: &str = "EQUIVALENCE_SEED";
 
-/// What each rank does: 100 steps on its part of the same global batches.
+/// The program of each rank: 100 steps on its part of the same global batches.
 #[test]
 fn rank_main() {
     if !is_rank() {
@@ -36,7 +36,7 @@ fn rank_main() {
     let world = World::from_env().unwrap();
     let data = digits();
     let sampler = sampler(&data, world.rank(), world.world_size(), seed);
-    // Another seed on every rank: that rank 0's values are taken everywhere is part of the test.
+    // Each rank has another seed, to test that all ranks take rank 0's values.
     let params = Params::new(world.rank() as u64);
     let model = Cnn::new(&params.root(), 10);
     let mut trainer = Trainer::new(model, DistOpt::new(sgd(), &params, &world).unwrap());
@@ -96,8 +96,8 @@ fn two_runs_give_the_same_bits() {
     }
 }
 
-/// The parameters after the ranks' steps, computed by this process: the gradients of the ranks'
-/// batches added in rank order, divided by their number.
+/// The parameters after the ranks' steps, computed by this process alone: it adds the gradients of
+/// the ranks' batches in rank order and divides by the number of ranks.
 fn one_after_the_other(world_size: usize, seed: u64) -> HashMap<String, Tensor> {
     let data = digits();
     let mut batches: Vec<_> = (0..world_size)
@@ -177,7 +177,7 @@ fn load(path: &Path) -> HashMap<String, Tensor> {
     candelabrum::candle::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
-/// Largest difference of an element, relative to the largest element of its parameter.
+/// The largest difference of an element, relative to the largest element of its parameter.
 fn largest_relative_difference(a: &Path, b: &Path) -> f32 {
     let (a, b) = (load(a), load(b));
     let largest = |t: &Tensor| {
@@ -187,7 +187,7 @@ fn largest_relative_difference(a: &Path, b: &Path) -> f32 {
     a.iter().map(difference).fold(0.0, f32::max)
 }
 
-/// Real MNIST where it is found, else synthetic digits.
+/// Real MNIST if it is found, synthetic digits otherwise.
 #[expect(clippy::print_stdout, reason = "a test says what it used")]
 fn digits() -> ImageDataset {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/mnist");

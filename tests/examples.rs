@@ -1,4 +1,4 @@
-//! The examples that no other test runs: each trains, on two ranks where it can.
+//! The examples that no other test runs. Each trains, on two ranks if it can.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Running, assert_one_line_error, example};
 
-/// What the example prints, which must succeed.
+/// The output of an example, which must succeed.
 fn output_of(name: &str, options: &[&str]) -> String {
     let mut command = Command::new(example(name));
     command.args(options).env_remove("MNIST_DIR").stdin(Stdio::null());
@@ -56,7 +56,7 @@ fn a_strategy_of_ones_own_trains_two_ranks_and_is_known_by_name() {
     let text = randomly("0.5");
     assert!(last_number(&text, "Evaluation accuracy =") > 0.8, "{text}");
     assert!(last_number(&text, "a residual of norm") > 0.0, "{text}");
-    // All of it by chance is all of it: what fp32 trains, and nothing is left.
+    // A random choice of all elements equals fp32 and leaves no residual.
     let all = randomly("1");
     let fp32 = output_of("custom_strategy", &options);
     let accuracy = |text: &str| last_number(text, "Evaluation accuracy =");

@@ -1,4 +1,4 @@
-//! A step that fails on one rank alone, in a program that goes on: every rank hears the cause in that
+//! A step that fails on one rank in a program that goes on. Every rank receives the cause in that
 //! step, the next step works again, and the models stay equal. Over the local backend and over MPI.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -11,17 +11,17 @@ use candelabrum_testkit::ranks::{RankOutput, RanksOf, is_rank};
 /// The parameters, each a unit of its own.
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
-/// Tells a rank which parameter the failing rank leaves out, or what else it does wrong.
+/// The variable with the parameter that the failing rank leaves out, or with another fault.
 const FAULT: &str = "FAILED_STEP_FAULT";
 const OPTION: &str = "FAILED_STEP_OPTION";
 const OVERLAP: &str = "FAILED_STEP_OVERLAP";
 
-/// The rank that fails, and the step in which it does.
+/// The failing rank and its step.
 const FAILING: usize = 1;
 const STEP: usize = 4;
 const STEPS: usize = 8;
 
-/// Not a test: what a rank runs.
+/// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
     if !is_rank() {
@@ -63,7 +63,7 @@ fn rank_main() {
     println!("digest {} ", parameters_sha256(&params).unwrap());
 }
 
-/// The loss of a step, of which a failing rank leaves something out.
+/// The loss of a step. The failing rank leaves a parameter out or returns no scalar.
 fn take_step(
     list: &[Param],
     norm: &BatchNorm2d,
@@ -123,7 +123,7 @@ fn ranks(fault: &str, option: &str, overlap: bool) -> RanksOf {
     ranks.env(FAULT, fault).env(OPTION, option).env(OVERLAP, overlap)
 }
 
-/// Every rank has heard the cause, and all models are equal in the end.
+/// Asserts that every rank received the cause and that all models are equal at the end.
 #[track_caller]
 fn check(outputs: &[RankOutput], ranks: usize, cause: &str) {
     let text: String = outputs.iter().map(|output| output.text.as_str()).collect();

@@ -1,5 +1,5 @@
-//! Twenty steps of the CNN from given weights and batches, against PyTorch's losses and parameters
-//! (`scripts/golden` wrote them).
+//! Twenty steps of the CNN from given weights and batches, compared with PyTorch's losses and
+//! parameters, which `scripts/golden` wrote.
 
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
@@ -31,7 +31,7 @@ fn twenty_steps_give_pytorchs_losses_and_parameters() {
     for param in params.list() {
         let name = param.name();
         let value = param.tensor().detach().flatten_all().unwrap();
-        // An element close to zero has no relative precision: what counts is the tensor's scale.
+        // Relative to the tensor's scale: an element close to zero has no relative precision.
         let scale = |t: &Tensor| {
             f64::from(
                 t.abs().unwrap().flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap(),

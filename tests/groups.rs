@@ -1,4 +1,4 @@
-//! `DistOpt` over groups that are not the world: an all-reduce by hosts, and groups beside each other.
+//! `DistOpt` over groups other than the world: an all-reduce by hosts, and groups side by side.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use candelabrum_testkit::{assert_close, uniform};
 
 const STEPS: u64 = 6;
 
-/// Trains a small model on data that depends on `salt`; gives its parameters.
+/// Trains a small model on data that depends on `salt`. Returns its parameters.
 fn train(group: impl Into<Group>, salt: u64, option: DistOption) -> Params {
     let params = Params::new(3);
     let hidden = Linear::new(&params.root().pp("hidden"), 20).activation(Activation::Tanh);
@@ -28,7 +28,7 @@ fn train(group: impl Into<Group>, salt: u64, option: DistOption) -> Params {
     params
 }
 
-/// Not a test: what a rank runs.
+/// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
     if !is_rank() {
@@ -44,14 +44,14 @@ fn rank_main() {
         let by_hosts = train(layered.clone(), rank, option);
         let digests = layered.all_gather_text(&parameters_sha256(&by_hosts).unwrap()).unwrap();
         assert!(digests.iter().all(|digest| *digest == digests[0]), "{option}: {digests:?}");
-        // Only the order of additions differs; half precision rounds each host's sum.
+        // Only the order of additions differs, but half precision also rounds each host's sum.
         let tolerance =
             if matches!(option, DistOption::Fp16 | DistOption::Bf16) { 0.02 } else { 1e-5 };
         for (a, b) in plain.list().iter().zip(by_hosts.list()) {
             assert_close(a.tensor(), b.tensor(), tolerance, tolerance);
         }
     }
-    // Two groups train beside each other, each on its own data.
+    // Two groups train side by side, each on its own data.
     let half = world.split(Some(rank % 2), rank as i64).unwrap().unwrap();
     let apart = train(half.clone(), rank, DistOption::Fp32);
     let own = parameters_sha256(&apart).unwrap();

@@ -1,4 +1,5 @@
-//! `--interface`: ranks start by one that is there, and one that is not is an error that names those.
+//! `--interface`: ranks start over an existing interface. A name without an interface is an error
+//! that lists the existing ones.
 
 mod common;
 

@@ -12,7 +12,7 @@ use candelabrum_testkit::uniform;
 const FIRST: usize = 1_000;
 const STEPS: usize = 10_000;
 
-/// Not a test: what a rank runs.
+/// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
     if !is_rank() {

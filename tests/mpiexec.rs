@@ -1,4 +1,4 @@
-//! `mnist_dist` under mpiexec: over MPI where it is built in, over the local backend where not.
+//! `mnist_dist` under mpiexec: over MPI if the build has it, over the local backend otherwise.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn two_ranks_under_mpiexec_train_the_model_of_two_workers() {
     let digests =
         |report: &serde_json::Value| report["parameters_sha256"].as_array().unwrap().clone();
     assert_eq!(digests(&mpiexec)[0], digests(&mpiexec)[1]);
-    // A sum of two has one order, so even another backend gives the same bits.
+    // A sum of two numbers has one order, so every backend gives the same bits.
     assert_eq!(digests(&mpiexec), digests(&workers));
 }
 

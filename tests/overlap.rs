@@ -1,5 +1,5 @@
-//! Units that leave while the backward pass goes on change nothing but the time: overlap on and off,
-//! and buckets of any size, give the same bits. Ranks are real processes.
+//! The exchange of units during the backward pass changes only the time: the bits are the same with
+//! and without overlap and with buckets of any size. Ranks are real processes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use candle_nn::{VarBuilder, VarMap};
 
 const STEPS: u64 = 8;
 
-/// A model, and what it may be asked to do at the start of every step.
+/// A model with its inputs and its loss.
 trait Network {
     fn new() -> (Params, Self)
     where
@@ -25,8 +25,8 @@ fn noise(shape: &[usize], seed: u64) -> Tensor {
     candelabrum_testkit::uniform(shape, seed, -1.0, 1.0, DType::F32).unwrap()
 }
 
-/// Convolutions with batch norms around a shortcut; its layers are made in an order that is not that
-/// of their use, so that the buckets of the first step are not those of the later ones.
+/// Convolutions with batch norms around a shortcut. The layers are made in another order than they
+/// are used, so the buckets of the first step differ from those of the later steps.
 struct Residual {
     out: Linear,
     norms: [BatchNorm2d; 2],
@@ -58,7 +58,7 @@ impl Network for Residual {
     }
 }
 
-/// Linear layers, of which one is used three times.
+/// Linear layers. One of them is used three times.
 struct Tied {
     first: Linear,
     again: Linear,
@@ -121,7 +121,8 @@ impl Network for Stock {
     }
 }
 
-/// Trains; gives the digest of the parameters and how many units left early.
+/// Trains. Returns the digest of the parameters and the number of units that were sent during
+/// backward.
 fn train<N: Network>(
     world: &World,
     option: DistOption,
@@ -202,8 +203,8 @@ fn a_world_of_one_overlaps_too() {
     compare::<Tied>(&World::single());
 }
 
-/// Two buckets, of which the first is complete only at the end of the pass: its parameter is unused, or
-/// used by candle's own operations too.
+/// Two buckets. The first is complete only at the end of the pass, because its parameter is unused
+/// or is also used by candle's own operations.
 #[test]
 fn a_complete_bucket_waits_for_one_before_it_that_is_not() {
     let params = Params::new(0);
@@ -222,12 +223,12 @@ fn a_complete_bucket_waits_for_one_before_it_that_is_not() {
             _ => other.forward(&ys).unwrap().matmul(weight.tensor()).unwrap(),
         };
         let loss = ys.sqr().unwrap().mean_all().unwrap();
-        // The first buckets are those of the last parameter: `other`.
+        // The first bucket is that of the last parameter, `other`.
         opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
     }
 }
 
-/// A collective inside of the backward pass, and a loss on one rank that is no number.
+/// A collective inside the backward pass, and a loss that is not finite on one rank.
 #[test]
 fn bad_loss_main() {
     if !is_rank() {
@@ -250,7 +251,8 @@ fn bad_loss_main() {
             continue;
         }
         let error = result.unwrap_err().to_string();
-        // It reaches rank 0's gradients through the statistics before rank 1's loss is asked for.
+        // Through the statistics the infinity may reach rank 0's gradients before rank 1's loss is
+        // checked.
         assert!(error.contains("is not finite on rank"), "{error}");
         assert_eq!(parameters_sha256(&params).unwrap(), before);
     }
@@ -261,7 +263,7 @@ fn a_bad_loss_changes_no_order_and_training_goes_on() {
     RanksOf::test("bad_loss_main").run_all_good(2);
 }
 
-/// Each rank's running statistics are its own until one model is made of them.
+/// Each rank has its own running statistics until `average_parameters` combines the models.
 #[test]
 fn buffers_main() {
     if !is_rank() {
@@ -301,7 +303,8 @@ fn one_model_is_made_of_the_ranks_statistics() {
     RanksOf::test("buffers_main").run_all_good(2);
 }
 
-/// Ranks have different numbers of batches; by hand: the mean over those that have one.
+/// Ranks have different numbers of batches. The expected step is the mean over the ranks that have
+/// a batch.
 #[test]
 fn join_main() {
     if !is_rank() {

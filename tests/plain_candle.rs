@@ -1,5 +1,5 @@
-//! A user's own candle code, plain tensors and variables without a layer of ours, trains through
-//! `DistOpt` as it would by hand.
+//! A user's own candle code (tensors and variables, no layers of this project) trains through
+//! `DistOpt` as by hand.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,8 +22,8 @@ fn vars() -> Vec<Var> {
     (1..).zip(SHAPES).map(var).collect()
 }
 
-/// Gathering, convolution, broadcasting, products with the parameter on either side, one use of a
-/// parameter in two places.
+/// Gathering, convolution, broadcasting, products with the parameter on either side, and a
+/// parameter that is used twice.
 fn loss(vars: &[Var], step: u64) -> Tensor {
     let run = || -> candelabrum::candle::Result<Tensor> {
         let [embed, conv, w1, b1, w2] = vars else { unreachable!("five shapes") };

@@ -1,7 +1,7 @@
-//! Batch normalisation over ranks: N ranks with parts of a batch are one rank with the whole.
+//! Batch normalisation over ranks: N ranks with parts of a batch compute like one rank with all.
 //!
-//! The ranks are real processes. Each also computes, alone and without any exchange, what a single
-//! process makes of the whole batch with the plain layer, and compares.
+//! The ranks are real processes. Each rank also computes the whole batch alone, with the plain
+//! layer and without any exchange, and compares the results.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{assert_close, integers, uniform};
 
-/// Two convolutions with a normalisation each. Smooth activations, where rounding switches nothing.
+/// Two convolutions with a normalisation each. The activations are smooth: rounding switches none.
 struct Net {
     conv1: Conv2d,
     norm1: BatchNorm2d,
@@ -56,14 +56,14 @@ fn net(dtype: DType) -> (Params, Net) {
 }
 
 fn images(count: usize, seed: u64, dtype: DType) -> Tensor {
-    // Far from mean 0, and with another mean in every image.
+    // Every image has another mean, and the mean of a batch is not 0.
     let each = uniform((count, 1, 1, 1), seed + 1, -2.0, 2.0, dtype).unwrap();
     let shape = (count, IMAGE.0, IMAGE.1, IMAGE.2);
     uniform(shape, seed, 0.0, 1.0, dtype).unwrap().broadcast_add(&each).unwrap()
 }
 
-/// Gradients of the sum of the losses of `xs` by it and by all parameters; the loss is not a mean, so
-/// that parts of a batch add up to the whole.
+/// The gradients of the loss of `xs` by `xs` and by all parameters. The loss is a sum and not a
+/// mean, so that parts of a batch add up to the whole.
 fn gradients(params: &Params, net: &Net, xs: &Tensor, weights: &Tensor) -> (Tensor, Vec<Tensor>) {
     let xs = Var::from_tensor(xs).unwrap();
     let ys = net.forward(&xs).unwrap();
@@ -74,7 +74,7 @@ fn gradients(params: &Params, net: &Net, xs: &Tensor, weights: &Tensor) -> (Tens
     (of(&xs), all)
 }
 
-/// Which images of the whole batch a rank has: parts of different sizes.
+/// The first image and the number of images of a rank's part. The parts have different sizes.
 fn part(rank: usize, world_size: usize) -> (usize, usize) {
     let sizes: &[usize] = if world_size == 2 { &[1, 4] } else { &[2, 0, 3] };
     (sizes[..rank].iter().sum(), sizes[rank])
@@ -108,7 +108,7 @@ fn rank_with_a_part() {
     for (own, whole) in params.buffers().iter().zip(whole_params.buffers()) {
         assert_close(&own.value(), &whole.value(), 1e-12, 1e-12);
     }
-    // Evaluation needs nobody: only rank 0 does it.
+    // Evaluation exchanges nothing, so rank 0 can do it alone.
     if world.is_root() {
         params.eval();
         whole_params.eval();
@@ -158,7 +158,7 @@ fn difference(a: &Params, b: &Params) -> f32 {
         t.abs().unwrap().flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap()
     };
     let pairs = values(a).into_iter().zip(values(b));
-    // A bias before a normalisation has gradient 0 but for rounding.
+    // The gradient of a bias before a normalisation is 0 except for rounding.
     let pairs = pairs.filter(|((name, _), _)| !name.contains("conv") || !name.ends_with("bias"));
     let of = |((_, a), (_, b)): ((String, Tensor), (String, Tensor))| {
         largest(&(&a - &b).unwrap()) / largest(&b)
@@ -186,7 +186,7 @@ fn rank_that_trains() {
 
     let (sync, plain) = (difference(&together, &whole), difference(&apart, &whole));
     println!("\nrank {}: differs by {sync:.1e}, without exchange {plain:.1e}", world.rank());
-    // Rounding of f32, which ten steps make some 1e-5 of; statistics of parts are something else.
+    // Ten steps amplify the rounding of f32 to some 1e-5. Statistics of parts differ by much more.
     assert!(sync < 1e-4, "{sync}");
     assert!(plain > 1e-1, "{plain}");
 
@@ -223,7 +223,7 @@ fn rank_that_fails() {
         }
         return;
     }
-    // Another model on every rank: all hear the same.
+    // Every rank has another model, and all ranks receive the same error.
     let channels = 3 + world.rank();
     let xs = uniform((2, channels, 4, 4), 1, 0.0, 1.0, DType::F32).unwrap();
     let error = Error::from(norm.forward(&xs).unwrap_err());

@@ -17,10 +17,9 @@ use common::{Running, example};
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-8;
 
-/// What each rank does with its tensor.
 type Operation = fn(&Tensor, &Group) -> Result<Tensor>;
 
-/// By name; all take (6, 2, 6), which 2 and 3 ranks can cut.
+/// The operations by name. Their input is (6, 2, 6), which 2 and 3 ranks can divide.
 const OPERATIONS: [(&str, Operation); 9] = [
     ("all_reduce by sum", |xs, group| ops::all_reduce(xs, ReduceOp::Sum, group)),
     ("all_reduce by mean", |xs, group| ops::all_reduce(xs, ReduceOp::Mean, group)),
@@ -33,12 +32,11 @@ const OPERATIONS: [(&str, Operation); 9] = [
     ("all_to_all along 2", |xs, group| ops::all_to_all(&xs.transpose(0, 1)?, 2, group)),
 ];
 
-/// This rank's input.
 fn input(group: &Group) -> Tensor {
     uniform((6, 2, 6), 10 + group.rank() as u64, -1.0, 1.0, DType::F64).unwrap()
 }
 
-/// This rank's loss of its result, another function on every rank.
+/// This rank's loss of its result. The loss is another function on every rank.
 fn loss(ys: &Tensor, group: &Group) -> Result<Tensor> {
     let weights = uniform(ys.shape(), 50 + group.rank() as u64, 0.5, 1.5, DType::F64)?;
     (ys.sqr()? * weights)?.sum_all()
@@ -63,7 +61,7 @@ fn rank_checks_gradients() {
         let own = loss(&operation(xs.as_tensor(), &group).unwrap(), &group).unwrap();
         let gradient = own.backward().unwrap().get(&xs).unwrap().flatten_all().unwrap();
         let gradient = gradient.to_vec1::<f64>().unwrap();
-        // All ranks compute, while one element of one rank's input moves.
+        // All ranks compute the loss, with one element of one rank's input changed.
         let objective = |rank: usize, element: usize, delta: f64| {
             let delta = if group.rank() == rank { delta } else { 0.0 };
             let xs = moved(&input(&group), element, delta);
@@ -111,7 +109,7 @@ fn rank_checks_the_pair() {
     let random = |shape: (usize, usize), seed| uniform(shape, seed, -1.0, 1.0, DType::F64).unwrap();
     let (xs, a, b) = (random((3, 4), 0), random((4, 2), own), random((2, 3), 10 * own));
     let [xs, a, b] = [xs, a, b].map(|tensor| Var::from_tensor(&tensor).unwrap());
-    // Every rank has the same loss, and the whole gradient of what they share.
+    // Every rank has the same loss, and the whole gradient of the shared input.
     let loss = split_layer(&xs, [&a, &b], &group).unwrap();
     let grads = loss.backward().unwrap();
     let value = |xs: &Tensor, a: &Tensor| {
@@ -137,7 +135,7 @@ fn rank_checks_the_pair() {
             }
         }
     }
-    // The other view counts every rank's copy of the loss.
+    // Autograd through `all_reduce` instead counts every rank's copy of the loss.
     let summed = Var::from_tensor(&xs).unwrap();
     let ys = summed.matmul(&a).unwrap().tanh().unwrap().matmul(&b).unwrap();
     let ys = ops::all_reduce(&ys, ReduceOp::Sum, &group).unwrap();
@@ -197,7 +195,7 @@ fn rank_checks_values() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let indices = Tensor::zeros(2, DType::U32, &Device::Cpu).unwrap();
     assert!(ops::all_gather(&indices, 0, &group).is_err());
-    // Both ranks hear that they disagree, in the words of the communicator.
+    // Both ranks receive the communicator's error about their disagreement.
     let len = if rank == 0.0 { 2 } else { 3 };
     let xs = Tensor::zeros(len, DType::F32, &Device::Cpu).unwrap();
     let error = Error::from(ops::all_reduce(&xs, ReduceOp::Sum, &group).unwrap_err());

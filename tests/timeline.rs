@@ -1,4 +1,4 @@
-//! `--timeline`: one file with what every rank did when, on one clock; nothing without the option.
+//! `--timeline`: one file with the spans of every rank on one clock. No file without the option.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +32,7 @@ fn files(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A span: when it began and ended, in microseconds.
+/// A span with its start and end in microseconds.
 #[derive(Debug, PartialEq)]
 struct Span {
     name: String,
@@ -41,7 +41,7 @@ struct Span {
     args: Value,
 }
 
-/// The spans of a file by rank and thread, in the order of their beginnings.
+/// The spans of a file by rank and thread, in the order of their starts.
 fn spans(file: &Path) -> BTreeMap<(u64, String), Vec<Span>> {
     let document: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     let events = document["traceEvents"].as_array().unwrap();
@@ -67,13 +67,13 @@ fn spans(file: &Path) -> BTreeMap<(u64, String), Vec<Span>> {
         spans.entry((rank, thread)).or_default().push(span);
     }
     for thread in spans.values_mut() {
-        // Of two that begin together the longer is the outer one.
+        // If two spans start together, the longer one is the outer one.
         thread.sort_by(|a, b| a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)));
     }
     spans
 }
 
-/// Every span lies inside of the one around it, or apart from it.
+/// Asserts that any two spans are nested or disjoint.
 fn assert_nested(spans: &[Span]) {
     let mut around: Vec<&Span> = Vec::new();
     for span in spans {
@@ -82,7 +82,7 @@ fn assert_nested(spans: &[Span]) {
             around.pop();
         }
         if let Some(outer) = around.last() {
-            // Sums of rounded microseconds: half a nanosecond is nothing.
+            // Sums of rounded microseconds may differ by half a nanosecond.
             assert!(span.end <= outer.end + 5e-4, "{span:?} leaves {outer:?}");
         }
         around.push(span);
@@ -109,9 +109,9 @@ fn a_timeline_has_the_spans_of_every_rank_on_one_clock() {
         let backward = |span: &&Span| span.name == "conv2d" && span.args["phase"] == "Backward";
         assert_eq!(thread(rank, "compute").iter().filter(backward).count(), 24);
     }
-    // An all-reduce ends nowhere before it has begun everywhere: so the clocks are one.
+    // On one clock an all-reduce ends on no rank before it has started on all ranks.
     let reduced = |rank| {
-        // A thread that has nothing else to do carries an exchange out itself.
+        // A thread that waits runs an exchange itself, so every thread is searched.
         let threads = spans.iter().filter(|((of, _), _)| *of == rank).map(|(_, spans)| spans);
         let reduced = |span: &&Span| span.name == "transfer" && span.args["op"] == "all_reduce";
         let mut reduced: Vec<&Span> = threads.flatten().filter(reduced).collect();
@@ -149,7 +149,7 @@ fn a_run_that_fails_leaves_each_ranks_part() {
         assert_nested(compute);
         assert!(compute.iter().any(|span| span.name == "forward"), "{compute:?}");
     }
-    // The next run that succeeds takes them away.
+    // The next successful run removes these files.
     let (output, _) = two_ranks(dir.path(), &["--timeline", "timeline.json"]).finish(LIMIT);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(files(dir.path()), ["timeline.json"]);
@@ -171,7 +171,7 @@ fn an_interrupted_run_leaves_each_ranks_part() {
     assert_eq!(files(dir.path()), ["timeline.json.rank0", "timeline.json.rank1"]);
     let spans = spans(&dir.path().join("timeline.json.rank1"));
     let compute = &spans[&(1, "compute".to_owned())];
-    // What had not ended is there, too.
+    // The file also contains spans that had not ended.
     assert!(compute.iter().any(|span| span.name == "epoch"), "{compute:?}");
 }
 

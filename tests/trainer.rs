@@ -1,5 +1,5 @@
-//! `Trainer`: modes that are given back, a second `fit` that goes on, options that reach training and
-//! evaluation, ranks whose data differ.
+//! `Trainer`: modes that are restored, a second `fit` that continues the first, options for
+//! training and evaluation, ranks with different data.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use candelabrum::models::{GruClassifier, GruClassifierConfig};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 
-/// A perceptron that remembers the sums of what it saw, in training and in evaluation.
+/// A perceptron that records a weighted sum of each input, in training and in evaluation.
 struct Witness {
     hidden: Linear,
     dropout: Dropout,
@@ -21,7 +21,7 @@ struct Witness {
 
 impl Model for Witness {
     fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        // Weights by place, so that the order of images shows.
+        // The weights depend on the place, so the sum depends on the order of the images.
         let count = xs.elem_count();
         let weights = Tensor::arange(0_f32, count as f32, xs.device())?.affine(1e-6, 1.0)?;
         let sum = (xs.flatten_all()? * weights)?.sum_all()?.to_scalar::<f32>()?;
@@ -102,7 +102,7 @@ fn runs_of_one_epoch_each_are_one_run() {
     assert_eq!(whole.1[3], "Starting Epoch 3:");
     assert_eq!(train(&[1; EPOCHS]), whole);
     assert_eq!(train(&[1, 3]), whole);
-    // 6 batches of 16 in each epoch, and no two of them alike.
+    // 6 batches of 16 in each epoch, all different.
     let mut seen = whole.0;
     assert_eq!(seen.len(), 6 * EPOCHS);
     seen.sort_by(f32::total_cmp);
@@ -124,7 +124,7 @@ fn a_run_can_begin_with_any_epoch() {
 
 #[test]
 fn images_are_scaled_alike_in_training_and_evaluation_and_augmented_in_training_alone() {
-    // Every image is the same, so that the order does not matter: a dark one with a bright corner.
+    // Every image is the same, so the order does not matter: dark with a bright corner.
     let image: Vec<u8> = (0..784).map(|pixel| if pixel < 5 { 255 } else { 51 }).collect();
     let data = ImageDataset::new(image.repeat(16), vec![1; 16], [1, 28, 28], 10).unwrap();
     let see = |options: BatchOptions| {
@@ -166,7 +166,7 @@ fn a_model_of_tokens_is_compiled_by_an_input_of_its_own() {
     trainer.train_one_batch(&tokens, &labels, DistOption::Fp32, 0.0).unwrap();
 }
 
-/// What each rank of the tests below does: `TRAINER_CASE` says what is different on rank 2.
+/// The program of each rank of the tests below. `TRAINER_CASE` names the difference of rank 2.
 #[test]
 fn rank_main() {
     if !is_rank() {
@@ -177,7 +177,7 @@ fn rank_main() {
     let odd = world.rank() == 2;
     let mut data = Mnist::synthetic(0, 64, 20).unwrap();
     if case == "data" && odd {
-        // As many images of the same shape, one of them other by one pixel.
+        // As many images of the same shape, but one pixel of one image differs.
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for (image, label) in (0..64).filter_map(|index| data.train.get(index)) {
             pixels.extend_from_slice(image);

@@ -1,4 +1,4 @@
-//! Running the examples as a user does, with a time limit.
+//! Runs of the examples as by a user, with a time limit.
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 #![allow(clippy::allow_attributes, reason = "`expect` would fail where all of it is used")]
@@ -10,16 +10,16 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The executable of an example, built now if it is not there or out of date.
+/// The executable of an example. It is built first if it is missing or out of date.
 pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        // Of the whole workspace, as `cargo test --workspace` has built them: for this package alone
-        // cargo would choose other features of the dependencies, and build most of them once more.
+        // For the whole workspace, like `cargo test --workspace`: for this package alone cargo
+        // would choose other features of the dependencies and build most of them again.
         build.args(["build", "--quiet", "--workspace", "--examples"]);
         build.current_dir(env!("CARGO_MANIFEST_DIR"));
-        // What cargo tells a test about its package would make build scripts of others run again.
+        // The variables that cargo sets for a test would make build scripts run again.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -48,7 +48,7 @@ pub(crate) fn mnist_dist(options: &[&str]) -> Command {
     command
 }
 
-/// A program under way; killed when it is dropped.
+/// A running program. Dropping this value kills the program.
 pub(crate) struct Running {
     pub(crate) child: Child,
     start: Instant,
@@ -60,7 +60,7 @@ impl Running {
         Self { child: child.expect("the program starts"), start: Instant::now() }
     }
 
-    /// Waits for the end, at most `limit`; gives the output and how long it took from `since`.
+    /// Waits at most `limit` for the end. Returns the output and the time since the start.
     pub(crate) fn finish(mut self, limit: Duration) -> (Output, Duration) {
         let mut stdout = self.child.stdout.take().expect("piped");
         let mut stderr = self.child.stderr.take().expect("piped");
@@ -87,7 +87,7 @@ impl Running {
         (Output { status, stdout, stderr }, took)
     }
 
-    /// The processes that it started, as pairs of rank and process number.
+    /// The processes that the program has started, as pairs of rank and process number.
     pub(crate) fn ranks(&self) -> Vec<(usize, i32)> {
         let launcher = self.child.id().to_string();
         let mut ranks = Vec::new();
@@ -109,7 +109,7 @@ impl Running {
         ranks
     }
 
-    /// Waits until it has started `count` ranks and printed its first epoch's line.
+    /// Waits until the program has started `count` ranks and printed the first epoch's line.
     pub(crate) fn wait_for_ranks(&self, count: usize) -> Vec<(usize, i32)> {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
@@ -130,8 +130,8 @@ impl Drop for Running {
     }
 }
 
-/// Asserts that a program failed as it should: exit code not 0, one line that begins with
-/// `error:` and contains all of `parts`, no panic.
+/// Asserts that a program failed in order: exit code not 0, one line that begins with `error:` and
+/// contains all of `parts`, no panic.
 pub(crate) fn assert_one_line_error(output: &Output, parts: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "it succeeded: {stderr}");
@@ -144,8 +144,8 @@ pub(crate) fn assert_one_line_error(output: &Output, parts: &[&str]) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-/// Names in /dev/shm, to see that nothing is left there. Open MPI's are passed over: its jobs may
-/// run beside the tests.
+/// The names in /dev/shm, to check that nothing is left there. Open MPI's names are left out,
+/// because its jobs may run beside the tests.
 pub(crate) fn shared_memory_names() -> Vec<String> {
     let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! A rank that does another thing than the others: the first difference is named.
+//! A rank that differs from the others: the error names the first difference.
 
 use crate::job;
 

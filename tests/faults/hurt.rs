@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::job::{self, send};
 
-/// Phase, how many ranks the job has for it.
+/// Each phase and the number of ranks of its job.
 const PHASES: [(&str, usize); 4] =
     [("start-up", 2), ("forward", 2), ("all-reduce", 3), ("evaluation", 2)];
 
@@ -27,10 +27,10 @@ fn a_killed_rank_ends_the_job_in_every_phase() {
                     error.contains(&format!("rank {victim} died while rank {rank}")),
                     "{error}"
                 );
-                // It is a few milliseconds; a busy machine may be late.
+                // Usually a few milliseconds, but a busy machine may be late.
                 assert!(after < Duration::from_secs(1), "{after:?}");
             }
-            // Whoever waits for the dead rank notices; who computes on is ended by the launcher.
+            // A rank that waits for the dead rank notices. The launcher ends a rank that computes.
             assert_eq!(noticed.len(), usize::from(phase != "start-up"), "{noticed:?}");
         }
     }
@@ -47,7 +47,7 @@ fn a_stopped_rank_is_named_when_the_deadline_passes_and_does_not_stay() {
             println!("rank {victim} stopped in {phase}: all ended after {:?}", ended.took);
             match phase {
                 "start-up" => ended.assert_failed(&["waited 2 s for", &format!("rank {victim}")]),
-                // There the late rank is missing, too.
+                // In this phase the late rank is missing, too.
                 "all-reduce" => ended.assert_failed(&["waited 2 s in all_reduce", "rank(s)", "2"]),
                 _ => {
                     let missing = format!("for rank(s) {victim};");

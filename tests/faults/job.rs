@@ -1,4 +1,4 @@
-//! A job of the test's own program: starting it, hurting it, and what must be true afterwards.
+//! A job of the test's own program: its start, its signals, and assertions about its end.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -13,17 +13,15 @@ use tempfile::TempDir;
 use crate::common::{Running, assert_one_line_error};
 use crate::program::{Case, now};
 
-/// Everything must be over by then; a deadline, not a measurement.
+/// The deadline of a job. It is generous, because it measures nothing.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A job under way.
 pub(crate) struct Job {
     running: Running,
     dir: TempDir,
     case: Case,
 }
 
-/// A job that has ended.
 pub(crate) struct Ended {
     pub(crate) output: Output,
     pub(crate) took: Duration,
@@ -31,16 +29,16 @@ pub(crate) struct Ended {
     case: Case,
 }
 
-/// How to start one.
+/// The settings of a job to start.
 pub(crate) struct Start {
     case: Case,
     dir: TempDir,
     variables: Vec<(&'static str, String)>,
-    /// A shell's words before the program.
+    /// Shell commands before the program.
     before: Option<String>,
 }
 
-/// `rank` of a job with `workers` ranks is caught in the phase `what`, or does `what`.
+/// A job of `workers` ranks in which `rank` stays in the phase `what`, or makes the fault `what`.
 pub(crate) fn start(what: &str, rank: usize, workers: usize) -> Start {
     let dir = tempfile::tempdir().expect("a directory");
     let (what, workers) = (what.to_owned(), Some(workers));
@@ -54,13 +52,13 @@ impl Start {
         self
     }
 
-    /// Lets a shell do `words` first, in the process that then becomes the program.
+    /// A shell runs `words` first, in the process that then becomes the program.
     pub(crate) fn after(mut self, words: &str) -> Self {
         self.before = Some(words.to_owned());
         self
     }
 
-    /// By our launcher.
+    /// Starts the job by our launcher.
     pub(crate) fn launch(self) -> Job {
         let program = std::env::current_exe().expect("a test knows its own program");
         let command = match &self.before {
@@ -74,14 +72,14 @@ impl Start {
         self.run(command)
     }
 
-    /// By mpiexec; `None`, having said so, where there is none.
+    /// Starts the job by mpiexec. Prints a line and returns `None` if there is no mpiexec.
     pub(crate) fn launch_by_mpiexec(mut self) -> Option<Job> {
         let Some(mut command) = mpiexec(self.case.workers.take().unwrap_or(1)) else {
             println!("left out: there is no mpiexec here");
             return None;
         };
         command.arg(std::env::current_exe().expect("a test knows its own program"));
-        // Two mpiexec at a time, of which one ends, pull the directory away that they share.
+        // Jobs of mpiexec share a directory, and the first job that ends removes it.
         let scratch = self.dir.path().join("mpiexec");
         fs::create_dir(&scratch).expect("the test's directory");
         command.env("TMPDIR", scratch);
@@ -100,13 +98,13 @@ impl Start {
 }
 
 impl Job {
-    /// The process that has arrived in its phase.
+    /// Waits until a process is in its phase, and returns this process.
     pub(crate) fn wait_for_arrival(&self) -> Pid {
         let end = Instant::now() + LIMIT;
         let word = self.dir.path().join("arrived");
         loop {
             if let Ok(text) = fs::read_to_string(&word) {
-                // In the phase that it has announced: for an all-reduce that is a little later.
+                // A process announces an all-reduce a little before it calls it.
                 std::thread::sleep(Duration::from_millis(200));
                 return text.trim().parse().ok().and_then(Pid::from_raw).expect("a process");
             }
@@ -115,7 +113,6 @@ impl Job {
         }
     }
 
-    /// The launcher's process.
     pub(crate) fn launcher(&self) -> Pid {
         Pid::from_child(&self.running.child)
     }
@@ -131,7 +128,7 @@ impl Job {
     }
 }
 
-/// Sends a signal; gives when.
+/// Sends a signal. Returns the time before.
 pub(crate) fn send(pid: Pid, signal: Signal) -> i64 {
     let when = now();
     kill_process(pid, signal).expect("it can be signalled");
@@ -139,7 +136,7 @@ pub(crate) fn send(pid: Pid, signal: Signal) -> i64 {
 }
 
 impl Ended {
-    /// It failed, our launcher said so in one line with all `parts`, and nothing is left.
+    /// Our launcher failed with one line that contains all `parts`, and nothing is left.
     #[track_caller]
     pub(crate) fn assert_failed(&self, parts: &[&str]) {
         assert_one_line_error(&self.output, parts);
@@ -147,7 +144,7 @@ impl Ended {
         self.assert_nothing_is_left();
     }
 
-    /// mpiexec failed, somebody said all of `parts`, and nothing is left.
+    /// mpiexec failed, its output contains all `parts`, and nothing is left.
     #[track_caller]
     pub(crate) fn assert_mpiexec_failed(&self, parts: &[&str]) {
         let stderr = String::from_utf8_lossy(&self.output.stderr);
@@ -170,13 +167,13 @@ impl Ended {
         self.assert_nothing_is_left();
     }
 
-    /// What each rank's parameters have become.
+    /// The digest of each rank's final parameters.
     pub(crate) fn digests(&self, ranks: usize) -> Vec<String> {
         let of_rank = |rank| fs::read_to_string(self.dir.path().join(format!("finished-{rank}")));
         (0..ranks).map(|rank| of_rank(rank).expect("it has finished")).collect()
     }
 
-    /// When the survivors got their errors, and which: rank, nanoseconds, error.
+    /// The errors of the surviving ranks: rank, time in nanoseconds, error.
     pub(crate) fn noticed(&self) -> Vec<(usize, i64, String)> {
         let of_rank = |rank| {
             let text = fs::read_to_string(self.dir.path().join(format!("noticed-{rank}"))).ok()?;
@@ -186,7 +183,7 @@ impl Ended {
         (0..8).filter_map(of_rank).collect()
     }
 
-    /// No process, no socket, no name in /dev/shm.
+    /// No process, no socket and no name in /dev/shm is left.
     #[track_caller]
     pub(crate) fn assert_nothing_is_left(&self) {
         let end = Instant::now() + Duration::from_secs(5);

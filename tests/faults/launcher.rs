@@ -1,4 +1,4 @@
-//! The examples, as users start and interrupt them.
+//! The examples, started and interrupted as by a user.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ fn two_ranks() -> (Running, Vec<(usize, i32)>) {
     let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "1000"];
     let running = Running::start(mnist_dist(&options));
     let ranks = running.wait_for_ranks(2);
-    // Past start-up, which takes well under a second, and somewhere inside an epoch.
+    // The start-up takes well under a second, so the ranks are inside an epoch then.
     std::thread::sleep(Duration::from_secs(3));
     (running, ranks)
 }
@@ -82,7 +82,7 @@ fn ranks_do_not_outlive_a_killed_launcher() {
     assert_all_gone(&ranks);
 }
 
-/// A process inherits that SIGCHLD is ignored, from some services and containers for instance.
+/// A process inherits an ignored SIGCHLD, for instance from some services and containers.
 #[test]
 fn a_launcher_ends_where_the_ends_of_children_are_ignored() {
     let start = |epochs: &str| {

@@ -1,4 +1,4 @@
-//! Machines without memory to spare, and jobs beside and after one another.
+//! Machines with little or restricted memory, and jobs beside and after one another.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::job::{self, send};
 
-/// Whether this process may make a mount namespace of its own; says so where not.
+/// Whether this process may make a mount namespace of its own. Prints a line if not.
 fn may_mount() -> bool {
     let tried = Command::new("unshare")
         .args(["-m", "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"])
@@ -32,19 +32,19 @@ fn dev_shm_may_be_full_or_read_only() {
     }
 }
 
-/// Reserving memory fails as it does where there is none, with the limit of a file's length. Its
-/// signal is ignored, which a started program inherits.
+/// A limit on the length of files: reserving memory fails as on a machine without memory. The
+/// signal of the limit is ignored, also in a started program.
 fn with_limit(kibibytes: usize) -> String {
     format!("trap '' XFSZ; ulimit -f {};", kibibytes * 2)
 }
 
 #[test]
 fn memory_that_cannot_be_reserved_is_an_error() {
-    // At the start, where the ranks meet.
+    // The reservation at the start fails, where the ranks meet.
     let job = job::start("nothing", 0, 2).after(&with_limit(300)).launch();
-    // There is room for what rank 0 reserves.
+    // The limit leaves room for rank 0's reservation.
     job.finish().assert_failed(&["rank 1: reserve", "bytes of shared memory: File too large"]);
-    // For the buckets of a large model, when all are together.
+    // The reservation for the buckets of a large model fails, after all ranks have met.
     let job = job::start("large", 9, 2).after(&with_limit(4096)).launch();
     job.finish().assert_failed(&["reserve", "bytes of shared memory: File too large"]);
 }
@@ -65,7 +65,7 @@ fn a_job_starts_where_the_same_has_just_been_killed() {
     assert_eq!(ranks.len(), 2);
     send(job.launcher(), Signal::KILL);
     for rank in ranks {
-        // The launcher's death may have ended it by now.
+        // The launcher's death may have ended the rank by now.
         let _ = rustix::process::kill_process(rank, Signal::KILL);
     }
     let next = job::start("nothing", 0, 2).launch();
@@ -73,8 +73,8 @@ fn a_job_starts_where_the_same_has_just_been_killed() {
     job.finish().assert_nothing_is_left();
 }
 
-/// Hardened hosts refuse files in memory that could be executed (`vm.memfd_noexec`); the setting
-/// belongs to a namespace of processes.
+/// Hardened hosts refuse executable files in memory (`vm.memfd_noexec`). The setting belongs to a
+/// PID namespace.
 #[test]
 fn a_host_may_refuse_memory_that_can_be_executed() {
     let refuse = "echo 2 > /proc/sys/vm/memfd_noexec";

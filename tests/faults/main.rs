@@ -1,12 +1,12 @@
-//! Everything that can happen to a rank: nobody hangs, all end with a failure, one line names the
-//! cause, and nothing is left behind.
+//! Faults of a rank: no process hangs, all ranks end with a failure, one line names the cause, and
+//! nothing is left behind.
 //!
-//! | what | where |
+//! | content | file |
 //! |---|---|
 //! | the program that ranks run, and its phases | `program.rs` |
-//! | starting it, hurting it, looking at what is left | `job.rs` |
+//! | the start of a job, its signals, the search for leftovers | `job.rs` |
 //! | a rank that is killed or stopped, in every phase | `hurt.rs` |
-//! | a rank that does another thing than the others | `differ.rs` |
+//! | a rank that differs from the others | `differ.rs` |
 //! | a machine without memory, jobs side by side and one after the other | `machine.rs` |
 //! | the launcher of the examples | `launcher.rs` |
 //! | another user of the host | `strangers.rs` |
@@ -23,7 +23,7 @@ mod machine;
 mod program;
 mod strangers;
 
-/// Not a test: what the launcher and the ranks run.
+/// Not a test: the program of the launcher and of the ranks.
 #[test]
 fn rank_main() {
     if let Some(case) = program::Case::of_process() {

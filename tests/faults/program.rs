@@ -1,5 +1,5 @@
-//! A training program that can be caught in a phase: the rank of its case says that it is in it, and
-//! stays there until somebody ends it.
+//! A training program in which one rank can stay in a phase: the rank announces the phase in a file
+//! and stays there until a signal ends it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::run_ranks;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a process is to do, from its environment.
+/// The case of a process, from its environment.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// The phase in which the rank stays, or what it does otherwise than the others.
+    /// The phase in which the rank stays, or its difference from the other ranks.
     pub(crate) what: String,
     pub(crate) rank: usize,
-    /// Where ranks leave word for the test.
+    /// The directory of the files that ranks write for the test.
     pub(crate) dir: PathBuf,
-    /// How many ranks our launcher starts; `None` under mpiexec.
+    /// The number of ranks that our launcher starts; `None` under mpiexec.
     pub(crate) workers: Option<usize>,
 }
 
-/// In the all-reduce phase this rank does not come to it.
+/// The rank that does not call the all-reduce in the phase of this name.
 pub(crate) const LATE: usize = 2;
 
-/// How long the others listen for a rank that starts late.
+/// The delay of a rank that starts late.
 const LATENESS: Duration = Duration::from_secs(1);
 
 const STEPS: usize = 3;
@@ -58,7 +58,7 @@ impl Case {
         self.rank == rank && self.what == what
     }
 
-    /// Stays here if this is the phase of this rank.
+    /// Stays here if the case names this rank and this phase.
     fn phase(&self, rank: usize, what: &str) {
         if self.is(rank, what) {
             self.arrive();
@@ -66,13 +66,13 @@ impl Case {
         }
     }
 
-    /// Tells the test which process is in its phase.
+    /// Writes the number of this process for the test.
     fn arrive(&self) {
         leave_word(&self.dir, "arrived", &std::process::id().to_string());
     }
 }
 
-/// A file that is there as a whole or not at all.
+/// Writes a file that exists either completely or not at all.
 fn leave_word(dir: &Path, name: &str, text: &str) {
     let temporary = dir.join(format!("{name}.{}", std::process::id()));
     fs::write(&temporary, text).expect("the test's directory");
@@ -91,7 +91,7 @@ pub(crate) fn now() -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// The launcher, or a rank.
+/// Runs the launcher or a rank.
 pub(crate) fn run(case: &Case) -> ! {
     let rank = std::env::var("CANDELABRUM_RANK").ok().and_then(|rank| rank.parse().ok());
     if let Some(rank) = rank {
@@ -113,7 +113,7 @@ pub(crate) fn run(case: &Case) -> ! {
         rustix::process::kill_process(own, rustix::process::Signal::INT).expect("an interrupt");
         std::thread::sleep(Duration::from_secs(1));
     }
-    // libtest would make a success of whatever this test returns.
+    // libtest would exit with a success if this test returned.
     std::process::exit(i32::from(exit != ExitCode::SUCCESS));
 }
 

@@ -1,4 +1,4 @@
-//! Another user of the host, who says things to everything of a job that can be reached.
+//! Another user of the host writes to every socket and pipe of a job.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,7 @@ const NOBODY: u32 = 65534;
 /// Connections that are held open at the same time.
 const HELD: usize = 200;
 
-/// What the stranger says: a failure to the launcher, a rank's first words, nonsense, nothing.
+/// The stranger's messages: a failure in two formats, the start of a greeting, zeros, nothing.
 const WORDS: [&[u8]; 5] = [
     b"{\"rank\":0,\"message\":\"a stranger's words\",\"echo\":false}",
     b"0 0 a stranger's words\n",
@@ -29,13 +29,13 @@ const WORDS: [&[u8]; 5] = [
     b"",
 ];
 
-/// A thread that is another user's.
+/// A thread that runs as another user.
 struct Stranger {
     done: Arc<AtomicBool>,
     thread: JoinHandle<Said>,
 }
 
-/// How often the stranger could say something.
+/// The numbers of the stranger's connections and of its writes to pipes.
 #[derive(Debug, Default)]
 struct Said {
     to_sockets: usize,
@@ -43,7 +43,7 @@ struct Said {
 }
 
 impl Stranger {
-    /// `None`, having said so, where this process may not become another user.
+    /// Prints a line and returns `None` if this process may not become another user.
     fn start() -> Option<Self> {
         if !geteuid().is_root() {
             println!("left out: only root can become another user");
@@ -53,7 +53,7 @@ impl Stranger {
         let until = Arc::clone(&done);
         let thread = thread::spawn(move || {
             let nobody = Uid::from_raw(NOBODY);
-            // The kernel keeps a user for every thread.
+            // In the kernel each thread has its own user.
             set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
             let (mut said, mut held) = (Said::default(), Vec::new());
             while !until.load(Ordering::Relaxed) {
@@ -72,7 +72,7 @@ impl Stranger {
     }
 }
 
-/// Calls every socket of ours that has a name, and says everything to it.
+/// Connects to every named socket of ours and sends all messages. Returns how often it connected.
 fn speak_to_sockets(held: &mut Vec<UnixStream>) -> usize {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names = table.lines().filter_map(|line| Some(line.split_once("@candelabrum/")?.1));
@@ -91,7 +91,7 @@ fn speak_to_sockets(held: &mut Vec<UnixStream>) -> usize {
     count
 }
 
-/// Writes to every pipe of every process that a rank of ours reports to.
+/// Tries to write to every open pipe of every process. Returns the number of successes.
 fn write_to_pipes() -> usize {
     let mut count = 0;
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -109,7 +109,7 @@ fn write_to_pipes() -> usize {
 
 #[test]
 fn another_user_who_writes_to_everything_of_a_job_changes_nothing() {
-    // The late rank keeps the others listening for a second.
+    // The other ranks listen for the late rank for a second.
     let start = || job::start("late", 1, 3).launch();
     let undisturbed = start().finish();
     undisturbed.assert_finished(3);

@@ -1,5 +1,5 @@
-//! Five steps of every case: the reference's parameters and residuals within stated rounding, the
-//! same bits on every rank, and the same bits over MPI as over the local backend.
+//! Five steps of every case. Parameters and residuals equal the reference's within a computed
+//! bound, and the bits are the same on every rank and over MPI as over the local backend.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use candelabrum_testkit::ranks::RanksOf;
 use crate::problem::{CASES, Case, LR, MOMENTUM, PARAMS, STEPS, WEIGHT_DECAY, len, loss, params};
 use crate::reference::{self, Elements};
 
-/// Trains every case and prints what came of it.
+/// Trains every case and prints the results.
 pub(crate) fn rank(world: &World) {
     for (number, case) in CASES.into_iter().enumerate() {
         let params = params();
@@ -39,7 +39,7 @@ fn values(params: &Params) -> Vec<f32> {
     params.list().iter().flat_map(value).collect()
 }
 
-/// The residual of every parameter in the model's order; nothing without error feedback.
+/// The residual of every parameter in the model's order; empty without error feedback.
 fn residual(opt: &mut DistOpt) -> Vec<f32> {
     let states = opt.strategy_state();
     let vectors: Vec<_> = states.iter().flat_map(|state| state.memory.iter()).collect();
@@ -50,14 +50,14 @@ fn residual(opt: &mut DistOpt) -> Vec<f32> {
     PARAMS.iter().flat_map(|(name, _)| of(name)).collect()
 }
 
-/// Where the ranks of a test leave their numbers.
+/// The variable with the directory in which ranks write their numbers.
 const DIR: &str = "STRATEGIES_DIR";
 
 fn file(dir: &Path, rank: usize, case: usize, what: &str) -> PathBuf {
     dir.join(format!("{what}-of-case-{case}-rank-{rank}"))
 }
 
-/// Leaves numbers for the test, if it wants any.
+/// Writes numbers for the test if it has set a directory.
 fn write(rank: usize, case: usize, what: &str, values: &[f32]) {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -80,7 +80,7 @@ fn assert_within(case: Case, what: &str, got: &[f32], expected: &Elements) {
             "{case:?}: {what} of {}[{at}] is {got}, {off:e} from {expected:?}",
             PARAMS[param].0
         );
-        // What was sent leaves a true zero.
+        // The residual of a sent element is exactly 0.
         if what == "residual" && expected.value == 0.0 {
             assert_eq!(got.to_bits(), 0, "{case:?}: {what} of {}[{at}]", PARAMS[param].0);
         }

@@ -1,5 +1,5 @@
-//! What no strategy may swallow: a NaN on one rank, an overflow, ranks that ask for different
-//! things. The error is the same on every rank, and nothing has changed.
+//! Faults that every strategy must report: a NaN on one rank, an overflow, ranks with different
+//! strategies. The error is the same on every rank, and nothing has changed.
 
 use candelabrum::dist::strategy::{Message, Strategy, Unit, register};
 use candelabrum::dist::{Collective, Error, parameters_sha256};
@@ -9,21 +9,21 @@ use candelabrum_testkit::ranks::RanksOf;
 
 use crate::problem::{loss, params};
 
-/// The odd one out.
+/// Whether this is the rank with the fault.
 fn odd(world: &World) -> bool {
     world.rank() == world.world_size() - 1
 }
 
-/// A loss that is finite, and in whose gradient an element of `w2` is larger by `slope`, which may
-/// be infinite or no number.
+/// A finite loss. One element of its gradient by `w2` is larger by `slope`, which may be infinite
+/// or NaN.
 fn spoilt(params: &Params, world: &World, slope: f64) -> Tensor {
     let good = loss(params, world.rank(), 0);
     let one = params.get("w2").unwrap().tensor().get(7).unwrap();
     let zero = (&one - one.detach()).unwrap();
-    // The root's slope at 0 is infinite, and zero times that is no number.
+    // The root's slope at 0 is infinite, and zero times infinity is NaN.
     let bend = match slope {
         f64::INFINITY => zero.sqrt(),
-        // A tensor of zero: candle passes no gradient through `* 0.0`.
+        // Times a tensor of zeros, because candle passes no gradient through `* 0.0`.
         slope if slope.is_nan() => zero.sqrt().unwrap() * zero.zeros_like().unwrap(),
         slope => zero * slope,
     };
@@ -65,7 +65,7 @@ pub(crate) fn rank(fault: &str, world: &World) {
         "other-option" => {
             let loss = spoilt(&params, world, 1.0);
             let option = if odd(world) { DistOption::SparseTopK } else { option };
-            // Half the ranks go on as before: only what they send tells that something is wrong.
+            // The other ranks take the step as before: only the exchanged data shows the fault.
             opt.backward_and_update_with(&loss, option, 0.05)
         }
         "other-spars" => {
@@ -79,7 +79,7 @@ pub(crate) fn rank(fault: &str, world: &World) {
             opt.threshold(threshold).unwrap().backward_and_update(&loss)
         }
         "stranger" => {
-            // One rank's strategy cannot make its message; the others must not wait for it.
+            // The strategy fails on one rank. The other ranks must not wait for its message.
             let option = register("stranger", |_| Ok(Box::new(Stranger))).unwrap();
             let loss = spoilt(&params, world, 1.0);
             opt.backward_and_update_with(&loss, option, 0.5)
@@ -92,7 +92,7 @@ pub(crate) fn rank(fault: &str, world: &World) {
     };
     let error = error.expect_err("every case is an error");
     assert_eq!(parameters_sha256(&params).unwrap(), before.0, "a failed step changed something");
-    // The clipped strategy is another one, which has taken no step.
+    // The clipped strategy is a separate one, which has taken no step.
     let states = opt.strategy_state();
     assert_eq!(states[0], before.1[0], "a failed step is remembered");
     println!("\nrank {} says: {error}", world.rank());
@@ -190,7 +190,7 @@ fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
 #[test]
 fn a_rank_that_fails_by_itself_tells_the_others_why() {
     refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
-    // Over MPI the failing rank ends the job, but not before it has said why.
+    // Over MPI the failing rank ends the job, but prints the cause first.
     let ranks = RanksOf::test("rank_main").env(crate::CASE, "stranger fp32");
     let Some(output) = ranks.run_under_mpiexec(2) else { return };
     assert!(output.text.contains("rank 1 says: a message of unit 0"), "{}", output.text);
@@ -201,7 +201,7 @@ fn parameters_that_overflow_in_their_average_are_named() {
     let params = Params::new(0);
     let weight = params.root().param("weight", 2, Init::Const(3e38)).unwrap();
     let mut opt = DistOpt::new(Sgd::new(1.0), &params, &World::single()).unwrap();
-    // A loss of zero with a slope that takes the parameters beyond the largest number.
+    // A loss of 0 whose gradient makes the parameters overflow.
     let zero = (weight.tensor() - weight.tensor().detach()).unwrap();
     let slope = Tensor::full(-1e38_f32, 2, &Device::Cpu).unwrap();
     let loss = (zero * slope).unwrap().sum_all().unwrap();

@@ -1,5 +1,5 @@
-//! Every strategy against a plain sequential reference, on worlds of one to four real processes;
-//! what it sends, what it refuses, and what it carries from step to step.
+//! Every strategy compared with a sequential reference, on worlds of one to four real processes;
+//! its traffic, its errors, and its state between steps.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
@@ -14,10 +14,10 @@ mod traffic;
 use candelabrum::prelude::World;
 use candelabrum_testkit::ranks::is_rank;
 
-/// Tells a rank what to do.
+/// The variable with the case of a rank.
 const CASE: &str = "STRATEGIES_CASE";
 
-/// Not a test: what a rank runs.
+/// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
     if !is_rank() {

@@ -1,10 +1,9 @@
-//! What every case trains: parameters, gradients that depend on rank and step alone, and the cases.
+//! The problem of every case: parameters, gradients that depend on rank and step alone, the cases.
 
 use candelabrum::dist::{DistOptConfig, StrategyConfig};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 
-/// Steps of a case.
 pub(crate) const STEPS: u64 = 5;
 
 /// Name and shape of every parameter. Under [`UNIT`] they make three units: `big` alone; `b2`,
@@ -61,12 +60,11 @@ impl Case {
     }
 }
 
-/// How many elements parameter number `param` has.
+/// The number of elements of parameter number `param`.
 pub(crate) fn len(param: usize) -> usize {
     PARAMS[param].1.iter().product()
 }
 
-/// The initial values of a parameter.
 pub(crate) fn initial(param: usize) -> Vec<f32> {
     uniform(param, 1_000_000 + param as u64)
 }

@@ -1,5 +1,5 @@
-//! Every strategy once more: sequential, in f64, as plainly as DESIGN's words, with a bound on what
-//! the f32 (and 16-bit) roundings of the real thing may amount to.
+//! A sequential reference of every strategy in f64, with a bound on the effect of the f32 and
+//! 16-bit roundings of the real strategy.
 
 use candelabrum::prelude::DistOption;
 
@@ -10,7 +10,7 @@ use crate::problem::{
 /// Relative rounding of f32, and a little more for the few operations of a step.
 const F32: f64 = 1.0 / (1 << 22) as f64;
 
-/// A number and how far the real one may be from it.
+/// A number and a bound on the difference of the real number from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bounded {
     pub(crate) value: f64,
@@ -20,10 +20,10 @@ pub(crate) struct Bounded {
 /// One number of every element, parameter by parameter.
 pub(crate) type Elements = Vec<Vec<Bounded>>;
 
-/// What a case must come to.
+/// The expected results of a case.
 #[derive(Debug)]
 pub(crate) struct Expected {
-    /// By rank, when the steps are done.
+    /// By rank, after the last step.
     pub(crate) params: Vec<Elements>,
     /// On every rank, after `average_parameters`.
     pub(crate) averaged: Elements,
@@ -35,7 +35,7 @@ fn zeros() -> Elements {
     (0..PARAMS.len()).map(|param| vec![Bounded::default(); len(param)]).collect()
 }
 
-/// SINGA's walk: the units as lists of parameters.
+/// The units as lists of parameters, in SINGA's order.
 fn units() -> Vec<Vec<usize>> {
     let (mut units, mut open, mut elements) = (Vec::new(), Vec::new(), 0);
     for param in (0..PARAMS.len()).rev() {
@@ -108,9 +108,9 @@ fn average(ranks: &[Elements], param: usize) -> Vec<Bounded> {
         .collect()
 }
 
-/// fp32, fp16, bf16: the mean, and what its element type makes of it.
+/// fp32, fp16, bf16: the mean, with a bound on the rounding of the element type.
 fn dense_mean(option: DistOption, local: &[Elements]) -> Elements {
-    // Half the distance of neighbouring numbers, relative; and of the smallest ones, absolute.
+    // Half the distance of neighbouring numbers: relative, and absolute for the smallest numbers.
     let (relative, absolute) = match option {
         DistOption::Fp16 => (1.0 / 2048.0, 2.0_f64.powi(-25)),
         DistOption::Bf16 => (1.0 / 256.0, 0.0),
@@ -130,14 +130,14 @@ fn dense_mean(option: DistOption, local: &[Elements]) -> Elements {
     (0..PARAMS.len()).map(mean).collect()
 }
 
-/// sparseTopK and sparseThreshold: the mean of what all ranks send, and what they keep.
+/// sparseTopK and sparseThreshold: the mean of the elements that ranks send. Updates the residuals.
 fn sparse_mean(case: Case, local: &[Elements], residual: &mut [Elements]) -> Elements {
     let world = local.len();
     let mut mean = zeros();
     for unit in units() {
         let places: Vec<(usize, usize)> =
             unit.iter().flat_map(|&param| (0..len(param)).map(move |at| (param, at))).collect();
-        // u = g + r on every rank, and which elements of it are sent.
+        // u = g + r on every rank, and the places of its sent elements.
         let mut us = Vec::new();
         let mut sent = Vec::new();
         for (gradient, residual) in local.iter().zip(&*residual) {
@@ -152,7 +152,7 @@ fn sparse_mean(case: Case, local: &[Elements], residual: &mut [Elements]) -> Ele
             sent.push(select(case, &u));
             us.push(u);
         }
-        // The longest message decides for all whether sparse is worth while.
+        // The longest message decides for all ranks whether they send the whole unit.
         let most = sent.iter().map(Vec::len).max().unwrap_or(0);
         if most * world >= places.len() {
             sent = vec![(0..places.len()).collect(); world];
@@ -173,14 +173,14 @@ fn sparse_mean(case: Case, local: &[Elements], residual: &mut [Elements]) -> Ele
     mean
 }
 
-/// The places in a unit that a rank sends, ascending. The data must leave no doubt: no two numbers
-/// so near each other that rounding could swap them.
+/// The places in a unit that a rank sends, ascending. The data must be such that rounding cannot
+/// change the selection.
 fn select(case: Case, u: &[Bounded]) -> Vec<usize> {
     let size = |i: usize| u[i].value.abs();
     let mut order: Vec<usize> = (0..u.len()).collect();
     let mut sent = match case.option {
         DistOption::SparseTopK => {
-            // 0.05 and 0.3, not their nearest f32.
+            // The decimal number 0.05 or 0.3, not its nearest f32.
             let share: f64 = case.spars.to_string().parse().unwrap();
             let count = ((share * u.len() as f64) - 1e-9).ceil() as usize;
             order.sort_by(|&a, &b| size(b).total_cmp(&size(a)));

@@ -1,4 +1,4 @@
-//! What strategies carry from step to step survives a save and a load, and other buckets.
+//! The state of strategies between steps survives a save and a load, and other buckets.
 
 use candelabrum::dist::parameters_sha256;
 use candelabrum::nn::Init;
@@ -24,7 +24,7 @@ fn steps(opt: &mut DistOpt, option: DistOption, range: std::ops::Range<u64>) {
 pub(crate) fn rank(world: &World) {
     let options = [DistOption::PartialUpdate, DistOption::SparseTopK, DistOption::SparseThreshold];
     for option in options {
-        // Four steps and then six, with an average between as before a checkpoint.
+        // Four steps, an average as before a checkpoint, and six steps.
         let whole = params();
         let mut opt = fresh(&whole, world, 300);
         steps(&mut opt, option, 0..4);
@@ -44,7 +44,7 @@ pub(crate) fn rank(world: &World) {
         let digests = [&whole, &resumed].map(|params| parameters_sha256(params).unwrap());
         assert_eq!(digests[0], digests[1], "{option}: resumed and not");
 
-        // The rotation, and the residual, make a difference.
+        // The rotation and the residual matter.
         let forgot = params();
         for (param, value) in forgot.list().iter().zip(&values) {
             param.set(value).unwrap();
@@ -67,9 +67,9 @@ fn rebucketed(world: &World) {
     steps(&mut opt, DistOption::SparseTopK, 0..3);
     let before = opt.residual_norm();
     let state = opt.strategy_state();
-    // One unit of everything that sends next to nothing: what was kept is still there.
+    // In a single unit that sends next to nothing, the residuals are still there.
     opt.threshold(1_000_000).unwrap();
-    // No gradient at all, by a tensor of zero: candle cuts the graph at `* 0.0`.
+    // The gradient is 0. The factor is a tensor, because candle cuts the graph at `* 0.0`.
     let zero = Tensor::new(0.0_f32, &Device::Cpu).unwrap();
     let loss = (loss(opt.params(), world.rank(), 3) * zero).unwrap();
     opt.backward_and_update_with(&loss, DistOption::SparseTopK, 1e-9).unwrap();
@@ -85,8 +85,8 @@ fn assert_equal_ranks(params: &Params, world: &World, what: &str) {
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{what}: {digests:?}");
 }
 
-/// After partialUpdate, another strategy makes the replicas equal, and they stay so: what momentum
-/// remembers is averaged, too.
+/// After partialUpdate, a step of another strategy makes the replicas equal. They stay equal,
+/// because the momentum is averaged, too.
 fn switched(world: &World) {
     for evaluated in [false, true] {
         let params = params();
@@ -104,8 +104,8 @@ fn switched(world: &World) {
     }
 }
 
-/// The step that makes replicas equal again goes along the gradients of the parameters that the
-/// forward pass used, and changes nothing where it fails.
+/// The step that makes replicas equal again uses the gradients at the parameters of the forward
+/// pass. If the step fails, nothing changes.
 fn switched_with_the_right_gradient(world: &World) {
     let params = Params::new(0);
     let a = params.root().param("a", 1, Init::ZEROS).unwrap();
@@ -114,7 +114,8 @@ fn switched_with_the_right_gradient(world: &World) {
     let zero = ((a.tensor() + b.tensor()).unwrap()
         * &Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap())
         .unwrap();
-    // A step of partialUpdate along nothing: the ranks may differ from here on, and do by hand.
+    // After a step of partialUpdate the ranks may differ. Here the gradient is 0, and `set` makes
+    // them differ.
     opt.backward_and_update_with(&zero.sum_all().unwrap(), DistOption::PartialUpdate, 0.5).unwrap();
     let own = if world.rank() == 0 { 3.0_f32 } else { 1.0 };
     let set = |param: &candelabrum::nn::Param, value: f32| {
@@ -124,15 +125,15 @@ fn switched_with_the_right_gradient(world: &World) {
     set(&b, own);
     let product = || (a.tensor() * b.tensor()).unwrap().sum_all().unwrap();
 
-    // Minus a root at zero: a finite loss without a finite gradient.
+    // A root at 0 makes the gradient infinite, but not the loss.
     let zero = (a.tensor() - a.tensor().detach()).unwrap().sqrt().unwrap().sum_all().unwrap();
     let bad = (product() + zero).unwrap();
     opt.backward_and_update_with(&bad, DistOption::Fp32, 0.5).unwrap_err();
     assert_eq!(a.tensor().to_vec1::<f32>().unwrap(), [own], "a failed step");
 
     opt.backward_and_update_with(&product(), DistOption::Fp32, 0.5).unwrap();
-    // The mean of the parameters less 0.1 times the mean of the ranks' own gradients, which for a
-    // product of equal numbers are those numbers.
+    // The mean of the parameters minus 0.1 times the mean of the ranks' gradients. The gradients of
+    // a product of two equal numbers are these numbers.
     let ranks = world.world_size() as f32;
     let mean = (3.0 + (ranks - 1.0)) / ranks;
     for param in [&a, &b] {
@@ -141,7 +142,7 @@ fn switched_with_the_right_gradient(world: &World) {
     }
 }
 
-/// A state that only one rank loads, or that is another model's, is an error.
+/// A state that only one rank loads, or that belongs to another model, is an error.
 fn loaded_wrongly(world: &World) {
     let params = params();
     let mut opt = fresh(&params, world, 300);

@@ -1,13 +1,15 @@
-//! Counted payload: what each strategy sends per step, and where a sparse one goes dense.
+//! The bytes that each strategy sends per step, and the point from which a sparse strategy sends
+//! whole units.
 
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::RanksOf;
 
-/// Elements of the one parameter: one unit, or a small first bucket and the rest would be two.
+/// The number of elements of the parameter. A single parameter is one unit; several would be a
+/// small first bucket and a second one.
 const LEN: usize = 10_000;
 
-/// Bytes per step that a strategy sends, and what it says.
+/// The bytes that a strategy sends per step, and its notices.
 fn train(world: &World, option: DistOption, spars: f32, steps: u64) -> (f64, Vec<String>) {
     let params = Params::new(0);
     let weight = params.root().param("weight", LEN, Init::ZEROS).unwrap();
@@ -24,7 +26,7 @@ fn train(world: &World, option: DistOption, spars: f32, steps: u64) -> (f64, Vec
     (figures.bytes_sent as f64 / steps as f64, opt.take_notices())
 }
 
-/// Prints a table of bytes; the last ranks of the tables must agree with the test's.
+/// Prints a table of bytes, which the test compares with the expected numbers.
 pub(crate) fn rank(world: &World) {
     let say = |what: &str, (bytes, notices): (f64, Vec<String>)| {
         println!("\n{what}: {bytes} bytes, {} notices {}", notices.len(), notices.join(" "));
@@ -38,7 +40,7 @@ pub(crate) fn rank(world: &World) {
         let share = count as f32 / LEN as f32;
         say(&format!("sparseTopK of {count}"), train(world, DistOption::SparseTopK, share, 2));
     }
-    // The slope rises evenly, so that `count` elements are at least this large.
+    // The slope rises linearly, so `count` elements are at least this large.
     for count in [break_even - 1, break_even] {
         let spars = (LEN - count) as f32 / LEN as f32 + 0.5 / LEN as f32;
         // Only the first step is counted by hand: in the second the residual has grown.
@@ -47,7 +49,7 @@ pub(crate) fn rank(world: &World) {
     }
 }
 
-/// The bytes and notices that rank 0 printed for `what`.
+/// The bytes and notices that a rank printed for `what`.
 fn read(text: &str, what: &str) -> (f64, usize) {
     let start = format!("{what}: ");
     let line = text.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
@@ -64,7 +66,7 @@ fn payload_is_what_the_strategy_promises_and_dense_begins_at_the_break_even() {
         for output in &outputs {
             let read = |what: &str| read(&output.text, what);
             let dense = 4.0 * LEN as f64;
-            // Strategies that remember vote first: 4 bytes.
+            // The ranks of a strategy with state vote first: 4 bytes.
             let vote = 4.0;
             assert_eq!(read("fp32"), (dense, 0));
             assert_eq!(read("fp16"), (dense / 2.0, 0));
@@ -75,7 +77,7 @@ fn payload_is_what_the_strategy_promises_and_dense_begins_at_the_break_even() {
             let (below, at) = (break_even - 1, break_even);
             let sparse = 8.0 * below as f64 + vote;
             assert_eq!(read(&format!("sparseTopK of {below}")), (sparse, 0));
-            // Two steps went dense; one notice says so.
+            // Two steps sent the whole unit. One notice says so.
             assert_eq!(read(&format!("sparseTopK of {at}")), (dense + vote, 1));
             let count = 4.0;
             assert_eq!(read(&format!("sparseThreshold of {below}")), (sparse + count, 0));

@@ -26,7 +26,7 @@ impl Exchange {
         }
         let mut exchange = Self { world: world.clone(), buckets, last: 0.0 };
         let world = exchange.world.clone();
-        // Repeated so often that the next call knows how long an exchange takes.
+        // Measures the time of an exchange, so that `sample` can choose the number of repetitions.
         let mut last = 1.0;
         repeat(&world, 1.0, &mut last, || all_reduce(&world, &mut exchange.buckets))?;
         exchange.last = last;

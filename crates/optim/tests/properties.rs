@@ -1,5 +1,5 @@
-//! What holds for every optimizer: bits that do not depend on threads or on the order of updates,
-//! groups, settings that are refused, and a run that goes on where another one stopped.
+//! Properties of every optimizer: bits that do not depend on threads or on the order of updates,
+//! groups, settings that are refused, and a run that continues where another one stopped.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -159,7 +159,7 @@ fn state_and_count_are_all_that_a_run_needs_to_go_on() {
 
 #[test]
 fn zeros_leave_numbers_behind() {
-    // A parameter, a gradient or both that are 0: no norm, no root and no average to divide by.
+    // A parameter, a gradient or both are 0, so a norm, a root or an average in a divisor is 0.
     for mut optimizer in all() {
         bind(&mut *optimizer, &[3, 3]);
         let mut params = [vec![0.0; 3], vec![1.0; 3]];
@@ -188,7 +188,7 @@ fn nan_is_not_forgotten() {
 
 #[test]
 fn a_variance_that_overflows_is_not_taken_for_zero() {
-    // The squares of such gradients are infinite, and infinity less infinity is no number.
+    // The squares of such gradients are infinite, and infinity minus infinity is NaN.
     for mut optimizer in [RmsProp::new(0.1).centered(), RmsProp::new(0.1).centered().momentum(0.5)]
     {
         bind(&mut optimizer, &[1]);
@@ -247,7 +247,7 @@ fn named() -> [ParamInfo<'static>; 4] {
     ]
 }
 
-/// The values of [`named()`], which begin with 1, after one step along gradients of 1.
+/// The values of [`named()`] after one step from 1 along gradients of 1.
 fn one_step(mut optimizer: impl Optimizer) -> [f32; 4] {
     optimizer.bind(&named()).unwrap();
     let mut values = [1.0; 4];
@@ -267,7 +267,7 @@ fn groups_have_settings_of_their_own() {
             sgd().weight_decay(1.0).group(ParamGroup::matching("fc.*").weight_decay(0.0)),
             [0.5, 0.5, 0.75, 0.75],
         ),
-        // The later group wins, setting by setting.
+        // A later group overrides an earlier one, setting by setting.
         (
             sgd()
                 .group(ParamGroup::matching("*").lr_scale(2.0).weight_decay(1.0))
@@ -275,7 +275,7 @@ fn groups_have_settings_of_their_own() {
                 .group(ParamGroup::matching("fc.bias").weight_decay(0.0)),
             [1.0, 1.0, 0.0, 0.5],
         ),
-        // A scale scales a group's own rate too.
+        // A scale also applies to a group's own rate.
         (
             sgd()
                 .group(ParamGroup::below_dims(3).lr(0.5))

@@ -1,5 +1,5 @@
-//! Fifty steps of every optimizer, sixty rates of every schedule, and clipping, against PyTorch
-//! (`scripts/golden` wrote the values, and says which numbers go in).
+//! Fifty steps of every optimizer, sixty rates of every schedule, and clipping, compared with
+//! PyTorch. `scripts/golden` wrote the values and documents the inputs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "how far apart the two are, for --nocapture")]
@@ -39,7 +39,7 @@ fn difference(actual: &[f32], expected: &[f32]) -> f64 {
     worst / f64::from(largest)
 }
 
-/// Steps as the golden script does; gives the largest relative difference.
+/// Takes the steps of the golden script. Returns the largest relative difference.
 fn run(golden: &BTreeMap<String, Tensor>, case: &str, optimizer: &mut dyn Optimizer) -> f64 {
     let infos: Vec<_> =
         NAMES.iter().zip(SHAPES).map(|(name, dims)| ParamInfo::on_host(name, dims)).collect();
@@ -47,7 +47,7 @@ fn run(golden: &BTreeMap<String, Tensor>, case: &str, optimizer: &mut dyn Optimi
     let mut params: Vec<Vec<f32>> = (0..3).map(|j| numbers(j, 5000, 1.0)).collect();
     let (mut worst, mut compared) = (0.0_f64, 0);
     for step in 1..=STEPS {
-        // Backwards: updates may come in any order.
+        // In reversed order, because updates may come in any order.
         for (j, param) in params.iter_mut().enumerate().rev() {
             optimizer.update(j, param.into(), (&numbers(j, 6000 + 10 * step, 1.0)).into()).unwrap();
         }
@@ -69,7 +69,7 @@ fn run(golden: &BTreeMap<String, Tensor>, case: &str, optimizer: &mut dyn Optimi
     worst
 }
 
-/// Every case of the file `name`; `make` has the optimizers.
+/// Compares every case of the file `name`. `cases` has the optimizers.
 fn check<R: Rule>(name: &str, cases: Vec<(&str, RuleOptimizer<R>)>) {
     let golden = file(name);
     let stored: BTreeSet<_> =
@@ -256,7 +256,7 @@ fn every_schedule_has_the_rates_of_pytorchs() {
             let actual = f64::from(schedule.rate(step as u64));
             assert_eq!(f64::from(sgd.learning_rate()), actual);
             sgd.step();
-            // PyTorch's cosine, a product of many factors, leaves 1e-17 where 0 should be.
+            // PyTorch's cosine is a product of many factors, which is 1e-17 instead of 0.
             if expected.abs() < 1e-15 && actual.abs() < 1e-15 {
                 continue;
             }

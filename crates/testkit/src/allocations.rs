@@ -1,4 +1,4 @@
-//! An allocator that takes note of large allocations, and of whom they are by.
+//! An allocator that records large allocations, except those of a given caller.
 //!
 //! ```
 //! use candelabrum_testkit::LargeAllocations;
@@ -15,16 +15,16 @@ use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The most allocations that are noted at a time.
+/// The largest number of allocations that can be recorded.
 const ROOM: usize = 1024;
 
 thread_local! {
-    /// Whether this thread is taking note, which allocates too.
+    /// Whether this thread is recording an allocation. The recording allocates, too.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, which notes every allocation above a size, of any thread, while it is
-/// asked to.
+/// The system's allocator. During [`Self::during`] it records every allocation above a size, of any
+/// thread.
 #[derive(Debug)]
 pub struct LargeAllocations {
     limit: usize,
@@ -35,18 +35,18 @@ pub struct LargeAllocations {
     sizes: [AtomicUsize; ROOM],
 }
 
-/// What was noted.
+/// The recorded allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Large {
     /// The sizes in bytes, in their order, without the excused ones.
     pub sizes: Vec<usize>,
-    /// How many there were below the functions that excuse them.
+    /// The number of excused allocations.
     pub excused: usize,
 }
 
 impl LargeAllocations {
-    /// Notes allocations of more than `limit` bytes; only counts those made below a function whose
-    /// path contains `excused_by`.
+    /// Records allocations of more than `limit` bytes. Those inside calls of a function whose path
+    /// contains `excused_by` are excused: only their number is recorded.
     pub const fn above(limit: usize, excused_by: &'static str) -> Self {
         Self {
             limit,
@@ -61,7 +61,7 @@ impl LargeAllocations {
     /// The large allocations while `work` runs.
     ///
     /// # Panics
-    /// If there are more than a thousand.
+    /// If there are more than 1,024.
     pub fn during(&self, work: impl FnOnce()) -> Large {
         self.excused.store(0, Ordering::SeqCst);
         self.count.store(0, Ordering::SeqCst);
@@ -92,7 +92,8 @@ impl LargeAllocations {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it is; what taking note allocates is not noted.
+// SAFETY: every call is passed to the system's allocator unchanged. The recording itself does not
+// recurse, because `BUSY` excludes its own allocations.
 unsafe impl GlobalAlloc for LargeAllocations {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.note(layout.size());

@@ -13,7 +13,7 @@ use candle_core::{DType, Tensor};
 pub fn assert_close(actual: &Tensor, expected: &Tensor, rtol: f64, atol: f64) {
     assert_eq!(actual.dims(), expected.dims(), "shapes differ (actual, expected)");
     let (a, b) = (values(actual), values(expected));
-    // How far each difference is over the tolerance; NaN against a number is infinitely far.
+    // The excess of each difference over the tolerance: infinite for NaN against a number.
     let excess = |(&a, &b): (&f64, &f64)| {
         if a == b || (a.is_nan() && b.is_nan()) {
             return f64::NEG_INFINITY;

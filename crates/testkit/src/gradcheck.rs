@@ -1,4 +1,4 @@
-//! Gradients against central differences.
+//! A comparison of gradients with central differences.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -9,17 +9,17 @@ use crate::random::uniform;
 /// input: `|numeric - backward| <= tol * (1 + |numeric|)`.
 ///
 /// The result of `f` may have any shape; it is reduced to `sum(w * f(inputs))` with fixed random
-/// weights `w`, so that no element can hide behind another. `eps` around 1e-5 and `tol` around
+/// weights `w`, so that errors of elements do not cancel. `eps` around 1e-5 and `tol` around
 /// 1e-7 suit smooth functions; keep piecewise ones (relu, max) away from their kinks by more than
 /// `eps`.
 ///
 /// # Errors
 ///
-/// Those of `f` and of candle.
+/// The errors of `f` and of candle.
 ///
 /// # Panics
 ///
-/// If an input is not f64, if an input got no gradient, or with the worst input and element.
+/// If an input is not f64, if an input has no gradient, or with the worst input and element.
 #[track_caller]
 pub fn gradcheck(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,

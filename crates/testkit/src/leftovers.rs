@@ -1,15 +1,15 @@
-//! What a job may have left on this machine.
+//! Sockets that a job has left on this machine.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Asserts that every socket of this user with a name of ours belongs to a living process. The jobs
-/// of other tests may make sockets and close them between two looks, so the test looks for a second.
+/// Asserts that every socket of this user with a name of ours belongs to a living process. Jobs of
+/// other tests may open and close sockets during a check, so the check is repeated for a second.
 ///
 /// # Panics
-/// Where a socket is left.
+/// If a socket is left.
 #[track_caller]
 pub fn assert_no_socket_without_a_process() {
     let end = Instant::now() + Duration::from_secs(1);
@@ -30,7 +30,7 @@ fn without_a_process() -> BTreeSet<String> {
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let lines = sockets.lines().filter(|line| line.contains(&ours));
     let number = |line: &str| line.split_whitespace().nth(6).map(str::to_owned);
-    // A connection that nobody has taken yet has no number.
+    // A connection that has not been accepted yet has no number.
     let mut left: BTreeSet<String> = lines.filter_map(number).filter(|n| n != "0").collect();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let files = processes.flat_map(|process| fs::read_dir(process.path().join("fd")));

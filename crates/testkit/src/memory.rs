@@ -1,9 +1,9 @@
-//! The memory of this process.
+//! The memory use of this process.
 
-/// The bytes of memory that this process has in use, including its pages of shared memory.
+/// The resident memory of this process in bytes, including its pages of shared memory.
 ///
 /// # Panics
-/// Where the system has no `/proc`.
+/// If the system has no `/proc`.
 pub fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("this process's status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");

@@ -1,7 +1,7 @@
 //! Weights and batches of the golden training run of the MNIST CNN.
 //!
-//! The same numbers as in `mnist_cnn_sgd` of `scripts/golden`, where the recipe is written
-//! down: 20 steps of SGD (lr 0.005, momentum 0.9, weight decay 1e-5), step `s` on batch `s % 4`.
+//! `mnist_cnn_sgd` of `scripts/golden` computes the same numbers and describes the recipe: 20 steps
+//! of SGD (lr 0.005, momentum 0.9, weight decay 1e-5), step `s` on batch `s % 4`.
 
 use candle_core::{DType, Device, Result, Tensor};
 

@@ -1,17 +1,17 @@
 //! Tests of several ranks: real processes of the test binary itself, with a time limit.
 //!
-//! A test named `parent` starts its ranks with [`RanksOf::test`]`("rank_main")`; the test
-//! `rank_main` does a rank's work where [`is_rank`] says so and returns at once elsewhere.
+//! A test starts its ranks with [`RanksOf::test`]`("rank_main")`. The test `rank_main` does a
+//! rank's work if [`is_rank`] is true, and returns at once otherwise.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Set for ranks that a test has started.
+/// The variable that is set for ranks of a test.
 const MARK: &str = "CANDELABRUM_TEST_RANK";
 
-/// Whether this process was started by [`RanksOf::run`].
+/// Whether a [`RanksOf`] has started this process.
 pub fn is_rank() -> bool {
     std::env::var_os(MARK).is_some()
 }
@@ -21,12 +21,12 @@ pub fn is_rank() -> bool {
 pub struct RanksOf {
     test: String,
     variables: Vec<(String, String)>,
-    /// By rank.
+    /// Rank, name, value.
     own_variables: Vec<(usize, String, String)>,
     limit: Duration,
 }
 
-/// What a rank left behind.
+/// The result of a rank's process.
 #[derive(Debug)]
 pub struct RankOutput {
     /// Exit code; `None` after a signal.
@@ -54,7 +54,7 @@ impl RanksOf {
         self
     }
 
-    /// Sets an environment variable of one rank, where [`Self::run`] starts it.
+    /// Sets an environment variable of one rank that [`Self::run`] starts.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
     pub fn env_of(mut self, rank: usize, name: &str, value: impl ToString) -> Self {
@@ -72,7 +72,7 @@ impl RanksOf {
     /// Starts `world_size` ranks of the local backend and waits for them.
     ///
     /// # Panics
-    /// Where a process cannot be started or the limit passes.
+    /// If a process cannot be started or the limit passes.
     pub fn run(self, world_size: usize) -> Vec<RankOutput> {
         let program = std::env::current_exe().expect("a test knows its own program");
         let job = format!("test-{}-{:?}", std::process::id(), Instant::now());
@@ -101,11 +101,11 @@ impl RanksOf {
         outputs
     }
 
-    /// Starts the ranks by mpiexec, over MPI where the test was built with it; `None`, having said
-    /// so, where there is no mpiexec.
+    /// Starts the ranks by mpiexec, over MPI if the test was built with it. Prints a line and
+    /// returns `None` if there is no mpiexec.
     ///
     /// # Panics
-    /// Where it cannot be started or the limit passes.
+    /// If mpiexec cannot be started or the limit passes.
     #[expect(clippy::print_stdout, reason = "a test says what it leaves out")]
     pub fn run_under_mpiexec(self, world_size: usize) -> Option<RankOutput> {
         let Some(mut command) = mpiexec(world_size) else {
@@ -127,7 +127,7 @@ impl RanksOf {
     /// [`Self::run`] for ranks that must all succeed.
     ///
     /// # Panics
-    /// Where one does not.
+    /// If a rank fails.
     pub fn run_all_good(self, world_size: usize) -> Vec<RankOutput> {
         let outputs = self.run(world_size);
         for (rank, output) in outputs.iter().enumerate() {
@@ -137,7 +137,7 @@ impl RanksOf {
     }
 }
 
-/// mpiexec with what it needs to start ranks here, or nothing where there is none.
+/// mpiexec with the options that it needs on this machine; `None` if it is not installed.
 pub fn mpiexec(world_size: usize) -> Option<Command> {
     let found = Command::new("mpiexec").arg("--version").stdout(Stdio::piped()).output().ok()?;
     let mut command = Command::new("mpiexec");

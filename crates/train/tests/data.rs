@@ -1,4 +1,4 @@
-//! The data of a run on several hosts, which are pretended: `CANDELABRUM_HOST` names them. Each rank is a
+//! The data of a run on several pretended hosts, which `CANDELABRUM_HOST` names. Each rank is a
 //! process of this test binary.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -15,12 +15,12 @@ use candelabrum_dist::World;
 use candelabrum_testkit::ranks::{RankOutput, RanksOf, is_rank};
 use candelabrum_train::load_data;
 
-/// What the ranks ask for.
+/// The variable with the dataset that the ranks load.
 const KIND: &str = "DATA_KIND";
-/// How many seconds downloads may take.
+/// The variable with the limit of a download in seconds.
 const DOWNLOAD: &str = "DATA_DOWNLOAD";
 
-/// Loads the data and says in one line what it got, and after how long.
+/// Loads the data. Prints one line with the result and the time.
 #[test]
 fn rank_main() {
     if !is_rank() {
@@ -56,7 +56,7 @@ fn two_hosts(root: &Path) -> RanksOf {
     ranks
 }
 
-/// The lines in which the ranks say what they got.
+/// The lines that the ranks print.
 fn lines(outputs: &[RankOutput]) -> Vec<&str> {
     fn line(text: &str) -> Option<&str> {
         let mut lines = text.lines();
@@ -84,7 +84,7 @@ fn the_first_rank_of_each_host_finds_the_files_of_its_host() {
     let [zero, one] = ["zero", "one"].map(|host| root.path().join(host));
     write_files(&zero);
     write_files(&one);
-    // The second ranks of the hosts, 2 and 3, would find nothing themselves.
+    // The second ranks of the hosts, 2 and 3, have no `MNIST_DIR`.
     let ranks = two_hosts(root.path()).env(KIND, "mnist");
     let ranks = ranks.env_of(0, "MNIST_DIR", zero.display()).env_of(1, "MNIST_DIR", one.display());
     let outputs = ranks.run_all_good(4);
@@ -125,7 +125,7 @@ fn where_one_host_has_no_files_all_ranks_take_the_same_digits_and_hear_why() {
         assert!(lines[0].contains(part), "{part} not in {}", lines[0]);
     }
     assert!(lines.iter().all(|line| *line == lines[0]), "{lines:?}");
-    // One plain line at the start, of one rank.
+    // Only rank 0 prints the warning, once.
     let warnings =
         |output: &RankOutput| output.text.matches("warning: MNIST was not found").count();
     assert_eq!(outputs.iter().map(warnings).collect::<Vec<_>>(), [1, 0, 0, 0]);
@@ -133,7 +133,7 @@ fn where_one_host_has_no_files_all_ranks_take_the_same_digits_and_hear_why() {
 
 #[test]
 fn a_download_that_goes_nowhere_ends_before_the_ranks_that_wait_give_up() {
-    // A proxy that takes every connection and never answers, in the place of the network.
+    // A proxy that accepts every connection and never answers, instead of the network.
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", proxy.local_addr().unwrap());
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Measurements, and what needs more memory than a test may take.
+//! Measurements, and a case that needs more memory than a test may use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,7 +7,8 @@ use candelabrum_dist::{Collective, Communicator, ElementType, Payload, ReduceOp,
 
 type Comm<'a> = &'a (dyn Communicator + 'static);
 
-/// Median, lowest and highest time of an all-reduce per size, with `computing` threads beside it.
+/// Measures all-reduces while `computing` threads compute. Returns the median, lowest and highest
+/// time for each size.
 pub(crate) fn bench(comm: Comm<'_>, computing: usize) -> Result<String> {
     let done = AtomicBool::new(false);
     let compute = || {
@@ -44,7 +45,7 @@ fn time_all_reduces(comm: Comm<'_>) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// More bytes than a C `int` counts.
+/// Buffers with more bytes than a C `int` can count.
 pub(crate) fn huge(comm: Comm<'_>) -> Result<String> {
     let (rank, len) = (comm.rank(), (1_usize << 31) + 12_345);
     let mut buffer = Payload::zeros(ElementType::U8, len);

@@ -1,24 +1,24 @@
-//! Numbers that every rank can compute for every other, and reductions done the plain way.
+//! Values of each rank that all ranks can compute, and sequential reductions of them.
 
 use candelabrum_dist::{Element, ReduceOp};
 use half::{bf16, f16};
 
-/// An element type with its plain reduction.
+/// An element type with its sequential reduction.
 pub(crate) trait Value: Element {
-    /// A value out of 64 random bits.
+    /// A value from 64 random bits.
     fn from_bits(bits: u64) -> Self;
 
     /// The reduction of one value per rank, in rank order.
     fn reduce(op: ReduceOp, values: &[Self]) -> Self;
 
-    /// A sum of `count` as a mean.
+    /// The mean of `count` values with this sum.
     fn divided(sum: Self, count: usize) -> Self;
 
     /// Whether the type has means.
     const HAS_MEAN: bool;
 }
 
-/// Values of a rank. `salt` tells one buffer from another.
+/// The values of a rank's buffer. Buffers differ by their `salt`.
 pub(crate) fn values<T: Value>(rank: usize, salt: u64, len: usize) -> Vec<T> {
     (0..len as u64).map(|i| T::from_bits(mix(mix(salt << 8 | rank as u64) ^ i))).collect()
 }
@@ -67,7 +67,7 @@ macro_rules! reduce_floats {
 reduce_floats!(reduce_f32, f32);
 reduce_floats!(reduce_f64, f64);
 
-/// Between -8 and 8, with as many bits as an f32 has: sums depend on their order.
+/// A number between -8 and 8 with a full f32 mantissa, so that a sum depends on its order.
 fn float(bits: u64) -> f32 {
     ((bits >> 11) as f64 / (1_u64 << 53) as f64 * 16.0 - 8.0) as f32
 }

@@ -1,8 +1,8 @@
-//! What must go wrong, and how: the message names who, what and where, no rank waits for ever, all
-//! exit with a failure, and nothing is left behind.
+//! Faults of ranks. The error names the rank and the operation, no rank waits without end, each
+//! rank that the fault affects exits with a failure, and nothing is left behind.
 //!
-//! Over MPI one rank's failure ends the job, which may be before another rank has printed the same
-//! error: there the output of all ranks together must have what is asked for.
+//! Over MPI the failure of one rank ends the job, possibly before another rank has printed the same
+//! error. So the tests over MPI search the output of all ranks together.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,10 +22,9 @@ const RANKS: usize = 3;
 /// Ranks of a job that is large for one host.
 const MANY: usize = 64;
 
-/// What the rank of a case does.
 pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     let (comm, rank) = (world.comm(), world.rank());
-    // So that the fault is not in the first operation.
+    // The fault must not be in the first operation.
     comm.barrier()?;
     match case {
         "length" => sum(comm, if rank == 1 { 11 } else { 10 }),
@@ -99,7 +98,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             if rank == 1 {
                 let own = rustix::process::getpid();
                 rustix::process::kill_process(own, rustix::process::Signal::STOP).expect("stop");
-                // The signal may meet another thread first.
+                // Another thread may receive the signal first.
                 thread::sleep(Duration::from_secs(4));
             }
             sum(comm, 10)
@@ -120,7 +119,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     }
 }
 
-/// Faults in the group of all ranks but one, in reversed order where that shows more.
+/// Faults in the group of all ranks but one. In one case the group's order is reversed.
 fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
     let rank = comm.rank();
     let (out, sign) = if case == "group length" { (1, -1) } else { (0, 1) };
@@ -156,7 +155,7 @@ fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
             println!("noticed within {} ms", start.elapsed().as_millis());
             result
         }
-        // Neither waits for long, and the dead rank is in no operation of theirs.
+        // Neither rank waits long, and the dead rank takes part in none of their operations.
         "group busy" => loop {
             sum(&*group, 10)?;
         },
@@ -169,7 +168,7 @@ fn labelled(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
     comm.run(Collective::AllReduce(ReduceOp::Sum), buffer).map(drop)
 }
 
-/// Two normalisations with equally many channels, which this rank may run in another order.
+/// Runs two normalisations with equally many channels, in reversed order if `reversed`.
 fn normalisations(world: &World, reversed: bool) -> Result<()> {
     let params = Params::new(0);
     synchronize_batch_norm(&params, &world.group());
@@ -188,7 +187,7 @@ fn sum(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
     comm.all_reduce(&mut vec![0_f32; len], ReduceOp::Sum)
 }
 
-/// Rank 0 sends what rank 1 does not expect.
+/// Rank 0 sends a message that rank 1 does not expect.
 fn message<A: candelabrum_dist::Element, B: candelabrum_dist::Element>(
     comm: &(dyn Communicator + 'static),
     sent: &[A],
@@ -202,7 +201,7 @@ fn message<A: candelabrum_dist::Element, B: candelabrum_dist::Element>(
     comm.barrier()
 }
 
-/// All-reduces long buffers until there is an error, and says how long that one took.
+/// Repeats an all-reduce of a long buffer until it fails. Prints the time of the failed one.
 fn until_it_fails(comm: &(dyn Communicator + 'static)) -> Result<()> {
     long_until_it_fails(comm, 500_000)
 }
@@ -219,7 +218,8 @@ fn long_until_it_fails(comm: &(dyn Communicator + 'static), len: usize) -> Resul
     }
 }
 
-/// An operation that rank 1 refuses. It has something else to do before it tells its program.
+/// Runs an operation that fails on rank 1. Rank 1 then waits 4 s, so that the other ranks do not
+/// learn of the error from its end.
 fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     let result = operation();
@@ -230,7 +230,7 @@ fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
     result
 }
 
-/// What a strategy of the user's may do. The others wait for this rank meanwhile.
+/// Reports an error of this rank, as a user's strategy may. The other ranks wait meanwhile.
 fn fails_alone(comm: &(dyn Communicator + 'static)) -> Result<()> {
     thread::sleep(Duration::from_millis(200));
     let error = Error::Unsupported { what: "a fault on purpose".to_owned() };
@@ -259,7 +259,7 @@ fn group(backend: Backend, case: &str) -> Ended {
     Group::new(backend, RANKS, case).limit(Duration::from_secs(30)).run()
 }
 
-/// Runs a case of the local backend: these ranks must fail with a message that has all `parts`.
+/// Runs a case over the local backend: the ranks `failing` must print an error with all `parts`.
 fn local(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
     fails(Backend::Local, case, failing, parts)
 }
@@ -277,7 +277,7 @@ fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&str]) -> End
     ended
 }
 
-/// Runs a case under mpiexec: the job must fail with a message that has all `parts`.
+/// Runs a case under mpiexec: the job must fail, and its output must contain all `parts`.
 fn mpi(case: &str, parts: &[&str]) -> Ended {
     let ended = group(Backend::Mpi, case);
     let output = ended.output();
@@ -291,7 +291,7 @@ fn mpi(case: &str, parts: &[&str]) -> Ended {
 
 const ALL: &[usize] = &[0, 1, 2];
 
-/// Case, failing ranks, parts of the message: where all ranks see all headers.
+/// Cases in which every rank reads all headers, and parts of the error of every rank.
 const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("length", &["rank 1 calls all_reduce(sum) number 2 of 11 × f32", "number 2 of 10 × f32"]),
     ("long length", &["rank 1 calls all_reduce(sum) number 2 of 400001", "of 400000 × f32"]),
@@ -303,7 +303,7 @@ const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("label", &["rank 1 calls all_reduce(sum) number 2", " × f32 (bucket 2: conv1.weight)"]),
 ];
 
-/// The same in groups, where ranks are named as they are in the world: case, failing ranks, parts.
+/// Cases in groups: case, failing ranks, parts of the error, which names ranks as in the world.
 const IN_GROUPS: &[(&str, &[usize], &[&str])] = &[
     // The group's first rank is the world's last.
     (
@@ -323,7 +323,7 @@ fn ranks_that_disagree_are_told_who_differs() {
     }
 }
 
-/// The program of the rank that is asked for something impossible says nothing.
+/// The program of the refusing rank goes on for 4 s before it reports the error.
 #[test]
 fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
     let check = |ended: &Ended, own: &str| {
@@ -348,7 +348,7 @@ fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
     }
 }
 
-/// Its program goes on and says nothing.
+/// The program of the failing rank goes on for 4 s before it ends.
 #[test]
 fn a_rank_that_fails_by_itself_is_heard_at_once_whatever_the_others_wait_for() {
     let has_mpi = harness::has_mpi();
@@ -393,7 +393,7 @@ fn memory_that_is_not_there_is_an_error_on_every_rank() {
 fn a_rank_that_is_killed_is_noticed_in_a_group_that_it_does_not_belong_to() {
     let ended = local("group killed", &[1, 2], &["rank 0 died while rank", "group of ranks 1, 2"]);
     assert_eq!(ended.signal(0), Some(9));
-    // It waits 300 ms, then 100 until it is killed.
+    // Rank 0 waits 300 ms, then 100 ms until it is killed.
     let noticed = noticed_ms(&ended);
     assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
 }
@@ -404,7 +404,7 @@ fn a_deadline_that_passes_in_a_group_names_the_worlds_rank() {
     let ended = late.limit(Duration::from_secs(30)).run();
     let output = &ended.outputs[1];
     let part = "number 1 of 10 × f32 in the group of ranks 1, 2 for rank(s) 2";
-    // Rank 0's barrier passes its deadline at the same time, and rank 1 may hear of that first.
+    // The deadline of rank 0's barrier passes at the same time. Rank 1 may get that error first.
     assert!(output.contains(part) || output.contains("for rank(s) 1, 2"), "{output}");
     assert!(ended.failed(1) && ended.failed(2), "{}", ended.output());
 }
@@ -473,7 +473,7 @@ fn a_passed_deadline_names_operation_and_rank() {
         let output = &ended.outputs[rank];
         assert!(ended.failed(rank), "{output}");
         let timeout = output.contains("s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1");
-        // The slower of the two may hear of the other's failure first.
+        // The slower of the two ranks may receive the other's failure first.
         let echo = output.contains("rank(s) 1; deadlines are set with CANDELABRUM_TIMEOUT");
         assert!(timeout || echo, "{output}");
     }
@@ -524,7 +524,7 @@ fn under_mpiexec_a_rank_that_ends_ends_the_job() {
     if !harness::has_mpiexec() {
         return;
     }
-    // What a rank prints after it has left is not lost.
+    // A line that a rank prints after it has left the job is not lost.
     let last_words = "rank 1 finished: left in order";
     mpi("early", &["rank 1 has finished while rank", "number 2", last_words]);
     mpi("panic", &["a fault on purpose"]);
@@ -546,7 +546,7 @@ fn under_mpiexec_a_passed_deadline_names_operation_and_rank() {
     ended.assert_nothing_is_left();
 }
 
-/// The launcher sees nothing wrong with a rank that hangs.
+/// The launcher does not notice that a rank hangs.
 #[test]
 fn under_mpiexec_a_stopped_rank_is_named_when_the_deadline_passes() {
     if !harness::has_mpi() {
@@ -563,7 +563,7 @@ fn under_mpiexec_a_stopped_rank_is_named_when_the_deadline_passes() {
 
 #[test]
 fn under_mpiexec_a_failed_rank_does_not_look_like_a_success() {
-    // Without MPI the launcher's processes are on their own: nobody has to notice.
+    // Only the MPI backend makes a failure of an exit in mid-job or after a hidden error.
     if !harness::has_mpi() {
         return;
     }
@@ -576,7 +576,7 @@ fn a_launcher_of_another_mpi_is_recognised() {
     if !harness::has_mpi() {
         return;
     }
-    // As a program sees it that is built with Open MPI but started by Hydra: the launcher says two
+    // A program that is built with Open MPI but started by Hydra: the launcher's variables say two
     // ranks, the library finds one.
     let group = Group::new(Backend::Alone, 2, "deadline");
     let ended = group.variable("PMI_RANK", "0").variable("PMI_SIZE", "2").run();

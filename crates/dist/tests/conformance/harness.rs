@@ -1,4 +1,4 @@
-//! Groups of ranks: real processes with a time limit, of which none survives its test.
+//! Groups of ranks: real processes with a time limit. No process survives its test.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -12,10 +12,10 @@ use candelabrum_dist::{Error, World};
 use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
 use tempfile::TempDir;
 
-/// Tells a process which case to run.
+/// The variable that names the case of a process.
 const CASE: &str = "CANDELABRUM_CONFORMANCE_CASE";
 
-/// Marks the processes of one group of ranks, for whoever looks for those that are left.
+/// The variable that marks the processes of one group, so that a test finds those that are left.
 const MARK: &str = "CANDELABRUM_CONFORMANCE_GROUP";
 
 /// Exit status of a rank that got an error.
@@ -24,19 +24,19 @@ const FAILED: i32 = 3;
 /// How ranks are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// As our own launcher does it.
+    /// As by our own launcher.
     Local,
     /// By mpiexec: over MPI if this build has the feature, over the local backend otherwise.
     Mpi,
-    /// As our own launcher does it, over TCP.
+    /// As by our own launcher, over TCP.
     Tcp,
-    /// As torchrun does it; what tells one job from another is left to the test.
+    /// As by torchrun; the test sets the variables that identify the job.
     Torchrun,
-    /// As MPICH's mpiexec does it, with a shell between this process and each rank.
+    /// As by MPICH's mpiexec, with a shell between this process and each rank.
     Hydra,
-    /// As our own launcher does it, all on the first GPU, each as if it were on another host.
+    /// As by our own launcher, all on the first GPU, each as if it were on another host.
     Nccl,
-    /// One process, by nobody.
+    /// One process without a launcher.
     Alone,
 }
 
@@ -45,10 +45,10 @@ pub(crate) fn case_to_run() -> Option<String> {
     std::env::var(CASE).ok()
 }
 
-/// Ends a rank as a program does that got an error: it says so, tells the others, and exits.
+/// Ends a rank as an error ends a program: prints it, reports it to the other ranks, and exits.
 pub(crate) fn fail(world: Option<World>, error: &Error) -> ! {
     let rank = world.as_ref().map_or("?".to_owned(), |world| world.rank().to_string());
-    // At once: mpiexec mixes what several ranks write in pieces.
+    // In one write, because mpiexec mixes the pieces that several ranks write.
     let line = format!("error of rank {rank}: {error}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error");
     if let Some(world) = world.filter(|_| !error.is_echo()) {
@@ -57,7 +57,7 @@ pub(crate) fn fail(world: Option<World>, error: &Error) -> ! {
     std::process::exit(FAILED);
 }
 
-/// Whether mpiexec is there; says so if not.
+/// Whether mpiexec is installed. Prints a line if not.
 pub(crate) fn has_mpiexec() -> bool {
     let there = Command::new("mpiexec")
         .arg("--version")
@@ -71,7 +71,7 @@ pub(crate) fn has_mpiexec() -> bool {
     there
 }
 
-/// Whether ranks under mpiexec talk MPI; says so if not.
+/// Whether ranks under mpiexec use MPI. Prints a line if not.
 pub(crate) fn has_mpi() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     has_mpiexec()
@@ -84,7 +84,6 @@ pub(crate) fn has_mpi() -> bool {
         })
 }
 
-/// The arguments of a rank.
 const RANK_MAIN: [&str; 4] = ["rank_main", "--exact", "--nocapture", "--test-threads=1"];
 
 /// Ranks to be started.
@@ -94,9 +93,9 @@ pub(crate) struct Group {
     case: String,
     limit: Duration,
     variables: Vec<(String, String)>,
-    /// One rank's own variable.
+    /// A variable of one rank: rank, name, value.
     own: Option<(usize, String, String)>,
-    /// By rank; empty where they are what they are.
+    /// The pretended hosts by rank; empty if none are pretended.
     hosts: Vec<String>,
     scratch: TempDir,
 }
@@ -110,12 +109,11 @@ impl Group {
         Self { backend, size, case, limit, variables, own: None, hosts, scratch }
     }
 
-    /// After which all ranks are killed and the test fails.
+    /// Sets the time after which all ranks are killed and the test fails.
     pub(crate) fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
 
-    /// Sets an environment variable of every rank.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
@@ -126,7 +124,7 @@ impl Group {
         Self { own: Some((rank, name.to_owned(), value.to_owned())), ..self }
     }
 
-    /// Lets each rank believe that it is on another host: a letter each.
+    /// Sets the pretended host of each rank: one letter for each.
     pub(crate) fn hosts(self, hosts: &str) -> Self {
         Self { hosts: hosts.chars().map(|host| host.to_string()).collect(), ..self }
     }
@@ -179,20 +177,19 @@ impl Group {
         let mut command = this_program();
         command
             .envs(variables.iter().map(|(name, value)| (name, value)))
-            // Only NCCL reads it, which refuses two ranks of one host on one GPU.
+            // For NCCL, which refuses two ranks of one host on one GPU.
             .env("NCCL_HOSTID", format!("host-{rank}"))
             .env("CANDELABRUM_RANK", rank.to_string())
             .env("CANDELABRUM_WORLD_SIZE", self.size.to_string())
             .env("CANDELABRUM_JOB", job)
-            // Ties the rank's life to ours.
+            // The rank ends when this process ends.
             .env("CANDELABRUM_PARENT", std::process::id().to_string())
             .envs(self.own.iter().filter(|(of, ..)| *of == rank).map(|(_, name, value)| (name, value)))
             .envs(self.hosts.get(rank).map(|host| ("CANDELABRUM_HOST", host)));
         self.start(command, job)
     }
 
-    /// Tells a rank its place in the words of some launcher: rank and size, in the world and on the
-    /// host.
+    /// Sets the variables of some launcher: rank and size in the world, rank and size on the host.
     fn placed(&self, rank: usize, mut command: Command, names: [&str; 4]) -> Command {
         let (rank, size) = (rank.to_string(), self.size.to_string());
         command.envs(names.into_iter().zip([&rank, &size, &rank, &size]));
@@ -215,7 +212,7 @@ impl Group {
                 &mut command
             }
         }
-            // Two mpiexec at a time, of which one ends, pull the directory away that they share.
+            // Jobs of mpiexec share a directory, and the first job that ends removes it.
             .env("TMPDIR", self.scratch.path())
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
@@ -239,7 +236,7 @@ impl Group {
     }
 }
 
-/// Rank 0 listens at a port that was free a moment ago.
+/// Settings of ranks over TCP. Rank 0 listens at a port that was free a moment ago.
 fn over_tcp() -> Vec<(&'static str, String)> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("its address").port();
@@ -250,7 +247,7 @@ fn over_tcp() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What lets NCCL have several ranks on one GPU: it is right then, and slow.
+/// Settings with which NCCL runs several ranks on one GPU, correctly but slowly.
 fn on_one_gpu() -> Vec<(&'static str, String)> {
     let variables = [
         ("CANDELABRUM_DEVICE", "cuda:0"),
@@ -263,7 +260,7 @@ fn on_one_gpu() -> Vec<(&'static str, String)> {
     variables.map(|(name, value)| (name, value.to_owned())).to_vec()
 }
 
-/// Whether there is a GPU and a backend for it; says so if not, and fails if they are required:
+/// Whether there is a GPU and a backend for it. If not, prints a line, or fails with
 /// `REQUIRE_GPUS=1`.
 pub(crate) fn has_gpu() -> bool {
     let required = std::env::var("REQUIRE_GPUS").is_ok_and(|count| !matches!(&*count, "" | "0"));
@@ -304,7 +301,7 @@ impl Running {
         self.0.iter().all(|process| process.status.is_some())
     }
 
-    /// What each process printed, both streams together.
+    /// The output of each process, both streams together.
     fn output(&mut self) -> Vec<String> {
         let read = |process: &mut Process| {
             let mut bytes = Vec::new();
@@ -315,7 +312,7 @@ impl Running {
         self.0.iter_mut().map(read).collect()
     }
 
-    /// mpiexec takes its ranks with it when it is asked to end, less surely when it is killed.
+    /// Ends all processes, first by SIGTERM, because a killed mpiexec may leave its ranks behind.
     fn kill(&mut self) {
         for process in &mut self.0 {
             let pid = rustix::process::Pid::from_child(&process.child);
@@ -343,9 +340,9 @@ impl Drop for Running {
 /// A group whose processes have all ended.
 pub(crate) struct Ended {
     pub(crate) job: String,
-    /// By rank; under mpiexec its own.
+    /// By rank; under mpiexec that of mpiexec alone.
     pub(crate) statuses: Vec<ExitStatus>,
-    /// By rank; under mpiexec everything together.
+    /// By rank; under mpiexec the output of all ranks together.
     pub(crate) outputs: Vec<String>,
     pub(crate) elapsed: Duration,
 }
@@ -363,27 +360,26 @@ impl Ended {
         self.statuses.iter().all(ExitStatus::success)
     }
 
-    /// What ranks that completed all cases give as the digest of their results.
+    /// The digests that the ranks printed after they had completed all cases.
     pub(crate) fn digests(&self) -> Vec<String> {
         let all = self.outputs.concat();
         let after = all.split(" finished: digest ").skip(1);
         after.map(|text| text.chars().take(16).collect()).collect()
     }
 
-    /// Whether a rank got an error, rather than died of a signal or was ended.
+    /// Whether a rank exited with an error, not by a signal.
     pub(crate) fn failed(&self, rank: usize) -> bool {
         self.statuses[rank].code() == Some(FAILED)
     }
 
-    /// The signal that a rank died of.
     pub(crate) fn signal(&self, rank: usize) -> Option<i32> {
         self.statuses[rank].signal()
     }
 
-    /// Nothing of the group is left on this machine.
+    /// Asserts that no process, socket or shared memory of the group is left on this machine.
     pub(crate) fn assert_nothing_is_left(&self) {
         let variable = format!("{MARK}={}", self.job).into_bytes();
-        // A killed mpiexec's ranks notice that a little later.
+        // Ranks notice the end of their mpiexec a little later.
         let deadline = Instant::now() + Duration::from_secs(3);
         while let Some(pid) = process_with(&variable) {
             assert!(Instant::now() < deadline, "process {pid} of {} still lives", self.job);
@@ -400,7 +396,7 @@ impl Ended {
 fn process_with(variable: &[u8]) -> Option<String> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let has = |name: &String| {
-        // Only our own processes' environment can be read; the others are not ours.
+        // Only the environment of our own processes can be read. Other processes are not ours.
         std::fs::read(format!("/proc/{name}/environ"))
             .is_ok_and(|bytes| bytes.split(|&byte| byte == 0).any(|entry| entry == variable))
     };

@@ -1,10 +1,10 @@
-//! Ranks as other launchers start them: they meet, and jobs do not mix.
+//! Ranks started as by other launchers: the ranks of one job meet, and jobs do not mix.
 
 use std::time::Duration;
 
 use crate::harness::{Backend, Group};
 
-/// Two ranks that tell which backend they have, and may wait for each other for a short time.
+/// Two ranks that print their backend, with a short deadline.
 fn two(backend: Backend) -> Group {
     let group = Group::new(backend, 2, "backend").variable("CANDELABRUM_TIMEOUT", "5");
     group.limit(Duration::from_secs(20))

@@ -1,8 +1,8 @@
-//! One suite for every backend: what a communicator must do, and how it must fail.
+//! One suite for every backend: the results and the errors of a communicator.
 //!
-//! A test starts real processes: this test binary again, told by the environment which case to run
-//! as which rank ([`rank_main`]). All cases that succeed share one group of ranks per backend and
-//! world size ([`cases`]); every case that fails has its own ([`faults`]).
+//! A test starts this test binary again as several processes. Environment variables name the case
+//! and the rank of each process ([`rank_main`]). All cases that succeed share one group of ranks
+//! per backend and world size ([`cases`]). Every case that fails has its own group ([`faults`]).
 
 #![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
 
@@ -20,7 +20,7 @@ use candelabrum_dist::World;
 
 use harness::{Backend, Group};
 
-/// Not a test: what a rank runs.
+/// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
     let Some(case) = harness::case_to_run() else { return };
@@ -54,7 +54,7 @@ fn rank_main() {
     }
 }
 
-/// Runs all cases in worlds of 1 to 5 ranks; gives the digest of all results for each.
+/// Runs all cases in worlds of 1 to 5 ranks. Returns the digest of all results of each world.
 fn conforms(backend: Backend) -> Vec<String> {
     let digest_of = |size| {
         let group = Group::new(backend, size, "conformance").limit(Duration::from_secs(100));
@@ -83,7 +83,7 @@ fn the_local_backend_conforms_and_gives_the_same_bits_twice() {
     assert_eq!(again.digests()[0], first[2]);
 }
 
-/// More ranks than cores, and more than a kernel's smallest limits are made for.
+/// More ranks than cores, and more than the smallest limits of a kernel provide for.
 #[test]
 fn many_ranks_start_and_agree() {
     for size in [17, 64] {
@@ -104,7 +104,7 @@ fn ranks_over_tcp_conform_and_give_the_local_backends_bits() {
     assert_eq!(local.digests()[0], digests[2]);
 }
 
-/// `cargo xtask gpu-check`, where there is a GPU.
+/// `cargo xtask gpu-check` runs this test on a machine with a GPU.
 #[test]
 fn ranks_over_nccl_conform() {
     if harness::has_gpu() {
@@ -124,7 +124,7 @@ fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
     }
 }
 
-/// Between hosts, long sums go in other pieces. The bits must be the same.
+/// Between hosts, long sums are sent in other pieces. The bits must be the same.
 #[test]
 fn under_mpiexec_ranks_of_different_hosts_give_the_local_backends_bits() {
     if !harness::has_mpi() {
@@ -142,7 +142,7 @@ fn under_mpiexec_ranks_of_different_hosts_give_the_local_backends_bits() {
     }
 }
 
-/// One host, two, as many as ranks; even and uneven, in any order.
+/// The host of each rank as a letter: one host or several, even and uneven, in any order.
 const HOSTS: [&str; 6] = ["a", "aa", "aabb", "abba", "aaab", "abcaa"];
 
 fn hosts_conform(backend: Backend) {

@@ -1,4 +1,4 @@
-//! Activations, alone and fused into the layers that take them.
+//! Activations, alone and fused into layers.
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{

@@ -1,4 +1,4 @@
-//! What gets a gradient, what is an error, and what it says.
+//! Inputs that receive gradients, calls that are errors, and the texts of the errors.
 
 use candelabrum_nn::layers::{Conv2d, Linear};
 use candelabrum_nn::ops::{
@@ -37,7 +37,7 @@ fn untracked_inputs_get_no_gradient() -> Result<()> {
 
 #[test]
 fn gradients_pass_frozen_layers() -> Result<()> {
-    // A tracked input that is no variable itself, under a layer whose weights are none.
+    // The input of the frozen layer is tracked but is no variable, and its weights are not tracked.
     let first = Var::from_tensor(&random((2, 1, 3, 3), 1)?)?;
     let frozen = random((2, 2, 2, 2), 2)?;
     let config = Conv2dConfig::default();
@@ -144,7 +144,7 @@ fn dropout_keeps_the_expectation_and_refuses_nonsense() -> Result<()> {
     for p in [0.0, 0.25, 0.9] {
         let ys = dropout(&xs, p, 42)?.to_vec1::<f32>()?;
         let kept = ys.iter().filter(|y| **y != 0.0).count() as f32 / 1e5;
-        // Five standard deviations of a fair mask; the seed is fixed.
+        // Five standard deviations of a fair mask. The seed is fixed.
         assert!(
             (kept - (1.0 - p)).abs() < 5.0 * (0.25_f32 / 1e5).sqrt(),
             "{kept} kept for p = {p}"
@@ -193,7 +193,7 @@ fn bias_gradients_over_many_rows_keep_their_digits() -> Result<()> {
     let grads = (ys * weights.to_dtype(DType::F32)?)?.sum_all()?.backward()?;
     assert_close(grads.get(&bias).expect("a gradient"), &expected, 1e-6, 0.0);
 
-    // Of a recurrent layer with as many steps of all sequences together.
+    // A recurrent layer with as many steps, over all sequences together.
     let step = |dtype: DType| -> Result<Vec<Tensor>> {
         let variable = |shape: &[usize], seed| -> Result<Var> {
             Var::from_tensor(&uniform(shape, seed, 0.0, 0.5, DType::F64)?.to_dtype(dtype)?)

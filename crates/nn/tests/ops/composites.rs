@@ -1,4 +1,4 @@
-//! Every operation by its kernel and by its composite: the same results and gradients.
+//! Every operation has the same results and gradients by its kernel and by its composite.
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
@@ -17,16 +17,15 @@ use crate::random;
 
 type Function = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
 
-/// An operation, and inputs in f64 of which it is asked for every gradient.
+/// An operation and its inputs in f64. The gradients of all inputs are compared.
 struct Case {
     name: String,
     inputs: Vec<Tensor>,
     f: Function,
-    /// Whether rounding the inputs changes the result by rounding only.
+    /// Whether a rounding of the inputs changes the result only by about as much.
     smooth: bool,
 }
 
-/// The cases of some operations.
 #[derive(Default)]
 struct Cases(Vec<Case>);
 
@@ -53,7 +52,7 @@ impl Cases {
     }
 }
 
-/// The result, and the gradients of the inputs for a random gradient of the result; of inputs that were
+/// The result, and the gradients of the inputs for a random gradient of the result. The inputs are
 /// rounded to `rounded` first.
 fn pass(case: &Case, rounded: DType, dtype: DType, composite: bool) -> Result<Vec<Tensor>> {
     let var = |input: &Tensor| Var::from_tensor(&input.to_dtype(rounded)?.to_dtype(dtype)?);
@@ -78,7 +77,7 @@ fn check(cases: &Cases) -> Result<()> {
                 assert_close(composite, kernel, tolerance, tolerance);
             }
         }
-        // Types without a kernel, within some of their last places.
+        // Types without a kernel agree with the kernel in f64 within a few of their last places.
         for (dtype, tolerance) in [(DType::F16, 1e-2), (DType::BF16, 8e-2)] {
             if !case.smooth {
                 continue;
@@ -190,7 +189,7 @@ fn of_convolutions() -> Result<()> {
         ([2, 2, 8, 5], [3, 2, 3, 3], Conv2dConfig { stride: (3, 1), padding: (1, 2), ..plain }),
         ([2, 2, 4, 5], [3, 2, 3, 5], Conv2dConfig { padding: (2, 3), ..plain }),
         ([2, 2, 7, 8], [3, 2, 3, 2], Conv2dConfig { dilation: (2, 3), ..plain }),
-        // Windows that lie in the padding, and elements of the kernel that meet nothing else.
+        // Some windows, and some elements of the kernel, meet only the padding.
         ([1, 2, 2, 3], [2, 2, 2, 2], Conv2dConfig { padding: (4, 3), stride: (1, 2), ..plain }),
         ([9, 4, 1, 1], [3, 4, 3, 3], Conv2dConfig { padding: (1, 1), ..plain }),
         ([2, 6, 4, 5], [3, 2, 3, 2], Conv2dConfig { groups: 3, padding: (1, 0), ..plain }),
@@ -320,7 +319,7 @@ fn of_softmax_and_losses() -> Result<()> {
             cases.0.last_mut().expect("it was pushed").smooth = smooth;
         }
     }
-    // A class without weight does not count, and neither does its infinite loss.
+    // The infinite loss of a class with weight 0 does not count.
     let odd = [Tensor::new(&[[low, 0.0, 1.0], [2.0, low, -2.0]], &Device::Cpu)?];
     let targets = Tensor::new(&[[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]], &Device::Cpu)?;
     cases.push_rough("minus infinity without weight", &odd, move |t| {
@@ -443,7 +442,7 @@ fn of_recurrent_layers() -> Result<()> {
                 random((batch, hidden), 6)?,
                 random((batch, hidden), 7)?,
             ];
-            // The states are the last inputs, of which a cell takes those that it has.
+            // The states are the last inputs: one for a GRU, two for an LSTM.
             for (bias, state) in [(true, true), (true, false), (false, true), (false, false)] {
                 let mut taken = vec![0, 1, 2];
                 taken.extend(if bias { &[3, 4][..] } else { &[] });
@@ -474,7 +473,7 @@ fn of_recurrent_layers() -> Result<()> {
 
 #[test]
 fn the_switch_is_a_threads_own_and_goes_back_also_after_a_panic() -> Result<()> {
-    // Only candle knows this type.
+    // Only candle's operations support this type.
     let half = Tensor::zeros(3, DType::F16, &Device::Cpu)?;
     let is_on = || relu(&half).is_ok();
     with_composites(|| {

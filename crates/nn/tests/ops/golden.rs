@@ -49,8 +49,8 @@ pub(crate) fn check(
     check_within(1e-12, case, inputs, f)
 }
 
-/// Runs `f` on variables with the values of `inputs` (those that the case has) and compares the
-/// result and all gradients, by kernel and by composite, in f64 within `tolerance` and in f32.
+/// Runs `f` on variables with the values of those `inputs` that the case has. Compares the result
+/// and all gradients, by kernel and by composite, in f64 within `tolerance` and in f32.
 #[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
 pub(crate) fn check_within(
     tolerance: f64,

@@ -1,4 +1,4 @@
-//! Gradient-ready hooks: which buckets are complete in mid-backward, and when.
+//! Gradient-ready hooks: the buckets that are complete in mid-backward, and their order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ impl Network {
         Tensor::arange(0_f32, 12., &Device::Cpu)?.affine(0.1, -0.5)?.reshape((4, 3))
     }
 
-    /// The gradients of `loss` without anybody watching.
+    /// The gradients of `loss`, computed without an observer.
     fn plain(&mut self, loss: &Tensor) -> Result<Vec<Vec<f32>>> {
         self.gradients.clear();
         self.gradients.backward(loss)?;
@@ -58,7 +58,7 @@ impl Network {
         self.gradients.buckets().map(|(_, bucket)| Ok(bucket.to_vec()?)).collect()
     }
 
-    /// The units in the order in which they were complete before the end, and all gradients.
+    /// The units that were complete before the end of the pass, in their order, and all gradients.
     fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
         self.gradients.clear();
         let taken = Rc::new(RefCell::new(Vec::new()));
@@ -112,7 +112,7 @@ fn a_first_pass_tells_nobody() -> Result<()> {
 #[test]
 fn a_tied_weight_is_complete_after_its_last_use() -> Result<()> {
     let mut network = Network::new(2)?;
-    // 0, 1, 0 again: the gradient of 0 is whole only after that of 1, however many uses there are.
+    // Weight 0 is used before weight 1, so its gradient is complete only after that of weight 1.
     let loss = |network: &Network, uses: usize| {
         let [tied, other] = &network.weights[..] else { unreachable!("two") };
         let mut xs = layer(&layer(&Network::input()?, tied)?, other)?;
@@ -153,7 +153,7 @@ fn a_parameter_of_candles_operations_too_waits_for_the_end() -> Result<()> {
     let loss = |network: &Network| {
         let xs = layer(&Network::input()?, &network.weights[0])?;
         let xs = layer(&xs, &network.weights[1])?;
-        // candle's part of the gradient of 1 is known only when the pass has ended.
+        // candle's part of the gradient of weight 1 is known only when the pass has ended.
         xs.matmul(network.weights[1].tensor())?.sum_all()
     };
     let expected = network.plain(&loss(&network)?)?;
@@ -187,13 +187,13 @@ fn candles_operations_tell_through_an_identity() -> Result<()> {
         xs.sum_all()
     };
     let expected = network.plain(&loss(&network, false)?)?;
-    // Another network: a parameter that was once used directly always waits.
+    // In a new network, because a parameter that was once used directly always waits.
     let mut network = Network::new(3)?;
     network.plain(&loss(&network, true)?)?;
     let (order, gradients) = network.observed(&loss(&network, true)?)?;
     assert_eq!(order, [2, 1, 0]);
     assert_eq!(gradients, expected);
-    // Without a place it is candle's.
+    // A plain backward returns the gradient in candle's store.
     let store = loss(&network, true)?.backward()?;
     let gradient = store.get(network.weights[0].tensor()).expect("candle has it");
     assert_eq!(gradient.flatten_all()?.to_vec1::<f32>()?, expected[0]);
@@ -204,7 +204,7 @@ fn candles_operations_tell_through_an_identity() -> Result<()> {
 #[test]
 fn composites_tell_as_kernels_do() -> Result<()> {
     let mut network = Network::new(3)?;
-    // Weight 0 is tied: its gradient is whole only after that of 1, and told once.
+    // Weight 0 is tied: its gradient is complete only after that of weight 1, and reported once.
     let loss = |network: &Network| {
         let [tied, one, two] = &network.weights[..] else { unreachable!("three") };
         let xs = layer(&layer(&Network::input()?, tied)?, one)?;
@@ -264,7 +264,7 @@ fn parameters_of_every_layer_are_complete_from_the_last_layer_on() -> Result<()>
         for pass in 0..2 {
             let loss = if composites { ops::with_composites(forward) } else { forward() }?;
             let (order, _) = network.observed(&loss)?;
-            // The first pass of all tells nobody.
+            // The very first pass reports no unit.
             if composites || pass > 0 {
                 assert_eq!(order.len(), network.weights.len(), "composites: {composites}");
                 let layer = |unit: &usize| network.weights[*unit].name()[..1].to_owned();
@@ -309,11 +309,11 @@ fn a_backward_over_changed_weights_is_an_error_that_names_them() -> Result<()> {
         (ys.sum_all()?, ys.sqr()?.sum_all()?)
     };
     one.backward()?;
-    // As between the two losses of a GAN: a step changes the weights that the second pass needs.
+    // As between the two losses of a GAN, a step changes the weights that the second pass needs.
     second.update_in_place(|mut values| values.scale(0.5))??;
     let error = two.backward().unwrap_err().to_string();
     assert!(error.contains("`1.weight` was changed"), "{error}");
-    // A forward pass with the new weights is another graph.
+    // A forward pass with the new weights builds another graph.
     first.set(&first.tensor().ones_like()?)?;
     forward()?.sqr()?.sum_all()?.backward()?;
     Ok(())

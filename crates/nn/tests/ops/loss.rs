@@ -105,7 +105,7 @@ fn without_options_the_cross_entropy_is_the_plain_one() -> Result<()> {
 fn an_ignored_row_may_hold_anything() -> Result<()> {
     let logits = Tensor::new(&[[f64::NAN, 1.0], [0.0, 0.0]], &Device::Cpu)?;
     let logits = Var::from_tensor(&logits)?;
-    // 7 is no class, but it is the one that is ignored.
+    // 7 is no class but the ignored index.
     let targets = Tensor::new(&[7u32, 1], &Device::Cpu)?;
     let config = CrossEntropyConfig { ignore_index: Some(7), ..Default::default() };
     let loss = softmax_cross_entropy_with(&logits, &targets, config)?;

@@ -1,4 +1,4 @@
-//! Fused operations among candle's own: whichever way a gradient travels, it is the same.
+//! Fused operations among candle's own operations: a gradient is equal on every way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ const TOL: f64 = 1e-7;
 fn fused_and_candles_operations_in_turn() -> Result<()> {
     let f = |t: &[Tensor]| {
         let ys = conv2d(&t[0], &t[1], None, Conv2dConfig::default(), None)?;
-        let ys = (ys.tanh()? * 0.5)?; // candle's between two of ours
+        let ys = (ys.tanh()? * 0.5)?; // candle's operations between two of ours
         let ys = max_pool2d(&relu(&ys)?, Pool2dConfig::square(2))?;
         linear(&ys.flatten_from(1)?.sqr()?, &t[2], None, Some(Activation::Relu))
     };
@@ -32,7 +32,7 @@ fn fused_and_candles_operations_in_turn() -> Result<()> {
 fn results_that_several_operations_use() -> Result<()> {
     let f = |t: &[Tensor]| {
         let ys = linear(&t[0], &t[1], None, None)?;
-        // Two fused operations, candle's, and one that takes it twice.
+        // `ys` is used by fused operations, twice by one of them, and by candle.
         let a = linear(&ys, &t[2], None, None)?;
         let b = linear(&ys, &ys, None, None)?;
         (a.sum(0)? + (relu(&ys)? * ys.sqr()?)?.sum_all()?.broadcast_as(5)?)?
@@ -108,7 +108,7 @@ impl OneUnit {
         for (number, param) in list.iter().enumerate().rev() {
             plan.push(number, param.var().elem_count());
         }
-        // Something that must be overwritten.
+        // The pass must overwrite the NaN.
         let bucket = Flat::from_slice(&vec![f32::NAN; plan.len]);
         let gradients = FlatGradients::new(list, vec![plan], vec![bucket])?;
         Ok(Self { params, gradients })
@@ -118,7 +118,7 @@ impl OneUnit {
         self.params.list().iter().map(|param| param.tensor().clone()).collect()
     }
 
-    /// By parameter, in their order.
+    /// The gradient of each parameter.
     fn gradients(&mut self) -> Result<Vec<Tensor>> {
         let values = self.gradients.bucket(0)?.to_vec::<f32>()?;
         let mut end = values.len();
@@ -132,10 +132,10 @@ impl OneUnit {
     }
 }
 
-/// A network in which parameters are used by fused operations, by candle's, by both, and twice.
+/// A network whose parameters are used by fused operations, by candle's, by both, or twice.
 fn tangled(t: &[Tensor], xs: &Tensor) -> Result<Tensor> {
     let ys = linear(xs, &t[0], Some(&t[1]), Some(Activation::Relu))?;
-    let ys = linear(&ys, &t[0].t()?.contiguous()?, None, None)?; // tied, by way of candle
+    let ys = linear(&ys, &t[0].t()?.contiguous()?, None, None)?; // tied through candle
     let ys = linear(&linear(&ys, &t[2], None, None)?, &t[2], Some(&t[3]), None)?; // tied
     let ys = (ys.broadcast_mul(&t[3])? + relu(&t[3])?.sum_all()?.broadcast_as((5, 4))?)?;
     let ys = ys.matmul(&t[4])?;
@@ -188,7 +188,7 @@ fn parameters_without_a_gradient_are_known() -> Result<()> {
     Ok(())
 }
 
-/// The identity with a backward of the test's own.
+/// The identity with a backward that the test defines.
 struct Identity<F>(F);
 
 impl<F: Fn(&Tensor) -> Result<Option<Tensor>>> candle_core::CustomOp1 for Identity<F> {
@@ -244,7 +244,7 @@ fn a_cell_states_gradient_does_not_outlive_a_pass_that_failed() -> Result<()> {
     let weights =
         RecurrentWeights { weight_ih: &t[0], weight_hh: &t[1], bias_ih: None, bias_hh: None };
     let (ys, c) = lstm(&uniform((3, 2, 2), 1, -1.0, 1.0, DType::F32)?, weights, None)?;
-    // The pass comes to the cell state, then fails before it comes to the layer.
+    // The pass reaches the cell state, then fails before it reaches the layer.
     let fails = ys.apply_op1(Identity(|_: &Tensor| candle_core::bail!("not today")))?;
     assert!(flat.gradients.backward(&(fails.sum_all()? + c.sum_all()?)?).is_err());
     let loss = ys.sum_all()?;
@@ -266,7 +266,7 @@ fn lent_gradients_come_back_from_a_panic() -> Result<()> {
     let run = std::panic::AssertUnwindSafe(|| flat.gradients.backward(&loss));
     assert!(std::panic::catch_unwind(run).is_err());
     assert_eq!(flat.gradients.buckets().count(), 1);
-    // And a plain pass on this thread is candle's again.
+    // A plain backward on this thread fills candle's store again.
     assert!(relu(&weight)?.sum_all()?.backward()?.get(&weight).is_some());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! conv2d against the definition, written as seven loops.
+//! conv2d compared with its definition, written as seven loops.
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{Conv2dConfig, conv2d};
@@ -63,7 +63,7 @@ fn step(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Many small images lie side by side in the products, one image lies alone.
+    /// A product contains many small images side by side, but one image alone.
     #[test]
     fn a_batch_is_its_images(
         (batch, groups, in_per_group, out_per_group) in (8usize..40, 1usize..3, 1usize..20, 1usize..5),

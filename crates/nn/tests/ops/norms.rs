@@ -14,7 +14,6 @@ const EPS: f64 = 1e-5;
 const TOL: f64 = 1e-7;
 const RELU: Option<Activation> = Some(Activation::Relu);
 
-/// Statistics with these values.
 fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
     let params = Params::on(0, mean.dtype(), &Device::Cpu);
     let buffer = |name: &str, value: &Tensor| {
@@ -26,14 +25,14 @@ fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
 }
 
 pub(crate) fn some_running(channels: usize, dtype: DType) -> Result<RunningStatistics> {
-    // Of few digits, which every type holds.
+    // Values with few digits are exact in every type.
     let (mean, variance) = (random(channels, 91)?, random(channels, 92)?.affine(0.4, 1.0)?);
     let few_digits = |x: &Tensor| x.affine(16.0, 0.0)?.round()?.affine(1.0 / 16.0, 0.0);
     let (mean, variance) = (few_digits(&mean)?, few_digits(&variance)?);
     running(&mean.to_dtype(dtype)?, &variance.to_dtype(dtype)?)
 }
 
-/// Where the mean is 1e4, PyTorch itself rounds it by as much in f64.
+/// With a mean of 1e4, PyTorch's own rounding in f64 needs a larger tolerance.
 fn tolerance(case: &Case) -> f64 {
     if case.name == "large_mean" { 1e-11 } else { 1e-12 }
 }
@@ -116,7 +115,7 @@ fn five_steps_of_the_layer_are_pytorchs() -> Result<()> {
     check();
     params.eval();
     assert_close(&norm.forward(&batch(1)?)?, &expected["ys"], 1e-6, 1e-6);
-    // Evaluation leaves them alone.
+    // Evaluation does not change the running statistics.
     check();
     Ok(())
 }
@@ -142,7 +141,7 @@ fn the_options_of_a_batch_norm_reach_it() -> Result<()> {
     let params = Params::new(0);
     let norm = BatchNorm2d::new(&params.root()).no_affine().momentum(1.0).eps(3.0);
     let xs = Tensor::new(&[[1f32], [3.0]], &Device::Cpu)?;
-    // Variance 1, with eps 4: half of the deviation.
+    // The variance is 1 and eps is 3, so each deviation is divided by √4.
     assert_eq!(norm.forward(&xs)?.flatten_all()?.to_vec1::<f32>()?, [-0.5, 0.5]);
     let [mean, variance] = &params.buffers()[..] else { panic!("two buffers") };
     assert_eq!(mean.value().to_vec1::<f32>()?, [2.0]);

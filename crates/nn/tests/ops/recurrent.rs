@@ -96,7 +96,7 @@ fn the_final_cell_state_passes_gradients_on() -> Result<()> {
     gradcheck(of_both, &t, 1e-5, 1e-7)?;
     let cell_alone = |t: &[Tensor]| lstm(&t[0], from_slice(t), None)?.1.t();
     gradcheck(cell_alone, &t[..5], 1e-5, 1e-7)?;
-    // The state goes into the next piece of a sequence, whose operations are fused too.
+    // The state is the start of the next piece of the sequence, which is also fused.
     let pieces = |t: &[Tensor]| {
         let (first, rest) = (t[0].narrow(1, 0, 1)?, t[0].narrow(1, 1, 2)?);
         let (ys, c) = lstm(&first, from_slice(t), Some((&t[5], &t[6])))?;

@@ -20,7 +20,7 @@ fn add_of_any_shape_and_of_views() -> Result<()> {
         }
         let f = |t: &[Tensor]| add(&t[0].t()?, &t[1].narrow(1, 1, 2)?, activation)?.t();
         gradcheck(f, &[random((2, 3), 1)?, random((3, 4), 2)?], 1e-5, 1e-7)?;
-        // Of one tensor twice: its two gradients are added.
+        // The two gradients of one tensor that is added to itself are summed.
         gradcheck(|t| add(&t[0], &t[0], activation), &[random(4, 1)?], 1e-5, 1e-7)?;
         let through = |t: &[Tensor]| {
             let hidden = relu(&t[0])?;

@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::random;
 
-/// One of several threads that run the same thing.
+/// One of several threads that run the same model.
 #[derive(Debug)]
 struct Replica {
     number: usize,
@@ -41,7 +41,6 @@ fn replicas(count: usize) -> Vec<Arc<dyn StatisticsExchange>> {
     (0..count).map(replica).collect()
 }
 
-/// What comes of a batch.
 struct Outcome {
     ys: Tensor,
     /// By input, weight and bias.
@@ -50,7 +49,7 @@ struct Outcome {
     variance: Tensor,
 }
 
-/// Forward and backward; `weights` has the shape of the input and makes the loss of the result.
+/// Forward and backward. The loss is the sum of the result times `weights`.
 fn pass(
     inputs: &[Tensor; 3],
     weights: &Tensor,
@@ -125,7 +124,7 @@ fn compare_parts_with_the_whole(
 ) -> Result<()> {
     let by = &by;
     for (plane, activation) in [(3, None), (6, Some(Activation::Relu)), (6, None)] {
-        // A single value, none at all, and more.
+        // A part may have one image, none or several.
         let parts = [1, 0, 4, 2];
         let dims = [parts.iter().sum(), 3, plane, plane];
         let inputs = [random(&dims[..], 1)?.affine(1.0, 5.0)?, random(3, 2)?, random(3, 3)?];

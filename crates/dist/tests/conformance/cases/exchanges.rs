@@ -1,4 +1,4 @@
-//! Collectives in which every rank gives every other something else, or ranks give different amounts.
+//! Collectives in which each pair of ranks exchanges its own data, or ranks send different amounts.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -9,7 +9,6 @@ use half::{bf16, f16};
 use super::{Comm, is_bits};
 use crate::data::{Value, mix, reduced, values};
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     every_type::<f32>(comm, digest)?;
     every_type::<f16>(comm, digest)?;
@@ -50,7 +49,7 @@ fn equal_parts<T: Value>(
     let expected: Vec<T> = (0..n).flat_map(|from| part_of(from, rank)).collect();
     let got = comm.all_to_all(&values::<T>(rank, salt << 4, len * n))?;
     is_bits(&got, &expected, ("all_to_all", T::TYPE, len, rank, n));
-    // Ranks get different results; what they have together is the same everywhere.
+    // Each rank has its own result. The results of all ranks together are equal on every rank.
     digest.write(bytemuck::cast_slice(&comm.all_gather(&got)?));
 
     let mut allocated = comm.alloc(T::TYPE, len * n)?;
@@ -60,7 +59,7 @@ fn equal_parts<T: Value>(
     Ok(())
 }
 
-/// How many elements go from one rank to another.
+/// The number of elements that one rank sends to another.
 fn amount(from: usize, to: usize, len: usize) -> usize {
     mix((from * 31 + to) as u64) as usize % (len + 1)
 }
@@ -108,7 +107,7 @@ fn gathering_is_reducing_what_is_disjoint(comm: Comm<'_>) -> Result<()> {
         let gathered = comm.gather(&mine, root)?;
         assert_eq!(comm.reduce(&disjoint, ReduceOp::Sum, root)?, gathered);
     }
-    // Every rank's part of an all-to-all, reduced, is its part of a reduce-scatter.
+    // The sum of the parts that a rank receives in an all-to-all is its part of a reduce-scatter.
     let whole = values::<f32>(rank, 12, 40 * n);
     let parts = comm.all_to_all(&whole)?;
     let sum = |i: usize| parts.chunks(40).map(|part| part[i]).reduce(|a, b| a + b);
@@ -134,7 +133,7 @@ fn only_one_rank_has_something(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Buffers of the ranks need not be of one kind, nor from the same allocation.
+/// The ranks of a collective may use different kinds of memory and different allocations.
 fn allocated_and_other_memory(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     for len in [12 * n, 90_000 * n] {
@@ -146,7 +145,7 @@ fn allocated_and_other_memory(comm: Comm<'_>) -> Result<()> {
         }
         let [one, other] = two;
         let mean = ReduceOp::Mean;
-        // Some ranks reduce the one, some the other, some neither.
+        // A rank reduces the first allocation, the second one, or memory of the heap.
         let buffer = match rank % 3 {
             0 => one,
             1 => other,
@@ -159,7 +158,7 @@ fn allocated_and_other_memory(comm: Comm<'_>) -> Result<()> {
         let own = rank * (len / n)..(rank + 1) * (len / n);
         is_bits(part.as_slice()?, &expected[own.clone()], ("mixed memory, scattered", len));
 
-        // All in one allocation: nothing is copied to be looked at.
+        // All ranks use one allocation, so each rank reads the others' numbers in place.
         let fresh = || -> Result<Payload> {
             let mut buffer = comm.alloc(ElementType::F32, len)?;
             buffer.as_mut_slice()?.copy_from_slice(&mine);

@@ -5,7 +5,6 @@ use candelabrum_dist::{Collective, ElementType, Group, Payload, ReduceOp, Result
 use super::{Comm, is_bits};
 use crate::data::{Value, values};
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     odd_and_even(comm)?;
     reversed(comm)?;
@@ -18,13 +17,13 @@ pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     many_groups_one_after_the_other(comm)
 }
 
-/// The sum of the members' values, added in the group's order.
+/// The reduction of the members' values in the group's order.
 fn sum_of<T: Value>(members: &[usize], op: ReduceOp, salt: u64, len: usize) -> Vec<T> {
     let all: Vec<Vec<T>> = members.iter().map(|&rank| values(rank, salt, len)).collect();
     (0..len).map(|i| T::reduce(op, &all.iter().map(|part| part[i]).collect::<Vec<_>>())).collect()
 }
 
-/// Everything works in a group as it does in a world: `members` are its ranks in `comm`.
+/// Runs operations of every kind in a group. `members` are the group's ranks in `comm`.
 fn works(comm: Comm<'_>, group: &Group, members: &[usize], salt: u64) -> Result<()> {
     let (me, n) = (comm.rank(), members.len());
     assert_eq!(group.world_size(), n);
@@ -44,7 +43,7 @@ fn works(comm: Comm<'_>, group: &Group, members: &[usize], salt: u64) -> Result<
         let expected = sum_of::<f64>(members, ReduceOp::Sum, salt, len);
         is_bits(allocated.as_slice()?, &expected, ("group, allocated", members, len));
     }
-    // Memory of the one is any memory to the other.
+    // The group reduces a buffer that the parent has allocated.
     let mut own = comm.alloc(ElementType::I64, 1_000)?;
     own.as_mut_slice()?.copy_from_slice(&values::<i64>(me, salt, 1_000));
     let own = group.run(Collective::AllReduce(ReduceOp::Sum), own)?;
@@ -75,7 +74,7 @@ fn odd_and_even(comm: Comm<'_>) -> Result<()> {
     works(comm, &group, &members, 50)
 }
 
-/// Keys turn the order round, and with it that of the additions.
+/// The keys reverse the order of the ranks, and with it the order of the additions.
 fn reversed(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let group = comm.split(Some(u64::MAX), -(rank as i64))?.expect("a colour was given");
@@ -91,7 +90,7 @@ fn some_stay_out(comm: Comm<'_>) -> Result<()> {
     if let Some(group) = group {
         works(comm, &group, &members, 52)?;
     } else if n > 1 {
-        // As many parent operations as the members make: memory of the parent is asked for there.
+        // `works` allocates memory of the parent, and all ranks of the parent must take part.
         comm.alloc(ElementType::I64, 1_000)?;
     }
     assert!(comm.split(None, 3)?.is_none(), "nobody at all");
@@ -108,11 +107,11 @@ fn groups_of_groups(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let half = comm.split(Some(rank as u64 % 2), -(rank as i64))?.expect("a colour was given");
     let quarter = half.split(Some(half.rank() as u64 / 2), 0)?.expect("a colour was given");
-    // The half in its order, and its part of two.
+    // The ranks of the half in their order, then the one or two ranks of this quarter.
     let members: Vec<usize> = (0..n).rev().filter(|other| other % 2 == rank % 2).collect();
     let start = half.rank() / 2 * 2;
     let members = &members[start..members.len().min(start + 2)];
-    drop(half); // outlived by what was split off it
+    drop(half); // the quarter stays usable
     works(comm, &quarter, members, 54)
 }
 
@@ -135,7 +134,7 @@ fn used_in_turns(comm: Comm<'_>) -> Result<()> {
         let mine = Payload::from_slice(&values::<f32>(rank, salt as u64, len));
         started.push((group.start(sum, mine), members, salt, len));
     }
-    // Waited for in another order, and some run in between.
+    // The waits are in the reverse order of the starts.
     while let Some((pending, members, salt, len)) = started.pop() {
         let expected = sum_of::<f32>(members, ReduceOp::Sum, salt as u64, len);
         is_bits(pending.wait()?.as_slice()?, &expected, ("in turns", members, salt));
@@ -164,7 +163,7 @@ fn messages_stay_in_their_group(comm: Comm<'_>) -> Result<()> {
     comm.barrier()
 }
 
-/// Ranks drop their groups in different orders, some while operations are under way.
+/// Ranks drop their groups in different orders, while operations may be under way.
 fn dropped_in_any_order(comm: Comm<'_>) -> Result<()> {
     let rank = comm.rank();
     let group = |colour| comm.split(Some(colour), 0);

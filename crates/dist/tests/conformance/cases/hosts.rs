@@ -1,4 +1,4 @@
-//! Hosts that are pretended: `CANDELABRUM_HOST` is set for every rank.
+//! Ranks of pretended hosts: `CANDELABRUM_HOST` is set for every rank.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -9,7 +9,7 @@ use half::f16;
 use super::is_bits;
 use crate::data::{Value, reduced, values};
 
-/// The hosts of a case by rank: a letter each.
+/// All cases of this file. `hosts` has one letter for each rank: its host.
 pub(crate) fn all(world: &World, hosts: &str) -> Result<u64> {
     let hosts: Vec<char> = hosts.chars().collect();
     let mut digest = DefaultHasher::new();
@@ -47,7 +47,7 @@ fn groups_of_hosts(world: &World, hosts: &[char]) -> Result<()> {
     Ok(())
 }
 
-/// As `Communicator::hierarchical` documents it.
+/// The result that `Communicator::hierarchical` documents.
 fn expected<T: Value>(op: ReduceOp, hosts: &[char], salt: u64, len: usize) -> Vec<T> {
     let inner = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
     let n = hosts.len();
@@ -92,7 +92,7 @@ fn in_the_background(world: &World, hosts: &[char]) -> Result<()> {
     let started: Vec<_> = (0..6)
         .map(|salt| comm.start(mean, Payload::from_slice(&values::<f32>(rank, salt, 20_000))))
         .collect();
-    // Operations of the world come after them on every rank.
+    // Every rank calls the world's operation after the started ones.
     let mut one = [1_i32];
     world.comm().all_reduce(&mut one, ReduceOp::Sum)?;
     assert_eq!(one, [n as i32]);

@@ -1,4 +1,4 @@
-//! Messages of one rank to another.
+//! Messages from one rank to another.
 
 use candelabrum_dist::{Collective, Element, ElementType, Payload, Pending, ReduceOp, Result};
 use half::f16;
@@ -6,7 +6,6 @@ use half::f16;
 use super::{Comm, is_bits};
 use crate::data::values;
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     messages_around_the_ring(comm)?;
     messages_keep_their_order(comm)?;
@@ -19,7 +18,7 @@ pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     a_message_passes_a_started_collective(comm)
 }
 
-/// Everybody sends before anybody receives: long messages must not block each other.
+/// Every rank sends before it receives: long messages must not block each other.
 fn messages_around_the_ring(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -44,7 +43,7 @@ fn messages_keep_their_order(comm: Comm<'_>) -> Result<()> {
         comm.send(&values::<f16>(rank, 3, 0), to)?;
         comm.send(&values::<i32>(rank, 4, 30_000), to)?;
     }
-    // A collective may come between sending and receiving.
+    // A collective may run between a send and its receive.
     comm.barrier()?;
     for from in others() {
         let (mut a, mut b, mut c) = (vec![0_f32; 1_000], [0_u8; 3], vec![0_i32; 30_000]);
@@ -70,7 +69,7 @@ fn a_message_to_oneself(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whoever has sent: each rank's messages in their order, every one once.
+/// Receives from any rank return each message once, and each sender's messages in their order.
 fn messages_of_any_rank(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     const EACH: usize = 5;
@@ -90,7 +89,7 @@ fn messages_of_any_rank(comm: Comm<'_>) -> Result<()> {
     comm.barrier()
 }
 
-/// Asked by rank and answered by rank, beside messages that are received by name.
+/// Rank 0 answers the other ranks' questions in the order of their arrival.
 fn any_rank_serves_like_a_parameter_server(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     if rank == 0 {
@@ -105,17 +104,17 @@ fn any_rank_serves_like_a_parameter_server(comm: Comm<'_>) -> Result<()> {
         comm.recv(&mut answer, 0)?;
         assert_eq!(answer, [10.0 * rank as f32]);
     }
-    // A message says where it came from also where that was asked for.
+    // A message reports its source also if the receive has named the source.
     comm.send(&[1_u8], rank)?;
     let message = comm.run(Collective::Recv { from: rank }, Payload::zeros(ElementType::U8, 1))?;
     assert_eq!(message.source(), Some(rank));
     assert_eq!(u8::TYPE, message.element_type());
-    // A rank that is done must not send rank 0 a message of the next case.
+    // No rank may send rank 0 a message of the next case before rank 0 has finished this one.
     comm.barrier()
 }
 
-/// MPI's idiom: every rank starts its receive, sends, and waits. All lengths, also those for which a
-/// library makes a handshake.
+/// MPI's idiom: every rank starts its receive, sends, and waits. The longest messages exceed the
+/// length up to which an MPI library sends without a handshake.
 fn receives_may_be_started_before_sends(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -134,7 +133,8 @@ fn receive<T: Element>(comm: Comm<'_>, from: usize, len: usize) -> Pending {
     comm.start(Collective::Recv { from }, Payload::zeros(T::TYPE, len))
 }
 
-/// By name and of any rank, waited for in another order, and complete without being waited for.
+/// Receives from a named rank alternate with receives from any rank. The waits are in reverse
+/// order, and the last receive is complete before its wait.
 fn started_receives_get_messages_in_the_order_of_their_start(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -154,11 +154,11 @@ fn started_receives_get_messages_in_the_order_of_their_start(comm: Comm<'_>) -> 
         assert_eq!(message.as_slice::<i32>()?, vec![i as i32 + 1; i + 1]);
         assert_eq!(message.source(), Some(previous));
     }
-    // Of the message that comes first, by the receive that was started first.
+    // No receive of this case may take a message of the next case.
     comm.barrier()
 }
 
-/// Collectives of the world and of groups are carried out while a receive waits.
+/// Collectives of the world and of groups run while a receive waits.
 fn an_early_receive_holds_nothing_up(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -181,7 +181,7 @@ fn an_early_receive_holds_nothing_up(comm: Comm<'_>) -> Result<()> {
     comm.barrier()
 }
 
-/// A rank that is late for a collective can be asked, and can answer, before it comes.
+/// A rank that is late for a collective receives and answers messages before it joins.
 fn a_message_passes_a_started_collective(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let late = n - 1;

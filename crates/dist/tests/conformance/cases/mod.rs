@@ -1,5 +1,5 @@
-//! What every communicator must do. Each case is called by all ranks of a world together, and
-//! compares every result with a plain sequential one, bit by bit: all backends add in rank order.
+//! The cases that every communicator must pass. All ranks of a world call each case together. Each
+//! result is compared with a sequential one, bit by bit, because all backends add in rank order.
 
 mod exchanges;
 mod groups;
@@ -23,9 +23,9 @@ use crate::data::{Value, mix, reduced, values};
 
 pub(crate) type Comm<'a> = &'a (dyn Communicator + 'static);
 
-/// Runs every case; gives a digest of all results, which must not depend on rank or backend.
+/// Runs every case. Returns a digest of all results, which must not depend on rank or backend.
 pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
-    // The order of NCCL's additions is its own choice.
+    // NCCL chooses the order of its additions itself.
     ANY_ORDER.store(comm.backend() == "nccl", Ordering::Relaxed);
     let mut digest = DefaultHasher::new();
     every_collective::<f32>(comm, &mut digest)?;
@@ -58,7 +58,7 @@ pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
     Ok(digest)
 }
 
-/// A little of everything, for worlds in which all cases would take long.
+/// A few operations of each kind, for worlds in which all cases would take long.
 pub(crate) fn many(comm: Comm<'_>) -> Result<u64> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let mut digest = DefaultHasher::new();
@@ -100,11 +100,11 @@ pub(crate) fn is_bits<T: Element>(got: &[T], expected: &[T], what: impl Debug) {
     }
 }
 
-/// Whether sums may be added in any order.
+/// Whether the backend may add in any order.
 static ANY_ORDER: AtomicBool = AtomicBool::new(false);
 
 /// Whether two floats differ by no more than the rounding of a few additions of numbers below 8, or
-/// of products of five.
+/// of a product of five such numbers.
 fn is_close(element: ElementType, a: &[u8], b: &[u8]) -> bool {
     let pair = |read: fn(&[u8]) -> f64| (read(a), read(b));
     let ((a, b), epsilon) = match element {
@@ -127,7 +127,7 @@ pub(crate) fn operations<T: Value>() -> Vec<ReduceOp> {
     ReduceOp::ALL.into_iter().filter(|&op| op != ReduceOp::Mean || T::HAS_MEAN).collect()
 }
 
-/// Every collective of one element type in lengths that are awkward.
+/// Every collective of one element type, with awkward lengths.
 fn every_collective<T: Value>(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let mut salt = 1;
@@ -195,7 +195,7 @@ fn moves<T: Value>(
     let gathered = comm.gather(&values::<T>(rank, salt, len), root)?;
     is_bits(&gathered, if rank == root { &everything } else { &[] }, ("gather", what));
 
-    // What the others pass does not count, not even its length.
+    // The input of all ranks but the root is ignored, even its length.
     let input = if rank == root { everything.clone() } else { values(rank, salt, rank) };
     let part = comm.scatter(&input, root)?;
     is_bits(&part, &values::<T>(rank, salt, len), ("scatter", what));
@@ -204,7 +204,7 @@ fn moves<T: Value>(
     Ok(())
 }
 
-/// Lengths that do not fit in one piece of anything, on the heap and allocated.
+/// Buffers longer than one piece of any backend, on the heap and allocated by the communicator.
 fn long_buffers(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     fn one<T: Value>(comm: Comm<'_>, len: usize, digest: &mut DefaultHasher) -> Result<()> {
         let (rank, n) = (comm.rank(), comm.world_size());
@@ -240,7 +240,7 @@ fn long_buffers(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     one::<u8>(comm, 1_000_003, digest)
 }
 
-/// Lengths of which every rank's part is a few pieces of the MPI backend on one host, and a rest.
+/// Buffers so long that each rank's part exceeds one piece of the MPI backend on one host.
 fn very_long_buffers(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let len = 6_000_002 / n * n;
@@ -266,7 +266,7 @@ fn very_long_buffers(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Different ways to the same bits.
+/// Different collectives that must give equal bits.
 fn identities(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     for (len, op) in [(8 * n, ReduceOp::Sum), (9_000 * n, ReduceOp::Mean), (n, ReduceOp::Max)] {
@@ -312,7 +312,7 @@ fn not_a_number_stays(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Several are started before any is waited for, and waited for in another order.
+/// Several operations are started before the first wait. The waits are in reverse order.
 fn many_at_once(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let lens = [10, 40_000, 0, 1, 1_003, 70_001];
@@ -335,7 +335,7 @@ fn many_at_once(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
         is_bits(buffer.as_slice()?, &expected, ("at once", i));
         digest.write(bytemuck::cast_slice(buffer.as_slice::<f32>()?));
     }
-    // Nobody has to wait for one: it is carried out all the same.
+    // An operation runs even if nobody waits for it.
     drop(comm.start(Collective::AllReduce(ReduceOp::Sum), Payload::from_slice(&[1_i32])));
     let mut one = [1_i32];
     comm.all_reduce(&mut one, ReduceOp::Sum)?;
@@ -343,7 +343,7 @@ fn many_at_once(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     Ok(())
 }
 
-/// A long sequence of operations that only a generator knows.
+/// A long sequence of pseudo-random operations.
 fn a_random_programme(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     fn step<T: Value>(comm: Comm<'_>, bits: u64, digest: &mut DefaultHasher) -> Result<()> {
         let (rank, n) = (comm.rank(), comm.world_size());
@@ -403,7 +403,7 @@ fn texts(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Payload is counted as `CommStats` documents it.
+/// The numbers of bytes are those that `CommStats` documents.
 fn counted_bytes(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size() as u64);
     let others = n - 1;
@@ -438,7 +438,7 @@ fn counted_bytes(comm: Comm<'_>) -> Result<()> {
     })
 }
 
-/// Requests that are wrong whatever the others do are errors at once, and only that.
+/// A request that is invalid by itself returns an error at once and has no other effect.
 fn refusals_leave_the_world_usable(comm: Comm<'_>) -> Result<()> {
     let n = comm.world_size();
     let refused = |result: Result<()>, parts: &[&str]| {
@@ -465,7 +465,7 @@ fn refusals_leave_the_world_usable(comm: Comm<'_>) -> Result<()> {
     comm.barrier()
 }
 
-/// A rank that is late by much more than any spinning.
+/// One rank is late by much longer than a rank spins while it waits.
 fn an_early_rank_waits_without_harm(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     for late in 0..n {
@@ -479,7 +479,7 @@ fn an_early_rank_waits_without_harm(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The local backend's memory has no name in a file system that could outlive a killed rank.
+/// The local backend's memory has no name in a file system, because a name outlives a killed rank.
 fn nothing_named_is_shared(comm: Comm<'_>) {
     if comm.backend() == "local" {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("this process's memory map");

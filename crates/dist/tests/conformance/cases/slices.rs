@@ -1,4 +1,4 @@
-//! Numbers in the caller's memory, with lengths near those at which the local backend cuts them.
+//! Collectives on the caller's slices, with lengths near the piece sizes of the local backend.
 
 use std::hash::Hasher;
 
@@ -11,8 +11,8 @@ use crate::data::{Value, reduced, values};
 /// Bytes of a piece of the local backend, before rounding to whole cache lines for every rank.
 const PIECE: usize = 128 * 1024;
 
-/// Up to this number of bytes, of all ranks together, each rank of the local backend computes the whole
-/// result for itself.
+/// Up to this number of bytes, of all ranks together, each rank of the local backend computes the
+/// whole result for itself.
 const LITTLE: usize = 64 * 1024;
 
 pub(super) fn all(comm: Comm<'_>, digest: &mut impl Hasher) -> Result<()> {
@@ -59,8 +59,8 @@ fn around_the_cuts<T: Value>(comm: Comm<'_>, op: ReduceOp, digest: &mut impl Has
     Ok(())
 }
 
-/// A slice on one rank, a payload on another, and a buffer of the communicator's on a third, while
-/// another operation is under way on some of them.
+/// One rank passes a slice, another a payload, and a third a buffer of the communicator. Meanwhile
+/// an earlier operation is under way on some ranks.
 fn in_other_memory_on_every_rank(comm: Comm<'_>, len: usize) -> Result<()> {
     let (rank, n, sum) = (comm.rank(), comm.world_size(), ReduceOp::Sum);
     let expected = reduced::<f32>(sum, n, 210, len);
@@ -93,8 +93,8 @@ fn in_other_memory_on_every_rank(comm: Comm<'_>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Short operations of different kinds without a pause: a rank that begins the next operation must not
-/// overwrite numbers that a slower rank still reads in the last one.
+/// Short operations of different kinds without a pause: a rank that begins the next operation must
+/// not overwrite numbers that a slower rank still reads in the last one.
 fn one_after_the_other(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     let lens = [1, 40_000, 300, 17_000];

@@ -1,4 +1,4 @@
-//! What is started in the background and what callers run themselves, from several threads.
+//! Operations in the background and operations that their callers run, from several threads.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,7 +8,6 @@ use candelabrum_dist::{Collective, Payload, ReduceOp, Result};
 use super::{Comm, is_bits};
 use crate::data::{reduced, values};
 
-/// All cases of this file.
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     started_and_run_keep_their_order(comm)?;
     threads_take_turns(comm)?;
@@ -20,7 +19,8 @@ fn sum() -> Collective {
     Collective::AllReduce(ReduceOp::Sum)
 }
 
-/// Not even one that is run overtakes those that were started: ranks would disagree.
+/// An operation that its caller runs does not overtake started operations, because ranks would
+/// disagree about the order.
 fn started_and_run_keep_their_order(comm: Comm<'_>) -> Result<()> {
     let (rank, n) = (comm.rank(), comm.world_size());
     for round in 0..100 {
@@ -38,7 +38,7 @@ fn started_and_run_keep_their_order(comm: Comm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A word goes round among threads, and whoever has it runs or starts the next operation.
+/// Threads pass a number around, and the thread that receives it runs or starts the next operation.
 fn threads_take_turns(comm: Comm<'_>) -> Result<()> {
     const THREADS: usize = 3;
     const ROUNDS: usize = 20;
@@ -61,7 +61,7 @@ fn threads_take_turns(comm: Comm<'_>) -> Result<()> {
                         let expected = reduced::<f32>(ReduceOp::Sum, n, salt as u64, len);
                         is_bits(comm.run(sum(), mine)?.as_slice()?, &expected, ("run", i, round));
                     }
-                    // The last word may find nobody.
+                    // After the last round the next thread may have ended.
                     let _ = next.send(salt + 1);
                 }
                 for (pending, salt, len) in started {
