@@ -218,14 +218,14 @@ fn long_until_it_fails(comm: &(dyn Communicator + 'static), len: usize) -> Resul
     }
 }
 
-/// Runs an operation that fails on rank 1. Rank 1 then waits 4 s, so that the other ranks do not
+/// Runs an operation that fails on rank 1. Rank 1 then waits 2 s, so that the other ranks do not
 /// learn of the error from its end.
 fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     let result = operation();
     println!("noticed within {} ms", start.elapsed().as_millis());
     if rank == 1 {
-        thread::sleep(Duration::from_secs(4));
+        thread::sleep(Duration::from_secs(2));
     }
     result
 }

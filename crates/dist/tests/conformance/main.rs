@@ -33,6 +33,7 @@ fn rank_main() {
         "bench" => bench::bench(world.comm(), 0),
         "bench busy" => bench::bench(world.comm(), 1),
         "many" => cases::many(world.comm()).map(|digest| format!("digest {digest:016x}")),
+        "long" => cases::long(world.comm()).map(|()| "long".to_owned()),
         "huge" => bench::huge(world.comm()),
         hosts if hosts.starts_with("hosts ") => {
             let digest = cases::hosts::all(&world, &hosts["hosts ".len()..]);
@@ -121,6 +122,19 @@ fn under_mpiexec_the_ranks_conform_and_give_the_local_backends_bits() {
     for size in [2, 5] {
         let local = Group::new(Backend::Local, size, "conformance").run();
         assert_eq!(local.digests()[0], digests[size - 1], "{size} ranks");
+    }
+}
+
+#[test]
+fn long_buffers_arrive_in_pieces() {
+    for backend in [Backend::Local, Backend::Tcp, Backend::Mpi] {
+        if backend == Backend::Mpi && !harness::has_mpi() {
+            continue;
+        }
+        for size in [2, 3] {
+            let ended = Group::new(backend, size, "long").run();
+            assert!(ended.all_succeeded(), "{}", ended.output());
+        }
     }
 }
 

@@ -70,7 +70,8 @@ pub(super) fn activation_backward<T: Float>(
     }
 }
 
-/// The loop of [`each`], as a type so that [`simd`] inlines all of it.
+/// The loop of [`each`], as a type so that [`simd`](candelabrum_memory::simd::simd) inlines all of
+/// it.
 struct Forward<'a, T, I, A, F> {
     ys: &'a mut [T],
     bs: I,

@@ -2,8 +2,8 @@
 //!
 //! The standard library calls the C library once per number, so a loop over its functions cannot be
 //! vectorised. The functions here are polynomials without a branch and without a call: inside of
-//! [`simd`](super::simd::simd) a loop over them computes 8 or 16 numbers at a time. They use no
-//! fused multiply-add, so every machine computes the same bits.
+//! [`simd`](candelabrum_memory::simd::simd) a loop over them computes 8 or 16 numbers at a time.
+//! They use no fused multiply-add, so every machine computes the same bits.
 //!
 //! | function | method | largest error (test below) |
 //! |---|---|---|

@@ -80,7 +80,8 @@ pub(super) struct Region {
 // SAFETY: the mapping is valid in every thread of the process, and `Region` is its only owner here.
 unsafe impl Send for Region {}
 
-// SAFETY: through a shared reference, safe functions read only this rank's own part and atomics.
+// SAFETY: through a shared reference, safe functions read only this rank's own part and atomics. Only
+// `give_back` changes the part, when every rank has left the group and nothing borrows the part.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -202,7 +203,8 @@ impl Region {
         }
     }
 
-    /// Returns the memory of this rank's part to the system. Each other rank returns its own part.
+    /// Returns the memory of this rank's part to the system, so that it reads as zeros. Each other
+    /// rank returns its own part. To be called when every rank has left the group.
     pub(super) fn give_back(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let start = self.offset + (self.member.rank * self.stride) as u64;

@@ -7,7 +7,7 @@
 //! polls it with growing pauses ([`wait`](super::wait)). A blocking call would occupy a core that
 //! the model needs, and could not end at the deadline.
 //!
-//! MPI only moves bytes. [`reduce`](super::reduce) has the arithmetic: sums are added in rank
+//! MPI only moves bytes. [`reduce`](candelabrum_memory::reduce) has the arithmetic: sums are added in rank
 //! order, half precision is accumulated in f32, and NaN is kept. Every rank gets the same bits,
 //! which are also the local backend's bits. `MPI_Allreduce` promises none of this: the library
 //! chooses the order of additions by length and number of ranks, and it has no half precision.

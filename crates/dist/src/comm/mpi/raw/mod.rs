@@ -110,7 +110,7 @@ impl MpiGroup {
         check("MPI_Iprobe", code)?;
         // SAFETY: a status consists of numbers, for which zeros are valid.
         let status = unsafe { status.assume_init() };
-        Ok((flag != 0).then_some(self.member(status.MPI_SOURCE as usize)))
+        Ok((flag != 0).then(|| self.member(status.MPI_SOURCE as usize)))
     }
 
     /// Frees the communicator. All ranks call this together, with no request under way.
