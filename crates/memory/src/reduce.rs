@@ -106,19 +106,17 @@ pub fn reduce_into(element: ElementType, op: ReduceOp, parts: &[&[u8]], out: &mu
 }
 
 /// Replaces `own`, which is part number `rank`, by its reduction with the `others`, which are the
-/// remaining parts in order. Also writes the result to `copy`, if given.
+/// remaining parts in order.
 pub fn reduce_onto(
     element: ElementType,
     op: ReduceOp,
     rank: usize,
     own: &mut [u8],
     others: &[&[u8]],
-    copy: Option<&mut [u8]>,
 ) {
     with_type!(element, T => {
         let own: &mut [T] = bytemuck::cast_slice_mut(own);
-        let copy: Option<&mut [T]> = copy.map(bytemuck::cast_slice_mut);
-        with_op!(op, OP => onto::<T, OP>(rank, own, others, copy));
+        with_op!(op, OP => onto::<T, OP>(rank, own, others));
     });
 }
 
@@ -327,53 +325,33 @@ fn three<T: Reducible, const OP: usize>(a: &mut [T], b: &mut [T], c: &mut [T]) {
     }
 }
 
-fn onto<T: Reducible, const OP: usize>(
-    rank: usize,
-    own: &mut [T],
-    others: &[&[u8]],
-    copy: Option<&mut [T]>,
-) {
+fn onto<T: Reducible, const OP: usize>(rank: usize, own: &mut [T], others: &[&[u8]]) {
     match others {
         [other] if T::PLAIN => {
             let other: &[T] = bytemuck::cast_slice(other);
             if rank == 0 {
-                pair::<T, OP, true>(own, other, copy);
+                pair::<T, OP, true>(own, other);
             } else {
-                pair::<T, OP, false>(own, other, copy);
+                pair::<T, OP, false>(own, other);
             }
         }
         others => {
             let others: Vec<&[T]> =
                 others.iter().map(|other| bytemuck::cast_slice(other)).collect();
-            blocks::<T, OP>(&mut Onto { rank, own, others: &others, copy });
+            blocks::<T, OP>(&mut Onto { rank, own, others: &others });
         }
     }
 }
 
-fn pair<T: Reducible, const OP: usize, const OWN_IS_FIRST: bool>(
-    own: &mut [T],
-    other: &[T],
-    copy: Option<&mut [T]>,
-) {
-    match copy {
-        None => simd(
-            #[inline(always)]
-            || {
-                for (own, &other) in own.iter_mut().zip(other) {
-                    *own = of_two::<T, OP, OWN_IS_FIRST>(*own, other);
-                }
-            },
-        ),
-        Some(copy) => simd(
-            #[inline(always)]
-            || {
-                for ((own, &other), copy) in own.iter_mut().zip(other).zip(copy.iter_mut()) {
-                    let x = of_two::<T, OP, OWN_IS_FIRST>(*own, other);
-                    (*own, *copy) = (x, x);
-                }
-            },
-        ),
-    }
+fn pair<T: Reducible, const OP: usize, const OWN_IS_FIRST: bool>(own: &mut [T], other: &[T]) {
+    simd(
+        #[inline(always)]
+        || {
+            for (own, &other) in own.iter_mut().zip(other) {
+                *own = of_two::<T, OP, OWN_IS_FIRST>(*own, other);
+            }
+        },
+    );
 }
 
 #[inline(always)]
@@ -440,7 +418,6 @@ struct Onto<'a, T> {
     rank: usize,
     own: &'a mut [T],
     others: &'a [&'a [T]],
-    copy: Option<&'a mut [T]>,
 }
 
 impl<T: Copy> Parts<T> for Onto<'_, T> {
@@ -455,11 +432,7 @@ impl<T: Copy> Parts<T> for Onto<'_, T> {
         }
     }
     fn store(&mut self, start: usize, values: &[T]) {
-        let range = start..start + values.len();
-        self.own[range.clone()].copy_from_slice(values);
-        if let Some(copy) = &mut self.copy {
-            copy[range].copy_from_slice(values);
-        }
+        self.own[start..start + values.len()].copy_from_slice(values);
     }
 }
 
@@ -542,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_takes_the_result_alone_and_a_copy_of_it() {
+    fn a_part_takes_the_result_alone() {
         fn check<T: Element>(count: usize, value: impl Fn(usize) -> T) {
             let part = |salt: usize| (0..1031).map(|i| value(i * 7 + salt)).collect::<Vec<_>>();
             let parts: Vec<Vec<T>> = (0..count).map(|i| part(3 + 47 * i)).collect();
@@ -553,15 +526,9 @@ mod tests {
                     let others = parts.iter().enumerate().filter(|(i, _)| *i != rank);
                     let others: Vec<&[u8]> =
                         others.map(|(_, part)| bytemuck::cast_slice(&part[..])).collect();
-                    let mut copy = vec![T::zeroed(); own.len()];
                     let bytes = bytemuck::cast_slice_mut(&mut own);
-                    reduce_onto(T::TYPE, op, rank, bytes, &others, None);
+                    reduce_onto(T::TYPE, op, rank, bytes, &others);
                     assert_eq!(own, expected, "{op:?}, {rank} of {count}");
-                    own.copy_from_slice(&parts[rank]);
-                    let (bytes, out) =
-                        (bytemuck::cast_slice_mut(&mut own), bytemuck::cast_slice_mut(&mut copy));
-                    reduce_onto(T::TYPE, op, rank, bytes, &others, Some(out));
-                    assert_eq!((&own, &copy), (&expected, &expected), "{op:?}, {rank} of {count}");
                 }
             }
         }

@@ -39,7 +39,7 @@ impl Local {
         if pieces.are_little() {
             if keep {
                 self.slots.with_others(0, bytes.len(), |others| {
-                    reduce_onto(element, op, rank, bytes, others, None);
+                    reduce_onto(element, op, rank, bytes, others);
                 });
             }
             return Ok(());

@@ -78,11 +78,12 @@ impl Slots {
         let (rank, count) = (self.region.member().rank, range.len());
         let start = rank * self.room();
         let shown = self.hidden ^ 1;
+        self.with_others(start, count, |others| reduce_onto(element, op, rank, range, others));
         // SAFETY: no other rank reads the owner's own room of its shown half (halves).
-        let copy = unsafe { self.region.part_mut(rank, shown * HALF + start, count) };
-        self.with_others(start, count, |others| {
-            reduce_onto(element, op, rank, range, others, Some(copy));
-        });
+        let room = unsafe { self.region.part_mut(rank, shown * HALF + start, count) };
+        // The other ranks have these lines in their caches. A copy replaces whole lines without
+        // reading them, which the loop of the reduction would do.
+        room.copy_from_slice(range);
     }
 
     /// Gives `work` the other ranks' shown bytes in rank order: `count` bytes from byte `start` on.

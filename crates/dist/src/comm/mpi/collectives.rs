@@ -144,7 +144,7 @@ impl Mpi {
             let others: Vec<&[u8]> =
                 scratch.bytes()[..room].chunks(stride).map(|slot| &slot[..len]).collect();
             let own = &mut buffer.bytes_mut()[own];
-            reduce_onto(header.element, op, rank, own, &others, None);
+            reduce_onto(header.element, op, rank, own, &others);
         }
         self.scratch = scratch;
         Ok(buffer)

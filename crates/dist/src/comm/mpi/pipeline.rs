@@ -213,7 +213,7 @@ impl Pipeline {
                 let slots: Vec<_> =
                     others.iter().map(|&other| self.slot(other, k, all.len())).collect();
                 let (sum, others) = self.batch.idle(all, &slots);
-                reduce_onto(self.element, op, own, sum, &others, None);
+                reduce_onto(self.element, op, own, sum, &others);
             }
             for &other in &others {
                 let kind = Kind { tag: Tag::Down, peer: other, receives: false };
