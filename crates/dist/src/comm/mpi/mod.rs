@@ -20,9 +20,9 @@
 //!
 //! All groups share one MPI communicator. A message's tag names its group ([`raw::MpiGroup`]).
 //!
-//! Against a blocking `MPI_Allreduce` in place (C, Open MPI 4.1.4, 2 ranks on 2 Intel cores, spinning),
-//! the speed of this backend is 1.3 for 16 KB, 1.07 for 32 KB, 0.88 to 1.08 from 64 KB to 16 MB and 1.6
-//! to 2.1 for 100 MB. The ranks had real-time priority, because other programs kept the machine busy.
+//! Against a blocking `MPI_Allreduce` in place (C, Open MPI 4.1.4, 2 ranks on 2 Intel cores), the
+//! speed of this backend is 0.6 for 4 KB, 0.9 to 1.1 from 16 KB to 2 MB, 1.0 to 1.2 from 4 to 30 MB
+//! and 1.3 to 1.9 for 100 MB.
 //!
 //! A rank sends `N - 1` small messages for every operation: the backend is meant for tens of ranks,
 //! not for thousands.
