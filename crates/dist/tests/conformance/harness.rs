@@ -198,25 +198,26 @@ impl Group {
 
     fn mpiexec(&self, job: &str) -> Process {
         let mut command = Command::new("mpiexec");
-        command.args(["--bind-to", "none", "--oversubscribe"]);
-        let program = std::env::current_exe().expect("this test binary");
-        match &*self.hosts {
-            [] => command.args(["-n", &self.size.to_string()]).arg(program),
-            // `mpiexec -n 1 PROGRAM : -n 1 PROGRAM ..`, each with an environment of its own.
-            [first, others @ ..] => {
-                let host = |host| ["-n", "1", "-x"].map(str::to_owned).into_iter().chain([format!("CANDELABRUM_HOST={host}")]);
-                command.args(host(first)).arg(&program);
-                for other in others {
-                    command.args(RANK_MAIN).arg(":").args(host(other)).arg(&program);
-                }
-                &mut command
-            }
-        }
+        command
+            .args(["--bind-to", "none", "--oversubscribe"])
             // Jobs of mpiexec share a directory, and the first job that ends removes it.
             .env("TMPDIR", self.scratch.path())
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+        let program = std::env::current_exe().expect("this test binary");
+        if self.hosts.is_empty() {
+            command.args(["-n", &self.size.to_string()]).arg(&program);
+        }
+        // `mpiexec -n 1 PROGRAM : -n 1 PROGRAM ..`, each with an environment of its own. `start`
+        // adds the arguments of the last one.
+        for (rank, host) in self.hosts.iter().enumerate() {
+            if rank > 0 {
+                command.args(RANK_MAIN).arg(":");
+            }
+            let host = format!("CANDELABRUM_HOST={host}");
+            command.args(["-n", "1", "-x", &host]).arg(&program);
+        }
         self.start(command, job)
     }
 
