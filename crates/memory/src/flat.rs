@@ -78,7 +78,7 @@ enum Store {
 }
 
 /// Bytes of a cache line. Vectors that lie across two lines take twice as long to load.
-const LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// Bytes on the heap that start with a cache line.
 struct Heap {
@@ -90,8 +90,8 @@ struct Heap {
 impl Heap {
     fn zeros(bytes: usize) -> Self {
         // The allocator gives zeros without touching them, but only at its own alignment.
-        let words = vec![0_u64; (bytes + LINE).div_ceil(size_of::<u64>())];
-        let start = words.as_ptr().align_offset(LINE);
+        let words = vec![0_u64; (bytes + CACHE_LINE).div_ceil(size_of::<u64>())];
+        let start = words.as_ptr().align_offset(CACHE_LINE);
         Self { words, start }
     }
 

@@ -40,7 +40,7 @@ mod wire;
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use finite::FiniteCheck;
-pub use flat::{DeviceMemory, Flat, Location, SharedMemory};
+pub use flat::{CACHE_LINE, DeviceMemory, Flat, Location, SharedMemory};
 pub use half::Half;
 pub use reduce::ReduceOp;
 pub use span::{Norm, Span, SpanMut};

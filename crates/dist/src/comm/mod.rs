@@ -39,6 +39,7 @@ mod payload;
 mod pending;
 mod rendezvous;
 mod single;
+mod slice;
 mod stats;
 mod tcp;
 mod threaded;

@@ -57,17 +57,19 @@ fn rank_main() {
 
 /// Runs all cases in worlds of 1 to 5 ranks. Returns the digest of all results of each world.
 fn conforms(backend: Backend) -> Vec<String> {
-    let digest_of = |size| {
-        let group = Group::new(backend, size, "conformance").limit(Duration::from_secs(100));
-        let ended = group.run();
-        let digests = ended.digests();
-        assert_eq!(digests.len(), size, "every rank must finish: {}", ended.output());
-        assert!(ended.all_succeeded(), "every rank must exit with 0: {}", ended.output());
-        let first = digests[0].clone();
-        assert!(digests.iter().all(|d| *d == first), "ranks have different results: {digests:?}");
-        first
-    };
-    (1..=5).map(digest_of).collect()
+    let group = |size| Group::new(backend, size, "conformance").limit(Duration::from_secs(100));
+    (1..=5).map(|size| digest_of(group(size), size)).collect()
+}
+
+/// The digest of a group of `size` ranks, which all ranks must have.
+fn digest_of(group: Group, size: usize) -> String {
+    let ended = group.run();
+    let digests = ended.digests();
+    assert_eq!(digests.len(), size, "every rank must finish: {}", ended.output());
+    assert!(ended.all_succeeded(), "every rank must exit with 0: {}", ended.output());
+    let first = digests[0].clone();
+    assert!(digests.iter().all(|d| *d == first), "ranks have different results: {digests:?}");
+    first
 }
 
 #[test]
@@ -145,13 +147,9 @@ fn under_mpiexec_ranks_of_different_hosts_give_the_local_backends_bits() {
         return;
     }
     for hosts in ["ab", "aba"] {
-        let digest = |group: Group| {
-            let ended = group.run();
-            assert!(ended.all_succeeded(), "{}", ended.output());
-            ended.digests()[0].to_owned()
-        };
-        let apart = digest(Group::new(Backend::Mpi, hosts.len(), "conformance").hosts(hosts));
-        let local = digest(Group::new(Backend::Local, hosts.len(), "conformance"));
+        let size = hosts.len();
+        let apart = digest_of(Group::new(Backend::Mpi, size, "conformance").hosts(hosts), size);
+        let local = digest_of(Group::new(Backend::Local, size, "conformance"), size);
         assert_eq!(apart, local, "hosts {hosts}");
     }
 }

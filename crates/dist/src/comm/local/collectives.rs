@@ -20,10 +20,7 @@ impl Local {
     pub(super) fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
         let rank = self.member.rank;
         let region = region_of(&mut buffer, self.member.group).map_or(0, |region| region.id());
-        if region == 0 {
-            self.begin(header.op, buffer.bytes());
-        }
-        let at = self.agree(header, region)?;
+        let at = self.agree(header, region, buffer.bytes())?;
         match header.op {
             Collective::AllReduce(op) => self.all_reduce(header, op, buffer, at, true),
             Collective::Reduce { op, root } => {
@@ -48,8 +45,7 @@ impl Local {
     /// An all-reduce or a broadcast of numbers in the caller's memory.
     pub(super) fn in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
         let bytes = values.bytes_mut();
-        self.begin(header.op, bytes);
-        let shown = self.agree(header, 0)?.shown;
+        let shown = self.agree(header, 0, bytes)?.shown;
         match header.op {
             Collective::AllReduce(op) => self.reduce_by_pieces(header, op, bytes, shown, true),
             Collective::Broadcast { root } => self.broadcast_by_pieces(root, bytes, shown),
@@ -57,22 +53,26 @@ impl Local {
         }
     }
 
-    /// Writes the first piece to this rank's slot. The barrier at which the ranks agree on the
-    /// operation then shows this piece too, which saves a barrier.
-    fn begin(&mut self, op: Collective, bytes: &[u8]) {
+    /// Writes the first piece to this rank's slot. Returns whether ranks do so for this operation.
+    fn write_first(&mut self, op: Collective, bytes: &[u8]) -> bool {
         match op {
             Collective::AllReduce(_) | Collective::Reduce { .. } => self.contribute_first(bytes),
             Collective::AllGather | Collective::AllGatherV | Collective::Gather { .. } => {
                 self.write(bytes, 0);
             }
             Collective::Broadcast { root } if root == self.member.rank => self.write(bytes, 0),
-            _ => {}
+            Collective::Broadcast { .. } => {}
+            _ => return false,
         }
+        true
     }
 
-    fn agree(&mut self, header: Header, region: u64) -> Result<At> {
+    /// The barrier at which the ranks agree on the operation. It also shows the first pieces of
+    /// numbers outside of the segment, which saves a barrier.
+    fn agree(&mut self, header: Header, region: u64, bytes: &[u8]) -> Result<At> {
+        let is_written = region == 0 && self.write_first(header.op, bytes);
         let place = self.exchange.agree(header, region)?;
-        let shown = place == Where::Outside && shows(header.op);
+        let shown = place == Where::Outside && is_written;
         if shown {
             self.slots.turn();
         }
@@ -335,19 +335,6 @@ impl At {
 /// The region of `buffer`, if this group allocated the buffer.
 fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
     buffer.shared_memory::<Region>().filter(|region| region.member().group == group)
-}
-
-/// Whether ranks write the first piece before they agree on the operation.
-fn shows(op: Collective) -> bool {
-    matches!(
-        op,
-        Collective::AllReduce(_)
-            | Collective::Reduce { .. }
-            | Collective::AllGather
-            | Collective::AllGatherV
-            | Collective::Gather { .. }
-            | Collective::Broadcast { .. }
-    )
 }
 
 /// The layout of consecutive parts.

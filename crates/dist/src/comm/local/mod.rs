@@ -161,18 +161,12 @@ impl Transport for Local {
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload);
-        if result.is_err() {
-            self.exchange.segment.keep_everything();
-        }
-        result
+        result.inspect_err(|_| self.exchange.segment.keep_everything())
     }
 
     fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
         let result = self.in_place(header, values);
-        if result.is_err() {
-            self.exchange.segment.keep_everything();
-        }
-        result
+        result.inspect_err(|_| self.exchange.segment.keep_everything())
     }
 
     fn alloc(&mut self, header: Header) -> Result<Payload> {

@@ -73,7 +73,7 @@ impl Local {
 
     /// Writes this rank's contributions to the piece that starts at byte `start`, if there is one.
     fn contribute(&mut self, bytes: &[u8], pieces: Pieces, start: usize) {
-        for rank in (0..self.member.world_size).filter(|&rank| rank != self.member.rank) {
+        for rank in self.member.others() {
             let range = &bytes[pieces.range(rank, start)];
             self.slots.contribution_mut(rank)[..range.len()].copy_from_slice(range);
         }
@@ -81,7 +81,7 @@ impl Local {
 
     /// Copies the other ranks' reduced ranges of the piece that starts at byte `start`.
     fn take_reduced(&self, bytes: &mut [u8], pieces: Pieces, start: usize) {
-        for rank in (0..self.member.world_size).filter(|&rank| rank != self.member.rank) {
+        for rank in self.member.others() {
             let range = pieces.range(rank, start);
             let reduced = self.slots.reduced(rank, range.len());
             bytes[range].copy_from_slice(reduced);
@@ -125,9 +125,9 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
+    use candelabrum_memory::CACHE_LINE;
     use proptest::prelude::*;
 
-    use super::super::region::LINE;
     use super::super::slots::HALF;
     use super::*;
 
@@ -138,7 +138,7 @@ mod tests {
             world_size in 1..70_usize,
             pieces in 0..4_usize,
         ) {
-            let room = HALF / world_size / LINE * LINE;
+            let room = HALF / world_size / CACHE_LINE * CACHE_LINE;
             // Also lengths that are close to a number of whole pieces.
             let bytes = pieces * room * world_size + if pieces > 0 { words % 300 } else { words * 8 };
             let member = Membership { group: 1, rank: 0, world_size };
@@ -149,7 +149,7 @@ mod tests {
                 for rank in 0..world_size {
                     let range = pieces.range(rank, start);
                     prop_assert!(range.len() <= room);
-                    prop_assert!(range.is_empty() || (range.start == end && range.start.is_multiple_of(LINE)));
+                    prop_assert!(range.is_empty() || (range.start == end && range.start.is_multiple_of(CACHE_LINE)));
                     end = end.max(range.end);
                 }
             }

@@ -12,14 +12,11 @@ use rustix::fs::FallocateFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::cell::Cell;
+use crate::comm::slice::slice;
 use crate::{Error, Result};
 
 /// Parts start at multiples of this number of bytes, the size of a page.
 pub(super) const ALIGN: usize = 4096;
-
-/// Slices of a reduction start at multiples of this many bytes, so that a cache line belongs to one
-/// rank.
-pub(super) const LINE: usize = 64;
 
 /// This rank as a member of a group.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +30,12 @@ pub(super) struct Membership {
 impl Membership {
     /// The bytes of every rank's part that this rank reduces in a reduction of `bytes` bytes.
     pub(super) fn slice(self, bytes: usize) -> Range<usize> {
-        let slice = bytes.div_ceil(self.world_size).next_multiple_of(LINE);
-        let start = (self.rank * slice).min(bytes);
-        start..bytes.min(start + slice)
+        slice(bytes, self.rank, self.world_size)
+    }
+
+    /// The other ranks of the group, in order.
+    pub(super) fn others(self) -> impl Iterator<Item = usize> {
+        (0..self.world_size).filter(move |&rank| rank != self.rank)
     }
 }
 

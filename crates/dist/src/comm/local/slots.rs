@@ -17,8 +17,9 @@
 
 use std::sync::Arc;
 
-use super::region::{LINE, Region};
+use super::region::Region;
 use crate::comm::{ElementType, ReduceOp};
+use candelabrum_memory::CACHE_LINE;
 use candelabrum_memory::reduce::reduce_onto;
 
 /// Bytes of a half. The halves of two ranks, and the numbers that pass through them, fit in a
@@ -47,7 +48,7 @@ impl Slots {
 
     /// Bytes of a room: whole cache lines, which are also aligned for every element type.
     pub(super) fn room(&self) -> usize {
-        HALF / self.region.member().world_size / LINE * LINE
+        HALF / self.region.member().world_size / CACHE_LINE * CACHE_LINE
     }
 
     /// Shows the hidden halves, which no rank writes to any more, and hides the shown ones.
@@ -93,7 +94,7 @@ impl Slots {
         match member.world_size {
             // A list on the heap would take a noticeable part of a short reduction.
             2 => work(&[shown(1 - member.rank)]),
-            n => work(&(0..n).filter(|&r| r != member.rank).map(shown).collect::<Vec<_>>()),
+            _ => work(&member.others().map(shown).collect::<Vec<_>>()),
         }
     }
 

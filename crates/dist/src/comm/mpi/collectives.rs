@@ -9,6 +9,7 @@ use super::mail::{GOODBYE, Peer, enclosed};
 use super::pipeline::Route;
 use super::raw::{Batch, Tag};
 use crate::comm::collective::{Header, check_agreement};
+use crate::comm::slice::slice;
 use crate::comm::wait::Wait;
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
@@ -16,9 +17,6 @@ use crate::{Error, Result};
 /// A reduction in which a rank receives at most this many bytes is one round. So is a broadcast in
 /// which the root sends at most this many.
 const ONE_ROUND: usize = 32 * 1024;
-
-/// Bytes of a cache line. A vector that lies in two lines takes twice as long to load.
-const LINE: usize = 64;
 
 /// The range of a rank that sends or receives nothing.
 fn nothing(_rank: usize) -> Range<usize> {
@@ -72,7 +70,7 @@ impl Mpi {
             return self.reduce_at_once(header, op, buffer, |_| 0..bytes);
         }
         let route = Route { op: Some(op), root: None, to_all: true };
-        self.pipeline(header, buffer, route, self.even_parts(header))
+        self.pipeline(header, buffer, route, self.slices(header))
     }
 
     /// Like an all-reduce, but only the root gets the result. With two ranks the root reduces all
@@ -92,7 +90,7 @@ impl Mpi {
         } else if self.world_size() == 2 {
             self.pipeline(header, buffer, route, parts)?
         } else {
-            self.pipeline(header, buffer, route, self.even_parts(header))?
+            self.pipeline(header, buffer, route, self.slices(header))?
         };
         Ok(if self.rank == root { buffer } else { Payload::zeros(header.element, 0) })
     }
@@ -111,9 +109,10 @@ impl Mpi {
         Ok(own)
     }
 
-    /// The ranges (bytes) of each rank's share of an operation's numbers.
-    fn even_parts(&self, header: Header) -> impl Fn(usize) -> Range<usize> + use<> {
-        even_parts(header.len, self.world_size(), header.element.size())
+    /// The slice (bytes) of an operation's numbers that each rank owns.
+    fn slices(&self, header: Header) -> impl Fn(usize) -> Range<usize> + use<> {
+        let (bytes, n) = (header.len * header.element.size(), self.world_size());
+        move |rank| slice(bytes, rank, n)
     }
 
     /// Memory of at least `room` bytes for the other ranks' numbers.
@@ -154,7 +153,7 @@ impl Mpi {
         let (bytes, n) = (buffer.bytes().len(), self.world_size());
         if n > 2 && bytes * (n - 1) > ONE_ROUND {
             let route = Route { op: None, root: Some(root), to_all: true };
-            return self.pipeline(header, buffer, route, self.even_parts(header));
+            return self.pipeline(header, buffer, route, self.slices(header));
         }
         if self.rank == root {
             return self.round(header, buffer, Payload::empty(), |_| 0..bytes, nothing).map(only);
@@ -378,16 +377,6 @@ fn own_part_kept(own: Range<usize>) -> impl FnOnce([Payload; 2]) -> Payload {
     }
 }
 
-/// The bytes of each rank's share of `count` elements. All but the last end with a cache line.
-fn even_parts(count: usize, n: usize, size: usize) -> impl Fn(usize) -> Range<usize> {
-    let line = LINE / size;
-    let cut = move |rank: usize| match rank {
-        _ if rank == n => count * size,
-        rank => rank * count / n / line * LINE,
-    };
-    move |rank| cut(rank)..cut(rank + 1)
-}
-
 /// The ranges (bytes) of parts of these lengths, one after the other.
 fn ranges(lens: &[usize], element: ElementType) -> Result<Vec<Range<usize>>> {
     let mut end = 0_usize;
@@ -404,14 +393,6 @@ fn ranges(lens: &[usize], element: ElementType) -> Result<Vec<Range<usize>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_are_even_and_cover_everything() {
-        let parts: Vec<_> = (0..3).map(even_parts(100, 3, 4)).collect();
-        assert_eq!(parts, [0..128, 128..256, 256..400]);
-        let none: Vec<_> = (0..2).map(even_parts(0, 2, 4)).collect();
-        assert!(none.iter().all(Range::is_empty));
-    }
 
     #[test]
     fn ranges_follow_each_other_and_impossible_ones_are_refused() {

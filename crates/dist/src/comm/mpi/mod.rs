@@ -153,22 +153,14 @@ impl Transport for Mpi {
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
-        let result = self.collective(header, payload);
-        if result.is_err() {
-            self.job.fail();
-        }
-        result
+        self.collective(header, payload).inspect_err(|_| self.job.fail())
     }
 
     /// The new groups get a number that none of their members uses. The tags of their messages
     /// contain it. A group has no MPI communicator of its own, because some libraries have only
     /// 2,000, and creating one blocks without a deadline.
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        let result = self.split_off(members);
-        if result.is_err() {
-            self.job.fail();
-        }
-        result
+        self.split_off(members).inspect_err(|_| self.job.fail())
     }
 
     fn progress(&mut self) -> bool {

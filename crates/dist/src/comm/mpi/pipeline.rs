@@ -24,6 +24,7 @@
 
 use std::ops::Range;
 
+use candelabrum_memory::CACHE_LINE;
 use candelabrum_memory::reduce::reduce_onto;
 
 use super::Mpi;
@@ -56,7 +57,7 @@ impl Pace {
     pub(super) fn new(on_one_host: bool, world_size: usize) -> Self {
         let others = world_size.saturating_sub(1).max(1);
         // Whole cache lines, so that every piece is aligned for every element type and every vector.
-        let piece = (ON_ONE_HOST / others).max(LEAST).next_multiple_of(64);
+        let piece = (ON_ONE_HOST / others).max(LEAST).next_multiple_of(CACHE_LINE);
         match on_one_host {
             true => Self { piece, window: 1 },
             false => Self { piece: BETWEEN_HOSTS, window: UNDER_WAY },
@@ -275,10 +276,13 @@ mod tests {
     fn pieces_are_aligned_and_what_a_rank_gets_at_a_time_is_bounded() {
         for n in 1..100 {
             let Pace { piece, window } = Pace::new(true, n);
-            assert!(piece.is_multiple_of(64) && piece >= LEAST && window == 1);
-            assert!(n > 16 || piece * n.saturating_sub(1) <= ON_ONE_HOST + 64 * n, "{n} ranks");
+            assert!(piece.is_multiple_of(CACHE_LINE) && piece >= LEAST && window == 1);
+            assert!(
+                n > 16 || piece * n.saturating_sub(1) <= ON_ONE_HOST + CACHE_LINE * n,
+                "{n} ranks"
+            );
             let Pace { piece, .. } = Pace::new(false, n);
-            assert!(piece.is_multiple_of(64) && piece < 64 << 10);
+            assert!(piece.is_multiple_of(CACHE_LINE) && piece < 64 << 10);
         }
     }
 }

@@ -243,12 +243,10 @@ impl Network {
     /// Reports to the other `ranks` of a group that this rank has left it, and drops the group's
     /// messages that were not asked for. `when_left` is called when all of them have left it too.
     pub(super) fn leave(&self, group: u64, ranks: &[usize], when_left: WhenLeft) {
-        let mut others = 0;
         for &peer in ranks.iter().filter(|&&rank| rank != self.rank) {
             self.send(Kind::Left, (group, peer), 0, Vec::new().into(), None);
-            others += 1;
         }
-        let (limits, all_left) = self.news.lock().leave(group, others, when_left);
+        let (limits, all_left) = self.news.lock().leave(group, ranks.len() - 1, when_left);
         self.tell_limits(limits);
         all_left.into_iter().for_each(|when_left| when_left());
     }
