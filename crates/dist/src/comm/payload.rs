@@ -67,7 +67,10 @@ impl Borrowed<'_> {
         payload.bytes_mut().copy_from_slice(self.bytes);
         let result = run(payload)?;
         result.check_on_host()?;
-        if result.element_type() != self.element || result.len() != self.len() {
+        if result.element_type() != self.element {
+            return Err(Error::element_type(result.element_type(), self.element));
+        }
+        if result.len() != self.len() {
             let (expected, got) = (result.len(), self.len());
             return Err(Error::Length { op: op.name(), expected, got });
         }
@@ -252,5 +255,24 @@ impl DerefMut for Payload {
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Payload({} × {})", self.len(), self.element_type())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReduceOp;
+
+    #[test]
+    fn a_result_of_another_type_or_length_is_refused_by_its_cause() {
+        let (op, mut values) = (Collective::AllReduce(ReduceOp::Sum), [1.0_f32, 2.0]);
+        let mut answer =
+            |result: Payload| Borrowed::from(&mut values[..]).by_copy(op, |_| Ok(result));
+        let error = answer(Payload::from_slice(&[3_i32, 4])).unwrap_err();
+        assert!(matches!(error, Error::Memory(_)), "{error}");
+        let error = answer(Payload::from_slice(&[3.0_f32])).unwrap_err();
+        assert!(matches!(error, Error::Length { expected: 1, got: 2, .. }), "{error}");
+        assert!(answer(Payload::from_slice(&[3.0_f32, 4.0])).is_ok());
+        assert_eq!(values, [3.0, 4.0]);
     }
 }
