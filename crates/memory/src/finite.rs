@@ -1,14 +1,16 @@
 //! The search for the first number in the gradients that is not finite.
 
+use crate::cuda::CudaSearch;
 use crate::{Result, Span};
 
 /// A search through the units of a step for the first number that is not finite.
 ///
 /// Units may be checked in any order. On the host the result is known at once. A device may report
 /// later: only [`Self::first`] waits for it, once per step.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct FiniteCheck {
     first: Option<(usize, usize)>,
+    on_device: Option<CudaSearch>,
 }
 
 impl FiniteCheck {
@@ -17,7 +19,16 @@ impl FiniteCheck {
     /// # Errors
     /// A device's error.
     pub fn look(&mut self, unit: usize, values: Span<'_>) -> Result<()> {
-        let Span::Host(values) = values;
+        let values = match values {
+            Span::Host(values) => values,
+            Span::Cuda(values) => {
+                let search = match &mut self.on_device {
+                    Some(search) => search,
+                    none => none.insert(CudaSearch::new(values)?),
+                };
+                return search.look(unit, values);
+            }
+        };
         if all_finite(values) {
             return Ok(());
         }
@@ -38,7 +49,8 @@ impl FiniteCheck {
     /// # Errors
     /// A device's error.
     pub fn first(&self) -> Result<Option<(usize, usize)>> {
-        Ok(self.first)
+        let on_device = self.on_device.as_ref().map_or(Ok(None), CudaSearch::first)?;
+        Ok([self.first, on_device].into_iter().flatten().min())
     }
 }
 

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use crate::{Element, ElementType, Error, Result, Span, SpanMut, cuda};
+use crate::cuda::{self, CudaMemory};
+use crate::{Element, ElementType, Error, Result, Span, SpanMut};
 
 /// The memory of numbers: host memory, or the memory of one GPU.
 #[derive(Clone, Debug)]
@@ -15,6 +16,11 @@ pub struct Location(Device);
 impl Location {
     /// Memory that this processor can reach.
     pub const HOST: Self = Self(Device::Cpu);
+
+    /// Whether this is host memory.
+    pub fn is_host(&self) -> bool {
+        self.0.is_cpu()
+    }
 
     /// The memory of a device of candle.
     pub fn of(device: &Device) -> Self {
@@ -32,37 +38,6 @@ pub trait SharedMemory: Send {
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-/// Memory that this processor cannot access directly, but only copy from and to.
-pub trait DeviceMemory: Send {
-    /// Copies the first bytes of this memory to the host.
-    ///
-    /// # Errors
-    /// The device's error.
-    fn read(&self, to: &mut [u8]) -> Result<()>;
-
-    /// Copies bytes from the host to the beginning of this memory.
-    ///
-    /// # Errors
-    /// The device's error.
-    fn write(&mut self, from: &[u8]) -> Result<()>;
-
-    /// Fills this memory with a tensor's `len` elements, on the device.
-    ///
-    /// # Errors
-    /// A tensor of another type or on another device, or the device's error.
-    fn copy_from_tensor(&mut self, element: ElementType, len: usize, tensor: &Tensor)
-    -> Result<()>;
-
-    /// Fills a tensor with the `len` elements of this memory, on the device.
-    ///
-    /// # Errors
-    /// A tensor of another type or on another device, or the device's error.
-    fn copy_to_tensor(&self, element: ElementType, len: usize, tensor: &Tensor) -> Result<()>;
-
-    /// Lets the backend that made the memory recover its own type.
-    fn as_any_mut(&mut self) -> &mut dyn Any;
-}
-
 /// `len` numbers of one type: on the heap, in memory that a backend shares between processes, or on a
 /// device.
 pub struct Flat {
@@ -74,7 +49,7 @@ pub struct Flat {
 enum Store {
     Heap(Heap),
     Shared(Box<dyn SharedMemory>),
-    Device(Box<dyn DeviceMemory>),
+    Cuda(CudaMemory),
 }
 
 /// Bytes of a cache line. Vectors that lie across two lines take twice as long to load.
@@ -107,7 +82,7 @@ impl Heap {
 impl Flat {
     /// Zeros at a location. For the host, they are on the heap.
     ///
-    /// The numbers of a GPU cannot be borrowed as slices. [`Self::to_host`],
+    /// The numbers of a GPU cannot be borrowed as slices, only as spans. [`Self::to_host`],
     /// [`Self::copy_from_host`], [`Self::copy_from_tensor`] and [`Self::copy_to_tensor`] copy them.
     ///
     /// # Errors
@@ -138,9 +113,9 @@ impl Flat {
         Self { element, len, store: Store::Shared(memory) }
     }
 
-    /// `len` numbers in a device's memory, which must be large enough.
-    pub fn on_device(element: ElementType, len: usize, memory: Box<dyn DeviceMemory>) -> Self {
-        Self { element, len, store: Store::Device(memory) }
+    /// `len` numbers in the memory of a GPU, which must be large enough.
+    pub fn cuda(element: ElementType, len: usize, memory: CudaMemory) -> Self {
+        Self { element, len, store: Store::Cuda(memory) }
     }
 
     /// The type of the numbers.
@@ -165,7 +140,7 @@ impl Flat {
 
     /// Whether the numbers are in memory that this processor cannot access.
     pub fn is_on_device(&self) -> bool {
-        matches!(self.store, Store::Device(_))
+        matches!(self.store, Store::Cuda(_))
     }
 
     /// Refuses numbers that this processor cannot read.
@@ -181,7 +156,13 @@ impl Flat {
     /// # Errors
     /// [`Error::ElementType`] for numbers of another type.
     pub fn span(&self) -> Result<Span<'_>> {
-        Ok(Span::Host(self.as_slice()?))
+        match &self.store {
+            Store::Cuda(memory) => {
+                self.check_type::<f32>()?;
+                Ok(Span::Cuda(memory.span(self.len)))
+            }
+            Store::Heap(_) | Store::Shared(_) => Ok(Span::Host(self.as_slice()?)),
+        }
     }
 
     /// All numbers, which must be f32, as a mutable span.
@@ -189,7 +170,14 @@ impl Flat {
     /// # Errors
     /// [`Error::ElementType`] for numbers of another type.
     pub fn span_mut(&mut self) -> Result<SpanMut<'_>> {
-        Ok(SpanMut::Host(self.as_mut_slice()?))
+        self.check_type::<f32>()?;
+        let count = self.byte_len();
+        let bytes = match &mut self.store {
+            Store::Heap(heap) => &mut heap.bytes_mut()[..count],
+            Store::Shared(memory) => &mut memory.bytes_mut()[..count],
+            Store::Cuda(memory) => return Ok(SpanMut::Cuda(memory.span_mut(self.len))),
+        };
+        Ok(SpanMut::Host(bytemuck::cast_slice_mut(bytes)))
     }
 
     /// Some of the numbers, which must be f32.
@@ -198,9 +186,11 @@ impl Flat {
     /// [`Error::ElementType`] for numbers of another type, [`Error::Length`] for a range that is
     /// not inside.
     pub fn range(&self, range: Range<usize>) -> Result<Span<'_>> {
-        let (expected, got) = (range.end, self.len);
-        let values = self.as_slice()?.get(range);
-        Ok(Span::Host(values.ok_or(Error::Length { op: "range", expected, got })?))
+        self.check_range(&range)?;
+        Ok(match self.span()? {
+            Span::Host(values) => Span::Host(&values[range]),
+            Span::Cuda(values) => Span::Cuda(values.range(range)),
+        })
     }
 
     /// Some of the numbers, which must be f32, mutable.
@@ -208,9 +198,11 @@ impl Flat {
     /// # Errors
     /// Those of [`Self::range`].
     pub fn range_mut(&mut self, range: Range<usize>) -> Result<SpanMut<'_>> {
-        let (expected, got) = (range.end, self.len);
-        let values = self.as_mut_slice()?.get_mut(range);
-        Ok(SpanMut::Host(values.ok_or(Error::Length { op: "range", expected, got })?))
+        self.check_range(&range)?;
+        Ok(match self.span_mut()? {
+            SpanMut::Host(values) => SpanMut::Host(&mut values[range]),
+            SpanMut::Cuda(values) => SpanMut::Cuda(values.range(range)),
+        })
     }
 
     /// The numbers.
@@ -246,7 +238,7 @@ impl Flat {
         match &self.store {
             Store::Heap(heap) => &heap.bytes()[..count],
             Store::Shared(memory) => &memory.bytes()[..count],
-            Store::Device(_) => &[],
+            Store::Cuda(_) => &[],
         }
     }
 
@@ -256,7 +248,7 @@ impl Flat {
         match &mut self.store {
             Store::Heap(heap) => &mut heap.bytes_mut()[..count],
             Store::Shared(memory) => &mut memory.bytes_mut()[..count],
-            Store::Device(_) => &mut [],
+            Store::Cuda(_) => &mut [],
         }
     }
 
@@ -267,7 +259,7 @@ impl Flat {
     pub fn to_host(&self) -> Result<Self> {
         let mut copy = Self::zeros(self.element, self.len);
         match &self.store {
-            Store::Device(memory) => memory.read(copy.bytes_mut())?,
+            Store::Cuda(memory) => memory.read(copy.bytes_mut())?,
             Store::Heap(_) | Store::Shared(_) => copy.bytes_mut().copy_from_slice(self.bytes()),
         }
         Ok(copy)
@@ -287,7 +279,7 @@ impl Flat {
         }
         from.check_on_host()?;
         match &mut self.store {
-            Store::Device(memory) => memory.write(from.bytes()),
+            Store::Cuda(memory) => memory.write(from.bytes()),
             Store::Heap(_) | Store::Shared(_) => {
                 self.bytes_mut().copy_from_slice(from.bytes());
                 Ok(())
@@ -304,7 +296,7 @@ impl Flat {
     pub fn copy_from_tensor(&mut self, tensor: &Tensor) -> Result<()> {
         let (element, len) = (self.element, self.len);
         match &mut self.store {
-            Store::Device(memory) => memory.copy_from_tensor(element, len, tensor),
+            Store::Cuda(memory) => memory.copy_from_tensor(element, len, tensor),
             Store::Heap(_) | Store::Shared(_) => Err(on_host("copy_from_tensor")),
         }
     }
@@ -317,7 +309,7 @@ impl Flat {
     /// instead.
     pub fn copy_to_tensor(&self, tensor: &Tensor) -> Result<()> {
         match &self.store {
-            Store::Device(memory) => memory.copy_to_tensor(self.element, self.len, tensor),
+            Store::Cuda(memory) => memory.copy_to_tensor(self.element, self.len, tensor),
             Store::Heap(_) | Store::Shared(_) => Err(on_host("copy_to_tensor")),
         }
     }
@@ -326,23 +318,40 @@ impl Flat {
     pub fn shared_memory<M: SharedMemory + 'static>(&mut self) -> Option<&mut M> {
         match &mut self.store {
             Store::Shared(memory) => memory.as_any_mut().downcast_mut(),
-            Store::Heap(_) | Store::Device(_) => None,
+            Store::Heap(_) | Store::Cuda(_) => None,
         }
     }
 
-    /// The backend's own memory, if the numbers are in a device's memory of type `M`.
-    pub fn device_memory<M: DeviceMemory + 'static>(&mut self) -> Option<&mut M> {
+    /// The GPU's memory, if the numbers are there.
+    pub fn cuda_memory(&self) -> Option<&CudaMemory> {
+        match &self.store {
+            Store::Cuda(memory) => Some(memory),
+            Store::Heap(_) | Store::Shared(_) => None,
+        }
+    }
+
+    /// The GPU's memory, mutable, if the numbers are there.
+    pub fn cuda_memory_mut(&mut self) -> Option<&mut CudaMemory> {
         match &mut self.store {
-            Store::Device(memory) => memory.as_any_mut().downcast_mut(),
+            Store::Cuda(memory) => Some(memory),
             Store::Heap(_) | Store::Shared(_) => None,
         }
     }
 
     fn check<T: Element>(&self) -> Result<()> {
-        if self.element == T::TYPE {
-            return self.check_on_host();
-        }
-        Err(Error::ElementType { expected: self.element, got: T::TYPE })
+        self.check_type::<T>()?;
+        self.check_on_host()
+    }
+
+    fn check_type<T: Element>(&self) -> Result<()> {
+        let (expected, got) = (self.element, T::TYPE);
+        if expected == got { Ok(()) } else { Err(Error::ElementType { expected, got }) }
+    }
+
+    fn check_range(&self, range: &Range<usize>) -> Result<()> {
+        let (expected, got) = (range.end, self.len);
+        let is_inside = range.start <= range.end && range.end <= self.len;
+        if is_inside { Ok(()) } else { Err(Error::Length { op: "range", expected, got }) }
     }
 }
 
@@ -370,47 +379,6 @@ mod tests {
         assert_eq!(flat.range(1..3)?.host()?, [7.0, 3.0]);
         assert!(flat.range_mut(2..4).is_err());
         assert!(Flat::from_slice::<u8>(&[]).is_empty());
-        Ok(())
-    }
-
-    /// A device whose memory is the heap.
-    struct Pretended(Vec<u8>);
-
-    impl DeviceMemory for Pretended {
-        fn read(&self, to: &mut [u8]) -> Result<()> {
-            to.copy_from_slice(&self.0[..to.len()]);
-            Ok(())
-        }
-
-        fn write(&mut self, from: &[u8]) -> Result<()> {
-            self.0[..from.len()].copy_from_slice(from);
-            Ok(())
-        }
-
-        fn copy_from_tensor(&mut self, _: ElementType, _: usize, _: &Tensor) -> Result<()> {
-            Err(on_host("copy_from_tensor"))
-        }
-
-        fn copy_to_tensor(&self, _: ElementType, _: usize, _: &Tensor) -> Result<()> {
-            Err(on_host("copy_to_tensor"))
-        }
-
-        fn as_any_mut(&mut self) -> &mut dyn Any {
-            self
-        }
-    }
-
-    #[test]
-    fn numbers_on_a_device_are_copied_not_looked_at() -> Result<()> {
-        let mut flat = Flat::on_device(ElementType::I32, 2, Box::new(Pretended(vec![0; 8])));
-        let message = flat.as_slice::<i32>().unwrap_err().to_string();
-        assert!(message.contains("to_host"), "{message}");
-        assert!(flat.as_mut_slice::<i32>().is_err() && flat.is_on_device());
-        flat.copy_from_host(&Flat::from_slice(&[5_i32, -6]))?;
-        assert_eq!(flat.to_host()?.to_vec::<i32>()?, [5, -6]);
-        assert!(flat.copy_from_host(&Flat::from_slice(&[5_i32])).is_err());
-        assert!(flat.copy_from_host(&Flat::from_slice(&[5_f32, 6.0])).is_err());
-        assert!(flat.device_memory::<Pretended>().is_some());
         Ok(())
     }
 

@@ -23,11 +23,11 @@ pub mod chunks;
 pub mod reduce;
 pub mod simd;
 
-#[cfg(feature = "cuda")]
-pub mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
-mod cuda;
+pub mod cuda;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 
 mod element;
 mod error;
@@ -40,7 +40,7 @@ mod wire;
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use finite::FiniteCheck;
-pub use flat::{CACHE_LINE, DeviceMemory, Flat, Location, SharedMemory};
+pub use flat::{CACHE_LINE, Flat, Location, SharedMemory};
 pub use half::Half;
 pub use reduce::ReduceOp;
 pub use span::{Norm, Span, SpanMut};

@@ -1,11 +1,280 @@
-//! Replaces `cuda.rs` in builds without it: there is no memory on a GPU.
+//! Replaces `cuda` in builds without it. There is no memory on a GPU, so no value of these types
+//! exists.
 
-use candle_core::Device;
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use candle_core::{CudaStorage, Device, Layout, Tensor};
 
 use crate::{ElementType, Error, Flat, Result};
+
+/// The number of scalars that a formula gets.
+pub const SCALARS: usize = 8;
+
+/// Bytes on a GPU.
+#[derive(Debug)]
+pub struct CudaMemory(Infallible);
+
+/// A run of f32 numbers on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaSpan<'a>(Infallible, PhantomData<&'a [f32]>);
+
+/// A mutable run of f32 numbers on a GPU.
+#[derive(Debug)]
+pub struct CudaSpanMut<'a>(Infallible, PhantomData<&'a mut [f32]>);
+
+/// The sum of the squares of spans on a GPU.
+#[derive(Debug)]
+pub struct CudaNorm(Infallible);
+
+/// A search for the first number that is not finite in spans on a GPU.
+#[derive(Debug)]
+pub struct CudaSearch(Infallible);
+
+/// The text of an optimizer's formula in CUDA C++.
+#[derive(Clone, Copy, Debug)]
+pub struct Formula {
+    /// The name, different for each text.
+    pub name: &'static str,
+    /// The text.
+    pub text: &'static str,
+    /// Whether the update needs the sums over all elements.
+    pub needs_sums: bool,
+}
+
+fn not_compiled() -> Error {
+    Error::NotCompiled { what: "a buffer on a GPU".to_owned(), feature: "cuda" }
+}
 
 /// # Errors
 /// Always [`Error::NotCompiled`].
 pub(crate) fn zeros(_device: &Device, _element: ElementType, _len: usize) -> Result<Flat> {
-    Err(Error::NotCompiled { what: "a buffer on a GPU".to_owned(), feature: "cuda" })
+    Err(not_compiled())
+}
+
+/// # Errors
+/// Always [`Error::NotCompiled`].
+pub fn span<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpan<'a>> {
+    Err(not_compiled())
+}
+
+/// # Errors
+/// Always [`Error::NotCompiled`].
+pub fn span_mut<'a>(_storage: &'a mut CudaStorage, _layout: &Layout) -> Result<CudaSpanMut<'a>> {
+    Err(not_compiled())
+}
+
+impl CudaMemory {
+    /// The first `len` f32 numbers.
+    pub(crate) fn span(&self, _len: usize) -> CudaSpan<'_> {
+        match self.0 {}
+    }
+
+    /// The first `len` f32 numbers, mutable.
+    pub(crate) fn span_mut(&mut self, _len: usize) -> CudaSpanMut<'_> {
+        match self.0 {}
+    }
+
+    /// Copies the first bytes to the host, and waits for the copy.
+    pub(crate) fn read(&self, _to: &mut [u8]) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// Copies bytes from the host to the beginning of this memory, and waits for the copy.
+    pub(crate) fn write(&mut self, _from: &[u8]) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// Fills this memory with the `len` elements of a contiguous tensor on a GPU.
+    pub(crate) fn copy_from_tensor(
+        &mut self,
+        _element: ElementType,
+        _len: usize,
+        _tensor: &Tensor,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// Fills a contiguous tensor on a GPU with the `len` elements of this memory.
+    pub(crate) fn copy_to_tensor(
+        &self,
+        _element: ElementType,
+        _len: usize,
+        _tensor: &Tensor,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl<'a> CudaSpan<'a> {
+    /// The number of numbers.
+    pub fn len(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// Some of the numbers.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    #[must_use]
+    pub fn range(self, _range: Range<usize>) -> Self {
+        match self.0 {}
+    }
+
+    /// Copies the numbers to the host, and waits for the copy. `to` must have as many.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn download(self, _to: &mut [f32]) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// A copy on the device.
+    pub(crate) fn to_flat(self) -> Result<Flat> {
+        match self.0 {}
+    }
+
+    /// Writes the numbers divided by `divisor` to `to`, in fp16 or bf16 (`element`), rounded to
+    /// nearest, ties to even.
+    pub(crate) fn narrow(
+        self,
+        _divisor: f32,
+        _element: ElementType,
+        _to: &mut CudaMemory,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl<'a> CudaSpanMut<'a> {
+    /// The number of numbers.
+    pub fn len(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// The same numbers, read-only.
+    pub fn as_span(&self) -> CudaSpan<'_> {
+        match self.0 {}
+    }
+
+    /// The same numbers, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> CudaSpanMut<'_> {
+        match self.0 {}
+    }
+
+    /// Some of the numbers.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    #[must_use]
+    pub fn range(self, _range: Range<usize>) -> Self {
+        match self.0 {}
+    }
+
+    /// The first `at` numbers, and the rest.
+    ///
+    /// # Panics
+    /// With an `at` above the length.
+    #[must_use]
+    pub fn split_at(self, _at: usize) -> (Self, Self) {
+        match self.0 {}
+    }
+
+    /// Copies numbers from the host, and waits for the copy. `from` must have as many.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn upload(&mut self, _from: &[f32]) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn fill(&mut self, _value: f32) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn scale(&mut self, _factor: f32) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn clamp(&mut self, _limit: f32) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn copy_from(&mut self, _from: CudaSpan<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn add(&mut self, _from: CudaSpan<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// Replaces the first number by NaN if one of `others` is not finite.
+    pub(crate) fn poison_unless_finite(&mut self, _others: CudaSpan<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// Replaces the numbers by those of `from`, in fp16 or bf16 (`element`), exactly.
+    pub(crate) fn widen(&mut self, _element: ElementType, _from: &CudaMemory) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl CudaNorm {
+    /// Zero, on the device of `values`.
+    pub(crate) fn new(_values: CudaSpan<'_>) -> Result<Self> {
+        Err(not_compiled())
+    }
+
+    /// Adds the squares of `values`.
+    pub(crate) fn add(&mut self, _values: CudaSpan<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// The sum. Waits for the device.
+    pub(crate) fn sum_of_squares(&self) -> Result<f64> {
+        match self.0 {}
+    }
+}
+
+impl CudaSearch {
+    /// A search on the device of `values`, that has found nothing yet.
+    pub(crate) fn new(_values: CudaSpan<'_>) -> Result<Self> {
+        Err(not_compiled())
+    }
+
+    /// Checks the numbers of `unit`.
+    pub(crate) fn look(&mut self, _unit: usize, _values: CudaSpan<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// The lowest unit with a bad number, and the position of its first bad number. Waits for the
+    /// device.
+    pub(crate) fn first(&self) -> Result<Option<(usize, usize)>> {
+        match self.0 {}
+    }
+}
+
+impl Formula {
+    /// # Errors
+    /// None, because no value of [`CudaSpan`] exists.
+    pub fn update(
+        &self,
+        value: CudaSpanMut<'_>,
+        _grad: CudaSpan<'_>,
+        _state: Vec<CudaSpanMut<'_>>,
+        _scalars: [f64; SCALARS],
+    ) -> Result<()> {
+        match value.0 {}
+    }
 }

@@ -7,22 +7,25 @@
 //! implement each of them, and the compiler names the missing ones.
 
 use crate::chunks::{by_chunks, squares};
-use crate::{Error, Result};
+use crate::cuda::{CudaNorm, CudaSpan, CudaSpanMut};
+use crate::{Error, Flat, Result};
 
 /// A run of f32 numbers.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub enum Span<'a> {
     /// In memory that this processor can access.
     Host(&'a [f32]),
+    /// In the memory of a GPU.
+    Cuda(CudaSpan<'a>),
 }
 
 /// A mutable run of f32 numbers.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum SpanMut<'a> {
     /// In memory that this processor can access.
     Host(&'a mut [f32]),
+    /// In the memory of a GPU.
+    Cuda(CudaSpanMut<'a>),
 }
 
 impl<'a, T: AsRef<[f32]> + ?Sized> From<&'a T> for Span<'a> {
@@ -40,8 +43,10 @@ impl<'a, T: AsMut<[f32]> + ?Sized> From<&'a mut T> for SpanMut<'a> {
 impl<'a> Span<'a> {
     /// The number of numbers.
     pub fn len(&self) -> usize {
-        let Self::Host(values) = self;
-        values.len()
+        match self {
+            Self::Host(values) => values.len(),
+            Self::Cuda(values) => values.len(),
+        }
     }
 
     /// Whether there are no numbers.
@@ -54,8 +59,34 @@ impl<'a> Span<'a> {
     /// # Errors
     /// [`Error::OnDevice`] for numbers in a GPU's memory.
     pub fn host(self) -> Result<&'a [f32]> {
-        let Self::Host(values) = self;
-        Ok(values)
+        match self {
+            Self::Host(values) => Ok(values),
+            Self::Cuda(_) => Err(Error::OnDevice),
+        }
+    }
+
+    /// A copy of the numbers, in the same kind of memory.
+    ///
+    /// # Errors
+    /// Too little memory on the device.
+    pub fn to_flat(self) -> Result<Flat> {
+        match self {
+            Self::Host(values) => Ok(Flat::from_slice(values)),
+            Self::Cuda(values) => values.to_flat(),
+        }
+    }
+
+    /// Copies the numbers to the host. Waits for a device.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the lengths differ, and a device's error.
+    pub fn copy_to_slice(self, to: &mut [f32]) -> Result<()> {
+        check_len("copy_to_slice", to.len(), self.len())?;
+        match self {
+            Self::Host(values) => to.copy_from_slice(values),
+            Self::Cuda(values) => values.download(to)?,
+        }
+        Ok(())
     }
 }
 
@@ -75,20 +106,26 @@ impl<'a> SpanMut<'a> {
     /// # Errors
     /// [`Error::OnDevice`] for numbers in a GPU's memory.
     pub fn host(self) -> Result<&'a mut [f32]> {
-        let Self::Host(values) = self;
-        Ok(values)
+        match self {
+            Self::Host(values) => Ok(values),
+            Self::Cuda(_) => Err(Error::OnDevice),
+        }
     }
 
     /// The same numbers, read-only.
     pub fn as_span(&self) -> Span<'_> {
-        let Self::Host(values) = self;
-        Span::Host(values)
+        match self {
+            Self::Host(values) => Span::Host(values),
+            Self::Cuda(values) => Span::Cuda(values.as_span()),
+        }
     }
 
     /// The same numbers, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> SpanMut<'_> {
-        let Self::Host(values) = self;
-        SpanMut::Host(values)
+        match self {
+            Self::Host(values) => SpanMut::Host(values),
+            Self::Cuda(values) => SpanMut::Cuda(values.reborrow()),
+        }
     }
 
     /// The first `at` numbers, and the rest.
@@ -96,9 +133,16 @@ impl<'a> SpanMut<'a> {
     /// # Panics
     /// With an `at` above the length.
     pub fn split_at(self, at: usize) -> (Self, Self) {
-        let Self::Host(values) = self;
-        let (head, tail) = values.split_at_mut(at);
-        (Self::Host(head), Self::Host(tail))
+        match self {
+            Self::Host(values) => {
+                let (head, tail) = values.split_at_mut(at);
+                (Self::Host(head), Self::Host(tail))
+            }
+            Self::Cuda(values) => {
+                let (head, tail) = values.split_at(at);
+                (Self::Cuda(head), Self::Cuda(tail))
+            }
+        }
     }
 
     /// Sets every number to `value`.
@@ -106,8 +150,10 @@ impl<'a> SpanMut<'a> {
     /// # Errors
     /// A device's error.
     pub fn fill(&mut self, value: f32) -> Result<()> {
-        let Self::Host(values) = self;
-        values.fill(value);
+        match self {
+            Self::Host(values) => values.fill(value),
+            Self::Cuda(values) => values.fill(value)?,
+        }
         Ok(())
     }
 
@@ -116,11 +162,15 @@ impl<'a> SpanMut<'a> {
     /// # Errors
     /// A device's error.
     pub fn scale(&mut self, factor: f32) -> Result<()> {
-        let Self::Host(values) = self;
-        by_chunks(&mut **values, &|chunk: &mut [f32]| {
-            chunk.iter_mut().for_each(|value| *value *= factor);
-            [0.0; 2]
-        });
+        match self {
+            Self::Host(values) => {
+                by_chunks(&mut **values, &|chunk: &mut [f32]| {
+                    chunk.iter_mut().for_each(|value| *value *= factor);
+                    [0.0; 2]
+                });
+            }
+            Self::Cuda(values) => values.scale(factor)?,
+        }
         Ok(())
     }
 
@@ -132,47 +182,86 @@ impl<'a> SpanMut<'a> {
     /// # Panics
     /// If the limit is negative or NaN.
     pub fn clamp(&mut self, limit: f32) -> Result<()> {
-        let Self::Host(values) = self;
-        by_chunks(&mut **values, &|chunk: &mut [f32]| {
-            chunk.iter_mut().for_each(|value| *value = value.clamp(-limit, limit));
-            [0.0; 2]
-        });
+        assert!(limit >= 0.0, "a limit of {limit}");
+        match self {
+            Self::Host(values) => {
+                by_chunks(&mut **values, &|chunk: &mut [f32]| {
+                    chunk.iter_mut().for_each(|value| *value = value.clamp(-limit, limit));
+                    [0.0; 2]
+                });
+            }
+            Self::Cuda(values) => values.clamp(limit)?,
+        }
         Ok(())
     }
 
-    /// Replaces the numbers by those of `from`.
+    /// Replaces the numbers by those of `from`, in memory of any kind. A copy between the host and a
+    /// device waits for the device.
     ///
     /// # Errors
     /// [`Error::Length`] if the lengths differ, and a device's error.
     pub fn copy_from(&mut self, from: Span<'_>) -> Result<()> {
-        self.check_len("copy", from)?;
-        let (Self::Host(to), Span::Host(from)) = (self, from);
-        to.copy_from_slice(from);
+        check_len("copy", self.len(), from.len())?;
+        match (self, from) {
+            (Self::Host(to), from) => from.copy_to_slice(to)?,
+            (Self::Cuda(to), Span::Cuda(from)) => to.copy_from(from)?,
+            (Self::Cuda(to), Span::Host(from)) => to.upload(from)?,
+        }
         Ok(())
     }
 
-    /// Adds the numbers of `from`.
+    /// Adds the numbers of `from`, which are in the same kind of memory.
     ///
     /// # Errors
-    /// [`Error::Length`] if the lengths differ, and a device's error.
+    /// [`Error::Length`] if the lengths differ, [`Error::OnDevice`] if the kinds of memory do, and
+    /// a device's error.
     pub fn add(&mut self, from: Span<'_>) -> Result<()> {
-        self.check_len("add", from)?;
-        let (Self::Host(to), Span::Host(from)) = (self, from);
-        to.iter_mut().zip(from).for_each(|(sum, x)| *sum += x);
+        check_len("add", self.len(), from.len())?;
+        match (self, from) {
+            (Self::Host(to), Span::Host(from)) => {
+                to.iter_mut().zip(from).for_each(|(sum, x)| *sum += x);
+            }
+            (Self::Cuda(to), Span::Cuda(from)) => to.add(from)?,
+            (Self::Host(_), Span::Cuda(_)) | (Self::Cuda(_), Span::Host(_)) => {
+                return Err(Error::OnDevice);
+            }
+        }
         Ok(())
     }
 
-    fn check_len(&self, op: &'static str, from: Span<'_>) -> Result<()> {
-        let (expected, got) = (self.len(), from.len());
-        if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
+    /// Replaces the first number by NaN if one of `others` is not finite. Does not wait for a
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::OnDevice`] if the kinds of memory differ, and a device's error.
+    pub fn poison_unless_finite(&mut self, others: Span<'_>) -> Result<()> {
+        match (self, others) {
+            (Self::Host(values), Span::Host(others)) => {
+                if let Some(first) = values.first_mut()
+                    && !others.iter().all(|other| other.is_finite())
+                {
+                    *first = f32::NAN;
+                }
+            }
+            (Self::Cuda(values), Span::Cuda(others)) => values.poison_unless_finite(others)?,
+            (Self::Host(_), Span::Cuda(_)) | (Self::Cuda(_), Span::Host(_)) => {
+                return Err(Error::OnDevice);
+            }
+        }
+        Ok(())
     }
+}
+
+fn check_len(op: &'static str, expected: usize, got: usize) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
 }
 
 /// The Euclidean norm of several spans together, in f64. The bits of the result depend only on the
 /// spans and their order, not on the number of threads.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Norm {
-    sum_of_squares: f64,
+    on_host: f64,
+    on_device: Option<CudaNorm>,
 }
 
 impl Norm {
@@ -181,9 +270,19 @@ impl Norm {
     /// # Errors
     /// A device's error.
     pub fn add(&mut self, values: Span<'_>) -> Result<()> {
-        let Span::Host(values) = values;
-        self.sum_of_squares += by_chunks(values, &|chunk: &[f32]| [squares(chunk), 0.0])[0];
-        Ok(())
+        match values {
+            Span::Host(values) => {
+                self.on_host += by_chunks(values, &|chunk: &[f32]| [squares(chunk), 0.0])[0];
+                Ok(())
+            }
+            Span::Cuda(values) => {
+                let norm = match &mut self.on_device {
+                    Some(norm) => norm,
+                    none => none.insert(CudaNorm::new(values)?),
+                };
+                norm.add(values)
+            }
+        }
     }
 
     /// The norm. Waits for devices.
@@ -191,7 +290,8 @@ impl Norm {
     /// # Errors
     /// A device's error.
     pub fn get(&self) -> Result<f64> {
-        Ok(self.sum_of_squares.sqrt())
+        let on_device = self.on_device.as_ref().map_or(Ok(0.0), CudaNorm::sum_of_squares)?;
+        Ok((self.on_host + on_device).sqrt())
     }
 }
 

@@ -17,7 +17,14 @@ impl Flat {
     /// and a device's error.
     pub fn narrow_from(&mut self, values: Span<'_>, divisor: f32) -> Result<()> {
         self.check_as_many("narrow", values.len())?;
-        let Span::Host(values) = values;
+        let values = match values {
+            Span::Host(values) => values,
+            Span::Cuda(values) => {
+                let element = self.check_half()?;
+                let to = self.cuda_memory_mut().ok_or(Error::OnDevice)?;
+                return values.narrow(divisor, element, to);
+            }
+        };
         match self.element_type() {
             ElementType::F16 => narrow(values, divisor, self.as_mut_slice::<f16>()?),
             ElementType::Bf16 => narrow(values, divisor, self.as_mut_slice::<bf16>()?),
@@ -32,13 +39,26 @@ impl Flat {
     /// Those of [`Self::narrow_from`].
     pub fn widen_into(&self, values: SpanMut<'_>) -> Result<()> {
         self.check_as_many("widen", values.len())?;
-        let SpanMut::Host(values) = values;
+        let values = match values {
+            SpanMut::Host(values) => values,
+            SpanMut::Cuda(mut values) => {
+                let element = self.check_half()?;
+                return values.widen(element, self.cuda_memory().ok_or(Error::OnDevice)?);
+            }
+        };
         match self.element_type() {
             ElementType::F16 => Half::widen(self.as_slice::<f16>()?, values),
             ElementType::Bf16 => Half::widen(self.as_slice::<bf16>()?, values),
             expected => return Err(Error::ElementType { expected, got: ElementType::F16 }),
         }
         Ok(())
+    }
+
+    fn check_half(&self) -> Result<ElementType> {
+        match self.element_type() {
+            half @ (ElementType::F16 | ElementType::Bf16) => Ok(half),
+            expected => Err(Error::ElementType { expected, got: ElementType::F16 }),
+        }
     }
 
     fn check_as_many(&self, op: &'static str, got: usize) -> Result<()> {

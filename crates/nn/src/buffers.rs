@@ -75,6 +75,7 @@ impl Buffer {
         Ok(with_variable(&self.var, |values| {
             match values {
                 Values::F32(values) => {
+                    let values = values.host()?;
                     for (index, value) in values.iter_mut().enumerate() {
                         *value = change(index, f64::from(*value)) as f32;
                     }

@@ -13,9 +13,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, Var};
-use candle_core::{TensorId, bail};
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, DType, Device, Layout, Result, Shape, Tensor,
+    TensorId, Var, bail,
+};
 
 use crate::pass;
 
@@ -111,8 +113,8 @@ pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
     }
 }
 
-/// A token's value. It is also its gradient, and candle's substitute for a gradient that does not
-/// travel through candle.
+/// The value of a token on the CPU. It is also the token's gradient, and candle's substitute for a
+/// gradient that does not travel through candle.
 pub(crate) fn scalar() -> Result<Tensor> {
     Tensor::new(0.0_f32, &Device::Cpu)
 }
@@ -128,6 +130,11 @@ impl CustomOp1 for Hook {
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
         Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        let shape = Shape::from(());
+        Ok((storage.device().zeros_impl(&shape, DType::F32)?, shape))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
@@ -163,14 +170,28 @@ impl CustomOp2 for Identity {
         Ok((copy, layout.shape().clone()))
     }
 
+    fn cuda_fwd(
+        &self,
+        values: &CudaStorage,
+        layout: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        if layout.contiguous_offsets() != Some((0, layout.shape().elem_count())) {
+            bail!("a parameter must be contiguous and the whole of its memory")
+        }
+        Ok((values.try_clone(layout)?, layout.shape().clone()))
+    }
+
     fn bwd(
         &self,
         _: &Tensor,
-        _: &Tensor,
+        token: &Tensor,
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let taken = pass::accept(self.variable, gradient)?;
-        Ok(((!taken).then(|| gradient.clone()), Some(scalar()?)))
+        // The token is 0, and so is its gradient.
+        Ok(((!taken).then(|| gradient.clone()), Some(token.detach())))
     }
 }

@@ -56,7 +56,7 @@ impl Param {
     /// per step and use it wherever the step uses the parameter.
     ///
     /// # Errors
-    /// A parameter that is not on the CPU, or neither f32 nor f64.
+    /// On the CPU, a parameter that is neither f32 nor f64.
     pub fn identity(&self) -> Result<Tensor> {
         Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
     }
@@ -66,11 +66,11 @@ impl Param {
     /// is an error, if the parameter was [watched](Self::watch) when the operation ran.
     ///
     /// # Errors
-    /// A parameter that is not f32, or not on the CPU.
+    /// A parameter that is not f32.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.watch.changed(&self.var);
         Ok(with_variable(&self.var, |values| match values {
-            Values::F32(values) => Ok(update(SpanMut::Host(values))),
+            Values::F32(values) => Ok(update(values)),
             Values::F64(_) => bail!("a parameter must be f32 to be updated, this one is f64"),
         })?)
     }

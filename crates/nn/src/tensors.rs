@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 
-use candelabrum_memory::{Flat, Span};
+use candelabrum_memory::{ElementType, Flat, Span, SpanMut, cuda};
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail};
+use candle_core::{
+    CpuStorage, CudaStorage, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
+};
 
 /// Calls `f` with the elements of an f32 tensor, in row-major order.
 ///
@@ -19,25 +21,35 @@ where
 {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        return Err(candle_core::Error::Msg("a tensor that is not on the CPU".to_owned()).into());
+    let values = match &*storage {
+        Storage::Cpu(storage) => {
+            let start = layout.start_offset();
+            Span::Host(&storage.as_slice::<f32>()?[start..start + tensor.elem_count()])
+        }
+        Storage::Cuda(storage) => {
+            Span::Cuda(cuda::span(storage, layout).map_err(candle_core::Error::from)?)
+        }
+        Storage::Metal(_) => return Err(on_metal().into()),
     };
-    let start = layout.start_offset();
-    let values = storage.as_slice::<f32>()?;
-    f(Span::Host(&values[start..start + tensor.elem_count()]))
+    f(values)
+}
+
+fn on_metal() -> candle_core::Error {
+    candle_core::Error::Msg("a tensor on Metal is not supported".to_owned())
 }
 
 /// The values of a variable, in row-major order.
 #[derive(Debug)]
 pub(crate) enum Values<'a> {
-    F32(&'a mut [f32]),
+    F32(SpanMut<'a>),
+    /// On the host.
     F64(&'a mut [f64]),
 }
 
 /// Calls `f` with the values of a variable in place, without a copy and outside of the graph.
 ///
 /// # Errors
-/// A variable that is not contiguous, not on the CPU, or neither f32 nor f64. The error of `f`.
+/// A variable that is not contiguous, or neither f32 nor f64 (f64 on the CPU only). The error of `f`.
 pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(Values<'_>) -> Result<R>) -> Result<R> {
     let op = InPlace(RefCell::new((Some(f), None)));
     var.inplace_op1(&op)?;
@@ -61,12 +73,22 @@ impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
             bail!("values must be contiguous to be changed in place")
         };
         let values = match storage {
-            CpuStorage::F32(values) => Values::F32(&mut values[start..end]),
+            CpuStorage::F32(values) => Values::F32(SpanMut::Host(&mut values[start..end])),
             CpuStorage::F64(values) => Values::F64(&mut values[start..end]),
             other => {
                 bail!("values must be f32 or f64 to be changed in place, not {:?}", other.dtype())
             }
         };
+        self.run(values)
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        self.run(Values::F32(SpanMut::Cuda(cuda::span_mut(storage, layout)?)))
+    }
+}
+
+impl<R, F: FnOnce(Values<'_>) -> Result<R>> InPlace<F, R> {
+    fn run(&self, values: Values<'_>) -> Result<()> {
         let mut state = self.0.borrow_mut();
         let Some(f) = state.0.take() else { bail!("candle ran the change of a variable twice") };
         state.1 = Some(f(values)?);
@@ -79,7 +101,9 @@ impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
 /// # Errors
 /// Those of [`with_span`].
 pub fn to_flat(tensor: &Tensor) -> Result<Flat> {
+    let mut flat = Flat::zeros(ElementType::F32, tensor.elem_count());
     with_span(tensor, |values| {
-        Ok(Flat::from_slice(values.host().map_err(candle_core::Error::from)?))
+        values.copy_to_slice(flat.as_mut_slice()?)?;
+        Ok(flat)
     })
 }

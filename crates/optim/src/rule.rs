@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use candelabrum_memory::cuda::{Formula, SCALARS};
+
 use crate::Result;
 use crate::parts::Parts;
 
@@ -29,7 +31,15 @@ pub trait Rule: Debug + Send {
         0.0
     }
 
-    /// Computes the next value of one parameter. `parts.state` contains the state vectors. Unused
+    /// The formula as a kernel, and its scalars for one parameter in one step. Without a kernel,
+    /// parameters on a GPU are copied to the host and back at every update. The kernel must compute
+    /// the same bits as [`Self::update`], apart from the order of sums.
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        let _ = now;
+        None
+    }
+
+    /// Computes the next value of one parameter on the host. `parts.state` contains the state vectors. Unused
     /// ones are empty.
     fn update(&self, now: Now, parts: Parts<'_>);
 }

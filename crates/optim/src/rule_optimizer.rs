@@ -1,7 +1,8 @@
 //! The common part of all optimizers: learning rate, weight decay, groups, state and the count of
 //! steps.
 
-use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
+use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut};
+use candelabrum_memory::{ElementType, Error as MemoryError, Flat, Span, SpanMut};
 
 use crate::error::Range;
 use crate::parts::MAX_STATES;
@@ -143,11 +144,22 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             weight_decay: param.weight_decay,
             trust_ratio: param.trust_ratio,
         };
-        let mut state: [&mut [f32]; MAX_STATES] = Default::default();
-        for (kept, vector) in state.iter_mut().zip(&mut param.state) {
-            *kept = vector.as_mut_slice()?;
+        match (value, grad) {
+            (SpanMut::Cuda(value), Span::Cuda(grad)) => match self.rule.on_gpu(now) {
+                Some((formula, scalars)) => {
+                    let state = param.state.iter_mut().map(cuda_span).collect::<Result<_>>()?;
+                    formula.update(value, grad, state, scalars)?;
+                }
+                None => through_host(&self.rule, now, value, grad, &mut param.state)?,
+            },
+            (value, grad) => {
+                let mut state: [&mut [f32]; MAX_STATES] = Default::default();
+                for (kept, vector) in state.iter_mut().zip(&mut param.state) {
+                    *kept = vector.as_mut_slice()?;
+                }
+                self.rule.update(now, Parts { value: value.host()?, grad: grad.host()?, state });
+            }
         }
-        self.rule.update(now, Parts { value: value.host()?, grad: grad.host()?, state });
         Ok(())
     }
 
@@ -177,4 +189,37 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         self.steps = steps;
         self.refresh();
     }
+}
+
+/// A state vector on a GPU.
+fn cuda_span(vector: &mut Flat) -> Result<CudaSpanMut<'_>> {
+    match vector.span_mut()? {
+        SpanMut::Cuda(vector) => Ok(vector),
+        SpanMut::Host(_) => Err(MemoryError::OnDevice.into()),
+    }
+}
+
+/// Updates a parameter on a GPU by a rule without a kernel.
+fn through_host<R: Rule>(
+    rule: &R,
+    now: Now,
+    mut value: CudaSpanMut<'_>,
+    grad: CudaSpan<'_>,
+    state: &mut [Flat],
+) -> Result<()> {
+    let len = value.len();
+    let (mut new, mut gradient) = (vec![0.0; len], vec![0.0; len]);
+    value.as_span().download(&mut new)?;
+    grad.download(&mut gradient)?;
+    let mut copies = state.iter().map(Flat::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
+    let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
+    for (vector, copy) in vectors.iter_mut().zip(&mut copies) {
+        *vector = copy.as_mut_slice()?;
+    }
+    rule.update(now, Parts { value: &mut new, grad: &gradient, state: vectors });
+    value.upload(&new)?;
+    for (vector, copy) in state.iter_mut().zip(&copies) {
+        vector.copy_from_host(copy)?;
+    }
+    Ok(())
 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use candle_core::shape::Dim;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::Error;
 use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
@@ -116,11 +117,16 @@ impl CustomOp1 for Exchange {
             CpuStorage::F16(xs) => CpuStorage::F16(self.run(&xs[start..end])?),
             CpuStorage::BF16(xs) => CpuStorage::BF16(self.run(&xs[start..end])?),
             other => {
-                let dtype = candle_core::backend::BackendStorage::dtype(other);
-                return Err(candle_core::Error::UnsupportedDTypeForOp(dtype, self.name).bt());
+                return Err(candle_core::Error::UnsupportedDTypeForOp(other.dtype(), self.name).bt());
             }
         };
         Ok((ys, self.result_shape(layout.shape())))
+    }
+
+    /// Through the host.
+    fn cuda_fwd(&self, xs: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (ys, shape) = self.cpu_fwd(&xs.to_cpu_storage()?, layout)?;
+        Ok((xs.device().storage_from_cpu_storage_owned(ys)?, shape))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {

@@ -8,14 +8,20 @@
 //!
 //! The last unit leaves only after the backward pass. So a rank whose pass fails always has a unit
 //! left through which the other ranks learn of the failure.
+//!
+//! The host does not wait for a GPU while units leave. So for gradients on a GPU, the host learns of
+//! bad numbers only when it asks: before a vote, or after an average has shown that there are some.
+//! Strategies that work on slices get a copy of the unit on the host.
 
 use std::collections::VecDeque;
 
 use candelabrum_memory::{FiniteCheck, Flat};
+use candelabrum_nn::with_span;
+use candle_core::{DType, Tensor};
 
 use super::StepFigures;
 use super::context::StepContext;
-use super::fault::Fault;
+use super::fault::{Fault, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
@@ -31,7 +37,11 @@ pub(super) struct Dispatcher {
     pub(super) way: Way,
     pub(super) figures: StepFigures,
     /// The reason why this rank's gradients must not be used.
-    pub(super) fault: Option<Fault>,
+    fault: Option<Fault>,
+    /// The loss on a GPU, which shows only later whether it is finite.
+    loss: Option<Tensor>,
+    /// The search for bad numbers in gradients on a GPU.
+    search: FiniteCheck,
     /// By unit: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
     /// Complete buckets of units whose turn has not come yet.
@@ -48,6 +58,8 @@ struct Flight {
     unit: usize,
     /// The unit's bucket, unless the bucket itself is the message.
     bucket: Option<Flat>,
+    /// The unit's bucket on a GPU, if the strategy works on a copy on the host.
+    on_device: Option<Flat>,
     pending: Vec<Pending>,
 }
 
@@ -60,7 +72,50 @@ impl Dispatcher {
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
-        Self { context, subject, way, figures, fault: None, wire, complete, next: 0, flights }
+        let (fault, loss, search) = (None, None, FiniteCheck::default());
+        Self { context, subject, way, figures, fault, loss, search, wire, complete, next: 0, flights }
+    }
+
+    /// Records the reason why this rank's gradients must not be used.
+    pub(super) fn fail(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// Records the loss, whose gradients must not be used if it is not finite. A loss on a GPU is
+    /// checked there, and the host does not wait for it.
+    pub(super) fn check_loss(&mut self, loss: &Tensor) -> Result<()> {
+        let loss = loss.detach().to_dtype(DType::F32)?;
+        if !loss.device().is_cpu() {
+            self.loss = Some(loss);
+        } else if !loss.to_scalar::<f32>()?.is_finite() {
+            self.fault = Some(Fault::Loss);
+        }
+        Ok(())
+    }
+
+    /// The reason why this rank's gradients must not be used. Waits for a GPU.
+    pub(super) fn fault(&mut self) -> Result<Option<&Fault>> {
+        if self.fault.is_none()
+            && let Some(loss) = self.loss.take()
+            && !loss.to_scalar::<f32>()?.is_finite()
+        {
+            self.fault = Some(Fault::Loss);
+        }
+        if self.fault.is_none()
+            && let Some((unit, position)) = std::mem::take(&mut self.search).first()?
+        {
+            let slots = &self.context.plans[unit].slots;
+            let slot = slots.iter().find(|slot| slot.range.contains(&position));
+            self.fault = slot.map(|slot| Fault::Gradient(slot.param));
+        }
+        Ok(self.fault.as_ref())
+    }
+
+    /// The error of a step with a fault on some rank, for all ranks. All ranks call it together.
+    pub(super) fn spread_fault(&mut self) -> Result<Option<Error>> {
+        self.fault()?;
+        let context = &self.context;
+        spread(&context.group, self.fault.as_ref(), &context.params)
     }
 
     /// Accepts the bucket of a unit that is complete before the backward pass has ended.
@@ -90,6 +145,12 @@ impl Dispatcher {
         if self.fault.as_ref().is_some_and(Fault::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;
         }
+        if let Some(loss) = &self.loss
+            && unit + 1 == self.context.plans.len()
+        {
+            let mut values = bucket.span_mut()?;
+            with_span(loss, |loss| Ok::<_, Error>(values.poison_unless_finite(loss)?))?;
+        }
         self.look_at(unit, &bucket)?;
         self.complete[unit] = Some(bucket);
         Ok(())
@@ -114,6 +175,9 @@ impl Dispatcher {
     }
 
     fn look_at(&mut self, unit: usize, bucket: &Flat) -> Result<()> {
+        if bucket.is_on_device() {
+            return Ok(self.search.look(unit, bucket.span()?)?);
+        }
         let mut check = FiniteCheck::default();
         check.look(unit, bucket.span()?)?;
         if !check.is_bad_so_far() {
@@ -134,6 +198,15 @@ impl Dispatcher {
 
     /// Makes a unit's message and starts its collectives.
     pub(super) fn launch(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
+        let on_device = match &self.way {
+            Way::Strategy(_) if bucket.is_on_device() => {
+                let copy = bucket.to_host()?;
+                // The search on the GPU has looked at the bucket. Here its result is known at once.
+                self.look_at(index, &copy)?;
+                Some(std::mem::replace(&mut bucket, copy))
+            }
+            _ => None,
+        };
         let Self { context, subject, way, figures, fault, .. } = self;
         let unit = context.unit(index);
         let message = match way {
@@ -168,11 +241,11 @@ impl Dispatcher {
             }
         };
         figures.units += 1;
-        self.start(index, bucket, message);
+        self.start(index, bucket, on_device, message);
         Ok(())
     }
 
-    fn start(&mut self, unit: usize, bucket: Flat, message: Message) {
+    fn start(&mut self, unit: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
         let Self { context, way, flights, .. } = self;
         let way = &*way;
         let start = |op, payload: Payload| -> Pending {
@@ -184,11 +257,12 @@ impl Dispatcher {
         };
         let flight = match message {
             Message::InPlace(op) => {
-                Flight { unit, bucket: None, pending: vec![start(op, bucket.into())] }
+                let pending = vec![start(op, bucket.into())];
+                Flight { unit, bucket: None, on_device, pending }
             }
             Message::Payloads(parts) => {
                 let pending = parts.into_iter().map(|(op, payload)| start(op, payload)).collect();
-                Flight { unit, bucket: Some(bucket), pending }
+                Flight { unit, bucket: Some(bucket), on_device, pending }
             }
         };
         flights.push_back(flight);
@@ -202,7 +276,8 @@ impl Dispatcher {
 
     /// Waits for the next unit, whose bucket then contains the average. `None` if all have arrived.
     pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
-        while let Some(Flight { unit: index, bucket, pending }) = self.flights.pop_front() {
+        while let Some(flight) = self.flights.pop_front() {
+            let Flight { unit: index, bucket, on_device, pending } = flight;
             let received: Result<Vec<Payload>> = {
                 let _span =
                     tracing::trace_span!(target: "candelabrum::step", "wait", bucket = index)
@@ -216,7 +291,7 @@ impl Dispatcher {
                 let result = received.pop().filter(|result| result.len() == unit.len());
                 let what = || format!("{} made a unit shorter or longer", way.describe());
                 let result = result.ok_or_else(|| Error::Protocol { what: what() })?;
-                return Ok(Some((index, result.into_flat())));
+                return Ok(Some((index, back_on_device(result.into_flat(), on_device)?)));
             };
             let message = match way {
                 Way::Wire(_) => {
@@ -234,8 +309,8 @@ impl Dispatcher {
                 }
             };
             match message {
-                None => return Ok(Some((index, bucket))),
-                Some(message) => self.start(index, bucket, message),
+                None => return Ok(Some((index, back_on_device(bucket, on_device)?))),
+                Some(message) => self.start(index, bucket, on_device, message),
             }
         }
         Ok(None)
@@ -248,10 +323,10 @@ impl Dispatcher {
                 layout.gradients.put(unit, bucket);
             }
         }
-        while let Some(Flight { unit, bucket, pending }) = self.flights.pop_front() {
+        while let Some(Flight { unit, bucket, on_device, pending }) = self.flights.pop_front() {
             let travelled = pending.into_iter().map(Pending::wait).last();
             let travelled = travelled.and_then(Result::ok).map(Payload::into_flat);
-            match (bucket, travelled) {
+            match (on_device.or(bucket), travelled) {
                 (Some(bucket), travelled) => {
                     layout.gradients.put(unit, bucket);
                     if let (Way::Wire(_), Some(place)) = (&self.way, self.wire.get_mut(unit)) {
@@ -263,4 +338,11 @@ impl Dispatcher {
             }
         }
     }
+}
+
+/// The numbers of a unit in their place on a GPU, if they were copied from there.
+fn back_on_device(values: Flat, on_device: Option<Flat>) -> Result<Flat> {
+    let Some(mut bucket) = on_device else { return Ok(values) };
+    bucket.copy_from_host(&values)?;
+    Ok(bucket)
 }

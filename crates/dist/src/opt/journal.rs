@@ -27,13 +27,18 @@ impl Journal {
     }
 
     /// Records parameter number `index` and the optimizer's state of it. Returns false, and records
-    /// nothing, if the optimizer cannot return this state or the limit is reached.
+    /// nothing, if the optimizer cannot return this state, the limit is reached, or the parameter is on
+    /// a GPU.
     pub(super) fn note(
         &mut self,
         index: usize,
         param: &Param,
         optimizer: &mut dyn Optimizer,
     ) -> Result<bool> {
+        if !param.var().device().is_cpu() {
+            // On a GPU the host enqueues updates and waits for none, so early ones save no time.
+            return Ok(false);
+        }
         let Some(states) = optimizer.parameter_state(index)? else { return Ok(false) };
         let len = param.var().elem_count() * (1 + states.len());
         if self.values.len() + len > LIMIT {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::{ElementType, Flat, Location};
 use candelabrum_nn::{FlatGradients, Param, UnitPlan, with_span};
 
 use crate::comm::{Communicator, Label};
@@ -136,10 +136,10 @@ impl Layouts {
         comm: &dyn Communicator,
     ) -> Result<()> {
         let id = self.made;
-        let plans = self.plan(sizing, order);
+        let (location, plans) = (location(&self.params), self.plan(sizing, order));
         let (mut buckets, mut labels) = (Vec::new(), Vec::new());
         for (unit, plan) in plans.iter().enumerate() {
-            buckets.push(comm.alloc(ElementType::F32, plan.len)?.into_flat());
+            buckets.push(bucket_memory(&location, ElementType::F32, plan.len, comm)?);
             labels.push(Label::of_series(label(unit, plan, &self.params), id as u64));
         }
         let gradients = FlatGradients::new(Arc::clone(&self.params), plans, buckets)?;
@@ -148,6 +148,25 @@ impl Layouts {
         self.made += 1;
         Ok(())
     }
+}
+
+/// The memory of the parameters, which are all on one device.
+fn location(params: &[Param]) -> Location {
+    params.first().map_or(Location::HOST, |param| Location::of(param.var().device()))
+}
+
+/// Memory for the numbers of a bucket: on the parameters' GPU, or on the host at the place where the
+/// backend reduces fastest.
+fn bucket_memory(
+    location: &Location,
+    element: ElementType,
+    len: usize,
+    comm: &dyn Communicator,
+) -> Result<Flat> {
+    if location.is_host() {
+        return Ok(comm.alloc(element, len)?.into_flat());
+    }
+    Ok(Flat::zeros_on(location, element, len)?)
 }
 
 fn is_no_order(order: &[usize], len: usize) -> bool {
@@ -203,8 +222,9 @@ impl Layout {
         if let Some((_, wire)) = self.wire.iter_mut().find(|(kept, _)| *kept == element) {
             return Ok(std::mem::take(wire));
         }
+        let location = location(self.gradients.params());
         let plans = self.gradients.plans().iter();
-        let wire = plans.map(|plan| Ok(Some(comm.alloc(element, plan.len)?.into_flat())));
+        let wire = plans.map(|plan| bucket_memory(&location, element, plan.len, comm).map(Some));
         let wire = wire.collect::<Result<_>>()?;
         self.wire.push((element, Vec::new()));
         Ok(wire)

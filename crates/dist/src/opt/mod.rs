@@ -8,6 +8,7 @@
 //! | the report of one rank's failure to all ranks | `fault.rs` |
 //! | updates that can be undone | `journal.rs` |
 //! | ranks that run out of batches | `join.rs` |
+//! | parameters and states that become the same on all ranks | `replicas.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | the parameters in units, with their buckets | `layout.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
@@ -21,6 +22,7 @@ mod figures;
 mod join;
 mod journal;
 mod layout;
+mod replicas;
 mod singa;
 mod state;
 mod step;
@@ -35,7 +37,7 @@ pub use state::StrategyState;
 use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo};
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 
 use self::context::StepContext;
 use self::dispatcher::Dispatcher;
@@ -80,7 +82,7 @@ pub struct DistOpt {
     fault: Option<Error>,
     notices: Vec<String>,
     /// All-reduces whose result [`Self::wait`] has not returned yet.
-    started: Vec<(Shape, Pending)>,
+    started: Vec<(Shape, Device, Pending)>,
 }
 
 /// The state that differs between ranks.
@@ -249,7 +251,7 @@ impl DistOpt {
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
         if self.drift == Drift::Parameters {
-            step::average_parameters(&*self.group, &self.params.list())?;
+            replicas::average_parameters(&*self.group, &self.params.list())?;
             self.drift = Drift::Momentum;
         }
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
@@ -267,9 +269,7 @@ impl DistOpt {
         params.iter().try_for_each(Param::watch)?;
         let group = &*self.group;
         if group.world_size() > 1 {
-            for param in &params {
-                param.update_in_place(|values| group.broadcast(values.host()?, 0))??;
-            }
+            replicas::broadcast_parameters(group, &params)?;
         }
         synchronize_buffers(&self.params, group, BufferSync::Broadcast)?;
         self.synchronized = params.len();

@@ -16,7 +16,7 @@
 //! ```
 
 use candelabrum_nn::{DistOption, to_flat};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 
 use super::{DistOpt, Request};
 use crate::Result;
@@ -89,12 +89,12 @@ impl DistOpt {
     /// place, but candle's tensors are immutable.
     ///
     /// # Errors
-    /// A tensor that is not on the CPU.
+    /// A tensor that cannot be converted to f32.
     pub fn all_reduce(&mut self, tensor: &Tensor) -> Result<()> {
         let tensor = tensor.to_dtype(DType::F32)?;
         let op = Collective::AllReduce(ReduceOp::Sum);
         let pending = self.group.start(op, to_flat(&tensor)?.into());
-        self.started.push((tensor.shape().clone(), pending));
+        self.started.push((tensor.shape().clone(), tensor.device().clone(), pending));
         Ok(())
     }
 
@@ -105,9 +105,9 @@ impl DistOpt {
     /// A failure of any rank, a passed deadline or a disagreement between ranks.
     pub fn wait(&mut self) -> Result<Vec<Tensor>> {
         let started = std::mem::take(&mut self.started);
-        let sums = started.into_iter().map(|(shape, pending)| {
+        let sums = started.into_iter().map(|(shape, device, pending)| {
             let sum = pending.wait()?.to_vec::<f32>()?;
-            Ok(Tensor::from_vec(sum, shape, &Device::Cpu)?)
+            Ok(Tensor::from_vec(sum, shape, &device)?)
         });
         sums.collect()
     }

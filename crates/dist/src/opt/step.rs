@@ -21,12 +21,13 @@ use candle_core::{DType, Tensor};
 
 use super::config::OnOverflow;
 use super::dispatcher::Dispatcher;
-use super::fault::{Fault, spread};
+use super::fault::Fault;
 use super::figures::timed;
 use super::journal::Journal;
 use super::layout::Layout;
+use super::replicas::average_replicas;
 use super::{DistOptConfig, StepFigures};
-use crate::comm::{Collective, Communicator, Payload, Pending, ReduceOp};
+use crate::comm::{Collective, Payload, Pending, ReduceOp};
 use crate::strategy::Subject;
 use crate::{Error, Result};
 
@@ -101,22 +102,18 @@ impl Step<'_> {
     ) -> (Dispatcher, Result<()>) {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
         if let Some(error) = fault {
-            dispatcher.fault = Some(Fault::Failed(error));
+            dispatcher.fail(Fault::Failed(error));
             return (dispatcher, Ok(()));
         }
         let Some(loss) = loss else { return (dispatcher, self.layout.fill(0.0)) };
-        match is_finite(loss) {
-            Ok(true) => {}
-            Ok(false) => dispatcher.fault = Some(Fault::Loss),
-            Err(error) => {
-                dispatcher.fault = Some(Fault::Failed(error));
-                return (dispatcher, Ok(()));
-            }
+        if let Err(error) = dispatcher.check_loss(loss) {
+            dispatcher.fail(Fault::Failed(error));
+            return (dispatcher, Ok(()));
         }
         let start = Instant::now();
         let (mut dispatcher, sent, result) = self.differentiate(dispatcher, loss);
         if let Err(error) = result {
-            dispatcher.fault = Some(Fault::Failed(error));
+            dispatcher.fail(Fault::Failed(error));
         }
         let messages = dispatcher.figures.compress;
         dispatcher.figures.backward += start.elapsed().saturating_sub(messages);
@@ -155,7 +152,8 @@ impl Step<'_> {
     /// Averages the gradients, and updates the parameters if all averages are finite.
     fn average_and_update(&mut self, dispatcher: &mut Dispatcher) -> Result<StepEnd> {
         dispatcher.send_rest(self.layout)?;
-        let vote = (!dispatcher.way.shows_bad_numbers()).then(|| start_vote(dispatcher));
+        let votes = !dispatcher.way.shows_bad_numbers();
+        let vote = votes.then(|| start_vote(dispatcher)).transpose()?;
         self.journal.clear();
         let mut arrived = VecDeque::new();
         let outcome = self.collect(dispatcher, &mut arrived).and_then(|overflow| {
@@ -234,11 +232,11 @@ impl Step<'_> {
 
     /// The end of a step in which the average of `name` is not finite. Averages are the same on
     /// every rank, so this end is too.
-    fn answer_overflow(&mut self, dispatcher: &Dispatcher, name: String) -> Result<StepEnd> {
-        let context = &dispatcher.context;
-        if let Some(error) = spread(&context.group, dispatcher.fault.as_ref(), &context.params)? {
+    fn answer_overflow(&mut self, dispatcher: &mut Dispatcher, name: String) -> Result<StepEnd> {
+        if let Some(error) = dispatcher.spread_fault()? {
             return Ok(StepEnd::Failed(error));
         }
+        let context = &dispatcher.context;
         let strategy = dispatcher.way.describe();
         if self.config.on_overflow == OnOverflow::Error {
             return Ok(StepEnd::Failed(Error::Overflow { strategy, name }));
@@ -260,10 +258,10 @@ impl Step<'_> {
         let count = self.layout.units();
         // With a fault there are no gradients of this step, and the buckets contain those of an
         // earlier step.
-        if dispatcher.fault.is_none() {
+        if dispatcher.fault()?.is_none() {
             dispatcher.look_at_all(self.layout)?;
         }
-        let vote = start_vote(dispatcher);
+        let vote = start_vote(dispatcher)?;
         // The ranks' own gradients are never added, so only the vote shows a bad one.
         if let Some(error) = check_vote(dispatcher, vote)? {
             return Ok(StepEnd::Failed(error));
@@ -344,47 +342,25 @@ pub(super) fn complete(layout: &mut Layout, allow_unused: bool) -> Result<()> {
     if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
 }
 
-/// Whether a loss is finite.
+/// Whether a loss is finite. Waits for a GPU.
 pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
     Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
 }
 
 /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose
 /// averages would not show a bad gradient, and strategies that remember gradients.
-fn start_vote(dispatcher: &Dispatcher) -> Pending {
-    let vote = Payload::from_slice(&[i32::from(dispatcher.fault.is_some())]);
+fn start_vote(dispatcher: &mut Dispatcher) -> Result<Pending> {
+    let vote = Payload::from_slice(&[i32::from(dispatcher.fault()?.is_some())]);
     let vote = vote.labelled("the vote on finite gradients").of_step(dispatcher.context.step);
-    dispatcher.context.group.start(Collective::AllReduce(ReduceOp::Max), vote)
+    Ok(dispatcher.context.group.start(Collective::AllReduce(ReduceOp::Max), vote))
 }
 
 /// The error that follows from the vote; `None` if all ranks' gradients can be used.
-fn check_vote(dispatcher: &Dispatcher, vote: Pending) -> Result<Option<Error>> {
+fn check_vote(dispatcher: &mut Dispatcher, vote: Pending) -> Result<Option<Error>> {
     if vote.wait()?.as_slice::<i32>()? == [0] {
         return Ok(None);
     }
-    let context = &dispatcher.context;
     let what = || "a vote against the gradients that no rank explains".to_owned();
-    let error = spread(&context.group, dispatcher.fault.as_ref(), &context.params)?;
+    let error = dispatcher.spread_fault()?;
     error.map(Some).ok_or_else(|| Error::Protocol { what: what() })
-}
-
-/// Averages all parameters and the whole state of the optimizer over all ranks.
-fn average_replicas(
-    comm: &dyn Communicator,
-    params: &[Param],
-    optimizer: &mut dyn Optimizer,
-) -> Result<()> {
-    average_parameters(comm, params)?;
-    for state in optimizer.state_mut()? {
-        comm.all_reduce(state.host()?, ReduceOp::Mean)?;
-    }
-    Ok(())
-}
-
-/// Averages all parameters over all ranks.
-pub(super) fn average_parameters(comm: &dyn Communicator, params: &[Param]) -> Result<()> {
-    for param in params {
-        param.update_in_place(|values| comm.all_reduce(values.host()?, ReduceOp::Mean))??;
-    }
-    Ok(())
 }

@@ -271,7 +271,7 @@ impl Nccl {
         if !plan.calls.is_empty() && !nothing {
             let control = &self.control;
             let guard = || control.failure().map_or(Ok(()), Err);
-            let input = match payload.device_memory::<CudaMemory>() {
+            let input = match payload.cuda_memory_mut() {
                 Some(memory) => &mut memory.0,
                 None => &mut self.input,
             };
@@ -288,8 +288,8 @@ impl Nccl {
             }
             Outcome::Output if on_device => {
                 let output = std::mem::replace(&mut self.output, allocate(&self.stream, 0)?);
-                let memory = Box::new(CudaMemory(output));
-                Ok(Some(Flat::on_device(element, plan.output / element.size(), memory).into()))
+                let memory = CudaMemory(output);
+                Ok(Some(Flat::cuda(element, plan.output / element.size(), memory).into()))
             }
             Outcome::Output => {
                 let mut result = Payload::zeros(element, plan.output / element.size());

@@ -1,0 +1,83 @@
+//! The norm of spans on a GPU, and the search for a number that is not finite. Their results stay
+//! on the GPU until the program asks for them.
+
+use cudarc::driver::CudaSlice;
+
+use super::CudaSpan;
+use super::compiler::Source;
+use super::launch::{Arg, Grid, launch};
+use super::memory::allocate;
+use super::region::Region;
+use crate::Result;
+
+const KERNELS: Source = Source { name: "checks", text: [include_str!("kernels/checks.cu"), ""] };
+
+/// `SHARE` in checks.cu.
+const SHARE: usize = 8192;
+
+/// The bits of a key that hold the position in a unit.
+const POSITION_BITS: u32 = 40;
+
+/// The sum of the squares of spans on a GPU, in f64 and in a fixed order.
+#[derive(Debug)]
+pub struct CudaNorm {
+    total: CudaSlice<u8>,
+}
+
+impl CudaNorm {
+    /// Zero, on the device of `values`.
+    pub(crate) fn new(values: CudaSpan<'_>) -> Result<Self> {
+        Ok(Self { total: allocate(values.region().stream(), size_of::<f64>())? })
+    }
+
+    /// Adds the squares of `values`.
+    pub(crate) fn add(&mut self, values: CudaSpan<'_>) -> Result<()> {
+        let stream = values.region().stream();
+        let grid = Grid::by_share(values.len(), SHARE);
+        let blocks = grid.blocks();
+        let partials = allocate(stream, blocks * size_of::<f64>())?;
+        let partials = Arg::Memory(Region::of(&partials));
+        launch(stream, KERNELS, "partial_squares", grid, &[partials, Arg::Memory(values.region())])?;
+        let total = Arg::Memory(Region::of(&self.total));
+        launch(stream, KERNELS, "add_partials", Grid::one_block(blocks), &[total, partials])
+    }
+
+    /// The sum. Waits for the device.
+    pub(crate) fn sum_of_squares(&self) -> Result<f64> {
+        let mut bytes = [0; size_of::<f64>()];
+        Region::of(&self.total).download(&mut bytes)?;
+        Ok(f64::from_ne_bytes(bytes))
+    }
+}
+
+/// A search for the first number that is not finite in spans on a GPU.
+#[derive(Debug)]
+pub struct CudaSearch {
+    found: CudaSlice<u8>,
+}
+
+impl CudaSearch {
+    /// A search on the device of `values`, that has found nothing yet.
+    pub(crate) fn new(values: CudaSpan<'_>) -> Result<Self> {
+        Ok(Self { found: allocate(values.region().stream(), size_of::<u64>())? })
+    }
+
+    /// Checks the numbers of `unit`.
+    pub(crate) fn look(&mut self, unit: usize, values: CudaSpan<'_>) -> Result<()> {
+        let region = values.region();
+        let found = Arg::Memory(Region::of(&self.found));
+        let first_key = Arg::U64((unit as u64) << POSITION_BITS);
+        let args = [found, Arg::Memory(region), first_key];
+        launch(region.stream(), KERNELS, "search", Grid::for_each(values.len()), &args)
+    }
+
+    /// The lowest unit with a bad number, and the position of its first bad number. Waits for the
+    /// device.
+    pub(crate) fn first(&self) -> Result<Option<(usize, usize)>> {
+        let mut bytes = [0; size_of::<u64>()];
+        Region::of(&self.found).download(&mut bytes)?;
+        let found = u64::from_ne_bytes(bytes);
+        let position = |key: u64| key & ((1 << POSITION_BITS) - 1);
+        Ok((found != 0).then(|| ((!found >> POSITION_BITS) as usize, position(!found) as usize)))
+    }
+}

@@ -1,0 +1,107 @@
+//! Bytes on a GPU, and copies from and to the host and candle's tensors.
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use cudarc::driver::{CudaSlice, CudaStream};
+
+use super::cuda_error;
+use super::region::{Region, wait};
+use super::span::{CudaSpan, CudaSpanMut};
+use super::tensor::{fill_tensor, with_tensor};
+use crate::{ElementType, Flat, Result};
+
+/// Bytes on a GPU. They belong to the stream of candle's device.
+#[derive(Debug)]
+pub struct CudaMemory(pub CudaSlice<u8>);
+
+/// Zeros on `device`, which is a GPU.
+///
+/// # Errors
+/// Too little memory on the device.
+pub fn zeros(device: &Device, element: ElementType, len: usize) -> Result<Flat> {
+    let stream = device.as_cuda_device()?.cuda_stream();
+    let memory = CudaMemory(allocate(&stream, len * element.size())?);
+    Ok(Flat::cuda(element, len, memory))
+}
+
+/// Zeroed memory of at least one byte, because the driver has no empty memory.
+///
+/// # Errors
+/// The driver's error.
+pub fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>> {
+    stream.alloc_zeros(bytes.max(1)).map_err(|error| cuda_error("cuMemAllocAsync", error))
+}
+
+/// Copies to the first bytes of `to`, in the order of `stream`.
+///
+/// # Errors
+/// The driver's error.
+pub fn upload(stream: &Arc<CudaStream>, from: &[u8], to: &mut CudaSlice<u8>) -> Result<()> {
+    if from.is_empty() {
+        return Ok(());
+    }
+    let copied = stream.memcpy_htod(from, &mut to.slice_mut(..from.len()));
+    copied.map_err(|error| cuda_error("cuMemcpyHtoDAsync", error))
+}
+
+/// Copies the first bytes of `from`, in the order of `stream`, and waits for the copy.
+///
+/// # Errors
+/// The driver's error.
+pub fn download(stream: &Arc<CudaStream>, from: &CudaSlice<u8>, to: &mut [u8]) -> Result<()> {
+    if to.is_empty() {
+        return Ok(());
+    }
+    let copied = stream.memcpy_dtoh(&from.slice(..to.len()), to);
+    copied.map_err(|error| cuda_error("cuMemcpyDtoHAsync", error))?;
+    wait(stream)
+}
+
+impl CudaMemory {
+    /// The first `len` f32 numbers.
+    pub(crate) fn span(&self, len: usize) -> CudaSpan<'_> {
+        CudaSpan::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+    }
+
+    /// The first `len` f32 numbers, mutable.
+    pub(crate) fn span_mut(&mut self, len: usize) -> CudaSpanMut<'_> {
+        CudaSpanMut::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+    }
+
+    /// The first `bytes` bytes.
+    pub(super) fn region(&self, bytes: usize) -> Region<'_> {
+        Region::of(&self.0).range(0..bytes)
+    }
+
+    /// Copies the first bytes to the host, and waits for the copy.
+    pub(crate) fn read(&self, to: &mut [u8]) -> Result<()> {
+        self.region(to.len()).download(to)
+    }
+
+    /// Copies bytes from the host to the beginning of this memory, and waits for the copy.
+    pub(crate) fn write(&mut self, from: &[u8]) -> Result<()> {
+        self.region(from.len()).upload(from)
+    }
+
+    /// Fills this memory with the `len` elements of a contiguous tensor on a GPU.
+    pub(crate) fn copy_from_tensor(
+        &mut self,
+        element: ElementType,
+        len: usize,
+        tensor: &Tensor,
+    ) -> Result<()> {
+        let to = self.region(len * element.size());
+        with_tensor(tensor, element, len, |from| to.copy_from(from))
+    }
+
+    /// Fills a contiguous tensor on a GPU with the `len` elements of this memory.
+    pub(crate) fn copy_to_tensor(
+        &self,
+        element: ElementType,
+        len: usize,
+        tensor: &Tensor,
+    ) -> Result<()> {
+        fill_tensor(tensor, element, len, self.region(len * element.size()))
+    }
+}

@@ -1,0 +1,42 @@
+//! The memory of a GPU, and the arithmetic of a training step on it.
+//!
+//! | idea | where |
+//! |---|---|
+//! | bytes on a GPU, and copies to and from the host | [`CudaMemory`] |
+//! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
+//! | candle's tensors as spans | [`span`], [`span_mut`] |
+//! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
+//! | the optimizer's formula as a kernel | [`Formula`] |
+//! | the compilation of kernels | `compiler.rs` |
+//!
+//! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
+//! memory, which is the stream of candle's device. So it runs after candle's earlier work on the
+//! memory and before candle's later work, without a wait on the host. Code that uses another
+//! stream (NCCL's) must order the two streams by events.
+//!
+//! **Invariant (borrow)** The memory of a span is alive and on the stream's device as long as the span
+//! lives. A span is only made by borrowing its owner. Memory that is freed afterwards is freed in
+//! the order of its stream, so work that is still enqueued is safe.
+
+mod checks;
+mod compiler;
+mod formula;
+mod launch;
+mod memory;
+mod region;
+mod span;
+mod tensor;
+
+use cudarc::driver::DriverError;
+
+pub use self::checks::{CudaNorm, CudaSearch};
+pub use self::formula::{Formula, SCALARS};
+pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
+pub use self::span::{CudaSpan, CudaSpanMut};
+pub use self::tensor::{span, span_mut};
+use crate::Error;
+
+/// An error of the driver.
+pub fn cuda_error(call: &'static str, error: DriverError) -> Error {
+    Error::Cuda { call, message: error.to_string() }
+}

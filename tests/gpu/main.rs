@@ -1,0 +1,10 @@
+//! Training on a GPU: the same program, layers and step as on the CPU, with the same losses.
+//!
+//! Where no GPU is visible the tests pass and say that they were left out. `REQUIRE_GPUS=1` makes
+//! that a failure.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stderr, reason = "a test that was left out says so")]
+
+mod device;
+mod models;

@@ -1,0 +1,76 @@
+//! Models train on the GPU with the losses that they have on the CPU.
+
+use candelabrum::models::{Cnn, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
+use candelabrum::prelude::*;
+use candelabrum_testkit::{integers, uniform};
+
+use crate::device::gpu;
+
+const STEPS: u64 = 20;
+const BATCHES: u64 = 4;
+const CLASSES: usize = 5;
+const TOKENS: usize = 20;
+
+/// The loss of each step on `device`. Every call has the same initial values and the same batches.
+fn losses<M: Model>(
+    device: &Device,
+    rate: f64,
+    new: &impl Fn(&Scope) -> M,
+    batch: &impl Fn(u64) -> Tensor,
+) -> Vec<f32> {
+    let params = Params::on(3, DType::F32, device);
+    let model = new(&params.root());
+    let batch = |number| batch(number).to_device(device).unwrap();
+    params.eval();
+    model.forward(&batch(0)).unwrap(); // creates the parameters
+    params.train();
+    let sgd = Sgd::new(rate).momentum(0.9);
+    let mut opt = DistOpt::new(sgd, &params, &World::single()).unwrap();
+    let step = |step| {
+        let xs = batch(step % BATCHES);
+        let labels = integers(xs.dim(0).unwrap(), step % BATCHES, CLASSES as u32).unwrap();
+        let labels = labels.to_device(device).unwrap();
+        let (_, loss) =
+            model.train_one_batch(&mut opt, &xs, &labels, DistOption::Fp32, 0.05).unwrap();
+        loss.to_scalar::<f32>().unwrap()
+    };
+    (0..STEPS).map(step).collect()
+}
+
+fn compare<M: Model>(rate: f64, new: impl Fn(&Scope) -> M, batch: impl Fn(u64) -> Tensor) {
+    let Some(gpu) = gpu() else { return };
+    let on_cpu = losses(&Device::Cpu, rate, &new, &batch);
+    let on_gpu = losses(&gpu, rate, &new, &batch);
+    let mut pairs = on_cpu.iter().zip(&on_gpu);
+    assert!(pairs.all(|(cpu, gpu)| (cpu - gpu).abs() <= 1e-4), "{on_cpu:?}, {on_gpu:?}");
+    assert_ne!(on_cpu[0], on_cpu[19]);
+}
+
+/// A function from the number of a batch to its images.
+fn images(shape: [usize; 4]) -> impl Fn(u64) -> Tensor {
+    move |number| uniform(&shape[..], number, -1.0, 1.0, DType::F32).unwrap()
+}
+
+#[test]
+fn the_convolutional_network() {
+    compare(0.01, |scope| Cnn::new(scope, CLASSES), images([4, 1, 28, 28]));
+}
+
+#[test]
+fn the_multilayer_perceptron() {
+    compare(0.01, |scope| Mlp::new(scope, CLASSES), images([8, 1, 6, 6]));
+}
+
+/// The rate is small because this network amplifies rounding errors (see tests/composites.rs).
+#[test]
+fn the_residual_network() {
+    compare(4e-6, |scope| ResNet18::new(scope, CLASSES), images([2, 3, 24, 24]));
+}
+
+#[test]
+fn the_classifier_of_sequences() {
+    let config =
+        GruClassifierConfig { vocabulary: TOKENS, embedding: 8, hidden: 16, classes: CLASSES };
+    let tokens = |number| integers((6, 9), number, TOKENS as u32).unwrap();
+    compare(0.01, |scope| GruClassifier::new(scope, config), tokens);
+}
