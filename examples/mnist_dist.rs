@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
-    let params = Params::new(args.seed);
+    let params = Params::on(args.seed, DType::F32, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
     let mut trainer = Trainer::new(model, opt);
@@ -48,7 +48,11 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
         let (ranks, backend, batch) = (world.world_size(), world.backend(), args.batch_size);
-        writeln!(out, "ranks {ranks} ({backend}), threads {threads} and batch {batch} per rank")?;
+        let device = world.device_name();
+        writeln!(
+            out,
+            "ranks {ranks} ({backend}) on {device}, threads {threads} and batch {batch} per rank"
+        )?;
         if dropped > 0 {
             writeln!(
                 out,
@@ -63,7 +67,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         world_size: world.world_size(),
         backend: world.backend().to_owned(),
-        device: "cpu".to_owned(),
+        device: world.device_name(),
         threads,
         dataset: data.name.to_owned(),
         dataset_note: data.note,

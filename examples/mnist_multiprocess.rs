@@ -72,7 +72,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
         },
         world,
     )?;
-    let params = Params::new(0);
+    let params = Params::on(0, DType::F32, world.device());
     let model = Cnn::new(&params.root(), 10);
     let opt = DistOpt::new(Sgd::new(0.005).momentum(0.9).weight_decay(1e-5), &params, world)?;
     let mut trainer = Trainer::new(model, opt);

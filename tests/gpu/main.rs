@@ -7,4 +7,6 @@
 #![expect(clippy::print_stderr, reason = "a test that was left out says so")]
 
 mod device;
+mod memory;
 mod models;
+mod optimizers;

@@ -9,11 +9,14 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::NotCompiled`] if `choice` asks for a GPU.
-pub(crate) fn device(choice: DeviceChoice, _local_rank: usize) -> Result<Device> {
+pub(crate) fn device(
+    choice: DeviceChoice,
+    _local_rank: usize,
+) -> Result<(Device, Option<String>)> {
     match choice {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok((Device::Cpu, None)),
         DeviceChoice::Cuda(_) => {
-            let what = "CANDELABRUM_DEVICE asks for a GPU".to_owned();
+            let what = format!("a GPU was asked for ({choice})");
             Err(Error::NotCompiled { what, feature: "cuda" })
         }
     }

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::Device;
+use candle_core::{Device, DeviceLocation};
 
 use crate::comm::{
     Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
     connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
-use crate::launch::{self, Launch, Launcher, MeetingPoint};
+use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint};
 use crate::{Error, Result};
 
 /// The rank of this process among the processes that train together, and its communicator. A clone
@@ -21,6 +21,8 @@ pub struct World {
     launch: Arc<Launch>,
     comm: Arc<dyn Communicator>,
     device: Device,
+    /// The reason why the device is no GPU, if one was wanted.
+    why_no_gpu: Option<String>,
 }
 
 impl World {
@@ -32,23 +34,33 @@ impl World {
     ///
     /// With the feature `cuda` each rank takes a GPU if its host has one, and the ranks reduce
     /// through NCCL. The environment variable `CANDELABRUM_DEVICE` is `auto` (the default, as
-    /// described), `cpu`, `cuda` (no GPU is an error) or `cuda:N` (GPU N on every rank).
+    /// described), `cpu`, `cuda` (no GPU is an error) or `cuda:N` (GPU N on every rank). All ranks
+    /// must compute on the same kind of device.
     ///
     /// # Errors
     /// A contradictory environment, ranks that do not start in time, or several hosts without MPI
     /// and without GPUs.
     pub fn from_env() -> Result<Self> {
+        Self::on(DeviceChoice::from_env()?)
+    }
+
+    /// As [`Self::from_env`], on the device `choice`, whatever `CANDELABRUM_DEVICE` says.
+    ///
+    /// # Errors
+    /// Those of [`Self::from_env`].
+    pub fn on(choice: DeviceChoice) -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
-        let device = gpu::device(launch::device_choice()?, launch.local_rank)?;
+        let (device, why_no_gpu) = gpu::device(choice, launch.local_rank)?;
         let comm = connect(&launch, &device)?;
-        Ok(Self { launch: Arc::new(launch), comm, device })
+        Ok(Self { launch: Arc::new(launch), comm, device, why_no_gpu })
     }
 
     /// A world of one rank, whatever the environment contains.
     pub fn single() -> Self {
         let launch = Launch::alone();
-        Self { launch: Arc::new(launch), comm: Arc::new(Single::default()), device: Device::Cpu }
+        let comm = Arc::new(Single::default());
+        Self { launch: Arc::new(launch), comm, device: Device::Cpu, why_no_gpu: None }
     }
 
     /// This process's number, counted from 0. This is SINGA's `global_rank`.
@@ -92,6 +104,21 @@ impl World {
     /// The device on which this rank computes: its GPU, or the CPU.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The device's name, for reports: `cpu`, or `cuda:N` for GPU N of the host.
+    pub fn device_name(&self) -> String {
+        match self.device.location() {
+            DeviceLocation::Cpu => "cpu".to_owned(),
+            DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+            DeviceLocation::Metal { gpu_id } => format!("metal:{gpu_id}"),
+        }
+    }
+
+    /// The reason why this rank computes on the CPU, although this build can use GPUs and
+    /// [`DeviceChoice::Auto`] prefers them.
+    pub fn why_no_gpu(&self) -> Option<&str> {
+        self.why_no_gpu.as_deref()
     }
 
     /// The backend's name, for reports.

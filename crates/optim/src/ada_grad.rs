@@ -9,6 +9,8 @@
 //! Duchi, Hazan and Singer, JMLR 12, 2011. SINGA's AdaGrad adds eps (1e-8) inside of the square
 //! root, `g / sqrt(s + eps)`, and has neither `lr_decay` nor an initial value.
 
+use candelabrum_memory::cuda::{Formula, SCALARS};
+
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
@@ -73,6 +75,13 @@ impl Rule for AdaGradRule {
 
     fn initial_state(&self) -> f32 {
         self.initial_accumulator as f32
+    }
+
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        let text = include_str!("kernels/ada_grad.cu");
+        let formula = Formula { name: "ada_grad", text, needs_sums: false };
+        let lr = now.lr / (1.0 + (now.step - 1) as f64 * self.lr_decay);
+        Some((formula, [now.weight_decay, -lr, self.eps, 0.0, 0.0, 0.0, 0.0, 0.0]))
     }
 
     fn update(&self, now: Now, parts: Parts<'_>) {

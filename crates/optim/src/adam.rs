@@ -14,6 +14,8 @@
 //! place and has L2 decay. Its default learning rate is 0.1, PyTorch's is 0.001. Here there is no
 //! default.
 
+use candelabrum_memory::cuda::{Formula, SCALARS};
+
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
@@ -62,6 +64,23 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
     }
 }
 
+impl<const DECOUPLED: bool> AdamRule<DECOUPLED> {
+    /// The numbers of [`Factors`] in f64.
+    fn factors(&self, now: Now) -> [f64; SCALARS] {
+        let decay = now.weight_decay;
+        [
+            if DECOUPLED { 0.0 } else { decay },
+            if DECOUPLED { 1.0 - now.lr * decay } else { 1.0 },
+            1.0 - self.beta1,
+            self.beta2,
+            1.0 - self.beta2,
+            now.bias_correction(self.beta2).sqrt(),
+            self.eps,
+            -now.lr / now.bias_correction(self.beta1),
+        ]
+    }
+}
+
 impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
     const NAME: &'static str = if DECOUPLED { "AdamW" } else { "Adam" };
 
@@ -80,18 +99,17 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
         if self.amsgrad { 3 } else { 2 }
     }
 
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        const TEXT: &str = include_str!("kernels/adam.cu");
+        const AMSGRAD: &str = concat!("#define AMSGRAD\n", include_str!("kernels/adam.cu"));
+        let (name, text) = if self.amsgrad { ("amsgrad", AMSGRAD) } else { ("adam", TEXT) };
+        Some((Formula { name, text, needs_sums: false }, self.factors(now)))
+    }
+
     fn update(&self, now: Now, parts: Parts<'_>) {
-        let decay = now.weight_decay;
-        let factors = Factors {
-            l2: if DECOUPLED { 0.0 } else { decay as f32 },
-            shrink: if DECOUPLED { (1.0 - now.lr * decay) as f32 } else { 1.0 },
-            take1: (1.0 - self.beta1) as f32,
-            keep2: self.beta2 as f32,
-            take2: (1.0 - self.beta2) as f32,
-            root: now.bias_correction(self.beta2).sqrt() as f32,
-            eps: self.eps as f32,
-            step: (-now.lr / now.bias_correction(self.beta1)) as f32,
-        };
+        let [l2, shrink, take1, keep2, take2, root, eps, step] =
+            self.factors(now).map(|factor| factor as f32);
+        let factors = Factors { l2, shrink, take1, keep2, take2, root, eps, step };
         parts.for_each(|Parts { value, grad, state: [m, v, max] }| {
             if self.amsgrad {
                 amsgrad(value, grad, m, v, max, &factors);

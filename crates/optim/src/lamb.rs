@@ -14,6 +14,7 @@
 //! as the authors do for biases and norms. A layer is one parameter.
 
 use candelabrum_memory::chunks::squares;
+use candelabrum_memory::cuda::{Formula, SCALARS};
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -67,6 +68,20 @@ impl Rule for LambRule {
 
     fn states(&self) -> usize {
         2
+    }
+
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        const TEXT: &str = include_str!("kernels/lamb.cu");
+        const ALONE: &str = concat!("#define NO_TRUST_RATIO\n", include_str!("kernels/lamb.cu"));
+        let (name, text) =
+            if now.trust_ratio { ("lamb", TEXT) } else { ("lamb_without_trust_ratio", ALONE) };
+        let scale1 = 1.0 / now.bias_correction(self.beta1);
+        let scale2 = 1.0 / now.bias_correction(self.beta2);
+        let (take1, take2) = (1.0 - self.beta1, 1.0 - self.beta2);
+        let scalars =
+            [take1, self.beta2, take2, scale1, scale2, self.eps, now.weight_decay, -now.lr];
+        // The first pass moves the averages, also where nothing is summed.
+        Some((Formula { name, text, needs_sums: true }, scalars))
     }
 
     fn update(&self, now: Now, mut parts: Parts<'_>) {

@@ -12,6 +12,7 @@
 //! A group can set it to 1 too, as is usual for biases and norms. A layer is one parameter.
 
 use candelabrum_memory::chunks::squares;
+use candelabrum_memory::cuda::{Formula, SCALARS};
 
 use crate::error::Range;
 use crate::lamb::trust_ratio;
@@ -64,6 +65,14 @@ impl Rule for LarsRule {
 
     fn states(&self) -> usize {
         1
+    }
+
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        let text = include_str!("kernels/lars.cu");
+        let formula = Formula { name: "lars", text, needs_sums: now.trust_ratio };
+        let coefficient = if now.trust_ratio { self.trust_coefficient } else { 0.0 };
+        let (lr, decay) = (now.lr, now.weight_decay);
+        Some((formula, [lr, decay, self.momentum, coefficient, 0.0, 0.0, 0.0, 0.0]))
     }
 
     fn update(&self, now: Now, mut parts: Parts<'_>) {

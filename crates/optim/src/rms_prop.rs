@@ -14,6 +14,8 @@
 //! the square root, `g / sqrt(s + eps)`, and has neither momentum nor the centered form. If
 //! rounding makes `s - a²` negative, PyTorch's value becomes NaN. Here the difference counts as 0.
 
+use candelabrum_memory::cuda::{Formula, SCALARS};
+
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
@@ -82,6 +84,14 @@ impl Rule for RmsPropRule {
 
     fn states(&self) -> usize {
         1 + usize::from(self.momentum != 0.0) + usize::from(self.centered)
+    }
+
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        let text = include_str!("kernels/rms_prop.cu");
+        let formula = Formula { name: "rms_prop", text, needs_sums: false };
+        let (alpha, centered) = (self.alpha, f64::from(u8::from(self.centered)));
+        let (decay, step) = (now.weight_decay, -now.lr);
+        Some((formula, [decay, alpha, 1.0 - alpha, self.eps, self.momentum, step, centered, 0.0]))
     }
 
     fn update(&self, now: Now, parts: Parts<'_>) {

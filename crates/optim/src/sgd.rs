@@ -12,6 +12,8 @@
 //! of v is 0. PyTorch checks instead whether v exists. The two differ only if a
 //! parameter's first gradient is all 0.
 
+use candelabrum_memory::cuda::{Formula, SCALARS};
+
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Error, Now, Result, Rule, RuleOptimizer, Schedule};
@@ -81,6 +83,18 @@ impl Rule for SgdRule {
 
     fn states(&self) -> usize {
         usize::from(self.momentum != 0.0)
+    }
+
+    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+        let needs_sums = self.dampening != 0.0 && self.momentum != 0.0;
+        let formula = Formula { name: "sgd", text: include_str!("kernels/sgd.cu"), needs_sums };
+        let kind = match (self.states(), self.nesterov) {
+            (0, _) => 0.0,
+            (_, false) => 1.0,
+            (_, true) => 2.0,
+        };
+        let take = 1.0 - self.dampening;
+        Some((formula, [now.lr, now.weight_decay, self.momentum, take, kind, 0.0, 0.0, 0.0]))
     }
 
     fn update(&self, now: Now, parts: Parts<'_>) {

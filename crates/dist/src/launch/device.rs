@@ -1,12 +1,17 @@
-//! The choice of the device in the environment.
+//! The choice of the device on which a rank computes.
+
+use std::fmt;
+use std::str::FromStr;
 
 use super::vars;
 use crate::{Error, Result};
 
-/// The value of `CANDELABRUM_DEVICE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceChoice {
-    /// A GPU if this build and host have one.
+/// The device on which a rank computes. Its text is `auto`, `cpu`, `cuda` or `cuda:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceChoice {
+    /// A GPU if this build and host have one, otherwise the CPU.
+    #[default]
     Auto,
     /// The CPU, even if there is a GPU.
     Cpu,
@@ -14,27 +19,44 @@ pub(crate) enum DeviceChoice {
     Cuda(Option<usize>),
 }
 
-/// Reads the environment: `auto`, `cpu`, `cuda`, or `cuda:N` for GPU number N on every rank.
-///
-/// # Errors
-/// Any other value.
-pub(crate) fn device_choice() -> Result<DeviceChoice> {
-    parse(std::env::var(vars::DEVICE).as_deref().unwrap_or("auto"))
+impl DeviceChoice {
+    /// The value of the environment variable `CANDELABRUM_DEVICE`, or `auto` without it.
+    ///
+    /// # Errors
+    /// Any other text than those of [`DeviceChoice`].
+    pub fn from_env() -> Result<Self> {
+        std::env::var(vars::DEVICE).map_or(Ok(Self::Auto), |text| text.parse())
+    }
 }
 
-fn parse(text: &str) -> Result<DeviceChoice> {
-    match text.trim() {
-        "" | "auto" => Ok(DeviceChoice::Auto),
-        "cpu" => Ok(DeviceChoice::Cpu),
-        "cuda" => Ok(DeviceChoice::Cuda(None)),
-        other => {
-            let ordinal = other.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-            let ordinal = ordinal.ok_or_else(|| Error::Setting {
-                setting: vars::DEVICE,
-                value: text.to_owned(),
-                range: "auto, cpu, cuda, or cuda:N",
-            })?;
-            Ok(DeviceChoice::Cuda(Some(ordinal)))
+impl FromStr for DeviceChoice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.trim() {
+            "" | "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(None)),
+            other => {
+                let ordinal = other.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                let ordinal = ordinal.ok_or_else(|| Error::Setting {
+                    setting: "the device",
+                    value: text.to_owned(),
+                    range: "auto, cpu, cuda, or cuda:N",
+                })?;
+                Ok(Self::Cuda(Some(ordinal)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
         }
     }
 }
@@ -44,13 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_read_and_others_refused() -> Result<()> {
-        assert_eq!(parse("auto")?, DeviceChoice::Auto);
-        assert_eq!(parse("cpu")?, DeviceChoice::Cpu);
-        assert_eq!(parse("cuda")?, DeviceChoice::Cuda(None));
-        assert_eq!(parse("cuda:3")?, DeviceChoice::Cuda(Some(3)));
+    fn devices_are_read_as_they_are_written_and_others_refused() -> Result<()> {
+        for (text, device) in [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda", DeviceChoice::Cuda(None)),
+            ("cuda:3", DeviceChoice::Cuda(Some(3))),
+        ] {
+            assert_eq!(text.parse::<DeviceChoice>()?, device);
+            assert_eq!(device.to_string(), text);
+        }
         for text in ["gpu", "cuda:", "cuda:x", "cuda:-1"] {
-            let message = parse(text).unwrap_err().to_string();
+            let message = text.parse::<DeviceChoice>().unwrap_err().to_string();
             assert!(message.contains(text) && message.contains("cuda:N"), "{message}");
         }
         Ok(())

@@ -25,7 +25,7 @@ pub use report::report_failure;
 pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
-pub(crate) use device::{DeviceChoice, device_choice};
+pub use device::DeviceChoice;
 pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
 pub(crate) use spawn::follow_parent;

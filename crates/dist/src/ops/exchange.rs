@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use candle_core::shape::Dim;
 use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::Error;
@@ -117,7 +117,9 @@ impl CustomOp1 for Exchange {
             CpuStorage::F16(xs) => CpuStorage::F16(self.run(&xs[start..end])?),
             CpuStorage::BF16(xs) => CpuStorage::BF16(self.run(&xs[start..end])?),
             other => {
-                return Err(candle_core::Error::UnsupportedDTypeForOp(other.dtype(), self.name).bt());
+                return Err(
+                    candle_core::Error::UnsupportedDTypeForOp(other.dtype(), self.name).bt()
+                );
             }
         };
         Ok((ys, self.result_shape(layout.shape())))

@@ -73,7 +73,19 @@ impl Dispatcher {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
         let (fault, loss, search) = (None, None, FiniteCheck::default());
-        Self { context, subject, way, figures, fault, loss, search, wire, complete, next: 0, flights }
+        Self {
+            context,
+            subject,
+            way,
+            figures,
+            fault,
+            loss,
+            search,
+            wire,
+            complete,
+            next: 0,
+            flights,
+        }
     }
 
     /// Records the reason why this rank's gradients must not be used.

@@ -29,7 +29,9 @@ pub(super) fn average_replicas(
 }
 
 fn exchange_parameters(comm: &dyn Communicator, op: Collective, params: &[Param]) -> Result<()> {
-    params.iter().try_for_each(|param| param.update_in_place(|values| exchange(comm, op, values))?)
+    params
+        .iter()
+        .try_for_each(|param| param.update_in_place(|values| exchange(comm, op, values))?)
 }
 
 /// Replaces `values` by the result of a collective on them, which has the same length.

@@ -37,7 +37,13 @@ impl CudaNorm {
         let blocks = grid.blocks();
         let partials = allocate(stream, blocks * size_of::<f64>())?;
         let partials = Arg::Memory(Region::of(&partials));
-        launch(stream, KERNELS, "partial_squares", grid, &[partials, Arg::Memory(values.region())])?;
+        launch(
+            stream,
+            KERNELS,
+            "partial_squares",
+            grid,
+            &[partials, Arg::Memory(values.region())],
+        )?;
         let total = Arg::Memory(Region::of(&self.total));
         launch(stream, KERNELS, "add_partials", Grid::one_block(blocks), &[total, partials])
     }

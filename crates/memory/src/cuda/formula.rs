@@ -41,15 +41,18 @@ impl Formula {
     ) -> Result<()> {
         let len = value.len();
         assert!(state.iter().map(CudaSpanMut::len).all(|other| other == len) && grad.len() == len);
-        let source = Source { name: self.name, text: [include_str!("kernels/formula.cu"), self.text] };
+        let source =
+            Source { name: self.name, text: [include_str!("kernels/formula.cu"), self.text] };
         let stream = grad.region().stream();
         let (value, grad) = (Arg::Memory(value.region()), Arg::Memory(grad.region()));
         let mut vectors = state.iter_mut().map(|vector| Arg::Memory(vector.region()));
         let vectors = [(); 3].map(|()| vectors.next().unwrap_or(Arg::Nothing));
         let scalars = scalars.map(Arg::F64);
-        let sums = allocate(stream, 2 * size_of::<f64>())?;
-        let sums = Arg::Memory(Region::of(&sums));
+        let mut sums = Arg::Nothing;
+        let memory;
         if self.needs_sums {
+            memory = allocate(stream, 2 * size_of::<f64>())?;
+            sums = Arg::Memory(Region::of(&memory));
             let grid = Grid::by_share(len, SHARE);
             let blocks = grid.blocks();
             let partials = allocate(stream, 2 * blocks * size_of::<f64>())?;

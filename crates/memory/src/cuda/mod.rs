@@ -2,6 +2,7 @@
 //!
 //! | idea | where |
 //! |---|---|
+//! | GPUs as devices of candle | [`open`] |
 //! | bytes on a GPU, and copies to and from the host | [`CudaMemory`] |
 //! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
 //! | candle's tensors as spans | [`span`], [`span_mut`] |
@@ -20,6 +21,7 @@
 
 mod checks;
 mod compiler;
+mod device;
 mod formula;
 mod launch;
 mod memory;
@@ -30,6 +32,7 @@ mod tensor;
 use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
+pub use self::device::{device_count, open};
 pub use self::formula::{Formula, SCALARS};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
 pub use self::span::{CudaSpan, CudaSpanMut};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use candelabrum_datasets::{DatasetKind, Environment, Request};
+use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, strategy};
 use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
@@ -78,6 +79,11 @@ pub struct TrainArgs {
     /// Compute threads per rank [default: this machine's cores divided by the ranks on it]
     #[arg(long, value_name = "T", value_parser = parse_positive)]
     pub threads: Option<usize>,
+
+    /// auto (a GPU if there is one), cpu, cuda (the GPU with the rank's number on its host) or cuda:N
+    /// [default: $CANDELABRUM_DEVICE, or auto]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
 
     /// The network interface for communication between hosts [default: $CANDELABRUM_INTERFACE, or
     /// the libraries' choice]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::thread;
 
-use candelabrum_dist::launch::{self, Launch, Launcher, Outcome, RankEnvironment};
+use candelabrum_dist::launch::{self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment};
 use candelabrum_dist::{Error as DistError, World};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -35,6 +35,7 @@ pub fn run<E: Into<Failure>>(
                 workers: args.workers,
                 threads: args.threads,
                 interface: args.interface.as_deref(),
+                device: args.device,
             };
             run_wanted(&wanted, |world| recorded(path, world, program))
         }
@@ -49,7 +50,7 @@ pub fn run_ranks<E: Into<Failure>>(
     threads: Option<usize>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    run_wanted(&Wanted { workers, threads, interface: None }, program)
+    run_wanted(&Wanted { workers, threads, interface: None, device: None }, program)
 }
 
 /// The ranks to start, and the settings of each.
@@ -57,6 +58,8 @@ struct Wanted<'a> {
     workers: Option<usize>,
     threads: Option<usize>,
     interface: Option<&'a str>,
+    /// `None`: the environment decides.
+    device: Option<DeviceChoice>,
 }
 
 fn run_wanted<E: Into<Failure>>(
@@ -64,7 +67,7 @@ fn run_wanted<E: Into<Failure>>(
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     match start(wanted) {
-        Ok(Role::Rank) => rank(program),
+        Ok(Role::Rank) => rank(wanted.device, program),
         Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
         Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
         Ok(Role::Launcher(Outcome::Failed(message))) => complain(&message),
@@ -101,7 +104,7 @@ enum Role {
 
 fn start(wanted: &Wanted<'_>) -> Result<Role> {
     let launch = Launch::detect()?;
-    let &Wanted { workers, threads, interface } = wanted;
+    let &Wanted { workers, threads, interface, .. } = wanted;
     let bound = |threads| RankEnvironment::new(threads).interface(interface);
     match workers {
         Some(workers) if workers > 1 && !launch.is_launched() => {
@@ -125,11 +128,17 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
     }
 }
 
-fn rank<E: Into<Failure>>(program: impl FnOnce(&World) -> std::result::Result<(), E>) -> ExitCode {
-    let world = match World::from_env() {
+fn rank<E: Into<Failure>>(
+    device: Option<DeviceChoice>,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> ExitCode {
+    let world = match device.map_or_else(World::from_env, World::on) {
         Ok(world) => world,
         Err(error) => return fail(&error.into()),
     };
+    if let Some(why) = world.why_no_gpu().filter(|_| world.is_root()) {
+        note(&format!("{why}; this run computes on the CPU"));
+    }
     let Err(error) = program(&world) else { return ExitCode::SUCCESS };
     let error = error.into();
     let message = one_line(&*error);
@@ -159,6 +168,11 @@ fn complain(message: &str) -> ExitCode {
     let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     eprintln!("{clear}error: {message}");
     ExitCode::FAILURE
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where a program's note is printed")]
+fn note(message: &str) {
+    eprintln!("note: {message}");
 }
 
 fn interrupted(signal: i32) -> ExitCode {

@@ -5,7 +5,8 @@
 //   __device__ void update(float &p, float g, State &s, const Scalars &k, const double *sum);
 //
 // `update` computes the next value of one element. If it needs sums over all elements of the
-// parameter, `sums` runs first: it adds one element's part to sum[0] and sum[1].
+// parameter, `sums` runs first: it adds one element's part to sum[0] and sum[1]. Otherwise `sum` is a
+// null pointer.
 
 typedef unsigned long long count_t;
 
