@@ -37,7 +37,8 @@ fn main() -> anyhow::Result<()> {
     let data = Mnist::synthetic(0, 12_000, 2_000)?;
     let share = data.partition(world.rank(), world.world_size(), Remainder::Drop)?;
 
-    let params = Params::new(0);
+    let device = world.device(); // this rank's GPU, or the CPU
+    let params = Params::on(0, DType::F32, device);
     let model = Mlp::new(&params.root());
     model.compile(&params, (1, 1, 28, 28))?; // creates the parameters
     let mut opt = DistOpt::new(Sgd::new(0.05).momentum(0.9), &params, &world)?;
@@ -46,7 +47,8 @@ fn main() -> anyhow::Result<()> {
         let mut losses = [0_f32]; // summed over batches and ranks
         for batch in share.train.batches(64)? {
             let batch = batch?;
-            let loss = model.loss(&model.forward(&batch.xs)?, &batch.ys)?;
+            let (xs, ys) = (batch.xs.to_device(device)?, batch.ys.to_device(device)?);
+            let loss = model.loss(&model.forward(&xs)?, &ys)?;
             opt.backward_and_update(&loss)?; // gradients, their average over all ranks, the update
             losses[0] += loss.to_scalar::<f32>()?;
         }

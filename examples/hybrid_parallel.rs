@@ -64,8 +64,8 @@ struct Mlp {
 
 impl Mlp {
     /// The whole layers. They are seeded, so they are the same on every rank.
-    fn whole() -> Result<Self> {
-        let params = Params::new(0);
+    fn whole(device: &Device) -> Result<Self> {
+        let params = Params::on(0, DType::F32, device);
         let make = |name: &str, shape: &[usize]| -> Result<Var> {
             let param: Param = params.root().param(name, shape, Init::Normal { std: 0.1 })?;
             Ok(param.var().clone())
@@ -113,9 +113,9 @@ fn own_part(whole: &Tensor, dim: usize, group: &Group) -> CandleResult<Var> {
 }
 
 /// All examples of a step, whose targets depend on the inputs. They are the same on every rank.
-fn examples(step: usize) -> CandleResult<(Tensor, Tensor)> {
+fn examples(step: usize, device: &Device) -> CandleResult<(Tensor, Tensor)> {
     let count = (BATCH * FEATURES) as f32;
-    let xs = Tensor::arange(0_f32, count, &Device::Cpu)?.affine(0.37, step as f64)?.sin()?;
+    let xs = Tensor::arange(0_f32, count, device)?.affine(0.37, step as f64)?.sin()?;
     let xs = xs.reshape((BATCH, FEATURES))?;
     let ys = xs.sqr()?;
     Ok((xs, ys))
@@ -155,7 +155,7 @@ fn main() -> Result<()> {
 }
 
 fn train(world: &World, tensor: usize) -> Result<()> {
-    let whole = Mlp::whole()?;
+    let whole = Mlp::whole(world.device())?;
     let (replica, position) = (world.rank() / tensor, world.rank() % tensor);
     let group = |colour: usize| -> Result<Group> {
         let group = world.split(Some(colour as u64), world.rank() as i64)?;
@@ -169,7 +169,7 @@ fn train(world: &World, tensor: usize) -> Result<()> {
     let mut alone = DistOpt::new(sgd(), &whole.params()?, &World::single())?;
     let share = BATCH / data_group.world_size();
     for step in 0..STEPS {
-        let (xs, ys) = examples(step)?;
+        let (xs, ys) = examples(step, world.device())?;
         let own = |all: &Tensor| all.narrow(0, data_group.rank() * share, share)?.contiguous();
         let own_loss = loss(&part, &own(&xs)?, &own(&ys)?)?;
         opt.backward_and_update(&own_loss)?;

@@ -111,7 +111,7 @@ fn main() -> Result<()> {
 fn compare(world: &World) -> Result<()> {
     let group = world.group();
     // The whole layers. They are seeded, so they are the same on every rank.
-    let params = Params::new(0);
+    let params = Params::on(0, DType::F32, world.device());
     let scope = params.root();
     let normal = Init::Normal { std: 0.1 };
     let (w1, b1) =
