@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::collective::Header;
 use super::engine::Resource;
 use super::stats::{Counters, Moved};
-use super::transport::{Messages, Transport};
+use super::transport::{Messages, Transport, no_room};
 use super::{Borrowed, Collective, ElementType, Label, Payload};
 use crate::{Error, Result};
 
@@ -102,7 +102,15 @@ impl<T: Transport> Members<T> {
         self.with(id, |member| {
             member.sequence += 1;
             let header = Header::of_allocation(member.sequence, element, len);
-            let result = member.transport.alloc(header);
+            let transport = &mut member.transport;
+            let result = if len.checked_mul(element.size()).is_some() {
+                transport.alloc(header)
+            } else {
+                // The ranks agree on the length, so each of them refuses it. As bytes it is a number.
+                let header = Header::of_allocation(member.sequence, ElementType::U8, len);
+                let agreed = transport.execute(header, Payload::empty());
+                agreed.and_then(|_| Err(no_room(element, len)))
+            };
             result.map_err(|error| member.membership.explain(error, header, None))
         })
     }
@@ -189,9 +197,10 @@ impl<T: Transport> Members<T> {
         if let Some(error) = self.failure.get() {
             return Err(error);
         }
-        let what = || "a group was used that has been left".to_owned();
+        let what = "an operation of a group that this rank has left";
         let member = self.groups.get_mut(&id);
-        let result = work(member.ok_or_else(|| Error::Protocol { what: what() })?);
+        let left = || Error::Unsupported { what: what.to_owned() };
+        let result = work(member.ok_or_else(left)?);
         result.inspect_err(|error| {
             self.failure.set(error);
         })

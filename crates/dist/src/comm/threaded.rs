@@ -172,7 +172,14 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
         let id = self.membership.id;
-        self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)))
+        let result =
+            self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)));
+        // Another rank may have memory, and would wait for this rank in the next operation.
+        result.inspect_err(|error| {
+            if !error.is_shared() {
+                self.common.abort.fail(error);
+            }
+        })
     }
 
     fn start(&self, op: Collective, payload: Payload) -> Pending {

@@ -1,9 +1,10 @@
 //! The traits of a blocking backend. [`super::threaded`] makes communicators of a [`Transport`].
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::collective::Header;
-use super::{Borrowed, Payload, Pending};
+use super::{Borrowed, ElementType, Payload, Pending};
 use crate::{Error, Result};
 
 /// The blocking operations of this rank in one group. One engine calls the transports of all groups
@@ -52,7 +53,7 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// ranks call it together.
     fn alloc(&mut self, header: Header) -> Result<Payload> {
         self.execute(header, Payload::zeros(header.element, 0))?;
-        Ok(Payload::zeros(header.element, header.len))
+        zeros(header.element, header.len)
     }
 
     /// Makes the transport of a new group. `members` are its ranks, as numbers in this group and in
@@ -79,6 +80,20 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Ends this rank's part in the job, after the rank has left every group. May wait for the
     /// other ranks. It is called only on the world's transport.
     fn finish(&mut self);
+}
+
+/// Zeros on the heap, or an error if the allocator has no room for them. [`Payload::zeros`] ends the
+/// process in that case.
+pub(super) fn zeros(element: ElementType, len: usize) -> Result<Payload> {
+    let bytes = len.checked_mul(element.size()).ok_or_else(|| no_room(element, len))?;
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| no_room(element, len))?;
+    Ok(Payload::zeros(element, len))
+}
+
+/// The error of a rank that has no memory for `len` elements.
+pub(super) fn no_room(element: ElementType, len: usize) -> Error {
+    let bytes = len as u128 * element.size() as u128;
+    Error::io(format!("allocate {bytes} bytes of memory"), ErrorKind::OutOfMemory)
 }
 
 /// The messages between two ranks of a group. Any thread may start a message at any time, because a

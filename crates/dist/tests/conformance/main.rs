@@ -12,6 +12,7 @@ mod data;
 mod faults;
 mod harness;
 mod launchers;
+mod nccl;
 mod stuck;
 
 use std::time::Duration;

@@ -25,25 +25,28 @@
 //!   at once, and a receive can accept a message from any rank, which NCCL does not support.
 //! - The exchange of headers is already a barrier.
 
+mod control;
 mod plan;
 mod raw;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use candelabrum_memory::cuda::{self, CudaMemory, allocate, cuda_error, download, upload};
 use candelabrum_memory::{Flat, reduce};
 use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
+use parking_lot::Mutex;
 
+use self::control::{Control, News, OverControl, in_operation};
 use self::plan::{Outcome, Participant, Plan};
 use self::raw::{ID_BYTES, NcclComm};
 use super::collective::{Header, check_agreement};
 use super::members::Failure;
-use super::pending::Started;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Abort, Messages, Transport};
-use super::{Collective, Communicator, Group, Payload, Pending};
+use super::transport::{Messages, Transport};
+use super::{Collective, Communicator, Group, Payload};
 use crate::{Error, Result};
 
 /// Operations on fewer bytes use the control.
@@ -63,79 +66,14 @@ pub(crate) fn connect(
     deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
     let device = device.as_cuda_device()?.clone();
-    let connect = move |_: &Failure| {
+    let connect = move |failure: &Failure| {
         let (rank, world_size) = (control.rank(), control.world_size());
-        let abort: Arc<dyn Abort> = Arc::new(Handle(Arc::clone(&control)));
-        let transport =
-            Nccl::connect(&control, device, deadline).inspect_err(|error| tell(&control, error))?;
-        Ok(Connected { transport, rank, world_size, deadline, abort })
+        let news = News::new(Arc::clone(&control), failure.clone());
+        let transport = Nccl::connect(&control, news.clone(), device, deadline)
+            .inspect_err(|error| news.tell(error))?;
+        Ok(Connected { transport, rank, world_size, deadline, abort: Arc::new(news) })
     };
     Ok(Arc::new(Threaded::start(connect)?))
-}
-
-/// Reports a failure of this rank, because the other ranks would wait for this rank.
-fn tell(control: &Group, error: &Error) {
-    if !error.is_echo() {
-        control.fail(error);
-    }
-}
-
-/// Sends and receives failures over the control.
-struct Handle(Group);
-
-impl Abort for Handle {
-    fn abort(&self, message: &str) {
-        self.0.abort(message);
-    }
-
-    fn fail(&self, error: &Error) {
-        self.0.fail(error);
-    }
-
-    fn failure(&self) -> Option<Error> {
-        self.0.failure()
-    }
-}
-
-/// Sends messages over the control, through host memory.
-struct OverControl {
-    control: Group,
-    device: Device,
-}
-
-impl Messages for OverControl {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
-        let op = header.op;
-        if !payload.is_on_device() {
-            return self.control.start(op, payload);
-        }
-        let host = match payload.to_host() {
-            Ok(host) => self.control.start(op, host.into()),
-            Err(error) => return Pending::ready(Err(error.into())),
-        };
-        match op {
-            Collective::Send { .. } => host,
-            _ => Pending::new(ToDevice { host, device: self.device.clone() }),
-        }
-    }
-}
-
-/// A message whose numbers are copied to the device.
-struct ToDevice {
-    host: Pending,
-    device: Device,
-}
-
-impl Started for ToDevice {
-    fn is_complete(&mut self) -> bool {
-        self.host.is_complete()
-    }
-
-    fn wait(self: Box<Self>) -> Result<Payload> {
-        let message = self.host.wait()?;
-        let copy = to_device(&self.device, &message)?;
-        Ok(copy.with_source(message.source().unwrap_or_default()))
-    }
 }
 
 fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
@@ -146,7 +84,8 @@ fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
 
 /// A group's ranks over NCCL.
 struct Nccl {
-    control: Group,
+    news: News,
+    control: Control,
     device: CudaDevice,
     /// NCCL's stream. candle's own stream runs in parallel.
     stream: Arc<CudaStream>,
@@ -160,43 +99,47 @@ struct Nccl {
     output: CudaSlice<u8>,
     rank: usize,
     ranks: Vec<usize>,
-    failed: bool,
 }
 
 impl Nccl {
-    fn connect(control: &Group, device: CudaDevice, deadline: Duration) -> Result<Self> {
-        let (rank, world_size) = (control.rank(), control.world_size());
+    fn connect(world: &Group, news: News, device: CudaDevice, deadline: Duration) -> Result<Self> {
+        let joining = |error| in_operation(error, &"joining NCCL's ranks");
+        let (rank, world_size) = (world.rank(), world.world_size());
         let stream = device.cuda_stream().context().new_stream();
         let stream = stream.map_err(|error| cuda_error("cuStreamCreate", error))?;
         let mut id = [0; ID_BYTES];
         if rank == 0 {
             id = raw::unique_id()?;
         }
-        control.broadcast(&mut id, 0)?;
-        let guard = || control.failure().map_or(Ok(()), Err);
-        let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard)?;
+        world.broadcast(&mut id, 0).map_err(joining)?;
+        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
+        let group = world.split(Some(0), 0).map_err(joining)?.ok_or_else(lost)?;
+        let guard = || news.check();
+        let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard);
+        let comm = comm.map_err(joining)?;
         let left = Arc::default();
-        Self::new(Arc::clone(control), device, stream, comm, left)
+        Self::new(news, group, device, stream, comm, left)
     }
 
     fn new(
-        control: Group,
+        news: News,
+        group: Group,
         device: CudaDevice,
         stream: Arc<CudaStream>,
         comm: NcclComm,
         left: Arc<Mutex<Vec<NcclComm>>>,
     ) -> Result<Self> {
         let (input, output) = (allocate(&stream, 0)?, allocate(&stream, 0)?);
-        let (rank, ranks) = (control.rank(), control.ranks().to_vec());
-        let comm = Some(comm);
-        Ok(Self { control, device, stream, comm, left, input, output, rank, ranks, failed: false })
+        let (rank, ranks) = (group.rank(), group.ranks().to_vec());
+        let (control, comm) = (Control::new(group), Some(comm));
+        Ok(Self { news, control, device, stream, comm, left, input, output, rank, ranks })
     }
 
     fn collective(&mut self, header: Header, mut payload: Payload) -> Result<Payload> {
         let (headers, all_on_host) = self.agree(header, payload.is_on_device())?;
         let longest = headers.iter().map(|header| header.len * header.element.size()).max();
         if header.op != Collective::Barrier && all_on_host && longest < Some(SHORT) {
-            return self.control.run(header.op, payload);
+            return self.control.run(&header, |group| group.run(header.op, payload));
         }
         let size = header.element.size();
         let mut table = Vec::new();
@@ -207,7 +150,7 @@ impl Nccl {
                 parts = Some(headers.iter().map(|header| header.len).collect::<Vec<usize>>());
             }
             Collective::AllToAllV => {
-                table = self.exchange_parts(&payload, size)?;
+                table = self.exchange_parts(header, &payload)?;
                 parts = Some(table.iter().map(|row| row[self.rank] / size).collect());
             }
             _ => {}
@@ -227,7 +170,7 @@ impl Nccl {
         const WORDS: usize = Header::WORDS + 1;
         let [sequence, what, len, tag] = header.encode();
         let words = [sequence, what, len, tag, u64::from(on_device)].map(|word| word as i64);
-        let all = self.control.all_gather(&words)?;
+        let all = self.control.run(&header, |group| group.all_gather(&words))?;
         let (all, _) = all.as_chunks::<WORDS>();
         let all_on_host = all.iter().all(|words| words[Header::WORDS] == 0);
         let all: Vec<_> =
@@ -237,10 +180,11 @@ impl Nccl {
     }
 
     /// The number of bytes that each rank sends to each rank.
-    fn exchange_parts(&self, payload: &Payload, size: usize) -> Result<Vec<Vec<usize>>> {
+    fn exchange_parts(&self, header: Header, payload: &Payload) -> Result<Vec<Vec<usize>>> {
+        let size = header.element.size();
         let own = payload.parts().unwrap_or_default();
         let own: Vec<i64> = own.iter().map(|&len| (len * size) as i64).collect();
-        let all = self.control.all_gather(&own)?;
+        let all = self.control.run(&header, |group| group.all_gather(&own))?;
         let row = |row: &[i64]| row.iter().map(|&bytes| bytes as usize).collect();
         Ok(all.chunks(self.ranks.len()).map(row).collect())
     }
@@ -269,15 +213,15 @@ impl Nccl {
         // depends on.
         let nothing = whole == 0 && plan.output == 0;
         if !plan.calls.is_empty() && !nothing {
-            let control = &self.control;
-            let guard = || control.failure().map_or(Ok(()), Err);
+            let news = &self.news;
+            let guard = || news.check();
             let input = match payload.device_memory::<CudaMemory>() {
                 Some(memory) => &mut memory.0,
                 None => &mut self.input,
             };
             let comm = self.comm.as_mut().ok_or(Error::Stopped { rank: self.rank })?;
             comm.run(element, &plan.calls, input, &mut self.output, &guard)
-                .map_err(|error| during(error, header))?;
+                .map_err(|error| in_operation(error, &header))?;
         }
         match plan.result {
             Outcome::Nothing => Ok(Some(Payload::zeros(element, 0))),
@@ -311,15 +255,13 @@ impl Nccl {
         }
     }
 
-    /// Waits for all ranks and ends NCCL's communicators.
+    /// Ends NCCL's communicators. The end of each waits for all of its ranks, and each rank may have
+    /// left its groups in another order, so all are begun before one is waited for.
     fn end(&mut self) -> Result<()> {
-        self.control.barrier()?;
-        let guard = || self.control.failure().map_or(Ok(()), Err);
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        for comm in left.iter_mut() {
-            comm.finish(&guard)?;
-        }
-        Ok(())
+        let news = &self.news;
+        let mut left = self.left.lock();
+        left.iter().try_for_each(NcclComm::begin_end)?;
+        left.iter_mut().try_for_each(|comm| comm.end(&|| news.check()))
     }
 }
 
@@ -333,20 +275,19 @@ impl Transport for Nccl {
     }
 
     fn messages(&self) -> Arc<dyn Messages> {
-        let (control, device) = (Arc::clone(&self.control), self.device.clone());
-        Arc::new(OverControl { control, device: Device::Cuda(device) })
+        let (control, device) = (self.control.clone(), Device::Cuda(self.device.clone()));
+        Arc::new(OverControl { control, device })
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload);
-        self.failed |= result.is_err();
         // Other ranks' kernels wait for this rank's kernels until the failure is reported or the
         // deadline passes.
         if let Err(
             error @ (Error::Nccl { .. } | Error::Memory(candelabrum_memory::Error::Cuda { .. })),
         ) = &result
         {
-            tell(&self.control, error);
+            self.news.tell(error);
         }
         result
     }
@@ -355,27 +296,34 @@ impl Transport for Nccl {
         let position = |members: &[usize]| members.iter().position(|&m| m == self.rank);
         let place = members.and_then(|members| Some((*members.first()?, position(members)?)));
         let (colour, key) = (place.map(|(first, _)| first as u64), place.map_or(0, |p| p.1 as i64));
-        let control = self.control.split(colour, key)?;
-        let guard = || self.control.failure().map_or(Ok(()), Err);
+        let group = self.control.run(&"split", |group| group.split(colour, key))?;
+        let guard = || self.news.check();
         let comm = self.comm.as_mut().ok_or(Error::Stopped { rank: self.rank })?;
-        let comm = comm.split(place, &guard)?;
-        let (Some(control), Some(comm)) = (control, comm) else { return Ok(None) };
+        let comm = comm.split(place, &guard).map_err(|error| in_operation(error, &"split"))?;
+        let (Some(group), Some(comm)) = (group, comm) else { return Ok(None) };
         let (device, stream) = (self.device.clone(), Arc::clone(&self.stream));
-        Self::new(control, device, stream, comm, Arc::clone(&self.left)).map(Some)
+        Self::new(self.news.clone(), group, device, stream, comm, Arc::clone(&self.left)).map(Some)
     }
 
     /// Other ranks may still be in the last operation, so NCCL's communicator is not ended yet.
     fn leave(&mut self) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(self.comm.take());
+        self.left.lock().extend(self.comm.take());
+        self.control.leave();
     }
 
+    /// A failure of another rank ends this process with an error, because the program has no later
+    /// operation that could return it.
     fn finish(&mut self) {
-        if self.failed {
+        if self.news.is_known_to_the_program() {
             return;
         }
-        if let Err(error) = self.end() {
-            tracing::error!("leaving NCCL: {error}");
-        }
+        let Err(error) = self.end() else { return };
+        let error = in_operation(error, &"leaving the job");
+        self.news.tell(&error);
+        let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
+        // Without standard error, the exit status alone reports the failure.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        std::process::exit(1);
     }
 }
 
@@ -385,14 +333,4 @@ fn grow(stream: &Arc<CudaStream>, memory: &mut CudaSlice<u8>, bytes: usize) -> R
         *memory = allocate(stream, bytes)?;
     }
     Ok(())
-}
-
-/// Adds the operation to the error of a passed deadline.
-fn during(error: Error, header: Header) -> Error {
-    match error {
-        Error::Timeout { rank, missing, waited, .. } => {
-            Error::Timeout { rank, during: header.to_string(), missing, waited }
-        }
-        other => other,
-    }
 }

@@ -58,6 +58,9 @@ const LONG_PAUSE: Duration = Duration::from_micros(200);
 /// The time in which aborted kernels must stop.
 const TO_STOP: Duration = Duration::from_secs(10);
 
+/// The time in which the control may report the reason for an error of NCCL.
+const TO_BE_NAMED: Duration = Duration::from_millis(300);
+
 /// A range of bytes of one of the two memories of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Operand {
@@ -440,10 +443,14 @@ impl NcclComm {
         let start = Instant::now();
         let mut pause = SHORT_PAUSE;
         loop {
-            if self.is_ready(call)? && done()? {
-                return Ok(());
-            }
+            // The control knows which rank has failed, and NCCL only that one has. NCCL may know it
+            // first.
             guard()?;
+            match self.is_ready(call).and_then(|ready| Ok(ready && done()?)) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(named(error, guard)),
+            }
             let waited = start.elapsed();
             if waited > self.deadline {
                 let during = call.to_owned();
@@ -469,13 +476,25 @@ impl NcclComm {
         }
     }
 
-    /// Ends the communicator in order. All calls are complete on all ranks.
-    pub(super) fn finish(&mut self, guard: Guard<'_>) -> Result<()> {
+    /// Begins to end the communicator in order. All calls are complete on this rank.
+    pub(super) fn begin_end(&self) -> Result<()> {
         bind(&self.stream)?;
         let handle = self.handle()?;
         // SAFETY: invariant (handle).
         let code = unsafe { sys::ncclCommFinalize(handle) };
-        self.settled("ncclCommFinalize", code, guard)?;
+        match code {
+            sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
+            failed => Err(self.error("ncclCommFinalize", failed)),
+        }
+    }
+
+    /// Waits until all ranks have begun to end the communicator, and gives its memory back. There is
+    /// no deadline, because another rank may work alone for a long time before it leaves.
+    pub(super) fn end(&mut self, guard: Guard<'_>) -> Result<()> {
+        bind(&self.stream)?;
+        let handle = self.handle()?;
+        self.deadline = Duration::MAX;
+        self.settled("ncclCommFinalize", sys::ncclResult_t::ncclInProgress, guard)?;
         self.handle = None;
         // SAFETY: invariant (handle): it has just been taken out of its place.
         let code = unsafe { sys::ncclCommDestroy(handle) };
@@ -532,6 +551,18 @@ impl NcclComm {
         let message = format!("{} (code {}); {}", text(meaning), code as u32, text(detail));
         Error::Nccl { rank: self.rank, call, message }
     }
+}
+
+/// The reason for an error of NCCL, if the control hears of it soon.
+fn named(error: Error, guard: Guard<'_>) -> Error {
+    let start = Instant::now();
+    while start.elapsed() < TO_BE_NAMED {
+        if let Err(reason) = guard() {
+            return reason;
+        }
+        std::thread::sleep(LONG_PAUSE);
+    }
+    error
 }
 
 impl Drop for NcclComm {
