@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::collective::Header;
 use super::engine::Resource;
 use super::stats::{Counters, Moved};
-use super::transport::{Messages, Transport, no_room};
-use super::{Borrowed, Collective, ElementType, Label, Payload};
+use super::transport::{Messages, Progress, Transport, no_room};
+use super::underway::Underway;
+use super::{Borrowed, Collective, ElementType, Label, Payload, Pending};
 use crate::{Error, Result};
 
 /// The number of the world among a rank's groups. It is the first group.
@@ -84,6 +85,24 @@ impl Membership {
     }
 }
 
+/// The data by which an operation is named in an error, and the place where the error is stored.
+pub(crate) struct Context {
+    pub(super) membership: Membership,
+    pub(super) header: Header,
+    label: Option<Label>,
+    failure: Failure,
+}
+
+impl Context {
+    /// Explains an error of the operation and stores it. Returns the first error of this rank, which
+    /// may be an earlier one.
+    pub(super) fn fail(&self, error: Error) -> Error {
+        let error = self.membership.explain(error, self.header, self.label.as_ref());
+        self.failure.set(&error);
+        self.failure.get().unwrap_or(error)
+    }
+}
+
 impl<T: Transport> Members<T> {
     /// The group of all ranks, without further groups.
     pub(super) fn world(
@@ -122,6 +141,20 @@ impl<T: Transport> Members<T> {
         payload: Payload,
     ) -> Result<Payload> {
         self.with(id, |member| member.execute(op, payload))
+    }
+
+    /// As [`Self::execute`]. A device may still work on numbers in its memory afterwards.
+    pub(super) fn begin(
+        &mut self,
+        id: usize,
+        op: Collective,
+        payload: Payload,
+    ) -> Result<Progress> {
+        let failure = self.failure.clone();
+        self.with(id, |member| match payload.is_on_device() {
+            true => member.begin(op, payload, failure),
+            false => member.execute(op, payload).map(Progress::Complete),
+        })
     }
 
     pub(super) fn execute_in_place(
@@ -226,6 +259,29 @@ impl<T: Transport> Member<T> {
             let moved = moved.to(&result);
             Ok((result, moved))
         })
+    }
+
+    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Progress> {
+        if !self.transport.takes_device_memory() {
+            payload.check_on_host()?;
+        }
+        let header = Header::of(self.sequence + 1, op, &payload);
+        let (label, membership) = (payload.label().cloned(), self.membership.clone());
+        let moved = Moved::of(&payload, membership.rank);
+        let context = Context { membership, header, label: label.clone(), failure };
+        let (context, start) = (Arc::new(context), Instant::now());
+        self.sequence += 1;
+        let progress = self.transport.begin(header, payload, &context);
+        match progress.map_err(|error| self.membership.explain(error, header, label.as_ref()))? {
+            Progress::Complete(result) => {
+                self.membership.count(op, moved.to(&result), start.elapsed());
+                Ok(Progress::Complete(result))
+            }
+            Progress::Underway(inner) => {
+                let underway = Underway { inner, context, moved, start };
+                Ok(Progress::Underway(Pending::new(underway)))
+            }
+        }
     }
 
     fn execute_in_place(&mut self, op: Collective, values: &mut Borrowed<'_>) -> Result<()> {

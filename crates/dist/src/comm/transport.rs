@@ -4,8 +4,35 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::collective::Header;
+use super::members::Context;
 use super::{Borrowed, ElementType, Payload, Pending};
 use crate::{Error, Result};
+
+/// An operation that the transport has begun.
+pub(crate) enum Progress {
+    /// The result.
+    Complete(Payload),
+    /// A device works on the operation.
+    Underway(Pending),
+}
+
+impl Progress {
+    /// Waits until the operation is complete.
+    pub(super) fn wait(self) -> Result<Payload> {
+        match self {
+            Self::Complete(result) => Ok(result),
+            Self::Underway(pending) => pending.wait(),
+        }
+    }
+
+    /// See [`Pending::wait_on_stream`].
+    pub(super) fn wait_on_stream(self) -> Result<Payload> {
+        match self {
+            Self::Complete(result) => Ok(result),
+            Self::Underway(pending) => pending.wait_on_stream(),
+        }
+    }
+}
 
 /// The blocking operations of this rank in one group. One engine calls the transports of all groups
 /// of a rank, one call at a time. Messages between two ranks are independent of these calls
@@ -41,6 +68,18 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Compares `header` with the headers of the other ranks (see
     /// [`super::collective::check_agreement`]), carries out its collective and returns the result.
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload>;
+
+    /// As [`Self::execute`], for numbers in a device's memory. It may return while the device works,
+    /// so that the next operation can begin. `context` is for a failure after that.
+    fn begin(
+        &mut self,
+        header: Header,
+        payload: Payload,
+        context: &Arc<Context>,
+    ) -> Result<Progress> {
+        let _ = context;
+        self.execute(header, payload).map(Progress::Complete)
+    }
 
     /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the
     /// caller's memory and replaces them by the result. Other ranks may call [`Self::execute`] for

@@ -6,13 +6,13 @@
 //! finished. The world of the control lives longer, because it carries the news of failures until
 //! NCCL's communicators have ended.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use candle_core::Device;
 use parking_lot::Mutex;
 
-use super::to_device;
+use super::memory::to_device;
 use crate::comm::collective::Header;
 use crate::comm::members::Failure;
 use crate::comm::pending::Started;
@@ -28,16 +28,29 @@ pub(super) struct News {
     failure: Failure,
     /// Whether this rank's program has reported a failure itself.
     reported: Arc<AtomicBool>,
+    /// The failure for which the operations on the device were aborted.
+    device: Arc<OnceLock<Error>>,
 }
 
 impl News {
     pub(super) fn new(world: Group, failure: Failure) -> Self {
-        Self { world, failure, reported: Arc::default() }
+        Self { world, failure, reported: Arc::default(), device: Arc::default() }
     }
 
     /// The failure of any rank as an error.
     pub(super) fn check(&self) -> Result<()> {
-        self.world.failure().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// The failure for which the operations on the device were aborted, as an error.
+    pub(super) fn check_device(&self) -> Result<()> {
+        self.device.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Notes the failure for which the operations on the device are aborted next.
+    pub(super) fn note(&self, error: &Error) {
+        // The first failure is the one that is reported.
+        let _ = self.device.set(error.clone());
     }
 
     /// Whether this rank's program knows of a failure.
@@ -65,7 +78,7 @@ impl Abort for News {
     }
 
     fn failure(&self) -> Option<Error> {
-        self.world.failure()
+        self.device.get().cloned().or_else(|| self.world.failure())
     }
 }
 
