@@ -131,3 +131,47 @@ fn over_nccl_ranks_leave_groups_in_any_order() {
         assert!(ended.all_succeeded(), "{}", ended.output());
     }
 }
+
+#[test]
+fn over_nccl_operations_on_device_memory_give_the_results_of_the_host() {
+    if !has_gpu() {
+        return;
+    }
+    for size in 1..=4 {
+        let ended = Group::new(Backend::Nccl, size, "device").limit(Duration::from_secs(100)).run();
+        assert!(ended.all_succeeded(), "{size} ranks: {}", ended.output());
+    }
+}
+
+#[test]
+fn over_nccl_an_operation_waits_for_the_work_before_it_and_for_nothing_else() {
+    if has_gpu() {
+        let ended = Group::new(Backend::Nccl, 2, "device overlap").run();
+        assert!(ended.all_succeeded(), "{}", ended.output());
+        println!("{}", ended.output());
+    }
+}
+
+#[test]
+fn over_nccl_faults_are_named_while_the_device_works() {
+    if !has_gpu() {
+        return;
+    }
+    let operation = "all_reduce(sum) number 3 of 10 × f32 (bucket 2: conv1.weight)";
+    let died = "rank 1 died while rank";
+    for case in ["device killed", "device killed on stream"] {
+        let ended = nccl(case, &[0, 2], &[died, operation]);
+        assert_eq!(ended.signal(1), Some(9));
+        let noticed = noticed_ms(&ended);
+        // Rank 1 waits 200 ms, then 100 ms until it is killed.
+        assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1300), "{noticed:?} ms");
+    }
+    nccl("device fails", ALL, &["a fault on purpose"]);
+    let ended = late("device deadline", RANKS);
+    for rank in ALL {
+        let output = &ended.outputs[*rank];
+        assert!(ended.failed(*rank), "{output}");
+        let words = format!("waited 1 s in {operation} for rank(s) unknown to NCCL");
+        assert!(output.contains(&words), "{output}");
+    }
+}
