@@ -304,6 +304,12 @@ impl<R: Resource, T> Ticket<R, T> {
         self.answer.is_closed() || self.answer.has_message()
     }
 
+    /// The answer, if it is there. An answer is given once.
+    pub(super) fn take_if_complete(&mut self) -> Option<Result<T>> {
+        let stopped = || Err(Error::Stopped { rank: self.shared.rank });
+        self.is_complete().then(|| self.answer.try_recv().unwrap_or_else(|_| stopped()))
+    }
+
     /// Waits for the answer. Meanwhile this thread carries out the earlier tasks and the task itself,
     /// unless another thread does.
     pub(super) fn wait(self) -> Result<T> {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::collective::Header;
 use super::engine::Resource;
 use super::stats::{Counters, Moved};
-use super::transport::{Messages, Transport};
-use super::{Borrowed, Collective, ElementType, Label, Payload};
+use super::transport::{Messages, Progress, Transport, no_room};
+use super::underway::Underway;
+use super::{Borrowed, Collective, ElementType, Label, Payload, Pending};
 use crate::{Error, Result};
 
 /// The number of the world among a rank's groups. It is the first group.
@@ -84,6 +85,24 @@ impl Membership {
     }
 }
 
+/// The data by which an operation is named in an error, and the place where the error is stored.
+pub(crate) struct Context {
+    pub(super) membership: Membership,
+    pub(super) header: Header,
+    label: Option<Label>,
+    failure: Failure,
+}
+
+impl Context {
+    /// Explains an error of the operation and stores it. Returns the first error of this rank, which
+    /// may be an earlier one.
+    pub(super) fn fail(&self, error: Error) -> Error {
+        let error = self.membership.explain(error, self.header, self.label.as_ref());
+        self.failure.set(&error);
+        self.failure.get().unwrap_or(error)
+    }
+}
+
 impl<T: Transport> Members<T> {
     /// The group of all ranks, without further groups.
     pub(super) fn world(
@@ -102,7 +121,15 @@ impl<T: Transport> Members<T> {
         self.with(id, |member| {
             member.sequence += 1;
             let header = Header::of_allocation(member.sequence, element, len);
-            let result = member.transport.alloc(header);
+            let transport = &mut member.transport;
+            let result = if len.checked_mul(element.size()).is_some() {
+                transport.alloc(header)
+            } else {
+                // The ranks agree on the length, so each of them refuses it. As bytes it is a number.
+                let header = Header::of_allocation(member.sequence, ElementType::U8, len);
+                let agreed = transport.execute(header, Payload::empty());
+                agreed.and_then(|_| Err(no_room(element, len)))
+            };
             result.map_err(|error| member.membership.explain(error, header, None))
         })
     }
@@ -114,6 +141,20 @@ impl<T: Transport> Members<T> {
         payload: Payload,
     ) -> Result<Payload> {
         self.with(id, |member| member.execute(op, payload))
+    }
+
+    /// As [`Self::execute`]. A device may still work on numbers in its memory afterwards.
+    pub(super) fn begin(
+        &mut self,
+        id: usize,
+        op: Collective,
+        payload: Payload,
+    ) -> Result<Progress> {
+        let failure = self.failure.clone();
+        self.with(id, |member| match payload.is_on_device() {
+            true => member.begin(op, payload, failure),
+            false => member.execute(op, payload).map(Progress::Complete),
+        })
     }
 
     pub(super) fn execute_in_place(
@@ -189,9 +230,10 @@ impl<T: Transport> Members<T> {
         if let Some(error) = self.failure.get() {
             return Err(error);
         }
-        let what = || "a group was used that has been left".to_owned();
+        let what = "an operation of a group that this rank has left";
         let member = self.groups.get_mut(&id);
-        let result = work(member.ok_or_else(|| Error::Protocol { what: what() })?);
+        let left = || Error::Unsupported { what: what.to_owned() };
+        let result = work(member.ok_or_else(left)?);
         result.inspect_err(|error| {
             self.failure.set(error);
         })
@@ -217,6 +259,29 @@ impl<T: Transport> Member<T> {
             let moved = moved.to(&result);
             Ok((result, moved))
         })
+    }
+
+    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Progress> {
+        if !self.transport.takes_device_memory() {
+            payload.check_on_host()?;
+        }
+        let header = Header::of(self.sequence + 1, op, &payload);
+        let (label, membership) = (payload.label().cloned(), self.membership.clone());
+        let moved = Moved::of(&payload, membership.rank);
+        let context = Context { membership, header, label: label.clone(), failure };
+        let (context, start) = (Arc::new(context), Instant::now());
+        self.sequence += 1;
+        let progress = self.transport.begin(header, payload, &context);
+        match progress.map_err(|error| self.membership.explain(error, header, label.as_ref()))? {
+            Progress::Complete(result) => {
+                self.membership.count(op, moved.to(&result), start.elapsed());
+                Ok(Progress::Complete(result))
+            }
+            Progress::Underway(inner) => {
+                let underway = Underway { inner, context, moved, start };
+                Ok(Progress::Underway(Pending::new(underway)))
+            }
+        }
     }
 
     fn execute_in_place(&mut self, op: Collective, values: &mut Borrowed<'_>) -> Result<()> {

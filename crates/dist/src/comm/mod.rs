@@ -44,6 +44,7 @@ mod stats;
 mod tcp;
 mod threaded;
 mod transport;
+mod underway;
 mod wait;
 
 use std::fmt;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use candelabrum_memory::{Element, ElementType, Flat};
 
 use super::Collective;
+use super::nccl::{self, Ready};
 use crate::{Error, Result};
 
 /// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
@@ -21,6 +22,9 @@ pub struct Payload {
     source: Option<usize>,
     label: Option<Label>,
     step: u32,
+    /// The point of a GPU's stream at which the numbers are complete, if they are on a GPU and an
+    /// operation on them has been started.
+    ready: Option<Ready>,
 }
 
 /// Numbers of one type in the caller's memory.
@@ -127,7 +131,7 @@ fn digest(bytes: impl Iterator<Item = u8>) -> u32 {
 
 impl From<Flat> for Payload {
     fn from(flat: Flat) -> Self {
-        Self { flat, parts: None, source: None, label: None, step: 0 }
+        Self { flat, parts: None, source: None, label: None, step: 0, ready: None }
     }
 }
 
@@ -229,6 +233,21 @@ impl Payload {
     pub(crate) fn of_step(mut self, step: u64) -> Self {
         self.step = step as u32;
         self
+    }
+
+    /// Notes the point that the work on numbers in a GPU's memory has reached now. The operation
+    /// then waits for this work, and not for work that the stream is given later.
+    pub(super) fn mark_ready(&mut self) -> Result<()> {
+        if self.is_on_device() {
+            self.ready = nccl::ready(self)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the point that [`Self::mark_ready`] has noted.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL has device memory"))]
+    pub(super) fn take_ready(&mut self) -> Option<Ready> {
+        self.ready.take()
     }
 
     /// Label and step in one number, which the ranks compare.

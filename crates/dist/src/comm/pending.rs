@@ -15,6 +15,10 @@ pub(crate) trait Started: Send {
     fn is_complete(&mut self) -> bool;
     /// Blocks until the operation is complete on this rank.
     fn wait(self: Box<Self>) -> Result<Payload>;
+    /// See [`Pending::wait_on_stream`].
+    fn wait_on_stream(self: Box<Self>) -> Result<Payload> {
+        self.wait()
+    }
 }
 
 impl Pending {
@@ -40,6 +44,21 @@ impl Pending {
     /// A failure of any rank, a passed deadline or a disagreement between ranks.
     pub fn wait(self) -> Result<Payload> {
         self.0.wait()
+    }
+
+    /// Leaves the wait for a result in a GPU's memory to the stream of that memory: this method
+    /// returns as soon as all ranks have begun the operation, and work that is given to the stream
+    /// from now on runs after it. For a result on the host it is [`wait`](Self::wait).
+    ///
+    /// If the operation fails after this method has returned, the numbers are arbitrary, and
+    /// [`Communicator::failure`](super::Communicator::failure) returns the error at the latest when
+    /// the stream has reached the end of the operation. So a caller that has waited for the stream
+    /// and then finds no failure has the right numbers.
+    ///
+    /// # Errors
+    /// A failure of any rank before this method returns, or a disagreement between ranks.
+    pub fn wait_on_stream(self) -> Result<Payload> {
+        self.0.wait_on_stream()
     }
 }
 

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::mailbox::{Arrived, Mailbox, Posted};
 use super::pending::Started;
 use super::stats::{Counters, Moved};
+use super::transport::zeros;
 use super::{Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
@@ -89,7 +90,7 @@ impl Communicator for Single {
     }
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
-        Ok(Payload::zeros(element, len))
+        zeros(element, len)
     }
 
     fn start(&self, op: Collective, payload: Payload) -> Pending {

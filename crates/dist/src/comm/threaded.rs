@@ -13,7 +13,7 @@ use super::layers::Layers;
 use super::members::{Failure, Members, Membership};
 use super::pending::Started;
 use super::stats::{Counters, Moved};
-use super::transport::{Abort, Transport};
+use super::transport::{Abort, Progress, Transport};
 use super::wait::{Load, Wait};
 use super::{
     Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload, Pending,
@@ -99,14 +99,14 @@ impl<T: Transport> Threaded<T> {
         &self,
         op: Collective,
         payload: Payload,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Payload> + Send + 'static {
+    ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
         let id = self.membership.id;
         let layers = self.layers.as_ref().map(|layered| layered.layers);
         move |members| match (layers, op) {
             (Some(layers), Collective::AllReduce(op)) => {
-                members.all_reduce_in_layers(layers, op, payload)
+                members.all_reduce_in_layers(layers, op, payload).map(Progress::Complete)
             }
-            _ => members.execute(id, op, payload),
+            _ => members.begin(id, op, payload),
         }
     }
 
@@ -116,7 +116,7 @@ impl<T: Transport> Threaded<T> {
         &self,
         op: Collective,
         why: Error,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Payload> + Send + 'static {
+    ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
         let ids = match (&self.layers, op) {
             (Some(Layered { layers, .. }), Collective::AllReduce(_)) => layers.exchanging(),
             _ => vec![self.membership.id],
@@ -172,12 +172,20 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
         let id = self.membership.id;
-        self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)))
+        let result =
+            self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)));
+        // Another rank may have memory, and would wait for this rank in the next operation.
+        result.inspect_err(|error| {
+            if !error.is_shared() {
+                self.common.abort.fail(error);
+            }
+        })
     }
 
-    fn start(&self, op: Collective, payload: Payload) -> Pending {
+    fn start(&self, op: Collective, mut payload: Payload) -> Pending {
         let engine = &self.common.engine;
-        let refused = op.check(&payload, self.rank(), self.world_size()).err();
+        let refused = op.check(&payload, self.rank(), self.world_size());
+        let refused = refused.and_then(|()| payload.mark_ready()).err();
         let ticket = match refused {
             Some(why) if op.is_collective() => engine.begin(When::Soon, self.refusal(op, why)),
             Some(why) => return Pending::ready(Err(why)),
@@ -188,15 +196,16 @@ impl<T: Transport> Communicator for Threaded<T> {
                 engine.begin(when, self.task(op, payload))
             }
         };
-        Pending::new(Answer { counters: Arc::clone(&self.membership.counters), ticket })
+        let counters = Arc::clone(&self.membership.counters);
+        Pending::new(Answer { counters, state: State::Queued(ticket) })
     }
 
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
         let refused = op.check(&payload, self.rank(), self.world_size()).err();
         match refused {
             _ if !op.is_collective() => self.start(op, payload).wait(),
-            Some(why) => self.timed(|engine| engine.run(self.refusal(op, why))),
-            None => self.timed(|engine| engine.run(self.task(op, payload))),
+            Some(why) => self.timed(|engine| engine.run(self.refusal(op, why))?.wait()),
+            None => self.timed(|engine| engine.run(self.task(op, payload))?.wait()),
         }
     }
 
@@ -271,23 +280,56 @@ impl<T: Transport> Communicator for Threaded<T> {
 /// The pending result of a task of the engine.
 struct Answer<T: Transport> {
     counters: Arc<Counters>,
-    ticket: Ticket<Members<T>, Payload>,
+    state: State<T>,
+}
+
+enum State<T: Transport> {
+    /// The engine has the task.
+    Queued(Ticket<Members<T>, Progress>),
+    /// The task has ended.
+    Begun(Result<Progress>),
+}
+
+impl<T: Transport> State<T> {
+    fn begun(self) -> Result<Progress> {
+        match self {
+            Self::Queued(ticket) => ticket.wait(),
+            Self::Begun(progress) => progress,
+        }
+    }
+}
+
+impl<T: Transport> Answer<T> {
+    /// Waits with `wait` and counts the time in which it blocks.
+    fn end(mut self, wait: impl FnOnce(Progress) -> Result<Payload>) -> Result<Payload> {
+        let (blocks, start) = (!self.is_complete(), Instant::now());
+        let result = self.state.begun().and_then(wait);
+        if blocks {
+            self.counters.count_exposed(start.elapsed());
+        }
+        result
+    }
 }
 
 impl<T: Transport> Started for Answer<T> {
     fn is_complete(&mut self) -> bool {
-        self.ticket.is_complete()
+        if let State::Queued(ticket) = &mut self.state {
+            let Some(progress) = ticket.take_if_complete() else { return false };
+            self.state = State::Begun(progress);
+        }
+        match &mut self.state {
+            State::Begun(Ok(Progress::Underway(pending))) => pending.is_complete(),
+            State::Begun(_) => true,
+            State::Queued(_) => false,
+        }
     }
 
     fn wait(self: Box<Self>) -> Result<Payload> {
-        let Self { counters, ticket } = *self;
-        if ticket.is_complete() {
-            return ticket.wait();
-        }
-        let start = Instant::now();
-        let result = ticket.wait();
-        counters.count_exposed(start.elapsed());
-        result
+        self.end(Progress::wait)
+    }
+
+    fn wait_on_stream(self: Box<Self>) -> Result<Payload> {
+        self.end(Progress::wait_on_stream)
     }
 }
 

@@ -1,10 +1,38 @@
 //! The traits of a blocking backend. [`super::threaded`] makes communicators of a [`Transport`].
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::collective::Header;
-use super::{Borrowed, Payload, Pending};
+use super::members::Context;
+use super::{Borrowed, ElementType, Payload, Pending};
 use crate::{Error, Result};
+
+/// An operation that the transport has begun.
+pub(crate) enum Progress {
+    /// The result.
+    Complete(Payload),
+    /// A device works on the operation.
+    Underway(Pending),
+}
+
+impl Progress {
+    /// Waits until the operation is complete.
+    pub(super) fn wait(self) -> Result<Payload> {
+        match self {
+            Self::Complete(result) => Ok(result),
+            Self::Underway(pending) => pending.wait(),
+        }
+    }
+
+    /// See [`Pending::wait_on_stream`].
+    pub(super) fn wait_on_stream(self) -> Result<Payload> {
+        match self {
+            Self::Complete(result) => Ok(result),
+            Self::Underway(pending) => pending.wait_on_stream(),
+        }
+    }
+}
 
 /// The blocking operations of this rank in one group. One engine calls the transports of all groups
 /// of a rank, one call at a time. Messages between two ranks are independent of these calls
@@ -41,6 +69,18 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// [`super::collective::check_agreement`]), carries out its collective and returns the result.
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload>;
 
+    /// As [`Self::execute`], for numbers in a device's memory. It may return while the device works,
+    /// so that the next operation can begin. `context` is for a failure after that.
+    fn begin(
+        &mut self,
+        header: Header,
+        payload: Payload,
+        context: &Arc<Context>,
+    ) -> Result<Progress> {
+        let _ = context;
+        self.execute(header, payload).map(Progress::Complete)
+    }
+
     /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the
     /// caller's memory and replaces them by the result. Other ranks may call [`Self::execute`] for
     /// the same collective.
@@ -52,7 +92,7 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// ranks call it together.
     fn alloc(&mut self, header: Header) -> Result<Payload> {
         self.execute(header, Payload::zeros(header.element, 0))?;
-        Ok(Payload::zeros(header.element, header.len))
+        zeros(header.element, header.len)
     }
 
     /// Makes the transport of a new group. `members` are its ranks, as numbers in this group and in
@@ -79,6 +119,20 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Ends this rank's part in the job, after the rank has left every group. May wait for the
     /// other ranks. It is called only on the world's transport.
     fn finish(&mut self);
+}
+
+/// Zeros on the heap, or an error if the allocator has no room for them. [`Payload::zeros`] ends the
+/// process in that case.
+pub(super) fn zeros(element: ElementType, len: usize) -> Result<Payload> {
+    let bytes = len.checked_mul(element.size()).ok_or_else(|| no_room(element, len))?;
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| no_room(element, len))?;
+    Ok(Payload::zeros(element, len))
+}
+
+/// The error of a rank that has no memory for `len` elements.
+pub(super) fn no_room(element: ElementType, len: usize) -> Error {
+    let bytes = len as u128 * element.size() as u128;
+    Error::io(format!("allocate {bytes} bytes of memory"), ErrorKind::OutOfMemory)
 }
 
 /// The messages between two ranks of a group. Any thread may start a message at any time, because a

@@ -13,11 +13,12 @@ use candelabrum_dist::{
 use candelabrum_nn::Params;
 use candelabrum_nn::layers::BatchNorm2d;
 use candle_core::{DType, Device, Module, Tensor};
+use rustix::process::Signal;
 
 use crate::harness::{self, Backend, Ended, Group};
 
 /// Ranks of every case here.
-const RANKS: usize = 3;
+pub(crate) const RANKS: usize = 3;
 
 /// Ranks of a job that is large for one host.
 const MANY: usize = 64;
@@ -97,11 +98,25 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
         "stopped" => {
             if rank == 1 {
                 let own = rustix::process::getpid();
-                rustix::process::kill_process(own, rustix::process::Signal::STOP).expect("stop");
+                rustix::process::kill_process(own, Signal::STOP).expect("stop");
                 // Another thread may receive the signal first.
                 thread::sleep(Duration::from_secs(4));
             }
             sum(comm, 10)
+        }
+        "stopped for a while" => {
+            let own = rustix::process::getpid().as_raw_nonzero().get();
+            let pids = comm.all_gather(&[own])?;
+            let stopped = rustix::process::Pid::from_raw(pids[1]).expect("a rank of this test");
+            if rank == 1 {
+                rustix::process::kill_process(stopped, Signal::STOP).expect("stop");
+                thread::sleep(Duration::from_millis(500));
+            }
+            let result = sum(comm, 10);
+            if rank == 0 {
+                rustix::process::kill_process(stopped, Signal::CONT).expect("continue");
+            }
+            result
         }
         "exit" if rank == 1 => std::process::exit(0),
         "exit" => until_it_fails(comm),
@@ -113,7 +128,30 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
         "label" => labelled(comm, if rank == 1 { 11 } else { 10 }),
         "label of a wait" if rank == 1 => Ok(()),
         "label of a wait" => labelled(comm, 10),
+        "last words" => {
+            // The others have no further operation and leave.
+            if rank == 1 {
+                thread::sleep(Duration::from_millis(300));
+                kill_now();
+            }
+            Ok(())
+        }
+        "any order" => {
+            let groups = [comm.split(Some(0), 0)?, comm.split(Some(1), 0)?];
+            let [first, second] = groups.map(|group| group.expect("a colour was given"));
+            sum(&*first, 10)?;
+            sum(&*second, 100_000)?;
+            if rank == 1 {
+                drop(second);
+                drop(first);
+            } else {
+                drop(first);
+                drop(second);
+            }
+            Ok(())
+        }
         "no room" => comm.alloc(candelabrum_dist::ElementType::U8, 1 << 62).map(drop),
+        "no number of bytes" => comm.alloc(candelabrum_dist::ElementType::F64, 1 << 62).map(drop),
         group if group.starts_with("group ") => in_a_group(group, comm),
         other => panic!("there is no case `{other}`"),
     }
@@ -245,7 +283,7 @@ pub(crate) fn kill_soon() {
 
 fn kill_now() {
     let own = rustix::process::getpid();
-    rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("kill this process");
+    rustix::process::kill_process(own, Signal::KILL).expect("kill this process");
 }
 
 /// The milliseconds that each rank's last operation took to fail.
@@ -255,7 +293,7 @@ pub(crate) fn noticed_ms(ended: &Ended) -> Vec<u64> {
     after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
 }
 
-fn group(backend: Backend, case: &str) -> Ended {
+pub(crate) fn group(backend: Backend, case: &str) -> Ended {
     Group::new(backend, RANKS, case).limit(Duration::from_secs(30)).run()
 }
 
@@ -264,7 +302,7 @@ fn local(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
     fails(Backend::Local, case, failing, parts)
 }
 
-fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+pub(crate) fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&str]) -> Ended {
     let ended = group(backend, case);
     for &rank in failing {
         assert!(ended.failed(rank), "{case}: rank {rank} must fail: {}", ended.output());
@@ -289,10 +327,10 @@ fn mpi(case: &str, parts: &[&str]) -> Ended {
     ended
 }
 
-const ALL: &[usize] = &[0, 1, 2];
+pub(crate) const ALL: &[usize] = &[0, 1, 2];
 
 /// Cases in which every rank reads all headers, and parts of the error of every rank.
-const DISAGREEMENTS: &[(&str, &[&str])] = &[
+pub(crate) const DISAGREEMENTS: &[(&str, &[&str])] = &[
     ("length", &["rank 1 calls all_reduce(sum) number 2 of 11 × f32", "number 2 of 10 × f32"]),
     ("long length", &["rank 1 calls all_reduce(sum) number 2 of 400001", "of 400000 × f32"]),
     ("element type", &["rank 1 calls", "10 × i32 where rank 0 calls", "10 × f32"]),
@@ -304,7 +342,7 @@ const DISAGREEMENTS: &[(&str, &[&str])] = &[
 ];
 
 /// Cases in groups: case, failing ranks, parts of the error, which names ranks as in the world.
-const IN_GROUPS: &[(&str, &[usize], &[&str])] = &[
+pub(crate) const IN_GROUPS: &[(&str, &[usize], &[&str])] = &[
     // The group's first rank is the world's last.
     (
         "group length",
@@ -326,6 +364,15 @@ fn ranks_that_disagree_are_told_who_differs() {
 /// The program of the refusing rank goes on for 4 s before it reports the error.
 #[test]
 fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
+    for backend in [Backend::Local, Backend::Tcp] {
+        one_rank_refuses(backend);
+    }
+    if harness::has_mpiexec() {
+        mpi("refused", &["reduce_scatter"]);
+    }
+}
+
+pub(crate) fn one_rank_refuses(backend: Backend) {
     let check = |ended: &Ended, own: &str| {
         for rank in ALL {
             let output = &ended.outputs[*rank];
@@ -338,14 +385,9 @@ fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
         let noticed = noticed_ms(ended);
         assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
     };
-    for backend in [Backend::Local, Backend::Tcp] {
-        let ended = group(backend, "refused");
-        check(&ended, "reduce_scatter: 4 elements do not divide by 3 ranks");
-        check(&group(backend, "refused by layers"), "all_reduce(mean) of i32 is not supported");
-    }
-    if harness::has_mpiexec() {
-        mpi("refused", &["reduce_scatter"]);
-    }
+    let ended = group(backend, "refused");
+    check(&ended, "reduce_scatter: 4 elements do not divide by 3 ranks");
+    check(&group(backend, "refused by layers"), "all_reduce(mean) of i32 is not supported");
 }
 
 /// The program of the failing rank goes on for 4 s before it ends.
@@ -353,21 +395,24 @@ fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
 fn a_rank_that_fails_by_itself_is_heard_at_once_whatever_the_others_wait_for() {
     let has_mpi = harness::has_mpi();
     for backend in [Backend::Local, Backend::Tcp, Backend::Mpi] {
-        for case in ["fails alone", "fails alone, group"] {
-            if backend == Backend::Mpi && !has_mpi {
-                continue;
-            }
-            let ended = group(backend, case);
-            let output = ended.output();
-            for rank in [0, 2] {
-                let heard = format!("error of rank {rank}: rank 1: a fault on purpose");
-                assert!(output.contains(&heard), "{backend:?}, {case}: {output}");
-            }
-            assert!(!ended.all_succeeded(), "{output}");
-            let noticed = noticed_ms(&ended);
-            assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
-            ended.assert_nothing_is_left();
+        if backend != Backend::Mpi || has_mpi {
+            one_rank_fails_by_itself(backend);
         }
+    }
+}
+
+pub(crate) fn one_rank_fails_by_itself(backend: Backend) {
+    for case in ["fails alone", "fails alone, group"] {
+        let ended = group(backend, case);
+        let output = ended.output();
+        for rank in [0, 2] {
+            let heard = format!("error of rank {rank}: rank 1: a fault on purpose");
+            assert!(output.contains(&heard), "{backend:?}, {case}: {output}");
+        }
+        assert!(!ended.all_succeeded(), "{output}");
+        let noticed = noticed_ms(&ended);
+        assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+        ended.assert_nothing_is_left();
     }
 }
 
@@ -387,6 +432,23 @@ fn a_wait_says_what_is_in_its_buffer() {
 #[test]
 fn memory_that_is_not_there_is_an_error_on_every_rank() {
     local("no room", ALL, &["bytes of shared memory"]);
+    fails(Backend::Tcp, "no room", ALL, &["allocate 4611686018427387904 bytes of memory"]);
+    for backend in [Backend::Local, Backend::Tcp] {
+        fails(backend, "no number of bytes", ALL, &["bytes of memory"]);
+    }
+    if harness::has_mpi() {
+        mpi("no room", &["bytes of memory"]);
+    }
+}
+
+#[test]
+fn a_rank_that_is_alone_gets_an_error_for_memory_that_is_not_there() {
+    let world = World::single();
+    for len in [1 << 62, usize::MAX] {
+        let refused = world.comm().alloc(candelabrum_dist::ElementType::F64, len);
+        let message = refused.expect_err("there is no such memory").to_string();
+        assert!(message.contains("bytes of memory"), "{message}");
+    }
 }
 
 #[test]

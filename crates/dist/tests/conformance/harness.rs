@@ -228,6 +228,8 @@ impl Group {
             .args(RANK_MAIN)
             .env(CASE, &self.case)
             .env(MARK, job)
+            // A visible GPU must not change the backend that a test is about.
+            .env("CANDELABRUM_DEVICE", if self.backend == Backend::Nccl { "cuda:0" } else { "cpu" })
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(copy())
@@ -251,7 +253,6 @@ fn over_tcp() -> Vec<(&'static str, String)> {
 /// Settings with which NCCL runs several ranks on one GPU, correctly but slowly.
 fn on_one_gpu() -> Vec<(&'static str, String)> {
     let variables = [
-        ("CANDELABRUM_DEVICE", "cuda:0"),
         ("NCCL_SOCKET_IFNAME", "lo"),
         ("NCCL_IB_DISABLE", "1"),
         ("NCCL_NVLS_ENABLE", "0"),

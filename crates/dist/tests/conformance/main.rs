@@ -9,9 +9,11 @@
 mod bench;
 mod cases;
 mod data;
+mod device;
 mod faults;
 mod harness;
 mod launchers;
+mod nccl;
 mod stuck;
 
 use std::time::Duration;
@@ -42,6 +44,9 @@ fn rank_main() {
         "backend" => Ok(format!("over {}", world.comm().backend())),
         stuck if stuck.starts_with("stuck") => {
             stuck::run(stuck, &world).map(|()| "left in order".to_owned())
+        }
+        device if device.starts_with("device") => {
+            device::run(device, &world).map(|()| "left in order".to_owned())
         }
         fault => faults::run(fault, &world).map(|()| "left in order".to_owned()),
     };

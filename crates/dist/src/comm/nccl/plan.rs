@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::raw::{Call, Operand, Side};
+use super::calls::{Call, Operand, Side};
 use crate::comm::ReduceOp;
 use crate::comm::collective::{Collective, Header};
 use crate::{Error, Result};

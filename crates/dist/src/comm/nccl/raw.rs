@@ -8,30 +8,30 @@
 //! abort a communicator first take the handle out of this field.
 //!
 //! **Invariant (one at a time)** NCCL lets any thread use a communicator, but only one thread at a
-//! time. Every call that takes the handle borrows `NcclComm`, which is not `Sync`, and its owner calls
-//! it only on the thread that has the turn.
+//! time. Every call that takes the handle is made while the lock of this field is held. No call
+//! waits for another rank, so the lock is held for a short time.
 //!
-//! **Invariant (memory)** A call that is under way on the device reads and writes memory that
-//! [`NcclComm::run`] borrows until the call is complete, or until the communicator has been aborted and
-//! the stream has stopped. The borrow never ends while the stream still uses the memory.
+//! **Invariant (memory)** A call that is under way on the device reads and writes memory that the
+//! caller of [`NcclComm::launch`] keeps until the device has passed [`Launched::done`]. The caller of
+//! a launch that has failed keeps it until [`NcclComm::rest`] has returned.
 //!
-//! **Invariant (operands)** [`NcclComm::run`] has checked each call's operands. They are within the memory,
-//! and contain whole elements, as many as NCCL will read and write for this call and number of
-//! ranks.
+//! **Invariant (operands)** [`NcclComm::launch`] has checked each call's operands
+//! ([`check`](super::calls::check)).
 //!
 //! No call blocks. Communicators are made with `blocking = 0`, so each call may return
 //! `ncclInProgress`. Then the state is polled until it changes, or until a deadline.
 
 use std::ffi::CStr;
-use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_memory::cuda::cuda_error;
-use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, sys as cuda};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError, sys as cuda};
 use cudarc::nccl::sys;
+use parking_lot::Mutex;
 
+use super::calls::{Call, Operand, Side, check};
 use crate::comm::{ElementType, ReduceOp};
 use crate::{Error, Result};
 
@@ -58,64 +58,16 @@ const LONG_PAUSE: Duration = Duration::from_micros(200);
 /// The time in which aborted kernels must stop.
 const TO_STOP: Duration = Duration::from_secs(10);
 
-/// A range of bytes of one of the two memories of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Operand {
-    pub(super) side: Side,
-    pub(super) bytes: Range<usize>,
-}
-
-/// One of the two memories of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Input,
-    Output,
-}
-
-/// One call. Several calls at a time form one NCCL group, in which none waits for another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    /// In place.
-    AllReduce {
-        values: Operand,
-        op: ReduceOp,
-    },
-    /// In place on the root. The other ranks' values are only read.
-    Reduce {
-        values: Operand,
-        op: ReduceOp,
-        root: usize,
-    },
-    /// In place.
-    Broadcast {
-        values: Operand,
-        root: usize,
-    },
-    AllGather {
-        from: Operand,
-        to: Operand,
-    },
-    ReduceScatter {
-        from: Operand,
-        to: Operand,
-        op: ReduceOp,
-    },
-    Send {
-        from: Operand,
-        peer: usize,
-    },
-    Receive {
-        to: Operand,
-        peer: usize,
-    },
-}
+/// The time in which the control may report the reason for an error of NCCL.
+const TO_BE_NAMED: Duration = Duration::from_millis(300);
 
 /// The check that runs while an operation is under way. Its error ends the operation.
 pub(super) type Guard<'a> = &'a dyn Fn() -> Result<()>;
 
 /// One communicator of NCCL.
 pub(super) struct NcclComm {
-    handle: Option<sys::ncclComm_t>,
+    /// `None` after the communicator has ended or was aborted.
+    handle: Mutex<Option<Handle>>,
     /// This process's number in the world, for errors.
     rank: usize,
     world_size: usize,
@@ -123,10 +75,20 @@ pub(super) struct NcclComm {
     stream: Arc<CudaStream>,
 }
 
+struct Handle(sys::ncclComm_t);
+
 // SAFETY: NCCL's communicators belong to no thread ("Thread Safety" in its user guide: primitives
 // are not thread-safe, but may be called from several threads under mutual exclusion). Invariant
 // (one at a time).
-unsafe impl Send for NcclComm {}
+unsafe impl Send for Handle {}
+
+/// The points of NCCL's stream around an operation.
+pub(super) struct Launched {
+    /// Before the operation, after the work that it waits for on this rank.
+    pub(super) begun: CudaEvent,
+    /// After the operation.
+    pub(super) done: CudaEvent,
+}
 
 impl NcclComm {
     /// Joins `world_size` ranks that all have the same `id`.
@@ -148,7 +110,7 @@ impl NcclComm {
         let code = unsafe {
             sys::ncclCommInitRankConfig(&raw mut handle, ranks, id, own, &raw mut config)
         };
-        let handle = (!handle.is_null()).then_some(handle);
+        let handle = Mutex::new((!handle.is_null()).then_some(Handle(handle)));
         let comm = Self { handle, rank, world_size, deadline, stream };
         comm.settled("ncclCommInitRankConfig", code, guard)?;
         Ok(comm)
@@ -158,7 +120,7 @@ impl NcclComm {
     /// ranks given. `group` is the colour and the rank in the group; `None` for a rank that joins
     /// no group.
     pub(super) fn split(
-        &mut self,
+        &self,
         group: Option<(usize, usize)>,
         guard: Guard<'_>,
     ) -> Result<Option<Self>> {
@@ -167,13 +129,14 @@ impl NcclComm {
             Some((colour, rank)) => (int(colour)?, int(rank)?),
             None => (NO_COLOUR, 0),
         };
-        let parent = self.handle()?;
         // NCCL stores the handle when the group is complete, which may be after this call returns.
         let place: *mut sys::ncclComm_t = Box::into_raw(Box::new(ptr::null_mut()));
         let mut config = config();
         // SAFETY: invariant (handle). `place` is freed below only after NCCL has reported that it
         // has finished with it; the configuration is copied.
-        let code = unsafe { sys::ncclCommSplit(parent, colour, key, place, &raw mut config) };
+        let code = self.with(|parent| unsafe {
+            sys::ncclCommSplit(parent, colour, key, place, &raw mut config)
+        })?;
         // If the split fails, `place` is leaked: eight bytes, once, before the job ends.
         self.settled("ncclCommSplit", code, guard)?;
         // SAFETY: `place` came out of `Box::into_raw`, and the state of the parent is no longer "in
@@ -182,7 +145,7 @@ impl NcclComm {
         if group.is_none() {
             return Ok(None);
         }
-        let handle = (!handle.is_null()).then_some(handle);
+        let handle = Mutex::new((!handle.is_null()).then_some(Handle(handle)));
         let (rank, deadline, stream) = (self.rank, self.deadline, Arc::clone(&self.stream));
         let mut made = Self { handle, rank, world_size: 0, deadline, stream };
         made.settled("ncclCommSplit", sys::ncclResult_t::ncclInProgress, guard)?;
@@ -191,63 +154,42 @@ impl NcclComm {
     }
 
     fn count(&self) -> Result<usize> {
-        let handle = self.handle()?;
         let mut count = 0;
         // SAFETY: invariant (handle); the pointer is to a value of this frame.
-        let code = unsafe { sys::ncclCommCount(handle, &raw mut count) };
+        let code = self.with(|handle| unsafe { sys::ncclCommCount(handle, &raw mut count) })?;
         match code {
             sys::ncclResult_t::ncclSuccess => Ok(usize::try_from(count).unwrap_or(0)),
             failed => Err(self.error("ncclCommCount", failed)),
         }
     }
 
-    /// Runs `calls` on the two memories, and waits until they are complete.
+    /// Gives `calls` on the two memories to NCCL's stream, after the work on the input up to `ready`
+    /// and all work so far on the output. Does not wait for the device. See invariant (memory).
     ///
-    /// On any error the communicator is aborted, so that no rank waits for this one. It can no
-    /// longer be used.
-    pub(super) fn run(
-        &mut self,
+    /// After an error the communicator must be aborted, because other ranks may wait for this one.
+    pub(super) fn launch(
+        &self,
         element: ElementType,
         calls: &[Call],
-        input: &mut CudaSlice<u8>,
-        output: &mut CudaSlice<u8>,
+        (input, ready): (&mut CudaSlice<u8>, Option<&CudaEvent>),
+        mut output: Option<&mut CudaSlice<u8>>,
         guard: Guard<'_>,
-    ) -> Result<()> {
-        self.check(element, calls, input.len(), output.len())?;
-        let done = self.launch(element, calls, input, output, guard).and_then(|event| {
-            self.poll("the operation on the device", guard, || {
-                let done = event.try_is_complete();
-                Ok(done.map_err(|error| cuda_error("cuEventQuery", error))?)
-            })
-        });
-        if done.is_err() {
-            self.abort();
-            self.rest();
-        }
-        done
-    }
-
-    fn launch(
-        &mut self,
-        element: ElementType,
-        calls: &[Call],
-        input: &mut CudaSlice<u8>,
-        output: &mut CudaSlice<u8>,
-        guard: Guard<'_>,
-    ) -> Result<CudaEvent> {
+    ) -> Result<Launched> {
+        let room = output.as_ref().map_or(0, |output| output.len());
+        check(element, calls, self.world_size, input.len(), room)?;
         bind(&self.stream)?;
-        let stream = Arc::clone(&self.stream);
-        let handle = self.handle()?;
-        // Earlier work on this memory in other streams must finish first, with cudarc's events or
-        // without.
-        for slice in [&*input, &*output] {
-            if *slice.stream() != stream {
-                let joined = stream.join(slice.stream());
-                joined.map_err(|error| cuda_error("cuStreamWaitEvent", error))?;
-            }
-        }
-        let (input_at, _input_guard) = input.device_ptr_mut(&stream);
-        let (output_at, _output_guard) = output.device_ptr_mut(&stream);
+        let stream = &self.stream;
+        let joined = match ready {
+            Some(ready) => stream.wait(ready),
+            None => join(stream, input.stream()),
+        };
+        joined
+            .and_then(|()| output.as_ref().map_or(Ok(()), |output| join(stream, output.stream())))
+            .map_err(|error| cuda_error("cuStreamWaitEvent", error))?;
+        let begun = self.point()?;
+        let (input_at, _input_guard) = input.device_ptr_mut(stream);
+        let output_guard = output.as_mut().map(|output| output.device_ptr_mut(stream));
+        let output_at = output_guard.as_ref().map_or(0, |(at, _)| *at);
         let at = |operand: &Operand| {
             let base = match operand.side {
                 Side::Input => input_at,
@@ -255,23 +197,38 @@ impl NcclComm {
             };
             base + operand.bytes.start as cuda::CUdeviceptr
         };
+        let code = self.with(|handle| self.group(handle, element, calls, &at))?;
+        self.settled("an operation of NCCL", code, guard)?;
+        Ok(Launched { begun, done: self.point()? })
+    }
+
+    /// A point after all work that NCCL's stream has so far.
+    fn point(&self) -> Result<CudaEvent> {
+        let event = self.stream.record_event(None);
+        Ok(event.map_err(|error| cuda_error("cuEventRecord", error))?)
+    }
+
+    /// Makes the calls as one group, in which none waits for another.
+    fn group(
+        &self,
+        comm: sys::ncclComm_t,
+        element: ElementType,
+        calls: &[Call],
+        at: &dyn Fn(&Operand) -> cuda::CUdeviceptr,
+    ) -> sys::ncclResult_t {
+        let progresses = |code| {
+            matches!(code, sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress)
+        };
         // SAFETY: no argument.
         let code = unsafe { sys::ncclGroupStart() };
-        self.settled("ncclGroupStart", code, guard)?;
-        let mut first_error = None;
-        for call in calls {
-            let code = self.enqueue(handle, element, call, &at);
-            let progressing = [sys::ncclResult_t::ncclSuccess, sys::ncclResult_t::ncclInProgress];
-            if !progressing.contains(&code) {
-                first_error = Some(code);
-                break;
-            }
+        if !progresses(code) {
+            return code;
         }
+        let codes = calls.iter().map(|call| self.enqueue(comm, element, call, at));
+        let failed = codes.into_iter().find(|&code| !progresses(code));
         // SAFETY: it closes the group that was opened above on this thread.
         let code = unsafe { sys::ncclGroupEnd() };
-        self.settled("an operation of NCCL", first_error.unwrap_or(code), guard)?;
-        let event = stream.record_event(None);
-        Ok(event.map_err(|error| cuda_error("cuEventRecord", error))?)
+        failed.unwrap_or(code)
     }
 
     fn enqueue(
@@ -376,92 +333,55 @@ impl NcclComm {
         }
     }
 
-    /// Establishes invariant (operands).
-    fn check(
-        &self,
-        element: ElementType,
-        calls: &[Call],
-        input: usize,
-        output: usize,
-    ) -> Result<()> {
-        let n = self.world_size;
-        let fits = |operand: &Operand| {
-            let room = match operand.side {
-                Side::Input => input,
-                Side::Output => output,
-            };
-            let Range { start, end } = operand.bytes;
-            start <= end
-                && end <= room
-                && start.is_multiple_of(element.size())
-                && end.is_multiple_of(element.size())
-        };
-        let times = |small: &Operand, large: &Operand| small.bytes.len() * n == large.bytes.len();
-        let apart = |a: &Operand, b: &Operand| a.side != b.side;
-        for call in calls {
-            let right = match call {
-                Call::AllReduce { values, .. } => fits(values),
-                Call::Reduce { values, root, .. } | Call::Broadcast { values, root } => {
-                    fits(values) && *root < n
-                }
-                Call::AllGather { from, to } => {
-                    fits(from) && fits(to) && times(from, to) && apart(from, to)
-                }
-                Call::ReduceScatter { from, to, .. } => {
-                    fits(from) && fits(to) && times(to, from) && apart(from, to)
-                }
-                Call::Send { from, peer } => fits(from) && *peer < n,
-                Call::Receive { to, peer } => fits(to) && *peer < n,
-            };
-            if !right {
-                let what = format!("{call:?} in {input} and {output} bytes by {n} ranks");
-                return Err(Error::Unsupported { what });
-            }
-        }
-        Ok(())
-    }
-
     /// Waits until a call is no longer in progress.
     fn settled(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
-        match code {
-            sys::ncclResult_t::ncclSuccess => Ok(()),
-            sys::ncclResult_t::ncclInProgress => self.poll(call, guard, || Ok(true)),
-            failed => Err(self.error(call, failed)),
-        }
+        self.settled_within(self.deadline, call, code, guard)
     }
 
-    /// Waits until NCCL is ready and `done` returns true, or NCCL or `guard` returns an error.
-    fn poll(
+    fn settled_within(
         &self,
+        limit: Duration,
         call: &'static str,
+        code: sys::ncclResult_t,
         guard: Guard<'_>,
-        done: impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        let start = Instant::now();
-        let mut pause = SHORT_PAUSE;
+        let (start, mut pause) = (Instant::now(), SHORT_PAUSE);
+        let mut ready = match code {
+            sys::ncclResult_t::ncclSuccess => Ok(true),
+            sys::ncclResult_t::ncclInProgress => Ok(false),
+            failed => Err(self.error(call, failed)),
+        };
         loop {
-            if self.is_ready(call)? && done()? {
-                return Ok(());
+            match ready {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(named(error, guard)),
             }
+            // The control knows which rank has failed. NCCL knows only that one has.
             guard()?;
             let waited = start.elapsed();
-            if waited > self.deadline {
-                let during = call.to_owned();
-                // NCCL does not report for which rank it waits.
-                let missing = "unknown to NCCL".to_owned();
-                return Err(Error::Timeout { rank: self.rank, during, missing, waited });
+            if waited > limit {
+                return Err(self.late(call.to_owned(), waited));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONG_PAUSE);
+            ready = self.is_ready(call);
         }
     }
 
+    /// The error of a passed deadline.
+    pub(super) fn late(&self, during: String, waited: Duration) -> Error {
+        // NCCL does not report for which rank it waits.
+        let missing = "unknown to NCCL".to_owned();
+        Error::Timeout { rank: self.rank, during, missing, waited }
+    }
+
     /// Whether the last call is no longer in progress. A failure since then is an error.
-    fn is_ready(&self, call: &'static str) -> Result<bool> {
-        let handle = self.handle()?;
+    pub(super) fn is_ready(&self, call: &'static str) -> Result<bool> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: invariant (handle); the pointer is to a value of this frame.
-        let code = unsafe { sys::ncclCommGetAsyncError(handle, &raw mut state) };
+        let code =
+            self.with(|handle| unsafe { sys::ncclCommGetAsyncError(handle, &raw mut state) })?;
         match (code, state) {
             (sys::ncclResult_t::ncclSuccess, sys::ncclResult_t::ncclSuccess) => Ok(true),
             (sys::ncclResult_t::ncclSuccess, sys::ncclResult_t::ncclInProgress) => Ok(false),
@@ -469,14 +389,23 @@ impl NcclComm {
         }
     }
 
-    /// Ends the communicator in order. All calls are complete on all ranks.
-    pub(super) fn finish(&mut self, guard: Guard<'_>) -> Result<()> {
+    /// Begins to end the communicator in order. All calls are complete on this rank.
+    pub(super) fn begin_end(&self) -> Result<()> {
         bind(&self.stream)?;
-        let handle = self.handle()?;
         // SAFETY: invariant (handle).
-        let code = unsafe { sys::ncclCommFinalize(handle) };
-        self.settled("ncclCommFinalize", code, guard)?;
-        self.handle = None;
+        match self.with(|handle| unsafe { sys::ncclCommFinalize(handle) })? {
+            sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
+            failed => Err(self.error("ncclCommFinalize", failed)),
+        }
+    }
+
+    /// Waits until all ranks have begun to end the communicator, and gives its memory back. There is
+    /// no deadline, because another rank may work alone for a long time before it leaves.
+    pub(super) fn end(&self, guard: Guard<'_>) -> Result<()> {
+        bind(&self.stream)?;
+        let in_progress = sys::ncclResult_t::ncclInProgress;
+        self.settled_within(Duration::MAX, "ncclCommFinalize", in_progress, guard)?;
+        let Some(Handle(handle)) = self.handle.lock().take() else { return Ok(()) };
         // SAFETY: invariant (handle): it has just been taken out of its place.
         let code = unsafe { sys::ncclCommDestroy(handle) };
         match code {
@@ -486,8 +415,8 @@ impl NcclComm {
     }
 
     /// Stops all work that is under way, on this rank and in the end on every rank.
-    pub(super) fn abort(&mut self) {
-        let Some(handle) = self.handle.take() else { return };
+    pub(super) fn abort(&self) {
+        let Some(Handle(handle)) = self.handle.lock().take() else { return };
         if let Err(error) = bind(&self.stream) {
             tracing::error!("aborting NCCL: {error}");
             return;
@@ -500,11 +429,15 @@ impl NcclComm {
     }
 
     /// After an abort, waits until the device has stopped. If it does not stop, the process ends,
-    /// because memory that a kernel still writes to must not be used for anything else.
-    fn rest(&self) {
+    /// because memory that a kernel still writes to must not be used for anything else. The time in
+    /// which the stream has not passed `begun` does not count, because it then works for this rank.
+    pub(super) fn rest(&self, begun: Option<&CudaEvent>) {
         let Ok(event) = self.stream.record_event(None) else { return };
-        let start = Instant::now();
+        let mut start = Instant::now();
         while matches!(event.try_is_complete(), Ok(false)) {
+            if begun.is_some_and(|begun| matches!(begun.try_is_complete(), Ok(false))) {
+                start = Instant::now();
+            }
             if start.elapsed() > TO_STOP {
                 tracing::error!("NCCL's kernels do not stop after an abort: ending this process");
                 std::process::abort();
@@ -513,8 +446,11 @@ impl NcclComm {
         }
     }
 
-    fn handle(&self) -> Result<sys::ncclComm_t> {
-        self.handle.ok_or(Error::Stopped { rank: self.rank })
+    /// Calls NCCL with the handle.
+    fn with<R>(&self, call: impl FnOnce(sys::ncclComm_t) -> R) -> Result<R> {
+        let handle = self.handle.lock();
+        let Handle(handle) = handle.as_ref().ok_or(Error::Stopped { rank: self.rank })?;
+        Ok(call(*handle))
     }
 
     fn error(&self, call: &'static str, code: sys::ncclResult_t) -> Error {
@@ -532,6 +468,18 @@ impl NcclComm {
         let message = format!("{} (code {}); {}", text(meaning), code as u32, text(detail));
         Error::Nccl { rank: self.rank, call, message }
     }
+}
+
+/// The reason for an error of NCCL, if the control hears of it soon.
+pub(super) fn named(error: Error, guard: Guard<'_>) -> Error {
+    let start = Instant::now();
+    while start.elapsed() < TO_BE_NAMED {
+        if let Err(reason) = guard() {
+            return reason;
+        }
+        std::thread::sleep(LONG_PAUSE);
+    }
+    error
 }
 
 impl Drop for NcclComm {
@@ -603,9 +551,14 @@ fn red_op(op: ReduceOp) -> sys::ncclRedOp_t {
 
 /// Makes the stream's device the current one of this thread, because NCCL's calls use the current
 /// device.
-fn bind(stream: &CudaStream) -> Result<()> {
+pub(super) fn bind(stream: &CudaStream) -> Result<()> {
     let bound = stream.context().bind_to_thread();
     Ok(bound.map_err(|error| cuda_error("cuCtxSetCurrent", error))?)
+}
+
+/// Orders the work that `stream` is given from now on after the work that `other` has.
+fn join(stream: &CudaStream, other: &CudaStream) -> std::result::Result<(), DriverError> {
+    if stream == other { Ok(()) } else { stream.join(other) }
 }
 
 fn int(number: usize) -> Result<i32> {

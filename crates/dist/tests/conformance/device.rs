@@ -1,0 +1,306 @@
+//! The cases of operations on numbers in a GPU's memory: their results, what they wait for, and
+//! their failures. Backends without such memory leave them out.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candelabrum_dist::{
+    Collective, Element, ElementType, Error, Payload, Pending, ReduceOp, Result, World,
+};
+use candelabrum_memory::{Flat, Location};
+use candle_core::{DType, Device, Tensor};
+
+use crate::faults::kill_soon;
+
+/// The content of a payload, for error messages.
+const LABEL: &str = "bucket 2: conv1.weight";
+
+pub(crate) fn run(case: &str, world: &World) -> Result<()> {
+    world.comm().barrier()?;
+    match case {
+        "device" => results(world),
+        "device overlap" => overlap(world),
+        fault => faults(fault, world),
+    }
+}
+
+/// The same results as on the host, whatever waits for them.
+fn results(world: &World) -> Result<()> {
+    every_operation(world)?;
+    tensors_without_a_wait_of_the_host(world)?;
+    several_under_way(world)?;
+    groups(world)?;
+    messages(world)
+}
+
+fn on_device<T: Element>(world: &World, values: &[T]) -> Result<Payload> {
+    let mut flat = Flat::zeros_on(&Location::of(world.device()), T::TYPE, values.len())?;
+    flat.copy_from_host(&Flat::from_slice(values))?;
+    Ok(flat.into())
+}
+
+fn both<T: Element>(
+    world: &World,
+    op: Collective,
+    values: &[T],
+    parts: Option<&[usize]>,
+) -> Result<()> {
+    let cut = |payload: Payload| match parts {
+        Some(parts) => payload.with_parts(parts),
+        None => Ok(payload),
+    };
+    let host = world.comm().run(op, cut(Payload::from_slice(values))?)?;
+    for on_stream in [false, true] {
+        let started = world.comm().start(op, cut(on_device(world, values)?)?);
+        let result = if on_stream { started.wait_on_stream()? } else { started.wait()? };
+        let copy = result.to_host()?;
+        assert_eq!(copy.bytes(), host.bytes(), "{op} of {} × {}", values.len(), T::TYPE);
+        assert_eq!(result.parts(), host.parts(), "{op}");
+    }
+    Ok(())
+}
+
+fn every_operation(world: &World) -> Result<()> {
+    let (rank, n) = (world.rank(), world.world_size());
+    for len in [6 * n, 0, n, 50_000 * n] {
+        // Whole numbers, so that the order of additions does not matter.
+        let values: Vec<f32> =
+            (0..len).map(|i| ((i * 31 + rank * 17) % 101) as f32 - 50.0).collect();
+        for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
+            both(world, Collective::AllReduce(op), &values, None)?;
+            both(world, Collective::ReduceScatter(op), &values, None)?;
+            both(world, Collective::Reduce { op, root: n - 1 }, &values, None)?;
+        }
+        both(world, Collective::Broadcast { root: n - 1 }, &values, None)?;
+        both(world, Collective::AllGather, &values, None)?;
+        both(world, Collective::Gather { root: 0 }, &values, None)?;
+        both(world, Collective::Scatter { root: 0 }, &values, None)?;
+        both(world, Collective::AllToAll, &values, None)?;
+        both(world, Collective::AllGatherV, &values[..len * rank / n], None)?;
+        let mut parts = vec![len / n; n];
+        if len >= 6 * n && n > 1 {
+            parts[0] += 1;
+            parts[n - 1] -= 1;
+        }
+        both(world, Collective::AllToAllV, &values, Some(&parts))?;
+        let integers: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+        both(world, Collective::AllReduce(ReduceOp::Product), &integers, None)?;
+    }
+    both(world, Collective::Barrier, &[0_f32; 0], None)?;
+    let op = Collective::AllReduce(ReduceOp::Max);
+    let result = world.comm().run(op, on_device(world, &[f32::NAN, rank as f32])?)?;
+    let got = result.to_host()?.to_vec::<f32>()?;
+    assert!(got[0].is_nan() && got[1] == (n - 1) as f32, "a NaN stays: {got:?}");
+    Ok(())
+}
+
+fn sum() -> Collective {
+    Collective::AllReduce(ReduceOp::Sum)
+}
+
+/// A tensor's numbers through an all-reduce to another tensor. candle's work before and after is
+/// under way.
+fn start_of(world: &World, tensor: &Tensor) -> Result<Pending> {
+    let location = Location::of(world.device());
+    let mut flat = Flat::zeros_on(&location, ElementType::F32, tensor.elem_count())?;
+    flat.copy_from_tensor(tensor)?;
+    Ok(world.comm().start(sum(), flat.into()))
+}
+
+fn tensors_without_a_wait_of_the_host(world: &World) -> Result<()> {
+    let (rank, n, device) = (world.rank(), world.world_size(), world.device());
+    const LEN: usize = 20_000;
+    let mut results = Vec::new();
+    for round in 0..30 {
+        let x = Tensor::full((rank + round) as f32, LEN, device)?.affine(2.0, 1.0)?.sqr()?;
+        let reduced = start_of(world, &x)?.wait_on_stream()?;
+        let out = Tensor::zeros(LEN, DType::F32, device)?;
+        reduced.copy_to_tensor(&out)?;
+        // Its memory is given back while the operation may still be under way.
+        drop(reduced);
+        results.push(out.affine(0.5, 0.0)?);
+    }
+    for (round, result) in results.iter().enumerate() {
+        let got = result.to_vec1::<f32>()?;
+        let square = |other: usize| (2.0 * (other + round) as f32 + 1.0).powi(2);
+        let want = (0..n).map(square).sum::<f32>() * 0.5;
+        let wrong = got.iter().find(|&&value| value != want);
+        assert_eq!(wrong, None, "round {round}: not {want}");
+    }
+    Ok(())
+}
+
+/// Operations that are waited for in another order, in either way, or not at all.
+fn several_under_way(world: &World) -> Result<()> {
+    let (rank, n) = (world.rank(), world.world_size());
+    for round in 0..10 {
+        let mut started = Vec::new();
+        for i in 0..12 {
+            let values = vec![(rank + i + round) as i32; 1_000 * (i + 1)];
+            started.push((i, world.comm().start(sum(), on_device(world, &values)?)));
+        }
+        for (i, pending) in started.into_iter().rev() {
+            let result = match i % 3 {
+                0 => continue, // it is dropped
+                1 => pending.wait()?,
+                _ => pending.wait_on_stream()?,
+            };
+            let want = (0..n).map(|other| (other + i + round) as i32).sum::<i32>();
+            assert_eq!(result.to_host()?.to_vec::<i32>()?, vec![want; 1_000 * (i + 1)]);
+        }
+    }
+    Ok(())
+}
+
+fn groups(world: &World) -> Result<()> {
+    let (comm, rank, n) = (world.comm(), world.rank(), world.world_size());
+    let pairs = comm.split(Some(rank as u64 / 2), 0)?.expect("a colour was given");
+    let mut started = Vec::new();
+    for round in 0..8_i32 {
+        let values = vec![round + rank as i32; 30_000];
+        started.push((round, n, comm.start(sum(), on_device(world, &values)?)));
+        let len = pairs.world_size();
+        started.push((round, len, pairs.start(sum(), on_device(world, &values)?)));
+    }
+    for (round, size, pending) in started {
+        let first = if size == n { 0 } else { rank / 2 * 2 };
+        let want = (first..first + size).map(|other| round + other as i32).sum::<i32>();
+        let got = pending.wait_on_stream()?.to_host()?.to_vec::<i32>()?;
+        assert_eq!(got, vec![want; 30_000], "group of {size}, round {round}");
+    }
+    Ok(())
+}
+
+fn messages(world: &World) -> Result<()> {
+    let (comm, rank, n) = (world.comm(), world.rank(), world.world_size());
+    let (to, from) = ((rank + 1) % n, (rank + n - 1) % n);
+    let sent = comm.start(Collective::Send { to }, on_device(world, &[rank as i32; 40])?);
+    let got = comm.run(Collective::Recv { from }, on_device(world, &[0_i32; 40])?)?;
+    assert!(got.is_on_device());
+    assert_eq!(got.to_host()?.to_vec::<i32>()?, [from as i32; 40]);
+    sent.wait().map(drop)
+}
+
+/// Gives the device's stream work for about this time, and returns at once.
+fn keep_busy(device: &Device, time: Duration) -> Result<Tensor> {
+    let step = |x: &Tensor| x.matmul(x).and_then(|y| y.affine(1e-3, 0.0));
+    let x = Tensor::ones((256, 256), DType::F32, device)?;
+    let wait = |x: &Tensor| x.flatten_all()?.narrow(0, 0, 1)?.to_vec1::<f32>();
+    wait(&step(&x)?)?;
+    let start = Instant::now();
+    let mut y = x.clone();
+    for _ in 0..4 {
+        y = step(&y)?;
+    }
+    wait(&y)?;
+    let steps = time.as_secs_f64() / (start.elapsed().as_secs_f64() / 4.0);
+    for _ in 0..steps as usize {
+        y = step(&x)?;
+    }
+    Ok(y)
+}
+
+fn ends(busy: &Tensor) -> Result<()> {
+    busy.flatten_all()?.narrow(0, 0, 1)?.to_vec1::<f32>()?;
+    Ok(())
+}
+
+/// What operations wait for, and what not.
+fn overlap(world: &World) -> Result<()> {
+    let (comm, rank, n, device) = (world.comm(), world.rank(), world.world_size(), world.device());
+    const LONG: usize = 200_000;
+    let want = (0..n).map(|other| other as f32).sum::<f32>();
+    let all = |payload: Payload| -> Result<()> {
+        let got = payload.to_host()?.to_vec::<f32>()?;
+        assert!(got.iter().all(|&value| value == want), "{} is not {want}", got[0]);
+        Ok(())
+    };
+
+    // Rank 1's device is late. Both operations are begun, on every rank, before the first is
+    // complete.
+    let numbers = [(); 2].map(|()| on_device(world, &vec![rank as f32; LONG]));
+    let [first, second] = numbers;
+    let (first, second) = (first?, second?);
+    comm.barrier()?;
+    let start = Instant::now();
+    let busy = (rank == 1).then(|| keep_busy(device, Duration::from_secs(2))).transpose()?;
+    let started = [first, second].map(|payload| comm.start(sum(), payload));
+    let returned = start.elapsed();
+    let [mut first, mut second] = started;
+    assert!(!first.is_complete() && !second.is_complete(), "rank 1 is late");
+    let (first, second) = (first.wait_on_stream()?, second.wait_on_stream()?);
+    let begun = start.elapsed();
+    all(first)?;
+    let complete = start.elapsed();
+    all(second)?;
+    println!("rank {rank}: started {returned:?}, begun {begun:?}, complete {complete:?}");
+    assert!(complete > Duration::from_secs(1), "rank 1 was late: {complete:?}");
+    assert!(2 * begun < complete, "begun after {begun:?} of {complete:?}");
+    busy.iter().try_for_each(ends)?;
+
+    // Work that the stream is given after the start is not waited for, although the other rank is
+    // late and the operation is given to the device later than this work.
+    comm.barrier()?;
+    if rank == 1 {
+        thread::sleep(Duration::from_millis(300));
+    }
+    let mut pending = comm.start(sum(), on_device(world, &vec![rank as f32; LONG])?);
+    let start = Instant::now();
+    let busy = keep_busy(device, Duration::from_secs(2))?;
+    while !pending.is_complete() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let complete = start.elapsed();
+    ends(&busy)?;
+    let all_work = start.elapsed();
+    println!("rank {rank}: complete {complete:?}, later work {all_work:?}");
+    assert!(complete < all_work / 2, "complete after {complete:?} of {all_work:?}");
+    all(pending.wait()?)
+}
+
+/// Faults while the device works: rank 1's own work keeps its part of the operation back.
+fn faults(case: &str, world: &World) -> Result<()> {
+    let (comm, rank, device) = (world.comm(), world.rank(), world.device());
+    let labelled = |len: usize| -> Result<Payload> {
+        Ok(on_device(world, &vec![1_f32; len])?.labelled(LABEL))
+    };
+    let (first, second) = (labelled(10)?, labelled(20_000)?);
+    let _busy = (rank == 1).then(|| keep_busy(device, Duration::from_secs(4))).transpose()?;
+    comm.barrier()?;
+    let start = Instant::now();
+    let first = comm.start(sum(), first);
+    let second = comm.start(sum(), second);
+    if rank == 1 {
+        match case {
+            "device killed" | "device killed on stream" => {
+                // Both operations are given to the device meanwhile.
+                thread::sleep(Duration::from_millis(200));
+                kill_soon();
+            }
+            "device fails" => {
+                thread::sleep(Duration::from_millis(200));
+                let error = Error::Unsupported { what: "a fault on purpose".to_owned() };
+                comm.fail(&error);
+                return Err(error);
+            }
+            "device deadline" => {}
+            other => panic!("there is no case `{other}`"),
+        }
+    }
+    let noticed = |error: Error| {
+        println!("noticed within {} ms", start.elapsed().as_millis());
+        error
+    };
+    if case == "device killed on stream" {
+        // The host has not waited for the device, and learns of the failure after it does.
+        let payload = second.wait_on_stream()?;
+        payload.to_host()?;
+        return Err(noticed(comm.failure().expect("the numbers are not a sum")));
+    }
+    let error = second.wait().map(drop).expect_err("rank 1 takes no part");
+    let again = first.wait().map(drop).expect_err("all operations after it fail");
+    assert_eq!(error.to_string(), again.to_string());
+    let later = comm.barrier().expect_err("all operations after it fail");
+    assert_eq!(error.to_string(), later.to_string());
+    Err(noticed(error))
+}

@@ -1,0 +1,177 @@
+//! The faults of ranks over NCCL, which by itself neither names a rank nor ends a wait. These tests
+//! need a GPU and do nothing without one.
+
+use std::time::Duration;
+
+use crate::faults::{
+    ALL, DISAGREEMENTS, IN_GROUPS, RANKS, fails, noticed_ms, one_rank_fails_by_itself,
+    one_rank_refuses,
+};
+use crate::harness::{Backend, Ended, Group, has_gpu};
+
+fn nccl(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+    fails(Backend::Nccl, case, failing, parts)
+}
+
+/// Runs a case whose deadline of 1 s passes.
+fn late(case: &str, size: usize) -> Ended {
+    let late = Group::new(Backend::Nccl, size, case).variable("CANDELABRUM_TIMEOUT", "1");
+    late.limit(Duration::from_secs(40)).run()
+}
+
+fn assert_noticed_within_a_second(ended: &Ended) {
+    let noticed = noticed_ms(ended);
+    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+}
+
+#[test]
+fn over_nccl_ranks_that_disagree_are_told_who_differs() {
+    if !has_gpu() {
+        return;
+    }
+    for (case, parts) in DISAGREEMENTS {
+        nccl(case, ALL, parts);
+    }
+    for (case, failing, parts) in IN_GROUPS {
+        let ended = nccl(case, failing, parts);
+        let output = ended.output();
+        assert!(output.matches("in the group").count() <= RANKS, "doubled words: {output}");
+    }
+    nccl("message length", &[1], &["recv", "3 elements", "2 are needed"]);
+    nccl("message type", &[1], &["i32", "f32"]);
+}
+
+#[test]
+fn over_nccl_a_rank_that_refuses_or_fails_ends_the_operation_on_all_at_once() {
+    if has_gpu() {
+        one_rank_refuses(Backend::Nccl);
+        one_rank_fails_by_itself(Backend::Nccl);
+    }
+}
+
+#[test]
+fn over_nccl_a_rank_that_ends_is_named_with_the_operation() {
+    if !has_gpu() {
+        return;
+    }
+    let words = "rank 1 has finished while rank";
+    nccl("early", &[0, 2], &[words, "is in all_reduce(sum) number 2 of 500000 × f32"]);
+    nccl("label of a wait", &[0, 2], &[words, "number 2 of 10 × f32 (bucket 2: conv1.weight)"]);
+    nccl("no message", &[0, 2], &[words, "recv(from 1)"]);
+    nccl("panic", &[0, 2], &["rank 1: panicked"]);
+}
+
+#[test]
+fn over_nccl_a_killed_rank_is_named_within_a_second() {
+    if !has_gpu() {
+        return;
+    }
+    for case in ["killed", "killed in a long slice"] {
+        let ended = nccl(case, &[0, 2], &["rank 1 died while rank", "all_reduce(sum) number"]);
+        assert_eq!(ended.signal(1), Some(9));
+        assert_noticed_within_a_second(&ended);
+    }
+    let ended = nccl("group killed", &[1, 2], &["rank 0 died while rank", "group of ranks 1, 2"]);
+    let noticed = noticed_ms(&ended);
+    assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+}
+
+#[test]
+fn over_nccl_a_passed_deadline_names_operation_and_rank() {
+    if !has_gpu() {
+        return;
+    }
+    let stopped = "stopped for a while";
+    for (case, size) in [("deadline", 2), ("deadline", 3), ("deadline", 4), (stopped, 3)] {
+        let number = if case == stopped { 3 } else { 2 };
+        let part = format!("s in all_reduce(sum) number {number} of 10 × f32 for rank(s) 1");
+        let ended = late(case, size);
+        for rank in (0..size).filter(|&rank| rank != 1) {
+            let output = &ended.outputs[rank];
+            assert!(ended.failed(rank), "{case}: {output}");
+            let timeout = output.contains(&part);
+            // A slower rank may receive the failure of another rank first.
+            let echo = output.contains("rank(s) 1; deadlines are set with CANDELABRUM_TIMEOUT");
+            assert!(timeout || echo, "{case}: {output}");
+        }
+        assert!(ended.output().contains(&part), "{}", ended.output());
+        assert!(ended.failed(1), "the late rank is told: {}", ended.output());
+        ended.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn over_nccl_memory_that_is_not_there_is_an_error() {
+    if has_gpu() {
+        for case in ["no room", "no number of bytes"] {
+            nccl(case, ALL, &["bytes of memory"]);
+        }
+    }
+}
+
+#[test]
+fn over_nccl_an_error_while_leaving_is_an_error_of_the_process() {
+    if !has_gpu() {
+        return;
+    }
+    let ended = Group::new(Backend::Nccl, RANKS, "last words").limit(Duration::from_secs(40)).run();
+    for rank in [0, 2] {
+        let output = &ended.outputs[rank];
+        assert_eq!(ended.statuses[rank].code(), Some(1), "rank {rank}: {output}");
+        assert!(output.contains("rank 1 died while rank"), "{output}");
+    }
+    ended.assert_nothing_is_left();
+}
+
+#[test]
+fn over_nccl_ranks_leave_groups_in_any_order() {
+    if has_gpu() {
+        let any = Group::new(Backend::Nccl, RANKS, "any order").limit(Duration::from_secs(30));
+        let ended = any.run();
+        assert!(ended.all_succeeded(), "{}", ended.output());
+    }
+}
+
+#[test]
+fn over_nccl_operations_on_device_memory_give_the_results_of_the_host() {
+    if !has_gpu() {
+        return;
+    }
+    for size in 1..=4 {
+        let ended = Group::new(Backend::Nccl, size, "device").limit(Duration::from_secs(100)).run();
+        assert!(ended.all_succeeded(), "{size} ranks: {}", ended.output());
+    }
+}
+
+#[test]
+fn over_nccl_an_operation_waits_for_the_work_before_it_and_for_nothing_else() {
+    if has_gpu() {
+        let ended = Group::new(Backend::Nccl, 2, "device overlap").run();
+        assert!(ended.all_succeeded(), "{}", ended.output());
+        println!("{}", ended.output());
+    }
+}
+
+#[test]
+fn over_nccl_faults_are_named_while_the_device_works() {
+    if !has_gpu() {
+        return;
+    }
+    let operation = "all_reduce(sum) number 3 of 10 × f32 (bucket 2: conv1.weight)";
+    let died = "rank 1 died while rank";
+    for case in ["device killed", "device killed on stream"] {
+        let ended = nccl(case, &[0, 2], &[died, operation]);
+        assert_eq!(ended.signal(1), Some(9));
+        let noticed = noticed_ms(&ended);
+        // Rank 1 waits 200 ms, then 100 ms until it is killed.
+        assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1300), "{noticed:?} ms");
+    }
+    nccl("device fails", ALL, &["a fault on purpose"]);
+    let ended = late("device deadline", RANKS);
+    for rank in ALL {
+        let output = &ended.outputs[*rank];
+        assert!(ended.failed(*rank), "{output}");
+        let words = format!("waited 1 s in {operation} for rank(s) unknown to NCCL");
+        assert!(output.contains(&words), "{output}");
+    }
+}
