@@ -154,10 +154,10 @@ static int best(int *n, Perf *p) {
         return DNN_OK;                                                                             \
     }
 CHOOSE(Forward)
-CHOOSE(BackwardData) CHOOSE(BackwardFilter)
+CHOOSE(BackwardData)
+CHOOSE(BackwardFilter)
 
-    template <class A>
-    static A at(const void *p, int type, size_t i) {
+template <class A> static A at(const void *p, int type, size_t i) {
     switch (type) {
     case F64: return (A)((const double *)p)[i];
     case F16: return (A)(float)((const __half *)p)[i];

@@ -18,6 +18,11 @@ static bool within(const std::map<devptr, size_t> &in, devptr p, size_t n) {
 bool is_device(devptr p, size_t n) { return within(device, p, n); }
 bool is_pinned(const void *p, size_t n) { return within(pinned, (devptr)p, n); }
 
+void adopt(devptr p, size_t n) {
+    std::lock_guard<std::mutex> l(table);
+    device[p] = n;
+}
+
 size_t device_memory() {
     static size_t n = (size_t)env("SOFTGPU_MEMORY_MB", 8192) << 20;
     return n;

@@ -7,6 +7,8 @@
 const int FRESH = 0xff, FREED = 0xfd;
 
 size_t device_memory();
+// From now on these bytes, a variable of a module, are an allocation of the device.
+void adopt(devptr p, size_t bytes);
 // Whether all of it lies within one live allocation of the device.
 bool is_device(devptr p, size_t bytes);
 // Whether all of it lies within one allocation of pinned host memory.

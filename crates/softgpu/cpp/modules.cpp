@@ -1,5 +1,6 @@
 // Modules and functions. A "PTX" of bin/nvcc is a text that names a shared object.
 #include "modules.h"
+#include "memory.h"
 #include "status.h"
 #include <dlfcn.h>
 #include <link.h>
@@ -69,9 +70,12 @@ API int cuModuleGetFunction(void **f, void *m, const char *name) {
 }
 API int cuModuleGetGlobal_v2(devptr *p, size_t *n, void *m, const char *name) {
     void *v = dlsym(((Module *)m)->lib, name);
-    if (!v) return NOT_FOUND;
+    Dl_info info;
+    const ElfW(Sym) *symbol = nullptr;
+    if (!v || !dladdr1(v, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol) return NOT_FOUND;
+    adopt((devptr)v, symbol->st_size);
     *p = (devptr)v;
-    if (n) *n = 0;
+    if (n) *n = symbol->st_size;
     return OK;
 }
 

@@ -31,7 +31,8 @@
 #define __launch_bounds__(...) __attribute__((softgpu_launch_bounds(__VA_ARGS__)))
 #define __device__
 #define __host__
-#define __constant__
+// libcuda finds constants by their names.
+#define __constant__ __attribute__((used, visibility("default")))
 #define __managed__
 // A stream is a thread and runs one block at a time, so a thread's own variable is a block's.
 #define __shared__ static thread_local

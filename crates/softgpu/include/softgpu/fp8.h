@@ -44,4 +44,3 @@ struct __nv_fp8_e4m3 {
 inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t x, __nv_fp8_interpretation_t) {
     return __half(softgpu::from8(x));
 }
-

@@ -167,3 +167,8 @@ inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return 
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {a, b}; }
 inline float2 __bfloat1622float2(__nv_bfloat162 a) { return {a.x, a.y}; }
 inline __nv_bfloat162 __float2bfloat162_rn(float a) { return {a, a}; }
+inline half2 __float22half2_rn(float2 a) { return {a.x, a.y}; }
+inline __nv_bfloat162 __float22bfloat162_rn(float2 a) { return {a.x, a.y}; }
+inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
+inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 a) { return a.x; }
+inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 a) { return a.y; }

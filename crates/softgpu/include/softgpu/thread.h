@@ -45,6 +45,7 @@ static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() {}
 static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline unsigned __activemask() { return ~0u; }
+static inline void __nanosleep(unsigned) {}
 static inline long long clock64() { return 0; }
 static inline void __trap() { softgpu_assert("__trap", "", 0); }
 
@@ -88,6 +89,36 @@ inline unsigned __ballot_sync(unsigned m, int p) {
     for (int i = 0; i < 32; i++)
         if ((arrived >> i & 1) && all[i]) r |= 1u << i;
     return r;
+}
+inline unsigned __match_any_sync(unsigned m, uint64_t v) {
+    unsigned arrived, r = 0;
+    const uint64_t *all = softgpu_warp_exchange(m, v, &arrived);
+    for (int i = 0; i < 32; i++)
+        if ((arrived >> i & 1) && all[i] == v) r |= 1u << i;
+    return r;
+}
+// Folds the 32-bit numbers of the lanes of the mask.
+template <class T, class F> inline T softgpu_reduce(unsigned m, T v, F fold) {
+    unsigned arrived;
+    const uint64_t *all = softgpu_warp_exchange(m, softgpu::pack(v), &arrived);
+    bool first = true;
+    T r = v;
+    for (int i = 0; i < 32; i++) {
+        if (!(arrived >> i & 1)) continue;
+        T next = softgpu::unpack<T>(all[i]);
+        r = first ? next : fold(r, next);
+        first = false;
+    }
+    return r;
+}
+template <class T> inline T __reduce_add_sync(unsigned m, T v) {
+    return softgpu_reduce(m, v, [](T a, T b) { return T(a + b); });
+}
+template <class T> inline T __reduce_min_sync(unsigned m, T v) {
+    return softgpu_reduce(m, v, [](T a, T b) { return b < a ? b : a; });
+}
+template <class T> inline T __reduce_max_sync(unsigned m, T v) {
+    return softgpu_reduce(m, v, [](T a, T b) { return a < b ? b : a; });
 }
 inline int __any_sync(unsigned m, int p) { return __ballot_sync(m, p) != 0; }
 inline int __all_sync(unsigned m, int p) { return __ballot_sync(m, !p) == 0; }

@@ -32,6 +32,7 @@ SOFTGPU_VEC(unsigned short, ushort, alignas(4), alignas(8))
 SOFTGPU_VEC(int, int, alignas(8), alignas(16))
 SOFTGPU_VEC(float, float, alignas(8), alignas(16))
 SOFTGPU_VEC(double, double, alignas(16), alignas(16))
+SOFTGPU_VEC(unsigned long long, ulonglong, alignas(16), alignas(16))
 SOFTGPU_VEC(long long, longlong, alignas(16), alignas(16))
 struct alignas(8) uint2 {
     unsigned x, y;

@@ -53,6 +53,28 @@ extern "C" __global__ void step(float *w, float *v, const float *g, float lr, fl
 }
 
 #[test]
+fn constants_can_be_set() {
+    let source = r#"
+__constant__ float filter[4];
+extern "C" __global__ void scale(float *x) { x[threadIdx.x] *= filter[threadIdx.x % 4]; }"#;
+    let context = CudaContext::new(0).expect("the software GPU");
+    let module = context.load_module(compile_ptx(source).expect("a program")).expect("a module");
+    let stream = context.new_stream().expect("a stream");
+    let mut filter = module.get_global("filter", &stream).expect("the constant");
+    assert_eq!(filter.len(), 16);
+    // SAFETY: the constant is four floats.
+    let mut filter = unsafe { filter.transmute_mut::<f32>(4) }.expect("four floats");
+    stream.memcpy_htod(&[1f32, 2., 3., 4.], &mut filter).unwrap();
+    let scale = module.load_function("scale").expect("a kernel");
+    let mut x = stream.clone_htod(&[1f32; 8]).unwrap();
+    let mut builder = stream.launch_builder(&scale);
+    builder.arg(&mut x);
+    // SAFETY: the argument is that of the kernel.
+    unsafe { builder.launch(one_block(8)) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [1., 2., 3., 4., 1., 2., 3., 4.]);
+}
+
+#[test]
 fn nvrtc_finds_no_headers_of_the_host() {
     let source = "#include <stdint.h>\nextern \"C\" __global__ void f() {}";
     assert!(compile_ptx(source).is_err());
