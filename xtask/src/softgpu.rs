@@ -55,6 +55,7 @@ struct Target {
 
 const TARGETS: &[Target] = &[
     Target { program: "softgpu", only: "" },
+    Target { program: "gpu", only: "" },
     // Over the other backends, ranks that see a GPU would take it.
     Target { program: "conformance", only: "nccl" },
 ];

@@ -178,13 +178,13 @@ impl Report {
             let Tally { passed, failed, ignored } = run.tally;
             let end = if run.broke_off() { "; broke off: see above" } else { "" };
             let counts = format!("{passed} passed, {failed} failed, {ignored} ignored{end}");
-            table += &format!("  {:<10} {counts}\n", run.name);
+            table += &format!("  {:<12} {counts}\n", run.name);
         }
         if !self.left_out.is_empty() {
             table += "left out\n";
         }
         for LeftOut { what, why, .. } in &self.left_out {
-            table += &format!("  {what:<10} {why}\n");
+            table += &format!("  {what:<12} {why}\n");
         }
         table + "\n"
     }

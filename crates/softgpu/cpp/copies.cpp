@@ -17,6 +17,10 @@ API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
     if (is_pinned(h, n)) {
         enqueue(s, [=] { memcpy((void *)d, h, n); });
     } else {
+        if (s->capture)
+            say("the capture has a copy of %zu bytes from pageable memory: a GPU would read that "
+                "memory at each launch of the graph, here it is read once",
+                n);
         // Pageable memory may be used again as soon as the call returns.
         using Bytes = std::vector<char>;
         auto copy = std::make_shared<Bytes>((const char *)h, (const char *)h + n);

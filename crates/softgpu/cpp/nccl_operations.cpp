@@ -123,6 +123,14 @@ struct Waiting {
 static thread_local int depth;
 static thread_local std::vector<Waiting> group;
 static thread_local int group_error;
+
+// What a stream does for the operations, when the ticket's turn comes.
+static void carry_out(Comm &c, const std::vector<Op> &ops, uint64_t ticket) {
+    bool good = c.turn(ticket) && perform(c, ops);
+    // As a kernel that waits for other ranks: only an abort ends it.
+    while (!good && !c.aborted) usleep(1000);
+    c.next();
+}
 static int launch() {
     auto all = std::move(group);
     group.clear();
@@ -131,19 +139,16 @@ static int launch() {
     if (result) return result;
     for (auto &w : all) {
         CommP c = w.c;
-        uint64_t t = c->ticket();
         Stream *s = w.s;
         auto ops = std::move(w.ops);
+        if (s->capture) { // each launch of the graph takes a ticket of its own
+            enqueue(s, [=] { carry_out(*c, ops, c->ticket()); });
+            continue;
+        }
+        uint64_t ticket = c->ticket();
         auto start = [=] {
             enqueue(
-                s,
-                [=] {
-                    bool good = c->turn(t) && perform(*c, ops);
-                    if (!good)
-                        while (!c->aborted) usleep(1000); // a kernel that waits for others
-                    c->next();
-                },
-                false);
+                s, [=] { carry_out(*c, ops, ticket); }, false);
             return (int)SUCCESS;
         };
         int code = in_background(c, start);

@@ -45,6 +45,7 @@ impl Kit {
             steps::point(&folder.join(name), &target)?;
         }
         let bin = folder.join(format!("bin-{}", Kit::nvcc_digest(&package, &folder)?));
+        remove_others(&folder, &bin)?;
         steps::point(&bin, Path::new("bin"))?;
         Ok(Kit { folder, bin })
     }
@@ -95,10 +96,37 @@ impl Kit {
     }
 }
 
+/// Removes the links of earlier versions of nvcc.
+fn remove_others(folder: &Path, bin: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::file("list", folder))? {
+        let path = entry.map_err(Error::file("list", folder))?.path();
+        let is_bin =
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bin-"));
+        if is_bin && path != bin {
+            fs::remove_file(&path).map_err(Error::file("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
 /// The folder, and after it the folders of the variable.
 fn before(variable: &str, folder: &Path) -> OsString {
     let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());
     let all = env::join_paths([folder.to_path_buf()].into_iter().chain(others));
     all.unwrap_or_else(|_| folder.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folders_of_a_variable_stay_behind_the_new_one() {
+        let path = before("PATH", Path::new("/kit"));
+        let folders: Vec<_> = env::split_paths(&path).collect();
+        assert_eq!(folders[0], Path::new("/kit"));
+        assert!(folders.len() > 1, "{folders:?}");
+        assert_eq!(before("NO_SUCH_VARIABLE_HERE", Path::new("/kit")), "/kit");
+    }
 }

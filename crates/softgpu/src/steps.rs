@@ -195,3 +195,75 @@ pub(crate) fn point(link: &Path, target: &Path) -> Result<()> {
     }
     std::os::unix::fs::symlink(target, link).map_err(Error::file("write", link))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A new folder, removed at the end of the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let name = format!("candelabrum-softgpu-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            make_folder(&folder).unwrap();
+            Folder(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn a_step_is_repeated_when_its_digest_changes_or_it_failed() {
+        let folder = Folder::new("once");
+        let count = Cell::new(0);
+        let step = |digest: &str, result: fn() -> Result<()>| {
+            let counted = || {
+                count.set(count.get() + 1);
+                result()
+            };
+            (once(&folder.0, "step", digest, counted).is_ok(), count.get())
+        };
+        assert_eq!(step("a", || Ok(())), (true, 1));
+        assert_eq!(step("a", || Ok(())), (true, 1));
+        assert_eq!(step("b", || Err(Error::NoCudarc)), (false, 2));
+        assert_eq!(step("b", || Ok(())), (true, 3));
+    }
+
+    #[test]
+    fn a_link_is_led_to_its_target() {
+        let folder = Folder::new("link");
+        let link = folder.0.join("link");
+        for target in ["one", "one", "two"] {
+            point(&link, Path::new(target)).unwrap();
+            assert_eq!(fs::read_link(&link).unwrap(), Path::new(target));
+        }
+    }
+
+    #[test]
+    fn a_failed_item_is_an_error_and_the_others_are_worked_on() {
+        let done = Mutex::new(Vec::new());
+        let work = |item: &usize| {
+            done.lock().unwrap().push(*item);
+            if *item == 3 { Err(Error::NoCudarc) } else { Ok(()) }
+        };
+        assert!(in_parallel(vec![1, 2, 4], work).is_ok());
+        assert!(in_parallel(vec![3], work).is_err());
+        let mut done = done.lock().unwrap().clone();
+        done.sort_unstable();
+        assert_eq!(done, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_error_of_a_program_has_its_words() {
+        let error = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("why"), "{error}");
+    }
+}
