@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::shell::{cargo, find_program, run as run_command};
-use crate::{cuda, machine, test, tidy};
+use crate::{cuda, machine, softgpu, test, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let mut steps = Steps::default();
@@ -43,6 +43,12 @@ fn run_steps(steps: &mut Steps) -> Result<()> {
     let tested =
         steps.run("test --all", || report.insert(test::run_and_report(&all)?).verdict(&all));
     steps.tests = report;
+    tested?;
+    let mut report = None;
+    let tested = steps.run("gpu-test", || report.insert(softgpu::run_tests()?).verdict(&all));
+    if let (Some(tests), Some(report)) = (&mut steps.tests, report) {
+        tests.add(report);
+    }
     tested?;
 
     if find_program("cargo-deny").is_some() {

@@ -39,7 +39,7 @@ fn with_stand_in(command: &mut Command) -> &mut Command {
         .env("CUDARC_CUDA_VERSION", "13000")
 }
 
-fn target_folder() -> PathBuf {
+pub(crate) fn target_folder() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 

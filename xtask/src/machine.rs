@@ -1,4 +1,4 @@
-//! The optional parts of this machine: MPI, libclang, PyTorch, MNIST, a GPU.
+//! The optional parts of this machine: MPI, libclang, g++, PyTorch, MNIST, a GPU.
 
 use std::env;
 use std::fs;
@@ -21,6 +21,12 @@ pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {
         lacks.push("libclang");
     }
     lacks
+}
+
+/// The missing programs of the software GPU.
+pub(crate) fn lacks_for_softgpu() -> Vec<&'static str> {
+    let needed = candelabrum_softgpu::NEEDED_PROGRAMS.into_iter();
+    needed.filter(|name| find_program(name).is_none()).collect()
 }
 
 /// Whether there is an MPI library, with the same search as in rsmpi's build script.

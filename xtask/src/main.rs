@@ -34,6 +34,7 @@ mod ranks;
 mod rebuild;
 mod setup;
 mod shell;
+mod softgpu;
 mod split;
 mod test;
 mod tidy;
@@ -54,10 +55,14 @@ enum Command {
     Test(test::Args),
     /// Install what `test --all` needs (Debian and its relatives)
     Setup(setup::Args),
-    /// Run what continuous integration runs: fmt, tidy, clippy, doc, test --all, deny
+    /// Run what continuous integration runs: fmt, tidy, clippy, doc, test --all, gpu-test, deny
     Ci,
     /// Build the tests of the NCCL backend and, where there is a GPU, run them (docs/gpu.md)
     GpuCheck,
+    /// Run the GPU tests on the software GPU (docs/gpu.md)
+    GpuTest,
+    /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
+    Softgpu(softgpu::Args),
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
@@ -92,6 +97,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
         Command::GpuCheck => cuda::gpu_check(),
+        Command::GpuTest => softgpu::gpu_test(),
+        Command::Softgpu(args) => softgpu::run(&args),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => bench_step::run(&args),
         Command::BenchScaling(args) => bench_scaling::run(&args),

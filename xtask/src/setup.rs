@@ -21,6 +21,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     install_mpi()?;
+    install_compiler()?;
     if args.pytorch {
         install_pytorch()?;
     }
@@ -28,9 +29,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn install_mpi() -> Result<()> {
-    let lacks = machine::lacks_for_mpi();
+    install("MPI library, mpiexec and libclang", machine::lacks_for_mpi)
+}
+
+/// What compiles the software GPU of the GPU tests.
+fn install_compiler() -> Result<()> {
+    install("g++, ar and python3", machine::lacks_for_softgpu)
+}
+
+/// Installs the packages with what `lacks` names. `parts` names all of the parts.
+fn install(parts: &str, lacks: fn() -> Vec<&'static str>) -> Result<()> {
+    let still_missing = lacks;
+    let lacks = lacks();
     if lacks.is_empty() {
-        println!("MPI library, mpiexec and libclang: already here");
+        println!("{parts}: already here");
         return Ok(());
     }
     println!("missing: {}", lacks.join(", "));
@@ -46,20 +58,27 @@ fn install_mpi() -> Result<()> {
     run_command(&mut apt_get(&["update"])?)?;
     let mut install = apt_get(&["install", "--yes", "--no-install-recommends"])?;
     run_command(install.args(&packages))?;
-    let still = machine::lacks_for_mpi();
+    let still = still_missing();
     ensure!(still.is_empty(), "still missing after the installation: {}", still.join(", "));
-    println!("MPI library, mpiexec and libclang: installed");
+    println!("{parts}: installed");
     Ok(())
 }
 
 /// The Debian packages with the missing parts.
 fn packages_for(lacks: &[&str]) -> Vec<&'static str> {
     let mut packages = Vec::new();
-    if lacks.iter().any(|&what| what != "libclang") {
+    let lacks_any = |parts: &[&str]| parts.iter().any(|part| lacks.contains(part));
+    if lacks_any(&["an MPI library", "mpiexec"]) {
         packages.extend(["libopenmpi-dev", "openmpi-bin"]);
     }
-    if lacks.contains(&"libclang") {
+    if lacks_any(&["libclang"]) {
         packages.push("libclang-dev");
+    }
+    if lacks_any(&["g++", "ar"]) {
+        packages.push("g++");
+    }
+    if lacks_any(&["python3"]) {
+        packages.push("python3");
     }
     packages
 }
@@ -107,6 +126,7 @@ mod tests {
     #[test]
     fn only_what_is_missing_is_installed() {
         assert_eq!(packages_for(&["libclang"]), ["libclang-dev"]);
+        assert_eq!(packages_for(&["g++", "ar", "python3"]), ["g++", "python3"]);
         assert_eq!(packages_for(&["mpiexec"]), ["libopenmpi-dev", "openmpi-bin"]);
         let all = packages_for(&["an MPI library", "mpiexec", "libclang"]);
         assert_eq!(all, ["libopenmpi-dev", "openmpi-bin", "libclang-dev"]);

@@ -16,14 +16,18 @@ use crate::checkout::repo_root;
 /// and `cargo`.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(repo_root());
+    without_package(command.args(args).current_dir(repo_root()));
+    command
+}
+
+/// Removes the variables in which `cargo run` describes this program's package.
+pub(crate) fn without_package(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&*name);
         }
     }
-    command
 }
 
 /// The command as a user would type it, with the variables that were set for it.
@@ -47,6 +51,11 @@ fn word(word: &OsStr) -> String {
 /// Runs the command with its output as part of ours. Any result other than success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = display(command);
+    run_as(&shown, command)
+}
+
+/// As [`run`], but announced by this text.
+pub(crate) fn run_as(shown: &str, command: &mut Command) -> Result<()> {
     println!("$ {shown}");
     let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
     ensure!(status.success(), "`{shown}` failed ({status})");

@@ -64,7 +64,7 @@ pub(crate) struct Report {
 
 /// One `cargo test`.
 #[derive(Debug)]
-struct Run {
+pub(crate) struct Run {
     name: &'static str,
     tally: Tally,
     succeeded: bool,
@@ -96,6 +96,10 @@ fn left_out() -> Vec<LeftOut> {
     if !lacks.is_empty() {
         add("MPI", format!("no {}: cargo xtask setup", lacks.join(", no ")), true);
     }
+    let lacks = machine::lacks_for_softgpu();
+    if !lacks.is_empty() {
+        add("gpu-test", format!("no {}: cargo xtask setup", lacks.join(", no ")), true);
+    }
     if machine::mnist().is_none() {
         let why = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
         add("MNIST", why.into(), false);
@@ -112,8 +116,12 @@ fn left_out() -> Vec<LeftOut> {
 
 impl Run {
     /// Runs the tests, passes their output on immediately and reads the results from it.
-    fn start(name: &'static str, mut command: Command) -> Result<Run> {
-        let shown = display(&command);
+    fn start(name: &'static str, command: Command) -> Result<Run> {
+        Run::start_as(name, &display(&command), command)
+    }
+
+    /// As [`Run::start`], but announced by this text.
+    pub(crate) fn start_as(name: &'static str, shown: &str, mut command: Command) -> Result<Run> {
         println!("$ {shown}");
         let mut child = command
             .stdout(Stdio::piped())
@@ -154,19 +162,29 @@ impl Tally {
 }
 
 impl Report {
-    fn table(&self) -> String {
+    /// These runs only, with nothing left out.
+    pub(crate) fn of(runs: Vec<Run>) -> Report {
+        Report { runs, left_out: Vec::new() }
+    }
+
+    /// Adds the other report's runs, so that the closing line counts them.
+    pub(crate) fn add(&mut self, other: Report) {
+        self.runs.extend(other.runs);
+    }
+
+    pub(crate) fn table(&self) -> String {
         let mut table = String::from("\nran\n");
         for run in &self.runs {
             let Tally { passed, failed, ignored } = run.tally;
             let end = if run.broke_off() { "; broke off: see above" } else { "" };
             let counts = format!("{passed} passed, {failed} failed, {ignored} ignored{end}");
-            table += &format!("  {:<10} {counts}\n", run.name);
+            table += &format!("  {:<12} {counts}\n", run.name);
         }
         if !self.left_out.is_empty() {
             table += "left out\n";
         }
         for LeftOut { what, why, .. } in &self.left_out {
-            table += &format!("  {what:<10} {why}\n");
+            table += &format!("  {what:<12} {why}\n");
         }
         table + "\n"
     }

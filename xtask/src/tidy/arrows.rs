@@ -37,11 +37,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("candelabrum-testkit", &[]),
+    ("candelabrum-softgpu", &[]),
     ("candelabrum-bench-allreduce", &["candelabrum"]),
     ("candelabrum-bench-overlap", &["candelabrum"]),
     ("candelabrum-bench-scaling", &["candelabrum"]),
     ("candelabrum-bench-step", &["candelabrum"]),
-    ("xtask", &[]),
+    ("xtask", &["candelabrum-softgpu"]),
 ];
 
 #[derive(Debug, Deserialize)]

@@ -1,0 +1,101 @@
+// Copies and fills. Each checks that its device memory lies within one live allocation.
+#include "memory.h"
+#include "streams.h"
+#include <algorithm>
+
+// Whether the range is device memory; otherwise says which call had another one.
+static bool on_device(const char *call, devptr p, size_t n) {
+    if (is_device(p, n)) return true;
+    say("%s: %zu bytes at %#lx are not within an allocation", call, n, (unsigned long)p);
+    return false;
+}
+
+API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
+    STREAM(sh);
+    if (!n) return OK;
+    if (!on_device("a copy to the device", d, n)) return INVALID;
+    if (is_pinned(h, n)) {
+        enqueue(s, [=] { memcpy((void *)d, h, n); });
+    } else {
+        if (s->capture)
+            say("the capture has a copy of %zu bytes from pageable memory: a GPU would read that "
+                "memory at each launch of the graph, here it is read once",
+                n);
+        // Pageable memory may be used again as soon as the call returns.
+        using Bytes = std::vector<char>;
+        auto copy = std::make_shared<Bytes>((const char *)h, (const char *)h + n);
+        enqueue(s, [=] { memcpy((void *)d, copy->data(), n); });
+    }
+    return OK;
+}
+API int cuMemcpyDtoHAsync_v2(void *h, devptr d, size_t n, void *sh) {
+    STREAM(sh);
+    if (!n) return OK;
+    if (!on_device("a copy from the device", d, n)) return INVALID;
+    bool waits = !is_pinned(h, n);
+    if (s->capture && waits) return CAPTURING;
+    enqueue(s, [=] { memcpy(h, (void *)d, n); });
+    if (waits) synchronize(s);
+    return s->ctx->error;
+}
+API int cuMemcpyDtoDAsync_v2(devptr d, devptr a, size_t n, void *sh) {
+    STREAM(sh);
+    if (!n) return OK;
+    const char *call = "a copy on the device";
+    if (!on_device(call, d, n) || !on_device(call, a, n)) return INVALID;
+    enqueue(s, [=] { memmove((void *)d, (void *)a, n); });
+    return OK;
+}
+API int cuMemcpyAsync(devptr d, devptr a, size_t n, void *sh) {
+    bool from = is_device(a, n), to = is_device(d, n);
+    if (from && to) return cuMemcpyDtoDAsync_v2(d, a, n, sh);
+    if (to) return cuMemcpyHtoDAsync_v2(d, (void *)a, n, sh);
+    if (from) return cuMemcpyDtoHAsync_v2((void *)d, a, n, sh);
+    return INVALID;
+}
+API int cuMemcpyPeerAsync(devptr d, void *, devptr a, void *, size_t n, void *sh) {
+    return cuMemcpyDtoDAsync_v2(d, a, n, sh);
+}
+API int cuMemsetD8Async(devptr d, unsigned char v, size_t n, void *sh) {
+    STREAM(sh);
+    if (!n) return OK;
+    if (!on_device("a fill", d, n)) return INVALID;
+    enqueue(s, [=] { memset((void *)d, v, n); });
+    return OK;
+}
+API int cuMemsetD16Async(devptr d, unsigned short v, size_t n, void *sh) {
+    STREAM(sh);
+    if (!n) return OK;
+    if (!on_device("a fill", d, 2 * n)) return INVALID;
+    enqueue(s, [=] { std::fill_n((unsigned short *)d, n, v); });
+    return OK;
+}
+API int cuMemsetD32Async(devptr d, unsigned v, size_t n, void *sh) {
+    STREAM(sh);
+    if (!n) return OK;
+    if (!on_device("a fill", d, 4 * n)) return INVALID;
+    enqueue(s, [=] { std::fill_n((unsigned *)d, n, v); });
+    return OK;
+}
+
+// The calls without a stream: on the legacy default stream, and complete when they return.
+static int complete(int code) {
+    if (code) return code;
+    synchronize(stream_of(nullptr));
+    return current()->error;
+}
+API int cuMemcpyHtoD_v2(devptr d, const void *h, size_t n) {
+    return complete(cuMemcpyHtoDAsync_v2(d, h, n, nullptr));
+}
+API int cuMemcpyDtoH_v2(void *h, devptr d, size_t n) {
+    return complete(cuMemcpyDtoHAsync_v2(h, d, n, nullptr));
+}
+API int cuMemcpyDtoD_v2(devptr d, devptr a, size_t n) {
+    return complete(cuMemcpyDtoDAsync_v2(d, a, n, nullptr));
+}
+API int cuMemsetD8_v2(devptr d, unsigned char v, size_t n) {
+    return complete(cuMemsetD8Async(d, v, n, nullptr));
+}
+API int cuMemsetD32_v2(devptr d, unsigned v, size_t n) {
+    return complete(cuMemsetD32Async(d, v, n, nullptr));
+}

@@ -1,0 +1,184 @@
+// Allocations of device memory and of pinned host memory.
+#include "memory.h"
+#include "streams.h"
+
+// They outlive the end of main, because streams do.
+static std::mutex &table = *new std::mutex;
+static auto &device = *new std::map<devptr, size_t>;
+static auto &pinned = *new std::map<devptr, size_t>;
+static size_t used;
+
+static bool within(const std::map<devptr, size_t> &in, devptr p, size_t n) {
+    std::lock_guard<std::mutex> l(table);
+    auto at = in.upper_bound(p);
+    if (at == in.begin()) return false;
+    --at;
+    return p + n <= at->first + at->second;
+}
+bool is_device(devptr p, size_t n) { return within(device, p, n); }
+bool is_pinned(const void *p, size_t n) { return within(pinned, (devptr)p, n); }
+
+void adopt(devptr p, size_t n) {
+    std::lock_guard<std::mutex> l(table);
+    device[p] = n;
+}
+
+size_t device_memory() {
+    static size_t n = (size_t)env("SOFTGPU_MEMORY_MB", 8192) << 20;
+    return n;
+}
+
+// New memory in the table, or 0.
+static devptr take(size_t n) {
+    {
+        std::lock_guard<std::mutex> l(table);
+        if (n > device_memory() || used > device_memory() - n) return 0;
+        used += n;
+    }
+    void *p = nullptr;
+    if (guarding())
+        p = guarded_take(n);
+    else if (posix_memalign(&p, 256, n))
+        p = nullptr;
+    std::lock_guard<std::mutex> l(table);
+    if (p)
+        device[(devptr)p] = n;
+    else
+        used -= n;
+    return (devptr)p;
+}
+// Takes the allocation out of the table and returns its size, or 0 if there is none.
+static size_t forget(devptr p) {
+    std::lock_guard<std::mutex> l(table);
+    auto at = device.find(p);
+    if (at == device.end()) return 0;
+    size_t n = at->second;
+    device.erase(at);
+    used -= n;
+    return n;
+}
+static void release(devptr p, size_t n) {
+    memset((void *)p, FREED, n);
+    if (guarding())
+        guarded_release((void *)p, n);
+    else
+        free((void *)p);
+}
+
+API int cuMemAlloc_v2(devptr *p, size_t n) {
+    if (!n) return INVALID;
+    *p = take(n);
+    if (!*p) return OOM;
+    memset((void *)*p, FRESH, n);
+    return OK;
+}
+API int cuMemAllocManaged(devptr *p, size_t n, unsigned) { return cuMemAlloc_v2(p, n); }
+API int cuMemAllocAsync(devptr *p, size_t n, void *h) {
+    STREAM(h);
+    // What the real driver does with no bytes is not known here. candle's own tests need a success.
+    if (!n) n = 1;
+    devptr q = take(n);
+    if (!q) return OOM;
+    if (s->capture) s->capture->memory[q] = n;
+    enqueue(s, [q, n] { memset((void *)q, FRESH, n); });
+    *p = q;
+    return OK;
+}
+API int cuMemAllocFromPoolAsync(devptr *p, size_t n, void *, void *h) {
+    return cuMemAllocAsync(p, n, h);
+}
+API int cuMemFree_v2(devptr p) {
+    if (!p) return OK;
+    Context *c = current();
+    if (!c) return BAD_CONTEXT;
+    // Waits for the device, as the real one does.
+    for (auto *s : streams_of(c)) s->mark()->wait();
+    size_t n = forget(p);
+    if (!n) return INVALID;
+    release(p, n);
+    return OK;
+}
+API int cuMemFreeAsync(devptr p, void *h) {
+    STREAM(h);
+    if (!p) return INVALID;
+    if (auto g = s->capture) {
+        // Memory that the capture allocated stays where it is, for the next launch. A graph cannot
+        // free other memory.
+        auto at = g->memory.find(p);
+        if (at == g->memory.end()) return INVALID;
+        size_t n = at->second;
+        enqueue(s, [p, n] { memset((void *)p, FREED, n); });
+        return OK;
+    }
+    size_t n = forget(p);
+    if (!n) return INVALID;
+    enqueue(s, [p, n] { release(p, n); });
+    return OK;
+}
+API int cuMemGetInfo_v2(size_t *free, size_t *total) {
+    std::lock_guard<std::mutex> l(table);
+    *total = device_memory();
+    *free = *total - used;
+    return OK;
+}
+API int cuMemHostAlloc(void **p, size_t n, unsigned) {
+    if (posix_memalign(p, 4096, n ? n : 1)) return OOM;
+    std::lock_guard<std::mutex> l(table);
+    pinned[(devptr)*p] = n;
+    return OK;
+}
+API int cuMemAllocHost_v2(void **p, size_t n) { return cuMemHostAlloc(p, n, 0); }
+API int cuMemFreeHost(void *p) {
+    std::lock_guard<std::mutex> l(table);
+    if (!pinned.erase((devptr)p)) return INVALID;
+    free(p);
+    return OK;
+}
+API int cuMemHostRegister_v2(void *p, size_t n, unsigned) {
+    std::lock_guard<std::mutex> l(table);
+    pinned[(devptr)p] = n;
+    return OK;
+}
+API int cuMemHostUnregister(void *p) {
+    std::lock_guard<std::mutex> l(table);
+    return pinned.erase((devptr)p) ? OK : INVALID;
+}
+API int cuMemHostGetDevicePointer_v2(devptr *d, void *p, unsigned) {
+    if (!is_pinned(p, 1)) return INVALID;
+    *d = (devptr)p;
+    return OK;
+}
+
+// There is one pool, and nothing can be set about it.
+static void *const POOL = (void *)16;
+API int cuDeviceGetDefaultMemPool(void **p, int) {
+    *p = POOL;
+    return OK;
+}
+API int cuDeviceGetMemPool(void **p, int) {
+    *p = POOL;
+    return OK;
+}
+API int cuMemPoolCreate(void **p, const void *) {
+    *p = POOL;
+    return OK;
+}
+API int cuMemPoolDestroy(void *) { return OK; }
+API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
+API int cuMemPoolGetAttribute(void *, int, void *v) {
+    *(uint64_t *)v = 0;
+    return OK;
+}
+API int cuMemPoolTrimTo(void *, size_t) { return OK; }
+
+API int cuPointerGetAttribute(void *out, int what, devptr p) {
+    const int MEMORY_TYPE = 2, DEVICE_ORDINAL = 9, ON_DEVICE = 2;
+    switch (what) {
+    case MEMORY_TYPE:
+        if (!is_device(p, 1)) return INVALID;
+        *(int *)out = ON_DEVICE;
+        return OK;
+    case DEVICE_ORDINAL: *(int *)out = 0; return OK;
+    }
+    return INVALID;
+}

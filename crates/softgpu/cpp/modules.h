@@ -1,0 +1,14 @@
+// Modules are shared objects that bin/nvcc made; functions are their kernels.
+#pragma once
+#include "common.h"
+
+const unsigned MOST_THREADS = 1024;     // of a block
+const unsigned SHARED = 48 << 10;       // of a block, in bytes
+const unsigned MOST_SHARED = 227 << 10; // of a block that asked for more
+
+struct Function {
+    const softgpu_kernel_t *kernel;
+    std::string name;
+    uintptr_t base; // the address of its module
+    size_t most_shared = SHARED;
+};

@@ -1,0 +1,89 @@
+// Streams are threads with a queue; contexts are devices; events and graphs are made of both.
+#pragma once
+#include "common.h"
+#include "status.h"
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+// A point in a stream.
+struct Mark {
+    std::mutex m;
+    std::condition_variable cv;
+    bool done = false;
+    double at = 0; // seconds
+    void set();
+    void wait();
+    bool is_set();
+};
+using MarkP = std::shared_ptr<Mark>;
+
+struct Context;
+struct Stream;
+using Operation = std::function<void()>;
+
+// What a capture records: operations in the order of the calls, on whichever stream.
+struct Graph {
+    Stream *origin;
+    std::vector<Operation> ops;
+    std::map<devptr, size_t> memory;
+    // The streams that were forked from the origin, and how many operations there were when each
+    // was last used. A stream leaves when another one waits for all that it has done.
+    std::map<Stream *, size_t> forked;
+};
+using GraphP = std::shared_ptr<Graph>;
+
+struct Stream {
+    Context *const ctx;
+    const bool blocking; // whether it waits for the legacy default stream, and that one for it
+    GraphP capture;      // what is called now is recorded there
+    Random random;       // the pauses before its operations
+
+    std::mutex m;
+    std::condition_variable cv;
+    std::deque<Operation> queue;
+    bool busy = false, ending = false;
+
+    // Starts the stream's thread, which deletes the stream once it is ended and empty.
+    Stream(Context *ctx, bool blocking);
+    // Adds the operation as it is: without a capture, without regard to other streams.
+    void add(Operation op);
+    MarkP mark();
+    bool idle();
+
+private:
+    void run();
+};
+
+struct Context {
+    int device = 0;
+    std::atomic<int> error{0}; // stays, as on a GPU
+    std::mutex m;
+    unsigned created = 0; // streams so far
+    std::vector<Stream *> streams;
+    Stream *legacy = nullptr;
+};
+
+// The stream of a handle, the default streams 0, 1 and 2 included; null without a context.
+Stream *stream_of(void *handle);
+// Adds the operation as a call on this stream does. With SOFTGPU_SYNC it also waits for it, unless
+// `may_block` is false.
+void enqueue(Stream *s, Operation op, bool may_block = true);
+void synchronize(Stream *s);
+Context *current();
+Context *context_of(int device);
+int device_count();
+Stream *new_stream(Context *c, bool blocking);
+// All streams of the context, the legacy one included.
+std::vector<Stream *> streams_of(Context *c);
+
+// Defines `s`, or returns the error from the function.
+#define STREAM(handle)                                                                             \
+    Stream *s = stream_of(handle);                                                                 \
+    if (!s) return BAD_CONTEXT;                                                                    \
+    if (int e = s->ctx->error) return e

@@ -1,0 +1,1 @@
+// Everything is in softgpu.h, which is included before every source.

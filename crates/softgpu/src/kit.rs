@@ -1,0 +1,132 @@
+//! The kit: a folder that looks like an installation of CUDA, and the variables that lead to it.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::digest::Digest;
+use crate::steps;
+use crate::{Error, Result};
+
+/// The stand-ins, compiled.
+#[derive(Debug)]
+pub struct Kit {
+    folder: PathBuf,
+    /// The folder with nvcc. Its name has a digest, see [`Kit::nvcc_digest`].
+    bin: PathBuf,
+}
+
+impl Kit {
+    /// Builds what is missing or out of date in `<target>/softgpu`. `root` is the root of the
+    /// repository. Processes that build the same kit at the same time wait for each other.
+    ///
+    /// # Errors
+    /// A program of [`NEEDED_PROGRAMS`](crate::NEEDED_PROGRAMS) is missing, or a step failed.
+    pub fn build(root: &Path, target: &Path) -> Result<Kit> {
+        let folder = target.join("softgpu");
+        steps::make_folder(&folder)?;
+        let folder = fs::canonicalize(&folder).map_err(Error::file("find", &folder))?;
+        let lock = folder.join("lock");
+        let file = File::create(&lock).map_err(Error::file("write", &lock))?;
+        file.lock().map_err(Error::file("lock", &lock))?;
+
+        let package = root.join("crates/softgpu");
+        let package = fs::canonicalize(&package).map_err(Error::file("find", &package))?;
+        let objects = steps::objects(&package, &folder.join("objects"))?;
+        steps::link(&objects, &folder.join("run"))?;
+        steps::archives(root, &folder.join("lib64/stubs"))?;
+        for (name, target) in [
+            ("bin", package.join("bin")),
+            ("include", package.join("include")),
+            ("lib", PathBuf::from("lib64")),
+        ] {
+            steps::point(&folder.join(name), &target)?;
+        }
+        let bin = folder.join(format!("bin-{}", Kit::nvcc_digest(&package, &folder)?));
+        remove_others(&folder, &bin)?;
+        steps::point(&bin, Path::new("bin"))?;
+        Ok(Kit { folder, bin })
+    }
+
+    /// Depends on nvcc, on its headers and on the folder of compiled kernels.
+    ///
+    /// cargo does not notice when one of these changes or is deleted, but it does notice when the
+    /// path of nvcc changes. So the digest is part of that path.
+    fn nvcc_digest(package: &Path, folder: &Path) -> Result<String> {
+        let kernels = folder.join("kernels");
+        steps::make_folder(&kernels)?;
+        // Compiled programs name files of this folder, so another folder means another build.
+        let made = kernels.join("made");
+        if !made.exists() {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let text = format!("{}\n", now.map_or(0, |since| since.as_nanos()));
+            fs::write(&made, text).map_err(Error::file("write", &made))?;
+        }
+        let mut digest = Digest::default();
+        digest.file(&package.join("bin/nvcc"))?;
+        digest.folder(&package.join("include"))?;
+        digest.file(&made)?;
+        Ok(digest.finish())
+    }
+
+    /// The variables with which programs are built and run on the software GPU. `PATH` and
+    /// `LD_LIBRARY_PATH` begin with the kit's folders and end with their present values.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let folder = || self.folder.clone().into_os_string();
+        vec![
+            ("CUDA_HOME", folder()),
+            ("CUDA_PATH", folder()),
+            ("CUDA_TOOLKIT_ROOT_DIR", folder()),
+            ("NVCC", self.bin.join("nvcc").into_os_string()),
+            ("PATH", before("PATH", &self.bin)),
+            ("CUDA_COMPUTE_CAP", "90".into()),
+            ("CUDARC_CUDA_VERSION", "13000".into()),
+            ("SOFTGPU_HOME", folder()),
+            ("SOFTGPU_CACHE", self.folder.join("kernels").into_os_string()),
+            ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &self.folder.join("run"))),
+        ]
+    }
+
+    /// Where cargo builds programs with this kit. Builds with the stand-in nvcc and with the real
+    /// one must not be mixed.
+    pub fn build_folder(&self) -> PathBuf {
+        self.folder.join("build")
+    }
+}
+
+/// Removes the links of earlier versions of nvcc.
+fn remove_others(folder: &Path, bin: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::file("list", folder))? {
+        let path = entry.map_err(Error::file("list", folder))?.path();
+        let is_bin =
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bin-"));
+        if is_bin && path != bin {
+            fs::remove_file(&path).map_err(Error::file("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The folder, and after it the folders of the variable.
+fn before(variable: &str, folder: &Path) -> OsString {
+    let others = env::var_os(variable).unwrap_or_default();
+    let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());
+    let all = env::join_paths([folder.to_path_buf()].into_iter().chain(others));
+    all.unwrap_or_else(|_| folder.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folders_of_a_variable_stay_behind_the_new_one() {
+        let path = before("PATH", Path::new("/kit"));
+        let folders: Vec<_> = env::split_paths(&path).collect();
+        assert_eq!(folders[0], Path::new("/kit"));
+        assert!(folders.len() > 1, "{folders:?}");
+        assert_eq!(before("NO_SUCH_VARIABLE_HERE", Path::new("/kit")), "/kit");
+    }
+}

@@ -1,0 +1,12 @@
+//! The software GPU itself: candle's operations give the CPU's numbers on it, and planted mistakes
+//! show. `cargo xtask gpu-test` runs these tests.
+//!
+//! Each planted mistake runs in a child process, because some of them end the process: the child is
+//! this program again, with the mistake's name in a variable.
+
+mod child;
+mod compare;
+mod graph;
+mod kernels;
+mod mistakes;
+mod operations;
