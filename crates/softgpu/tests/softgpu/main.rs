@@ -4,6 +4,9 @@
 //! Each planted mistake runs in a child process, because some of them end the process: the child is
 //! this program again, with the mistake's name in a variable.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "children tell their results")]
+
 mod child;
 mod compare;
 mod graph;
