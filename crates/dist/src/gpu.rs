@@ -12,10 +12,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// `choice` asks for a GPU and the host has none, or does not have this one.
-pub(crate) fn device(
-    choice: DeviceChoice,
-    local_rank: usize,
-) -> Result<(Device, Option<String>)> {
+pub(crate) fn device(choice: DeviceChoice, local_rank: usize) -> Result<(Device, Option<String>)> {
     if choice == DeviceChoice::Cpu {
         return Ok((Device::Cpu, None));
     }

@@ -9,10 +9,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::NotCompiled`] if `choice` asks for a GPU.
-pub(crate) fn device(
-    choice: DeviceChoice,
-    _local_rank: usize,
-) -> Result<(Device, Option<String>)> {
+pub(crate) fn device(choice: DeviceChoice, _local_rank: usize) -> Result<(Device, Option<String>)> {
     match choice {
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok((Device::Cpu, None)),
         DeviceChoice::Cuda(_) => {

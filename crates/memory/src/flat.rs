@@ -29,7 +29,7 @@ impl Location {
 }
 
 /// Memory of this process. A backend gives other processes a copy or a mapping of it.
-pub trait SharedMemory: Send {
+pub trait SharedMemory: Send + Sync {
     /// This process's bytes.
     fn bytes(&self) -> &[u8];
     /// This process's bytes, mutable.
@@ -325,6 +325,14 @@ impl Flat {
     /// The GPU's memory, if the numbers are there.
     pub fn cuda_memory(&self) -> Option<&CudaMemory> {
         match &self.store {
+            Store::Cuda(memory) => Some(memory),
+            Store::Heap(_) | Store::Shared(_) => None,
+        }
+    }
+
+    /// The GPU's memory, if the numbers are there.
+    pub fn into_cuda_memory(self) -> Option<CudaMemory> {
+        match self.store {
             Store::Cuda(memory) => Some(memory),
             Store::Heap(_) | Store::Shared(_) => None,
         }

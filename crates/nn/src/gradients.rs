@@ -32,11 +32,11 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::{Flat, SpanMut};
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
-use crate::pass::{self, Place, Sink};
+use crate::pass::{self, Kind, Place, Sink};
 use crate::tensors::with_span;
 use crate::{Param, UnitPlan};
 
@@ -292,10 +292,18 @@ impl Drop for Lent<'_> {
     }
 }
 
+fn kind_of(bucket: &Flat) -> Kind {
+    if bucket.is_on_device() { Kind::Gpu } else { Kind::Host }
+}
+
 impl Sink for Pass {
-    fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>> {
+    fn places(
+        &mut self,
+        variables: &[Option<TensorId>],
+        kind: Kind,
+    ) -> Vec<Option<Place<SpanMut<'_>>>> {
         let FlatGradients { plans, buckets, by_variable, states, .. } = &mut self.gradients;
-        let mut places: Vec<Option<Place<'_, f32>>> = variables.iter().map(|_| None).collect();
+        let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();
         // Unit, slot and argument of each variable, in the order of their places in memory.
         let mut wanted: Vec<(usize, usize, usize)> = variables
             .iter()
@@ -312,15 +320,15 @@ impl Sink for Pass {
             if wanted.peek().is_none_or(|(next, ..)| *next != unit) {
                 continue;
             }
-            // A bucket that is taken, or on a device, has no places here.
-            let values = bucket.as_mut().map(Flat::as_mut_slice::<f32>);
-            let mut rest = values.and_then(std::result::Result::ok);
+            // A bucket that is taken, or in another kind of memory, has no places.
+            let bucket = bucket.as_mut().filter(|bucket| kind_of(bucket) == kind);
+            let mut rest = bucket.and_then(|bucket| bucket.span_mut().ok());
             let mut start = 0;
             while let Some((_, slot, argument)) = wanted.next_if(|(of, ..)| *of == unit) {
                 let slot = &plans[unit].slots[slot];
                 let Some(values) = rest.take() else { continue };
-                let (_, tail) = values.split_at_mut(slot.range.start - start);
-                let (values, tail) = tail.split_at_mut(slot.range.len());
+                let (_, tail) = values.split_at(slot.range.start - start);
+                let (values, tail) = tail.split_at(slot.range.len());
                 let holds = mem::replace(&mut states[slot.param].holds, true);
                 places[argument] = Some(Place { values, holds });
                 (rest, start) = (Some(tail), slot.range.end);

@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, DType, Device, Layout, Result, Shape, Tensor,
-    TensorId, Var, bail,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor, TensorId,
+    Var, bail,
 };
 
 use crate::pass;
@@ -113,10 +113,11 @@ pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
     }
 }
 
-/// The value of a token on the CPU. It is also the token's gradient, and candle's substitute for a
-/// gradient that does not travel through candle.
-pub(crate) fn scalar() -> Result<Tensor> {
-    Tensor::new(0.0_f32, &Device::Cpu)
+/// The value of a token on a GPU. It has no elements, so candle adds the gradients of tokens without
+/// a kernel.
+pub(crate) fn token_on_gpu(storage: &CudaStorage) -> Result<(CudaStorage, Shape)> {
+    let shape = Shape::from(0);
+    Ok((storage.device().zeros_impl(&shape, DType::F32)?, shape))
 }
 
 struct Hook {
@@ -133,8 +134,7 @@ impl CustomOp1 for Hook {
     }
 
     fn cuda_fwd(&self, storage: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        let shape = Shape::from(());
-        Ok((storage.device().zeros_impl(&shape, DType::F32)?, shape))
+        token_on_gpu(storage)
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
@@ -191,7 +191,7 @@ impl CustomOp2 for Identity {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let taken = pass::accept(self.variable, gradient)?;
-        // The token is 0, and so is its gradient.
+        // A token is its own gradient: it is 0, or has no elements.
         Ok(((!taken).then(|| gradient.clone()), Some(token.detach())))
     }
 }

@@ -8,13 +8,20 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use candelabrum_memory::SpanMut;
+use candelabrum_memory::cuda::CudaSpanMut;
 use candle_core::{Result, Tensor, TensorId};
 
 /// Memory for the gradients of variables.
 pub(crate) trait Sink {
-    /// The places of the variables, which count as written afterwards. `None` stands for a variable
-    /// without a place in host memory, and for the second occurrence of a variable.
-    fn places(&mut self, variables: &[Option<TensorId>]) -> Vec<Option<Place<'_, f32>>>;
+    /// The places of the variables in the memory of this `kind`, which count as written afterwards.
+    /// `None` stands for a variable without such a place, and for the second occurrence of a
+    /// variable.
+    fn places(
+        &mut self,
+        variables: &[Option<TensorId>],
+        kind: Kind,
+    ) -> Vec<Option<Place<SpanMut<'_>>>>;
     /// Stores the gradient of a variable. `false` if the variable has no place.
     fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool>;
     /// Reports that all operations that use the variable and take its token have computed its
@@ -22,12 +29,35 @@ pub(crate) trait Sink {
     fn complete(&mut self, variable: TensorId) -> Result<()>;
 }
 
-/// The place of a variable's gradient in host memory.
+/// The kind of memory of gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Host,
+    Gpu,
+}
+
+/// The place of a variable's gradient. `V` borrows its numbers.
 #[derive(Debug)]
-pub(crate) struct Place<'a, T> {
-    pub(crate) values: &'a mut [T],
+pub(crate) struct Place<V> {
+    pub(crate) values: V,
     /// Whether the place contains a gradient, to which the new one is added.
     pub(crate) holds: bool,
+}
+
+impl<'a> Place<SpanMut<'a>> {
+    fn on_host(self) -> Option<Place<&'a mut [f32]>> {
+        match self.values {
+            SpanMut::Host(values) => Some(Place { values, holds: self.holds }),
+            SpanMut::Cuda(_) => None,
+        }
+    }
+
+    fn on_gpu(self) -> Option<Place<CudaSpanMut<'a>>> {
+        match self.values {
+            SpanMut::Cuda(values) => Some(Place { values, holds: self.holds }),
+            SpanMut::Host(_) => None,
+        }
+    }
 }
 
 thread_local! {
@@ -77,13 +107,30 @@ fn with_sink<R>(f: impl FnOnce(Option<&mut dyn Sink>) -> R) -> R {
     }
 }
 
-/// Calls `f` with the [places](Sink::places) of the variables.
+/// Calls `f` with the [places](Sink::places) of the variables in host memory.
 pub(crate) fn with_places<R>(
     variables: &[Option<TensorId>],
-    f: impl FnOnce(Vec<Option<Place<'_, f32>>>) -> R,
+    f: impl FnOnce(Vec<Option<Place<&mut [f32]>>>) -> R,
 ) -> R {
     with_sink(|sink| match sink {
-        Some(sink) => f(sink.places(variables)),
+        Some(sink) => {
+            let places = sink.places(variables, Kind::Host).into_iter();
+            f(places.map(|place| place.and_then(Place::on_host)).collect())
+        }
+        None => f(variables.iter().map(|_| None).collect()),
+    })
+}
+
+/// Calls `f` with the [places](Sink::places) of the variables on a GPU.
+pub(crate) fn with_gpu_places<R>(
+    variables: &[Option<TensorId>],
+    f: impl FnOnce(Vec<Option<Place<CudaSpanMut<'_>>>>) -> R,
+) -> R {
+    with_sink(|sink| match sink {
+        Some(sink) => {
+            let places = sink.places(variables, Kind::Gpu).into_iter();
+            f(places.map(|place| place.and_then(Place::on_gpu)).collect())
+        }
         None => f(variables.iter().map(|_| None).collect()),
     })
 }

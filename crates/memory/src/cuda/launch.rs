@@ -1,4 +1,9 @@
 //! The launch of a kernel on borrowed memory.
+//!
+//! A launch is a safe function although a kernel can do anything. A kernel runs on the GPU and
+//! reaches only the GPU's memory. One that leaves the memory of its arguments spoils numbers there,
+//! or ends the device's context, after which every call is an error. It cannot touch memory that
+//! belongs to Rust values on the host.
 
 use std::sync::Arc;
 
@@ -7,10 +12,11 @@ use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 use super::compiler::{Source, function};
 use super::cuda_error;
 use super::region::{Region, bind};
+use super::{CudaSpan, CudaSpanMut};
 use crate::Result;
 
 /// Threads per block.
-pub(super) const BLOCK: usize = 256;
+pub const BLOCK: usize = 256;
 
 /// Blocks of a kernel whose threads take several numbers each. More blocks than the largest GPUs
 /// run at a time would not be faster.
@@ -18,7 +24,7 @@ const MOST_BLOCKS: usize = 4096;
 
 /// The blocks of a launch, and the count that the kernel gets as its last argument.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Grid {
+pub struct Grid {
     blocks: usize,
     count: usize,
 }
@@ -26,35 +32,71 @@ pub(super) struct Grid {
 impl Grid {
     /// Threads for `count` numbers. Each thread takes every n-th number, where n is the number of
     /// threads.
-    pub(super) fn for_each(count: usize) -> Self {
+    pub fn for_each(count: usize) -> Self {
         Self { blocks: count.div_ceil(BLOCK).min(MOST_BLOCKS), count }
     }
 
-    pub(super) fn blocks(self) -> usize {
+    /// The number of blocks.
+    pub fn blocks(self) -> usize {
         self.blocks
     }
 
     /// One block for every `share` numbers of `count`.
-    pub(super) fn by_share(count: usize, share: usize) -> Self {
+    pub fn by_share(count: usize, share: usize) -> Self {
         Self { blocks: count.div_ceil(share), count }
     }
 
     /// One block.
-    pub(super) fn one_block(count: usize) -> Self {
+    pub fn one_block(count: usize) -> Self {
         Self { blocks: 1, count }
     }
 }
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Arg<'a> {
+pub enum Arg<'a> {
     /// The address of memory.
     Memory(Region<'a>),
     /// The address 0, for memory that the kernel does not use.
     Nothing,
+    /// A `float`.
     F32(f32),
+    /// A `double`.
     F64(f64),
+    /// An `unsigned long long`.
     U64(u64),
+}
+
+impl<'a> From<CudaSpan<'a>> for Arg<'a> {
+    fn from(numbers: CudaSpan<'a>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// For numbers that the kernel writes.
+impl<'a> From<&'a mut CudaSpanMut<'_>> for Arg<'a> {
+    fn from(numbers: &'a mut CudaSpanMut<'_>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// Memory that the kernel may not use.
+impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
+    fn from(numbers: Option<CudaSpan<'a>>) -> Self {
+        numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+impl From<usize> for Arg<'_> {
+    fn from(number: usize) -> Self {
+        Self::U64(number as u64)
+    }
+}
+
+impl From<f32> for Arg<'_> {
+    fn from(number: f32) -> Self {
+        Self::F32(number)
+    }
 }
 
 /// Enqueues kernel `name` of `source` on `stream`. Without any block nothing is enqueued.

@@ -33,6 +33,13 @@ pub fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>>
     stream.alloc_zeros(bytes.max(1)).map_err(|error| cuda_error("cuMemAllocAsync", error))
 }
 
+/// Memory of at least one byte with unspecified contents.
+pub(super) fn allocate_unset(stream: &Arc<CudaStream>, bytes: usize) -> Result<CudaSlice<u8>> {
+    // SAFETY: every byte is a `u8`, whatever was there before.
+    let memory = unsafe { stream.alloc(bytes.max(1)) };
+    memory.map_err(|error| cuda_error("cuMemAllocAsync", error))
+}
+
 /// Copies to the first bytes of `to`, in the order of `stream`.
 ///
 /// # Errors
@@ -67,6 +74,19 @@ impl CudaMemory {
     /// The first `len` f32 numbers, mutable.
     pub(crate) fn span_mut(&mut self, len: usize) -> CudaSpanMut<'_> {
         CudaSpanMut::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+    }
+
+    /// The memory as `len` f32 numbers.
+    ///
+    /// # Panics
+    /// If the memory is shorter.
+    pub(super) fn into_f32(self, len: usize) -> CudaSlice<f32> {
+        assert!(len * size_of::<f32>() <= self.0.len(), "{len} numbers in {} bytes", self.0.len());
+        let stream = Arc::clone(self.0.stream());
+        let at = self.0.leak();
+        // SAFETY: the memory came from the allocator of this stream, nothing else owns it after
+        // `leak`, it has this length, and any four bytes are an f32.
+        unsafe { stream.upgrade_device_ptr(at, len) }
     }
 
     /// The first `bytes` bytes.

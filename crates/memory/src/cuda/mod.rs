@@ -8,6 +8,7 @@
 //! | candle's tensors as spans | [`span`], [`span_mut`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel | [`Formula`] |
+//! | kernels and matrix products of operations | [`Gpu`] |
 //! | the compilation of kernels | `compiler.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
@@ -23,6 +24,7 @@ mod checks;
 mod compiler;
 mod device;
 mod formula;
+mod gpu;
 mod launch;
 mod memory;
 mod region;
@@ -34,6 +36,8 @@ use cudarc::driver::DriverError;
 pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
 pub use self::formula::{Formula, SCALARS};
+pub use self::gpu::{Gpu, Kernels, Matrix};
+pub use self::launch::{Arg, BLOCK, Grid};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
 pub use self::span::{CudaSpan, CudaSpanMut};
 pub use self::tensor::{span, span_mut};

@@ -10,9 +10,10 @@ use super::cuda_error;
 use crate::Result;
 
 /// A borrowed run of bytes on a GPU. Whoever has a `Region` of memory may read the memory. Only the
-/// functions that borrow the memory mutably write to it.
+/// functions that borrow the memory mutably write to it. Other crates know it only as the content of
+/// an [`Arg`](super::Arg).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Region<'a> {
+pub struct Region<'a> {
     at: sys::CUdeviceptr,
     bytes: usize,
     stream: &'a Arc<CudaStream>,

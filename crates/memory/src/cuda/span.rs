@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};
-use super::memory::{CudaMemory, allocate};
+use super::memory::{CudaMemory, allocate_unset};
 use super::region::Region;
 use crate::{ElementType, Flat, Result};
 
@@ -46,7 +46,7 @@ impl<'a> CudaSpan<'a> {
 
     /// A copy on the device.
     pub(crate) fn to_flat(self) -> Result<Flat> {
-        let memory = CudaMemory(allocate(self.0.stream(), self.0.bytes())?);
+        let memory = CudaMemory(allocate_unset(self.0.stream(), self.0.bytes())?);
         memory.region(self.0.bytes()).copy_from(self.0)?;
         Ok(Flat::cuda(ElementType::F32, self.len(), memory))
     }

@@ -19,7 +19,7 @@ use candle_core::{Result, Tensor};
 
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::activation::Activation;
@@ -180,6 +180,10 @@ impl<K: Kind> Fused for Pointwise<K> {
             activation_backward(dxs, &reference[block], K::ACTIVATION);
         });
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(&K::ACTIVATION)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

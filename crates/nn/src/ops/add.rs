@@ -6,7 +6,8 @@ use candle_core::{Result, Tensor, bail};
 use super::activations;
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
+use super::gpu::activations::Sum;
 use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::Activation;
@@ -25,12 +26,14 @@ pub fn add(xs: &Tensor, ys: &Tensor, activation: Option<Activation>) -> Result<T
     }
     let late = activation.filter(|activation| activation.needs_input());
     let activation = activation.filter(|activation| !activation.needs_input());
-    let sums = fused::run(Add { activation }, xs.shape(), &[Some(xs), Some(ys)])?;
+    let op = Add { activation, sum: Sum(activation) };
+    let sums = fused::run(op, xs.shape(), &[Some(xs), Some(ys)])?;
     activations::apply(sums, late)
 }
 
 struct Add {
     activation: Option<Activation>,
+    sum: Sum,
 }
 
 impl Fused for Add {
@@ -63,6 +66,10 @@ impl Fused for Add {
             in_blocks(gradient, |start, part| part.copy_from_slice(&dys[start..][..part.len()]));
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(&self.sum)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

@@ -26,7 +26,7 @@ pub(super) trait Float: WithDType + Poolable {
     /// Calls `f` with the places of the variables in the flat gradients of this backward pass.
     fn with_places<R>(
         variables: &[Option<TensorId>],
-        f: impl FnOnce(Vec<Option<Place<'_, Self>>>) -> R,
+        f: impl FnOnce(Vec<Option<Place<&mut [Self]>>>) -> R,
     ) -> R;
 }
 
@@ -84,7 +84,7 @@ macro_rules! impl_float {
 
             fn with_places<R>(
                 variables: &[Option<TensorId>],
-                f: impl FnOnce(Vec<Option<Place<'_, Self>>>) -> R,
+                f: impl FnOnce(Vec<Option<Place<&mut [Self]>>>) -> R,
             ) -> R {
                 $with_places(variables, f)
             }
@@ -116,7 +116,7 @@ mod in_f64 {
 /// f64 variables have no places, because only f32 parameters are trained.
 fn no_places<R>(
     variables: &[Option<TensorId>],
-    f: impl FnOnce(Vec<Option<Place<'_, f64>>>) -> R,
+    f: impl FnOnce(Vec<Option<Place<&mut [f64]>>>) -> R,
 ) -> R {
     f(variables.iter().map(|_| None).collect())
 }

@@ -14,7 +14,7 @@ use super::activations;
 use super::column_sums::column_sums;
 use super::elementwise::{activate, activation_backward, bias_row_activation};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
@@ -53,10 +53,10 @@ pub fn linear(
     fused::run(Linear { inputs, outputs, activation }, shape, &[Some(xs), Some(weight), bias])
 }
 
-struct Linear {
-    inputs: usize,
-    outputs: usize,
-    activation: Option<Activation>,
+pub(super) struct Linear {
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    pub(super) activation: Option<Activation>,
 }
 
 impl Fused for Linear {
@@ -112,6 +112,10 @@ impl Fused for Linear {
             column_sums(dz, db);
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

@@ -40,6 +40,7 @@ mod elementwise;
 mod embedding;
 mod float;
 mod fused;
+mod gpu;
 mod gru;
 mod last_step;
 mod linear;

@@ -12,6 +12,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::LocalKey;
 
+use candelabrum_memory::Flat;
+
 /// A slice in recycled memory. When dropped, it returns to the pool of the thread that made it.
 pub(super) struct Pooled<T: Poolable> {
     memory: Vec<T>,
@@ -92,11 +94,12 @@ impl<T: Poolable> fmt::Debug for Pooled<T> {
     }
 }
 
-/// A pooled slice of either element type.
+/// A pooled slice of either element type, or f32 numbers on a GPU.
 #[derive(Debug)]
 pub(super) enum Values {
     F32(Pooled<f32>),
     F64(Pooled<f64>),
+    Gpu(Flat),
 }
 
 /// The unused memory of one thread.

@@ -52,7 +52,12 @@ pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
 
 /// Whether an operation on `device` uses its composite.
 pub(super) fn is_wanted(device: &Device) -> bool {
-    COMPOSITES.get() || !device.is_cpu()
+    are_forced() || !device.is_cpu()
+}
+
+/// Whether this thread is in [`with_composites`].
+pub(super) fn are_forced() -> bool {
+    COMPOSITES.get()
 }
 
 /// Computes `op` of contiguous inputs by its composite.

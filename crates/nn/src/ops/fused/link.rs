@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use candelabrum_memory::Flat;
 use candle_core::{Result, Storage, Tensor};
 
 use super::{Pooled, Values};
@@ -39,6 +40,20 @@ impl Inbox {
             }
         };
         *inbox = Some((pass, T::into_values(sum)));
+    }
+
+    /// As [`Self::deliver`], on a GPU.
+    pub(super) fn deliver_on_gpu(&self, gradient: Flat) -> Result<()> {
+        let sum = match self.take() {
+            Some(Values::Gpu(mut sum)) => {
+                sum.span_mut()?.add(gradient.span()?)?;
+                sum
+            }
+            _ => gradient,
+        };
+        let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *inbox = Some((pass::number(), Values::Gpu(sum)));
+        Ok(())
     }
 
     /// The sum of the gradients of this pass.

@@ -19,16 +19,18 @@
 //! mix these operations with candle's in any way.
 
 mod composite;
+mod gpu;
 mod link;
 mod node;
 
-use candle_core::{Result, Shape, Storage, Tensor, bail};
+use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 
 pub(super) use self::composite::widen;
 pub use self::composite::with_composites;
+pub(super) use self::gpu::{GpuBackward, OnGpu};
 pub(super) use self::link::Inbox;
 use super::float::{Float, cpu_slice, for_float};
-use super::pool::{Pooled, Values};
+use super::pool::{Poolable, Pooled, Values};
 use super::profile::{self, Phase};
 
 /// An operation with its own backward: a kernel in f32 and f64, and a composite.
@@ -51,6 +53,12 @@ pub(super) trait Fused: Send + Sync + 'static {
     /// # Errors
     /// Only errors that the forward would have found.
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
+
+    /// The kernels of the operation on a GPU, in f32. `None` if it has none: then a GPU computes the
+    /// composite.
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        None
+    }
 
     /// The operation in candle's own differentiable operations, for devices without a kernel and to
     /// check the kernel. Result and gradients differ from the kernel's by rounding only. Ties, NaN
@@ -124,7 +132,8 @@ impl<'a, T> Grads<'a, T> {
 }
 
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
-/// kernel computes it on the CPU, the composite on other devices and within [`with_composites`].
+/// kernel computes it on the CPU and, if the operation has one and the dtype is f32, on a GPU. The
+/// composite computes it otherwise and within [`with_composites`].
 pub(super) fn run<F: Fused>(
     op: F,
     shape: impl Into<Shape>,
@@ -138,6 +147,9 @@ pub(super) fn run<F: Fused>(
     if let Some(other) = inputs.iter().flatten().find(|other| other.dtype() != dtype) {
         bail!("{}: inputs of dtype {dtype:?} and {:?}", F::NAME, other.dtype());
     }
+    if let Some(gpu) = gpu::wanted(&op, dtype, device) {
+        return gpu::run(op, shape, inputs, &gpu);
+    }
     if composite::is_wanted(device) {
         return composite::run(&op, &shape, dtype, inputs);
     }
@@ -147,6 +159,7 @@ pub(super) fn run<F: Fused>(
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
             with_inputs(&tensors, F::NAME, |slices: &[&[T]]| op.forward(slices, &mut ys))
         })?;
+        let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
         node::attach(op, inputs, shape, ys, saved)
     })
 }

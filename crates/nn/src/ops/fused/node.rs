@@ -5,8 +5,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor, TensorId,
-    bail,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Device, Error, Layout, Result, Shape,
+    Storage, Tensor, TensorId, bail,
 };
 
 use super::link::{self, Inbox, Link, Mark};
@@ -16,14 +16,15 @@ use crate::ops::elementwise::add_assign;
 use crate::ops::float::{Float, for_float};
 use crate::ops::profile::{self, Phase};
 use crate::pass::Place;
+use crate::tensors::with_span;
 
 /// Makes a tensor of `ys`. If an input is in the graph, the tensor is too.
-pub(super) fn attach<F: Fused, T: Float>(
+pub(super) fn attach<F: Fused>(
     op: F,
     inputs: Vec<Option<Tensor>>,
     shape: Shape,
-    ys: Vec<T>,
-    saved: Pooled<T>,
+    ys: Storage,
+    saved: Values,
 ) -> Result<Tensor> {
     let reads = op.reads();
     let targets: Vec<Option<Target>> = inputs.iter().map(|x| Target::new(x.as_ref())).collect();
@@ -40,7 +41,8 @@ pub(super) fn attach<F: Fused, T: Float>(
         }
     }
     if parents.is_empty() {
-        return Tensor::from_vec(ys, shape, &Device::Cpu);
+        let any = inputs.iter().flatten().next();
+        return any.map_or_else(|| bail!("{}: no input", F::NAME), |any| result(any, ys, shape));
     }
     // Detached: only the numbers are kept, not the graph below them.
     let kept = inputs
@@ -56,15 +58,15 @@ pub(super) fn attach<F: Fused, T: Float>(
         versions,
         output: OnceLock::new(),
         output_dims: shape.dims().to_vec(),
-        saved: T::into_values(saved),
+        saved,
         inbox: Arc::clone(&inbox),
         ready: Mutex::default(),
     });
     let token = Join::all(&node, F::NAME, parents)?;
     let elements = shape.elem_count();
     let mark = Arc::new(Mark(Link { token: token.clone(), inbox, elements }));
-    let ys = Mutex::new(Some(T::to_cpu_storage_owned(ys)));
-    let emit = Emit { name: F::NAME, shape, ys, mark: Arc::clone(&mark) };
+    let ys = Ys { name: F::NAME, shape, storage: Mutex::new(Some(ys)) };
+    let emit = Emit { ys, mark: Arc::clone(&mark) };
     let result = token.apply_op1(emit)?;
     mark.register(&result);
     if reads.output {
@@ -75,7 +77,7 @@ pub(super) fn attach<F: Fused, T: Float>(
 
 /// An input that needs a gradient.
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     /// The result of another fused operation.
     Link(Link),
     /// Any other tensor of candle's graph.
@@ -89,14 +91,14 @@ impl Target {
     }
 
     /// The tensor that represents this input in candle's graph.
-    fn graph_tensor(&self) -> &Tensor {
+    pub(super) fn graph_tensor(&self) -> &Tensor {
         match self {
             Self::Link(link) => &link.token,
             Self::Tensor(tensor) => tensor,
         }
     }
 
-    fn variable(&self) -> Option<TensorId> {
+    pub(super) fn variable(&self) -> Option<TensorId> {
         match self {
             Self::Tensor(tensor) if tensor.is_variable() => Some(tensor.id()),
             _ => None,
@@ -105,17 +107,17 @@ impl Target {
 }
 
 /// One call of an operation, kept for the backward pass.
-struct Node<F> {
-    op: F,
+pub(super) struct Node<F> {
+    pub(super) op: F,
     /// By input. `None` for an input that needs no gradient.
-    targets: Vec<Option<Target>>,
+    pub(super) targets: Vec<Option<Target>>,
     /// By input. `None` for an input that the backward does not read.
-    kept: Vec<Option<Tensor>>,
+    pub(super) kept: Vec<Option<Tensor>>,
     /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
     versions: Vec<(Arc<Watched>, u64)>,
-    output: OnceLock<Tensor>,
-    output_dims: Vec<usize>,
-    saved: Values,
+    pub(super) output: OnceLock<Tensor>,
+    pub(super) output_dims: Vec<usize>,
+    pub(super) saved: Values,
     inbox: Arc<Inbox>,
     /// Gradients for candle, by input, until the operation's [`Join`] fetches them.
     ready: Mutex<Vec<Option<Tensor>>>,
@@ -158,8 +160,9 @@ trait Differentiable: Send + Sync {
     fn keep_output(&self, output: Tensor);
     /// Runs the backward. Gradients are written to their places, and those for candle are stored.
     fn differentiate(&self) -> Result<()>;
-    /// The gradient that candle receives for an input.
-    fn gradient(&self, number: usize) -> Result<Option<Tensor>>;
+    /// The gradient that candle receives for an input, which `argument` represents in the graph. A
+    /// token is its own gradient.
+    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor>;
 }
 
 impl<F: Fused> Differentiable for Node<F> {
@@ -180,18 +183,19 @@ impl<F: Fused> Differentiable for Node<F> {
         let ready = match self.inbox.take() {
             Some(Values::F32(dys)) => self.backward(dys)?,
             Some(Values::F64(dys)) => self.backward(dys)?,
+            Some(Values::Gpu(dys)) => self.backward_on_gpu(dys)?,
             None => bail!("{}: the result has no gradient, this is a bug", F::NAME),
         };
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
         Ok(())
     }
 
-    fn gradient(&self, number: usize) -> Result<Option<Tensor>> {
+    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor> {
         if let Some(Target::Link(_)) = self.targets[number] {
-            return hooks::scalar().map(Some);
+            return Some(argument.detach());
         }
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(ready.get_mut(number).and_then(Option::take))
+        ready.get_mut(number).and_then(Option::take)
     }
 }
 
@@ -235,7 +239,7 @@ enum Gradient<'a, T: Float> {
 }
 
 impl<'a, T: Float> Gradient<'a, T> {
-    fn new(target: Option<&'a Target>, place: Option<Place<'a, T>>) -> Self {
+    fn new(target: Option<&'a Target>, place: Option<Place<&'a mut [T]>>) -> Self {
         match (target, place) {
             (None, _) => Self::Unwanted,
             (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, Pooled::new(link.elements)),
@@ -321,15 +325,16 @@ impl Join {
     }
 
     /// The gradients of the arguments.
-    fn gradients<const N: usize>(&self) -> Result<[Option<Tensor>; N]> {
+    fn gradients<const N: usize>(&self, arguments: [&Tensor; N]) -> Result<[Option<Tensor>; N]> {
         if self.outermost {
             self.node.differentiate()?;
         }
         let mut gradients = [const { None }; N];
-        for (gradient, input) in gradients.iter_mut().zip(&self.inputs) {
+        let inputs = self.inputs.iter().zip(arguments);
+        for (gradient, (input, argument)) in gradients.iter_mut().zip(inputs) {
             *gradient = match input {
-                Some(number) => self.node.gradient(*number)?,
-                None => Some(hooks::scalar()?),
+                Some(number) => self.node.gradient(*number, argument),
+                None => Some(argument.detach()),
             };
         }
         Ok(gradients)
@@ -349,8 +354,12 @@ impl CustomOp1 for Join {
         Ok(token())
     }
 
-    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        self.gradients().map(|[a]| a)
+    fn cuda_fwd(&self, a: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        hooks::token_on_gpu(a)
+    }
+
+    fn bwd(&self, a: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        self.gradients([a]).map(|[a]| a)
     }
 }
 
@@ -369,14 +378,24 @@ impl CustomOp2 for Join {
         Ok(token())
     }
 
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        hooks::token_on_gpu(a)
+    }
+
     fn bwd(
         &self,
-        _: &Tensor,
-        _: &Tensor,
+        a: &Tensor,
+        b: &Tensor,
         _: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        self.gradients().map(|[a, b]| (a, b))
+        self.gradients([a, b]).map(|[a, b]| (a, b))
     }
 }
 
@@ -397,45 +416,100 @@ impl CustomOp3 for Join {
         Ok(token())
     }
 
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        hooks::token_on_gpu(a)
+    }
+
     fn bwd(
         &self,
-        _: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
+        a: &Tensor,
+        b: &Tensor,
+        c: &Tensor,
         _: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.gradients().map(|[a, b, c]| (a, b, c))
+        self.gradients([a, b, c]).map(|[a, b, c]| (a, b, c))
+    }
+}
+
+/// A tensor of `ys` outside of the graph, on the device of `any`.
+pub(super) fn result(any: &Tensor, ys: Storage, shape: Shape) -> Result<Tensor> {
+    let storage = Mutex::new(Some(ys));
+    any.apply_op1_no_bwd(&Ys { name: "result", shape, storage })
+}
+
+/// The numbers of a result, until candle makes a tensor of them.
+struct Ys {
+    name: &'static str,
+    shape: Shape,
+    storage: Mutex<Option<Storage>>,
+}
+
+impl Ys {
+    fn take(&self) -> Option<Storage> {
+        self.storage.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl CustomOp1 for Ys {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Some(Storage::Cpu(ys)) = self.take() else {
+            bail!("{}: no result on the CPU, this is a bug", self.name)
+        };
+        Ok((ys, self.shape.clone()))
+    }
+
+    fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        let Some(Storage::Cuda(ys)) = self.take() else {
+            bail!("{}: no result on the GPU, this is a bug", self.name)
+        };
+        Ok((ys, self.shape.clone()))
     }
 }
 
 /// Gives the token the shape and the numbers of the result. If candle's own operations use the
 /// result, this operation receives their gradient.
 struct Emit {
-    name: &'static str,
-    shape: Shape,
-    /// Taken by the forward.
-    ys: Mutex<Option<CpuStorage>>,
+    ys: Ys,
     /// Keeps the result's entry alive as long as this operation, and therefore the result, lives.
     mark: Arc<Mark>,
 }
 
 impl CustomOp1 for Emit {
     fn name(&self) -> &'static str {
-        self.name
+        self.ys.name
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let ys = self.ys.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(ys) = ys else { bail!("{}: forward twice, this is a bug", self.name) };
-        Ok((ys, self.shape.clone()))
+    fn cpu_fwd(&self, token: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.ys.cpu_fwd(token, layout)
     }
 
-    fn bwd(&self, _: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
+    fn cuda_fwd(&self, token: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.ys.cuda_fwd(token, layout)
+    }
+
+    fn bwd(&self, token: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
         let inbox = self.mark.inbox();
-        for_float!(dys.dtype(), self.name, T => {
-            inbox.deliver(link::values_of::<T>(dys)?);
-            hooks::scalar().map(Some)
-        })
+        if dys.device().is_cuda() {
+            inbox.deliver_on_gpu(with_span(dys, |dys| Ok::<_, Error>(dys.to_flat()?))?)?;
+        } else {
+            for_float!(dys.dtype(), self.ys.name, T => {
+                inbox.deliver(link::values_of::<T>(dys)?);
+                Ok(())
+            })?;
+        }
+        Ok(Some(token.detach()))
     }
 }

@@ -1,0 +1,162 @@
+//! A GPU as the place where operations run: memory, kernels and matrix products.
+
+use candle_core::cuda::CudaStorageSlice;
+use candle_core::{CudaDevice, CudaStorage, Device};
+use cudarc::cublas::{result as cublas, sys};
+
+use super::compiler::Source;
+use super::launch::{Arg, Grid, launch};
+use super::memory::{CudaMemory, allocate_unset};
+use super::region::bind;
+use super::{CudaSpan, CudaSpanMut};
+use crate::{ElementType, Error, Flat, Result};
+
+/// A device of candle that is a GPU. A clone is cheap.
+#[derive(Clone, Debug)]
+pub struct Gpu(CudaDevice);
+
+/// The text of some kernels in CUDA C++, each `extern "C"`. The last parameter of a kernel is the
+/// count of its [`Grid`], an `unsigned long long`.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels {
+    /// The name of the text in errors. Two texts must have different names.
+    pub name: &'static str,
+    /// The text.
+    pub text: &'static str,
+}
+
+/// A matrix of f32 numbers whose rows lie one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// The numbers.
+    pub values: CudaSpan<'a>,
+    /// The rows and columns in memory.
+    pub size: (usize, usize),
+    /// Whether the product takes the transposed matrix.
+    pub transposed: bool,
+}
+
+impl Matrix<'_> {
+    /// The rows and columns of the factor.
+    fn factor(&self) -> (usize, usize) {
+        let (rows, columns) = self.size;
+        if self.transposed { (columns, rows) } else { (rows, columns) }
+    }
+}
+
+impl Gpu {
+    /// The device, if it is a GPU.
+    pub fn of(device: &Device) -> Option<Self> {
+        device.as_cuda_device().ok().cloned().map(Self)
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        Device::Cuda(self.0.clone())
+    }
+
+    /// `len` f32 numbers with unspecified contents.
+    ///
+    /// # Errors
+    /// Too little memory on the device.
+    pub fn numbers(&self, len: usize) -> Result<Flat> {
+        let bytes = len * size_of::<f32>();
+        let memory = CudaMemory(allocate_unset(&self.0.cuda_stream(), bytes)?);
+        Ok(Flat::cuda(ElementType::F32, len, memory))
+    }
+
+    /// Makes a storage of candle of f32 numbers on this device.
+    ///
+    /// # Errors
+    /// Numbers on the host, or of another type.
+    pub fn storage(&self, numbers: Flat) -> Result<CudaStorage> {
+        numbers.span()?;
+        let len = numbers.len();
+        let memory = numbers.into_cuda_memory().ok_or(Error::OnDevice)?;
+        Ok(CudaStorage {
+            slice: CudaStorageSlice::F32(memory.into_f32(len)),
+            device: self.0.clone(),
+        })
+    }
+
+    /// Enqueues a kernel.
+    ///
+    /// # Errors
+    /// A text that does not compile, and the driver's errors.
+    pub fn launch(
+        &self,
+        kernels: Kernels,
+        kernel: &'static str,
+        grid: Grid,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
+        let source = Source { name: kernels.name, text: [kernels.text, ""] };
+        launch(&self.0.cuda_stream(), source, kernel, grid, args)
+    }
+
+    /// Enqueues `out = a b`, or `out += a b` with `add`, by cuBLAS. The rows of `out` lie one after
+    /// the other.
+    ///
+    /// # Errors
+    /// cuBLAS's error.
+    ///
+    /// # Panics
+    /// If the sizes do not fit together.
+    pub fn matmul(
+        &self,
+        mut out: CudaSpanMut<'_>,
+        add: bool,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+    ) -> Result<()> {
+        let ((m, k), (inner, n)) = (a.factor(), b.factor());
+        assert_eq!(k, inner, "inner sizes of a matrix product");
+        assert_eq!((out.len(), a.values.len(), b.values.len()), (m * n, m * k, k * n));
+        if out.is_empty() {
+            return Ok(());
+        }
+        if k == 0 {
+            return if add { Ok(()) } else { out.fill(0.0) };
+        }
+        let int = |number: usize| {
+            let what = || format!("a matrix with a side of {number} on a GPU");
+            i32::try_from(number).map_err(|_| Error::Unsupported { what: what() })
+        };
+        let turn = |transposed| {
+            if transposed {
+                sys::cublasOperation_t::CUBLAS_OP_T
+            } else {
+                sys::cublasOperation_t::CUBLAS_OP_N
+            }
+        };
+        let (one, beta) = (1.0_f32, if add { 1.0_f32 } else { 0.0 });
+        let (rows, columns, inner) = (int(m)?, int(n)?, int(k)?);
+        let (a_stride, b_stride) = (int(a.size.1)?, int(b.size.1)?);
+        let out = out.region();
+        bind(out.stream())?;
+        let blas = self.0.cublas_handle();
+        // cuBLAS has columns one after the other, so to it each matrix here is the transposed one:
+        // it computes out^T = b^T a^T.
+        // SAFETY: invariants (borrow) and (one stream) of `cuda`: the handle works on the stream of
+        // the device. The lengths of the matrices were compared with their sizes above.
+        let done = unsafe {
+            cublas::sgemm(
+                *blas.handle(),
+                turn(b.transposed),
+                turn(a.transposed),
+                columns,
+                rows,
+                inner,
+                &raw const one,
+                b.values.region().at() as *const f32,
+                b_stride,
+                a.values.region().at() as *const f32,
+                a_stride,
+                &raw const beta,
+                out.at() as *mut f32,
+                columns,
+            )
+        };
+        done.map_err(|error| Error::Cuda { call: "cublasSgemm", message: error.to_string() })
+    }
+}

@@ -1,0 +1,207 @@
+//! Fused operations on a GPU, in f32: the same graph as on the CPU, with numbers in spans on the GPU.
+
+use candelabrum_memory::cuda::{self, CudaSpan, CudaSpanMut, Gpu};
+use candelabrum_memory::{Flat, Span, SpanMut};
+use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail};
+
+use super::composite;
+use super::link::Inbox;
+use super::node::{self, Node, Target};
+use super::{Fused, Pooled, Values};
+use crate::ops::profile::{self, Phase};
+use crate::pass::{self, Place};
+
+/// The kernels of an operation on a GPU.
+pub(in crate::ops) trait OnGpu {
+    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted input
+    /// is `None`. Returns the numbers for [`GpuBackward::saved`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaSpan<'_>>],
+        ys: CudaSpanMut<'_>,
+    ) -> Result<Option<Flat>>;
+
+    /// Writes every element of each wanted gradient.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn backward(&self, pass: GpuBackward<'_>) -> Result<()>;
+}
+
+/// The arguments of a backward on a GPU, as [`Backward`](super::Backward).
+pub(in crate::ops) struct GpuBackward<'a> {
+    pub(in crate::ops) gpu: &'a Gpu,
+    /// The inputs that the operation [reads](Fused::reads). Other inputs are `None`.
+    pub(in crate::ops) inputs: &'a [Option<CudaSpan<'a>>],
+    /// The result, if the operation reads it.
+    pub(in crate::ops) ys: Option<CudaSpan<'a>>,
+    /// The numbers that the forward returned.
+    pub(in crate::ops) saved: Option<CudaSpan<'a>>,
+    /// The gradient of the result. The operation may use it as scratch memory.
+    pub(in crate::ops) dys: CudaSpanMut<'a>,
+    /// The places of the inputs' gradients, `None` if a gradient is not needed. Their contents are
+    /// unspecified.
+    pub(in crate::ops) grads: Vec<Option<CudaSpanMut<'a>>>,
+}
+
+/// The GPU, if kernels of the operation compute it there.
+pub(super) fn wanted<F: Fused>(op: &F, dtype: DType, device: &Device) -> Option<Gpu> {
+    let has_kernels = dtype == DType::F32 && !device.is_cpu() && op.on_gpu().is_some();
+    if has_kernels && !composite::are_forced() { Gpu::of(device) } else { None }
+}
+
+/// Computes `op` of contiguous f32 inputs on a GPU.
+pub(super) fn run<F: Fused>(
+    op: F,
+    shape: Shape,
+    inputs: Vec<Option<Tensor>>,
+    gpu: &Gpu,
+) -> Result<Tensor> {
+    let Some(kernels) = op.on_gpu() else { bail!("{}: no kernels, this is a bug", F::NAME) };
+    let mut ys = gpu.numbers(shape.elem_count())?;
+    let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
+        let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
+        with_spans(&tensors, |spans| kernels.forward(gpu, spans, on_gpu_mut(&mut ys)?))
+    })?;
+    let ys = Storage::Cuda(gpu.storage(ys)?);
+    let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
+    node::attach(op, inputs, shape, ys, saved)
+}
+
+impl<F: Fused> Node<F> {
+    /// Returns the gradients that candle adds, by input. All other gradients are in their places.
+    pub(super) fn backward_on_gpu(&self, mut dys: Flat) -> Result<Vec<Option<Tensor>>> {
+        let (Some(kernels), Some(gpu)) = (self.op.on_gpu(), self.gpu()) else {
+            bail!("{}: a gradient on another device than the result", F::NAME)
+        };
+        let saved = match &self.saved {
+            Values::Gpu(saved) => Some(on_gpu(saved)?),
+            _ => None,
+        };
+        let kept = self.kept.iter().map(Option::as_ref);
+        let tensors: Vec<Option<&Tensor>> = kept.chain([self.output.get()]).collect();
+        let variables: Vec<Option<TensorId>> =
+            self.targets.iter().map(|target| target.as_ref()?.variable()).collect();
+        pass::with_gpu_places(&variables, |places| {
+            let places = self.targets.iter().zip(places);
+            let gradients =
+                places.map(|(target, place)| Gradient::new(&gpu, target.as_ref(), place));
+            let mut gradients: Vec<Gradient<'_>> = gradients.collect::<Result<_>>()?;
+            with_spans(&tensors, |spans| {
+                let (ys, inputs) = spans.split_last().expect("the result is among them");
+                let grads = gradients.iter_mut().map(Gradient::span).collect::<Result<_>>()?;
+                let dys = on_gpu_mut(&mut dys)?;
+                let pass = GpuBackward { gpu: &gpu, inputs, ys: *ys, saved, dys, grads };
+                profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
+                    kernels.backward(pass)
+                })
+            })?;
+            gradients.into_iter().map(|gradient| gradient.finish(&gpu)).collect()
+        })
+    }
+
+    fn gpu(&self) -> Option<Gpu> {
+        let target = self.targets.iter().flatten().next()?;
+        Gpu::of(target.graph_tensor().device())
+    }
+}
+
+/// The memory for the gradient of an input, and its destination.
+enum Gradient<'a> {
+    Unwanted,
+    /// The first gradient of a variable, which is written directly to its place.
+    Straight(CudaSpanMut<'a>),
+    /// A further gradient of a variable.
+    Added(CudaSpanMut<'a>, Flat),
+    Linked(&'a Inbox, Flat),
+    Candles(&'a Tensor, Flat),
+}
+
+impl<'a> Gradient<'a> {
+    fn new(
+        gpu: &Gpu,
+        target: Option<&'a Target>,
+        place: Option<Place<CudaSpanMut<'a>>>,
+    ) -> Result<Self> {
+        Ok(match (target, place) {
+            (None, _) => Self::Unwanted,
+            (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, gpu.numbers(link.elements)?),
+            (Some(Target::Tensor(_)), Some(Place { values, holds: false })) => {
+                Self::Straight(values)
+            }
+            (Some(Target::Tensor(_)), Some(Place { values, holds: true })) => {
+                let gradient = gpu.numbers(values.len())?;
+                Self::Added(values, gradient)
+            }
+            (Some(Target::Tensor(tensor)), None) => {
+                Self::Candles(tensor, gpu.numbers(tensor.elem_count())?)
+            }
+        })
+    }
+
+    fn span(&mut self) -> Result<Option<CudaSpanMut<'_>>> {
+        Ok(match self {
+            Self::Unwanted => None,
+            Self::Straight(values) => Some(values.reborrow()),
+            Self::Added(_, values) | Self::Linked(_, values) | Self::Candles(_, values) => {
+                Some(on_gpu_mut(values)?)
+            }
+        })
+    }
+
+    fn finish(self, gpu: &Gpu) -> Result<Option<Tensor>> {
+        match self {
+            Self::Unwanted | Self::Straight(_) => Ok(None),
+            Self::Added(sum, values) => {
+                SpanMut::Cuda(sum).add(values.span()?)?;
+                Ok(None)
+            }
+            Self::Linked(inbox, values) => {
+                inbox.deliver_on_gpu(values)?;
+                Ok(None)
+            }
+            Self::Candles(tensor, values) => {
+                let storage = Storage::Cuda(gpu.storage(values)?);
+                node::result(tensor, storage, tensor.shape().clone()).map(Some)
+            }
+        }
+    }
+}
+
+fn on_gpu(numbers: &Flat) -> Result<CudaSpan<'_>> {
+    match numbers.span()? {
+        Span::Cuda(numbers) => Ok(numbers),
+        Span::Host(_) => bail!("numbers on the host for a kernel on the GPU, this is a bug"),
+    }
+}
+
+fn on_gpu_mut(numbers: &mut Flat) -> Result<CudaSpanMut<'_>> {
+    match numbers.span_mut()? {
+        SpanMut::Cuda(numbers) => Ok(numbers),
+        SpanMut::Host(_) => bail!("numbers on the host for a kernel on the GPU, this is a bug"),
+    }
+}
+
+/// Calls `f` with the elements of each tensor, which is contiguous, f32 and on a GPU.
+fn with_spans<R>(
+    tensors: &[Option<&Tensor>],
+    f: impl FnOnce(&[Option<CudaSpan<'_>>]) -> Result<R>,
+) -> Result<R> {
+    let guards: Vec<_> =
+        tensors.iter().map(|tensor| tensor.map(Tensor::storage_and_layout)).collect();
+    let mut spans = Vec::with_capacity(guards.len());
+    for guard in &guards {
+        spans.push(match guard {
+            None => None,
+            Some((storage, layout)) => match &**storage {
+                Storage::Cuda(storage) => Some(cuda::span(storage, layout)?),
+                _ => bail!("one input is on a GPU, another is not"),
+            },
+        });
+    }
+    f(&spans)
+}

@@ -1,0 +1,75 @@
+// Activations and their derivatives. The number of an activation is that of `number` in
+// activations.rs.
+
+typedef unsigned long long count_t;
+
+#define FOR_EACH(i, n)                                                                             \
+  for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
+       i += (count_t)gridDim.x * blockDim.x)
+
+#define SQRT_HALF 0.70710678118654752f    // 1 / sqrt(2)
+#define SQRT_2_PI 0.79788456080286536f    // sqrt(2 / pi)
+#define DENSITY_AT_0 0.39894228040143268f // 1 / sqrt(2 pi)
+
+__device__ float sigmoid(float x) {
+  float e = expf(-fabsf(x));
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+__device__ float apply(float x, count_t activation) {
+  switch (activation) {
+  case 1: return x <= 0.0f ? 0.0f : x; // NaN stays NaN
+  case 2: return 0.5f * x * (1.0f + erff(x * SQRT_HALF));
+  case 3: return 0.5f * x * (1.0f + tanhf(SQRT_2_PI * (x + 0.044715f * x * x * x)));
+  case 4: return x * sigmoid(x);
+  case 5: return sigmoid(x);
+  case 6: return tanhf(x);
+  default: return x;
+  }
+}
+
+// The derivative, by the result r for relu, sigmoid and tanh, and by the input r for the others.
+__device__ float derivative(float r, count_t activation) {
+  switch (activation) {
+  case 1: return r > 0.0f ? 1.0f : 0.0f;
+  case 2: return 0.5f * (1.0f + erff(r * SQRT_HALF)) + r * DENSITY_AT_0 * expf(-0.5f * r * r);
+  case 3: {
+    float t = tanhf(SQRT_2_PI * (r + 0.044715f * r * r * r));
+    return 0.5f * (1.0f + t) +
+           0.5f * r * (1.0f - t * t) * SQRT_2_PI * (1.0f + 3.0f * 0.044715f * r * r);
+  }
+  case 4: {
+    float s = sigmoid(r);
+    return s * (1.0f + r * (1.0f - s));
+  }
+  case 5: return r * (1.0f - r);
+  case 6: return 1.0f - r * r;
+  default: return 1.0f;
+  }
+}
+
+// ys = activation(xs + bias). Element i belongs to column i % columns. Without xs, ys changes in place.
+extern "C" __global__ void activate(float *ys, const float *xs, const float *bias, count_t columns,
+                                    count_t activation, count_t n) {
+  FOR_EACH(i, n) {
+    float x = xs ? xs[i] : ys[i];
+    ys[i] = apply(bias ? x + bias[i % columns] : x, activation);
+  }
+}
+
+// dxs = dys * activation'(reference). Without dys, dxs changes in place.
+extern "C" __global__ void differentiate(float *dxs, const float *dys, const float *reference,
+                                         count_t activation, count_t n) {
+  FOR_EACH(i, n) {
+    float d = dys ? dys[i] : dxs[i];
+    // A relu that was off passes nothing, not even a NaN.
+    dxs[i] = activation == 1 ? (reference[i] <= 0.0f ? 0.0f : d)
+                             : d * derivative(reference[i], activation);
+  }
+}
+
+// sums = activation(xs + ys)
+extern "C" __global__ void add(float *sums, const float *xs, const float *ys, count_t activation,
+                               count_t n) {
+  FOR_EACH(i, n) sums[i] = apply(xs[i] + ys[i], activation);
+}

@@ -1,0 +1,223 @@
+//! Ranks on the GPU exchange gradients through NCCL, with every strategy of SINGA.
+
+use std::time::Duration;
+
+use candelabrum::dist::{BufferSync, DistOptConfig, parameters_sha256};
+use candelabrum::nn::layers::{BatchNorm2d, Conv2d, Linear};
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::uniform;
+use candle_nn::{VarBuilder, VarMap};
+
+use crate::device::gpu;
+
+const STEPS: u64 = 8;
+
+const OPTIONS: [DistOption; 5] = [
+    DistOption::Fp32,
+    DistOption::Fp16,
+    DistOption::PartialUpdate,
+    DistOption::SparseTopK,
+    DistOption::SparseThreshold,
+];
+
+/// A model with its inputs and its loss.
+trait Network {
+    fn new(device: &Device) -> (Params, Self)
+    where
+        Self: Sized;
+    fn input(rank: usize, step: u64) -> Tensor;
+    fn loss(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor>;
+}
+
+fn noise(shape: &[usize], seed: u64) -> Tensor {
+    uniform(shape, seed, -1.0, 1.0, DType::F32).unwrap()
+}
+
+/// A convolution with a batch norm around a shortcut, and a layer that is used twice.
+struct Residual {
+    conv: Conv2d,
+    norm: BatchNorm2d,
+    again: Linear,
+    out: Linear,
+}
+
+impl Network for Residual {
+    fn new(device: &Device) -> (Params, Self) {
+        let params = Params::on(3, DType::F32, device);
+        let scope = params.root();
+        let network = Self {
+            conv: Conv2d::new(&scope.pp("conv"), 4, 3).padding(1),
+            norm: BatchNorm2d::new(&scope.pp("norm")),
+            again: Linear::new(&scope.pp("again"), 64).activation(Activation::Tanh),
+            out: Linear::new(&scope.pp("out"), 2),
+        };
+        (params, network)
+    }
+
+    fn input(rank: usize, step: u64) -> Tensor {
+        noise(&[3, 4, 4, 4], 100 * step + rank as u64)
+    }
+
+    fn loss(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let ys = (self.norm.forward(&self.conv.forward(xs)?)?.relu()? + xs)?;
+        let ys = self.again.forward(&self.again.forward(&ys.flatten_from(1)?)?)?;
+        self.out.forward(&ys)?.sqr()?.mean_all()
+    }
+}
+
+/// Plain candle-nn.
+struct Stock(candle_nn::Sequential);
+
+impl Network for Stock {
+    fn new(device: &Device) -> (Params, Self) {
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, device);
+        let net = candle_nn::seq()
+            .add(candle_nn::linear(6, 16, vb.pp("hidden")).unwrap())
+            .add(candle_nn::Activation::Gelu)
+            .add(candle_nn::linear(16, 3, vb.pp("out")).unwrap());
+        let params = Params::from_varmap(&varmap).unwrap();
+        // candle-nn's initial values cannot be seeded.
+        for (number, param) in params.list().iter().enumerate() {
+            let values = noise(param.var().dims(), number as u64).to_device(device).unwrap();
+            param.set(&(values * 0.3).unwrap()).unwrap();
+        }
+        (params, Self(net))
+    }
+
+    fn input(rank: usize, step: u64) -> Tensor {
+        noise(&[5, 6], 100 * step + rank as u64)
+    }
+
+    fn loss(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.0.forward(xs)?.sqr()?.mean_all()
+    }
+}
+
+/// The losses and the digest of the parameters after some steps on a device.
+fn train<N: Network>(
+    world: &World,
+    device: &Device,
+    option: DistOption,
+    overlap: bool,
+) -> (Vec<f32>, String) {
+    let (params, network) = N::new(device);
+    let input = |step| N::input(world.rank(), step).to_device(device).unwrap();
+    network.loss(&input(0)).unwrap(); // creates the parameters
+    let config = DistOptConfig {
+        overlap,
+        first_bucket_bytes: 600,
+        bucket_bytes: 600,
+        buffers: BufferSync::Local,
+        ..DistOptConfig::default()
+    };
+    let sgd = Sgd::new(0.05).momentum(0.9);
+    let mut opt = DistOpt::with_config(sgd, &params, world, config).unwrap();
+    let spars = if option == DistOption::SparseTopK { 0.3 } else { 0.02 };
+    let step = |step| {
+        let loss = network.loss(&input(step)).unwrap();
+        opt.backward_and_update_with(&loss, option, spars).unwrap();
+        loss.to_scalar::<f32>().unwrap()
+    };
+    let losses: Vec<f32> = (0..STEPS).map(step).collect();
+    opt.average_parameters().unwrap();
+    (losses, parameters_sha256(&params).unwrap())
+}
+
+fn compare<N: Network>(world: &World) {
+    for option in OPTIONS {
+        let (losses, digest) = train::<N>(world, world.device(), option, true);
+        let digests = world.comm().all_gather_text(&digest).unwrap();
+        assert!(digests.iter().all(|other| *other == digest), "{option}: {digests:?}");
+        let without_overlap = train::<N>(world, world.device(), option, false);
+        assert_eq!((&losses, digest), (&without_overlap.0, without_overlap.1), "{option}");
+        // The CPU's numbers through the same communicator.
+        let (on_cpu, _) = train::<N>(world, &Device::Cpu, option, true);
+        let mut pairs = losses.iter().zip(&on_cpu);
+        let are_close = pairs.all(|(gpu, cpu)| (gpu - cpu).abs() <= 1e-4);
+        assert!(are_close, "{option}: {losses:?}, {on_cpu:?}");
+    }
+}
+
+fn world() -> World {
+    candelabrum::train::set_threads(1).unwrap();
+    let world = World::from_env().unwrap();
+    assert!(world.device().is_cuda() && (world.world_size() == 1 || world.backend() == "nccl"));
+    world
+}
+
+/// Ranks that share the first GPU. NCCL accepts them because each has another host's name.
+fn ranks(test: &str, world_size: usize) {
+    if gpu().is_none() {
+        return;
+    }
+    let mut ranks = RanksOf::test(test)
+        .env("CANDELABRUM_DEVICE", "cuda:0")
+        .env("CANDELABRUM_TIMEOUT", 60)
+        .limit(Duration::from_secs(240));
+    for rank in 0..world_size {
+        ranks = ranks.env_of(rank, "NCCL_HOSTID", format!("host-{rank}"));
+    }
+    ranks.run_all_good(world_size);
+}
+
+#[test]
+fn strategies_main() {
+    if is_rank() {
+        let world = world();
+        compare::<Residual>(&world);
+        compare::<Stock>(&world);
+    }
+}
+
+#[test]
+fn every_strategy_trains_as_on_the_cpu() {
+    ranks("ranks::strategies_main", 2);
+}
+
+/// A loss or a gradient that is not finite on one rank.
+#[test]
+fn bad_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = world();
+    for option in OPTIONS {
+        for what in ["the loss", "the gradient of"] {
+            let (params, network) = Stock::new(world.device());
+            let sgd = Sgd::new(0.05).momentum(0.9);
+            let mut opt = DistOpt::new(sgd, &params, &world).unwrap();
+            for step in 0..5 {
+                let xs = Stock::input(world.rank(), step).to_device(world.device()).unwrap();
+                let loss = network.loss(&xs).unwrap();
+                let bad = step == 3 && world.rank() == 1;
+                let loss = match what {
+                    _ if !bad => loss,
+                    "the loss" => (loss * f64::INFINITY).unwrap(),
+                    // Its value is finite, and its derivative is not.
+                    _ => {
+                        let weight = params.get("out.bias").unwrap();
+                        let zeros = (weight.tensor() * 0.0).unwrap();
+                        (loss + zeros.sqrt().unwrap().sum_all().unwrap()).unwrap()
+                    }
+                };
+                let before = parameters_sha256(&params).unwrap();
+                let result = opt.backward_and_update_with(&loss, option, 0.3);
+                if step != 3 {
+                    result.unwrap();
+                    continue;
+                }
+                let error = result.expect_err(&format!("{option}, {what}")).to_string();
+                let found = error.contains(what) && error.contains("is not finite on rank 1");
+                assert!(found, "{option}, {what}: {error}");
+                assert_eq!(parameters_sha256(&params).unwrap(), before);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_named_on_every_rank_and_changes_nothing() {
+    ranks("ranks::bad_main", 2);
+}
