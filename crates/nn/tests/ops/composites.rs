@@ -1,4 +1,6 @@
-//! Every operation has the same results and gradients by its kernel and by its composite.
+//! Every operation has the same results and gradients by its kernel and by its composite, and on a GPU.
+
+use std::sync::OnceLock;
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
@@ -55,13 +57,25 @@ impl Cases {
 /// The result, and the gradients of the inputs for a random gradient of the result. The inputs are
 /// rounded to `rounded` first.
 fn pass(case: &Case, rounded: DType, dtype: DType, composite: bool) -> Result<Vec<Tensor>> {
-    let var = |input: &Tensor| Var::from_tensor(&input.to_dtype(rounded)?.to_dtype(dtype)?);
+    pass_on(&Device::Cpu, case, rounded, dtype, composite)
+}
+
+fn pass_on(
+    device: &Device,
+    case: &Case,
+    rounded: DType,
+    dtype: DType,
+    composite: bool,
+) -> Result<Vec<Tensor>> {
+    let var = |input: &Tensor| {
+        Var::from_tensor(&input.to_dtype(rounded)?.to_dtype(dtype)?.to_device(device)?)
+    };
     let vars = case.inputs.iter().map(var).collect::<Result<Vec<_>>>()?;
     let tensors: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
     let f = || (case.f)(&tensors);
     let ys = if composite { with_composites(f) } else { f() }?;
     assert_eq!(ys.dtype(), dtype);
-    let dys = random(ys.shape(), 99)?.to_dtype(dtype)?;
+    let dys = random(ys.shape(), 99)?.to_dtype(dtype)?.to_device(device)?;
     let grads = (&ys * dys)?.sum_all()?.backward()?;
     let gradient = |var: &Var| grads.get(var).expect("every input has a gradient").clone();
     Ok([ys.detach()].into_iter().chain(vars.iter().map(gradient)).collect())
@@ -88,8 +102,44 @@ fn check(cases: &Cases) -> Result<()> {
                 assert_close(composite, kernel, tolerance, tolerance);
             }
         }
+        if let Some(gpu) = gpu() {
+            check_on(&gpu, case)?;
+        }
     }
     Ok(())
+}
+
+/// Compares the kernels and the composites on a GPU with the same type's results on the CPU.
+#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
+fn check_on(gpu: &Device, case: &Case) -> Result<()> {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 2e-2)] {
+        if dtype == DType::BF16 && !case.smooth {
+            continue;
+        }
+        let on_cpu = pass(case, dtype, dtype, dtype == DType::BF16)?;
+        for composite in [false, true] {
+            println!("{} on a GPU in {dtype:?}, composite {composite}", case.name);
+            let on_gpu = pass_on(gpu, case, dtype, dtype, composite)?;
+            for (on_gpu, on_cpu) in on_gpu.iter().zip(&on_cpu) {
+                assert_close(&on_gpu.to_device(&Device::Cpu)?, on_cpu, tolerance, tolerance);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first GPU. `None` if there is none, or if this build cannot use it.
+fn gpu() -> Option<Device> {
+    static GPU: OnceLock<Option<Device>> = OnceLock::new();
+    let open = || match Device::new_cuda_with_stream(0) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            let required = std::env::var_os("REQUIRE_GPUS").is_some();
+            assert!(!required, "REQUIRE_GPUS is set, but there is no GPU: {error}");
+            None
+        }
+    };
+    GPU.get_or_init(open).clone()
 }
 
 /// None, and every activation.
@@ -166,12 +216,15 @@ fn of_linear_layers_and_embeddings() -> Result<()> {
         for padding in [None, Some(2)] {
             let indices = indices.clone();
             cases.push(format!("embedding {dtype:?} {padding:?}"), &weight, move |t| {
+                let indices = indices.to_device(t[0].device())?;
                 embedding(&t[0].t()?.narrow(0, 2, 5)?, &indices.t()?, padding)?.transpose(0, 2)
             });
         }
     }
     let nothing = Tensor::zeros((2, 0), DType::U32, &Device::Cpu)?;
-    cases.push("embedding of nothing", &weight, move |t| embedding(&t[0], &nothing, Some(1)));
+    cases.push("embedding of nothing", &weight, move |t| {
+        embedding(&t[0], &nothing.to_device(t[0].device())?, Some(1))
+    });
     let inputs = [random((2, 5, 3), 1)?];
     cases.push("last step", &inputs, |t| last_step(&t[0]));
     cases.push("last step of a view", &inputs, |t| last_step(&t[0].transpose(0, 1)?)?.t());
@@ -314,6 +367,7 @@ fn of_softmax_and_losses() -> Result<()> {
                     DType::F64 => targets.to_dtype(t[0].dtype())?,
                     _ => targets.clone(),
                 };
+                let targets = targets.to_device(t[0].device())?;
                 softmax_cross_entropy_with(&t[0].t()?, &targets, config)?.affine(-3.0, 1.0)
             });
             cases.0.last_mut().expect("it was pushed").smooth = smooth;
@@ -323,7 +377,7 @@ fn of_softmax_and_losses() -> Result<()> {
     let odd = [Tensor::new(&[[low, 0.0, 1.0], [2.0, low, -2.0]], &Device::Cpu)?];
     let targets = Tensor::new(&[[0.0, 0.4, 0.6], [1.0, 0.0, 0.0]], &Device::Cpu)?;
     cases.push_rough("minus infinity without weight", &odd, move |t| {
-        let targets = targets.to_dtype(t[0].dtype())?;
+        let targets = targets.to_dtype(t[0].dtype())?.to_device(t[0].device())?;
         softmax_cross_entropy_with(&t[0], &targets, CrossEntropyConfig::default())
     });
     check(&cases)
@@ -396,7 +450,7 @@ fn of_norms() -> Result<()> {
             let name = format!("batch_norm2d {dims:?} {training} {activation:?}");
             let channels = dims[1];
             let norm = move |t: &[Tensor], affine: [Option<&Tensor>; 2]| {
-                let running = some_running(channels, t[0].dtype())?;
+                let running = some_running(channels, t[0].dtype(), t[0].device())?;
                 let ys = batch_norm2d(&t[0], affine[0], affine[1], Some(&running), config)?;
                 // The running statistics as part of the result.
                 let moved = Tensor::cat(&[running.mean.value(), running.variance.value()], 0)?;
@@ -419,7 +473,7 @@ fn of_norms() -> Result<()> {
     let nothing = [random((0, 3, 4, 4), 1)?, random(3, 2)?, random(3, 3)?];
     cases.push("batch_norm2d of nothing", &nothing, |t| {
         let config = BatchNormConfig { training: false, ..Default::default() };
-        let running = some_running(3, t[0].dtype())?;
+        let running = some_running(3, t[0].dtype(), t[0].device())?;
         batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), Some(&running), config)
     });
     check(&cases)

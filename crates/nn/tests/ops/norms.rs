@@ -15,7 +15,7 @@ const TOL: f64 = 1e-7;
 const RELU: Option<Activation> = Some(Activation::Relu);
 
 fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
-    let params = Params::on(0, mean.dtype(), &Device::Cpu);
+    let params = Params::on(0, mean.dtype(), mean.device());
     let buffer = |name: &str, value: &Tensor| {
         let buffer = params.root().buffer(name, value.dims(), Init::ZEROS)?;
         buffer.set(value)?;
@@ -24,12 +24,17 @@ fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
     Ok(RunningStatistics { mean: buffer("mean", mean)?, variance: buffer("variance", variance)? })
 }
 
-pub(crate) fn some_running(channels: usize, dtype: DType) -> Result<RunningStatistics> {
+pub(crate) fn some_running(
+    channels: usize,
+    dtype: DType,
+    device: &Device,
+) -> Result<RunningStatistics> {
     // Values with few digits are exact in every type.
     let (mean, variance) = (random(channels, 91)?, random(channels, 92)?.affine(0.4, 1.0)?);
     let few_digits = |x: &Tensor| x.affine(16.0, 0.0)?.round()?.affine(1.0 / 16.0, 0.0);
     let (mean, variance) = (few_digits(&mean)?, few_digits(&variance)?);
-    running(&mean.to_dtype(dtype)?, &variance.to_dtype(dtype)?)
+    let placed = |x: &Tensor| x.to_dtype(dtype)?.to_device(device);
+    running(&placed(&mean)?, &placed(&variance)?)
 }
 
 /// With a mean of 1e4, PyTorch's own rounding in f64 needs a larger tolerance.
@@ -44,7 +49,9 @@ fn batch_norm_on_odd_shapes() -> Result<()> {
         let inputs = [random(dims, 1)?, random(channels, 2)?, random(channels, 3)?];
         for (training, activation) in [(true, None), (true, RELU), (false, None), (false, RELU)] {
             let config = BatchNormConfig { training, activation, eps: 1e-3, ..Default::default() };
-            let statistics = (!training).then(|| some_running(channels, DType::F64)).transpose()?;
+            let statistics = (!training)
+                .then(|| some_running(channels, DType::F64, &Device::Cpu))
+                .transpose()?;
             let affine = |t: &[Tensor]| {
                 batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), statistics.as_ref(), config)
             };
@@ -166,7 +173,7 @@ fn a_batch_norm_refuses_what_it_cannot_normalise() -> Result<()> {
     let expected = "batch_norm2d: weight of shape [4] for 3 channels";
     assert_eq!(message(batch_norm2d(&xs, Some(&weight), None, None, config)), expected);
     let expected = "batch_norm2d: running mean of shape [4] for 3 channels";
-    let statistics = some_running(4, DType::F64)?;
+    let statistics = some_running(4, DType::F64, &Device::Cpu)?;
     assert_eq!(message(batch_norm2d(&xs, None, None, Some(&statistics), config)), expected);
     let xs = xs.to_dtype(DType::F16)?;
     let expected = "unsupported dtype F16 for op batch_norm2d";
@@ -179,8 +186,13 @@ fn an_empty_batch_passes_a_batch_norm_in_evaluation() -> Result<()> {
     let xs = random((0, 3, 4, 4), 1)?;
     let (weight, bias) = (Var::from_tensor(&random(3, 2)?)?, Var::from_tensor(&random(3, 3)?)?);
     let config = BatchNormConfig { training: false, ..Default::default() };
-    let ys =
-        batch_norm2d(&xs, Some(&weight), Some(&bias), Some(&some_running(3, DType::F64)?), config)?;
+    let ys = batch_norm2d(
+        &xs,
+        Some(&weight),
+        Some(&bias),
+        Some(&some_running(3, DType::F64, &Device::Cpu)?),
+        config,
+    )?;
     assert_eq!(ys.dims(), [0, 3, 4, 4]);
     let grads = ys.sum_all()?.backward()?;
     for var in [&weight, &bias] {
