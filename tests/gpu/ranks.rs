@@ -198,7 +198,7 @@ fn bad_main() {
                     // Its value is finite, and its derivative is not.
                     _ => {
                         let weight = params.get("out.bias").unwrap();
-                        let zeros = (weight.tensor() * 0.0).unwrap();
+                        let zeros = (weight.tensor() - weight.tensor()).unwrap();
                         (loss + zeros.sqrt().unwrap().sum_all().unwrap()).unwrap()
                     }
                 };
