@@ -11,6 +11,7 @@ use candelabrum_memory::{Flat, Location};
 use candle_core::{DType, Device, Tensor};
 
 use crate::faults::kill_soon;
+use crate::tracking;
 
 /// The content of a payload, for error messages.
 const LABEL: &str = "bucket 2: conv1.weight";
@@ -19,6 +20,10 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     world.comm().barrier()?;
     match case {
         "device" => results(world),
+        "device untracked" => {
+            tracking::disable(world.device());
+            results(world)
+        }
         "device overlap" => overlap(world),
         fault => faults(fault, world),
     }

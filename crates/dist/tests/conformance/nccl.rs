@@ -137,9 +137,9 @@ fn over_nccl_operations_on_device_memory_give_the_results_of_the_host() {
     if !has_gpu() {
         return;
     }
-    for size in 1..=4 {
-        let ended = Group::new(Backend::Nccl, size, "device").limit(Duration::from_secs(100)).run();
-        assert!(ended.all_succeeded(), "{size} ranks: {}", ended.output());
+    for (size, case) in (1..=4).flat_map(|size| [(size, "device"), (size, "device untracked")]) {
+        let ended = Group::new(Backend::Nccl, size, case).limit(Duration::from_secs(100)).run();
+        assert!(ended.all_succeeded(), "{case} of {size} ranks: {}", ended.output());
     }
 }
 
