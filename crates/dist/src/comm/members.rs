@@ -1,6 +1,7 @@
 //! All groups of a rank behind one engine. Each runs the operations that its handle requests.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -28,16 +29,38 @@ pub(super) struct Members<T> {
 /// The first failure of a rank's communication. All groups of the rank share it, and every later
 /// operation returns it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failure(Arc<OnceLock<Error>>);
+pub(super) struct Failure(Arc<First>);
+
+#[derive(Debug, Default)]
+struct First {
+    error: OnceLock<Error>,
+    /// Whether the program has it.
+    is_told: AtomicBool,
+}
 
 impl Failure {
+    /// The failure, for the program.
     pub(super) fn get(&self) -> Option<Error> {
-        self.0.get().cloned()
+        let error = self.0.error.get().cloned()?;
+        self.0.is_told.store(true, Ordering::SeqCst);
+        Some(error)
     }
 
-    /// Stores the error if it is the first one. Returns whether it is.
+    /// Stores the error, which the program gets, if it is the first one. Returns whether it is.
     pub(super) fn set(&self, error: &Error) -> bool {
-        self.0.set(error.clone()).is_ok()
+        self.0.is_told.store(true, Ordering::SeqCst);
+        self.note(error)
+    }
+
+    /// As [`Self::set`], for an error that no operation of the program returns yet.
+    fn note(&self, error: &Error) -> bool {
+        self.0.error.set(error.clone()).is_ok()
+    }
+
+    /// Whether the program has got a failure.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL asks"))]
+    pub(super) fn is_told(&self) -> bool {
+        self.0.is_told.load(Ordering::SeqCst)
     }
 }
 
@@ -94,12 +117,18 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Explains an error of the operation and stores it. Returns the first error of this rank, which
-    /// may be an earlier one.
-    pub(super) fn fail(&self, error: Error) -> Error {
+    /// Explains an error of the operation and stores it for the next operation of the program.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL has a device"))]
+    pub(super) fn note(&self, error: Error) -> Error {
         let error = self.membership.explain(error, self.header, self.label.as_ref());
+        self.failure.note(&error);
+        error
+    }
+
+    /// Stores an error that the program gets.
+    pub(super) fn fail(&self, error: Error) -> Error {
         self.failure.set(&error);
-        self.failure.get().unwrap_or(error)
+        error
     }
 }
 

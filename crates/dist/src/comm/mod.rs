@@ -17,6 +17,7 @@
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
 //! parameters.
 
+mod answer;
 mod blocking;
 mod collective;
 mod engine;

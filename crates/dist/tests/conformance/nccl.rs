@@ -166,6 +166,12 @@ fn over_nccl_faults_are_named_while_the_device_works() {
         // Rank 1 waits 200 ms, then 100 ms until it is killed.
         assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1300), "{noticed:?} ms");
     }
+    let unseen = Group::new(Backend::Nccl, RANKS, "device killed unseen").run();
+    for rank in [0, 2] {
+        let output = &unseen.outputs[rank];
+        assert_eq!(unseen.statuses[rank].code(), Some(1), "rank {rank}: {output}");
+        assert!(output.contains(died) && output.contains(operation), "{output}");
+    }
     nccl("device fails", ALL, &["a fault on purpose"]);
     let ended = late("device deadline", RANKS);
     for rank in ALL {

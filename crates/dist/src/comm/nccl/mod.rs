@@ -181,8 +181,10 @@ impl Nccl {
         let Job { news, watch, left, .. } = &*self.job;
         watch.drain()?;
         let left = left.lock();
-        left.iter().try_for_each(|comm| comm.begin_end())?;
-        left.iter().try_for_each(|comm| comm.end(&|| news.check()))
+        let begun = left.iter().try_for_each(|comm| comm.begin_end());
+        let ended =
+            begun.and_then(|()| left.iter().try_for_each(|comm| comm.end(&|| news.check())));
+        ended.map_err(|error| in_operation(error, &"leaving the job"))
     }
 }
 
@@ -240,7 +242,6 @@ impl Transport for Nccl {
             return;
         }
         let Err(error) = self.end() else { return };
-        let error = in_operation(error, &"leaving the job");
         self.job.news.tell(&error);
         let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
         // Without standard error, the exit status alone reports the failure.
