@@ -38,10 +38,10 @@
 //!
 //! - Sums are NCCL's. Every rank gets the same bits of an all-reduce, but the library chooses the
 //!   order of additions. So the bits differ from those of the other backends.
-//! - NCCL rounds each partial sum of `f16` and `bf16` to the type of the numbers. The other backends
-//!   add such numbers in `f32` and round once. So the error of a sum over `N` ranks can grow with
-//!   `N`, and a partial sum of `f16` above 65,504 is infinite although the mean is not. A short
-//!   operation on the host uses the control and its precision.
+//! - NCCL may round each partial sum of `f16` and `bf16` to the type of the numbers, and for a mean
+//!   it divides before it adds. The other backends add such numbers in `f32`, divide and round once.
+//!   So the error of a sum over `N` ranks can grow with `N`. A short operation on the host uses the
+//!   control and its precision.
 //! - The minimum and maximum of floats are computed on the host from all ranks' values, because
 //!   NCCL's ignore a NaN and ours keep it. Such an operation waits for the device.
 //! - Messages use the control. A send of NCCL's blocks the stream until its receiver arrives, so
