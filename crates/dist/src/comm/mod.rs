@@ -10,7 +10,7 @@
 //! |---|---|
 //! | operations and headers | `collective.rs`, `payload.rs`, `blocking.rs` |
 //! | groups and their turns | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
-| operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
+//! | operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
 //! | messages between two ranks, deaths and failures | `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
