@@ -29,38 +29,29 @@ pub(super) struct Members<T> {
 /// The first failure of a rank's communication. All groups of the rank share it, and every later
 /// operation returns it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failure(Arc<First>);
-
-#[derive(Debug, Default)]
-struct First {
-    error: OnceLock<Error>,
-    /// Whether the program has it.
-    is_told: AtomicBool,
+pub(super) struct Failure {
+    error: Arc<OnceLock<Error>>,
+    /// Whether the program has it: an operation has returned it, or the program has reported it.
+    pub(super) is_told: Arc<AtomicBool>,
 }
 
 impl Failure {
     /// The failure, for the program.
     pub(super) fn get(&self) -> Option<Error> {
-        let error = self.0.error.get().cloned()?;
-        self.0.is_told.store(true, Ordering::SeqCst);
+        let error = self.error.get().cloned()?;
+        self.is_told.store(true, Ordering::SeqCst);
         Some(error)
     }
 
     /// Stores the error, which the program gets, if it is the first one. Returns whether it is.
     pub(super) fn set(&self, error: &Error) -> bool {
-        self.0.is_told.store(true, Ordering::SeqCst);
+        self.is_told.store(true, Ordering::SeqCst);
         self.note(error)
     }
 
     /// As [`Self::set`], for an error that no operation of the program returns yet.
-    fn note(&self, error: &Error) -> bool {
-        self.0.error.set(error.clone()).is_ok()
-    }
-
-    /// Whether the program has got a failure.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL asks"))]
-    pub(super) fn is_told(&self) -> bool {
-        self.0.is_told.load(Ordering::SeqCst)
+    pub(super) fn note(&self, error: &Error) -> bool {
+        self.error.set(error.clone()).is_ok()
     }
 }
 
@@ -113,16 +104,13 @@ pub(crate) struct Context {
     pub(super) membership: Membership,
     pub(super) header: Header,
     label: Option<Label>,
-    failure: Failure,
+    pub(super) failure: Failure,
 }
 
 impl Context {
-    /// Explains an error of the operation and stores it for the next operation of the program.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL has a device"))]
-    pub(super) fn note(&self, error: Error) -> Error {
-        let error = self.membership.explain(error, self.header, self.label.as_ref());
-        self.failure.note(&error);
-        error
+    /// Adds the content of the payload, and the group, to the message of an error.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        self.membership.explain(error, self.header, self.label.as_ref())
     }
 
     /// Stores an error that the program gets.
@@ -297,11 +285,11 @@ impl<T: Transport> Member<T> {
         let header = Header::of(self.sequence + 1, op, &payload);
         let (label, membership) = (payload.label().cloned(), self.membership.clone());
         let moved = Moved::of(&payload, membership.rank);
-        let context = Context { membership, header, label: label.clone(), failure };
+        let context = Context { membership, header, label, failure };
         let (context, start) = (Arc::new(context), Instant::now());
         self.sequence += 1;
         let progress = self.transport.begin(header, payload, &context);
-        match progress.map_err(|error| self.membership.explain(error, header, label.as_ref()))? {
+        match progress.map_err(|error| context.explain(error))? {
             Progress::Complete(result) => {
                 self.membership.count(op, moved.to(&result), start.elapsed());
                 Ok(Progress::Complete(result))

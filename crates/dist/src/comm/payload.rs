@@ -24,7 +24,7 @@ pub struct Payload {
     step: u32,
     /// The point of a GPU's stream at which the numbers are complete, if they are on a GPU and an
     /// operation on them has been started.
-    ready: Option<Ready>,
+    pub(super) ready: Option<Ready>,
 }
 
 /// Numbers of one type in the caller's memory.
@@ -238,16 +238,12 @@ impl Payload {
     /// Notes the point that the work on numbers in a GPU's memory has reached now. The operation
     /// then waits for this work, and not for work that the stream is given later.
     pub(super) fn mark_ready(&mut self) -> Result<()> {
+        // An operation that was refused has left an earlier point.
+        drop(self.ready.take());
         if self.is_on_device() {
             self.ready = nccl::ready(self)?;
         }
         Ok(())
-    }
-
-    /// Takes the point that [`Self::mark_ready`] has noted.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL has device memory"))]
-    pub(super) fn take_ready(&mut self) -> Option<Ready> {
-        self.ready.take()
     }
 
     /// Label and step in one number, which the ranks compare.

@@ -94,7 +94,7 @@ impl Nccl {
         context: Option<&Arc<Context>>,
     ) -> Result<Progress> {
         let Header { element, .. } = header;
-        let ready = payload.take_ready();
+        let ready = payload.ready.take();
         let output = match plan.output {
             0 if matches!(plan.result, Outcome::Input | Outcome::Nothing) => None,
             // In the stream of the numbers, where the program uses the result.

@@ -165,7 +165,11 @@ impl Shared {
     fn fail(&self, flight: &Flight, error: Error) {
         let error = in_operation(error, &flight.header);
         let error = match &flight.context {
-            Some(context) => context.note(error),
+            Some(context) => {
+                let error = context.explain(error);
+                context.failure.note(&error);
+                error
+            }
             None => error,
         };
         if let Some(last) = self.abort(&error) {
