@@ -169,7 +169,7 @@ impl<T: Transport> Members<T> {
     ) -> Result<Progress> {
         let failure = self.failure.clone();
         self.with(id, |member| match payload.is_on_device() {
-            true => member.begin(op, payload, failure),
+            true => member.begin(op, payload, failure).map(Progress::Underway),
             false => member.execute(op, payload).map(Progress::Complete),
         })
     }
@@ -278,27 +278,19 @@ impl<T: Transport> Member<T> {
         })
     }
 
-    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Progress> {
+    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Pending> {
         if !self.transport.takes_device_memory() {
             payload.check_on_host()?;
         }
         let header = Header::of(self.sequence + 1, op, &payload);
         let (label, membership) = (payload.label().cloned(), self.membership.clone());
         let moved = Moved::of(&payload, membership.rank);
-        let context = Context { membership, header, label, failure };
-        let (context, start) = (Arc::new(context), Instant::now());
+        let context = Arc::new(Context { membership, header, label, failure });
+        let start = Instant::now();
         self.sequence += 1;
-        let progress = self.transport.begin(header, payload, &context);
-        match progress.map_err(|error| context.explain(error))? {
-            Progress::Complete(result) => {
-                self.membership.count(op, moved.to(&result), start.elapsed());
-                Ok(Progress::Complete(result))
-            }
-            Progress::Underway(inner) => {
-                let underway = Underway { inner, context, moved, start };
-                Ok(Progress::Underway(Pending::new(underway)))
-            }
-        }
+        let inner = self.transport.begin(header, payload, &context);
+        let inner = inner.map_err(|error| context.explain(error))?;
+        Ok(Pending::new(Underway { inner, context, moved, start }))
     }
 
     fn execute_in_place(&mut self, op: Collective, values: &mut Borrowed<'_>) -> Result<()> {

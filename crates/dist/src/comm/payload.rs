@@ -238,8 +238,6 @@ impl Payload {
     /// Notes the point that the work on numbers in a GPU's memory has reached now. The operation
     /// then waits for this work, and not for work that the stream is given later.
     pub(super) fn mark_ready(&mut self) -> Result<()> {
-        // An operation that was refused has left an earlier point.
-        drop(self.ready.take());
         if self.is_on_device() {
             self.ready = nccl::ready(self)?;
         }

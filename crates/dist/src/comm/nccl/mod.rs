@@ -50,9 +50,6 @@
 //! - The exchange of headers is already a barrier.
 //! - A rank that leaves waits until all ranks leave. If another rank fails meanwhile, the process
 //!   prints the failure and exits with status 1.
-//!
-//! [`Pending::wait`]: super::Pending::wait
-//! [`Pending::wait_on_stream`]: super::Pending::wait_on_stream
 
 mod calls;
 mod control;
@@ -79,7 +76,7 @@ use super::collective::Header;
 use super::members::{Context, Failure};
 use super::threaded::{Connected, Threaded};
 use super::transport::{Messages, Progress, Transport};
-use super::{Communicator, Group, Payload};
+use super::{Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
 
 pub(super) use self::memory::{Ready, ready};
@@ -212,9 +209,12 @@ impl Transport for Nccl {
         header: Header,
         payload: Payload,
         context: &Arc<Context>,
-    ) -> Result<Progress> {
+    ) -> Result<Pending> {
         let result = self.collective(header, payload, Some(context));
-        self.report(result)
+        Ok(match self.report(result)? {
+            Progress::Complete(result) => Pending::ready(Ok(result)),
+            Progress::Underway(pending) => pending,
+        })
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
