@@ -1,6 +1,7 @@
 //! All groups of a rank behind one engine. Each runs the operations that its handle requests.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -28,16 +29,29 @@ pub(super) struct Members<T> {
 /// The first failure of a rank's communication. All groups of the rank share it, and every later
 /// operation returns it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failure(Arc<OnceLock<Error>>);
+pub(super) struct Failure {
+    error: Arc<OnceLock<Error>>,
+    /// Whether the program has it: an operation has returned it, or the program has reported it.
+    pub(super) is_told: Arc<AtomicBool>,
+}
 
 impl Failure {
+    /// The failure, for the program.
     pub(super) fn get(&self) -> Option<Error> {
-        self.0.get().cloned()
+        let error = self.error.get().cloned()?;
+        self.is_told.store(true, Ordering::SeqCst);
+        Some(error)
     }
 
-    /// Stores the error if it is the first one. Returns whether it is.
+    /// Stores the error, which the program gets, if it is the first one. Returns whether it is.
     pub(super) fn set(&self, error: &Error) -> bool {
-        self.0.set(error.clone()).is_ok()
+        self.is_told.store(true, Ordering::SeqCst);
+        self.note(error)
+    }
+
+    /// As [`Self::set`], for an error that no operation of the program returns yet.
+    pub(super) fn note(&self, error: &Error) -> bool {
+        self.error.set(error.clone()).is_ok()
     }
 }
 
@@ -90,16 +104,19 @@ pub(crate) struct Context {
     pub(super) membership: Membership,
     pub(super) header: Header,
     label: Option<Label>,
-    failure: Failure,
+    pub(super) failure: Failure,
 }
 
 impl Context {
-    /// Explains an error of the operation and stores it. Returns the first error of this rank, which
-    /// may be an earlier one.
+    /// Adds the content of the payload, and the group, to the message of an error.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        self.membership.explain(error, self.header, self.label.as_ref())
+    }
+
+    /// Stores an error that the program gets.
     pub(super) fn fail(&self, error: Error) -> Error {
-        let error = self.membership.explain(error, self.header, self.label.as_ref());
         self.failure.set(&error);
-        self.failure.get().unwrap_or(error)
+        error
     }
 }
 
@@ -152,7 +169,7 @@ impl<T: Transport> Members<T> {
     ) -> Result<Progress> {
         let failure = self.failure.clone();
         self.with(id, |member| match payload.is_on_device() {
-            true => member.begin(op, payload, failure),
+            true => member.begin(op, payload, failure).map(Progress::Underway),
             false => member.execute(op, payload).map(Progress::Complete),
         })
     }
@@ -261,27 +278,19 @@ impl<T: Transport> Member<T> {
         })
     }
 
-    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Progress> {
+    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Pending> {
         if !self.transport.takes_device_memory() {
             payload.check_on_host()?;
         }
         let header = Header::of(self.sequence + 1, op, &payload);
         let (label, membership) = (payload.label().cloned(), self.membership.clone());
         let moved = Moved::of(&payload, membership.rank);
-        let context = Context { membership, header, label: label.clone(), failure };
-        let (context, start) = (Arc::new(context), Instant::now());
+        let context = Arc::new(Context { membership, header, label, failure });
+        let start = Instant::now();
         self.sequence += 1;
-        let progress = self.transport.begin(header, payload, &context);
-        match progress.map_err(|error| self.membership.explain(error, header, label.as_ref()))? {
-            Progress::Complete(result) => {
-                self.membership.count(op, moved.to(&result), start.elapsed());
-                Ok(Progress::Complete(result))
-            }
-            Progress::Underway(inner) => {
-                let underway = Underway { inner, context, moved, start };
-                Ok(Progress::Underway(Pending::new(underway)))
-            }
-        }
+        let inner = self.transport.begin(header, payload, &context);
+        let inner = inner.map_err(|error| context.explain(error))?;
+        Ok(Pending::new(Underway { inner, context, moved, start }))
     }
 
     fn execute_in_place(&mut self, op: Collective, values: &mut Borrowed<'_>) -> Result<()> {

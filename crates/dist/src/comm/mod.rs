@@ -10,6 +10,7 @@
 //! |---|---|
 //! | operations and headers | `collective.rs`, `payload.rs`, `blocking.rs` |
 //! | groups and their turns | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
+//! | operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
 //! | messages between two ranks, deaths and failures | `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
@@ -17,6 +18,7 @@
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
 //! parameters.
 
+mod answer;
 mod blocking;
 mod collective;
 mod engine;
@@ -109,7 +111,8 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Starts `op` on `payload`. [`Pending::wait`] returns the result or the error.
     ///
     /// The operation runs in the background, on a communication thread or on the thread that waits
-    /// for the result.
+    /// for the result. An operation on numbers in a GPU's memory waits on the GPU for the work that
+    /// the stream of this memory has now. The stream may be given more work at once.
     ///
     /// The length of the result for `n` elements in the payload and `N` ranks is: `n` for
     /// all-reduce, all-to-all, broadcast, barrier and recv, and for reduce on the root (0 on other

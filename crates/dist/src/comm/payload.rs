@@ -24,7 +24,7 @@ pub struct Payload {
     step: u32,
     /// The point of a GPU's stream at which the numbers are complete, if they are on a GPU and an
     /// operation on them has been started.
-    ready: Option<Ready>,
+    pub(super) ready: Option<Ready>,
 }
 
 /// Numbers of one type in the caller's memory.
@@ -242,12 +242,6 @@ impl Payload {
             self.ready = nccl::ready(self)?;
         }
         Ok(())
-    }
-
-    /// Takes the point that [`Self::mark_ready`] has noted.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only NCCL has device memory"))]
-    pub(super) fn take_ready(&mut self) -> Option<Ready> {
-        self.ready.take()
     }
 
     /// Label and step in one number, which the ranks compare.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::answer::Answer;
 use super::collective::Header;
-use super::engine::{Engine, Resource, Ticket, When};
+use super::engine::{Engine, Resource, When};
 use super::layers::Layers;
 use super::members::{Failure, Members, Membership};
 use super::pending::Started;
-use super::stats::{Counters, Moved};
+use super::stats::Moved;
 use super::transport::{Abort, Progress, Transport};
 use super::wait::{Load, Wait};
 use super::{
@@ -197,7 +198,7 @@ impl<T: Transport> Communicator for Threaded<T> {
             }
         };
         let counters = Arc::clone(&self.membership.counters);
-        Pending::new(Answer { counters, state: State::Queued(ticket) })
+        Pending::new(Answer::new(counters, ticket))
     }
 
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
@@ -274,62 +275,6 @@ impl<T: Transport> Communicator for Threaded<T> {
             // Where only a thread that has the turn can tell the others.
             drop(self.common.engine.begin(When::Soon, |_| Ok(())));
         }
-    }
-}
-
-/// The pending result of a task of the engine.
-struct Answer<T: Transport> {
-    counters: Arc<Counters>,
-    state: State<T>,
-}
-
-enum State<T: Transport> {
-    /// The engine has the task.
-    Queued(Ticket<Members<T>, Progress>),
-    /// The task has ended.
-    Begun(Result<Progress>),
-}
-
-impl<T: Transport> State<T> {
-    fn begun(self) -> Result<Progress> {
-        match self {
-            Self::Queued(ticket) => ticket.wait(),
-            Self::Begun(progress) => progress,
-        }
-    }
-}
-
-impl<T: Transport> Answer<T> {
-    /// Waits with `wait` and counts the time in which it blocks.
-    fn end(mut self, wait: impl FnOnce(Progress) -> Result<Payload>) -> Result<Payload> {
-        let (blocks, start) = (!self.is_complete(), Instant::now());
-        let result = self.state.begun().and_then(wait);
-        if blocks {
-            self.counters.count_exposed(start.elapsed());
-        }
-        result
-    }
-}
-
-impl<T: Transport> Started for Answer<T> {
-    fn is_complete(&mut self) -> bool {
-        if let State::Queued(ticket) = &mut self.state {
-            let Some(progress) = ticket.take_if_complete() else { return false };
-            self.state = State::Begun(progress);
-        }
-        match &mut self.state {
-            State::Begun(Ok(Progress::Underway(pending))) => pending.is_complete(),
-            State::Begun(_) => true,
-            State::Queued(_) => false,
-        }
-    }
-
-    fn wait(self: Box<Self>) -> Result<Payload> {
-        self.end(Progress::wait)
-    }
-
-    fn wait_on_stream(self: Box<Self>) -> Result<Payload> {
-        self.end(Progress::wait_on_stream)
     }
 }
 

@@ -8,7 +8,7 @@ use super::members::Context;
 use super::{Borrowed, ElementType, Payload, Pending};
 use crate::{Error, Result};
 
-/// An operation that the transport has begun.
+/// An operation that has been begun.
 pub(crate) enum Progress {
     /// The result.
     Complete(Payload),
@@ -76,9 +76,9 @@ pub(crate) trait Transport: Send + Sized + 'static {
         header: Header,
         payload: Payload,
         context: &Arc<Context>,
-    ) -> Result<Progress> {
+    ) -> Result<Pending> {
         let _ = context;
-        self.execute(header, payload).map(Progress::Complete)
+        self.execute(header, payload).map(|result| Pending::ready(Ok(result)))
     }
 
     /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the

@@ -11,6 +11,7 @@ use candelabrum_memory::{Flat, Location};
 use candle_core::{DType, Device, Tensor};
 
 use crate::faults::kill_soon;
+use crate::tracking;
 
 /// The content of a payload, for error messages.
 const LABEL: &str = "bucket 2: conv1.weight";
@@ -19,6 +20,10 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     world.comm().barrier()?;
     match case {
         "device" => results(world),
+        "device untracked" => {
+            tracking::disable(world.device());
+            results(world)
+        }
         "device overlap" => overlap(world),
         fault => faults(fault, world),
     }
@@ -272,7 +277,7 @@ fn faults(case: &str, world: &World) -> Result<()> {
     let second = comm.start(sum(), second);
     if rank == 1 {
         match case {
-            "device killed" | "device killed on stream" => {
+            "device killed" | "device killed on stream" | "device killed unseen" => {
                 // Both operations are given to the device meanwhile.
                 thread::sleep(Duration::from_millis(200));
                 kill_soon();
@@ -296,6 +301,9 @@ fn faults(case: &str, world: &World) -> Result<()> {
         let payload = second.wait_on_stream()?;
         payload.to_host()?;
         return Err(noticed(comm.failure().expect("the numbers are not a sum")));
+    }
+    if case == "device killed unseen" {
+        return first.wait_on_stream().and(second.wait_on_stream()).map(drop);
     }
     let error = second.wait().map(drop).expect_err("rank 1 takes no part");
     let again = first.wait().map(drop).expect_err("all operations after it fail");

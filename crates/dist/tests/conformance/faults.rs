@@ -25,8 +25,11 @@ const MANY: usize = 64;
 
 pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     let (comm, rank) = (world.comm(), world.rank());
-    // The fault must not be in the first operation.
-    comm.barrier()?;
+    // The fault is in the second operation. In a build with CUDA, ranks on the CPU have already
+    // compared their devices.
+    if comm.stats().bytes_sent == 0 {
+        comm.barrier()?;
+    }
     match case {
         "length" => sum(comm, if rank == 1 { 11 } else { 10 }),
         "long length" => sum(comm, if rank == 1 { 400_001 } else { 400_000 }),

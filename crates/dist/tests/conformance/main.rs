@@ -15,6 +15,11 @@ mod harness;
 mod launchers;
 mod nccl;
 mod stuck;
+#[cfg(feature = "cuda")]
+mod tracking;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_tracking.rs"]
+mod tracking;
 
 use std::time::Duration;
 

@@ -137,9 +137,9 @@ fn over_nccl_operations_on_device_memory_give_the_results_of_the_host() {
     if !has_gpu() {
         return;
     }
-    for size in 1..=4 {
-        let ended = Group::new(Backend::Nccl, size, "device").limit(Duration::from_secs(100)).run();
-        assert!(ended.all_succeeded(), "{size} ranks: {}", ended.output());
+    for (size, case) in (1..=4).flat_map(|size| [(size, "device"), (size, "device untracked")]) {
+        let ended = Group::new(Backend::Nccl, size, case).limit(Duration::from_secs(100)).run();
+        assert!(ended.all_succeeded(), "{case} of {size} ranks: {}", ended.output());
     }
 }
 
@@ -165,6 +165,12 @@ fn over_nccl_faults_are_named_while_the_device_works() {
         let noticed = noticed_ms(&ended);
         // Rank 1 waits 200 ms, then 100 ms until it is killed.
         assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1300), "{noticed:?} ms");
+    }
+    let unseen = Group::new(Backend::Nccl, RANKS, "device killed unseen").run();
+    for rank in [0, 2] {
+        let output = &unseen.outputs[rank];
+        assert_eq!(unseen.statuses[rank].code(), Some(1), "rank {rank}: {output}");
+        assert!(output.contains(died) && output.contains(operation), "{output}");
     }
     nccl("device fails", ALL, &["a fault on purpose"]);
     let ended = late("device deadline", RANKS);

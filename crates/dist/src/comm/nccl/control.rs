@@ -55,7 +55,7 @@ impl News {
 
     /// Whether this rank's program knows of a failure.
     pub(super) fn is_known_to_the_program(&self) -> bool {
-        self.failure.get().is_some() || self.reported.load(Ordering::SeqCst)
+        self.failure.is_told.load(Ordering::SeqCst) || self.reported.load(Ordering::SeqCst)
     }
 
     /// Reports a failure of this rank, because the other ranks would wait for this rank.

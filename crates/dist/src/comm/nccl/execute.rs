@@ -94,7 +94,7 @@ impl Nccl {
         context: Option<&Arc<Context>>,
     ) -> Result<Progress> {
         let Header { element, .. } = header;
-        let ready = payload.take_ready();
+        let ready = payload.ready.take();
         let output = match plan.output {
             0 if matches!(plan.result, Outcome::Input | Outcome::Nothing) => None,
             // In the stream of the numbers, where the program uses the result.
@@ -111,7 +111,7 @@ impl Nccl {
         if moves_nothing(header, plan) {
             return gives.take(&mut held, element).map(Progress::Complete);
         }
-        let flight = self.launch(header, plan, held, ready, context)?;
+        let flight = self.launch(header, plan, held, ready.as_ref(), context)?;
         if let Outcome::Reduced { op, start, end } = plan.result {
             flight.wait().map_err(|error| in_operation(error, &header))?;
             let all = flight.output()?;
@@ -169,21 +169,23 @@ impl Nccl {
         header: Header,
         plan: &Plan,
         mut held: Held,
-        ready: Option<Ready>,
+        ready: Option<&Ready>,
         context: Option<&Arc<Context>>,
     ) -> Result<Arc<Flight>> {
         let comm = Arc::clone(self.comm()?);
         let news = self.job.news.clone();
         let guard = || news.check();
         let (input, output) = held.operands().ok_or_else(lost)?;
-        let input = (input, ready.as_ref().map(|Ready(event)| event));
+        let input = (input, ready.map(|Ready(event)| event));
         let launched = comm.launch(header.element, &plan.calls, input, output, &guard);
         let points = match launched {
             Ok(points) => points,
             Err(error) => {
+                let error = in_operation(error, &header);
+                self.job.watch.abort(&error);
                 comm.abort();
-                comm.rest(None);
-                return Err(in_operation(error, &header));
+                comm.rest(ready.map(|Ready(event)| event));
+                return Err(error);
             }
         };
         let (context, held) = (context.map(Arc::clone), held.into());

@@ -38,10 +38,10 @@
 //!
 //! - Sums are NCCL's. Every rank gets the same bits of an all-reduce, but the library chooses the
 //!   order of additions. So the bits differ from those of the other backends.
-//! - NCCL rounds each partial sum of `f16` and `bf16` to the type of the numbers. The other backends
-//!   add such numbers in `f32` and round once. So the error of a sum over `N` ranks can grow with
-//!   `N`, and a partial sum of `f16` above 65,504 is infinite although the mean is not. A short
-//!   operation on the host uses the control and its precision.
+//! - NCCL may round each partial sum of `f16` and `bf16` to the type of the numbers, and for a mean
+//!   it divides before it adds. The other backends add such numbers in `f32`, divide and round once.
+//!   So the error of a sum over `N` ranks can grow with `N`. A short operation on the host uses the
+//!   control and its precision.
 //! - The minimum and maximum of floats are computed on the host from all ranks' values, because
 //!   NCCL's ignore a NaN and ours keep it. Such an operation waits for the device.
 //! - Messages use the control. A send of NCCL's blocks the stream until its receiver arrives, so
@@ -50,9 +50,6 @@
 //! - The exchange of headers is already a barrier.
 //! - A rank that leaves waits until all ranks leave. If another rank fails meanwhile, the process
 //!   prints the failure and exits with status 1.
-//!
-//! [`Pending::wait`]: super::Pending::wait
-//! [`Pending::wait_on_stream`]: super::Pending::wait_on_stream
 
 mod calls;
 mod control;
@@ -79,7 +76,7 @@ use super::collective::Header;
 use super::members::{Context, Failure};
 use super::threaded::{Connected, Threaded};
 use super::transport::{Messages, Progress, Transport};
-use super::{Communicator, Group, Payload};
+use super::{Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
 
 pub(super) use self::memory::{Ready, ready};
@@ -181,8 +178,10 @@ impl Nccl {
         let Job { news, watch, left, .. } = &*self.job;
         watch.drain()?;
         let left = left.lock();
-        left.iter().try_for_each(|comm| comm.begin_end())?;
-        left.iter().try_for_each(|comm| comm.end(&|| news.check()))
+        let begun = left.iter().try_for_each(|comm| comm.begin_end());
+        let ended =
+            begun.and_then(|()| left.iter().try_for_each(|comm| comm.end(&|| news.check())));
+        ended.map_err(|error| in_operation(error, &"leaving the job"))
     }
 }
 
@@ -210,9 +209,12 @@ impl Transport for Nccl {
         header: Header,
         payload: Payload,
         context: &Arc<Context>,
-    ) -> Result<Progress> {
+    ) -> Result<Pending> {
         let result = self.collective(header, payload, Some(context));
-        self.report(result)
+        Ok(match self.report(result)? {
+            Progress::Complete(result) => Pending::ready(Ok(result)),
+            Progress::Underway(pending) => pending,
+        })
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
@@ -240,7 +242,6 @@ impl Transport for Nccl {
             return;
         }
         let Err(error) = self.end() else { return };
-        let error = in_operation(error, &"leaving the job");
         self.job.news.tell(&error);
         let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
         // Without standard error, the exit status alone reports the failure.

@@ -64,6 +64,11 @@ impl Watch {
         self.shared.given.notify_one();
     }
 
+    /// Aborts all operations, because another one could not be given to the device.
+    pub(super) fn abort(&self, error: &Error) {
+        self.shared.abort(error);
+    }
+
     /// Waits for the end of all operations.
     pub(super) fn drain(&self) -> Result<()> {
         let mut queue = self.shared.queue.lock();
@@ -156,21 +161,28 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes the failure, reports it and stops the device.
+    /// Notes the failure of an operation, reports it and stops the device.
     fn fail(&self, flight: &Flight, error: Error) {
         let error = in_operation(error, &flight.header);
         let error = match &flight.context {
-            Some(context) => context.fail(error),
+            Some(context) => {
+                let error = context.explain(error);
+                context.failure.note(&error);
+                error
+            }
             None => error,
         };
-        self.news.note(&error);
-        self.news.tell(&error);
-        let flights: Vec<Arc<Flight>> = self.queue.lock().flights.iter().cloned().collect();
-        for flight in &flights {
-            flight.comm.abort();
-        }
-        if let Some(last) = flights.last() {
+        if let Some(last) = self.abort(&error) {
             last.comm.rest(Some(&last.points.begun));
         }
+    }
+
+    /// Notes the failure, reports it and aborts all operations. Returns the last one.
+    fn abort(&self, error: &Error) -> Option<Arc<Flight>> {
+        self.news.note(error);
+        self.news.tell(error);
+        let flights: Vec<Arc<Flight>> = self.queue.lock().flights.iter().cloned().collect();
+        flights.iter().for_each(|flight| flight.comm.abort());
+        flights.last().cloned()
     }
 }
