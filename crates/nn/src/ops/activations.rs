@@ -97,6 +97,10 @@ pub(super) fn apply(xs: Tensor, activation: Option<Activation>) -> Result<Tensor
 /// Applies the activation, if there is one, by candle's own operations.
 pub(super) fn composite(xs: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
     let Some(activation) = activation else { return Ok(xs.clone()) };
+    if xs.elem_count() == 0 {
+        // candle's comparisons on a GPU refuse to work on nothing.
+        return Ok(xs.clone());
+    }
     let x = &fused::widen(xs)?;
     let ys = match activation {
         // The backward of candle's own relu passes the gradient at exactly 0.
