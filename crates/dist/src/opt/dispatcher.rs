@@ -286,7 +286,15 @@ impl Dispatcher {
         flight.is_none_or(|flight| flight.pending.iter_mut().all(Pending::is_complete))
     }
 
+    /// Returns an error if an average on a GPU is not what NCCL should have computed. The caller has
+    /// waited for the GPU since the average arrived.
+    pub(super) fn check_stream(&self, bucket: &Flat) -> Result<()> {
+        let failure = bucket.is_on_device().then(|| self.context.group.failure()).flatten();
+        failure.map_or(Ok(()), Err)
+    }
+
     /// Waits for the next unit, whose bucket then contains the average. `None` if all have arrived.
+    /// For a bucket on a GPU, the stream of the bucket waits and the host does not.
     pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
         while let Some(flight) = self.flights.pop_front() {
             let Flight { unit: index, bucket, on_device, pending } = flight;
@@ -294,7 +302,8 @@ impl Dispatcher {
                 let _span =
                     tracing::trace_span!(target: "candelabrum::step", "wait", bucket = index)
                         .entered();
-                pending.into_iter().map(Pending::wait).collect()
+                // For numbers on a GPU the host does not wait: see `check_stream`.
+                pending.into_iter().map(Pending::wait_on_stream).collect()
             };
             let mut received = received?;
             let Self { context, way, figures, .. } = self;

@@ -212,6 +212,9 @@ impl Step<'_> {
             may_update &= !check.is_bad_so_far();
         }
         let first = check.first()?;
+        if let Some((_, bucket)) = self.layout.gradients.buckets().next() {
+            dispatcher.check_stream(bucket)?;
+        }
         Ok(first.map(|(unit, position)| dispatcher.context.name_at(unit, position)))
     }
 
@@ -283,8 +286,10 @@ impl Step<'_> {
         let mut check = FiniteCheck::default();
         while let Some((unit, bucket)) = dispatcher.arrive()? {
             check.look(unit, bucket.span()?)?;
+            let first = check.first()?;
+            dispatcher.check_stream(&bucket)?;
             self.layout.gradients.put(unit, bucket);
-            if let Some((unit, position)) = check.first()? {
+            if let Some((unit, position)) = first {
                 let name = dispatcher.context.name_at(unit, position);
                 return Ok(StepEnd::Failed(Error::Diverged { name }));
             }
