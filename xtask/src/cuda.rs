@@ -1,9 +1,9 @@
 //! The CUDA build. Every machine checks it, with a replacement for nvcc that compiles no kernel.
-//! `cargo xtask gpu-check` builds it with nvcc and runs it. docs/gpu.md lists which parts have run.
+//! `gpu_bundle.rs` builds it with nvcc. docs/gpu.md lists which parts have run.
 
 use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -43,37 +43,9 @@ pub(crate) fn target_folder() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 
-/// Builds the conformance suite with CUDA and runs it over NCCL, with several ranks on one GPU.
-/// Without a GPU, it builds the program and prints how to run it on another machine.
-pub(crate) fn gpu_check() -> Result<()> {
-    let variables = toolkit()?;
-    let folder = target_folder().join("gpu");
-    let mut build = cargo(&["test", "--release", "--no-run", "--package", "candelabrum-dist"]);
-    build
-        .args(["--features", "cuda", "--test", "conformance"])
-        .envs(variables)
-        // Small enough to be copied to the machine with the GPU.
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        .env("CARGO_TARGET_DIR", &folder);
-    run_command(&mut build)?;
-    let program = newest_program(&folder.join("release/deps"))?;
-    let arguments = ["nccl", "--nocapture", "--test-threads=1"];
-    if !machine::has_gpu() {
-        println!(
-            "built, not run: no GPU here. On a machine that has one, with libnccl.so.2 and CUDA's \
-             libraries in LD_LIBRARY_PATH:\n  REQUIRE_GPUS=1 {} {}",
-            program.display(),
-            arguments.join(" ")
-        );
-        return Ok(());
-    }
-    run_command(Command::new(program).args(arguments).env("REQUIRE_GPUS", "1"))
-}
-
 /// The environment of a build with nvcc: the current one if it has nvcc, otherwise that of a
 /// toolkit made of Python wheels.
-fn toolkit() -> Result<Vec<(String, OsString)>> {
+pub(crate) fn toolkit() -> Result<Vec<(String, OsString)>> {
     if crate::shell::find_program("nvcc").is_some() {
         return Ok(Vec::new());
     }
@@ -90,19 +62,6 @@ fn toolkit() -> Result<Vec<(String, OsString)>> {
     Ok(exports.lines().filter_map(parse).collect())
 }
 
-/// The newest program. cargo puts a hash into the name, so an older build may be in the same
-/// folder.
-fn newest_program(folder: &Path) -> Result<PathBuf> {
-    let is_program = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("conformance-") && !name.contains('.')
-    };
-    let entries = folder.read_dir().with_context(|| format!("read {}", folder.display()))?;
-    let programs = entries.flatten().map(|entry| entry.path()).filter(is_program);
-    let newest = programs.max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
-    newest.with_context(|| format!("no conformance suite in {}", folder.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,16 +73,5 @@ mod tests {
         // cudarc's build script reads the fourth line.
         assert!(version.lines().nth(3).is_some_and(|line| line.contains("release 13.0")));
         assert!(output(Command::new(&nvcc).arg("--list-gpu-code")).is_some());
-    }
-
-    #[test]
-    fn the_newest_suite_is_taken_and_no_other_file() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert!(newest_program(folder.path()).is_err());
-        for name in ["conformance-1.d", "libconformance-1.rlib", "conformance-abc"] {
-            std::fs::write(folder.path().join(name), "").expect("a file");
-        }
-        let found = newest_program(folder.path()).expect("one");
-        assert!(found.ends_with("conformance-abc"));
     }
 }

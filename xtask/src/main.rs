@@ -22,6 +22,7 @@ mod ci;
 mod cuda;
 mod family;
 mod figures;
+mod gpu_bundle;
 mod host;
 mod hosts;
 mod interrupt;
@@ -57,8 +58,10 @@ enum Command {
     Setup(setup::Args),
     /// Run what continuous integration runs: fmt, tidy, clippy, doc, test --all, gpu-test, deny
     Ci,
-    /// Build the tests of the NCCL backend and, where there is a GPU, run them (docs/gpu.md)
+    /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
     GpuCheck,
+    /// Build a folder that checks and measures everything on another machine with a GPU
+    GpuBundle,
     /// Run the GPU tests on the software GPU (docs/gpu.md)
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
@@ -96,7 +99,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
-        Command::GpuCheck => cuda::gpu_check(),
+        Command::GpuCheck => gpu_bundle::check(),
+        Command::GpuBundle => gpu_bundle::build().map(drop),
         Command::GpuTest => softgpu::gpu_test(),
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Tidy => tidy::run(),

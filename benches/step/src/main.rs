@@ -89,6 +89,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 fn train(args: &Args, world: &World) -> anyhow::Result<()> {
     let batches = problem::batches(args.network, args.batch_size, world.rank())?;
+    let there = |tensor: &Tensor| tensor.to_device(world.device());
+    let batches = batches
+        .iter()
+        .map(|(xs, ys)| Ok((there(xs)?, there(ys)?)))
+        .collect::<candle_core::Result<Vec<_>>>()?;
     let contender: Box<dyn Train> = match args.contender {
         Contender::Ours => ours::new(args.network, &batches[0].0, world)?,
         Contender::Candle => Box::new(candle::Candle::new(args.network)?),

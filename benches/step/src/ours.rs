@@ -27,7 +27,7 @@ struct Start<'a> {
 
 /// The network. It infers its sizes from a batch of inputs.
 pub(crate) fn new(network: Network, xs: &Tensor, world: &World) -> anyhow::Result<Box<dyn Train>> {
-    let params = Params::new(0);
+    let params = Params::on(0, DType::F32, world.device());
     let root = params.root();
     let start = Start { network, params: &params, xs, world };
     match network {
@@ -51,7 +51,7 @@ impl<M: Model + 'static> Ours<M> {
         let &Start { network, params, xs, world } = start;
         model.compile_with(params, xs)?;
         for (name, value) in problem::parameters(network)? {
-            params.get(&name)?.set(&value)?;
+            params.get(&name)?.set(&value.to_device(world.device())?)?;
         }
         let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
         let opt = DistOpt::new(sgd, params, world)?;

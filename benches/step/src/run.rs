@@ -92,9 +92,9 @@ impl Run {
         loop {
             let loss = self.step()?;
             steps += 1;
-            let elapsed = start.elapsed();
-            if elapsed >= limit {
-                return Ok((steps, elapsed, loss));
+            if start.elapsed() >= limit {
+                loss.to_scalar::<f32>()?; // waits for a GPU
+                return Ok((steps, start.elapsed(), loss));
             }
         }
     }
@@ -112,6 +112,7 @@ impl Run {
             self.step()?;
         }
         let loss = self.step()?;
+        loss.to_scalar::<f32>()?; // waits for a GPU
         self.world.comm().barrier()?;
         let elapsed = start.elapsed();
         self.step_seconds = elapsed.as_secs_f64() / steps as f64;

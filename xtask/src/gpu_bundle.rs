@@ -1,0 +1,174 @@
+//! `cargo xtask gpu-bundle`: one folder that checks and measures everything on a machine with a GPU,
+//! without Rust and without the repository.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::checkout::repo_root;
+use crate::cuda::{target_folder, toolkit};
+use crate::machine;
+use crate::shell::{cargo, output, run as run_command};
+
+/// The largest bundle. Some machines with a GPU accept no larger file.
+const MOST_BYTES: u64 = 40 << 20;
+
+/// A program of the bundle.
+struct Program {
+    name: &'static str,
+    /// The arguments of cargo that choose it.
+    chosen: [&'static str; 2],
+    /// The folder below the profile's in which cargo puts it.
+    folder: &'static str,
+    is_test: bool,
+}
+
+const PROGRAMS: [Program; 5] = [
+    Program { name: "gpu", chosen: ["--test", "gpu"], folder: "deps", is_test: true },
+    Program { name: "ops", chosen: ["--test", "ops"], folder: "deps", is_test: true },
+    Program {
+        name: "conformance",
+        chosen: ["--test", "conformance"],
+        folder: "deps",
+        is_test: true,
+    },
+    Program {
+        name: "mnist_dist",
+        chosen: ["--example", "mnist_dist"],
+        folder: "examples",
+        is_test: false,
+    },
+    Program {
+        name: "bench-step-contender",
+        chosen: ["--bin", "bench-step-contender"],
+        folder: "",
+        is_test: false,
+    },
+];
+
+/// Builds the folder.
+pub(crate) fn build() -> Result<PathBuf> {
+    let variables = toolkit()?;
+    let folder = target_folder().join("gpu");
+    for is_test in [true, false] {
+        let mut command = cargo(&[if is_test { "test" } else { "build" }, "--release"]);
+        if is_test {
+            command.arg("--no-run");
+        }
+        // For the whole workspace, so that all programs have one set of features.
+        command.args(["--workspace", "--features", "candelabrum/cuda"]);
+        let programs = PROGRAMS.iter().filter(|program| program.is_test == is_test);
+        command.args(programs.flat_map(|program| program.chosen));
+        command
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+            .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+            .env("CARGO_TARGET_DIR", &folder);
+        run_command(&mut command)?;
+    }
+    let bundle = target_folder().join("gpu-bundle");
+    if bundle.exists() {
+        fs::remove_dir_all(&bundle).context("remove the last bundle")?;
+    }
+    let programs = bundle.join("programs");
+    fs::create_dir_all(&programs).with_context(|| format!("make {}", programs.display()))?;
+    for program in &PROGRAMS {
+        let built = folder.join("release").join(program.folder);
+        let from = newest(&built, program.name)?;
+        copy(&from, &programs.join(program.name))?;
+    }
+    let root = repo_root();
+    copy(&root.join("scripts/cuda/bundle.py"), &bundle.join("run.py"))?;
+    copy(&root.join("scripts/bench_step.py"), &bundle.join("bench_step.py"))?;
+    let commit = output(Command::new("git").args(["describe", "--always", "--dirty"]));
+    let commit = commit.unwrap_or_else(|| "not in a repository".to_owned());
+    fs::write(bundle.join("BUILT"), commit).context("write BUILT")?;
+
+    let bytes = size(&bundle)?;
+    println!("{}: {:.1} MB", bundle.display(), bytes as f64 / 1e6);
+    ensure!(bytes <= MOST_BYTES, "the bundle has {bytes} bytes, more than {MOST_BYTES}");
+    Ok(bundle)
+}
+
+/// Builds the folder and runs it, if this machine has a GPU.
+pub(crate) fn check() -> Result<()> {
+    let bundle = build()?;
+    if machine::has_gpu() {
+        let mut command = Command::new("python3");
+        return run_command(command.arg(bundle.join("run.py")).args(["--out", "gpu-check.json"]));
+    }
+    println!(
+        "built, not run: no GPU here. On a machine that has one, with NCCL, cuDNN and CUDA's \
+         libraries (those of a PyTorch for CUDA will do), copy the folder and run\n  python3 \
+         {}/run.py",
+        bundle.display()
+    );
+    Ok(())
+}
+
+/// The newest program of this name. cargo puts a hash into the names of tests, so an older build may
+/// be in the same folder.
+fn newest(folder: &Path, name: &str) -> Result<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let rest = file.strip_prefix(name);
+        rest.is_some_and(|rest| (rest.is_empty() || is_hash(rest)) && path.is_file())
+    };
+    let entries = folder.read_dir().with_context(|| format!("read {}", folder.display()))?;
+    let programs = entries.flatten().map(|entry| entry.path()).filter(is_program);
+    let newest = programs.max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
+    newest.with_context(|| format!("no {name} in {}", folder.display()))
+}
+
+/// Whether this is `-` and a hash.
+fn is_hash(text: &str) -> bool {
+    text.strip_prefix('-')
+        .is_some_and(|hash| !hash.is_empty() && hash.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in folder.read_dir().with_context(|| format!("read {}", folder.display()))? {
+        let (path, data) = {
+            let entry = entry?;
+            (entry.path(), entry.metadata()?)
+        };
+        bytes += if data.is_dir() { size(&path)? } else { data.len() };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_program_is_taken_and_no_other_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(newest(folder.path(), "conformance").is_err());
+        for name in
+            ["conformance-1.d", "libconformance-1.rlib", "conformance-abc", "conformance_gpu-abc"]
+        {
+            fs::write(folder.path().join(name), "").expect("a file");
+        }
+        let found = newest(folder.path(), "conformance").expect("one");
+        assert!(found.ends_with("conformance-abc"));
+    }
+
+    #[test]
+    fn a_folder_has_the_size_of_its_files() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        fs::create_dir(folder.path().join("programs"))?;
+        fs::write(folder.path().join("programs/a"), [0; 70])?;
+        fs::write(folder.path().join("b"), [0; 30])?;
+        assert_eq!(size(folder.path())?, 100);
+        Ok(())
+    }
+}
