@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a CUDA 13.0 toolkit out of Python wheels (105 MB; no GPU, no driver, no root) and prints the
+# Makes a CUDA 13.0 toolkit out of Python wheels (about 150 MB; no GPU, no driver, no root) and prints the
 # environment to build with:
 #
 #   eval "$(scripts/cuda/toolkit.sh [FOLDER])"        # by default target/cuda-toolkit
@@ -18,10 +18,10 @@ cudarc=$(ls -d "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/cudarc-0.19.10 2>/de
 [ -n "$cudarc" ] || { echo "cudarc 0.19.10 is not here yet: run 'cargo fetch' first" >&2; exit 1; }
 
 [ -x "$folder/venv/bin/python" ] || python3 -m venv "$folder/venv" >&2
-# --no-deps: these are all that nvcc needs.
+# --no-deps: these are all that nvcc needs, and NVRTC, by which the project's own kernels are checked.
 "$folder/venv/bin/python" -m pip install -q --no-deps --disable-pip-version-check \
   nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
-  nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96 >&2
+  nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96 nvidia-cuda-nvrtc==13.0.88 >&2
 root=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/nvidia/cu13
 ln -sfn lib "$root/lib64"
 

@@ -1,6 +1,8 @@
 //! `cargo xtask gpu-bundle`: one folder that checks and measures everything on a machine with a GPU,
 //! without Rust and without the repository.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +16,9 @@ use crate::shell::{cargo, output, run as run_command};
 
 /// The largest bundle. Some machines with a GPU accept no larger file.
 const MOST_BYTES: u64 = 40 << 20;
+
+/// NVIDIA's compiler of kernels at run time. It needs no GPU.
+const NVRTC: &str = "libnvrtc.so.13";
 
 /// A program of the bundle.
 struct Program {
@@ -51,6 +56,7 @@ const PROGRAMS: [Program; 5] = [
 /// Builds the folder.
 pub(crate) fn build() -> Result<PathBuf> {
     let variables = toolkit()?;
+    compile_kernels(&variables)?;
     let folder = target_folder().join("gpu");
     for is_test in [true, false] {
         let mut command = cargo(&[if is_test { "test" } else { "build" }, "--release"]);
@@ -90,6 +96,21 @@ pub(crate) fn build() -> Result<PathBuf> {
     println!("{}: {:.1} MB", bundle.display(), bytes as f64 / 1e6);
     ensure!(bytes <= MOST_BYTES, "the bundle has {bytes} bytes, more than {MOST_BYTES}");
     Ok(bundle)
+}
+
+/// Compiles our kernels by NVRTC, if the toolkit has it. A mistake in a kernel would otherwise show
+/// only on the other machine.
+fn compile_kernels(variables: &[(String, OsString)]) -> Result<()> {
+    let home = variables.iter().find(|(name, _)| name == "CUDA_HOME").map(|(_, home)| home);
+    let Some(home) = home.cloned().or_else(|| env::var_os("CUDA_HOME")) else { return Ok(()) };
+    let folders = ["lib", "lib64"].map(|lib| Path::new(&home).join(lib));
+    let Some(folder) = folders.iter().find(|folder| folder.join(NVRTC).exists()) else {
+        println!("our kernels are not compiled here: {NVRTC} is not in the toolkit");
+        return Ok(());
+    };
+    let mut command = Command::new("python3");
+    command.arg("scripts/cuda/compile_kernels.py").arg(folder.join(NVRTC)).arg(".");
+    run_command(command.env("LD_LIBRARY_PATH", folder).current_dir(repo_root()))
 }
 
 /// Builds the folder and runs it, if this machine has a GPU.

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Compiles the project's own kernels by NVIDIA's NVRTC, which needs no GPU, and names those that fail.
+
+usage: compile_kernels.py LIBNVRTC REPOSITORY
+"""
+
+import ctypes
+import pathlib
+import sys
+
+OPTIONS = [b"--fmad=false", b"--gpu-architecture=compute_90"]
+
+
+def texts(root):
+    """The text of each source, as the program passes it to NVRTC."""
+    memory = root / "crates/memory/src/cuda/kernels"
+    formula = (memory / "formula.cu").read_text()
+    for path in sorted([*memory.glob("*.cu"), *root.glob("crates/nn/src/ops/gpu/*.cu")]):
+        if path.name != "formula.cu":
+            yield path, path.read_text()
+    for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
+        yield path, formula + path.read_text()
+
+
+def compile_by(nvrtc, text):
+    """What NVRTC says, if it refuses the text."""
+    program = ctypes.c_void_p()
+    code = nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
+    )
+    if code != 0:
+        return f"nvrtcCreateProgram gives {code}"
+    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
+    code = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return None if code == 0 else log.value.decode(errors="replace").strip()
+
+
+def main():
+    library, root = sys.argv[1], pathlib.Path(sys.argv[2])
+    nvrtc = ctypes.CDLL(library)
+    count, failed = 0, 0
+    for path, text in texts(root):
+        count += 1
+        if message := compile_by(nvrtc, text):
+            failed += 1
+            print(f"{path.relative_to(root)}: {message}", file=sys.stderr)
+    print(f"NVRTC compiled {count - failed} of {count} sources of kernels")
+    sys.exit(min(failed, 1))
+
+
+if __name__ == "__main__":
+    main()
