@@ -1,10 +1,11 @@
 //! The GPU of the tests.
 
+use candelabrum::memory::cuda;
 use candelabrum::prelude::*;
 
-/// The first GPU, with a stream of its own as `World` makes it; `None` if there is none.
+/// The first GPU, as `World` opens it; `None` if there is none.
 pub(crate) fn gpu() -> Option<Device> {
-    match Device::new_cuda_with_stream(0) {
+    match cuda::open(0) {
         Ok(device) => Some(device),
         Err(error) => {
             let required = std::env::var_os("REQUIRE_GPUS").is_some();

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stderr, reason = "a test that was left out says so")]
 
+mod absent;
 mod device;
 mod memory;
 mod models;

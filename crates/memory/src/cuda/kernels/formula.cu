@@ -109,4 +109,3 @@ extern "C" __global__ void update_all(float *value, const float *grad, float *a,
     store(s, a, b, c, i);
   }
 }
-
