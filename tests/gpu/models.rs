@@ -14,13 +14,18 @@ const TOKENS: usize = 20;
 /// The loss of each step on `device`. Every call has the same initial values and the same batches.
 fn losses<M: Model>(
     device: &Device,
+    dtype: DType,
     rate: f64,
     new: &impl Fn(&Scope) -> M,
     batch: &impl Fn(u64) -> Tensor,
 ) -> Vec<f32> {
-    let params = Params::on(3, DType::F32, device);
+    let params = Params::on(3, dtype, device);
     let model = new(&params.root());
-    let batch = |number| batch(number).to_device(device).unwrap();
+    let batch = |number| {
+        let xs = batch(number);
+        let dtype = if xs.dtype().is_float() { dtype } else { xs.dtype() };
+        xs.to_dtype(dtype).unwrap().to_device(device).unwrap()
+    };
     params.eval();
     model.forward(&batch(0)).unwrap(); // creates the parameters
     params.train();
@@ -32,15 +37,15 @@ fn losses<M: Model>(
         let labels = labels.to_device(device).unwrap();
         let (_, loss) =
             model.train_one_batch(&mut opt, &xs, &labels, DistOption::Fp32, 0.05).unwrap();
-        loss.to_scalar::<f32>().unwrap()
+        loss.to_dtype(DType::F32).unwrap().to_scalar::<f32>().unwrap()
     };
     (0..STEPS).map(step).collect()
 }
 
 fn compare<M: Model>(rate: f64, new: impl Fn(&Scope) -> M, batch: impl Fn(u64) -> Tensor) {
     let Some(gpu) = gpu() else { return };
-    let on_cpu = losses(&Device::Cpu, rate, &new, &batch);
-    let on_gpu = losses(&gpu, rate, &new, &batch);
+    let on_cpu = losses(&Device::Cpu, DType::F32, rate, &new, &batch);
+    let on_gpu = losses(&gpu, DType::F32, rate, &new, &batch);
     let mut pairs = on_cpu.iter().zip(&on_gpu);
     assert!(pairs.all(|(cpu, gpu)| (cpu - gpu).abs() <= 1e-4), "{on_cpu:?}, {on_gpu:?}");
     assert_ne!(on_cpu[0], on_cpu[19]);
@@ -73,4 +78,18 @@ fn the_classifier_of_sequences() {
         GruClassifierConfig { vocabulary: TOKENS, embedding: 8, hidden: 16, classes: CLASSES };
     let tokens = |number| integers((6, 9), number, TOKENS as u32).unwrap();
     compare(0.01, |scope| GruClassifier::new(scope, config), tokens);
+}
+
+/// Half-precision parameters with f32 masters. The tolerance is that of tests/half_precision.rs.
+#[test]
+fn the_convolutional_network_in_half_precision() {
+    let Some(gpu) = gpu() else { return };
+    let (new, batch) = (|scope: &Scope| Cnn::new(scope, CLASSES), images([4, 1, 28, 28]));
+    let exact = losses(&Device::Cpu, DType::F32, 0.003, &new, &batch);
+    for (dtype, tolerance) in [(DType::F16, 1e-2), (DType::BF16, 0.12)] {
+        let losses = losses(&gpu, dtype, 0.003, &new, &batch);
+        let mut pairs = losses.iter().zip(&exact);
+        let are_close = pairs.all(|(half, exact)| (half - exact).abs() <= tolerance);
+        assert!(are_close, "{dtype:?}: {losses:?}, {exact:?}");
+    }
 }

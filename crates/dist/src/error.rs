@@ -233,7 +233,7 @@ pub enum Error {
     #[error("there are no parameters to train: were the layers built in another `Params`?")]
     NoParameters,
     /// A parameter of an element type that cannot be trained.
-    #[error("parameter `{name}` is {dtype}: only f32 parameters can be trained")]
+    #[error("parameter `{name}` is {dtype}: only parameters in f32, f16 and bf16 can be trained")]
     ParameterType {
         /// The parameter.
         name: String,

@@ -165,6 +165,8 @@ impl CustomOp2 for Identity {
         let copy = match values {
             CpuStorage::F32(values) => CpuStorage::F32(values[start..end].to_vec()),
             CpuStorage::F64(values) => CpuStorage::F64(values[start..end].to_vec()),
+            CpuStorage::F16(values) => CpuStorage::F16(values[start..end].to_vec()),
+            CpuStorage::BF16(values) => CpuStorage::BF16(values[start..end].to_vec()),
             other => bail!("a parameter of {:?} cannot be trained", other.dtype()),
         };
         Ok((copy, layout.shape().clone()))

@@ -21,6 +21,7 @@ mod gradients;
 mod hooks;
 mod init;
 mod layer_row;
+mod master;
 mod model;
 mod params;
 mod pass;

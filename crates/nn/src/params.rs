@@ -8,12 +8,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use candelabrum_memory::SpanMut;
+use candelabrum_memory::{Span, SpanMut};
 use candle_core::{DType, Device, Shape, Tensor, Var, bail};
 use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
-use crate::tensors::{Values, with_variable};
+use crate::master::{self, Master};
+use crate::tensors::{Values, with_span, with_variable};
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
 /// One trainable tensor and its name. A cheap handle: clones share the value.
@@ -22,6 +23,7 @@ pub struct Param {
     name: Arc<str>,
     var: Var,
     watch: Watch,
+    master: Master,
 }
 
 impl Param {
@@ -62,17 +64,38 @@ impl Param {
     }
 
     /// Runs `update` on the values in place, without a copy and outside of the graph, and returns
-    /// its result. From now on, a backward pass through a fused operation that used the old values
+    /// its result. For a parameter in f16 or bf16, `update` gets the *master*, the values in f32. The
+    /// parameter is then the master rounded to nearest. From now on, a backward pass through a fused operation that used the old values
     /// is an error, if the parameter was [watched](Self::watch) when the operation ran.
     ///
     /// # Errors
-    /// A parameter that is not f32.
+    /// A parameter that is neither f32 nor f16 nor bf16.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.watch.changed(&self.var);
+        if master::is_needed(self.var.dtype()) {
+            return Ok(self.master.update(&self.var, update)?);
+        }
         Ok(with_variable(&self.var, |values| match values {
             Values::F32(values) => Ok(update(values)),
-            Values::F64(_) => bail!("a parameter must be f32 to be updated, this one is f64"),
+            Values::F64(_) => bail!("a parameter in f64 cannot be updated in place"),
         })?)
+    }
+
+    /// Calls `f` with the values that updates change: those of an f32 parameter, or the master of a
+    /// parameter in f16 or bf16.
+    ///
+    /// # Errors
+    /// A parameter of another type. The error of `f`.
+    pub fn with_values<R>(
+        &self,
+        f: impl FnOnce(Span<'_>) -> candelabrum_memory::Result<R>,
+    ) -> Result<R> {
+        let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
+        Ok(if master::is_needed(self.var.dtype()) {
+            self.master.read(&self.var, f)?
+        } else {
+            with_span(&self.var, f)?
+        })
     }
 
     /// Copies `value` into the parameter.
@@ -90,6 +113,7 @@ impl Param {
             });
         }
         self.watch.changed(&self.var);
+        self.master.forget();
         Ok(self.var.set(&value.detach())?)
     }
 }
@@ -329,7 +353,8 @@ impl Params {
         if is_taken(&list, &buffers, &name) {
             return Err(Error::DuplicateName { name });
         }
-        let param = Param { name: name.into(), var, watch: Watch::default() };
+        let (watch, master) = (Watch::default(), Master::default());
+        let param = Param { name: name.into(), var, watch, master };
         list.push(param.clone());
         Ok(param)
     }

@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut, cuda};
 use candle_core::backend::BackendStorage;
 use candle_core::{
-    CpuStorage, CudaStorage, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
+    CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
 };
 
-/// Calls `f` with the elements of an f32 tensor, in row-major order.
+/// Calls `f` with the elements of an f32 tensor, in row-major order, or with those of an f16 or bf16
+/// tensor converted to f32.
 ///
 /// # Errors
 /// A tensor of another type, or on a device that this crate does not support. The error of `f`.
@@ -19,7 +20,10 @@ pub fn with_span<R, E>(
 where
     E: From<candle_core::Error>,
 {
-    let tensor = tensor.contiguous()?;
+    let tensor = match tensor.dtype() {
+        DType::F16 | DType::BF16 => tensor.detach().to_dtype(DType::F32)?.contiguous()?,
+        _ => tensor.contiguous()?,
+    };
     let (storage, layout) = tensor.storage_and_layout();
     let values = match &*storage {
         Storage::Cpu(storage) => {
@@ -36,6 +40,16 @@ where
 
 fn on_metal() -> candle_core::Error {
     candle_core::Error::Msg("a tensor on Metal is not supported".to_owned())
+}
+
+/// The numbers, which are f32 and on the device of `like`, as a tensor with the shape of `like`.
+pub(crate) fn of_flat(numbers: &Flat, like: &Tensor) -> Result<Tensor> {
+    if !numbers.is_on_device() {
+        return Tensor::from_slice(numbers.as_slice::<f32>()?, like.shape(), like.device());
+    }
+    let tensor = Tensor::zeros(like.shape(), DType::F32, like.device())?;
+    numbers.copy_to_tensor(&tensor)?;
+    Ok(tensor)
 }
 
 /// The values of a variable, in row-major order.

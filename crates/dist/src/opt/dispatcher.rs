@@ -107,7 +107,8 @@ impl Dispatcher {
 
     /// The reason why this rank's gradients must not be used. Waits for a GPU.
     pub(super) fn fault(&mut self) -> Result<Option<&Fault>> {
-        if self.fault.is_none()
+        // A loss that is not finite explains gradients that are not.
+        if matches!(self.fault, None | Some(Fault::Gradient(_)))
             && let Some(loss) = self.loss.take()
             && !loss.to_scalar::<f32>()?.is_finite()
         {

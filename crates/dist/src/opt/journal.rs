@@ -3,7 +3,7 @@
 //! A unit's parameters may be updated while later units are still under way, but a step that fails
 //! must leave the model unchanged. So the step records the old values before each such update.
 
-use candelabrum_nn::{Param, with_span};
+use candelabrum_nn::Param;
 use candelabrum_optim::Optimizer;
 
 use crate::Result;
@@ -47,9 +47,9 @@ impl Journal {
         for state in &states {
             self.values.extend_from_slice(state.as_span().host()?);
         }
-        with_span(param.tensor(), |values| {
+        param.with_values(|values| {
             self.values.extend_from_slice(values.host()?);
-            Ok::<_, crate::Error>(())
+            Ok(())
         })?;
         self.params.push(index);
         Ok(true)

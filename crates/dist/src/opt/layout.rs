@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
-use candelabrum_nn::{FlatGradients, Param, UnitPlan, with_span};
+use candelabrum_nn::{FlatGradients, Param, UnitPlan};
 
 use crate::comm::{Communicator, Label};
 use crate::unit_plan::{self, Sizing};
@@ -195,7 +195,7 @@ impl Layout {
         let bucket = self.gradients.bucket(unit)?;
         for slot in &plans[unit].slots {
             let mut place = bucket.range_mut(slot.range.clone())?;
-            with_span(params[slot.param].tensor(), |values| place.copy_from(values))?;
+            params[slot.param].with_values(|values| place.copy_from(values))?;
         }
         Ok(())
     }

@@ -112,7 +112,7 @@ impl DistOpt {
     ///
     /// # Errors
     /// [`Error::Inconsistent`] if the ranks differ in version, optimizer or parameters.
-    /// [`Error::ParameterType`] for a parameter that is not f32. A failure of another rank or a
+    /// [`Error::ParameterType`] for a parameter that is neither f32 nor f16 nor bf16. A failure of another rank or a
     /// passed deadline.
     pub fn new(
         optimizer: impl Optimizer + 'static,
@@ -281,7 +281,8 @@ impl DistOpt {
 
     /// Returns an error if the ranks would not train the same model in the same way.
     fn check_same(&self, params: &[Param]) -> Result<()> {
-        if let Some(param) = params.iter().find(|param| param.var().dtype() != DType::F32) {
+        let is_trainable = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+        if let Some(param) = params.iter().find(|param| !is_trainable(param.var().dtype())) {
             let (name, dtype) = (param.name().to_owned(), format!("{:?}", param.var().dtype()));
             return Err(Error::ParameterType { name, dtype });
         }

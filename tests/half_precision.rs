@@ -1,0 +1,110 @@
+//! Parameters in f16 and bf16 train by their f32 masters. On the CPU such operations run as
+//! composites of candle's operations.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use candelabrum::dist::parameters_sha256;
+use candelabrum::models::Cnn;
+use candelabrum::nn::Init;
+use candelabrum::nn::ops::with_composites;
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::{integers, uniform};
+
+const CLASSES: usize = 5;
+
+/// The losses of a network in `dtype`, and the digest of its masters.
+fn train(world: &World, dtype: DType, steps: u64, option: DistOption) -> (Vec<f32>, String) {
+    let params = Params::on(3, dtype, &Device::Cpu);
+    let model = Cnn::new(&params.root(), CLASSES);
+    let rank = world.rank() as u64;
+    let images = |step: u64| {
+        let images = uniform((4, 1, 28, 28), 10 * (step % 3) + rank, -1.0, 1.0, DType::F32);
+        images.unwrap().to_dtype(dtype).unwrap()
+    };
+    with_composites(|| model.compile_with(&params, &images(0))).unwrap();
+    let sgd = Sgd::new(0.003).momentum(0.9);
+    let mut opt = DistOpt::new(sgd, &params, world).unwrap();
+    let step = |step: u64| {
+        let labels = integers(4, 10 * (step % 3) + rank, CLASSES as u32).unwrap();
+        let (_, loss) = with_composites(|| {
+            model.train_one_batch(&mut opt, &images(step), &labels, option, 0.3)
+        })
+        .unwrap();
+        loss.to_dtype(DType::F32).unwrap().to_scalar::<f32>().unwrap()
+    };
+    let losses = (0..steps).map(step).collect();
+    opt.average_parameters().unwrap();
+    for param in params.list() {
+        let mut master = vec![0.0; param.var().elem_count()];
+        param.with_values(|values| values.copy_to_slice(&mut master)).unwrap();
+        let rounded = Tensor::new(master, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+        let bits = |tensor: &Tensor| {
+            let values = tensor.flatten_all().unwrap().to_dtype(DType::F32).unwrap();
+            values.to_vec1::<f32>().unwrap()
+        };
+        assert_eq!(bits(param.tensor()), bits(&rounded), "{}", param.name());
+    }
+    (losses, parameters_sha256(&params).unwrap())
+}
+
+#[test]
+fn losses_are_those_of_f32_up_to_rounding() {
+    let world = World::single();
+    let exact = train(&world, DType::F32, 12, DistOption::Fp32).0;
+    for (dtype, tolerance) in [(DType::F16, 1e-2), (DType::BF16, 0.12)] {
+        let losses = train(&world, dtype, 12, DistOption::Fp32).0;
+        let mut pairs = losses.iter().zip(&exact);
+        let are_close = pairs.all(|(half, exact)| (half - exact).abs() <= tolerance);
+        assert!(are_close, "{dtype:?}: {losses:?}, {exact:?}");
+        assert_ne!(losses[0], losses[9]);
+    }
+}
+
+/// A thousand updates of 1e-4, each less than half a unit in the last place of a bf16 near 1.
+#[test]
+fn small_updates_are_not_lost() {
+    let params = Params::on(0, DType::BF16, &Device::Cpu);
+    let weight = params.root().param("weight", 3, Init::Const(1.0)).unwrap();
+    let mut opt = DistOpt::new(Sgd::new(1e-4), &params, &World::single()).unwrap();
+    for _ in 0..1000 {
+        let loss = weight.tensor().sum_all().unwrap();
+        opt.backward_and_update(&loss).unwrap();
+    }
+    let values = weight.tensor().to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+    assert!(values.iter().all(|value| (value - 0.9).abs() < 0.004), "{values:?}");
+}
+
+#[test]
+fn a_value_that_is_set_replaces_the_master() {
+    let params = Params::on(0, DType::F16, &Device::Cpu);
+    let weight = params.root().param("weight", 2, Init::Const(1.0)).unwrap();
+    weight.update_in_place(|mut values| values.fill(0.25)).unwrap().unwrap();
+    weight
+        .set(&Tensor::new(&[3f32, 4.0], &Device::Cpu).unwrap().to_dtype(DType::F16).unwrap())
+        .unwrap();
+    let mut values = [0.0; 2];
+    weight.with_values(|numbers| numbers.copy_to_slice(&mut values)).unwrap();
+    assert_eq!(values, [3.0, 4.0]);
+}
+
+#[test]
+fn ranks_main() {
+    if !is_rank() {
+        return;
+    }
+    candelabrum::train::set_threads(1).unwrap();
+    let world = World::from_env().unwrap();
+    for dtype in [DType::F16, DType::BF16] {
+        for option in [DistOption::Fp32, DistOption::PartialUpdate, DistOption::SparseTopK] {
+            let digest = train(&world, dtype, 5, option).1;
+            let digests = world.comm().all_gather_text(&digest).unwrap();
+            assert!(digests.iter().all(|other| *other == digest), "{option}: {digests:?}");
+        }
+    }
+}
+
+#[test]
+fn ranks_have_equal_masters() {
+    RanksOf::test("ranks_main").run_all_good(2);
+}
