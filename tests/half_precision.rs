@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use candelabrum::dist::parameters_sha256;
+use candelabrum::dist::{DistOptConfig, LossScale, parameters_sha256};
 use candelabrum::models::Cnn;
-use candelabrum::nn::Init;
 use candelabrum::nn::ops::with_composites;
+use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{integers, uniform};
@@ -107,4 +107,68 @@ fn ranks_main() {
 #[test]
 fn ranks_have_equal_masters() {
     RanksOf::test("ranks_main").run_all_good(2);
+}
+
+fn one_weight(dtype: DType, loss_scale: LossScale) -> (Param, DistOpt) {
+    let params = Params::on(0, dtype, &Device::Cpu);
+    let weight = params.root().param("weight", 2, Init::ZEROS).unwrap();
+    let config = DistOptConfig { loss_scale, ..DistOptConfig::default() };
+    let world = World::single();
+    let opt = DistOpt::with_config(Sgd::new(1.0), &params, &world, config).unwrap();
+    (weight, opt)
+}
+
+/// The master's first value.
+fn value(weight: &Param) -> f32 {
+    let mut values = [0.0; 2];
+    weight.with_values(|numbers| numbers.copy_to_slice(&mut values)).unwrap();
+    values[0]
+}
+
+/// A loss whose gradient is `slope`, by a product in the type of the parameter.
+fn sloped(weight: &Param, slope: f64) -> Tensor {
+    let loss = weight.tensor().sum_all().unwrap().to_dtype(DType::F32).unwrap();
+    (loss * slope).unwrap()
+}
+
+#[test]
+fn a_scaled_loss_saves_gradients_that_f16_would_lose() {
+    // The smallest number above 0 in f16 is 6e-8.
+    for (loss_scale, expected) in [(LossScale::Off, 0.0), (LossScale::Fixed(65_536.0), -1e-6)] {
+        let (weight, mut opt) = one_weight(DType::F16, loss_scale);
+        for _ in 0..100 {
+            opt.backward_and_update(&sloped(&weight, 1e-8)).unwrap();
+        }
+        assert!((f64::from(value(&weight)) - expected).abs() < 1e-8, "{loss_scale:?}");
+    }
+}
+
+#[test]
+fn a_power_of_two_changes_no_bit_in_f32() {
+    let trained = |loss_scale| {
+        let (weight, mut opt) = one_weight(DType::F32, loss_scale);
+        for step in 0..5 {
+            let loss = (sloped(&weight, 0.3).sqr().unwrap() * f64::from(step)).unwrap();
+            opt.accumulate(&sloped(&weight, 0.01)).unwrap();
+            opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
+        }
+        value(&weight).to_bits()
+    };
+    assert_eq!(trained(LossScale::Off), trained(LossScale::Fixed(4096.0)));
+}
+
+#[test]
+fn a_dynamic_scale_falls_until_no_gradient_overflows() {
+    let initial = 65_536.0;
+    let (weight, mut opt) = one_weight(DType::F16, LossScale::Dynamic { initial, interval: 100 });
+    for _ in 0..10 {
+        opt.backward_and_update_with(&sloped(&weight, 10.0), DistOption::Fp32, 0.0).unwrap();
+    }
+    // 10 times 65,536, 32,768, 16,384 and 8,192 are too large for f16.
+    assert_eq!(opt.figures(DistOption::Fp32).skipped, 4);
+    assert_eq!(opt.take_notices().len(), 4);
+    assert_eq!(value(&weight), -60.0);
+    let bad = (sloped(&weight, 1.0) * f64::INFINITY).unwrap();
+    let error = opt.backward_and_update_with(&bad, DistOption::Fp32, 0.0).unwrap_err();
+    assert!(error.to_string().contains("the loss is not finite"), "{error}");
 }

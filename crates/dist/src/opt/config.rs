@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use candelabrum_optim::Clip;
 
+use super::LossScale;
 use crate::buffers::BufferSync;
 use crate::comm::ElementType;
 use crate::strategy::StrategyConfig;
@@ -43,6 +44,8 @@ pub struct DistOptConfig {
     /// every rank. If ranks average parameters instead (partialUpdate), each rank clips its own
     /// gradient.
     pub clip_gradients: Option<Clip>,
+    /// The factor of the loss in the backward pass, for parameters in f16.
+    pub loss_scale: LossScale,
     /// The settings of strategies.
     pub strategy: StrategyConfig,
 }
@@ -60,7 +63,7 @@ pub enum OnOverflow {
 
 impl Default for DistOptConfig {
     /// The sizes of PyTorch's DDP (1 MiB, then 25 MiB), with overlap, rank 0's buffers, an error on
-    /// overflow, and no clipping.
+    /// overflow, no clipping and no loss scaling.
     fn default() -> Self {
         Self {
             first_bucket_bytes: 1 << 20,
@@ -72,6 +75,7 @@ impl Default for DistOptConfig {
             uneven: false,
             on_overflow: OnOverflow::Error,
             clip_gradients: None,
+            loss_scale: LossScale::Off,
             strategy: StrategyConfig::default(),
         }
     }
@@ -90,6 +94,7 @@ impl DistOptConfig {
             let (setting, value) = ("threshold", "0".to_owned());
             return Err(Error::Setting { setting, value, range: "at least 1 (element)" });
         }
+        self.loss_scale.check()?;
         self.clip_gradients.map_or(Ok(()), |clip| Ok(clip.check()?))
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Dispatcher {
     pub(super) subject: Subject,
     pub(super) way: Way,
     pub(super) figures: StepFigures,
+    /// The factor of gradients that undoes a scaling of the loss.
+    unscale: Option<f32>,
     /// The reason why this rank's gradients must not be used.
     fault: Option<Fault>,
     /// The loss on a GPU, which shows only later whether it is finite.
@@ -69,6 +71,7 @@ impl Dispatcher {
         subject: Subject,
         way: Way,
         wire: Vec<Option<Flat>>,
+        unscale: Option<f32>,
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
@@ -78,6 +81,7 @@ impl Dispatcher {
             subject,
             way,
             figures,
+            unscale,
             fault,
             loss,
             search,
@@ -154,6 +158,9 @@ impl Dispatcher {
     }
 
     fn accept(&mut self, unit: usize, mut bucket: Flat) -> Result<()> {
+        if let Some(factor) = self.unscale {
+            bucket.span_mut()?.scale(factor)?;
+        }
         // Every unit must leave in its turn. Filled with NaN it shows the fault to the other ranks.
         if self.fault.as_ref().is_some_and(Fault::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;

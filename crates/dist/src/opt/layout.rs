@@ -188,6 +188,14 @@ impl Layout {
         Ok(())
     }
 
+    /// Multiplies every gradient by `factor`.
+    pub(super) fn scale(&mut self, factor: f32) -> Result<()> {
+        for (_, bucket) in self.gradients.buckets() {
+            bucket.span_mut()?.scale(factor)?;
+        }
+        Ok(())
+    }
+
     /// Copies the values of a unit's parameters into its bucket.
     pub(super) fn load(&mut self, unit: usize) -> Result<()> {
         let (params, plans) =

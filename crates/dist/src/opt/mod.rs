@@ -8,6 +8,7 @@
 //! | the report of one rank's failure to all ranks | `fault.rs` |
 //! | updates that can be undone | `journal.rs` |
 //! | ranks that run out of batches | `join.rs` |
+//! | the factor of the loss | `loss_scale.rs` |
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | the parameters in units, with their buckets | `layout.rs` |
@@ -22,6 +23,7 @@ mod figures;
 mod join;
 mod journal;
 mod layout;
+mod loss_scale;
 mod replicas;
 mod singa;
 mod state;
@@ -32,6 +34,7 @@ mod used;
 
 pub use config::{DistOptConfig, OnOverflow};
 pub use figures::StepFigures;
+pub use loss_scale::LossScale;
 pub use state::StrategyState;
 
 use candelabrum_memory::Location;
@@ -43,6 +46,7 @@ use self::context::StepContext;
 use self::dispatcher::Dispatcher;
 use self::journal::Journal;
 use self::layout::Layouts;
+use self::loss_scale::LossScaler;
 use self::step::{Step, StepEnd};
 use self::used::{UsedStrategies, Way};
 use crate::buffers::{BufferSync, synchronize_buffers};
@@ -80,6 +84,8 @@ pub struct DistOpt {
     accumulated: Option<Sizing>,
     /// A failure of this rank since the last step. The next step reports it to the other ranks.
     fault: Option<Error>,
+    /// The factor of the loss.
+    scaler: LossScaler,
     notices: Vec<String>,
     /// All-reduces whose result [`Self::wait`] has not returned yet.
     started: Vec<(Shape, Device, Pending)>,
@@ -137,6 +143,7 @@ impl DistOpt {
         // With equal dropout masks on all replicas, the average would contain the same noise N
         // times.
         params.suggest_noise_stream(group.rank() as u64);
+        let scaler = LossScaler::new(config.loss_scale);
         let mut opt = Self {
             optimizer: Box::new(optimizer),
             params: params.clone(),
@@ -150,6 +157,7 @@ impl DistOpt {
             journal: Journal::default(),
             accumulated: None,
             fault: None,
+            scaler,
             notices: Vec::new(),
             started: Vec::new(),
         };
@@ -225,7 +233,8 @@ impl DistOpt {
             if opt.accumulated.take() != Some(sizing) {
                 layout.gradients.clear();
             }
-            let local = layout.gradients.backward(loss).map_err(Error::from).and_then(|()| {
+            let scaled = opt.scaler.scaled(loss)?;
+            let local = layout.gradients.backward(&scaled).map_err(Error::from).and_then(|()| {
                 step::complete(layout, opt.config.allow_unused)?;
                 if !step::is_finite(loss)? {
                     layout.fill(f32::NAN)?;
@@ -383,7 +392,7 @@ impl DistOpt {
             Some(sizing) if sizing != request.sizing => return Err(Error::Accumulated),
             accumulated => accumulated.is_some(),
         };
-        let Self { used, optimizer, config, group, notices, journal, .. } = self;
+        let Self { used, optimizer, config, group, notices, journal, scaler, .. } = self;
         let layout = layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
         let strategy = used.get_mut(index);
         let step = strategy.steps;
@@ -401,8 +410,9 @@ impl DistOpt {
             self.drift = Drift::Parameters;
         }
         let optimizer = &mut **optimizer;
-        let step = Step { config, layout, optimizer, journal, pending, rejoin, active, notices };
-        let dispatcher = Dispatcher::new(context, subject, way, wire);
+        let dispatcher = Dispatcher::new(context, subject, way, wire, scaler.inverse());
+        let step =
+            Step { config, layout, optimizer, journal, pending, rejoin, active, scaler, notices };
         let (dispatcher, result) = step.run(dispatcher, loss, fault);
         if let (Some(element), Some(layout)) = (element, layouts.last_used()) {
             layout.put_wire(element, dispatcher.wire);

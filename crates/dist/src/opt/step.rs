@@ -25,6 +25,7 @@ use super::fault::Fault;
 use super::figures::timed;
 use super::journal::Journal;
 use super::layout::Layout;
+use super::loss_scale::LossScaler;
 use super::replicas::average_replicas;
 use super::{DistOptConfig, StepFigures};
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
@@ -44,6 +45,8 @@ pub(super) struct Step<'a> {
     pub(super) rejoin: bool,
     /// The number of ranks that have a batch.
     pub(super) active: usize,
+    /// The factor of the loss.
+    pub(super) scaler: &'a mut LossScaler,
     /// The notices for the user.
     pub(super) notices: &'a mut Vec<String>,
 }
@@ -75,6 +78,11 @@ impl Step<'_> {
         let result = result.and_then(|()| match dispatcher.subject {
             Subject::Gradients => self.average_and_update(&mut dispatcher),
             Subject::Parameters => self.update_and_average(&mut dispatcher, loss.is_some()),
+        });
+        let result = result.map(|end| {
+            let (end, notice) = self.scaler.judge(end);
+            self.notices.extend(notice);
+            end
         });
         if !matches!(result, Ok(StepEnd::Taken)) {
             dispatcher.recall(self.layout);
@@ -111,7 +119,14 @@ impl Step<'_> {
             return (dispatcher, Ok(()));
         }
         let start = Instant::now();
-        let (mut dispatcher, sent, result) = self.differentiate(dispatcher, loss);
+        let scaled = match self.scaler.scaled(loss) {
+            Ok(scaled) => scaled,
+            Err(error) => {
+                dispatcher.fail(Fault::Failed(error));
+                return (dispatcher, Ok(()));
+            }
+        };
+        let (mut dispatcher, sent, result) = self.differentiate(dispatcher, &scaled);
         if let Err(error) = result {
             dispatcher.fail(Fault::Failed(error));
         }
@@ -261,6 +276,9 @@ impl Step<'_> {
         let count = self.layout.units();
         // With a fault there are no gradients of this step, and the buckets contain those of an
         // earlier step.
+        if let Some(inverse) = self.scaler.inverse() {
+            self.layout.scale(inverse)?;
+        }
         if dispatcher.fault()?.is_none() {
             dispatcher.look_at_all(self.layout)?;
         }

@@ -45,5 +45,9 @@ use crate::Error;
 
 /// An error of the driver.
 pub fn cuda_error(call: &'static str, error: DriverError) -> Error {
-    Error::Cuda { call, message: error.to_string() }
+    // A driver that is missing cannot explain its errors either.
+    let text = error.error_string().ok().and_then(|text| text.to_str().ok());
+    let name = format!("{:?}", error.0);
+    let message = text.map_or(name.clone(), |text| format!("{name}: {text}"));
+    Error::Cuda { call, message }
 }
