@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
 use super::pool::Pooled;
@@ -59,9 +59,9 @@ pub fn rms_norm(xs: &Tensor, row: &[usize], weight: Option<&Tensor>, eps: f64) -
 }
 
 /// `CENTRED`: the mean is subtracted.
-struct RowNorm<const CENTRED: bool> {
-    len: usize,
-    eps: f64,
+pub(super) struct RowNorm<const CENTRED: bool> {
+    pub(super) len: usize,
+    pub(super) eps: f64,
 }
 
 impl<const CENTRED: bool> RowNorm<CENTRED> {
@@ -189,6 +189,10 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
             partial.chunks(width).for_each(|part| add_assign(gradient, &part[start..][..len]));
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
