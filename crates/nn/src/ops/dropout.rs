@@ -94,6 +94,9 @@ impl Fused for Dropout {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
+        }
         // The kernel's own mask, taken from its result for ones.
         let mut kept = vec![0_f32; xs.elem_count()];
         self.apply(&vec![1.0; xs.elem_count()], &mut kept);

@@ -153,6 +153,10 @@ impl Fused for Embedding {
                 (indices, rows)
             }
             Indices::OnDevice(indices) => {
+                if indices.elem_count() == 0 {
+                    // candle's kernels on a GPU refuse to work on nothing.
+                    return weight.narrow(0, 0, 0);
+                }
                 let indices = indices.to_dtype(DType::I64)?;
                 let is_row = (indices.ge(0i64)? * indices.lt(self.vocabulary as i64)?)?;
                 // candle's kernel would end the work of the device at an index out of range.
