@@ -24,6 +24,10 @@ pub struct CudaSpan<'a>(Infallible, PhantomData<&'a [f32]>);
 #[derive(Debug)]
 pub struct CudaSpanMut<'a>(Infallible, PhantomData<&'a mut [f32]>);
 
+/// A run of whole numbers of type u8, u32 or i64 on a GPU, read-only.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaIndices<'a>(Infallible, PhantomData<&'a [u8]>);
+
 /// The sum of the squares of spans on a GPU.
 #[derive(Debug)]
 pub struct CudaNorm(Infallible);
@@ -63,6 +67,29 @@ pub fn span<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpan<
 /// Always [`Error::NotCompiled`].
 pub fn span_mut<'a>(_storage: &'a mut CudaStorage, _layout: &Layout) -> Result<CudaSpanMut<'a>> {
     Err(not_compiled())
+}
+
+/// # Errors
+/// Always [`Error::NotCompiled`].
+pub fn indices<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaIndices<'a>> {
+    Err(not_compiled())
+}
+
+impl CudaIndices<'_> {
+    /// The number of indices.
+    pub fn len(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether there are no indices.
+    pub fn is_empty(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// The bytes of one index.
+    pub fn element_size(&self) -> usize {
+        match self.0 {}
+    }
 }
 
 impl CudaMemory {
@@ -279,6 +306,9 @@ impl Formula {
     }
 }
 
+/// Threads per block.
+pub const BLOCK: usize = 256;
+
 /// The blocks of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid(());
@@ -322,14 +352,38 @@ impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
     }
 }
 
+impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
+    fn from(_numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<'a> From<CudaIndices<'a>> for Arg<'a> {
+    fn from(indices: CudaIndices<'a>) -> Self {
+        match indices.0 {}
+    }
+}
+
 impl From<usize> for Arg<'_> {
     fn from(_number: usize) -> Self {
         Self(PhantomData)
     }
 }
 
+impl From<u64> for Arg<'_> {
+    fn from(_number: u64) -> Self {
+        Self(PhantomData)
+    }
+}
+
 impl From<f32> for Arg<'_> {
     fn from(_number: f32) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl From<f64> for Arg<'_> {
+    fn from(_number: f64) -> Self {
         Self(PhantomData)
     }
 }

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 use super::compiler::{Source, function};
 use super::cuda_error;
 use super::region::{Region, bind};
-use super::{CudaSpan, CudaSpanMut};
+use super::{CudaIndices, CudaSpan, CudaSpanMut};
 use crate::Result;
 
 /// Threads per block.
@@ -87,15 +87,40 @@ impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
     }
 }
 
+/// For numbers that the kernel may not write.
+impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
+    fn from(numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
+        numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+impl<'a> From<CudaIndices<'a>> for Arg<'a> {
+    fn from(indices: CudaIndices<'a>) -> Self {
+        Self::Memory(indices.region())
+    }
+}
+
 impl From<usize> for Arg<'_> {
     fn from(number: usize) -> Self {
         Self::U64(number as u64)
     }
 }
 
+impl From<u64> for Arg<'_> {
+    fn from(number: u64) -> Self {
+        Self::U64(number)
+    }
+}
+
 impl From<f32> for Arg<'_> {
     fn from(number: f32) -> Self {
         Self::F32(number)
+    }
+}
+
+impl From<f64> for Arg<'_> {
+    fn from(number: f64) -> Self {
+        Self::F64(number)
     }
 }
 

@@ -6,6 +6,7 @@
 //! | bytes on a GPU, and copies to and from the host | [`CudaMemory`] |
 //! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
 //! | candle's tensors as spans | [`span`], [`span_mut`] |
+//! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel | [`Formula`] |
 //! | kernels and matrix products of operations | [`Gpu`] |
@@ -25,6 +26,7 @@ mod compiler;
 mod device;
 mod formula;
 mod gpu;
+mod indices;
 mod launch;
 mod memory;
 mod region;
@@ -37,6 +39,7 @@ pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
 pub use self::formula::{Formula, SCALARS};
 pub use self::gpu::{Gpu, Kernels, Matrix};
+pub use self::indices::{CudaIndices, indices};
 pub use self::launch::{Arg, BLOCK, Grid};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
 pub use self::span::{CudaSpan, CudaSpanMut};

@@ -92,13 +92,23 @@ fn elements<'a>(
             return Err(Error::Unsupported { what });
         }
     };
+    let elements = contiguous(all, element.size(), layout)?;
+    let got = elements.bytes() / element.size();
+    if got != len {
+        return Err(Error::Length { op: "the copy of a tensor", expected: len, got });
+    }
+    Ok(elements)
+}
+
+/// The elements of a contiguous tensor, `element_size` bytes each, in the memory of its storage.
+pub(super) fn contiguous<'a>(
+    all: Region<'a>,
+    element_size: usize,
+    layout: &Layout,
+) -> Result<Region<'a>> {
     let what = "using a tensor that is not contiguous (call `contiguous()` first)".to_owned();
     let (start, end) = layout.contiguous_offsets().ok_or(Error::Unsupported { what })?;
-    if end - start != len {
-        let (expected, got) = (len, end - start);
-        return Err(Error::Length { op: "the copy of a tensor", expected, got });
-    }
-    Ok(all.range(start * element.size()..end * element.size()))
+    Ok(all.range(start * element_size..end * element_size))
 }
 
 fn not_on_gpu(tensor: &Tensor) -> Error {

@@ -11,18 +11,18 @@
 //! and `s` is the label smoothing (Szegedy et al., CVPR 2016, arXiv:1512.00567). As in PyTorch, for
 //! indices and probabilities alike, the mean is over the `N` rows that are not ignored.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::worth_threads;
 use super::pool::Pooled;
 use super::softmax::{exp_into, shifted};
 
 const NAME: &str = "softmax_cross_entropy";
 
-/// The class index of an ignored row.
+/// The class index of an ignored row, if the indices were checked.
 const IGNORED: u32 = u32::MAX;
 
 /// The variants of the cross entropy. Both are off by default.
@@ -41,9 +41,13 @@ pub struct CrossEntropyConfig {
 /// `logits` (N, C); `targets` (N) class indices in u8, u32 or i64, or (N, C) probabilities
 /// (one-hot among them) in the dtype of the logits -> a scalar.
 ///
+/// Class indices on the CPU are checked. Class indices on a GPU stay there and are not checked,
+/// because the program would have to wait for the GPU: an index out of range gives a loss of NaN,
+/// which a training step reports as a loss that is not finite.
+///
 /// # Errors
 ///
-/// If a class index is out of range, shapes or dtypes do not fit together, the batch is empty, or
+/// If a class index on the CPU is out of range, shapes or dtypes do not fit together, the batch is empty, or
 /// `targets` would need a gradient (detach them).
 pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     softmax_cross_entropy_with(logits, targets, CrossEntropyConfig::default())
@@ -54,8 +58,8 @@ pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor
 /// # Errors
 ///
 /// Those of [`softmax_cross_entropy`], and if the label smoothing is outside of `[0, 1]`, targets
-/// are probabilities and there is a class to ignore, or every row is ignored (PyTorch's loss is NaN
-/// then).
+/// are probabilities and there is a class to ignore, or every row is ignored. The last is no error
+/// for class indices on a GPU: the loss is NaN then, as in PyTorch.
 pub fn softmax_cross_entropy_with(
     logits: &Tensor,
     targets: &Tensor,
@@ -72,19 +76,15 @@ pub fn softmax_cross_entropy_with(
     let smoothing = f64::from(smoothing);
     let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
     if indices && targets.dims() == [batch] {
-        let indices = class_indices(targets, classes, config.ignore_index)?;
-        let rows = indices.iter().filter(|&&index| index != IGNORED).count();
-        if rows == 0 {
-            bail!("{NAME}: nothing to take the mean of, every row is ignored");
-        }
-        let op = SoftmaxCrossEntropy { rows, classes, smoothing, indices };
+        let targets = Targets::classes(targets, logits, config.ignore_index)?;
+        let op = SoftmaxCrossEntropy { classes, smoothing, targets };
         return fused::run(op, (), &[Some(logits), None]);
     }
     check_probabilities(targets, logits)?;
     if config.ignore_index.is_some() {
         bail!("{NAME}: targets that are probabilities have no class to ignore");
     }
-    let op = SoftmaxCrossEntropy { rows: batch, classes, smoothing, indices: Vec::new() };
+    let op = SoftmaxCrossEntropy { classes, smoothing, targets: Targets::Probabilities };
     fused::run(op, (), &[Some(logits), Some(targets)])
 }
 
@@ -122,13 +122,52 @@ fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
     Ok(())
 }
 
-struct SoftmaxCrossEntropy {
-    /// The number of rows that are not ignored.
-    rows: usize,
-    classes: usize,
-    smoothing: f64,
-    /// Empty if the targets are probabilities.
-    indices: Vec<u32>,
+pub(super) struct SoftmaxCrossEntropy {
+    pub(super) classes: usize,
+    pub(super) smoothing: f64,
+    pub(super) targets: Targets,
+}
+
+/// The targets of all rows.
+pub(super) enum Targets {
+    /// The second input of the operation.
+    Probabilities,
+    /// Classes that were checked. `rows` of them are not [`IGNORED`].
+    Checked { labels: Vec<u32>, rows: usize },
+    /// Class indices on the device of the logits, contiguous.
+    OnDevice { labels: Tensor, ignored: Option<i64> },
+}
+
+impl Targets {
+    fn classes(labels: &Tensor, logits: &Tensor, ignored: Option<i64>) -> Result<Self> {
+        let (device, classes) = (logits.device(), logits.dim(1)?);
+        let on_device = || {
+            let labels = labels.to_device(device)?.contiguous()?;
+            Ok(Self::OnDevice { labels, ignored })
+        };
+        if !device.is_cpu() && !labels.device().is_cpu() {
+            return on_device();
+        }
+        let checked = class_indices(labels, classes, ignored)?;
+        let rows = checked.iter().filter(|&&index| index != IGNORED).count();
+        if rows == 0 {
+            bail!("{NAME}: nothing to take the mean of, every row is ignored");
+        }
+        if device.is_cpu() { Ok(Self::Checked { labels: checked, rows }) } else { on_device() }
+    }
+
+    /// The class indices in i64, and the ignored one.
+    fn labels(&self, device: &Device) -> Result<Option<(Tensor, Option<i64>)>> {
+        Ok(match self {
+            Self::Probabilities => None,
+            Self::Checked { labels, rows } => {
+                let ignored = (*rows != labels.len()).then_some(i64::from(IGNORED));
+                let labels = Tensor::from_iter(labels.iter().copied().map(i64::from), device)?;
+                Some((labels, ignored))
+            }
+            Self::OnDevice { labels, ignored } => Some((labels.to_dtype(DType::I64)?, *ignored)),
+        })
+    }
 }
 
 /// The numbers saved for each row: the maximum and the sum of `exp(z - maximum)`.
@@ -160,14 +199,15 @@ impl Fused for SoftmaxCrossEntropy {
             rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
         }
         let total: f64 = losses.iter().map(|loss| loss.widen()).sum();
-        loss[0] = T::narrow(total / self.rows as f64);
+        loss[0] = T::narrow(total / self.rows(batch) as f64);
         Ok(saved)
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let &[logits, targets] = pass.inputs else { unreachable!("two inputs") };
         let Some(dzs) = pass.grads.take(0) else { return Ok(()) };
-        let scale = pass.dys[0] / T::from_f64(self.rows as f64);
+        let rows = self.rows(logits.len() / self.classes);
+        let scale = pass.dys[0] / T::from_f64(rows as f64);
         let run = |row: usize, (dz, z): (&mut [T], &[T]), saved: &[T]| {
             let &[max, sum] = saved else { unreachable!("two numbers per row") };
             self.gradient(z, self.target(targets, row), (max, sum), scale, dz);
@@ -184,34 +224,58 @@ impl Fused for SoftmaxCrossEntropy {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
-        let [Some(logits), targets] = inputs else { unreachable!("two inputs") };
-        let device = logits.device();
-        // Ignored rows are removed first: 0 times a NaN in them would be NaN.
-        let counted = self.indices.iter().zip(0_u32..).filter(|(index, _)| **index != IGNORED);
-        let (classes, counted): (Vec<u32>, Vec<u32>) = counted.unzip();
+        let [Some(logits), probabilities] = inputs else { unreachable!("two inputs") };
         let mut z = fused::widen(logits)?;
-        if counted.len() != self.indices.len() {
-            z = z.index_select(&Tensor::new(counted, device)?, 0)?;
+        let labels = self.targets.labels(logits.device())?;
+        let ignored = labels.as_ref().and_then(|(labels, ignored)| Some((labels, (*ignored)?)));
+        let ignored = ignored.map(|(labels, ignored)| labels.eq(ignored)).transpose()?;
+        if let Some(ignored) = &ignored {
+            z = zero_where(ignored, &z)?; // First, because 0 times a NaN in them would be NaN.
         }
         let shifted = shifted(&z)?;
-        let surprise = shifted.exp()?.sum_keepdim(1)?.log()?.broadcast_sub(&shifted)?; // (rows, C)
-        let labels = match targets {
-            None => surprise.gather(&Tensor::new(classes, device)?.unsqueeze(1)?, 1)?,
-            Some(targets) => {
+        let surprise = shifted.exp()?.sum_keepdim(1)?.log()?.broadcast_sub(&shifted)?; // (N, C)
+        let counted = |xs: Tensor| match &ignored {
+            Some(ignored) => zero_where(ignored, &xs),
+            None => Ok(xs),
+        };
+        let by_label = match (labels, probabilities) {
+            (Some((labels, _)), _) => {
+                let is_class = (labels.ge(0i64)? * labels.lt(self.classes as i64)?)?;
+                // candle's kernels would end the work of a GPU at an index out of range.
+                let classes = is_class.where_cond(&labels, &labels.zeros_like()?)?;
+                let surprise = surprise.gather(&classes.unsqueeze(1)?, 1)?; // (N, 1)
+                let nan = surprise.zeros_like()?.affine(0.0, f64::NAN)?;
+                counted(is_class.unsqueeze(1)?.where_cond(&surprise, &nan)?)?
+            }
+            (None, Some(targets)) => {
                 let targets = fused::widen(targets)?;
                 // 0 * infinity is 0 here, as in the kernel.
                 targets.eq(0.0)?.where_cond(&targets.zeros_like()?, &(&surprise * &targets)?)?
             }
+            (None, None) => bail!("{NAME}: no targets, this is a bug"),
         };
-        let rows = self.rows as f64;
-        let mut loss = (labels.sum_all()? * ((1.0 - self.smoothing) / rows))?;
+        let mut loss = (by_label.sum_all()? * (1.0 - self.smoothing))?;
         if self.smoothing != 0.0 {
-            let share = self.smoothing / self.classes as f64 / rows;
-            loss = (loss + (surprise.sum_all()? * share)?)?;
+            let share = self.smoothing / self.classes as f64;
+            loss = (loss + (counted(surprise)?.sum_all()? * share)?)?;
         }
-        loss.to_dtype(logits.dtype())
+        // The mean over the rows that count.
+        let mean = match &ignored {
+            None => (loss / z.dim(0)? as f64)?,
+            Some(ignored) => (loss / ignored.eq(0u8)?.to_dtype(z.dtype())?.sum_all()?)?,
+        };
+        mean.to_dtype(logits.dtype())
     }
+}
+
+/// `xs` (N, ..), and 0 in the rows for which `rows` (N) is not 0. Their gradient is 0.
+fn zero_where(rows: &Tensor, xs: &Tensor) -> Result<Tensor> {
+    rows.unsqueeze(1)?.broadcast_as(xs.shape())?.where_cond(&xs.zeros_like()?, xs)
 }
 
 /// The target of a row.
@@ -223,11 +287,16 @@ enum Target<'a, T> {
 }
 
 impl SoftmaxCrossEntropy {
+    /// The number of rows of a batch that count. The labels were checked.
+    fn rows(&self, batch: usize) -> usize {
+        if let Targets::Checked { rows, .. } = self.targets { rows } else { batch }
+    }
+
     fn target<'a, T>(&self, probabilities: &'a [T], row: usize) -> Target<'a, T> {
-        match self.indices.get(row) {
-            Some(&IGNORED) => Target::Ignored,
-            Some(&index) => Target::Class(index as usize),
-            None => Target::Probabilities(&probabilities[row * self.classes..][..self.classes]),
+        match &self.targets {
+            Targets::Checked { labels, .. } if labels[row] == IGNORED => Target::Ignored,
+            Targets::Checked { labels, .. } => Target::Class(labels[row] as usize),
+            _ => Target::Probabilities(&probabilities[row * self.classes..][..self.classes]),
         }
     }
 

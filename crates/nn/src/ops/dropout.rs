@@ -7,7 +7,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::seed::{GOLDEN, mix};
@@ -29,22 +29,29 @@ pub fn dropout(xs: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
     fused::run(Dropout { p, seed }, xs.shape(), &[Some(xs)])
 }
 
-struct Dropout {
+pub(super) struct Dropout {
     p: f32,
     seed: u64,
 }
 
 impl Dropout {
     /// The factor of the kept elements.
-    fn scale(&self) -> f64 {
+    pub(super) fn scale(&self) -> f64 {
         1.0 / (1.0 - f64::from(self.p))
     }
 
+    /// The start of the sequence of numbers.
+    pub(super) fn key(&self) -> u64 {
+        mix(self.seed)
+    }
+
+    /// The threshold for the upper 32 bits of each number.
+    pub(super) fn threshold(&self) -> u64 {
+        (f64::from(self.p) * 2f64.powi(32)).round() as u64
+    }
+
     fn apply<T: Float>(&self, xs: &[T], ys: &mut [T]) {
-        let key = mix(self.seed);
-        // The threshold for the upper 32 bits of each number.
-        let threshold = (f64::from(self.p) * 2f64.powi(32)).round() as u64;
-        let scale = T::from_f64(self.scale());
+        let (key, threshold, scale) = (self.key(), self.threshold(), T::from_f64(self.scale()));
         in_blocks(ys, |start, ys| {
             let xs = &xs[start..][..ys.len()];
             let first = key.wrapping_add((start as u64).wrapping_mul(GOLDEN));
@@ -81,8 +88,15 @@ impl Fused for Dropout {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
+        }
         // The kernel's own mask, taken from its result for ones.
         let mut kept = vec![0_f32; xs.elem_count()];
         self.apply(&vec![1.0; xs.elem_count()], &mut kept);

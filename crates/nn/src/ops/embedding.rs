@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel;
 use super::pool::Pooled;
 
@@ -22,13 +22,16 @@ const PARTS: usize = 16;
 /// The rows of `weight` at `indices`. The row `padding_index` gets no gradient, as with PyTorch's
 /// `padding_idx`: a padding token is not trained.
 ///
+/// Indices on the CPU are checked. Indices on a GPU stay there and are not checked, because the
+/// program would have to wait for the GPU: an index that is not below V gives a row of NaN.
+///
 /// # Shapes
 ///
 /// `weight` (V, D), `indices` (..) in u8, u32 or i64 -> (.., D).
 ///
 /// # Errors
 ///
-/// If an index is not below V (the error names it), `indices` are not integers, or the dtype of
+/// If an index on the CPU is not below V (the error names it), `indices` are not integers, or the dtype of
 /// `weight` is neither f32 nor f64.
 pub fn embedding(
     weight: &Tensor,
@@ -44,14 +47,37 @@ pub fn embedding(
     }
     let mut shape = indices.dims().to_vec();
     shape.push(dim);
-    let indices = rows(indices, vocabulary)?;
-    fused::run(Embedding { dim, indices, padding_index }, shape, &[Some(weight)])
-}
-
-fn rows(indices: &Tensor, vocabulary: usize) -> Result<Vec<usize>> {
     if !matches!(indices.dtype(), DType::U8 | DType::U32 | DType::I64) {
         bail!("{NAME}: indices of dtype {:?}, expected u8, u32 or i64", indices.dtype());
     }
+    let indices = Indices::new(indices, vocabulary, weight)?;
+    fused::run(Embedding { vocabulary, dim, indices, padding_index }, shape, &[Some(weight)])
+}
+
+/// The indices, without the structure of their shape.
+pub(super) enum Indices {
+    /// Below the number of rows.
+    Checked(Vec<usize>),
+    /// On the device of the table.
+    OnDevice(Tensor),
+}
+
+impl Indices {
+    fn new(indices: &Tensor, vocabulary: usize, weight: &Tensor) -> Result<Self> {
+        let device = weight.device();
+        if device.is_cpu() {
+            return Ok(Self::Checked(rows(indices, vocabulary)?));
+        }
+        if indices.device().is_cpu() {
+            rows(indices, vocabulary)?;
+        } else if vocabulary == 0 && indices.elem_count() > 0 {
+            bail!("{NAME}: indices of shape {:?}, but there are no rows", indices.shape());
+        }
+        Ok(Self::OnDevice(indices.to_device(device)?.flatten_all()?.contiguous()?))
+    }
+}
+
+fn rows(indices: &Tensor, vocabulary: usize) -> Result<Vec<usize>> {
     let indices = indices.to_dtype(DType::I64)?.flatten_all()?.to_vec1::<i64>()?;
     let row = |(position, index): (usize, i64)| match usize::try_from(index) {
         Ok(row) if row < vocabulary => Ok(row),
@@ -60,10 +86,20 @@ fn rows(indices: &Tensor, vocabulary: usize) -> Result<Vec<usize>> {
     indices.into_iter().enumerate().map(row).collect()
 }
 
-struct Embedding {
-    dim: usize,
-    indices: Vec<usize>,
-    padding_index: Option<usize>,
+pub(super) struct Embedding {
+    pub(super) vocabulary: usize,
+    pub(super) dim: usize,
+    pub(super) indices: Indices,
+    pub(super) padding_index: Option<usize>,
+}
+
+impl Embedding {
+    fn checked(&self) -> Result<&[usize]> {
+        match &self.indices {
+            Indices::Checked(indices) => Ok(indices),
+            Indices::OnDevice(_) => bail!("{NAME}: indices on a device, this is a bug"),
+        }
+    }
 }
 
 impl Fused for Embedding {
@@ -74,7 +110,7 @@ impl Fused for Embedding {
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        for (y, &index) in ys.chunks_exact_mut(self.dim).zip(&self.indices) {
+        for (y, &index) in ys.chunks_exact_mut(self.dim).zip(self.checked()?) {
             y.copy_from_slice(&inputs[0][index * self.dim..][..self.dim]);
         }
         Ok(Pooled::none())
@@ -82,15 +118,14 @@ impl Fused for Embedding {
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dw) = pass.grads.take(0) else { return Ok(()) };
-        let dys = &*pass.dys;
-        let vocabulary = dw.len() / self.dim;
+        let (dys, indices) = (&*pass.dys, self.checked()?);
         // Each part finds its own rows among all indices, so only one thread writes a row.
-        let part = vocabulary.div_ceil(PARTS).max(1);
+        let part = self.vocabulary.div_ceil(PARTS).max(1);
         let add = |(number, dw): (usize, &mut [T])| {
             dw.fill(T::zero());
             let first = number * part;
             let own = first..first + dw.len() / self.dim;
-            for (dy, index) in dys.chunks_exact(self.dim).zip(&self.indices) {
+            for (dy, index) in dys.chunks_exact(self.dim).zip(indices) {
                 if own.contains(index) && Some(*index) != self.padding_index {
                     add_assign(&mut dw[(index - first) * self.dim..][..self.dim], dy);
                 }
@@ -104,13 +139,40 @@ impl Fused for Embedding {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(weight)] = inputs else { unreachable!("one input") };
-        let device = weight.device();
-        let indices = Tensor::from_iter(self.indices.iter().map(|&index| index as u32), device)?;
-        let rows = weight.index_select(&indices, 0)?;
+        let (indices, rows) = match &self.indices {
+            Indices::Checked(indices) => {
+                let indices = indices.iter().map(|&index| index as i64);
+                let indices = Tensor::from_iter(indices, weight.device())?;
+                let rows = weight.index_select(&indices, 0)?;
+                (indices, rows)
+            }
+            Indices::OnDevice(indices) => {
+                if indices.elem_count() == 0 {
+                    // candle's kernels on a GPU refuse to work on nothing.
+                    return weight.narrow(0, 0, 0);
+                }
+                let indices = indices.to_dtype(DType::I64)?;
+                let is_row = (indices.ge(0i64)? * indices.lt(self.vocabulary as i64)?)?;
+                // candle's kernel would end the work of the device at an index out of range.
+                let rows = is_row.where_cond(&indices, &indices.zeros_like()?)?;
+                let rows = weight.index_select(&rows, 0)?;
+                let nan = rows.zeros_like()?.affine(0.0, f64::NAN)?;
+                (indices, broadcast_as(&is_row, &rows)?.where_cond(&rows, &nan)?)
+            }
+        };
         let Some(padding) = self.padding_index else { return Ok(rows) };
-        let is_padding = indices.eq(padding as u32)?.unsqueeze(1)?.broadcast_as(rows.shape())?;
+        let is_padding = broadcast_as(&indices.eq(padding as i64)?, &rows)?;
         is_padding.where_cond(&rows.detach(), &rows)
     }
+}
+
+/// The number of each row for every element of the row.
+fn broadcast_as(numbers: &Tensor, rows: &Tensor) -> Result<Tensor> {
+    numbers.unsqueeze(1)?.broadcast_as(rows.shape())
 }

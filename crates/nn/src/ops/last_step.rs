@@ -5,7 +5,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::pool::Pooled;
 
 const NAME: &str = "last_step";
@@ -27,9 +27,9 @@ pub fn last_step(xs: &Tensor) -> Result<Tensor> {
     fused::run(LastStep { steps, width }, (batch, width), &[Some(xs)])
 }
 
-struct LastStep {
-    steps: usize,
-    width: usize,
+pub(super) struct LastStep {
+    pub(super) steps: usize,
+    pub(super) width: usize,
 }
 
 impl Fused for LastStep {
@@ -56,6 +56,10 @@ impl Fused for LastStep {
             last.copy_from_slice(dy);
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::{Moments, Sums, moments};
 use super::parallel::worth_threads;
 use super::pool::Pooled;
@@ -59,9 +59,9 @@ pub fn rms_norm(xs: &Tensor, row: &[usize], weight: Option<&Tensor>, eps: f64) -
 }
 
 /// `CENTRED`: the mean is subtracted.
-struct RowNorm<const CENTRED: bool> {
-    len: usize,
-    eps: f64,
+pub(super) struct RowNorm<const CENTRED: bool> {
+    pub(super) len: usize,
+    pub(super) eps: f64,
 }
 
 impl<const CENTRED: bool> RowNorm<CENTRED> {
@@ -191,9 +191,16 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), weight, bias] = inputs else { unreachable!("three inputs") };
-        let rows = xs.elem_count() / self.len.max(1);
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
+        }
+        let rows = xs.elem_count() / self.len;
         let mut h = fused::widen(xs)?.reshape((rows, self.len))?;
         if CENTRED {
             // In two steps, because the mean of large numbers is rounded. The first step subtracts

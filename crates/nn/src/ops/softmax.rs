@@ -12,7 +12,7 @@ use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Sums;
 use super::parallel::worth_threads;
 use super::pool::Pooled;
@@ -45,8 +45,8 @@ pub fn log_softmax(xs: &Tensor) -> Result<Tensor> {
     fused::run(Softmax::<true> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
 }
 
-struct Softmax<const LOG: bool> {
-    classes: usize,
+pub(super) struct Softmax<const LOG: bool> {
+    pub(super) classes: usize,
 }
 
 impl<const LOG: bool> Fused for Softmax<LOG> {
@@ -94,6 +94,10 @@ impl<const LOG: bool> Fused for Softmax<LOG> {
             results.zip(dxs.chunks_mut(classes)).for_each(run);
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

@@ -129,7 +129,7 @@ fn check_on(gpu: &Device, case: &Case) -> Result<()> {
 }
 
 /// The first GPU. `None` if there is none, or if this build cannot use it.
-fn gpu() -> Option<Device> {
+pub(crate) fn gpu() -> Option<Device> {
     static GPU: OnceLock<Option<Device>> = OnceLock::new();
     let open = || match Device::new_cuda_with_stream(0) {
         Ok(gpu) => Some(gpu),
@@ -330,7 +330,7 @@ fn of_poolings() -> Result<()> {
 #[test]
 fn of_softmax_and_losses() -> Result<()> {
     let mut cases = Cases::default();
-    for dims in [&[3, 5][..], &[7], &[2, 3, 33], &[4, 1], &[3, 0], &[0, 3]] {
+    for dims in [&[3, 5][..], &[7], &[2, 3, 33], &[2, 700], &[4, 1], &[3, 0], &[0, 3]] {
         let xs = [random(dims, 1)?.affine(3.0, 0.0)?];
         cases.push(format!("softmax {dims:?}"), &xs, |t| softmax(&t[0]));
         cases.push(format!("log_softmax {dims:?}"), &xs, |t| log_softmax(&t[0]));
@@ -410,6 +410,7 @@ fn of_norms() -> Result<()> {
         (&[2, 3, 4], 2),
         (&[7], 1),
         (&[190, 3], 1),
+        (&[2, 300, 2], 2),
         (&[0, 3], 1),
     ] {
         let row = dims[dims.len() - of_row..].to_vec();

@@ -12,6 +12,7 @@ mod loss;
 mod mixing;
 mod naive_conv2d;
 mod norms;
+mod on_a_gpu;
 mod recurrent;
 mod reproducibility;
 mod residual;

@@ -172,14 +172,16 @@ impl<'a> Gradient<'a> {
     }
 }
 
-fn on_gpu(numbers: &Flat) -> Result<CudaSpan<'_>> {
+/// The f32 numbers of memory on a GPU.
+pub(in crate::ops) fn on_gpu(numbers: &Flat) -> Result<CudaSpan<'_>> {
     match numbers.span()? {
         Span::Cuda(numbers) => Ok(numbers),
         Span::Host(_) => bail!("numbers on the host for a kernel on the GPU, this is a bug"),
     }
 }
 
-fn on_gpu_mut(numbers: &mut Flat) -> Result<CudaSpanMut<'_>> {
+/// The f32 numbers of memory on a GPU, mutable.
+pub(in crate::ops) fn on_gpu_mut(numbers: &mut Flat) -> Result<CudaSpanMut<'_>> {
     match numbers.span_mut()? {
         SpanMut::Cuda(numbers) => Ok(numbers),
         SpanMut::Host(_) => bail!("numbers on the host for a kernel on the GPU, this is a bug"),

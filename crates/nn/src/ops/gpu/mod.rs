@@ -1,6 +1,16 @@
 //! The kernels of the operations on a GPU, one file of Rust and one of CUDA C++ for each family. An
 //! operation without kernels runs there as its composite.
+//!
+//! rows.cu and indices.cu are the common beginning of several families' texts, because the compiler
+//! on a GPU's host finds no files to include.
 
 pub(super) mod activations;
 pub(super) mod columns;
+mod dropout;
+mod embedding;
+mod indices;
+mod last_step;
 pub(super) mod linear;
+mod row_norm;
+mod rows;
+mod softmax;

@@ -1,0 +1,36 @@
+//! Dropout on a GPU.
+
+use candelabrum_memory::Flat;
+use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candle_core::Result;
+
+use crate::ops::dropout::Dropout;
+use crate::ops::fused::{GpuBackward, OnGpu};
+
+const KERNELS: Kernels = Kernels { name: "dropout", text: include_str!("dropout.cu") };
+
+impl Dropout {
+    fn launch(&self, gpu: &Gpu, ys: &mut CudaSpanMut<'_>, xs: Option<CudaSpan<'_>>) -> Result<()> {
+        let grid = Grid::for_each(ys.len());
+        let mask = [self.key().into(), self.threshold().into(), (self.scale() as f32).into()];
+        let args = [&[ys.into(), xs.into()], &mask[..]].concat();
+        Ok(gpu.launch(KERNELS, "dropout", grid, &args)?)
+    }
+}
+
+impl OnGpu for Dropout {
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaSpan<'_>>],
+        mut ys: CudaSpanMut<'_>,
+    ) -> Result<Option<Flat>> {
+        self.launch(gpu, &mut ys, inputs[0])?;
+        Ok(None)
+    }
+
+    fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
+        let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
+        self.launch(pass.gpu, &mut dxs, Some(pass.dys.as_span()))
+    }
+}

@@ -1,0 +1,87 @@
+//! Rows of a table by index on a GPU.
+
+use candelabrum_memory::cuda::{Arg, CudaIndices, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{Flat, SpanMut};
+use candle_core::{Result, Tensor, bail};
+
+use super::indices::with_indices;
+use crate::ops::embedding::{Embedding, Indices};
+use crate::ops::fused::{GpuBackward, OnGpu, on_gpu, on_gpu_mut};
+
+const KERNELS: Kernels = Kernels {
+    name: "embedding",
+    text: concat!(include_str!("indices.cu"), include_str!("embedding.cu")),
+};
+
+/// `TILE` in embedding.cu.
+const TILE: usize = 2048;
+
+impl OnGpu for Embedding {
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaSpan<'_>>],
+        mut ys: CudaSpanMut<'_>,
+    ) -> Result<Option<Flat>> {
+        let grid = Grid::for_each(ys.len());
+        with_indices(self.on_device()?, |indices| {
+            let numbers = [(&mut ys).into(), inputs[0].into(), indices.into()];
+            let sizes = [indices.element_size(), self.vocabulary, self.dim].map(Arg::from);
+            Ok(gpu.launch(KERNELS, "select_rows", grid, &[&numbers, &sizes[..]].concat())?)
+        })?;
+        Ok(None)
+    }
+
+    fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
+        let Some(mut dw) = pass.grads[0].take() else { return Ok(()) };
+        SpanMut::Cuda(dw.reborrow()).fill(0.0)?;
+        if pass.dys.is_empty() {
+            return Ok(());
+        }
+        let positions = pass.dys.len() / self.dim;
+        let keys = with_indices(self.on_device()?, |indices| self.sort(pass.gpu, indices))?;
+        let numbers = [(&mut dw).into(), pass.dys.as_span().into(), on_gpu(&keys)?.into()];
+        let args = [&numbers[..], &[positions.into(), self.dim.into()]].concat();
+        let grid = Grid::for_each(pass.dys.len());
+        Ok(pass.gpu.launch(KERNELS, "sum_positions", grid, &args)?)
+    }
+}
+
+impl Embedding {
+    fn on_device(&self) -> Result<&Tensor> {
+        match &self.indices {
+            Indices::OnDevice(indices) => Ok(indices),
+            Indices::Checked(_) => bail!("indices on the host for a GPU, this is a bug"),
+        }
+    }
+
+    /// The positions in the order of their indices, as keys of 64 bits, in a memory of f32 numbers
+    /// twice as many. A sorting network: the keys do not change the kernels that run.
+    fn sort(&self, gpu: &Gpu, indices: CudaIndices<'_>) -> Result<Flat> {
+        let positions = indices.len();
+        if positions.max(self.vocabulary) > u32::MAX as usize {
+            bail!("embedding: more than 2^32 - 1 indices or rows, too many for a GPU");
+        }
+        let len = positions.next_power_of_two().max(2);
+        let mut memory = gpu.numbers(2 * len)?;
+        let mut keys = on_gpu_mut(&mut memory)?;
+        let tile = len.min(TILE);
+        let padding = self.padding_index.unwrap_or(usize::MAX);
+        let sizes = [indices.element_size(), self.vocabulary, padding, positions, tile];
+        let args = [&[(&mut keys).into(), indices.into()], &sizes.map(Arg::from)[..]].concat();
+        gpu.launch(KERNELS, "sort_tiles", Grid::by_share(len, tile), &args)?;
+        let mut run = 2 * TILE;
+        while run <= len {
+            let mut distance = run / 2;
+            while distance >= TILE {
+                let args = [(&mut keys).into(), run.into(), distance.into()];
+                gpu.launch(KERNELS, "merge_step", Grid::for_each(len / 2), &args)?;
+                distance /= 2;
+            }
+            let args = [(&mut keys).into(), run.into()];
+            gpu.launch(KERNELS, "merge_tiles", Grid::by_share(len, TILE), &args)?;
+            run *= 2;
+        }
+        Ok(memory)
+    }
+}

@@ -1,0 +1,105 @@
+//! Layer normalisation and root-mean-square normalisation on a GPU.
+
+use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{Flat, SpanMut};
+use candle_core::Result;
+
+use super::columns::sum_rows;
+use super::rows::Rows;
+use crate::ops::fused::{GpuBackward, OnGpu, on_gpu, on_gpu_mut};
+use crate::ops::row_norm::RowNorm;
+
+const KERNELS: Kernels = Kernels {
+    name: "row_norm",
+    text: concat!(include_str!("rows.cu"), include_str!("row_norm.cu")),
+};
+
+/// `SCALE` in row_norm.cu.
+const SCALE: usize = 3;
+
+/// `ROWS` in row_norm.cu.
+const ROWS: usize = 64;
+
+impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaSpan<'_>>],
+        mut ys: CudaSpanMut<'_>,
+    ) -> Result<Option<Flat>> {
+        let count = ys.len() / self.len.max(1);
+        let rows = Rows::new(count, self.len);
+        let mut saved = gpu.numbers(SCALE * count)?;
+        {
+            let mut saved = on_gpu_mut(&mut saved)?;
+            let numbers = [(&mut ys).into(), (&mut saved).into()];
+            let inputs = [inputs[0].into(), inputs[1].into(), inputs[2].into()];
+            let sizes = [self.len.into(), usize::from(CENTRED).into()];
+            let args = [&numbers[..], &inputs, &sizes, &[self.eps.into(), rows.width.into()]];
+            gpu.launch(KERNELS, "normalise", rows.grid, &args.concat())?;
+        }
+        Ok(Some(saved))
+    }
+
+    fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
+        let (gpu, len) = (pass.gpu, self.len);
+        let (xs, dys, saved) = (pass.inputs[0], pass.dys.as_span(), pass.saved);
+        if let Some(mut dxs) = pass.grads[0].take() {
+            let rows = Rows::new(dxs.len() / len.max(1), len);
+            let numbers = [(&mut dxs).into(), dys.into(), xs.into(), pass.inputs[1].into()];
+            let sizes = [len.into(), usize::from(CENTRED).into(), rows.width.into()];
+            let args = [&numbers[..], &[saved.into()], &sizes].concat();
+            gpu.launch(KERNELS, "input_gradient", rows.grid, &args)?;
+        }
+        let gradients = (pass.grads[1].take(), pass.grads[2].take());
+        self.parameter_gradients(gpu, gradients, dys, xs, saved)
+    }
+}
+
+impl<const CENTRED: bool> RowNorm<CENTRED> {
+    /// The gradients of the weight and of the bias, as far as they are wanted.
+    fn parameter_gradients(
+        &self,
+        gpu: &Gpu,
+        (mut dw, mut db): (Option<CudaSpanMut<'_>>, Option<CudaSpanMut<'_>>),
+        dys: CudaSpan<'_>,
+        xs: Option<CudaSpan<'_>>,
+        saved: Option<CudaSpan<'_>>,
+    ) -> Result<()> {
+        if dw.is_none() && db.is_none() {
+            return Ok(());
+        }
+        if dys.is_empty() {
+            for gradient in [dw, db].into_iter().flatten() {
+                SpanMut::Cuda(gradient).fill(0.0)?;
+            }
+            return Ok(());
+        }
+        let rows = dys.len() / self.len;
+        let groups = rows.div_ceil(ROWS);
+        let launch = |dw: Option<&mut CudaSpanMut<'_>>, db: Option<&mut CudaSpanMut<'_>>| {
+            let numbers = [dw.into(), db.into(), dys.into(), xs.into(), saved.into()];
+            let args = [&numbers[..], &[rows.into(), self.len.into()]].concat();
+            gpu.launch(KERNELS, "parameter_gradients", Grid::for_each(groups * self.len), &args)
+        };
+        if groups == 1 {
+            return Ok(launch(dw.as_mut(), db.as_mut())?);
+        }
+        // The sums of the groups first, and then the sums of these.
+        let sums = |gradient: &Option<CudaSpanMut<'_>>| {
+            gradient.as_ref().map(|_| gpu.numbers(groups * self.len)).transpose()
+        };
+        let (mut dws, mut dbs) = (sums(&dw)?, sums(&db)?);
+        {
+            let mut dws = dws.as_mut().map(on_gpu_mut).transpose()?;
+            let mut dbs = dbs.as_mut().map(on_gpu_mut).transpose()?;
+            launch(dws.as_mut(), dbs.as_mut())?;
+        }
+        for (gradient, sums) in [(dw, dws), (db, dbs)] {
+            if let Some((gradient, sums)) = gradient.zip(sums) {
+                sum_rows(gpu, gradient, on_gpu(&sums)?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! Kernels that work on the rows of a matrix, with a group of threads for each row (rows.cu).
+
+use candelabrum_memory::cuda::{BLOCK, Grid};
+
+/// The rows of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    /// The number of threads for each row.
+    pub(super) width: usize,
+    /// A group of threads for each row.
+    pub(super) grid: Grid,
+}
+
+impl Rows {
+    /// `count` rows of `len` elements.
+    pub(super) fn new(count: usize, len: usize) -> Self {
+        let width = len.min(BLOCK).next_power_of_two();
+        Self { width, grid: Grid::by_share(count, BLOCK / width) }
+    }
+}
