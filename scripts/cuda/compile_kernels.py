@@ -6,6 +6,7 @@ usage: compile_kernels.py LIBNVRTC REPOSITORY
 
 import ctypes
 import pathlib
+import re
 import sys
 
 OPTIONS = [b"--fmad=false", b"--gpu-architecture=compute_90"]
@@ -15,9 +16,14 @@ def texts(root):
     """The text of each source, as the program passes it to NVRTC."""
     memory = root / "crates/memory/src/cuda/kernels"
     formula = (memory / "formula.cu").read_text()
-    for path in sorted([*memory.glob("*.cu"), *root.glob("crates/nn/src/ops/gpu/*.cu")]):
+    for path in sorted(memory.glob("*.cu")):
         if path.name != "formula.cu":
             yield path, path.read_text()
+    # The kernels of an operation can have several texts, which its file of Rust puts together.
+    for path in sorted(root.glob("crates/nn/src/ops/gpu/*.rs")):
+        names = re.findall(r'include_str!\("([^"]+)"\)', path.read_text())
+        if names:
+            yield path, "".join((path.parent / name).read_text() for name in names)
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
         yield path, formula + path.read_text()
 

@@ -66,7 +66,8 @@ pub trait Model {
     /// `output` `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`.
     ///
     /// # Errors
-    /// Shapes that do not fit together, or a class index out of range.
+    /// Shapes that do not fit together, or a class index out of range. On a GPU, such an index gives
+    /// a loss of NaN instead.
     fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::softmax_cross_entropy(output, targets)
     }

@@ -36,7 +36,8 @@ impl SoftMaxCrossEntropy {
     ///
     /// # Errors
     /// Shapes that do not fit together, a class index out of range (which the error names), or no
-    /// row that counts.
+    /// row that counts. Class indices on a GPU are not checked: both give a loss of NaN there, as
+    /// [`ops::softmax_cross_entropy`] explains.
     pub fn forward(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::softmax_cross_entropy_with(logits, targets, self.config)
     }

@@ -47,8 +47,8 @@ pub struct CrossEntropyConfig {
 ///
 /// # Errors
 ///
-/// If a class index on the CPU is out of range, shapes or dtypes do not fit together, the batch is empty, or
-/// `targets` would need a gradient (detach them).
+/// If a class index on the CPU is out of range, shapes or dtypes do not fit together, the batch is
+/// empty, or `targets` would need a gradient (detach them).
 pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     softmax_cross_entropy_with(logits, targets, CrossEntropyConfig::default())
 }

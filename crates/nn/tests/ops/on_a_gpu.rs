@@ -2,10 +2,10 @@
 //! GPU, and results with the same bits as on the CPU. Without a GPU these tests check nothing.
 
 use candelabrum_nn::ops::{
-    CrossEntropyConfig, dropout, embedding, softmax_cross_entropy, softmax_cross_entropy_with,
-    with_composites,
+    CrossEntropyConfig, dropout, embedding, last_step, layer_norm, log_softmax, rms_norm, softmax,
+    softmax_cross_entropy, softmax_cross_entropy_with, with_composites,
 };
-use candelabrum_testkit::integers;
+use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::behaviour::message;
@@ -124,5 +124,77 @@ fn dropout_has_the_cpus_bits() -> Result<()> {
         let on_cpu = bits(&dropout(&xs, p, seed)?)?;
         assert!(bits(&dropout(&xs.to_device(&gpu)?, p, seed)?)? == on_cpu, "p {p}");
     }
+    Ok(())
+}
+
+/// The result of `f` and the gradient of its input for a random gradient of the result, on the CPU
+/// and on a GPU.
+fn on_both(
+    gpu: &Device,
+    xs: &Tensor,
+    f: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<[[Tensor; 2]; 2]> {
+    let pass = |device: &Device| {
+        let xs = Var::from_tensor(&xs.to_dtype(DType::F32)?.to_device(device)?)?;
+        let ys = f(&xs)?;
+        let dys = random(ys.shape(), 9)?.to_dtype(DType::F32)?.to_device(device)?;
+        let grads = (&ys * dys)?.sum_all()?.backward()?;
+        let dxs = grads.get(&xs).expect("the input has a gradient").to_device(&Device::Cpu)?;
+        Ok::<_, candle_core::Error>([ys.detach().to_device(&Device::Cpu)?, dxs])
+    };
+    Ok([pass(&Device::Cpu)?, pass(gpu)?])
+}
+
+#[test]
+fn norms_of_odd_rows_are_the_cpus() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    // With a large mean, the deviations would have three digits left if the mean were one number.
+    let rows = [
+        [nan, 0.0, 1.0],
+        [inf, 0.0, 1.0],
+        [3.0; 3],
+        [-1e30, 0.0, 1.0],
+        [12345.6789, 12345.7, 12345.6],
+    ];
+    let rows = Tensor::new(&rows, &Device::Cpu)?;
+    let wide = random((2, 5000), 1)?.affine(0.1, 1e4)?;
+    for (xs, len) in [(rows, 3), (wide, 5000)] {
+        let layer = |xs: &Tensor| layer_norm(xs, &[len], None, None, 1e-5);
+        let rms = |xs: &Tensor| rms_norm(xs, &[len], None, 1e-5);
+        for f in [&layer as &dyn Fn(&Tensor) -> Result<Tensor>, &rms] {
+            let [cpu, on_gpu] = on_both(&gpu, &xs, f)?;
+            for (on_gpu, cpu) in on_gpu.iter().zip(&cpu) {
+                assert_close(on_gpu, cpu, 1e-6, 1e-6);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn softmax_of_long_rows_is_the_cpus() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    for classes in [255, 256, 257, 10_000] {
+        let xs = random((3, classes), 1)?.affine(8.0, 100.0)?;
+        let labels = Tensor::new(&[0u32, classes as u32 - 1, 17], &Device::Cpu)?;
+        let config = CrossEntropyConfig { label_smoothing: 0.2, ignore_index: Some(17) };
+        let loss =
+            |xs: &Tensor| softmax_cross_entropy_with(xs, &labels.to_device(xs.device())?, config);
+        for f in [&softmax as &dyn Fn(&Tensor) -> Result<Tensor>, &log_softmax, &loss] {
+            let [cpu, on_gpu] = on_both(&gpu, &xs, f)?;
+            for (on_gpu, cpu) in on_gpu.iter().zip(&cpu) {
+                assert_close(on_gpu, cpu, 1e-6, 1e-5);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_last_step_of_no_sequence() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let nothing = Tensor::zeros((0, 3, 2), DType::F32, &gpu)?;
+    assert_eq!(last_step(&nothing)?.dims(), [0, 2]);
     Ok(())
 }
