@@ -297,12 +297,12 @@ impl Formula {
     /// None, because no value of [`CudaSpan`] exists.
     pub fn update(
         &self,
-        value: CudaSpanMut<'_>,
-        _grad: CudaSpan<'_>,
+        _value: CudaSpanMut<'_>,
+        grad: CudaSpan<'_>,
         _state: Vec<CudaSpanMut<'_>>,
         _scalars: [f64; SCALARS],
     ) -> Result<()> {
-        match value.0 {}
+        match grad.0 {}
     }
 }
 

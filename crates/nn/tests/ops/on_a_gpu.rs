@@ -1,5 +1,6 @@
 //! What the comparisons of `composites` do not show: labels and indices that are not checked on a
-//! GPU, and results with the same bits as on the CPU. Without a GPU these tests check nothing.
+//! GPU, and results with the same bits as on the CPU. Without a GPU these tests say that they
+//! were left out.
 
 use candelabrum_nn::ops::{
     CrossEntropyConfig, dropout, embedding, last_step, layer_norm, log_softmax, rms_norm, softmax,
@@ -11,6 +12,16 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use crate::behaviour::message;
 use crate::composites::gpu;
 use crate::random;
+
+/// The first GPU. Says so if there is none. With `REQUIRE_GPUS` that is a failure.
+#[expect(clippy::print_stdout, reason = "says that the test checked nothing")]
+fn gpu_or_say() -> Option<Device> {
+    let gpu = gpu();
+    if gpu.is_none() {
+        println!("left out: no GPU here, or a build without the feature `cuda`");
+    }
+    gpu
+}
 
 fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
     let values = tensor.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
@@ -25,7 +36,7 @@ fn both(f: impl Fn() -> Result<()>) -> Result<()> {
 
 #[test]
 fn a_class_out_of_range_makes_the_loss_nan() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let logits = random((3, 4), 1)?.to_dtype(DType::F32)?.to_device(&gpu)?;
     both(|| {
         for label in [-1i64, 4, i64::MAX, i64::MIN] {
@@ -45,7 +56,7 @@ fn a_class_out_of_range_makes_the_loss_nan() -> Result<()> {
 
 #[test]
 fn the_loss_of_ignored_rows_only_is_nan() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let logits = random((2, 4), 1)?.to_dtype(DType::F32)?.to_device(&gpu)?;
     let labels = Tensor::new(&[7u8, 7], &gpu)?;
     let config = CrossEntropyConfig { ignore_index: Some(7), label_smoothing: 0.1 };
@@ -58,7 +69,7 @@ fn the_loss_of_ignored_rows_only_is_nan() -> Result<()> {
 
 #[test]
 fn an_index_out_of_range_gives_a_row_of_nan_and_changes_no_gradient() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let table = random((3, 2), 1)?.to_dtype(DType::F32)?.to_device(&gpu)?;
     let table = Var::from_tensor(&table)?;
     for bad in [3i64, -1, i64::MAX, i64::MIN] {
@@ -79,7 +90,7 @@ fn an_index_out_of_range_gives_a_row_of_nan_and_changes_no_gradient() -> Result<
 
 #[test]
 fn labels_and_indices_on_the_cpu_are_checked_for_a_gpu() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let table = random((3, 2), 1)?.to_dtype(DType::F32)?;
     let on_gpu = table.to_device(&gpu)?;
     let good = Tensor::new(&[2u32, 0, 1], &Device::Cpu)?;
@@ -96,7 +107,7 @@ fn labels_and_indices_on_the_cpu_are_checked_for_a_gpu() -> Result<()> {
 
 #[test]
 fn the_gradient_of_a_table_has_the_cpus_bits() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     // A tile of the sort has 2048 positions.
     for positions in [1, 2, 3, 100, 2048, 2049, 5000, 9000] {
         let rows = 37;
@@ -118,7 +129,7 @@ fn the_gradient_of_a_table_has_the_cpus_bits() -> Result<()> {
 
 #[test]
 fn dropout_has_the_cpus_bits() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let xs = random(70_001, 1)?.to_dtype(DType::F32)?;
     for (p, seed) in [(0.3, 42), (0.9, u64::MAX)] {
         let on_cpu = bits(&dropout(&xs, p, seed)?)?;
@@ -147,7 +158,7 @@ fn on_both(
 
 #[test]
 fn norms_of_odd_rows_are_the_cpus() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let (inf, nan) = (f64::INFINITY, f64::NAN);
     // With a large mean, the deviations would have three digits left if the mean were one number.
     let rows = [
@@ -174,7 +185,7 @@ fn norms_of_odd_rows_are_the_cpus() -> Result<()> {
 
 #[test]
 fn softmax_of_long_rows_is_the_cpus() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     for classes in [255, 256, 257, 10_000] {
         let xs = random((3, classes), 1)?.affine(8.0, 100.0)?;
         let labels = Tensor::new(&[0u32, classes as u32 - 1, 17], &Device::Cpu)?;
@@ -193,7 +204,7 @@ fn softmax_of_long_rows_is_the_cpus() -> Result<()> {
 
 #[test]
 fn the_last_step_of_no_sequence() -> Result<()> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
     let nothing = Tensor::zeros((0, 3, 2), DType::F32, &gpu)?;
     assert_eq!(last_step(&nothing)?.dims(), [0, 2]);
     Ok(())

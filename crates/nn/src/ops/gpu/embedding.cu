@@ -88,7 +88,7 @@ extern "C" __global__ void merge_tiles(count_t *keys, count_t run, count_t n) {
   for (count_t i = threadIdx.x; i < TILE; i += BLOCK) keys[start + i] = own[i];
 }
 
-// dw[index] += the sum of the rows of dys at the positions with this index. dw is 0 before. The
+// dw[index] = the sum of the rows of dys at the positions with this index. Other rows stay. The
 // thread of the first such position adds the others. n is the number of elements of dys.
 extern "C" __global__ void sum_positions(float *dw, const float *dys, const count_t *keys,
                                          count_t positions, count_t dim, count_t n) {
