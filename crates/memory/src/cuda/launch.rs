@@ -99,6 +99,12 @@ impl From<f32> for Arg<'_> {
     }
 }
 
+impl From<f64> for Arg<'_> {
+    fn from(number: f64) -> Self {
+        Self::F64(number)
+    }
+}
+
 /// Enqueues kernel `name` of `source` on `stream`. Without any block nothing is enqueued.
 ///
 /// The kernels of this module read and write only memory of their arguments, in the types and

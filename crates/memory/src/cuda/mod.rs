@@ -8,7 +8,7 @@
 //! | candle's tensors as spans | [`span`], [`span_mut`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel | [`Formula`] |
-//! | kernels and matrix products of operations | [`Gpu`] |
+//! | kernels, matrix products and convolutions of operations | [`Gpu`] |
 //! | the compilation of kernels | `compiler.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
@@ -22,6 +22,8 @@
 
 mod checks;
 mod compiler;
+mod convolution;
+mod cudnn;
 mod device;
 mod formula;
 mod gpu;
