@@ -8,6 +8,7 @@
 //! | the norm of several spans | [`Norm`] |
 //! | a search for the first number that is not finite | [`FiniteCheck`] |
 //! | the reduction of several runs of numbers into one | [`reduce`] |
+//! | the sizes of a convolution on a GPU | [`Convolution`] |
 //! | 16-bit floats to and from f32 | [`Half`] |
 //! | large vectors in chunks, over the threads of a pool | [`chunks`] |
 //! | loops compiled for the vectors of this machine | [`simd`] |
@@ -29,6 +30,7 @@ pub mod cuda;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+mod convolution;
 mod element;
 mod error;
 mod finite;
@@ -37,6 +39,7 @@ mod half;
 mod span;
 mod wire;
 
+pub use convolution::Convolution;
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use finite::FiniteCheck;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use candle_core::{CudaStorage, Device, Layout, Tensor};
 
-use crate::{ElementType, Error, Flat, Result};
+use crate::{Convolution, ElementType, Error, Flat, Result};
 
 /// The number of scalars that a formula gets.
 pub const SCALARS: usize = 8;
@@ -455,6 +455,42 @@ impl Gpu {
         _add: bool,
         _a: Matrix<'_>,
         _b: Matrix<'_>,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn convolve(
+        &self,
+        _sizes: &Convolution,
+        _ys: CudaSpanMut<'_>,
+        _xs: CudaSpan<'_>,
+        _weight: CudaSpan<'_>,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn convolve_back_to_input(
+        &self,
+        _sizes: &Convolution,
+        _dxs: CudaSpanMut<'_>,
+        _weight: CudaSpan<'_>,
+        _dys: CudaSpan<'_>,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn convolve_back_to_weight(
+        &self,
+        _sizes: &Convolution,
+        _dweight: CudaSpanMut<'_>,
+        _xs: CudaSpan<'_>,
+        _dys: CudaSpan<'_>,
     ) -> Result<()> {
         match self.0 {}
     }

@@ -6,7 +6,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Tensor, Var};
+use candelabrum_memory::SpanMut;
+use candelabrum_memory::cuda::CudaSpanMut;
+use candle_core::{Tensor, Var, bail};
 
 use crate::tensors::{Values, with_variable};
 use crate::{Error, Result};
@@ -87,6 +89,19 @@ impl Buffer {
                 }
             }
             Ok(())
+        })?)
+    }
+
+    /// Changes the value in place on its GPU. [`Self::restore`] undoes this change like every change in
+    /// place.
+    pub(crate) fn update_on_gpu(
+        &self,
+        change: impl FnOnce(CudaSpanMut<'_>) -> candle_core::Result<()>,
+    ) -> Result<()> {
+        self.remember()?;
+        Ok(with_variable(&self.var, |values| match values {
+            Values::F32(SpanMut::Cuda(values)) => change(values),
+            _ => bail!("the buffer `{}` is not on a GPU, this is a bug", self.name),
         })?)
     }
 

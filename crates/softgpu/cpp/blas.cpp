@@ -1,5 +1,6 @@
 // libcublas: matrix products, column by column; sums of f16, bf16 and f32 in f32.
 #include "memory.h"
+#include "product.h"
 #include "streams.h"
 #include "types.h"
 #include <vector>
@@ -56,27 +57,22 @@ struct Gemm {
 };
 template <class A>
 static void gemm(const Gemm &g, A alpha, A beta, const void *a, const void *b, void *c) {
-    size_t m = g.m, n = g.n, k = g.k;
-    std::vector<A> left(m * k), column(m), right(k);
-    if (alpha != 0)
+    size_t m = g.m, n = g.n, k = alpha != 0 ? g.k : 0;
+    // Columns lie one after the other here, so the product is that of the transposed matrices.
+    std::vector<A> left(n * k), right(k * m), result(n * m);
+    for (size_t j = 0; j < n; j++)
         for (size_t l = 0; l < k; l++)
-            for (size_t i = 0; i < m; i++)
-                left[l * m + i] = get<A>(a, g.at, g.ta ? l + i * g.lda : i + l * g.lda);
-    for (size_t j = 0; j < n; j++) {
-        std::fill(column.begin(), column.end(), A(0));
-        if (alpha != 0)
-            for (size_t l = 0; l < k; l++) {
-                A x = get<A>(b, g.bt, g.tb ? j + l * g.ldb : l + j * g.ldb);
-                const A *from = &left[l * m];
-                A *to = column.data();
-                for (size_t i = 0; i < m; i++) to[i] += from[i] * x;
-            }
+            left[j * k + l] = get<A>(b, g.bt, g.tb ? j + l * g.ldb : l + j * g.ldb);
+    for (size_t l = 0; l < k; l++)
+        for (size_t i = 0; i < m; i++)
+            right[l * m + i] = get<A>(a, g.at, g.ta ? l + i * g.lda : i + l * g.lda);
+    product(n, m, k, left.data(), right.data(), result.data(), false);
+    for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < m; i++) {
-            A v = alpha * column[i];
+            A v = alpha * result[j * m + i];
             if (beta != 0) v += beta * get<A>(c, g.ct, i + j * g.ldc);
             put<A>(c, g.ct, i + j * g.ldc, v);
         }
-    }
 }
 static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, long long sb,
                    void *c, long long sc, int count) {

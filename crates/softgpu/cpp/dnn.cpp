@@ -1,6 +1,7 @@
-// libcudnn's convolutions, forward and both backward, in two dimensions (one is two with a 1):
-// plain loops.
+// libcudnn's convolutions, forward and both backward, in two dimensions (one is two with a 1): one
+// matrix product for each image and group.
 #include "memory.h"
+#include "product.h"
 #include "streams.h"
 
 enum { DNN_OK = 0, BAD_PARAM = 2000, DNN_UNSUPPORTED = 3000 };
@@ -143,19 +144,23 @@ static int best(int *n, Perf *p) {
     p->determinism = 1;
     return DNN_OK;
 }
-#define CHOOSE(what)                                                                               \
+// The patches of one image and group: what the matrix products need beside the tensors.
+static size_t workspace(const Desc &W, const Desc &Y) {
+    return W.d[1] * W.d[2] * W.d[3] * Y.d[2] * Y.d[3] * (Y.type == F64 ? 8 : 4);
+}
+#define CHOOSE(what, first, second, third)                                                         \
     API int cudnnGetConvolution##what##Algorithm_v7(void *, void *, void *, void *, void *,        \
                                                     int most, int *n, Perf *p) {                   \
         return most < 1 ? (int)BAD_PARAM : best(n, p);                                             \
     }                                                                                              \
-    API int cudnnGetConvolution##what##WorkspaceSize(void *, void *, void *, void *, void *, int,  \
-                                                     size_t *n) {                                  \
-        *n = 0;                                                                                    \
+    API int cudnnGetConvolution##what##WorkspaceSize(void *, Desc *first, Desc *second, Conv *,    \
+                                                     Desc *third, int, size_t *n) {                \
+        *n = workspace(*w, *y);                                                                    \
         return DNN_OK;                                                                             \
     }
-CHOOSE(Forward)
-CHOOSE(BackwardData)
-CHOOSE(BackwardFilter)
+CHOOSE(Forward, x, w, y)
+CHOOSE(BackwardData, w, y, x)
+CHOOSE(BackwardFilter, x, y, w)
 
 template <class A> static A at(const void *p, int type, size_t i) {
     switch (type) {
@@ -178,58 +183,101 @@ static size_t span(const Desc &d) {
     for (int i = 0; i < d.nd; i++) n += (d.d[i] - 1) * d.s[i];
     return n * (d.type == F64 ? 8 : d.type == F32 ? 4 : 2);
 }
+// The numbers of a tensor one after the other.
+template <class A> static std::vector<A> packed(const void *p, const Desc &d) {
+    std::vector<A> to;
+    to.reserve(d.d[0] * d.d[1] * d.d[2] * d.d[3]);
+    for (long a = 0; a < d.d[0]; a++)
+        for (long b = 0; b < d.d[1]; b++)
+            for (long e = 0; e < d.d[2]; e++)
+                for (long f = 0; f < d.d[3]; f++)
+                    to.push_back(
+                        at<A>(p, d.type, a * d.s[0] + b * d.s[1] + e * d.s[2] + f * d.s[3]));
+    return to;
+}
+// out = alpha * values + beta * out
+template <class A>
+static void unpack(const std::vector<A> &values, A alpha, A beta, void *out, const Desc &d) {
+    const A *next = values.data();
+    for (long a = 0; a < d.d[0]; a++)
+        for (long b = 0; b < d.d[1]; b++)
+            for (long e = 0; e < d.d[2]; e++)
+                for (long f = 0; f < d.d[3]; f++) {
+                    size_t i = a * d.s[0] + b * d.s[1] + e * d.s[2] + f * d.s[3];
+                    A v = alpha * *next++;
+                    if (beta != 0) v += beta * at<A>(out, d.type, i);
+                    set<A>(out, d.type, i, v);
+                }
+}
+template <class A> static void transpose(const A *from, A *to, size_t rows, size_t columns) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < columns; j++) to[j * rows + i] = from[i * columns + j];
+}
+// Calls f(row, column, pixel) for every element of the patches of some channels: a row for each
+// element of the filter, a column for each place of the result, and the place of the pixel, or -1
+// in the padding.
+template <class F>
+static void patches(const Desc &X, const Desc &W, const Desc &Y, const Conv &c, F f) {
+    for (long ci = 0, row = 0; ci < W.d[1]; ci++)
+        for (long r = 0; r < W.d[2]; r++)
+            for (long s = 0; s < W.d[3]; s++, row++) {
+                // cross-correlation, or with the filter turned
+                long fr = c.mode == 1 ? r : W.d[2] - 1 - r, fs = c.mode == 1 ? s : W.d[3] - 1 - s;
+                for (long i = 0, column = 0; i < Y.d[2]; i++) {
+                    long h = i * c.stride[0] - c.pad[0] + fr * c.dilation[0];
+                    bool inside = h >= 0 && h < X.d[2];
+                    for (long j = 0; j < Y.d[3]; j++, column++) {
+                        long v = j * c.stride[1] - c.pad[1] + fs * c.dilation[1];
+                        f(row, column,
+                          inside && v >= 0 && v < X.d[3] ? (ci * X.d[2] + h) * X.d[3] + v : -1L);
+                    }
+                }
+            }
+}
 // out = alpha * (x convolved with w, by what is asked for) + beta * out
 template <class A> static void convolve(int what, A alpha, A beta, const Desc &X, const Desc &W,
                                         const Desc &Y, const Conv &c, const void *x, const void *w,
-                                        const void *y, void *out) {
+                                        const void *y, void *out, A *patch) {
     const Desc &O = what == 0 ? Y : what == 1 ? X : W;
-    long cg = W.d[1], kg = W.d[0] / c.groups;
-    std::vector<A> sum(O.d[0] * O.d[1] * O.d[2] * O.d[3]);
-    auto slot = [&](long a, long b, long e, long f) -> A & {
-        return sum[((a * O.d[1] + b) * O.d[2] + e) * O.d[3] + f];
-    };
-    for (long n = 0; n < Y.d[0]; n++)
-        for (long k = 0; k < Y.d[1]; k++)
-            for (long i = 0; i < Y.d[2]; i++)
-                for (long j = 0; j < Y.d[3]; j++) {
-                    A acc = 0, dy = what ? at<A>(y, Y.type,
-                                                 n * Y.s[0] + k * Y.s[1] + i * Y.s[2] + j * Y.s[3])
-                                         : A(0);
-                    for (long ci = 0; ci < cg; ci++)
-                        for (long r = 0; r < W.d[2]; r++)
-                            for (long s = 0; s < W.d[3]; s++) {
-                                long h = i * c.stride[0] - c.pad[0] + r * c.dilation[0],
-                                     v = j * c.stride[1] - c.pad[1] + s * c.dilation[1],
-                                     ch = k / kg * cg + ci;
-                                if (h < 0 || h >= X.d[2] || v < 0 || v >= X.d[3]) continue;
-                                long fr = c.mode == 1 ? r : W.d[2] - 1 - r,
-                                     fs =
-                                         c.mode == 1 ? s : W.d[3] - 1 - s; // cross-correlation, or
-                                                                           // with the filter turned
-                                size_t xi = n * X.s[0] + ch * X.s[1] + h * X.s[2] + v * X.s[3],
-                                       wi = k * W.s[0] + ci * W.s[1] + fr * W.s[2] + fs * W.s[3];
-                                if (what == 0)
-                                    acc += at<A>(x, X.type, xi) * at<A>(w, W.type, wi);
-                                else if (what == 1)
-                                    slot(n, ch, h, v) += dy * at<A>(w, W.type, wi);
-                                else
-                                    slot(k, ci, fr, fs) += dy * at<A>(x, X.type, xi);
-                            }
-                    if (what == 0) slot(n, k, i, j) = acc;
-                }
-    for (long a = 0; a < O.d[0]; a++)
-        for (long b = 0; b < O.d[1]; b++)
-            for (long e = 0; e < O.d[2]; e++)
-                for (long f = 0; f < O.d[3]; f++) {
-                    size_t i = a * O.s[0] + b * O.s[1] + e * O.s[2] + f * O.s[3];
-                    A v = alpha * slot(a, b, e, f);
-                    if (beta != 0) v += beta * at<A>(out, O.type, i);
-                    set<A>(out, O.type, i, v);
-                }
+    const size_t groups = c.groups, outputs = W.d[0] / groups, pixels = Y.d[2] * Y.d[3],
+                 size = W.d[1] * W.d[2] * W.d[3], in = W.d[1] * X.d[2] * X.d[3];
+    std::vector<A> xs, ws, ys, turned(what == 1 ? outputs * size : 0),
+        result(O.d[0] * O.d[1] * O.d[2] * O.d[3]);
+    if (what != 1) xs = packed<A>(x, X);
+    if (what != 2) ws = packed<A>(w, W);
+    if (what != 0) ys = packed<A>(y, Y);
+    for (size_t g = 0; g < groups; g++) {
+        if (what == 1) transpose(&ws[g * outputs * size], turned.data(), outputs, size);
+        for (long n = 0; n < Y.d[0]; n++) {
+            size_t image = (n * groups + g) * in, place = (n * groups + g) * outputs * pixels;
+            switch (what) {
+            case 0:
+                patches(X, W, Y, c, [&](size_t row, size_t column, long pixel) {
+                    patch[row * pixels + column] = pixel < 0 ? A(0) : xs[image + pixel];
+                });
+                product(outputs, pixels, size, &ws[g * outputs * size], patch, &result[place],
+                        false);
+                break;
+            case 1:
+                product(size, pixels, outputs, turned.data(), &ys[place], patch, false);
+                patches(X, W, Y, c, [&](size_t row, size_t column, long pixel) {
+                    if (pixel >= 0) result[image + pixel] += patch[row * pixels + column];
+                });
+                break;
+            case 2:
+                patches(X, W, Y, c, [&](size_t row, size_t column, long pixel) {
+                    patch[column * size + row] = pixel < 0 ? A(0) : xs[image + pixel];
+                });
+                product(outputs, size, pixels, &ys[place], patch, &result[g * outputs * size],
+                        true);
+            }
+        }
+    }
+    unpack(result, alpha, beta, out, O);
 }
 static int start(void *h, int what, const void *alpha, const void *beta, const Desc *X,
                  const Desc *W, const Desc *Y, const Conv *c, const void *x, const void *w,
-                 const void *y, void *out) {
+                 const void *y, void *out, void *space, size_t bytes) {
     if (X->nd != 4 || W->nd != 4 || Y->nd != 4) return DNN_UNSUPPORTED;
     if (X->type != W->type || X->type != Y->type || X->d[1] != W->d[1] * c->groups ||
         Y->d[1] != W->d[0] || X->d[0] != Y->d[0] || W->d[0] % c->groups)
@@ -247,6 +295,11 @@ static int start(void *h, int what, const void *alpha, const void *beta, const D
         say("convolution outside of an allocation");
         return BAD_PARAM;
     }
+    size_t needed = workspace(*W, *Y);
+    if (bytes < needed || !is_device((devptr)space, needed)) {
+        say("convolution with a workspace of %zu bytes, it needs %zu on the device", bytes, needed);
+        return BAD_PARAM;
+    }
     Stream *s = stream_of(((Dnn *)h)->stream);
     if (!s) return 1001;
     bool wide = X->type == F64;
@@ -254,24 +307,24 @@ static int start(void *h, int what, const void *alpha, const void *beta, const D
            b = wide ? *(double *)beta : *(float *)beta;
     enqueue(s, [=, X = *X, W = *W, Y = *Y, c = *c] {
         if (wide)
-            convolve<double>(what, a, b, X, W, Y, c, x, w, y, out);
+            convolve<double>(what, a, b, X, W, Y, c, x, w, y, out, (double *)space);
         else
-            convolve<float>(what, (float)a, (float)b, X, W, Y, c, x, w, y, out);
+            convolve<float>(what, (float)a, (float)b, X, W, Y, c, x, w, y, out, (float *)space);
     });
     return DNN_OK;
 }
 API int cudnnConvolutionForward(void *h, const void *alpha, Desc *xd, const void *x, Desc *wd,
-                                const void *w, Conv *c, int, void *, size_t, const void *beta,
-                                Desc *yd, void *y) {
-    return start(h, 0, alpha, beta, xd, wd, yd, c, x, w, nullptr, y);
+                                const void *w, Conv *c, int, void *space, size_t bytes,
+                                const void *beta, Desc *yd, void *y) {
+    return start(h, 0, alpha, beta, xd, wd, yd, c, x, w, nullptr, y, space, bytes);
 }
 API int cudnnConvolutionBackwardData(void *h, const void *alpha, Desc *wd, const void *w, Desc *yd,
-                                     const void *dy, Conv *c, int, void *, size_t, const void *beta,
-                                     Desc *xd, void *dx) {
-    return start(h, 1, alpha, beta, xd, wd, yd, c, nullptr, w, dy, dx);
+                                     const void *dy, Conv *c, int, void *space, size_t bytes,
+                                     const void *beta, Desc *xd, void *dx) {
+    return start(h, 1, alpha, beta, xd, wd, yd, c, nullptr, w, dy, dx, space, bytes);
 }
 API int cudnnConvolutionBackwardFilter(void *h, const void *alpha, Desc *xd, const void *x,
-                                       Desc *yd, const void *dy, Conv *c, int, void *, size_t,
-                                       const void *beta, Desc *wd, void *dw) {
-    return start(h, 2, alpha, beta, xd, wd, yd, c, x, nullptr, dy, dw);
+                                       Desc *yd, const void *dy, Conv *c, int, void *space,
+                                       size_t bytes, const void *beta, Desc *wd, void *dw) {
+    return start(h, 2, alpha, beta, xd, wd, yd, c, x, nullptr, dy, dw, space, bytes);
 }

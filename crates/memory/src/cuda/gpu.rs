@@ -1,8 +1,11 @@
 //! A GPU as the place where operations run: memory, kernels and matrix products.
 
+use std::sync::Arc;
+
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CudaDevice, CudaStorage, Device};
 use cudarc::cublas::{result as cublas, sys};
+use cudarc::driver::CudaStream;
 
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};
@@ -53,6 +56,11 @@ impl Gpu {
     /// The device.
     pub fn device(&self) -> Device {
         Device::Cuda(self.0.clone())
+    }
+
+    /// The stream of candle's work on the device.
+    pub(super) fn stream(&self) -> Arc<CudaStream> {
+        self.0.cuda_stream()
     }
 
     /// `len` f32 numbers with unspecified contents.

@@ -9,7 +9,7 @@
 //! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel | [`Formula`] |
-//! | kernels and matrix products of operations | [`Gpu`] |
+//! | kernels, matrix products and convolutions of operations | [`Gpu`] |
 //! | the compilation of kernels | `compiler.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
@@ -23,6 +23,8 @@
 
 mod checks;
 mod compiler;
+mod convolution;
+mod cudnn;
 mod device;
 mod formula;
 mod gpu;

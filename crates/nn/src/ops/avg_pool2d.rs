@@ -12,7 +12,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::elementwise::sum;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::{in_parts, worth_threads};
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
@@ -54,9 +54,9 @@ pub fn global_avg_pool2d(xs: &Tensor) -> Result<Tensor> {
     fused::run(GlobalAvgPool2d { plane: height * width }, (batch, channels), &[Some(xs)])
 }
 
-struct AvgPool2d {
-    windows: Windows,
-    count_include_pad: bool,
+pub(super) struct AvgPool2d {
+    pub(super) windows: Windows,
+    pub(super) count_include_pad: bool,
 }
 
 impl Fused for AvgPool2d {
@@ -83,8 +83,16 @@ impl Fused for AvgPool2d {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            // candle's operations on a GPU refuse to work on nothing.
+            return Ok(xs.clone());
+        }
         let sums = unfold(&fused::widen(xs)?, self.windows.axes(), Edge::Zeros)?.sum((2, 4))?;
         let (out_height, out_width) = self.windows.out_size;
         let counts = (0..out_height).flat_map(|oy| (0..out_width).map(move |ox| (oy, ox)));
@@ -134,8 +142,8 @@ impl AvgPool2d {
     }
 }
 
-struct GlobalAvgPool2d {
-    plane: usize,
+pub(super) struct GlobalAvgPool2d {
+    pub(super) plane: usize,
 }
 
 impl Fused for GlobalAvgPool2d {
@@ -166,8 +174,16 @@ impl Fused for GlobalAvgPool2d {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            // candle's operations on a GPU refuse to work on nothing.
+            return Ok(xs.clone());
+        }
         fused::widen(xs)?.mean((2, 3))?.to_dtype(xs.dtype())
     }
 }

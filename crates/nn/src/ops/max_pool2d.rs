@@ -13,7 +13,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::in_parts;
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
@@ -50,8 +50,8 @@ pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct MaxPool2d {
-    windows: Windows,
+pub(super) struct MaxPool2d {
+    pub(super) windows: Windows,
 }
 
 impl Fused for MaxPool2d {
@@ -121,8 +121,16 @@ impl Fused for MaxPool2d {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            // candle's comparisons on a GPU refuse to work on nothing.
+            return Ok(xs.clone());
+        }
         let (batch, channels, out_height, out_width) = self.windows.output_shape();
         let (height, width) = self.windows.config.kernel;
         // The padding contains the nearest element of the image. This element lies in the same
@@ -145,7 +153,7 @@ impl Fused for MaxPool2d {
 }
 
 impl MaxPool2d {
-    fn is_two_by_two(&self) -> bool {
+    pub(super) fn is_two_by_two(&self) -> bool {
         let Pool2dConfig { kernel, stride, padding } = self.windows.config;
         (kernel, stride, padding) == ((2, 2), (2, 2), (0, 0))
     }

@@ -250,6 +250,13 @@ impl<C: Cell> Fused for Recurrent<C> {
             Some(state) => Ok(state.clone()),
             None => Tensor::zeros((self.batch, self.hidden), xs.dtype(), xs.device()),
         };
+        if self.batch == 0 {
+            // candle's kernels on a GPU refuse to work on nothing.
+            if C::HAS_CELL_STATE {
+                self.final_cell.state.set(state(c0)?).ok();
+            }
+            return Tensor::zeros((0, self.steps, self.hidden), xs.dtype(), xs.device());
+        }
         let a = affine(&xs.reshape((self.batch * self.steps, self.inputs))?, w_ih, b_ih.as_ref())?;
         let a = a.reshape((self.batch, self.steps, C::GATES * self.hidden))?;
         let (mut h, mut c) = (state(h0)?, state(c0)?);

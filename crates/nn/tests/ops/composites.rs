@@ -440,7 +440,12 @@ fn of_norms() -> Result<()> {
         let (weight, bias) = (t[1].narrow(0, 1, 3)?, t[2].t()?.get(1)?);
         layer_norm(&t[0].t()?, &[3], Some(&weight), Some(&bias), 1e-5)?.t()
     });
+    check(&cases)
+}
 
+#[test]
+fn of_batch_norms() -> Result<()> {
+    let mut cases = Cases::default();
     for dims in [&[3, 2, 3, 5][..], &[1, 3, 2, 3], &[4, 5], &[2, 1, 6, 7], &[2, 3, 1, 1]] {
         let inputs = [random(dims, 1)?, random(dims[1], 2)?, random(dims[1], 3)?];
         for (training, activation) in [(true, None), (true, Some(Activation::Relu)), (false, None)]
@@ -478,6 +483,40 @@ fn of_norms() -> Result<()> {
         batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), Some(&running), config)
     });
     check(&cases)
+}
+
+/// The kernels on a GPU divide the values of a channel, of which the other cases have few.
+#[test]
+fn channels_with_many_values_are_as_precise_on_a_gpu() -> Result<()> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let mut cases = Cases::default();
+    for dims in [[3, 2, 70, 60], [9000, 3, 1, 1], [5, 1, 400, 300]] {
+        let xs = random(&dims[..], 1)?.affine(1.0, 100.0)?;
+        let inputs = [xs, random(dims[1], 2)?, random(dims[1], 3)?];
+        for activation in [None, Some(Activation::Relu)] {
+            let config = BatchNormConfig { activation, ..Default::default() };
+            cases.push(format!("batch_norm2d {dims:?} {activation:?}"), &inputs, move |t| {
+                batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), None, config)
+            });
+        }
+        let inputs = [random(&dims[..], 1)?, random((2, dims[1], 1, 1), 2)?, random(2, 3)?];
+        cases.push(format!("conv2d {dims:?}"), &inputs, |t| {
+            conv2d(&t[0], &t[1], Some(&t[2]), Conv2dConfig::default(), None)
+        });
+    }
+    let planes = [random((3, 5, 90, 80), 1)?];
+    cases.push("global average", &planes, |t| global_avg_pool2d(&t[0]));
+    for case in &cases.0 {
+        // cuDNN adds thousands of numbers in f32.
+        let tolerance = if case.name.starts_with("conv2d") { 1e-4 } else { 1e-5 };
+        let precise = pass(case, DType::F32, DType::F64, false)?;
+        let on_gpu = pass_on(&gpu, case, DType::F32, DType::F32, false)?;
+        for (on_gpu, precise) in on_gpu.iter().zip(&precise) {
+            let on_gpu = on_gpu.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+            assert_close(&on_gpu, precise, tolerance, tolerance);
+        }
+    }
+    Ok(())
 }
 
 #[test]

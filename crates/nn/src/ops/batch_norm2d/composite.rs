@@ -25,6 +25,10 @@ impl BatchNorm2d {
     pub(super) fn by_candle(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), weight, bias, mean, variance] = inputs else { unreachable!("five inputs") };
         let Geometry { batch, channels, plane } = self.geometry;
+        if xs.elem_count() == 0 && self.exchange.is_none() {
+            // candle's operations on a GPU refuse to work on nothing.
+            return Ok(xs.clone());
+        }
         let x = widen(xs)?.reshape((batch, channels, plane))?;
         let by_channel = |numbers: &Tensor| widen(numbers)?.reshape((channels, 1));
         let (deviations, variance) = match (mean, variance) {

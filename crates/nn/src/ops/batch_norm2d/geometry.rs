@@ -7,15 +7,15 @@ use crate::ops::pool::Pooled;
 
 /// (N, C, H W). There are no values if one of these sizes is 0.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
-    pub(super) batch: usize,
-    pub(super) channels: usize,
-    pub(super) plane: usize,
+pub(in crate::ops) struct Geometry {
+    pub(in crate::ops) batch: usize,
+    pub(in crate::ops) channels: usize,
+    pub(in crate::ops) plane: usize,
 }
 
 impl Geometry {
     /// The number of values of a channel.
-    pub(super) fn count(self) -> usize {
+    pub(in crate::ops) fn count(self) -> usize {
         self.batch * self.plane
     }
 

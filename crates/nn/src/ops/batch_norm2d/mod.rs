@@ -34,7 +34,7 @@ use self::geometry::{Geometry, Planes};
 use self::line::Line;
 use super::activations;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Moments;
 use super::parallel::worth_threads;
 use super::pool::Pooled;
@@ -171,14 +171,14 @@ fn normalise(
     activations::apply(ys, late)
 }
 
-struct BatchNorm2d {
-    geometry: Geometry,
-    running: Option<RunningStatistics>,
+pub(super) struct BatchNorm2d {
+    pub(super) geometry: Geometry,
+    pub(super) running: Option<RunningStatistics>,
     /// Whether a ReLU is fused.
-    rectify: bool,
-    config: BatchNormConfig,
+    pub(super) rectify: bool,
+    pub(super) config: BatchNormConfig,
     /// Only set in training.
-    exchange: Option<Arc<dyn StatisticsExchange>>,
+    pub(super) exchange: Option<Arc<dyn StatisticsExchange>>,
 }
 
 impl Fused for BatchNorm2d {
@@ -235,6 +235,10 @@ impl Fused for BatchNorm2d {
             self.backward_channels(&pass, dxs_later, &mut sums, Some(&all));
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        if self.has_kernels() { Some(self) } else { None }
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

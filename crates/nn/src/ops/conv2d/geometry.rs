@@ -15,21 +15,21 @@ const COLUMNS: usize = 256;
 
 /// All sizes of one convolution. Every kernel relies on the checks in [`Geometry::new`].
 #[derive(Debug, Clone)]
-pub(super) struct Geometry {
-    pub(super) batch: usize,
+pub(in crate::ops) struct Geometry {
+    pub(in crate::ops) batch: usize,
     /// Input channels of all groups together.
-    pub(super) in_channels: usize,
-    pub(super) out_channels: usize,
-    pub(super) groups: usize,
-    pub(super) in_size: (usize, usize),
-    pub(super) out_size: (usize, usize),
-    pub(super) kernel: (usize, usize),
-    pub(super) stride: (usize, usize),
-    pub(super) padding: (usize, usize),
-    pub(super) dilation: (usize, usize),
+    pub(in crate::ops) in_channels: usize,
+    pub(in crate::ops) out_channels: usize,
+    pub(in crate::ops) groups: usize,
+    pub(in crate::ops) in_size: (usize, usize),
+    pub(in crate::ops) out_size: (usize, usize),
+    pub(in crate::ops) kernel: (usize, usize),
+    pub(in crate::ops) stride: (usize, usize),
+    pub(in crate::ops) padding: (usize, usize),
+    pub(in crate::ops) dilation: (usize, usize),
     /// Rows and columns of the kernel that meet the image anywhere. Small images with padding omit
     /// some: a 3 x 3 kernel over a single pixel has only its middle left.
-    pub(super) taps: (Range<usize>, Range<usize>),
+    pub(in crate::ops) taps: (Range<usize>, Range<usize>),
 }
 
 impl Geometry {
@@ -100,7 +100,7 @@ impl Geometry {
     }
 
     /// The number of pixels of one output channel: columns of the patch matrix.
-    pub(super) fn out_pixels(&self) -> usize {
+    pub(in crate::ops) fn out_pixels(&self) -> usize {
         self.out_size.0 * self.out_size.1
     }
 

@@ -24,7 +24,7 @@ use self::weight::{crop, uncrop};
 use super::activations;
 use super::elementwise::activate;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::activation::Activation;
@@ -82,9 +82,9 @@ pub fn conv2d(
     fused::run(Conv2d { geometry, activation }, shape, &[Some(xs), Some(weight), bias])
 }
 
-struct Conv2d {
-    geometry: Geometry,
-    activation: Option<Activation>,
+pub(super) struct Conv2d {
+    pub(super) geometry: Geometry,
+    pub(super) activation: Option<Activation>,
 }
 
 impl Fused for Conv2d {
@@ -139,13 +139,22 @@ impl Fused for Conv2d {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        if self.sizes().is_small_enough() { Some(self) } else { None }
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
-        let mut ys = composite::convolution(&self.geometry, xs, weight)?;
-        if let Some(bias) = bias {
-            ys = ys.broadcast_add(&bias.reshape((self.geometry.out_channels, 1, 1))?)?;
+        if xs.elem_count() == 0 {
+            // candle's operations on a GPU refuse to work on nothing.
+            return Ok(xs.clone());
         }
-        activations::composite(&ys, self.activation)
+        let ys = composite::convolution(&self.geometry, xs, weight)?;
+        let Some(bias) = bias else { return activations::composite(&ys, self.activation) };
+        // The gradient of the bias is a sum over all pixels, which 16 bits are too few for.
+        let bias = fused::widen(bias)?.reshape((self.geometry.out_channels, 1, 1))?;
+        let ys = fused::widen(&ys)?.broadcast_add(&bias)?;
+        activations::composite(&ys, self.activation)?.to_dtype(xs.dtype())
     }
 }
 

@@ -48,12 +48,12 @@ __device__ float derivative(float r, count_t activation) {
   }
 }
 
-// ys = activation(xs + bias). Element i belongs to column i % columns. Without xs, ys changes in place.
-extern "C" __global__ void activate(float *ys, const float *xs, const float *bias, count_t columns,
-                                    count_t activation, count_t n) {
+// ys = activation(xs + bias). Number i gets bias i / plane % channels. Without xs, ys changes in place.
+extern "C" __global__ void activate(float *ys, const float *xs, const float *bias, count_t plane,
+                                    count_t channels, count_t activation, count_t n) {
   FOR_EACH(i, n) {
     float x = xs ? xs[i] : ys[i];
-    ys[i] = apply(bias ? x + bias[i % columns] : x, activation);
+    ys[i] = apply(bias ? x + bias[i / plane % channels] : x, activation);
   }
 }
 

@@ -31,8 +31,34 @@ pub(super) fn activate(
     bias: Option<CudaSpan<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
-    let (columns, grid) = (bias.map_or(1, |bias| bias.len()), Grid::for_each(ys.len()));
-    let args = [ys.into(), xs.into(), bias.into(), columns.into(), number(activation).into()];
+    launch_activate(gpu, ys, xs, bias.map(|bias| (bias, 1)), activation)
+}
+
+/// `ys = activation(ys + bias)`, where the bias belongs to the channels of images. A channel of an image
+/// has `plane` numbers.
+pub(super) fn activate_images(
+    gpu: &Gpu,
+    ys: &mut CudaSpanMut<'_>,
+    bias: Option<CudaSpan<'_>>,
+    plane: usize,
+    activation: Option<Activation>,
+) -> Result<()> {
+    launch_activate(gpu, ys, None, bias.map(|bias| (bias, plane)), activation)
+}
+
+/// `ys = activation(xs + bias)`. Each number of the bias belongs to so many numbers side by side.
+fn launch_activate(
+    gpu: &Gpu,
+    ys: &mut CudaSpanMut<'_>,
+    xs: Option<CudaSpan<'_>>,
+    bias: Option<(CudaSpan<'_>, usize)>,
+    activation: Option<Activation>,
+) -> Result<()> {
+    let (channels, plane) = bias.map_or((1, 1), |(bias, plane)| (bias.len(), plane));
+    let (bias, grid) = (bias.map(|(bias, _)| bias), Grid::for_each(ys.len()));
+    let sizes: [Arg<'_>; 2] = [plane.into(), channels.into()];
+    let activation = number(activation).into();
+    let args = [ys.into(), xs.into(), bias.into(), sizes[0], sizes[1], activation];
     Ok(gpu.launch(KERNELS, "activate", grid, &args)?)
 }
 

@@ -5,12 +5,16 @@
 //! on a GPU's host finds no files to include.
 
 pub(super) mod activations;
+pub(super) mod batch_norm2d;
+pub(super) mod channels;
 pub(super) mod columns;
+pub(super) mod conv2d;
 mod dropout;
 mod embedding;
 mod indices;
 mod last_step;
 pub(super) mod linear;
+pub(super) mod pools;
 mod row_norm;
 mod rows;
 mod softmax;

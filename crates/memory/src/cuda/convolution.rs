@@ -1,0 +1,160 @@
+//! Convolutions on a GPU by cuDNN: the result, and the gradients of input and weight.
+//!
+//! cuDNN has a handle for each stream. The program keeps the handles. If a stream is gone, its handle
+//! is used for the next new stream of the device. It is never destroyed, because that waits for the
+//! whole device, and another rank's kernel there may wait for this rank.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use cudarc::driver::{CudaContext, CudaStream};
+
+use super::cudnn::{Handle, Plan, Product};
+use super::memory::allocate_unset;
+use super::region::{Region, bind};
+use super::{CudaSpan, CudaSpanMut, Gpu};
+use crate::{Convolution, Error, Result};
+
+/// The most plans that a handle keeps. A plan is about 1 kB, and a model has three per layer and batch
+/// size.
+const MOST_PLANS: usize = 4096;
+
+/// cuDNN on a stream.
+struct Session {
+    handle: Handle,
+    plans: HashMap<(Convolution, Product), Plan>,
+}
+
+/// A session and its stream. The context lives as long as the handle.
+struct Entry {
+    stream: Weak<CudaStream>,
+    context: Arc<CudaContext>,
+    session: Arc<Mutex<Session>>,
+}
+
+static SESSIONS: OnceLock<Mutex<Vec<Entry>>> = OnceLock::new();
+
+/// The session of the stream, whose context is the current one of this thread.
+fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Session>>> {
+    let sessions = SESSIONS.get_or_init(Mutex::default);
+    let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    // The address of a stream that is gone is not used again while a `Weak` of it lives.
+    let known = sessions.iter().find(|entry| entry.stream.as_ptr() == Arc::as_ptr(stream));
+    if let Some(known) = known {
+        return Ok(Arc::clone(&known.session));
+    }
+    let context = stream.context();
+    let is_free = |entry: &&mut Entry| {
+        entry.stream.strong_count() == 0 && entry.context.ordinal() == context.ordinal()
+    };
+    if let Some(free) = sessions.iter_mut().find(is_free) {
+        let session = Arc::clone(&free.session);
+        session.lock().unwrap_or_else(PoisonError::into_inner).handle.set_stream(stream)?;
+        free.stream = Arc::downgrade(stream);
+        return Ok(session);
+    }
+    let session = Session { handle: Handle::new(stream)?, plans: HashMap::new() };
+    let session = Arc::new(Mutex::new(session));
+    sessions.push(Entry {
+        stream: Arc::downgrade(stream),
+        context: Arc::clone(context),
+        session: Arc::clone(&session),
+    });
+    Ok(session)
+}
+
+impl Gpu {
+    /// Enqueues `ys = xs * weight`, the convolution without bias. No number goes through TF32, and
+    /// all algorithms give the same bits in every run.
+    ///
+    /// # Errors
+    /// cuDNN's error. The first convolution finds that libcudnn.so.9 is missing.
+    ///
+    /// # Panics
+    /// If a span has another length than `sizes`.
+    pub fn convolve(
+        &self,
+        sizes: &Convolution,
+        mut ys: CudaSpanMut<'_>,
+        xs: CudaSpan<'_>,
+        weight: CudaSpan<'_>,
+    ) -> Result<()> {
+        self.product(sizes, Product::Forward, [xs.region(), weight.region(), ys.region()])
+    }
+
+    /// Enqueues the gradient of the input of [`Gpu::convolve`].
+    ///
+    /// # Errors
+    /// As [`Gpu::convolve`].
+    ///
+    /// # Panics
+    /// If a span has another length than `sizes`.
+    pub fn convolve_back_to_input(
+        &self,
+        sizes: &Convolution,
+        mut dxs: CudaSpanMut<'_>,
+        weight: CudaSpan<'_>,
+        dys: CudaSpan<'_>,
+    ) -> Result<()> {
+        self.product(sizes, Product::ToInput, [dxs.region(), weight.region(), dys.region()])
+    }
+
+    /// Enqueues the gradient of the weight of [`Gpu::convolve`].
+    ///
+    /// # Errors
+    /// As [`Gpu::convolve`].
+    ///
+    /// # Panics
+    /// If a span has another length than `sizes`.
+    pub fn convolve_back_to_weight(
+        &self,
+        sizes: &Convolution,
+        mut dweight: CudaSpanMut<'_>,
+        xs: CudaSpan<'_>,
+        dys: CudaSpan<'_>,
+    ) -> Result<()> {
+        if sizes.batch == 0 {
+            return dweight.fill(0.0);
+        }
+        self.product(sizes, Product::ToWeight, [xs.region(), dweight.region(), dys.region()])
+    }
+
+    /// Enqueues a product. The regions are those of input, weight and result, of which the caller has
+    /// borrowed one mutably.
+    fn product(
+        &self,
+        sizes: &Convolution,
+        product: Product,
+        regions: [Region<'_>; 3],
+    ) -> Result<()> {
+        let lengths = [sizes.input_len(), sizes.weight_len(), sizes.output_len()];
+        let given = regions.map(|region| region.bytes() / size_of::<f32>());
+        assert_eq!(given, lengths, "the lengths of input, weight and result of a convolution");
+        if lengths.contains(&0) {
+            return Ok(()); // the batch is empty
+        }
+        if !sizes.is_small_enough() {
+            return Err(Error::Unsupported { what: format!("{sizes:?} by cuDNN") });
+        }
+        let stream = self.stream();
+        bind(&stream)?;
+        let session = session(&stream)?;
+        let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+        let Session { handle, plans } = &mut *session;
+        if plans.len() >= MOST_PLANS {
+            plans.clear();
+        }
+        let plan = match plans.entry((*sizes, product)) {
+            std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(Plan::new(handle, sizes, product)?)
+            }
+        };
+        // Freed in the order of the stream, after the convolution.
+        let workspace = match plan.workspace() {
+            0 => None,
+            bytes => Some(allocate_unset(&stream, bytes)?),
+        };
+        plan.enqueue(handle, regions, workspace.as_ref().map(Region::of))
+    }
+}

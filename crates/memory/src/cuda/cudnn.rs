@@ -1,0 +1,389 @@
+//! cuDNN: a handle, and plans of convolutions.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::cudnn::result::{self, CudnnError};
+use cudarc::cudnn::sys;
+use cudarc::driver::CudaStream;
+
+use super::region::Region;
+use crate::{Convolution, Error, Result};
+
+/// The oldest cuDNN whose functions have the declarations of this build.
+const OLDEST: usize = 90000;
+
+/// The most memory that an algorithm may use beside the tensors.
+const MOST_WORKSPACE: usize = 512 << 20;
+
+/// The most algorithms that cuDNN proposes.
+const MOST_ALGORITHMS: usize = 16;
+
+fn dnn_error(call: &'static str) -> impl Fn(CudnnError) -> Error {
+    move |error| Error::Cuda { call, message: error.to_string() }
+}
+
+/// cuDNN on one stream. It lives as long as the program.
+pub(super) struct Handle(sys::cudnnHandle_t);
+
+// SAFETY: a handle may move between threads. One thread at a time uses it, because every use borrows it
+// mutably or borrows a plan that is locked together with it.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// A handle for the stream, whose context is the current one of this thread.
+    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Self> {
+        let version = result::get_version();
+        if version < OLDEST {
+            // The trampolines of scripts/cuda/gen_lazy.py give an error code if there is no library.
+            let message = "convolutions on a GPU need libcudnn.so.9, which was not found: install \
+                           cuDNN 9 and add its folder to LD_LIBRARY_PATH";
+            return Err(Error::Cuda { call: "cudnnCreate", message: message.to_owned() });
+        }
+        let created = result::create_handle().map_err(|error| Error::Cuda {
+            call: "cudnnCreate",
+            message: format!("{error}, from libcudnn.so.9 of version {version}"),
+        });
+        let mut handle = Self(created?);
+        handle.set_stream(stream)?;
+        Ok(handle)
+    }
+
+    pub(super) fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
+        // SAFETY: both are alive. The handle is not used after the stream is gone, except with
+        // another one.
+        let set = unsafe { result::set_stream(self.0, stream.cu_stream().cast()) };
+        set.map_err(dnn_error("cudnnSetStream"))
+    }
+}
+
+/// A descriptor of cuDNN, and the function that destroys it.
+struct Descriptor<T: Copy>(T, unsafe fn(T) -> std::result::Result<(), CudnnError>);
+
+impl<T: Copy> Drop for Descriptor<T> {
+    fn drop(&mut self) {
+        // SAFETY: cuDNN made the descriptor, and nothing else destroys it.
+        let destroyed = unsafe { (self.1)(self.0) };
+        debug_assert!(destroyed.is_ok(), "cuDNN knows the descriptor");
+    }
+}
+
+/// What is computed from the other two of input, weight and result (or their gradients).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Product {
+    Forward,
+    ToInput,
+    ToWeight,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    Forward(sys::cudnnConvolutionFwdAlgo_t),
+    ToInput(sys::cudnnConvolutionBwdDataAlgo_t),
+    ToWeight(sys::cudnnConvolutionBwdFilterAlgo_t),
+}
+
+/// A product of a convolution, ready to be computed.
+pub(super) struct Plan {
+    xs: Descriptor<sys::cudnnTensorDescriptor_t>,
+    weight: Descriptor<sys::cudnnFilterDescriptor_t>,
+    ys: Descriptor<sys::cudnnTensorDescriptor_t>,
+    convolution: Descriptor<sys::cudnnConvolutionDescriptor_t>,
+    algorithm: Algorithm,
+    workspace: usize,
+}
+
+// SAFETY: descriptors may move between threads. One thread at a time uses them, because a plan is
+// locked together with its handle.
+unsafe impl Send for Plan {}
+
+impl Plan {
+    /// # Errors
+    /// cuDNN's, for instance if it cannot compute such a convolution.
+    pub(super) fn new(handle: &mut Handle, sizes: &Convolution, product: Product) -> Result<Self> {
+        let Convolution { batch, in_channels, out_channels, groups, in_size, out_size, .. } =
+            *sizes;
+        let xs = tensor([batch, in_channels, in_size.0, in_size.1])?;
+        let ys = tensor([batch, out_channels, out_size.0, out_size.1])?;
+        let kernel = sizes.kernel;
+        let weight = filter([out_channels, in_channels / groups, kernel.0, kernel.1])?;
+        let convolution = convolution(sizes)?;
+        let algorithm = Algorithm::Forward(
+            sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
+        );
+        let mut plan = Self { xs, weight, ys, convolution, algorithm, workspace: 0 };
+        plan.algorithm = match product {
+            Product::Forward => plan.choose_forward(handle)?,
+            Product::ToInput => plan.choose_to_input(handle)?,
+            Product::ToWeight => plan.choose_to_weight(handle)?,
+        };
+        plan.workspace = plan.find_workspace(handle)?;
+        Ok(plan)
+    }
+
+    /// The bytes that the algorithm uses beside the tensors.
+    pub(super) fn workspace(&self) -> usize {
+        self.workspace
+    }
+
+    fn find_workspace(&self, handle: &mut Handle) -> Result<usize> {
+        let (handle, xs, ys) = (handle.0, self.xs.0, self.ys.0);
+        let (weight, convolution) = (self.weight.0, self.convolution.0);
+        let bytes = match self.algorithm {
+            // SAFETY: the handle and the descriptors are alive.
+            Algorithm::Forward(algorithm) => unsafe {
+                result::get_convolution_forward_workspace_size(
+                    handle,
+                    xs,
+                    weight,
+                    convolution,
+                    ys,
+                    algorithm,
+                )
+            },
+            // SAFETY: as above.
+            Algorithm::ToInput(algorithm) => unsafe {
+                result::get_convolution_backward_data_workspace_size(
+                    handle,
+                    weight,
+                    ys,
+                    convolution,
+                    xs,
+                    algorithm,
+                )
+            },
+            // SAFETY: as above.
+            Algorithm::ToWeight(algorithm) => unsafe {
+                result::get_convolution_backward_filter_workspace_size(
+                    handle,
+                    xs,
+                    ys,
+                    convolution,
+                    weight,
+                    algorithm,
+                )
+            },
+        };
+        bytes.map_err(dnn_error("cudnnGetConvolutionWorkspaceSize"))
+    }
+
+    /// Enqueues the product. The regions are those of input, weight and result, with the lengths of
+    /// the plan's sizes and on the stream of the handle, and so is the workspace.
+    pub(super) fn enqueue(
+        &self,
+        handle: &mut Handle,
+        [xs, weight, ys]: [Region<'_>; 3],
+        workspace: Option<Region<'_>>,
+    ) -> Result<()> {
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        let (one, zero) = ((&raw const one).cast::<c_void>(), (&raw const zero).cast::<c_void>());
+        let bytes = workspace.map_or(0, Region::bytes);
+        assert!(bytes >= self.workspace, "a workspace of {bytes} bytes");
+        let workspace = workspace.map_or(ptr::null_mut(), |region| region.at() as *mut c_void);
+        let [x, w, y] = [xs, weight, ys].map(|region| region.at() as *mut c_void);
+        let (handle, xs, ys) = (handle.0, self.xs.0, self.ys.0);
+        let (weight, convolution) = (self.weight.0, self.convolution.0);
+        let done = match self.algorithm {
+            // SAFETY: invariants (borrow) and (one stream) of `cuda`, and the assertions on the
+            // lengths in `Gpu::product`. The handle works on the stream of the memory.
+            Algorithm::Forward(algorithm) => unsafe {
+                result::convolution_forward(
+                    handle,
+                    one,
+                    xs,
+                    x,
+                    weight,
+                    w,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    zero,
+                    ys,
+                    y,
+                )
+            },
+            // SAFETY: as above.
+            Algorithm::ToInput(algorithm) => unsafe {
+                result::convolution_backward_data(
+                    handle,
+                    one,
+                    weight,
+                    w,
+                    ys,
+                    y,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    zero,
+                    xs,
+                    x,
+                )
+            },
+            // SAFETY: as above.
+            Algorithm::ToWeight(algorithm) => unsafe {
+                result::convolution_backward_filter(
+                    handle,
+                    one,
+                    xs,
+                    x,
+                    ys,
+                    y,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    zero,
+                    weight,
+                    w,
+                )
+            },
+        };
+        done.map_err(dnn_error(match self.algorithm {
+            Algorithm::Forward(_) => "cudnnConvolutionForward",
+            Algorithm::ToInput(_) => "cudnnConvolutionBackwardData",
+            Algorithm::ToWeight(_) => "cudnnConvolutionBackwardFilter",
+        }))
+    }
+}
+
+/// Defines a function that asks cuDNN for algorithms, the fastest first, and takes the first that gives
+/// the same bits in every run and needs little memory. If there is none, it takes the general one.
+macro_rules! choose {
+    ($name:ident, $variant:ident, $get:path, $call:literal, ($a:ident, $b:ident, $c:ident), $perf:ty,
+     $general:path) => {
+        impl Plan {
+            fn $name(&self, handle: &mut Handle) -> Result<Algorithm> {
+                let mut found = [const { MaybeUninit::<$perf>::uninit() }; MOST_ALGORITHMS];
+                let mut count = 0;
+                // SAFETY: the handle and the descriptors are alive, and `found` has the length that
+                // cuDNN is told.
+                let asked = unsafe {
+                    $get(
+                        handle.0,
+                        self.$a.0,
+                        self.$b.0,
+                        self.convolution.0,
+                        self.$c.0,
+                        MOST_ALGORITHMS as i32,
+                        &raw mut count,
+                        found.as_mut_ptr().cast(),
+                    )
+                };
+                asked.map_err(dnn_error($call))?;
+                let count = usize::try_from(count).unwrap_or(0).min(MOST_ALGORITHMS);
+                // SAFETY: cuDNN has written `count` of them.
+                let mut found = found[..count].iter().map(|perf| unsafe { perf.assume_init() });
+                let fits = |perf: &$perf| {
+                    perf.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
+                        && perf.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
+                        && perf.memory <= MOST_WORKSPACE
+                };
+                let best = found.find(fits).map_or($general, |perf| perf.algo);
+                Ok(Algorithm::$variant(best))
+            }
+        }
+    };
+}
+
+choose!(
+    choose_forward,
+    Forward,
+    result::get_convolution_forward_algorithm,
+    "cudnnGetConvolutionForwardAlgorithm_v7",
+    (xs, weight, ys),
+    sys::cudnnConvolutionFwdAlgoPerf_t,
+    sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM
+);
+choose!(
+    choose_to_input,
+    ToInput,
+    result::get_convolution_backward_data_algorithm,
+    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+    (weight, ys, xs),
+    sys::cudnnConvolutionBwdDataAlgoPerf_t,
+    sys::cudnnConvolutionBwdDataAlgo_t::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1
+);
+choose!(
+    choose_to_weight,
+    ToWeight,
+    result::get_convolution_backward_filter_algorithm,
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+    (xs, ys, weight),
+    sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+    sys::cudnnConvolutionBwdFilterAlgo_t::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1
+);
+
+fn int(size: usize) -> Result<i32> {
+    i32::try_from(size)
+        .map_err(|_| Error::Unsupported { what: format!("a size of {size} in cuDNN") })
+}
+
+fn ints(sizes: [usize; 4]) -> Result<[i32; 4]> {
+    let [a, b, c, d] = sizes;
+    Ok([int(a)?, int(b)?, int(c)?, int(d)?])
+}
+
+/// f32 numbers one after the other.
+fn tensor(dims: [usize; 4]) -> Result<Descriptor<sys::cudnnTensorDescriptor_t>> {
+    let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
+    let made = result::create_tensor_descriptor();
+    let made = made.map_err(dnn_error("cudnnCreateTensorDescriptor"))?;
+    let made = Descriptor(made, result::destroy_tensor_descriptor);
+    let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
+    // SAFETY: the descriptor is alive.
+    let set = unsafe { result::set_tensor4d_descriptor(made.0, format, float, dims) };
+    set.map_err(dnn_error("cudnnSetTensor4dDescriptor"))?;
+    Ok(made)
+}
+
+/// f32 numbers one after the other.
+fn filter(dims: [usize; 4]) -> Result<Descriptor<sys::cudnnFilterDescriptor_t>> {
+    let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
+    let made = result::create_filter_descriptor();
+    let made = made.map_err(dnn_error("cudnnCreateFilterDescriptor"))?;
+    let made = Descriptor(made, result::destroy_filter_descriptor);
+    let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
+    // SAFETY: the descriptor is alive.
+    let set = unsafe { result::set_filter4d_descriptor(made.0, float, format, dims) };
+    set.map_err(dnn_error("cudnnSetFilter4dDescriptor"))?;
+    Ok(made)
+}
+
+/// A cross-correlation in f32. `CUDNN_FMA_MATH` keeps the numbers out of TF32.
+fn convolution(sizes: &Convolution) -> Result<Descriptor<sys::cudnnConvolutionDescriptor_t>> {
+    let Convolution { stride, padding, dilation, groups, .. } = *sizes;
+    let [pad_height, pad_width, down, right] = ints([padding.0, padding.1, stride.0, stride.1])?;
+    let [dilation_height, dilation_width, groups, _] = ints([dilation.0, dilation.1, groups, 0])?;
+    let made = result::create_convolution_descriptor();
+    let made = made.map_err(dnn_error("cudnnCreateConvolutionDescriptor"))?;
+    let made = Descriptor(made, result::destroy_convolution_descriptor);
+    let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
+    let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
+    // SAFETY: the descriptor is alive.
+    let set = unsafe {
+        result::set_convolution2d_descriptor(
+            made.0,
+            pad_height,
+            pad_width,
+            down,
+            right,
+            dilation_height,
+            dilation_width,
+            mode,
+            float,
+        )
+    };
+    set.map_err(dnn_error("cudnnSetConvolution2dDescriptor"))?;
+    // SAFETY: the descriptor is alive.
+    let set = unsafe { result::set_convolution_group_count(made.0, groups) };
+    set.map_err(dnn_error("cudnnSetConvolutionGroupCount"))?;
+    let math = sys::cudnnMathType_t::CUDNN_FMA_MATH;
+    // SAFETY: the descriptor is alive.
+    let set = unsafe { result::set_convolution_math_type(made.0, math) };
+    set.map_err(dnn_error("cudnnSetConvolutionMathType"))?;
+    Ok(made)
+}

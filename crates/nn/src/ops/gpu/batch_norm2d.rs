@@ -1,0 +1,166 @@
+//! Batch normalisation on a GPU, without an exchange of statistics.
+//!
+//! The sums over a channel are those of `moments.rs`: two passes over the values, a few numbers at a
+//! time in f32, and their sums in f64. The running statistics move on the GPU, so the host does not
+//! wait.
+
+use candelabrum_memory::Flat;
+use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candle_core::{DType, Result, bail};
+
+use super::channels::{self, Channels, span, span_mut};
+use crate::ops::batch_norm2d::BatchNorm2d;
+use crate::ops::fused::{GpuBackward, OnGpu};
+
+const KERNELS: Kernels = Kernels {
+    name: "batch_norm2d",
+    text: concat!(channels::text!(), include_str!("batch_norm2d.cu")),
+};
+
+/// `LINE` in batch_norm2d.cu.
+const LINE: usize = 6;
+
+impl BatchNorm2d {
+    /// Whether the kernels can compute it: without replicas, and with running statistics in f32 on a
+    /// GPU.
+    pub(in crate::ops) fn has_kernels(&self) -> bool {
+        let fits = |buffer: &crate::Buffer| {
+            let value = buffer.value();
+            value.dtype() == DType::F32 && value.device().is_cuda()
+        };
+        let running = self.running.as_ref();
+        self.exchange.is_none() && running.is_none_or(|r| fits(&r.mean) && fits(&r.variance))
+    }
+
+    fn sizes(&self) -> Channels {
+        let geometry = self.geometry;
+        Channels { batch: geometry.batch, channels: geometry.channels, plane: geometry.plane }
+    }
+
+    /// The lines by the statistics of the batch.
+    fn lines_of_batch(
+        &self,
+        gpu: &Gpu,
+        xs: CudaSpan<'_>,
+        mut lines: CudaSpanMut<'_>,
+        [weight, bias]: [Option<CudaSpan<'_>>; 2],
+    ) -> Result<()> {
+        let sizes = self.sizes();
+        let mut sums = sizes.partials(gpu, 1)?;
+        {
+            let mut sums = span_mut(&mut sums)?;
+            let args = sizes.with_sizes(&[(&mut sums).into(), xs.into()]);
+            gpu.launch(KERNELS, "sum_slices", sizes.grid(), &args)?;
+        }
+        let sums = span(&sums)?;
+        let mut deviations = sizes.partials(gpu, 2)?;
+        {
+            let mut deviations = span_mut(&mut deviations)?;
+            let args = sizes.with_sizes(&[(&mut deviations).into(), xs.into(), sums.into()]);
+            gpu.launch(KERNELS, "deviations", sizes.grid(), &args)?;
+        }
+        let args = [
+            (&mut lines).into(),
+            sums.into(),
+            span(&deviations)?.into(),
+            weight.into(),
+            bias.into(),
+            self.config.eps.into(),
+            sizes.count().into(),
+            sizes.slices().into(),
+        ];
+        Ok(gpu.launch(KERNELS, "lines_of_batch", Grid::for_each(sizes.channels), &args)?)
+    }
+
+    /// Moves the running statistics towards those of the batch.
+    fn move_running(&self, gpu: &Gpu, lines: CudaSpan<'_>) -> Result<()> {
+        let Some(running) = &self.running else { return Ok(()) };
+        let count = self.geometry.count() as f64;
+        for (buffer, unbiased) in [(&running.mean, 0.0), (&running.variance, count / (count - 1.0))]
+        {
+            buffer.update_on_gpu(|mut values| {
+                let grid = Grid::for_each(values.len());
+                let momentum = Arg::from(self.config.momentum);
+                let args = [(&mut values).into(), lines.into(), momentum, unbiased.into()];
+                Ok(gpu.launch(KERNELS, "move_running", grid, &args)?)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl OnGpu for BatchNorm2d {
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaSpan<'_>>],
+        mut ys: CudaSpanMut<'_>,
+    ) -> Result<Option<Flat>> {
+        let &[Some(xs), weight, bias, mean, variance] = inputs else {
+            bail!("batch_norm2d: an input is missing, this is a bug")
+        };
+        let sizes = self.sizes();
+        let mut saved = gpu.numbers(sizes.channels * LINE)?;
+        let mut lines = span_mut(&mut saved)?;
+        if self.config.training {
+            self.lines_of_batch(gpu, xs, lines.reborrow(), [weight, bias])?;
+            self.move_running(gpu, lines.as_span())?;
+        } else {
+            let statistics = [mean, variance, weight, bias].map(Arg::from);
+            let mut args = vec![(&mut lines).into()];
+            args.extend(statistics);
+            args.push(self.config.eps.into());
+            gpu.launch(KERNELS, "lines_of_running", Grid::for_each(sizes.channels), &args)?;
+        }
+        let rectify = usize::from(self.rectify);
+        let args = [(&mut ys).into(), xs.into(), lines.as_span().into(), rectify.into()];
+        gpu.launch(KERNELS, "normalise", sizes.grid(), &sizes.with_sizes(&args))?;
+        Ok(Some(saved))
+    }
+
+    fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {
+        let GpuBackward { gpu, inputs, saved, dys, mut grads, .. } = pass;
+        let (Some(xs), Some(lines)) = (inputs[0], saved) else {
+            bail!("batch_norm2d: an input is missing, this is a bug")
+        };
+        let (sizes, dys) = (self.sizes(), dys.as_span());
+        let rectify = Arg::from(usize::from(self.rectify));
+        let (dxs, dw, db) = (grads[0].take(), grads[1].take(), grads[2].take());
+
+        let mut factors = None;
+        if self.config.training || dw.is_some() || db.is_some() {
+            let mut partials = sizes.partials(gpu, 2)?;
+            {
+                let mut partials = span_mut(&mut partials)?;
+                let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectify];
+                let args = sizes.with_sizes(&args);
+                gpu.launch(KERNELS, "gradient_sums", sizes.grid(), &args)?;
+            }
+            if self.config.training {
+                factors = Some(gpu.numbers(2 * sizes.channels)?);
+            }
+            let (mut dw, mut db) = (dw, db);
+            let mut places = factors.as_mut().map(span_mut).transpose()?;
+            let args = [
+                place(&mut dw),
+                place(&mut db),
+                place(&mut places),
+                span(&partials)?.into(),
+                lines.into(),
+                sizes.count().into(),
+                sizes.slices().into(),
+            ];
+            gpu.launch(KERNELS, "totals", Grid::for_each(sizes.channels), &args)?;
+        }
+        let Some(mut dxs) = dxs else { return Ok(()) };
+        let factors = factors.as_ref().map(span).transpose()?;
+        let first =
+            [(&mut dxs).into(), xs.into(), dys.into(), lines.into(), factors.into(), rectify];
+        Ok(gpu.launch(KERNELS, "differentiate", sizes.grid(), &sizes.with_sizes(&first))?)
+    }
+}
+
+/// The place of a gradient as an argument.
+fn place<'a>(place: &'a mut Option<CudaSpanMut<'_>>) -> Arg<'a> {
+    Arg::from(place.as_mut())
+}

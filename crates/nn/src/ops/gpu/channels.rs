@@ -1,0 +1,95 @@
+//! Sums over the values of each channel on a GPU, in a fixed order.
+
+use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{Flat, Span, SpanMut};
+use candle_core::{Result, bail};
+
+/// The text of channels.cu, which other texts begin with.
+macro_rules! text {
+    () => {
+        include_str!("channels.cu")
+    };
+}
+pub(super) use text;
+
+const KERNELS: Kernels = Kernels { name: "channels", text: text!() };
+
+/// A slice has at least so many values: for each thread as many as it adds in f32.
+const SHARE: usize = 8192;
+
+/// The most slices of a channel. One thread adds their sums.
+const MOST_SLICES: usize = 64;
+
+/// Values of the shape (N, C, P) one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channels {
+    pub(super) batch: usize,
+    pub(super) channels: usize,
+    pub(super) plane: usize,
+}
+
+impl Channels {
+    /// The number of values of a channel.
+    pub(super) fn count(self) -> usize {
+        self.batch * self.plane
+    }
+
+    fn share(self) -> usize {
+        self.count().div_ceil(MOST_SLICES).max(SHARE)
+    }
+
+    /// The number of slices of a channel. 0 for a channel without values.
+    pub(super) fn slices(self) -> usize {
+        self.count().div_ceil(self.share())
+    }
+
+    /// One block for each slice of each channel.
+    pub(super) fn grid(self) -> Grid {
+        Grid::by_share(self.channels * self.slices(), 1)
+    }
+
+    /// The arguments `first`, and then the sizes (`SIZES` in channels.cu).
+    pub(super) fn with_sizes<'a>(self, first: &[Arg<'a>]) -> Vec<Arg<'a>> {
+        let sizes = [self.batch, self.channels, self.plane, self.slices(), self.share()];
+        first.iter().copied().chain(sizes.map(Arg::from)).collect()
+    }
+
+    /// Memory for `width` doubles for each slice.
+    pub(super) fn partials(self, gpu: &Gpu, width: usize) -> Result<Flat> {
+        const FLOATS: usize = size_of::<f64>() / size_of::<f32>();
+        Ok(gpu.numbers(self.channels * self.slices() * width * FLOATS)?)
+    }
+
+    /// `sums[c]` = the sum of the values of channel `c`.
+    pub(super) fn sums(
+        self,
+        gpu: &Gpu,
+        mut sums: CudaSpanMut<'_>,
+        values: CudaSpan<'_>,
+    ) -> Result<()> {
+        let mut partials = self.partials(gpu, 1)?;
+        {
+            let mut partials = span_mut(&mut partials)?;
+            let args = self.with_sizes(&[(&mut partials).into(), values.into()]);
+            gpu.launch(KERNELS, "sum_slices", self.grid(), &args)?;
+        }
+        let args = [(&mut sums).into(), span(&partials)?.into(), self.slices().into()];
+        Ok(gpu.launch(KERNELS, "add_slices", Grid::for_each(self.channels), &args)?)
+    }
+}
+
+/// Numbers that a kernel has allocated.
+pub(super) fn span(flat: &Flat) -> Result<CudaSpan<'_>> {
+    match flat.span()? {
+        Span::Cuda(values) => Ok(values),
+        Span::Host(_) => bail!("numbers of a kernel on the host, this is a bug"),
+    }
+}
+
+/// Numbers that a kernel has allocated, to be written.
+pub(super) fn span_mut(flat: &mut Flat) -> Result<CudaSpanMut<'_>> {
+    match flat.span_mut()? {
+        SpanMut::Cuda(values) => Ok(values),
+        SpanMut::Host(_) => bail!("numbers of a kernel on the host, this is a bug"),
+    }
+}

@@ -1,0 +1,80 @@
+//! The convolution on a GPU: cuDNN for the products, kernels for bias and activation.
+
+use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu};
+use candelabrum_memory::{Convolution, Flat, SpanMut};
+use candle_core::{Result, bail};
+
+use super::activations::{activate_images, differentiate};
+use super::channels::Channels;
+use crate::Activation;
+use crate::ops::conv2d::Conv2d;
+use crate::ops::fused::{GpuBackward, OnGpu};
+
+impl Conv2d {
+    /// The sizes for cuDNN.
+    pub(in crate::ops) fn sizes(&self) -> Convolution {
+        let geometry = &self.geometry;
+        Convolution {
+            batch: geometry.batch,
+            in_channels: geometry.in_channels,
+            out_channels: geometry.out_channels,
+            groups: geometry.groups,
+            in_size: geometry.in_size,
+            out_size: geometry.out_size,
+            kernel: geometry.kernel,
+            stride: geometry.stride,
+            padding: geometry.padding,
+            dilation: geometry.dilation,
+        }
+    }
+}
+
+impl OnGpu for Conv2d {
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaSpan<'_>>],
+        mut ys: CudaSpanMut<'_>,
+    ) -> Result<Option<Flat>> {
+        let &[Some(xs), Some(weight), bias] = inputs else {
+            bail!("conv2d: an input is missing, this is a bug")
+        };
+        gpu.convolve(&self.sizes(), ys.reborrow(), xs, weight)?;
+        let plane = self.geometry.out_pixels();
+        let late = self.activation.filter(|activation| activation.needs_input());
+        let at_once = if late.is_some() { None } else { self.activation };
+        if bias.is_some() || at_once.is_some() {
+            activate_images(gpu, &mut ys, bias, plane, at_once)?;
+        }
+        if late.is_none() {
+            return Ok(None);
+        }
+        let saved = SpanMut::Cuda(ys.reborrow()).as_span().to_flat()?;
+        activate_images(gpu, &mut ys, None, plane, late)?;
+        Ok(Some(saved))
+    }
+
+    fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {
+        let GpuBackward { gpu, inputs, ys, saved, mut dys, mut grads } = pass;
+        let &[Some(xs), Some(weight), _] = inputs else {
+            bail!("conv2d: an input is missing, this is a bug")
+        };
+        if let Some(activation) = self.activation {
+            let reference = if Activation::needs_input(activation) { saved } else { ys };
+            differentiate(gpu, &mut dys, None, reference, activation)?;
+        }
+        let (sizes, dzs) = (self.sizes(), dys.as_span());
+        if let Some(dxs) = grads[0].take() {
+            gpu.convolve_back_to_input(&sizes, dxs, weight, dzs)?;
+        }
+        if let Some(dw) = grads[1].take() {
+            gpu.convolve_back_to_weight(&sizes, dw, xs, dzs)?;
+        }
+        if let Some(db) = grads[2].take() {
+            let (batch, channels) = (sizes.batch, sizes.out_channels);
+            let channels = Channels { batch, channels, plane: self.geometry.out_pixels() };
+            channels.sums(gpu, db, dzs)?;
+        }
+        Ok(())
+    }
+}

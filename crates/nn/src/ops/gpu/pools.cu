@@ -1,0 +1,148 @@
+// Poolings. A thread computes one number, so no two threads write to the same place: in a backward it
+// gathers the gradients of all windows that hold its pixel, in the order of the windows.
+
+typedef unsigned long long count_t;
+
+#define FOR_EACH(i, n)                                                                             \
+  for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
+       i += (count_t)gridDim.x * blockDim.x)
+
+// The sizes of a pooling along one axis.
+struct Axis {
+  count_t in, out, kernel, stride, padding;
+};
+
+#define AXIS(name)                                                                                 \
+  count_t name##_in, count_t name##_out, count_t name##_kernel, count_t name##_stride,             \
+      count_t name##_padding
+#define AXIS_OF(name)                                                                              \
+  Axis { name##_in, name##_out, name##_kernel, name##_stride, name##_padding }
+
+struct Range {
+  count_t start, end;
+};
+
+// The pixels of window o inside the image. There is at least one.
+__device__ Range window(Axis axis, count_t o) {
+  count_t start = o * axis.stride, end = start + axis.kernel - axis.padding;
+  return Range{start > axis.padding ? start - axis.padding : 0, end < axis.in ? end : axis.in};
+}
+
+// The windows that hold pixel i.
+__device__ Range windows(Axis axis, count_t i) {
+  count_t place = i + axis.padding;
+  count_t start = place < axis.kernel ? 0 : (place - axis.kernel) / axis.stride + 1;
+  count_t end = place / axis.stride + 1;
+  return Range{start, end < axis.out ? end : axis.out};
+}
+
+// The place of a window's maximum in its plane: the first maximum, or the last NaN.
+__device__ count_t winner(const float *plane, Range rows, Range columns, count_t width) {
+  count_t place = rows.start * width + columns.start;
+  float best = plane[place];
+  for (count_t y = rows.start; y < rows.end; y++)
+    for (count_t x = columns.start; x < columns.end; x++) {
+      float value = plane[y * width + x];
+      if (value > best || isnan(value)) {
+        best = value;
+        place = y * width + x;
+      }
+    }
+  return place;
+}
+
+// ys = the maximum of each window. winners = its place in its plane, which a float represents exactly.
+// Without winners, the backward finds them again.
+extern "C" __global__ void max_pool(float *ys, float *winners, const float *xs, AXIS(y), AXIS(x),
+                                    count_t n) {
+  Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
+  FOR_EACH(i, n) {
+    count_t oy = i / columns.out % rows.out, ox = i % columns.out;
+    const float *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
+    count_t place = winner(plane, window(rows, oy), window(columns, ox), columns.in);
+    ys[i] = plane[place];
+    if (winners) winners[i] = (float)place;
+  }
+}
+
+// dxs = the gradients of the windows whose maximum is this pixel. n is the number of pixels.
+extern "C" __global__ void max_pool_back(float *dxs, const float *dys, const float *winners,
+                                         const float *xs, AXIS(y), AXIS(x), count_t n) {
+  Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
+  FOR_EACH(i, n) {
+    count_t in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
+    count_t plane = i / in_plane, own = i % in_plane;
+    Range down = windows(rows, own / columns.in), right = windows(columns, own % columns.in);
+    float sum = 0.0f;
+    for (count_t oy = down.start; oy < down.end; oy++)
+      for (count_t ox = right.start; ox < right.end; ox++) {
+        count_t result = plane * out_plane + oy * columns.out + ox;
+        count_t place = winners ? (count_t)winners[result]
+                                : winner(xs + plane * in_plane, window(rows, oy),
+                                         window(columns, ox), columns.in);
+        if (place == own) sum += dys[result];
+      }
+    dxs[i] = sum;
+  }
+}
+
+// The number by which the sum of a window is divided.
+__device__ float divisor(Axis rows, Axis columns, Range down, Range right, count_t whole) {
+  return (float)(whole ? rows.kernel * columns.kernel
+                       : (down.end - down.start) * (right.end - right.start));
+}
+
+// ys = the mean of each window. With whole, pixels of the padding count.
+extern "C" __global__ void avg_pool(float *ys, const float *xs, count_t whole, AXIS(y), AXIS(x),
+                                    count_t n) {
+  Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
+  FOR_EACH(i, n) {
+    Range down = window(rows, i / columns.out % rows.out), right = window(columns, i % columns.out);
+    const float *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
+    float sum = 0.0f;
+    for (count_t y = down.start; y < down.end; y++)
+      for (count_t x = right.start; x < right.end; x++) sum += plane[y * columns.in + x];
+    ys[i] = sum / divisor(rows, columns, down, right, whole);
+  }
+}
+
+// dxs = the shares of the windows that hold this pixel. n is the number of pixels.
+extern "C" __global__ void avg_pool_back(float *dxs, const float *dys, count_t whole, AXIS(y),
+                                         AXIS(x), count_t n) {
+  Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
+  FOR_EACH(i, n) {
+    count_t in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
+    count_t plane = i / in_plane, own = i % in_plane;
+    Range down = windows(rows, own / columns.in), right = windows(columns, own % columns.in);
+    float sum = 0.0f;
+    for (count_t oy = down.start; oy < down.end; oy++)
+      for (count_t ox = right.start; ox < right.end; ox++)
+        sum += dys[plane * out_plane + oy * columns.out + ox] /
+               divisor(rows, columns, window(rows, oy), window(columns, ox), whole);
+    dxs[i] = sum;
+  }
+}
+
+#define LANES 32  // threads per plane
+#define PLANES 8  // planes per block
+
+// ys = the mean of each plane. n is the number of planes.
+extern "C" __global__ void means(float *ys, const float *xs, count_t plane, count_t n) {
+  __shared__ float sums[PLANES * LANES];
+  unsigned lane = threadIdx.x % LANES;
+  count_t number = (count_t)blockIdx.x * PLANES + threadIdx.x / LANES;
+  float sum = 0.0f;
+  if (number < n)
+    for (count_t i = lane; i < plane; i += LANES) sum += xs[number * plane + i];
+  sums[threadIdx.x] = sum;
+  for (unsigned width = LANES / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (lane < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+  }
+  if (lane == 0 && number < n) ys[number] = sums[threadIdx.x] / (float)plane;
+}
+
+// dxs = the share of each pixel in the mean of its plane. n is the number of pixels.
+extern "C" __global__ void means_back(float *dxs, const float *dys, count_t plane, count_t n) {
+  FOR_EACH(i, n) dxs[i] = dys[i / plane] / (float)plane;
+}
