@@ -162,7 +162,7 @@ def main():
     write("libraries", libraries())
     write("torch", output([sys.executable, "-c", "import torch; print(torch.__version__)"]))
     write("memory, optimizers, models", bundle.tests("gpu", [], 150))
-    write("operations", bundle.tests("ops", ["composites"], 120))
+    write("operations", bundle.tests("ops", ["composites", "on_a_gpu"], 120))
     write("nccl", bundle.tests("conformance", ["nccl"], 150))
     write("accuracy", bundle.accuracy(90))
     for network, batch in NETWORKS:

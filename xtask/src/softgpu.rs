@@ -49,15 +49,16 @@ fn with_software_gpu(command: &mut Command) -> Result<&mut Command> {
 struct Target {
     /// The test program, by its name in all of the workspace.
     program: &'static str,
-    /// Only tests with this in their names; all if empty.
-    only: &'static str,
+    /// Only tests with one of these in their names; all if empty.
+    only: &'static [&'static str],
 }
 
 const TARGETS: &[Target] = &[
-    Target { program: "softgpu", only: "" },
-    Target { program: "gpu", only: "" },
+    Target { program: "softgpu", only: &[] },
+    Target { program: "gpu", only: &[] },
+    Target { program: "ops", only: &["composites", "on_a_gpu"] },
     // Over the other backends, ranks that see a GPU would take it.
-    Target { program: "conformance", only: "nccl" },
+    Target { program: "conformance", only: &["nccl"] },
 ];
 
 /// One set of features for all of them, since cargo would otherwise build candle several times.
@@ -80,7 +81,7 @@ pub(crate) fn run_tests() -> Result<Report> {
     let mut runs = Vec::new();
     for target in TARGETS {
         let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--features", FEATURES]);
-        command.args(["--test", target.program, "--", target.only]);
+        command.args(["--test", target.program, "--"]).args(target.only);
         let shown = format!("REQUIRE_GPUS=1 cargo xtask softgpu -- {}", display(&command));
         with_software_gpu(&mut command)?.env("REQUIRE_GPUS", "1");
         runs.push(Run::start_as(target.program, &shown, command)?);
