@@ -63,6 +63,7 @@ void Block::release_warp(unsigned warp, unsigned mask) {
         results[i] = t.value;
         t.arrived = lanes;
         t.state = READY;
+        exchanging--;
         ready.push_back(i);
     }
 }
@@ -71,6 +72,7 @@ void Block::end_thread() {
     threads[current].state = ENDED;
     alive--;
     release_barrier();
+    if (!exchanging) return;
     unsigned first = current / 32 * 32;
     for (unsigned i = first; i < std::min(first + 32, n); i++)
         if (threads[i].state == AT_WARP) release_warp(current / 32, threads[i].mask);
@@ -99,7 +101,7 @@ const std::string &Block::run() {
     n = dim.x * dim.y * dim.z;
     next = 0;
     alive = n;
-    waiting = 0;
+    waiting = exchanging = 0;
     failure.clear();
     asserted = false;
     ready.clear();
@@ -150,6 +152,7 @@ const uint64_t *Block::exchange(unsigned mask, uint64_t value, unsigned *arrived
     t.value = value;
     t.mask = mask;
     t.state = AT_WARP;
+    exchanging++;
     release_warp(at / 32, mask);
     running->leave();
     *arrived = t.arrived;

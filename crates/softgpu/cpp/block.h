@@ -34,7 +34,9 @@ private:
         int predicate = 0, line = 0;
         const char *file = "";
     };
-    unsigned n = 0, next = 0, alive = 0, waiting = 0, current = 0, reduced[3] = {};
+    unsigned n = 0, next = 0, alive = 0, current = 0, reduced[3] = {};
+    unsigned waiting = 0,
+             exchanging = 0; // the threads at a barrier of the block, and of their warps
     std::vector<Thread> threads;
     std::deque<unsigned> ready;
     std::vector<uint64_t> results; // of exchanges, 32 for each warp

@@ -48,7 +48,8 @@ __device__ float derivative(float r, count_t activation) {
   }
 }
 
-// ys = activation(xs + bias). Number i gets bias i / plane % channels. Without xs, ys changes in place.
+// ys = activation(xs + bias). Number i gets bias i / plane % channels. Without xs, ys changes in
+// place.
 extern "C" __global__ void activate(float *ys, const float *xs, const float *bias, count_t plane,
                                     count_t channels, count_t activation, count_t n) {
   FOR_EACH(i, n) {

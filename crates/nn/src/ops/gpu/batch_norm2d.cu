@@ -11,21 +11,19 @@ __device__ float first_mean(const double *sums, count_t channel, count_t slices,
   return (float)(of_channel(sums, channel, slices, 1) / count);
 }
 
-// partials[b] = the sums of the deviations from the first mean, and of their squares, in the b-th slice.
-extern "C" __global__ void deviations(double *partials, const float *xs, const double *sums, SIZES,
-                                      count_t n) {
-  float first = first_mean(sums, CHANNEL, slices, (double)(batch * plane));
-  Sum sum, squares;
+// partials[s] = the sums of the deviations from the first mean, and of their squares, in the s-th
+// slice.
+extern "C" __global__ void deviations(double *partials, const float *xs, const double *means,
+                                      SIZES) {
+  WALK;
+  float first = first_mean(means, walk.channel, slices, (double)(batch * plane));
+  Sum sums[2];
   FOR_SLICE(i) {
     float deviation = xs[i] - first;
-    sum.add(deviation);
-    squares.add(deviation * deviation);
+    sums[0].add(deviation);
+    sums[1].add(deviation * deviation);
   }
-  double total = sum.of_block(), square = squares.of_block();
-  if (threadIdx.x == 0) {
-    partials[2 * blockIdx.x] = total;
-    partials[2 * blockIdx.x + 1] = square;
-  }
+  add_lanes(walk, sums, partials);
 }
 
 // As Line::new in line.rs.
@@ -67,8 +65,8 @@ extern "C" __global__ void lines_of_running(float *lines, const float *mean, con
               bias ? bias[c] : 0.0f);
 }
 
-// Moves the running means (unbiased = 0) or variances towards those of the batch. unbiased is the factor
-// from the biased variance to the unbiased one.
+// Moves the running means (unbiased = 0) or variances towards those of the batch. unbiased is the
+// factor from the biased variance to the unbiased one.
 extern "C" __global__ void move_running(float *running, const float *lines, double momentum,
                                         double unbiased, count_t n) {
   FOR_CHANNELS(c, n) {
@@ -91,34 +89,32 @@ struct Line {
   }
 };
 
-extern "C" __global__ void normalise(float *ys, const float *xs, const float *lines, count_t rectify,
-                                     SIZES, count_t n) {
-  Line line(lines + CHANNEL * LINE);
+extern "C" __global__ void normalise(float *ys, const float *xs, const float *lines,
+                                     count_t rectify, SIZES) {
+  WALK;
+  Line line(lines + walk.channel * LINE);
   FOR_SLICE(i) {
     float z = line.at(xs[i]);
     ys[i] = rectify && z <= 0.0f ? 0.0f : z;
   }
 }
 
-// partials[b] = the sums of dz, and of dz (x - shift), in the b-th slice.
+// partials[s] = the sums of dz, and of dz (x - shift), in the s-th slice.
 extern "C" __global__ void gradient_sums(double *partials, const float *xs, const float *dys,
-                                         const float *lines, count_t rectify, SIZES, count_t n) {
-  Line line(lines + CHANNEL * LINE);
-  Sum sum, dot;
+                                         const float *lines, count_t rectify, SIZES) {
+  WALK;
+  Line line(lines + walk.channel * LINE);
+  Sum sums[2];
   FOR_SLICE(i) {
     float x = xs[i], dz = line.dz(x, dys[i], rectify);
-    sum.add(dz);
-    dot.add(dz * (x - line.shift));
+    sums[0].add(dz);
+    sums[1].add(dz * (x - line.shift));
   }
-  double sums = sum.of_block(), dots = dot.of_block();
-  if (threadIdx.x == 0) {
-    partials[2 * blockIdx.x] = sums;
-    partials[2 * blockIdx.x + 1] = dots;
-  }
+  add_lanes(walk, sums, partials);
 }
 
-// The gradients of weight and bias, if they are wanted, and the two numbers per channel by which the
-// gradient of the input is computed. n is the number of channels.
+// The gradients of weight and bias, if they are wanted, and the two numbers per channel by which
+// the gradient of the input is computed. n is the number of channels.
 extern "C" __global__ void totals(float *dw, float *db, float *factors, const double *partials,
                                   const float *lines, count_t values, count_t slices, count_t n) {
   double count = (double)values;
@@ -139,10 +135,11 @@ extern "C" __global__ void totals(float *dw, float *db, float *factors, const do
 // The gradient of the input. Without factors, the statistics were known.
 extern "C" __global__ void differentiate(float *dxs, const float *xs, const float *dys,
                                          const float *lines, const float *factors, count_t rectify,
-                                         SIZES, count_t n) {
-  Line line(lines + CHANNEL * LINE);
-  float slope = factors ? factors[2 * CHANNEL] : 0.0f;
-  float constant = factors ? factors[2 * CHANNEL + 1] : 0.0f;
+                                         SIZES) {
+  WALK;
+  Line line(lines + walk.channel * LINE);
+  float slope = factors ? factors[2 * walk.channel] : 0.0f;
+  float constant = factors ? factors[2 * walk.channel + 1] : 0.0f;
   FOR_SLICE(i) {
     float x = xs[i], dz = line.dz(x, dys[i], rectify);
     dxs[i] = line.scale * (factors ? dz - (x - line.shift) * slope + constant : dz);

@@ -1,6 +1,6 @@
 //! Sums over the values of each channel on a GPU, in a fixed order.
 
-use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{Arg, BLOCK, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
 use candelabrum_memory::{Flat, Span, SpanMut};
 use candle_core::{Result, bail};
 
@@ -14,8 +14,12 @@ pub(super) use text;
 
 const KERNELS: Kernels = Kernels { name: "channels", text: text!() };
 
-/// A slice has at least so many values: for each thread as many as it adds in f32.
-const SHARE: usize = 8192;
+/// `CARRY` in channels.cu: how many values a thread adds in f32. A slice has about as many for each of
+/// its threads.
+const CARRY: usize = 32;
+
+/// The fewest threads of a slice.
+const FEWEST_LANES: usize = 32;
 
 /// The most slices of a channel. One thread adds their sums.
 const MOST_SLICES: usize = 64;
@@ -35,7 +39,7 @@ impl Channels {
     }
 
     fn share(self) -> usize {
-        self.count().div_ceil(MOST_SLICES).max(SHARE)
+        self.count().div_ceil(MOST_SLICES).max(BLOCK * CARRY)
     }
 
     /// The number of slices of a channel. 0 for a channel without values.
@@ -43,14 +47,20 @@ impl Channels {
         self.count().div_ceil(self.share())
     }
 
-    /// One block for each slice of each channel.
+    /// The threads of a slice, a divisor of [`BLOCK`].
+    fn lanes(self) -> usize {
+        (self.count() / CARRY).next_power_of_two().clamp(FEWEST_LANES, BLOCK)
+    }
+
+    /// [`Self::lanes`] threads for each slice of each channel.
     pub(super) fn grid(self) -> Grid {
-        Grid::by_share(self.channels * self.slices(), 1)
+        Grid::by_share(self.channels * self.slices(), BLOCK / self.lanes())
     }
 
     /// The arguments `first`, and then the sizes (`SIZES` in channels.cu).
     pub(super) fn with_sizes<'a>(self, first: &[Arg<'a>]) -> Vec<Arg<'a>> {
-        let sizes = [self.batch, self.channels, self.plane, self.slices(), self.share()];
+        let Self { batch, channels, plane } = self;
+        let sizes = [batch, channels, plane, self.slices(), self.share(), self.lanes()];
         first.iter().copied().chain(sizes.map(Arg::from)).collect()
     }
 

@@ -1,5 +1,5 @@
-// Poolings. A thread computes one number, so no two threads write to the same place: in a backward it
-// gathers the gradients of all windows that hold its pixel, in the order of the windows.
+// Poolings. A thread computes one number, so no two threads write to the same place: in a backward
+// it gathers the gradients of all windows that hold its pixel, in the order of the windows.
 
 typedef unsigned long long count_t;
 
@@ -51,8 +51,8 @@ __device__ count_t winner(const float *plane, Range rows, Range columns, count_t
   return place;
 }
 
-// ys = the maximum of each window. winners = its place in its plane, which a float represents exactly.
-// Without winners, the backward finds them again.
+// ys = the maximum of each window. winners = its place in its plane, which a float represents
+// exactly. Without winners, the backward finds them again.
 extern "C" __global__ void max_pool(float *ys, float *winners, const float *xs, AXIS(y), AXIS(x),
                                     count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
@@ -123,8 +123,8 @@ extern "C" __global__ void avg_pool_back(float *dxs, const float *dys, count_t w
   }
 }
 
-#define LANES 32  // threads per plane
-#define PLANES 8  // planes per block
+#define LANES 32 // threads per plane
+#define PLANES 8 // planes per block
 
 // ys = the mean of each plane. n is the number of planes.
 extern "C" __global__ void means(float *ys, const float *xs, count_t plane, count_t n) {
@@ -135,11 +135,12 @@ extern "C" __global__ void means(float *ys, const float *xs, count_t plane, coun
   if (number < n)
     for (count_t i = lane; i < plane; i += LANES) sum += xs[number * plane + i];
   sums[threadIdx.x] = sum;
-  for (unsigned width = LANES / 2; width > 0; width /= 2) {
-    __syncthreads();
-    if (lane < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+  __syncthreads();
+  if (lane == 0 && number < n) {
+    float total = 0.0f;
+    for (unsigned i = 0; i < LANES; i++) total += sums[threadIdx.x + i];
+    ys[number] = total / (float)plane;
   }
-  if (lane == 0 && number < n) ys[number] = sums[threadIdx.x] / (float)plane;
 }
 
 // dxs = the share of each pixel in the mean of its plane. n is the number of pixels.
