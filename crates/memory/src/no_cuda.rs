@@ -309,9 +309,6 @@ impl Formula {
     }
 }
 
-/// Threads per block.
-pub const BLOCK: usize = 256;
-
 /// The blocks of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid(());
