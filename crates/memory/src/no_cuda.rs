@@ -12,6 +12,9 @@ use crate::{Convolution, ElementType, Error, Flat, Result};
 /// The number of scalars that a formula gets.
 pub const SCALARS: usize = 8;
 
+/// Threads per block.
+pub const BLOCK: usize = 256;
+
 /// Bytes on a GPU.
 #[derive(Debug)]
 pub struct CudaMemory(Infallible);
