@@ -8,13 +8,13 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
 use candle_core::{DType, Result, bail};
 
-use super::channels::{self, Channels, span, span_mut};
+use super::channels::{Channels, span, span_mut};
 use crate::ops::batch_norm2d::BatchNorm2d;
 use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels {
     name: "batch_norm2d",
-    text: concat!(channels::text!(), include_str!("batch_norm2d.cu")),
+    text: concat!(include_str!("channels.cu"), include_str!("batch_norm2d.cu")),
 };
 
 /// `LINE` in batch_norm2d.cu.

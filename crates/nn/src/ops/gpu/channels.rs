@@ -4,15 +4,7 @@ use candelabrum_memory::cuda::{Arg, BLOCK, CudaSpan, CudaSpanMut, Gpu, Grid, Ker
 use candelabrum_memory::{Flat, Span, SpanMut};
 use candle_core::{Result, bail};
 
-/// The text of channels.cu, which other texts begin with.
-macro_rules! text {
-    () => {
-        include_str!("channels.cu")
-    };
-}
-pub(super) use text;
-
-const KERNELS: Kernels = Kernels { name: "channels", text: text!() };
+const KERNELS: Kernels = Kernels { name: "channels", text: include_str!("channels.cu") };
 
 /// `CARRY` in channels.cu: how many values a thread adds in f32. A slice has about as many for each of
 /// its threads.
