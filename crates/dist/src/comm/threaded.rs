@@ -103,9 +103,18 @@ impl<T: Transport> Threaded<T> {
     ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
         let id = self.membership.id;
         let layers = self.layers.as_ref().map(|layered| layered.layers);
+        let abort = Arc::clone(&self.common.abort);
         move |members| match (layers, op) {
             (Some(layers), Collective::AllReduce(op)) => {
-                members.all_reduce_in_layers(layers, op, payload).map(Progress::Complete)
+                let result = members.all_reduce_in_layers(layers, op, payload);
+                // A rank of another host may wait for this rank, and must not see it leave before
+                // it knows why.
+                let result = result.inspect_err(|error| {
+                    if error.is_echo() {
+                        abort.fail(error);
+                    }
+                });
+                result.map(Progress::Complete)
             }
             _ => members.begin(id, op, payload),
         }
