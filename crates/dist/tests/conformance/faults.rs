@@ -45,6 +45,9 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
         }
         "refused by layers" => {
             let layered = comm.hierarchical(&[0, 0, 1])?;
+            // All ranks have the groups before one of them refuses.
+            comm.barrier()?;
+            thread::sleep(Duration::from_millis(100));
             refused(rank, || match rank {
                 1 => layered.all_reduce(&mut [1_i32; 3], ReduceOp::Mean),
                 _ => layered.all_reduce(&mut [1_f32; 3], ReduceOp::Mean),
