@@ -11,11 +11,13 @@ and the steps per second beside PyTorch's where PyTorch is installed.
 
 import argparse
 import glob
+import gzip
 import importlib.util
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +27,14 @@ PROGRAMS = HERE / "programs"
 NETWORKS = [("cnn", 64), ("cnn", 1024), ("mlp", 64), ("gru", 64), ("resnet18", 64), ("resnet18", 512)]
 ROUNDS = 5
 SECONDS = 0.4
+
+
+def unpack():
+    for packed in sorted(PROGRAMS.glob("*.gz")):
+        program = packed.with_suffix("")
+        with gzip.open(packed) as source, open(program, "wb") as target:
+            shutil.copyfileobj(source, target)
+        program.chmod(0o755)
 
 
 def libraries():
@@ -115,9 +125,10 @@ class Bundle:
     def speed(self, network, batch):
         """Images per second of each contender: the median of samples taken in turns."""
         running, result = {}, {}
+        variables = dict(self.variables, CANDELABRUM_DEVICE="cuda")
         for name, command in self.contenders(network, batch):
             process = subprocess.Popen(
-                [str(word) for word in command], env=self.variables, text=True,
+                [str(word) for word in command], env=variables, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
             line = process.stdout.readline()
@@ -149,6 +160,7 @@ def main():
     parser.add_argument("--out", default="result.json")
     parser.add_argument("--minutes", type=float, default=9.0)
     args = parser.parse_args()
+    unpack()
     bundle, report = Bundle(args.minutes), {}
 
     def write(key, value):

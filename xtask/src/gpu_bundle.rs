@@ -83,7 +83,10 @@ pub(crate) fn build() -> Result<PathBuf> {
     for program in &PROGRAMS {
         let built = folder.join("release").join(program.folder);
         let from = newest(&built, program.name)?;
-        copy(&from, &programs.join(program.name))?;
+        let to = programs.join(program.name);
+        copy(&from, &to)?;
+        // Each program has candle's kernels in it, as text.
+        run_command(Command::new("gzip").arg("-9").arg(&to))?;
     }
     let root = repo_root();
     copy(&root.join("scripts/cuda/bundle.py"), &bundle.join("run.py"))?;
