@@ -65,6 +65,17 @@ impl<'a> Span<'a> {
         }
     }
 
+    /// The numbers, if they are on a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for numbers in host memory.
+    pub fn cuda(self) -> Result<CudaSpan<'a>> {
+        match self {
+            Self::Cuda(values) => Ok(values),
+            Self::Host(_) => Err(on_host()),
+        }
+    }
+
     /// A copy of the numbers, in the same kind of memory.
     ///
     /// # Errors
@@ -109,6 +120,17 @@ impl<'a> SpanMut<'a> {
         match self {
             Self::Host(values) => Ok(values),
             Self::Cuda(_) => Err(Error::OnDevice),
+        }
+    }
+
+    /// The numbers, if they are on a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for numbers in host memory.
+    pub fn cuda(self) -> Result<CudaSpanMut<'a>> {
+        match self {
+            Self::Cuda(values) => Ok(values),
+            Self::Host(_) => Err(on_host()),
         }
     }
 
@@ -252,6 +274,10 @@ impl<'a> SpanMut<'a> {
     }
 }
 
+fn on_host() -> Error {
+    Error::Unsupported { what: "a kernel of a GPU on numbers in host memory".to_owned() }
+}
+
 fn check_len(op: &'static str, expected: usize, got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
 }
@@ -314,6 +340,7 @@ mod tests {
         assert_eq!(span.reborrow().host()?, [7.0, 8.0, 9.0]);
         span.fill(0.0)?;
         assert_eq!((span.len(), span.as_span().host()?), (3, &[0.0; 3][..]));
+        assert!(span.as_span().cuda().is_err() && span.reborrow().cuda().is_err());
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! steps.
 
 use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut};
-use candelabrum_memory::{ElementType, Error as MemoryError, Flat, Span, SpanMut};
+use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
 use crate::error::Range;
 use crate::parts::MAX_STATES;
@@ -147,7 +147,9 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         match (value, grad) {
             (SpanMut::Cuda(value), Span::Cuda(grad)) => match self.rule.on_gpu(now) {
                 Some((formula, scalars)) => {
-                    let state = param.state.iter_mut().map(cuda_span).collect::<Result<_>>()?;
+                    let state =
+                        param.state.iter_mut().map(|vector| Ok(vector.span_mut()?.cuda()?));
+                    let state = state.collect::<Result<_>>()?;
                     formula.update(value, grad, state, scalars)?;
                 }
                 None => through_host(&self.rule, now, value, grad, &mut param.state)?,
@@ -188,14 +190,6 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
         self.refresh();
-    }
-}
-
-/// A state vector on a GPU.
-fn cuda_span(vector: &mut Flat) -> Result<CudaSpanMut<'_>> {
-    match vector.span_mut()? {
-        SpanMut::Cuda(vector) => Ok(vector),
-        SpanMut::Host(_) => Err(MemoryError::OnDevice.into()),
     }
 }
 

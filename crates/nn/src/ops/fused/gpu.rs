@@ -1,7 +1,7 @@
 //! Fused operations on a GPU, in f32: the same graph as on the CPU, with numbers in spans on the GPU.
 
 use candelabrum_memory::cuda::{self, CudaSpan, CudaSpanMut, Gpu};
-use candelabrum_memory::{Flat, Span, SpanMut};
+use candelabrum_memory::{Flat, SpanMut};
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail};
 
 use super::composite;
@@ -65,7 +65,7 @@ pub(super) fn run<F: Fused>(
     let mut ys = gpu.numbers(shape.elem_count())?;
     let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
         let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-        with_spans(&tensors, |spans| kernels.forward(gpu, spans, on_gpu_mut(&mut ys)?))
+        with_spans(&tensors, |spans| kernels.forward(gpu, spans, ys.span_mut()?.cuda()?))
     })?;
     let ys = Storage::Cuda(gpu.storage(ys)?);
     let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
@@ -79,7 +79,7 @@ impl<F: Fused> Node<F> {
             bail!("{}: a gradient on another device than the result", F::NAME)
         };
         let saved = match &self.saved {
-            Values::Gpu(saved) => Some(on_gpu(saved)?),
+            Values::Gpu(saved) => Some(saved.span()?.cuda()?),
             _ => None,
         };
         let kept = self.kept.iter().map(Option::as_ref);
@@ -94,7 +94,7 @@ impl<F: Fused> Node<F> {
             with_spans(&tensors, |spans| {
                 let (ys, inputs) = spans.split_last().expect("the result is among them");
                 let grads = gradients.iter_mut().map(Gradient::span).collect::<Result<_>>()?;
-                let dys = on_gpu_mut(&mut dys)?;
+                let dys = dys.span_mut()?.cuda()?;
                 let pass = GpuBackward { gpu: &gpu, inputs, ys: *ys, saved, dys, grads };
                 profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
                     kernels.backward(pass)
@@ -148,7 +148,7 @@ impl<'a> Gradient<'a> {
             Self::Unwanted => None,
             Self::Straight(values) => Some(values.reborrow()),
             Self::Added(_, values) | Self::Linked(_, values) | Self::Candles(_, values) => {
-                Some(on_gpu_mut(values)?)
+                Some(values.span_mut()?.cuda()?)
             }
         })
     }
@@ -169,22 +169,6 @@ impl<'a> Gradient<'a> {
                 node::result(tensor, storage, tensor.shape().clone()).map(Some)
             }
         }
-    }
-}
-
-/// The f32 numbers of memory on a GPU.
-pub(in crate::ops) fn on_gpu(numbers: &Flat) -> Result<CudaSpan<'_>> {
-    match numbers.span()? {
-        Span::Cuda(numbers) => Ok(numbers),
-        Span::Host(_) => bail!("numbers on the host for a kernel on the GPU, this is a bug"),
-    }
-}
-
-/// The f32 numbers of memory on a GPU, mutable.
-pub(in crate::ops) fn on_gpu_mut(numbers: &mut Flat) -> Result<CudaSpanMut<'_>> {
-    match numbers.span_mut()? {
-        SpanMut::Cuda(numbers) => Ok(numbers),
-        SpanMut::Host(_) => bail!("numbers on the host for a kernel on the GPU, this is a bug"),
     }
 }
 

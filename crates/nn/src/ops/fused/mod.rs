@@ -27,7 +27,7 @@ use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 
 pub(super) use self::composite::widen;
 pub use self::composite::with_composites;
-pub(super) use self::gpu::{GpuBackward, OnGpu, on_gpu, on_gpu_mut};
+pub(super) use self::gpu::{GpuBackward, OnGpu};
 pub(super) use self::link::Inbox;
 use super::float::{Float, cpu_slice, for_float};
 use super::pool::{Poolable, Pooled, Values};

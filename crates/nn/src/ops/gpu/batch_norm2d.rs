@@ -8,7 +8,7 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
 use candle_core::{DType, Result, bail};
 
-use super::channels::{Channels, span, span_mut};
+use super::channels::Channels;
 use crate::ops::batch_norm2d::BatchNorm2d;
 use crate::ops::fused::{GpuBackward, OnGpu};
 
@@ -48,21 +48,21 @@ impl BatchNorm2d {
         let sizes = self.sizes();
         let mut sums = sizes.partials(gpu, 1)?;
         {
-            let mut sums = span_mut(&mut sums)?;
+            let mut sums = sums.span_mut()?.cuda()?;
             let args = sizes.with_sizes(&[(&mut sums).into(), xs.into()]);
             gpu.launch(KERNELS, "sum_slices", sizes.grid(), &args)?;
         }
-        let sums = span(&sums)?;
+        let sums = sums.span()?.cuda()?;
         let mut deviations = sizes.partials(gpu, 2)?;
         {
-            let mut deviations = span_mut(&mut deviations)?;
+            let mut deviations = deviations.span_mut()?.cuda()?;
             let args = sizes.with_sizes(&[(&mut deviations).into(), xs.into(), sums.into()]);
             gpu.launch(KERNELS, "deviations", sizes.grid(), &args)?;
         }
         let args = [
             (&mut lines).into(),
             sums.into(),
-            span(&deviations)?.into(),
+            deviations.span()?.cuda()?.into(),
             weight.into(),
             bias.into(),
             self.config.eps.into(),
@@ -101,7 +101,7 @@ impl OnGpu for BatchNorm2d {
         };
         let sizes = self.sizes();
         let mut saved = gpu.numbers(sizes.channels * LINE)?;
-        let mut lines = span_mut(&mut saved)?;
+        let mut lines = saved.span_mut()?.cuda()?;
         if self.config.training {
             self.lines_of_batch(gpu, xs, lines.reborrow(), [weight, bias])?;
             self.move_running(gpu, lines.as_span())?;
@@ -131,7 +131,7 @@ impl OnGpu for BatchNorm2d {
         if self.config.training || dw.is_some() || db.is_some() {
             let mut partials = sizes.partials(gpu, 2)?;
             {
-                let mut partials = span_mut(&mut partials)?;
+                let mut partials = partials.span_mut()?.cuda()?;
                 let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectify];
                 let args = sizes.with_sizes(&args);
                 gpu.launch(KERNELS, "gradient_sums", sizes.grid(), &args)?;
@@ -140,12 +140,12 @@ impl OnGpu for BatchNorm2d {
                 factors = Some(gpu.numbers(2 * sizes.channels)?);
             }
             let (mut dw, mut db) = (dw, db);
-            let mut places = factors.as_mut().map(span_mut).transpose()?;
+            let mut places = factors.as_mut().map(|flat| flat.span_mut()?.cuda()).transpose()?;
             let args = [
-                place(&mut dw),
-                place(&mut db),
-                place(&mut places),
-                span(&partials)?.into(),
+                dw.as_mut().into(),
+                db.as_mut().into(),
+                places.as_mut().into(),
+                partials.span()?.cuda()?.into(),
                 lines.into(),
                 sizes.count().into(),
                 sizes.slices().into(),
@@ -153,14 +153,9 @@ impl OnGpu for BatchNorm2d {
             gpu.launch(KERNELS, "totals", Grid::for_each(sizes.channels), &args)?;
         }
         let Some(mut dxs) = dxs else { return Ok(()) };
-        let factors = factors.as_ref().map(span).transpose()?;
+        let factors = factors.as_ref().map(|flat| flat.span()?.cuda()).transpose()?;
         let first =
             [(&mut dxs).into(), xs.into(), dys.into(), lines.into(), factors.into(), rectify];
         Ok(gpu.launch(KERNELS, "differentiate", sizes.grid(), &sizes.with_sizes(&first))?)
     }
-}
-
-/// The place of a gradient as an argument.
-fn place<'a>(place: &'a mut Option<CudaSpanMut<'_>>) -> Arg<'a> {
-    Arg::from(place.as_mut())
 }

@@ -1,8 +1,8 @@
 //! Sums over the values of each channel on a GPU, in a fixed order.
 
+use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, BLOCK, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Flat, Span, SpanMut};
-use candle_core::{Result, bail};
+use candle_core::Result;
 
 const KERNELS: Kernels = Kernels { name: "channels", text: include_str!("channels.cu") };
 
@@ -71,27 +71,11 @@ impl Channels {
     ) -> Result<()> {
         let mut partials = self.partials(gpu, 1)?;
         {
-            let mut partials = span_mut(&mut partials)?;
+            let mut partials = partials.span_mut()?.cuda()?;
             let args = self.with_sizes(&[(&mut partials).into(), values.into()]);
             gpu.launch(KERNELS, "sum_slices", self.grid(), &args)?;
         }
-        let args = [(&mut sums).into(), span(&partials)?.into(), self.slices().into()];
+        let args = [(&mut sums).into(), partials.span()?.cuda()?.into(), self.slices().into()];
         Ok(gpu.launch(KERNELS, "add_slices", Grid::for_each(self.channels), &args)?)
-    }
-}
-
-/// Numbers that a kernel has allocated.
-pub(super) fn span(flat: &Flat) -> Result<CudaSpan<'_>> {
-    match flat.span()? {
-        Span::Cuda(values) => Ok(values),
-        Span::Host(_) => bail!("numbers of a kernel on the host, this is a bug"),
-    }
-}
-
-/// Numbers that a kernel has allocated, to be written.
-pub(super) fn span_mut(flat: &mut Flat) -> Result<CudaSpanMut<'_>> {
-    match flat.span_mut()? {
-        SpanMut::Cuda(values) => Ok(values),
-        SpanMut::Host(_) => bail!("numbers of a kernel on the host, this is a bug"),
     }
 }

@@ -1,8 +1,8 @@
 //! Sums over the rows of a matrix on a GPU, in a fixed order.
 
 use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Span, SpanMut};
-use candle_core::{Result, bail};
+use candelabrum_memory::{Flat, SpanMut};
+use candle_core::Result;
 
 const KERNELS: Kernels = Kernels { name: "columns", text: include_str!("columns.cu") };
 
@@ -20,12 +20,12 @@ pub(super) fn sum_rows(gpu: &Gpu, mut sums: CudaSpanMut<'_>, values: CudaSpan<'_
         return Ok(SpanMut::Cuda(sums).fill(0.0)?);
     }
     // Each round replaces up to ROWS rows by their sum.
-    let mut partial = None;
+    let mut partial: Option<Flat> = None;
     loop {
         let groups = rows.div_ceil(ROWS);
         let source = match &partial {
             None => values,
-            Some(flat) => on_gpu(flat)?,
+            Some(flat) => flat.span()?.cuda()?,
         };
         let grid = Grid::for_each(groups * columns);
         let sizes: [Arg<'_>; 2] = [rows.into(), columns.into()];
@@ -35,17 +35,10 @@ pub(super) fn sum_rows(gpu: &Gpu, mut sums: CudaSpanMut<'_>, values: CudaSpan<'_
         }
         let mut next = gpu.numbers(groups * columns)?;
         {
-            let SpanMut::Cuda(mut target) = next.span_mut()? else { bail!("a sum on the host") };
+            let mut target = next.span_mut()?.cuda()?;
             let args = [(&mut target).into(), source.into(), sizes[0], sizes[1]];
             gpu.launch(KERNELS, "sum_groups", grid, &args)?;
         }
         (partial, rows) = (Some(next), groups);
-    }
-}
-
-fn on_gpu(flat: &candelabrum_memory::Flat) -> Result<CudaSpan<'_>> {
-    match flat.span()? {
-        Span::Cuda(values) => Ok(values),
-        Span::Host(_) => bail!("a sum on the host, this is a bug"),
     }
 }

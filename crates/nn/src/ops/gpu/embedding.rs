@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::indices::with_indices;
 use crate::ops::embedding::{Embedding, Indices};
-use crate::ops::fused::{GpuBackward, OnGpu, on_gpu, on_gpu_mut};
+use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels {
     name: "embedding",
@@ -40,7 +40,7 @@ impl OnGpu for Embedding {
         }
         let positions = pass.dys.len() / self.dim;
         let keys = with_indices(self.on_device()?, |indices| self.sort(pass.gpu, indices))?;
-        let numbers = [(&mut dw).into(), pass.dys.as_span().into(), on_gpu(&keys)?.into()];
+        let numbers = [(&mut dw).into(), pass.dys.as_span().into(), keys.span()?.cuda()?.into()];
         let args = [&numbers[..], &[positions.into(), self.dim.into()]].concat();
         let grid = Grid::for_each(pass.dys.len());
         Ok(pass.gpu.launch(KERNELS, "sum_positions", grid, &args)?)
@@ -64,7 +64,7 @@ impl Embedding {
         }
         let len = positions.next_power_of_two().max(2);
         let mut memory = gpu.numbers(2 * len)?;
-        let mut keys = on_gpu_mut(&mut memory)?;
+        let mut keys = memory.span_mut()?.cuda()?;
         let tile = len.min(TILE);
         let padding = self.padding_index.unwrap_or(usize::MAX);
         let sizes = [indices.element_size(), self.vocabulary, padding, positions, tile];

@@ -1,8 +1,8 @@
 //! Poolings on a GPU.
 
+use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Flat, SpanMut};
-use candle_core::{Result, bail};
+use candle_core::Result;
 
 use crate::ops::avg_pool2d::{AvgPool2d, GlobalAvgPool2d};
 use crate::ops::fused::{GpuBackward, OnGpu};
@@ -39,9 +39,7 @@ impl OnGpu for MaxPool2d {
         }
         let mut winners = gpu.numbers(ys.len())?;
         {
-            let SpanMut::Cuda(mut winners) = winners.span_mut()? else {
-                bail!("places of maxima on the host, this is a bug")
-            };
+            let mut winners = winners.span_mut()?.cuda()?;
             let args = [(&mut ys).into(), (&mut winners).into(), inputs[0].into()];
             gpu.launch(KERNELS, "max_pool", grid, &with_sizes(&args, &self.windows))?;
         }

@@ -6,7 +6,7 @@ use candle_core::Result;
 
 use super::columns::sum_rows;
 use super::rows::Rows;
-use crate::ops::fused::{GpuBackward, OnGpu, on_gpu, on_gpu_mut};
+use crate::ops::fused::{GpuBackward, OnGpu};
 use crate::ops::row_norm::RowNorm;
 
 const KERNELS: Kernels = Kernels {
@@ -31,7 +31,7 @@ impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
         let rows = Rows::new(count, self.len);
         let mut saved = gpu.numbers(SCALE * count)?;
         {
-            let mut saved = on_gpu_mut(&mut saved)?;
+            let mut saved = saved.span_mut()?.cuda()?;
             let numbers = [(&mut ys).into(), (&mut saved).into()];
             let inputs = [inputs[0].into(), inputs[1].into(), inputs[2].into()];
             let sizes = [self.len.into(), usize::from(CENTRED).into()];
@@ -91,13 +91,13 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
         };
         let (mut dws, mut dbs) = (sums(&dw)?, sums(&db)?);
         {
-            let mut dws = dws.as_mut().map(on_gpu_mut).transpose()?;
-            let mut dbs = dbs.as_mut().map(on_gpu_mut).transpose()?;
+            let mut dws = dws.as_mut().map(|sums| sums.span_mut()?.cuda()).transpose()?;
+            let mut dbs = dbs.as_mut().map(|sums| sums.span_mut()?.cuda()).transpose()?;
             launch(dws.as_mut(), dbs.as_mut())?;
         }
         for (gradient, sums) in [(dw, dws), (db, dbs)] {
             if let Some((gradient, sums)) = gradient.zip(sums) {
-                sum_rows(gpu, gradient, on_gpu(&sums)?)?;
+                sum_rows(gpu, gradient, sums.span()?.cuda()?)?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use candle_core::{Result, bail};
 use super::indices::with_indices;
 use super::rows::Rows;
 use crate::ops::cross_entropy::{SoftmaxCrossEntropy, Targets};
-use crate::ops::fused::{GpuBackward, OnGpu, on_gpu_mut};
+use crate::ops::fused::{GpuBackward, OnGpu};
 use crate::ops::softmax::Softmax;
 
 const KERNELS: Kernels = Kernels {
@@ -77,7 +77,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         let rows = Rows::new(batch, self.classes);
         let mut saved = gpu.numbers(3 * batch + 1)?;
         self.with_labels(|labels| {
-            let mut saved = on_gpu_mut(&mut saved)?;
+            let mut saved = saved.span_mut()?.cuda()?;
             let numbers = [(&mut saved).into(), logits.into(), probabilities.into()];
             let classes = [self.classes.into()];
             let args = [&numbers, &labels[..], &classes, &self.shares(), &[rows.width.into()]];
