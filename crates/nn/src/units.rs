@@ -26,4 +26,9 @@ impl UnitPlan {
         self.slots.push(Slot { param, range: self.len..self.len + size });
         self.len += size;
     }
+
+    /// The slot of the element at `position`.
+    pub fn slot_at(&self, position: usize) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.range.contains(&position))
+    }
 }

@@ -21,7 +21,7 @@ use candle_core::{DType, Tensor};
 
 use super::StepFigures;
 use super::context::StepContext;
-use super::fault::{Fault, spread};
+use super::fault::{Fault, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
@@ -103,7 +103,7 @@ impl Dispatcher {
         let loss = loss.detach().to_dtype(DType::F32)?;
         if !loss.device().is_cpu() {
             self.loss = Some(loss);
-        } else if !loss.to_scalar::<f32>()?.is_finite() {
+        } else if !is_finite(&loss)? {
             self.fault = Some(Fault::Loss);
         }
         Ok(())
@@ -114,15 +114,14 @@ impl Dispatcher {
         // A loss that is not finite explains gradients that are not.
         if matches!(self.fault, None | Some(Fault::Gradient(_)))
             && let Some(loss) = self.loss.take()
-            && !loss.to_scalar::<f32>()?.is_finite()
+            && !is_finite(&loss)?
         {
             self.fault = Some(Fault::Loss);
         }
         if self.fault.is_none()
             && let Some((unit, position)) = std::mem::take(&mut self.search).first()?
         {
-            let slots = &self.context.plans[unit].slots;
-            let slot = slots.iter().find(|slot| slot.range.contains(&position));
+            let slot = self.context.plans[unit].slot_at(position);
             self.fault = slot.map(|slot| Fault::Gradient(slot.param));
         }
         Ok(self.fault.as_ref())

@@ -6,6 +6,7 @@
 //! ranks.
 
 use candelabrum_nn::Param;
+use candle_core::{DType, Tensor};
 
 use crate::comm::Group;
 use crate::{Error, Result};
@@ -26,6 +27,11 @@ impl Fault {
     pub(super) fn is_hidden(&self) -> bool {
         matches!(self, Self::Loss | Self::Failed(_))
     }
+}
+
+/// Whether a loss is finite. Waits for a GPU.
+pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
+    Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
 }
 
 /// The error of a step with a fault on some rank. Every rank of the group calls it. A rank with an

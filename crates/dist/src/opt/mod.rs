@@ -236,7 +236,7 @@ impl DistOpt {
             let scaled = opt.scaler.scaled(loss)?;
             let local = layout.gradients.backward(&scaled).map_err(Error::from).and_then(|()| {
                 step::complete(layout, opt.config.allow_unused)?;
-                if !step::is_finite(loss)? {
+                if !fault::is_finite(loss)? {
                     layout.fill(f32::NAN)?;
                 }
                 Ok(())

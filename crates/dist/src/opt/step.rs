@@ -17,7 +17,7 @@ use std::time::Instant;
 use candelabrum_memory::FiniteCheck;
 use candelabrum_nn::Param;
 use candelabrum_optim::{Optimizer, clip};
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use super::config::OnOverflow;
 use super::dispatcher::Dispatcher;
@@ -363,11 +363,6 @@ pub(super) fn complete(layout: &mut Layout, allow_unused: bool) -> Result<()> {
     }
     let names: Vec<&str> = layout.gradients.without_gradient().map(Param::name).collect();
     if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
-}
-
-/// Whether a loss is finite. Waits for a GPU.
-pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
-    Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
 }
 
 /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose

@@ -45,7 +45,7 @@ impl<'a> Unit<'a> {
 
     /// The parameter of the element at `position`.
     pub fn parameter_at(&self, position: usize) -> Option<&'a Param> {
-        self.parameters().find(|(_, range)| range.contains(&position)).map(|(param, _)| param)
+        self.plan.slot_at(position).map(|slot| &self.params[slot.param])
     }
 }
 
