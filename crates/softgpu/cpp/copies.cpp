@@ -17,14 +17,11 @@ API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
     if (is_pinned(h, n)) {
         enqueue(s, [=] { memcpy((void *)d, h, n); });
     } else {
-        if (s->capture)
-            say("the capture has a copy of %zu bytes from pageable memory: a GPU would read that "
-                "memory at each launch of the graph, here it is read once",
-                n);
         // Pageable memory may be used again as soon as the call returns.
         using Bytes = std::vector<char>;
         auto copy = std::make_shared<Bytes>((const char *)h, (const char *)h + n);
         enqueue(s, [=] { memcpy((void *)d, copy->data(), n); });
+        if (s->capture) s->capture->nodes.back().pageable = h;
     }
     return OK;
 }
@@ -33,7 +30,7 @@ API int cuMemcpyDtoHAsync_v2(void *h, devptr d, size_t n, void *sh) {
     if (!n) return OK;
     if (!on_device("a copy from the device", d, n)) return INVALID;
     bool waits = !is_pinned(h, n);
-    if (s->capture && waits) return CAPTURING;
+    if (s->capture && waits) return spoil(s, CAPTURING);
     enqueue(s, [=] { memcpy(h, (void *)d, n); });
     if (waits) synchronize(s);
     return s->ctx->error;

@@ -41,7 +41,7 @@ API int cuEventRecord(void *e, void *h) {
         event->by = s;
         if (s->capture) {
             event->mark = nullptr;
-            event->after = s->capture->ops.size();
+            event->after = s->capture->nodes.size();
             return OK;
         }
         event->mark = mark;
@@ -76,10 +76,10 @@ API int cuStreamWaitEvent(void *h, void *e, unsigned) {
     std::unique_lock<std::mutex> l(event->m);
     if (auto g = event->graph.lock()) {
         // Operations of a graph run one after the other, so there is nothing to wait for.
-        if (s->capture && s->capture != g) return INVALID;
+        if (s->capture && s->capture != g) return spoil(s, INVALID);
         if (!s->capture) {
             s->capture = g;
-            g->forked[s] = g->ops.size();
+            g->forked[s] = g->nodes.size();
         }
         auto joined = g->forked.find(event->by);
         if (joined != g->forked.end() && event->by != s && joined->second <= event->after) {
@@ -90,7 +90,7 @@ API int cuStreamWaitEvent(void *h, void *e, unsigned) {
     }
     auto mark = event->mark;
     l.unlock();
-    if (s->capture && mark) return ISOLATION;
+    if (s->capture && mark) return spoil(s, ISOLATION);
     if (mark && !mark->is_set())
         enqueue(
             s, [mark] { mark->wait(); }, false);

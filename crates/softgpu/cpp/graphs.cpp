@@ -1,30 +1,33 @@
 // Graphs: a capture records operations, a launch runs them one after the other.
+#include "memory.h"
 #include "streams.h"
 
 API int cuStreamIsCapturing(void *h, int *v) {
     Stream *s = stream_of(h);
     if (!s) return BAD_CONTEXT;
-    *v = s->capture ? 1 : 0;
+    *v = !s->capture ? 0 : s->capture->invalid ? 2 : 1;
     return OK;
 }
 API int cuStreamBeginCapture_v2(void *h, int) {
     STREAM(h);
     if ((uintptr_t)h < 2) return CAPTURING;
-    if (s->capture) return INVALID;
+    if (s->capture) return BAD_STATE;
     s->capture = std::make_shared<Graph>();
     s->capture->origin = s;
     return OK;
 }
 API int cuStreamEndCapture(void *h, void **g) {
-    STREAM(h);
+    Stream *s = stream_of(h);
+    if (!s) return BAD_CONTEXT;
     auto graph = s->capture;
-    if (!graph) return NOT_CAPTURING;
+    if (!graph) return BAD_STATE;
     if (graph->origin != s) return INVALID;
     s->capture = nullptr;
     *g = nullptr;
     bool joined = graph->forked.empty();
     for (auto &[other, last] : graph->forked) other->capture = nullptr;
     graph->forked.clear();
+    if (graph->invalid) return INVALIDATED;
     if (!joined) {
         say("the capture ends before the stream that began it waits for the streams forked from "
             "it");
@@ -33,8 +36,11 @@ API int cuStreamEndCapture(void *h, void **g) {
     *g = new GraphP(graph);
     return OK;
 }
-API int cuGraphInstantiateWithFlags(void **exec, void *g, unsigned long long) {
-    *exec = new GraphP(*(GraphP *)g);
+API int cuGraphInstantiateWithFlags(void **exec, void *g, unsigned long long flags) {
+    const unsigned AUTO_FREE_ON_LAUNCH = 1;
+    auto graph = *(GraphP *)g;
+    graph->frees_itself = flags & AUTO_FREE_ON_LAUNCH;
+    *exec = new GraphP(graph);
     return OK;
 }
 API int cuGraphUpload(void *, void *) { return OK; }
@@ -49,8 +55,37 @@ API int cuGraphExecDestroy(void *exec) {
 API int cuGraphLaunch(void *exec, void *h) {
     STREAM(h);
     auto graph = *(GraphP *)exec;
+    if (s->capture || !launch_memory(*graph)) return spoil(s, INVALID);
+    bool pageable = false;
+    for (auto &node : graph->nodes) pageable |= node.pageable != nullptr;
+    if (pageable)
+        say("the graph copies from pageable memory: a GPU would read that memory again, here it is "
+            "read once");
     enqueue(s, [graph] {
-        for (auto &op : graph->ops) op();
+        for (auto &node : graph->nodes) node.op();
     });
+    return OK;
+}
+
+// The nodes. Only copies from pageable memory are told from the others, which count as kernels.
+API int cuGraphGetNodes(void *g, void **nodes, size_t *n) {
+    auto &all = (*(GraphP *)g)->nodes;
+    for (size_t i = 0; nodes && i < *n; i++) nodes[i] = i < all.size() ? &all[i] : nullptr;
+    if (!nodes || all.size() < *n) *n = all.size();
+    return OK;
+}
+API int cuGraphNodeGetType(void *node, int *type) {
+    *type = ((Node *)node)->pageable ? 1 : 0;
+    return OK;
+}
+// The beginning of CUDA_MEMCPY3D.
+struct Copy {
+    size_t x, y, z, level;
+    int source;
+    const void *host;
+};
+API int cuGraphMemcpyNodeGetParams(void *node, Copy *copy) {
+    const int HOST = 1;
+    *copy = {0, 0, 0, 0, HOST, ((Node *)node)->pageable};
     return OK;
 }

@@ -1,12 +1,16 @@
 // Allocations of device memory and of pinned host memory.
 #include "memory.h"
 #include "streams.h"
+#include <utility>
 
 // They outlive the end of main, because streams do.
 static std::mutex &table = *new std::mutex;
 static auto &device = *new std::map<devptr, size_t>;
 static auto &pinned = *new std::map<devptr, size_t>;
 static size_t used;
+// Memory that graphs allocate, and whether a launch has done so and nothing has freed it since. Its
+// address stays the same, and it is in `device` as long as the graph exists.
+static auto &of_graphs = *new std::map<devptr, bool>;
 
 static bool within(const std::map<devptr, size_t> &in, devptr p, size_t n) {
     std::lock_guard<std::mutex> l(table);
@@ -65,6 +69,42 @@ static void release(devptr p, size_t n) {
         free((void *)p);
 }
 
+// The size of an allocation of a graph, or 0.
+static size_t graph_memory(devptr p) {
+    std::lock_guard<std::mutex> l(table);
+    return of_graphs.count(p) ? device[p] : 0;
+}
+// Returns false if it was so already.
+static bool set_allocated(devptr p, bool allocated) {
+    std::lock_guard<std::mutex> l(table);
+    return std::exchange(of_graphs[p], allocated) != allocated;
+}
+bool launch_memory(const Graph &g) {
+    for (devptr p : g.allocates)
+        if (!set_allocated(p, true) && !g.frees_itself) {
+            say("the graph was launched again before the memory that it allocates was freed");
+            return false;
+        }
+    for (devptr p : g.frees)
+        if (!set_allocated(p, false)) {
+            say("the graph frees memory that is not allocated");
+            return false;
+        }
+    return true;
+}
+Graph::~Graph() {
+    for (devptr p : allocates) {
+        bool still_used;
+        {
+            std::lock_guard<std::mutex> l(table);
+            still_used = of_graphs[p];
+            of_graphs.erase(p);
+        }
+        // What is still allocated is now like other memory.
+        if (!still_used) origin->add([p, n = forget(p)] { release(p, n); });
+    }
+}
+
 API int cuMemAlloc_v2(devptr *p, size_t n) {
     if (!n) return INVALID;
     *p = take(n);
@@ -79,7 +119,11 @@ API int cuMemAllocAsync(devptr *p, size_t n, void *h) {
     if (!n) n = 1;
     devptr q = take(n);
     if (!q) return OOM;
-    if (s->capture) s->capture->memory[q] = n;
+    if (s->capture) {
+        std::lock_guard<std::mutex> l(table);
+        of_graphs[q] = false;
+        s->capture->allocates.push_back(q);
+    }
     enqueue(s, [q, n] { memset((void *)q, FRESH, n); });
     *p = q;
     return OK;
@@ -101,14 +145,17 @@ API int cuMemFree_v2(devptr p) {
 API int cuMemFreeAsync(devptr p, void *h) {
     STREAM(h);
     if (!p) return INVALID;
-    if (auto g = s->capture) {
-        // Memory that the capture allocated stays where it is, for the next launch. A graph cannot
-        // free other memory.
-        auto at = g->memory.find(p);
-        if (at == g->memory.end()) return INVALID;
-        size_t n = at->second;
+    if (size_t n = graph_memory(p)) {
+        if (s->capture)
+            s->capture->frees.push_back(p);
+        else if (!set_allocated(p, false))
+            return INVALID;
         enqueue(s, [p, n] { memset((void *)p, FREED, n); });
         return OK;
+    }
+    if (s->capture) {
+        say("the capture frees memory that no graph has allocated");
+        return spoil(s, INVALID);
     }
     size_t n = forget(p);
     if (!n) return INVALID;

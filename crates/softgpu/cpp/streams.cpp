@@ -81,8 +81,8 @@ bool Stream::idle() {
 
 void enqueue(Stream *s, Operation op, bool may_block) {
     if (auto g = s->capture) {
-        g->ops.push_back(std::move(op));
-        if (s != g->origin) g->forked[s] = g->ops.size();
+        g->nodes.push_back({std::move(op)});
+        if (s != g->origin) g->forked[s] = g->nodes.size();
         return;
     }
     Context *c = s->ctx;
@@ -100,6 +100,11 @@ void enqueue(Stream *s, Operation op, bool may_block) {
     s->add(std::move(op));
     static bool sync = env("SOFTGPU_SYNC", 0);
     if (sync && may_block) s->mark()->wait();
+}
+
+int spoil(Stream *s, int code) {
+    if (s->capture) s->capture->invalid = true;
+    return code;
 }
 
 void synchronize(Stream *s) {
@@ -175,7 +180,7 @@ API int cuStreamDestroy_v2(void *h) {
 }
 API int cuStreamSynchronize(void *h) {
     STREAM(h);
-    if (s->capture) return CAPTURING;
+    if (s->capture) return spoil(s, CAPTURING);
     synchronize(s);
     return s->ctx->error;
 }

@@ -27,11 +27,19 @@ struct Context;
 struct Stream;
 using Operation = std::function<void()>;
 
+struct Node {
+    Operation op;
+    const void *pageable = nullptr; // the source of a copy from the host, unless it is pinned
+};
+
 // What a capture records: operations in the order of the calls, on whichever stream.
 struct Graph {
     Stream *origin;
-    std::vector<Operation> ops;
-    std::map<devptr, size_t> memory;
+    std::vector<Node> nodes;
+    bool invalid = false;                 // a call that a capture does not permit has spoilt it
+    bool frees_itself = false;            // a launch frees what earlier ones have left allocated
+    std::vector<devptr> allocates, frees; // by each launch
+    ~Graph();
     // The streams that were forked from the origin, and how many operations there were when each
     // was last used. A stream leaves when another one waits for all that it has done.
     std::map<Stream *, size_t> forked;
@@ -82,8 +90,14 @@ Stream *new_stream(Context *c, bool blocking);
 // All streams of the context, the legacy one included.
 std::vector<Stream *> streams_of(Context *c);
 
+// Notes what a launch allocates and frees. False if it is not possible now.
+bool launch_memory(const Graph &g);
+// Spoils the capture of the stream, and returns the code.
+int spoil(Stream *s, int code);
+
 // Defines `s`, or returns the error from the function.
 #define STREAM(handle)                                                                             \
     Stream *s = stream_of(handle);                                                                 \
     if (!s) return BAD_CONTEXT;                                                                    \
+    if (s->capture && s->capture->invalid) return INVALIDATED;                                     \
     if (int e = s->ctx->error) return e
