@@ -20,8 +20,8 @@ def texts(root):
         if path.name != "formula.cu":
             yield path, path.read_text()
     # The kernels of an operation can have several texts, which its file of Rust puts together.
-    for path in sorted(root.glob("crates/nn/src/ops/gpu/*.rs")):
-        names = re.findall(r'include_str!\("([^"]+)"\)', path.read_text())
+    for path in sorted(root.glob("crates/nn/src/**/*.rs")):
+        names = re.findall(r'include_str!\("([^"]+\.cu)"\)', path.read_text())
         if names:
             yield path, "".join((path.parent / name).read_text() for name in names)
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):

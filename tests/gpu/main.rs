@@ -8,6 +8,7 @@
 
 mod absent;
 mod device;
+mod graphs;
 mod memory;
 mod models;
 mod optimizers;

@@ -39,7 +39,9 @@ pub use comm::{
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};
-pub use opt::{DistOpt, DistOptConfig, LossScale, OnOverflow, StepFigures, StrategyState};
+pub use opt::{
+    DistOpt, DistOptConfig, LossScale, OnOverflow, StepFigures, StepGraph, StrategyState,
+};
 pub use strategy::StrategyConfig;
 pub use sync_batch_norm::{statistics_exchange, synchronize_batch_norm};
 pub use world::World;

@@ -39,6 +39,14 @@ pub struct CudaNorm(Infallible);
 #[derive(Debug)]
 pub struct CudaSearch(Infallible);
 
+/// A capture under way.
+#[derive(Debug)]
+pub struct Capture(Infallible);
+
+/// Recorded work, ready to run.
+#[derive(Debug)]
+pub struct Graph(Infallible);
+
 /// The text of an optimizer's formula in CUDA C++.
 #[derive(Clone, Copy, Debug)]
 pub struct Formula {
@@ -95,6 +103,32 @@ impl CudaIndices<'_> {
     }
 }
 
+impl Capture {
+    /// # Errors
+    /// Always [`Error::NotCompiled`].
+    pub fn begin(_device: &Device) -> Result<Self> {
+        Err(not_compiled())
+    }
+
+    /// Ends the capture.
+    ///
+    /// # Errors
+    /// Recorded work that cannot be repeated, and the driver's error.
+    pub fn end(self) -> Result<Graph> {
+        match self.0 {}
+    }
+}
+
+impl Graph {
+    /// Enqueues the recorded work.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn launch(&self) -> Result<()> {
+        match self.0 {}
+    }
+}
+
 impl CudaMemory {
     /// The first `len` f32 numbers.
     pub(crate) fn span(&self, _len: usize) -> CudaSpan<'_> {
@@ -145,6 +179,11 @@ impl<'a> CudaSpan<'a> {
 
     /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// The address of the first number on the device.
+    pub fn address(self) -> u64 {
         match self.0 {}
     }
 

@@ -113,7 +113,7 @@ impl Buffer {
     }
 
     /// Copies the value for [`Self::restore`], unless there is a copy already.
-    fn remember(&self) -> Result<()> {
+    pub(crate) fn remember(&self) -> Result<()> {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         if before.is_none() {
             *before = Some(self.var.as_tensor().detach().copy()?);

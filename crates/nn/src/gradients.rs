@@ -62,6 +62,13 @@ pub struct FlatGradients {
     learnt: bool,
 }
 
+/// What [`FlatGradients`] know after a backward pass, apart from the numbers.
+#[derive(Clone, Debug)]
+pub struct PassState {
+    states: Vec<State>,
+    ready_order: Vec<usize>,
+}
+
 /// The state of one parameter's gradient.
 #[derive(Clone, Debug, Default)]
 struct State {
@@ -186,6 +193,18 @@ impl FlatGradients {
     /// over the same graph give the same order.
     pub fn ready_order(&self) -> &[usize] {
         &self.ready_order
+    }
+
+    /// The state after the last pass, for [`Self::set_pass_state`].
+    pub fn pass_state(&self) -> PassState {
+        PassState { states: self.states.clone(), ready_order: self.ready_order.clone() }
+    }
+
+    /// Sets the state that a pass over the same graph has left, after a replay of that pass has
+    /// written the numbers.
+    pub fn set_pass_state(&mut self, state: &PassState) {
+        self.states.clone_from(&state.states);
+        self.ready_order.clone_from(&state.ready_order);
     }
 
     /// Runs candle's backward pass from `loss`, a scalar. Every gradient of a parameter is written

@@ -14,6 +14,7 @@ use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
+use crate::noise;
 use crate::tensors::{Values, with_span, with_variable};
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
@@ -221,6 +222,15 @@ impl Params {
         self.buffers().iter().for_each(Buffer::keep);
     }
 
+    /// Copies the buffers for [`Self::restore_buffers`], which otherwise happens at their first
+    /// change. For a step that changes them without the host's knowledge.
+    ///
+    /// # Errors
+    /// Only candle's own.
+    pub fn remember_buffers(&self) -> Result<()> {
+        self.buffers().iter().try_for_each(Buffer::remember)
+    }
+
     /// Undoes the changes of buffers since the last [`Self::keep_buffers`], after a failed training
     /// step: its batch must leave no trace in running statistics.
     ///
@@ -313,6 +323,15 @@ impl Params {
         if let NoiseStream::Suggested(_) = *own {
             *own = NoiseStream::Suggested(stream);
         }
+    }
+
+    /// The number of seeds that were drawn so far.
+    pub(crate) fn noise_draws(&self) -> u64 {
+        self.0.noise_draws.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_noise_draws(&self, draws: u64) {
+        self.0.noise_draws.store(draws, Ordering::Relaxed);
     }
 
     fn noise_stream(&self) -> MutexGuard<'_, NoiseStream> {
@@ -447,7 +466,9 @@ impl Scope {
             *self.params.noise_stream();
         let stream = seed::nth(store.seed, stream);
         let draw = store.noise_draws.fetch_add(1, Ordering::Relaxed);
-        seed::nth(seed::derive(stream, &self.path), draw)
+        let seed = seed::nth(seed::derive(stream, &self.path), draw);
+        noise::drawn(self, seed);
+        seed
     }
 
     /// Adds the layer of this scope with its `output` to the summary, if one is being made.

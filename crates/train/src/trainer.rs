@@ -3,7 +3,7 @@
 use candelabrum_datasets::{
     BatchOptions, DistributedSampler, ImageDataset, Remainder, SamplerConfig,
 };
-use candelabrum_dist::{DistOpt, Group, parameters_sha256};
+use candelabrum_dist::{DistOpt, Group, StepGraph, parameters_sha256};
 use candelabrum_nn::{DistOption, Model, Summary};
 use candle_core::{Shape, Tensor};
 
@@ -16,6 +16,8 @@ pub struct Trainer<M> {
     opt: DistOpt,
     batches: BatchOptions,
     epochs: usize,
+    /// The recorded step, if steps are recorded.
+    graph: Option<StepGraph<2, 2>>,
 }
 
 impl<M: Model> Trainer<M> {
@@ -24,7 +26,7 @@ impl<M: Model> Trainer<M> {
     pub fn new(model: M, opt: DistOpt) -> Self {
         let batches =
             BatchOptions { device: opt.params().device().clone(), ..BatchOptions::default() };
-        Self { model, opt, batches, epochs: 0 }
+        Self { model, opt, batches, epochs: 0, graph: None }
     }
 
     /// Sets the options of the batches of [`fit`](Self::fit) and [`evaluate`](Self::evaluate). Both
@@ -32,6 +34,16 @@ impl<M: Model> Trainer<M> {
     #[must_use]
     pub fn with_batches(mut self, batches: BatchOptions) -> Self {
         self.batches = batches;
+        self
+    }
+
+    /// Whether [`train_one_batch`](Self::train_one_batch) and [`fit`](Self::fit) record the step as
+    /// CUDA graphs and replay them (SINGA's `use_graph`). See [`StepGraph`] for what a step must not
+    /// do then. A step that cannot be recorded, for instance on the CPU, is computed as without this
+    /// option, and a notice says why.
+    #[must_use]
+    pub fn use_graph(mut self, use_graph: bool) -> Self {
+        self.graph = use_graph.then(StepGraph::default);
         self
     }
 
@@ -118,7 +130,17 @@ impl<M: Model> Trainer<M> {
         spars: f32,
     ) -> Result<(Tensor, Tensor)> {
         let _span = tracing::debug_span!(target: "candelabrum::step", "step").entered();
-        Ok(self.model.train_one_batch(&mut self.opt, xs, ys, dist_option, spars)?)
+        let Self { model, opt, graph, .. } = self;
+        let Some(graph) = graph else {
+            return Ok(model.train_one_batch(opt, xs, ys, dist_option, spars)?);
+        };
+        let settings = (dist_option, spars);
+        let [output, loss] = graph.run(opt, [xs, ys], settings, |opt, [xs, ys]| {
+            model
+                .train_one_batch(opt, xs, ys, dist_option, spars)
+                .map(|(output, loss)| [output, loss])
+        })?;
+        Ok((output, loss))
     }
 
     /// Loss and accuracy on all of `data`: one of the ranks evaluates each sample, once. Afterwards

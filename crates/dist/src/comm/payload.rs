@@ -244,6 +244,12 @@ impl Payload {
         Ok(())
     }
 
+    /// Returns an error if work on the numbers is being recorded: it would run later, and not before
+    /// an operation that starts now.
+    pub(super) fn check_not_recorded(&self) -> Result<()> {
+        if self.is_on_device() { nccl::check_not_recorded(self) } else { Ok(()) }
+    }
+
     /// Label and step in one number, which the ranks compare.
     pub(crate) fn tag(&self) -> u64 {
         let label = self.label.as_ref().map_or(0, |label| label.digest);

@@ -193,6 +193,9 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn start(&self, op: Collective, mut payload: Payload) -> Pending {
+        if let Err(error) = payload.check_not_recorded() {
+            return Pending::ready(Err(error));
+        }
         let engine = &self.common.engine;
         let refused = op.check(&payload, self.rank(), self.world_size());
         let refused = refused.and_then(|()| payload.mark_ready()).err();
@@ -211,6 +214,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
+        payload.check_not_recorded()?;
         let refused = op.check(&payload, self.rank(), self.world_size()).err();
         match refused {
             _ if !op.is_collective() => self.start(op, payload).wait(),

@@ -12,6 +12,8 @@ pub struct StepFigures {
     pub steps: u64,
     /// Steps that all ranks left out because of an overflow.
     pub skipped: u64,
+    /// Steps whose forward and backward pass were CUDA graphs.
+    pub replayed: u64,
     /// Units that were sent.
     pub units: u64,
     /// Units that left before the backward pass had ended.
@@ -40,6 +42,7 @@ impl AddAssign for StepFigures {
     fn add_assign(&mut self, other: Self) {
         self.steps += other.steps;
         self.skipped += other.skipped;
+        self.replayed += other.replayed;
         self.units += other.units;
         self.early_units += other.early_units;
         self.early_updates += other.early_updates;
@@ -61,6 +64,7 @@ impl Sub for StepFigures {
         Self {
             steps: self.steps - earlier.steps,
             skipped: self.skipped - earlier.skipped,
+            replayed: self.replayed - earlier.replayed,
             units: self.units - earlier.units,
             early_units: self.early_units - earlier.early_units,
             early_updates: self.early_updates - earlier.early_updates,

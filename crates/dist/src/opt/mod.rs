@@ -10,6 +10,7 @@
 //! | ranks that run out of batches | `join.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
+//! | the passes of a step as CUDA graphs | `recording.rs`, `step_graph.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | the parameters in units, with their buckets | `layout.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
@@ -24,10 +25,12 @@ mod join;
 mod journal;
 mod layout;
 mod loss_scale;
+mod recording;
 mod replicas;
 mod singa;
 mod state;
 mod step;
+mod step_graph;
 #[cfg(test)]
 mod tests;
 mod used;
@@ -36,6 +39,7 @@ pub use config::{DistOptConfig, OnOverflow};
 pub use figures::StepFigures;
 pub use loss_scale::LossScale;
 pub use state::StrategyState;
+pub use step_graph::StepGraph;
 
 use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
@@ -47,7 +51,8 @@ use self::dispatcher::Dispatcher;
 use self::journal::Journal;
 use self::layout::Layouts;
 use self::loss_scale::LossScaler;
-use self::step::{Step, StepEnd};
+use self::recording::Stage;
+use self::step::{Batch, Step, StepEnd};
 use self::used::{UsedStrategies, Way};
 use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
@@ -87,6 +92,8 @@ pub struct DistOpt {
     /// The factor of the loss.
     scaler: LossScaler,
     notices: Vec<String>,
+    /// The step that is being recorded.
+    stage: Option<Stage>,
     /// All-reduces whose result [`Self::wait`] has not returned yet.
     started: Vec<(Shape, Device, Pending)>,
 }
@@ -159,6 +166,7 @@ impl DistOpt {
             fault: None,
             scaler,
             notices: Vec::new(),
+            stage: None,
             started: Vec::new(),
         };
         opt.synchronize()?;
@@ -226,6 +234,10 @@ impl DistOpt {
     /// # Errors
     /// An error of the backward pass, or parameters that the loss does not depend on.
     pub fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
+        if self.stage.is_some() {
+            let what = "an accumulation in a step that is recorded".to_owned();
+            return Err(Error::Unsupported { what });
+        }
         self.bound(|opt, layouts| {
             let sizing = opt.agreed.as_ref().map_or(opt.config.sizing(), |request| request.sizing);
             let (group, used) = (&*opt.group, &mut opt.used);
@@ -364,9 +376,21 @@ impl DistOpt {
     }
 
     fn step(&mut self, loss: &Tensor, request: &Request) -> Result<()> {
+        match self.stage.take() {
+            None => self.step_on(Batch::Loss(loss), request),
+            Some(Stage::Forward(recorder)) => self.record(recorder, loss, request),
+            whole => {
+                self.stage = whole;
+                let what = "a recorded step that calls the optimizer twice".to_owned();
+                Err(Error::Unsupported { what })
+            }
+        }
+    }
+
+    fn step_on(&mut self, batch: Batch<'_>, request: &Request) -> Result<()> {
         let end = self.bound(|opt, layouts| {
             let active = opt.count_active(true)?;
-            opt.step_with(layouts, Some(loss), active, request)
+            opt.step_with(layouts, Some(batch), active, request)
         })?;
         match end {
             StepEnd::Taken | StepEnd::Skipped => Ok(()),
@@ -374,11 +398,11 @@ impl DistOpt {
         }
     }
 
-    /// Takes one step in which `active` ranks have a batch. Without `loss` this rank has none.
+    /// Takes one step in which `active` ranks have a batch. Without `batch` this rank has none.
     fn step_with(
         &mut self,
         layouts: &mut Layouts,
-        loss: Option<&Tensor>,
+        batch: Option<Batch<'_>>,
         active: usize,
         request: &Request,
     ) -> Result<StepEnd> {
@@ -413,7 +437,7 @@ impl DistOpt {
         let dispatcher = Dispatcher::new(context, subject, way, wire, scaler.inverse());
         let step =
             Step { config, layout, optimizer, journal, pending, rejoin, active, scaler, notices };
-        let (dispatcher, result) = step.run(dispatcher, loss, fault);
+        let (dispatcher, result) = step.run(dispatcher, batch, fault);
         if let (Some(element), Some(layout)) = (element, layouts.last_used()) {
             layout.put_wire(element, dispatcher.wire);
         }

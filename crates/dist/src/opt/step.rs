@@ -26,6 +26,7 @@ use super::figures::timed;
 use super::journal::Journal;
 use super::layout::Layout;
 use super::loss_scale::LossScaler;
+use super::recording::Recording;
 use super::replicas::average_replicas;
 use super::{DistOptConfig, StepFigures};
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
@@ -51,6 +52,14 @@ pub(super) struct Step<'a> {
     pub(super) notices: &'a mut Vec<String>,
 }
 
+/// The batch of this rank, after the forward pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Batch<'a> {
+    Loss(&'a Tensor),
+    /// The replay computes the forward pass too.
+    Recorded(&'a Recording),
+}
+
 /// The end of a step, the same on every rank.
 #[derive(Debug)]
 pub(super) enum StepEnd {
@@ -63,21 +72,21 @@ pub(super) enum StepEnd {
 }
 
 impl Step<'_> {
-    /// Takes the step. A rank that has no batch left passes no `loss`, and its gradients are zero.
+    /// Takes the step. A rank that has no batch left passes no `batch`, and its gradients are zero.
     /// A rank with a `fault` has no gradients. The returned dispatcher contains the cost of the
     /// step.
     pub(super) fn run(
         mut self,
         dispatcher: Dispatcher,
-        loss: Option<&Tensor>,
+        batch: Option<Batch<'_>>,
         fault: Option<Error>,
     ) -> (Dispatcher, Result<StepEnd>) {
         let group = dispatcher.context.group.clone();
         let before = group.stats();
-        let (mut dispatcher, result) = self.backward(dispatcher, loss, fault);
+        let (mut dispatcher, result) = self.backward(dispatcher, batch, fault);
         let result = result.and_then(|()| match dispatcher.subject {
             Subject::Gradients => self.average_and_update(&mut dispatcher),
-            Subject::Parameters => self.update_and_average(&mut dispatcher, loss.is_some()),
+            Subject::Parameters => self.update_and_average(&mut dispatcher, batch.is_some()),
         });
         let result = result.map(|end| {
             let (end, notice) = self.scaler.judge(end);
@@ -91,6 +100,7 @@ impl Step<'_> {
         dispatcher.figures = StepFigures {
             steps: 1,
             skipped: u64::from(matches!(result, Ok(StepEnd::Skipped))),
+            replayed: u64::from(matches!(batch, Some(Batch::Recorded(_)))),
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             communication: traffic.busy,
@@ -105,7 +115,7 @@ impl Step<'_> {
     fn backward(
         &mut self,
         mut dispatcher: Dispatcher,
-        loss: Option<&Tensor>,
+        batch: Option<Batch<'_>>,
         fault: Option<Error>,
     ) -> (Dispatcher, Result<()>) {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
@@ -113,20 +123,18 @@ impl Step<'_> {
             dispatcher.fail(Fault::Failed(error));
             return (dispatcher, Ok(()));
         }
-        let Some(loss) = loss else { return (dispatcher, self.layout.fill(0.0)) };
-        if let Err(error) = dispatcher.check_loss(loss) {
-            dispatcher.fail(Fault::Failed(error));
-            return (dispatcher, Ok(()));
-        }
+        let Some(batch) = batch else { return (dispatcher, self.layout.fill(0.0)) };
         let start = Instant::now();
-        let scaled = match self.scaler.scaled(loss) {
-            Ok(scaled) => scaled,
-            Err(error) => {
-                dispatcher.fail(Fault::Failed(error));
-                return (dispatcher, Ok(()));
+        let (mut dispatcher, sent, result) = match batch {
+            Batch::Loss(loss) => {
+                let scaled = dispatcher.check_loss(loss).and_then(|()| self.scaler.scaled(loss));
+                match scaled {
+                    Ok(scaled) => self.differentiate(dispatcher, &scaled),
+                    Err(error) => (dispatcher, Ok(()), Err(error)),
+                }
             }
+            Batch::Recorded(recording) => self.replay(dispatcher, recording),
         };
-        let (mut dispatcher, sent, result) = self.differentiate(dispatcher, &scaled);
         if let Err(error) = result {
             dispatcher.fail(Fault::Failed(error));
         }
@@ -162,6 +170,36 @@ impl Step<'_> {
         let (dispatcher, sent) =
             Rc::into_inner(shared).expect("the pass has dropped its observer").into_inner();
         (dispatcher, sent, result.and_then(|()| complete(self.layout, allow_unused)))
+    }
+
+    /// Repeats a recorded pass, during which complete units leave. Returns as
+    /// [`Self::differentiate`].
+    fn replay(
+        &mut self,
+        mut dispatcher: Dispatcher,
+        recording: &Recording,
+    ) -> (Dispatcher, Result<()>, Result<()>) {
+        let gradients = &mut self.layout.gradients;
+        gradients.set_pass_state(&recording.after);
+        for (number, piece) in recording.pieces.iter().enumerate() {
+            let launched = piece.graph.launch().map_err(Error::from);
+            // The first piece computes the loss.
+            let checked = launched.and_then(|()| match number {
+                0 => dispatcher.check_loss(&recording.loss),
+                _ => Ok(()),
+            });
+            if checked.is_err() {
+                return (dispatcher, Ok(()), checked);
+            }
+            let leaves = piece.unit.filter(|_| dispatcher.subject == Subject::Gradients);
+            if let Some((unit, bucket)) =
+                leaves.and_then(|unit| Some((unit, gradients.take(unit)?)))
+                && let Err(error) = dispatcher.accept_early(unit, bucket)
+            {
+                return (dispatcher, Err(error), Ok(()));
+            }
+        }
+        (dispatcher, Ok(()), Ok(()))
     }
 
     /// Averages the gradients, and updates the parameters if all averages are finite.

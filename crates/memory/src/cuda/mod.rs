@@ -9,6 +9,7 @@
 //! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel | [`Formula`] |
+//! | work that the GPU repeats | [`Capture`], [`Graph`] |
 //! | kernels, matrix products and convolutions of operations | [`Gpu`] |
 //! | the compilation of kernels | `compiler.rs` |
 //!
@@ -28,6 +29,7 @@ mod cudnn;
 mod device;
 mod formula;
 mod gpu;
+mod graph;
 mod indices;
 mod launch;
 mod memory;
@@ -41,6 +43,7 @@ pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
 pub use self::formula::{Formula, SCALARS};
 pub use self::gpu::{Gpu, Kernels, Matrix};
+pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
 pub use self::launch::{Arg, BLOCK, Grid};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};

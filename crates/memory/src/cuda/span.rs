@@ -35,6 +35,11 @@ impl<'a> CudaSpan<'a> {
         self.len() == 0
     }
 
+    /// The address of the first number on the device.
+    pub fn address(self) -> u64 {
+        self.0.at()
+    }
+
     /// Some of the numbers.
     ///
     /// # Panics

@@ -40,6 +40,10 @@ impl Dropout {
         1.0 / (1.0 - f64::from(self.p))
     }
 
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The start of the sequence of numbers.
     pub(super) fn key(&self) -> u64 {
         mix(self.seed)

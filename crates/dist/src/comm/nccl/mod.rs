@@ -79,7 +79,7 @@ use super::transport::{Messages, Progress, Transport};
 use super::{Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
 
-pub(super) use self::memory::{Ready, ready};
+pub(super) use self::memory::{Ready, check_not_recorded, ready};
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = true;

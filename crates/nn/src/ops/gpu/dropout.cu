@@ -11,9 +11,11 @@ __device__ count_t mix(count_t z) {
   return z ^ z >> 31;
 }
 
-// ys = xs * scale, and 0 where the upper 32 bits of the number are below the threshold.
-extern "C" __global__ void dropout(float *ys, const float *xs, count_t key, count_t threshold,
-                                   float scale, count_t n) {
+// ys = xs * scale, and 0 where the upper 32 bits of the number are below the threshold. The key is
+// `*stored`, or `key` if that is a null pointer.
+extern "C" __global__ void dropout(float *ys, const float *xs, const count_t *stored, count_t key,
+                                   count_t threshold, float scale, count_t n) {
+  if (stored) key = *stored;
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < n;
        i += (count_t)gridDim.x * blockDim.x) {
     count_t number = mix(key + (i + 1) * GOLDEN);

@@ -4,6 +4,7 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
 use candle_core::Result;
 
+use crate::noise;
 use crate::ops::dropout::Dropout;
 use crate::ops::fused::{GpuBackward, OnGpu};
 
@@ -13,8 +14,10 @@ impl Dropout {
     fn launch(&self, gpu: &Gpu, ys: &mut CudaSpanMut<'_>, xs: Option<CudaSpan<'_>>) -> Result<()> {
         let grid = Grid::for_each(ys.len());
         let mask = [self.key().into(), self.threshold().into(), (self.scale() as f32).into()];
-        let args = [&[ys.into(), xs.into()], &mask[..]].concat();
-        Ok(gpu.launch(KERNELS, "dropout", grid, &args)?)
+        noise::with_key(self.seed(), |stored| {
+            let args = [&[ys.into(), xs.into(), stored.into()], &mask[..]].concat();
+            Ok(gpu.launch(KERNELS, "dropout", grid, &args)?)
+        })
     }
 }
 

@@ -1,0 +1,148 @@
+//! The noise of a recorded forward pass.
+//!
+//! A CUDA graph repeats its kernels with the arguments of the recording, so a mask that depends on an
+//! argument would be the same in every replay. While a pass is recorded, kernels read the keys of
+//! their noise from memory on the GPU instead. Each replay first writes new keys there, drawn from
+//! the same scopes in the same order as in a pass that is not recorded. So the masks are the same,
+//! bit for bit, with and without a recording.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use candelabrum_memory::cuda::{Arg, CudaSpan, Gpu, Grid, Kernels};
+use candelabrum_memory::{ElementType, Flat, Location};
+use candle_core::{Result, bail};
+
+use crate::seed::mix;
+use crate::{Params, Scope};
+
+const KERNELS: Kernels = Kernels { name: "noise_keys", text: include_str!("noise_keys.cu") };
+
+/// Keys that one launch of the kernel writes.
+const AT_ONCE: usize = 8;
+
+/// The largest number of keys of one pass.
+const MOST: usize = 4096;
+
+/// f32 numbers in the memory of one key, which has 64 bits.
+const NUMBERS: usize = 2;
+
+thread_local! {
+    /// The recording of this thread.
+    static RECORDING: RefCell<Option<Noise>> = const { RefCell::new(None) };
+}
+
+/// The seeds that a recorded pass has drawn, and the memory of their keys on the GPU.
+#[derive(Debug)]
+pub struct Noise {
+    params: Params,
+    /// The draws of `params` before the recording.
+    draws_before: u64,
+    keys: Flat,
+    scopes: Vec<Scope>,
+    seeds: Vec<u64>,
+}
+
+/// Notes the seeds that this thread draws, until it is dropped.
+#[derive(Debug)]
+pub struct NoiseRecorder(());
+
+impl NoiseRecorder {
+    /// Begins to note seeds of `params`, which are on a GPU.
+    ///
+    /// # Errors
+    /// Too little memory on the device.
+    pub fn begin(params: &Params) -> Result<Self> {
+        let location = Location::of(params.device());
+        let noise = Noise {
+            params: params.clone(),
+            draws_before: params.noise_draws(),
+            keys: Flat::zeros_on(&location, ElementType::F32, MOST * NUMBERS)?,
+            scopes: Vec::new(),
+            seeds: Vec::new(),
+        };
+        RECORDING.set(Some(noise));
+        Ok(Self(()))
+    }
+
+    /// Ends the recording of a pass.
+    ///
+    /// # Errors
+    /// A recording that another one has ended.
+    pub fn end(self) -> Result<Noise> {
+        let Some(noise) = RECORDING.take() else { bail!("noise: nothing is being recorded") };
+        Ok(noise)
+    }
+}
+
+/// A recording that did not end has no effect on later seeds: the pass will be computed again.
+impl Drop for NoiseRecorder {
+    fn drop(&mut self) {
+        if let Some(noise) = RECORDING.take() {
+            noise.params.set_noise_draws(noise.draws_before);
+        }
+    }
+}
+
+/// Notes that `scope` has drawn this seed.
+pub(crate) fn drawn(scope: &Scope, seed: u64) {
+    RECORDING.with_borrow_mut(|recording| {
+        if let Some(noise) = recording {
+            noise.scopes.push(scope.clone());
+            noise.seeds.push(seed);
+        }
+    });
+}
+
+/// Calls `f` with the memory from which a kernel must read the key of this seed, or with `None` if it
+/// takes the key as an argument.
+///
+/// # Errors
+/// In a recording: a seed that no scope has drawn, because it would be the same in every replay. The
+/// error of `f`.
+pub(crate) fn with_key<R>(
+    seed: u64,
+    f: impl FnOnce(Option<CudaSpan<'_>>) -> Result<R>,
+) -> Result<R> {
+    RECORDING.with_borrow(|recording| {
+        let Some(noise) = recording else { return f(None) };
+        match noise.seeds.iter().position(|drawn| *drawn == seed) {
+            Some(number) if number < MOST => f(Some(noise.keys(number..number + 1)?)),
+            Some(_) => bail!("noise: more than {MOST} seeds in one pass"),
+            None => bail!("the seed {seed} of a dropout does not come from `Scope::noise_seed`"),
+        }
+    })
+}
+
+impl Noise {
+    fn keys(&self, numbers: Range<usize>) -> Result<CudaSpan<'_>> {
+        let range = numbers.start * NUMBERS..numbers.end * NUMBERS;
+        Ok(self.keys.range(range)?.cuda()?)
+    }
+
+    /// Draws new seeds for the next replay.
+    pub fn draw(&mut self) {
+        self.seeds.clear();
+        self.seeds.extend(self.scopes.iter().map(Scope::noise_seed));
+    }
+
+    /// Writes the keys of the seeds, in the order of the device's stream.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn write(&mut self) -> Result<()> {
+        let Some(gpu) = Gpu::of(self.params.device()) else { return Ok(()) };
+        for (start, seeds) in (0..).step_by(AT_ONCE).zip(self.seeds.chunks(AT_ONCE)) {
+            let mut keys = [0_u64; AT_ONCE];
+            for (key, &seed) in keys.iter_mut().zip(seeds) {
+                *key = mix(seed);
+            }
+            let count = seeds.len();
+            let range = start * NUMBERS..(start + count) * NUMBERS;
+            let mut place = self.keys.range_mut(range)?.cuda()?;
+            let args = [&[Arg::from(&mut place)], &keys.map(Arg::from)[..]].concat();
+            gpu.launch(KERNELS, "set_keys", Grid::one_block(count), &args)?;
+        }
+        Ok(())
+    }
+}

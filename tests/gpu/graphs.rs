@@ -1,0 +1,266 @@
+//! Steps that are recorded as CUDA graphs: the same numbers, bit for bit, as without.
+
+use candelabrum::dist::{BufferSync, Group, parameters_sha256, synchronize_batch_norm};
+use candelabrum::models::{GruClassifier, GruClassifierConfig};
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::is_rank;
+use candelabrum_testkit::{integers, uniform};
+
+use crate::device::gpu;
+use crate::ranks::{OPTIONS, ranks, world};
+
+/// Three of them are computed before the fourth is recorded.
+const STEPS: u64 = 9;
+const REPLAYED: u64 = STEPS - 3;
+const CLASSES: usize = 5;
+
+/// Every kind of layer that has kernels and a state: running statistics, masks, several buckets.
+struct Network {
+    conv: Conv2d,
+    norm: BatchNorm2d,
+    hidden: Linear,
+    dropout: Dropout,
+    again: Dropout,
+    out: Linear,
+}
+
+impl Network {
+    fn new(scope: &Scope) -> Self {
+        Self {
+            conv: Conv2d::new(&scope.pp("conv"), 4, 3).padding(1),
+            norm: BatchNorm2d::new(&scope.pp("norm")),
+            hidden: Linear::new(&scope.pp("hidden"), 32).activation(Activation::Relu),
+            dropout: Dropout::new(&scope.pp("dropout"), 0.3),
+            again: Dropout::new(&scope.pp("again"), 0.2),
+            out: Linear::new(&scope.pp("out"), CLASSES),
+        }
+    }
+}
+
+impl Model for Network {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let ys = self.norm.forward(&self.conv.forward(xs)?)?;
+        let ys = self.again.forward(&self.dropout.forward(&ys.flatten_from(1)?)?)?;
+        self.out.forward(&self.hidden.forward(&ys)?)
+    }
+}
+
+/// The state of a training after some steps.
+#[derive(Debug, PartialEq)]
+struct Trained {
+    losses: Vec<Option<f32>>,
+    /// The sum of each step's outputs.
+    outputs: Vec<f32>,
+    digest: String,
+    statistics: Vec<Vec<f32>>,
+}
+
+/// The settings of a training.
+#[derive(Clone, Copy)]
+struct Setting {
+    option: DistOption,
+    overlap: bool,
+    /// The step and rank of a batch that is not finite.
+    bad: Option<(u64, usize)>,
+    /// The number of samples alternates between two.
+    alternates: bool,
+}
+
+const PLAIN: Setting =
+    Setting { option: DistOption::Fp32, overlap: true, bad: None, alternates: false };
+
+fn images(seed: u64, samples: usize) -> Tensor {
+    uniform((samples, 3, 6, 6), seed, -1.0, 1.0, DType::F32).unwrap()
+}
+
+fn tokens(seed: u64, samples: usize) -> Tensor {
+    integers((samples, 7), seed, 20).unwrap()
+}
+
+/// The ranks, and the GPU of this one.
+type On<'a> = (&'a World, &'a Device);
+
+/// The results, the number of steps that were replayed, and the notices.
+fn train<M: Model>(
+    (world, device): On<'_>,
+    new: impl Fn(&Scope) -> M,
+    batch: impl Fn(u64, usize) -> Tensor,
+    setting: Setting,
+    use_graph: bool,
+) -> (Trained, u64, Vec<String>) {
+    let Setting { option, overlap, bad, alternates } = setting;
+    let params = Params::on(3, DType::F32, device);
+    let config = DistOptConfig {
+        overlap,
+        first_bucket_bytes: 600,
+        bucket_bytes: 600,
+        buffers: BufferSync::Local,
+        ..DistOptConfig::default()
+    };
+    let sgd = Sgd::new(0.05).momentum(0.9);
+    let opt = DistOpt::with_config(sgd, &params, world, config).unwrap();
+    let mut trainer = Trainer::new(new(&params.root()), opt).use_graph(use_graph);
+    trainer.compile_with(&batch(0, 2).to_device(device).unwrap()).unwrap();
+    trainer.train();
+    let spars = if option == DistOption::SparseTopK { 0.3 } else { 0.02 };
+    let (mut losses, mut outputs) = (Vec::new(), Vec::new());
+    for step in 0..if alternates { 2 * STEPS } else { STEPS } {
+        let samples = if alternates && step % 2 == 1 { 3 } else { 4 };
+        let seed = 100 * step + world.rank() as u64;
+        let mut xs = batch(seed, samples);
+        if bad == Some((step, world.rank())) {
+            xs = (xs * f64::NAN).unwrap();
+        }
+        let labels = integers(samples, seed, CLASSES as u32).unwrap().to_device(device).unwrap();
+        let xs = xs.to_device(device).unwrap();
+        let before = parameters_sha256(&params).unwrap();
+        let result = trainer.train_one_batch(&xs, &labels, option, spars);
+        if bad.is_some_and(|(bad, _)| bad == step) {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("the loss is not finite on rank 1"), "{error}");
+            assert_eq!(parameters_sha256(&params).unwrap(), before);
+            losses.push(None);
+        } else {
+            let (output, loss) = result.unwrap();
+            losses.push(Some(loss.to_scalar().unwrap()));
+            outputs.push(output.sum_all().unwrap().to_scalar().unwrap());
+        }
+    }
+    let opt = trainer.opt_mut();
+    opt.average_parameters().unwrap();
+    let figures = opt.figures(option);
+    let leaves_early = overlap && option != DistOption::PartialUpdate;
+    assert_eq!(figures.early_units > 0, leaves_early, "{option}: {figures:?}");
+    let values = |buffer: &candelabrum::nn::Buffer| buffer.value().to_vec1().unwrap();
+    let statistics = params.buffers().iter().map(values).collect();
+    let digest = parameters_sha256(&params).unwrap();
+    let notices = opt.take_notices();
+    (Trained { losses, outputs, digest, statistics }, figures.replayed, notices)
+}
+
+/// Returns the number of replayed steps and the notice about CUDA graphs.
+fn compare<M: Model>(
+    on: On<'_>,
+    new: impl Fn(&Scope) -> M,
+    batch: impl Fn(u64, usize) -> Tensor,
+    setting: Setting,
+) -> (u64, Option<String>) {
+    let (expected, none, _) = train(on, &new, &batch, setting, false);
+    assert_eq!(none, 0);
+    let (got, replayed, notices) = train(on, &new, &batch, setting, true);
+    assert_eq!(got, expected, "{}", setting.option);
+    (replayed, notices.into_iter().find(|notice| notice.contains("CUDA graphs")))
+}
+
+#[test]
+fn strategies_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = world();
+    let on = (&world, world.device());
+    for option in OPTIONS {
+        for overlap in [true, false] {
+            let setting = Setting { option, overlap, ..PLAIN };
+            assert_eq!(compare(on, Network::new, images, setting), (REPLAYED, None));
+        }
+    }
+}
+
+#[test]
+fn replayed_steps_are_the_same_steps_with_every_strategy() {
+    ranks("graphs::strategies_main", 2);
+}
+
+#[test]
+fn bad_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = world();
+    let on = (&world, world.device());
+    for bad in [3, 6] {
+        let setting = Setting { bad: Some((bad, 1)), ..PLAIN };
+        let (replayed, notice) = compare(on, Network::new, images, setting);
+        assert_eq!(notice, None);
+        // A failed step is not counted, and the kind of step is recorded again if it was that one.
+        assert_eq!(replayed, REPLAYED - 1);
+    }
+}
+
+#[test]
+fn a_batch_that_is_not_finite_is_named_and_leaves_no_trace() {
+    ranks("graphs::bad_main", 2);
+}
+
+#[test]
+fn steps_of_two_shapes_are_two_recordings() {
+    let Some(gpu) = gpu() else { return };
+    let setting = Setting { alternates: true, ..PLAIN };
+    let (replayed, notice) = compare((&World::single(), &gpu), Network::new, images, setting);
+    assert_eq!((replayed, notice), (2 * REPLAYED, None));
+}
+
+/// Asks the host for a number in the forward pass.
+struct AsksTheHost(Network);
+
+impl Model for AsksTheHost {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let ys = self.0.forward(xs)?;
+        assert!(ys.flatten_all()?.to_vec1::<f32>()?.iter().all(|y| !y.is_infinite()));
+        Ok(ys)
+    }
+}
+
+/// Uses an operation of candle that copies shapes from the host.
+struct CopiesFromTheHost(Network);
+
+impl Model for CopiesFromTheHost {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let ys = self.0.forward(xs)?;
+        ys.broadcast_sub(&ys.mean_keepdim(0)?)
+    }
+}
+
+#[test]
+fn a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::single();
+    let on = (&world, &gpu);
+    let reason = |(replayed, notice): (u64, Option<String>)| {
+        assert_eq!(replayed, 0);
+        notice.expect("a notice")
+    };
+    let asks = |scope: &Scope| AsksTheHost(Network::new(scope));
+    let notice = reason(compare(on, asks, images, PLAIN));
+    assert!(notice.contains("CAPTURE"), "{notice}");
+    let copies = |scope: &Scope| CopiesFromTheHost(Network::new(scope));
+    let notice = reason(compare(on, copies, images, PLAIN));
+    assert!(notice.contains("repeating a copy from the host"), "{notice}");
+    let config = GruClassifierConfig { vocabulary: 20, embedding: 8, hidden: 16, classes: CLASSES };
+    let new = |scope: &Scope| GruClassifier::new(scope, config);
+    let notice = reason(compare(on, new, tokens, PLAIN));
+    assert!(notice.contains("from the host"), "{notice}");
+}
+
+#[test]
+fn collectives_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = world();
+    let on = (&world, world.device());
+    let new = |scope: &Scope| {
+        synchronize_batch_norm(scope.params(), &Group::from(&world));
+        Network::new(scope)
+    };
+    let (replayed, notice) = compare(on, new, images, PLAIN);
+    assert_eq!(replayed, 0);
+    let notice = notice.expect("a notice");
+    assert!(notice.contains("CAPTURE"), "{notice}");
+}
+
+#[test]
+fn a_step_with_an_exchange_in_the_forward_pass_is_not_recorded() {
+    ranks("graphs::collectives_main", 2);
+}
