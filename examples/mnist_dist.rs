@@ -36,7 +36,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let params = Params::on(args.seed, DType::F32, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
-    let mut trainer = Trainer::new(model, opt);
+    let mut trainer = Trainer::new(model, opt).use_graph(args.graph);
 
     let [channels, height, width] = data.mnist.train.image_shape();
     let summary = trainer.compile((1, channels, height, width))?;

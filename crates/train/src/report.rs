@@ -98,6 +98,8 @@ pub struct StrategyReport {
     pub steps: u64,
     /// The number of steps that all ranks skipped because an average overflowed.
     pub skipped_steps: u64,
+    /// The number of steps whose forward and backward pass were replayed as CUDA graphs.
+    pub replayed_steps: u64,
     /// Payload given to the transport, per step.
     pub bytes_sent_per_step: f64,
     /// Payload received from the transport, per step.
@@ -126,6 +128,7 @@ impl StrategyReport {
             dist_option: option.to_string(),
             steps: figures.steps,
             skipped_steps: figures.skipped,
+            replayed_steps: figures.replayed,
             bytes_sent_per_step: per_step(figures.bytes_sent),
             bytes_received_per_step: per_step(figures.bytes_received),
             backward_seconds: figures.backward.as_secs_f64(),

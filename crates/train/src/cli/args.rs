@@ -85,6 +85,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 
+    /// Record the forward and backward pass as CUDA graphs and replay them (SINGA's use_graph)
+    #[arg(long)]
+    pub graph: bool,
+
     /// The network interface for communication between hosts [default: $CANDELABRUM_INTERFACE, or
     /// the libraries' choice]
     #[arg(long, value_name = "NAME")]
