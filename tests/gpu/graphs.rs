@@ -1,6 +1,7 @@
 //! Steps that are recorded as CUDA graphs: the same numbers, bit for bit, as without.
 
-use candelabrum::dist::{BufferSync, Group, parameters_sha256, synchronize_batch_norm};
+use candelabrum::dist::{BufferSync, Collective, Group, parameters_sha256, synchronize_batch_norm};
+use candelabrum::memory::{ElementType, Flat, Location};
 use candelabrum::models::{GruClassifier, GruClassifierConfig};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::is_rank;
@@ -243,6 +244,19 @@ fn a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said() {
     assert!(notice.contains("from the host"), "{notice}");
 }
 
+/// Adds numbers on the GPU over the ranks, and does not use the sum.
+struct Exchanges(Network, Group);
+
+impl Model for Exchanges {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let ys = self.0.forward(xs)?;
+        let numbers = Flat::zeros_on(&Location::of(xs.device()), ElementType::F32, 4)?;
+        let sum = self.1.start(Collective::AllReduce(ReduceOp::Sum), numbers.into()).wait();
+        sum.map_err(candelabrum::candle::Error::from)?;
+        Ok(ys)
+    }
+}
+
 #[test]
 fn collectives_main() {
     if !is_rank() {
@@ -250,14 +264,19 @@ fn collectives_main() {
     }
     let world = world();
     let on = (&world, world.device());
-    let new = |scope: &Scope| {
+    let synchronised = |scope: &Scope| {
         synchronize_batch_norm(scope.params(), &Group::from(&world));
         Network::new(scope)
     };
-    let (replayed, notice) = compare(on, new, images, PLAIN);
+    let (replayed, notice) = compare(on, synchronised, images, PLAIN);
     assert_eq!(replayed, 0);
     let notice = notice.expect("a notice");
     assert!(notice.contains("CAPTURE"), "{notice}");
+    let exchanges = |scope: &Scope| Exchanges(Network::new(scope), Group::from(&world));
+    let (replayed, notice) = compare(on, exchanges, images, PLAIN);
+    assert_eq!(replayed, 0);
+    let notice = notice.expect("a notice");
+    assert!(notice.contains("a collective in a step that is recorded"), "{notice}");
 }
 
 #[test]
