@@ -12,3 +12,4 @@ mod memory;
 mod models;
 mod optimizers;
 mod ranks;
+mod sparse;

@@ -140,7 +140,7 @@ fn compare<N: Network>(world: &World) {
     }
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     candelabrum::train::set_threads(1).unwrap();
     let world = World::from_env().unwrap();
     assert!(world.device().is_cuda() && (world.world_size() == 1 || world.backend() == "nccl"));
@@ -148,7 +148,7 @@ fn world() -> World {
 }
 
 /// Ranks that share the first GPU. NCCL accepts them because each has another host's name.
-fn ranks(test: &str, world_size: usize) {
+pub(crate) fn ranks(test: &str, world_size: usize) {
     if gpu().is_none() {
         return;
     }
@@ -202,7 +202,10 @@ fn bad_main() {
                         (loss + zeros.sqrt().unwrap().sum_all().unwrap()).unwrap()
                     }
                 };
-                let before = parameters_sha256(&params).unwrap();
+                let state = |opt: &DistOpt| {
+                    (parameters_sha256(&params).unwrap(), opt.strategy_state().unwrap())
+                };
+                let before = state(&opt);
                 let result = opt.backward_and_update_with(&loss, option, 0.3);
                 if step != 3 {
                     result.unwrap();
@@ -211,7 +214,7 @@ fn bad_main() {
                 let error = result.expect_err(&format!("{option}, {what}")).to_string();
                 let found = error.contains(what) && error.contains("is not finite on rank 1");
                 assert!(found, "{option}, {what}: {error}");
-                assert_eq!(parameters_sha256(&params).unwrap(), before);
+                assert_eq!(state(&opt), before);
             }
         }
     }

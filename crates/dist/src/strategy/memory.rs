@@ -242,6 +242,19 @@ mod tests {
     }
 
     #[test]
+    fn a_clone_stays_as_it_was() {
+        let mut memory = Memory::default();
+        let mut step = |taken: bool, value: f32| {
+            memory.stage("residual", "w", 2).fill(value);
+            memory.end_step(taken);
+            memory.clone()
+        };
+        let clones = [step(false, 1.0), step(true, 2.0), step(true, 3.0), step(true, 4.0)];
+        let of = |memory: &Memory| memory.iter().map(|(.., values)| values[0]).collect::<Vec<_>>();
+        assert_eq!(clones.each_ref().map(of), [vec![], vec![2.0], vec![3.0], vec![4.0]]);
+    }
+
+    #[test]
     fn a_memory_is_made_of_what_it_gives() {
         let mut memory = Memory::default();
         memory.stage("residual", "w", 2).copy_from_slice(&[1.0, -2.0]);
