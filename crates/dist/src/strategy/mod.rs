@@ -48,35 +48,6 @@ use self::gpu::OnGpu;
 use crate::comm::{Collective, Communicator, Payload, Pending};
 use crate::{Error, Result};
 
-/// [`Strategy::compress`] or [`OnGpu::compress`], by the memory of the unit.
-pub(crate) fn compress(
-    strategy: &mut dyn Strategy,
-    unit: &Unit<'_>,
-    values: SpanMut<'_>,
-) -> Result<Message> {
-    match values {
-        SpanMut::Host(values) => strategy.compress(unit, values),
-        SpanMut::Cuda(values) => on_gpu(strategy)?.compress(unit, values),
-    }
-}
-
-/// [`Strategy::aggregate`] or [`OnGpu::aggregate`], by the memory of the unit.
-pub(crate) fn aggregate(
-    strategy: &mut dyn Strategy,
-    unit: &Unit<'_>,
-    received: Vec<Payload>,
-    values: SpanMut<'_>,
-) -> Result<Option<Message>> {
-    match values {
-        SpanMut::Host(values) => strategy.aggregate(unit, received, values),
-        SpanMut::Cuda(values) => on_gpu(strategy)?.aggregate(unit, received, values),
-    }
-}
-
-fn on_gpu(strategy: &mut dyn Strategy) -> Result<&mut dyn OnGpu> {
-    strategy.on_gpu().ok_or_else(|| candelabrum_memory::Error::OnDevice.into())
-}
-
 /// The values that a strategy exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -215,4 +186,33 @@ pub trait Strategy: fmt::Debug + Send {
     fn notice(&mut self) -> Option<String> {
         None
     }
+}
+
+/// [`Strategy::compress`] or [`OnGpu::compress`], by the memory of the unit.
+pub(crate) fn compress(
+    strategy: &mut dyn Strategy,
+    unit: &Unit<'_>,
+    values: SpanMut<'_>,
+) -> Result<Message> {
+    match values {
+        SpanMut::Host(values) => strategy.compress(unit, values),
+        SpanMut::Cuda(values) => on_gpu(strategy)?.compress(unit, values),
+    }
+}
+
+/// [`Strategy::aggregate`] or [`OnGpu::aggregate`], by the memory of the unit.
+pub(crate) fn aggregate(
+    strategy: &mut dyn Strategy,
+    unit: &Unit<'_>,
+    received: Vec<Payload>,
+    values: SpanMut<'_>,
+) -> Result<Option<Message>> {
+    match values {
+        SpanMut::Host(values) => strategy.aggregate(unit, received, values),
+        SpanMut::Cuda(values) => on_gpu(strategy)?.aggregate(unit, received, values),
+    }
+}
+
+fn on_gpu(strategy: &mut dyn Strategy) -> Result<&mut dyn OnGpu> {
+    strategy.on_gpu().ok_or_else(|| candelabrum_memory::Error::OnDevice.into())
 }

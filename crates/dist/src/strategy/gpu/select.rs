@@ -77,6 +77,7 @@ pub fn take_at_least(
         _ => -1, // below every key
     };
     let selection = begin(gpu, bound, key(f32::INFINITY), 0)?;
+    // Zeros, because after a failure of the ranks a count may be too large.
     let mut words = words(gpu, 2 * room)?;
     let count = take_out(gpu, &selection, &mut values, &mut words, room)?;
     Ok((Taken { gpu: gpu.clone(), words, room }, count))
