@@ -14,8 +14,8 @@
 //!
 //! A strategy that is only an all-reduce of gradients in some element type (fp32, fp16, bf16) has
 //! none of these parts, because the type describes it completely (`wire.rs`). Each other strategy
-//! has a file of its own. Code for GPUs is in [`gpu`]. [`register`] adds a custom strategy, whose name `--dist-option` then
-//! accepts. `examples/custom_strategy.rs` is an example.
+//! has a file of its own. Code for GPUs is in [`gpu`]. [`register`] adds a custom strategy, whose
+//! name `--dist-option` then accepts. `examples/custom_strategy.rs` is an example.
 
 mod config;
 mod memory;
