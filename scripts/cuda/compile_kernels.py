@@ -24,6 +24,8 @@ def texts(root):
         names = re.findall(r'include_str!\("([^"]+\.cu)"\)', path.read_text())
         if names:
             yield path, "".join((path.parent / name).read_text() for name in names)
+    for path in sorted(root.glob("crates/dist/src/strategy/gpu/*.cu")):
+        yield path, path.read_text()
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
         yield path, formula + path.read_text()
 

@@ -13,3 +13,4 @@ mod memory;
 mod models;
 mod optimizers;
 mod ranks;
+mod sparse;

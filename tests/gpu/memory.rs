@@ -16,13 +16,13 @@ fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(number).collect()
 }
 
-fn on(device: &Device, values: &[f32]) -> Flat {
+pub(crate) fn on(device: &Device, values: &[f32]) -> Flat {
     let mut flat = Flat::zeros_on(&Location::of(device), ElementType::F32, values.len()).unwrap();
     flat.copy_from_host(&Flat::from_slice(values)).unwrap();
     flat
 }
 
-fn bits(flat: &Flat) -> Vec<u32> {
+pub(crate) fn bits(flat: &Flat) -> Vec<u32> {
     let values = flat.to_host().unwrap().to_vec::<f32>().unwrap();
     values.iter().map(|value| value.to_bits()).collect()
 }

@@ -48,7 +48,7 @@ pub(crate) fn rank(fault: &str, world: &World) {
     };
     // A good step first, so that there is a residual to spoil.
     step(&mut opt, 1.0).unwrap();
-    let before = (parameters_sha256(&params).unwrap(), opt.strategy_state());
+    let before = (parameters_sha256(&params).unwrap(), opt.strategy_state().unwrap());
     let error = match fault {
         "nan" => step(&mut opt, if odd(world) { f64::NAN } else { 1.0 }),
         "infinity" => step(&mut opt, if odd(world) { f64::INFINITY } else { 1.0 }),
@@ -93,7 +93,7 @@ pub(crate) fn rank(fault: &str, world: &World) {
     let error = error.expect_err("every case is an error");
     assert_eq!(parameters_sha256(&params).unwrap(), before.0, "a failed step changed something");
     // The clipped strategy is a separate one, which has taken no step.
-    let states = opt.strategy_state();
+    let states = opt.strategy_state().unwrap();
     assert_eq!(states[0], before.1[0], "a failed step is remembered");
     println!("\nrank {} says: {error}", world.rank());
 }
@@ -125,7 +125,8 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
         opt.backward_and_update_with(&loss, DistOption::SparseTopK, 0.05)
     };
     step(&mut opt, 1.0).unwrap();
-    let before = (parameters_sha256(&params).unwrap(), opt.strategy_state()[0].memory.clone());
+    let before =
+        (parameters_sha256(&params).unwrap(), opt.strategy_state().unwrap()[0].memory.clone());
     let result = step(&mut opt, 3e38);
     match on_overflow {
         OnOverflow::Skip => {
@@ -136,7 +137,8 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
         }
         _ => assert!(matches!(result, Err(Error::Overflow { .. })), "{result:?}"),
     }
-    let after = (parameters_sha256(&params).unwrap(), opt.strategy_state()[0].memory.clone());
+    let after =
+        (parameters_sha256(&params).unwrap(), opt.strategy_state().unwrap()[0].memory.clone());
     assert!(before == after, "{on_overflow}: a step that was not taken is remembered");
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn rank(world: &World) {
         let mut opt = fresh(&whole, world, 300);
         steps(&mut opt, option, 0..4);
         opt.average_parameters().unwrap();
-        let saved = opt.strategy_state();
+        let saved = opt.strategy_state().unwrap();
         let values: Vec<Tensor> =
             whole.list().iter().map(|param| param.tensor().copy().unwrap()).collect();
         steps(&mut opt, option, 4..10);
@@ -66,7 +66,7 @@ fn rebucketed(world: &World) {
     let mut opt = fresh(&params, world, 300);
     steps(&mut opt, DistOption::SparseTopK, 0..3);
     let before = opt.residual_norm();
-    let state = opt.strategy_state();
+    let state = opt.strategy_state().unwrap();
     // In a single unit that sends next to nothing, the residuals are still there.
     opt.threshold(1_000_000).unwrap();
     // The gradient is 0. The factor is a tensor, because candle cuts the graph at `* 0.0`.
@@ -147,13 +147,13 @@ fn loaded_wrongly(world: &World) {
     let params = params();
     let mut opt = fresh(&params, world, 300);
     steps(&mut opt, DistOption::SparseTopK, 0..1);
-    let mut states = opt.strategy_state();
+    let mut states = opt.strategy_state().unwrap();
     states[0].memory =
         [("residual".to_owned(), "w2".to_owned(), vec![1.0; 7])].into_iter().collect();
     let error = opt.load_strategy_state(&states).unwrap_err().to_string();
     assert!(error.contains("`w2` has 7 elements, the parameter 200"), "{error}");
 
-    let saved = opt.strategy_state();
+    let saved = opt.strategy_state().unwrap();
     let mut opt = fresh(&params, world, 300);
     if world.rank() == 0 {
         opt.load_strategy_state(&saved).unwrap();

@@ -187,10 +187,7 @@ impl Flat {
     /// not inside.
     pub fn range(&self, range: Range<usize>) -> Result<Span<'_>> {
         self.check_range(&range)?;
-        Ok(match self.span()? {
-            Span::Host(values) => Span::Host(&values[range]),
-            Span::Cuda(values) => Span::Cuda(values.range(range)),
-        })
+        Ok(self.span()?.range(range))
     }
 
     /// Some of the numbers, which must be f32, mutable.
@@ -199,10 +196,7 @@ impl Flat {
     /// Those of [`Self::range`].
     pub fn range_mut(&mut self, range: Range<usize>) -> Result<SpanMut<'_>> {
         self.check_range(&range)?;
-        Ok(match self.span_mut()? {
-            SpanMut::Host(values) => SpanMut::Host(&mut values[range]),
-            SpanMut::Cuda(values) => SpanMut::Cuda(values.range(range)),
-        })
+        Ok(self.span_mut()?.range(range))
     }
 
     /// The numbers.

@@ -397,6 +397,18 @@ impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
     }
 }
 
+impl<'a> From<&'a CudaMemory> for Arg<'a> {
+    fn from(memory: &'a CudaMemory) -> Self {
+        match memory.0 {}
+    }
+}
+
+impl<'a> From<&'a mut CudaMemory> for Arg<'a> {
+    fn from(memory: &'a mut CudaMemory) -> Self {
+        match memory.0 {}
+    }
+}
+
 impl<'a> From<CudaIndices<'a>> for Arg<'a> {
     fn from(indices: CudaIndices<'a>) -> Self {
         match indices.0 {}

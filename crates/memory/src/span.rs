@@ -6,6 +6,8 @@
 //! formula, the methods are all operations of a step on numbers. A new kind of memory must
 //! implement each of them, and the compiler names the missing ones.
 
+use std::ops::Range;
+
 use crate::chunks::{by_chunks, squares};
 use crate::cuda::{CudaNorm, CudaSpan, CudaSpanMut};
 use crate::{Error, Flat, Result};
@@ -52,6 +54,18 @@ impl<'a> Span<'a> {
     /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Some of the numbers.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    #[must_use]
+    pub fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Self::Host(values) => Self::Host(&values[range]),
+            Self::Cuda(values) => Self::Cuda(values.range(range)),
+        }
     }
 
     /// The numbers, if this processor can access them.
@@ -110,6 +124,18 @@ impl<'a> SpanMut<'a> {
     /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Some of the numbers.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    #[must_use]
+    pub fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Self::Host(values) => Self::Host(&mut values[range]),
+            Self::Cuda(values) => Self::Cuda(values.range(range)),
+        }
     }
 
     /// The numbers, if this processor can access them.

@@ -11,7 +11,7 @@
 //!
 //! The host does not wait for a GPU while units leave. So for gradients on a GPU, the host learns of
 //! bad numbers only when it asks: before a vote, or after an average has shown that there are some.
-//! Strategies that work on slices get a copy of the unit on the host.
+//! Strategies without code for GPUs get a copy of the unit on the host.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
 use crate::comm::{Payload, Pending};
-use crate::strategy::{Message, Subject};
+use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
 /// The state of the exchange.
@@ -218,7 +218,9 @@ impl Dispatcher {
     /// Makes a unit's message and starts its collectives.
     pub(super) fn launch(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
         let on_device = match &self.way {
-            Way::Strategy(_) if bucket.is_on_device() => {
+            Way::Strategy(strategy)
+                if bucket.is_on_device() && strategy.lock().on_gpu().is_none() =>
+            {
                 let copy = bucket.to_host()?;
                 // The search on the GPU has looked at the bucket. Here its result is known at once.
                 self.look_at(index, &copy)?;
@@ -244,17 +246,17 @@ impl Dispatcher {
             }
             Way::Strategy(strategy) => {
                 let mut strategy = strategy.lock();
-                let values = bucket.as_mut_slice::<f32>()?;
+                let mut values = bucket.span_mut()?;
                 // The vote will report the fault. Zeros spare the strategy the bad numbers.
                 let is_gradient = *subject == Subject::Gradients;
                 if fault.is_some() && is_gradient && !strategy.shows_bad_numbers() {
-                    values.fill(0.0);
+                    values.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
-                    strategy.compensate(&unit, values);
-                    let message = strategy.compress(&unit, values)?;
+                    strategy.compensate(&unit, values.reborrow())?;
+                    let message = strategy::compress(&mut **strategy, &unit, values.reborrow())?;
                     let in_place = matches!(message, Message::InPlace(_));
-                    strategy.update(&unit, (!in_place).then_some(&*values));
+                    strategy.update(&unit, (!in_place).then(|| values.as_span()))?;
                     Ok::<_, Error>(message)
                 })?
             }
@@ -331,14 +333,19 @@ impl Dispatcher {
                     None
                 }
                 Way::Strategy(strategy) => {
-                    let aggregate =
-                        || strategy.lock().aggregate(&unit, received, bucket.as_mut_slice()?);
-                    timed(&mut figures.decompress, aggregate)?
+                    let mut strategy = strategy.lock();
+                    timed(&mut figures.decompress, || {
+                        strategy::aggregate(&mut **strategy, &unit, received, bucket.span_mut()?)
+                    })?
                 }
             };
             match message {
                 None => return Ok(Some((index, back_on_device(bucket, on_device)?))),
-                Some(message) => self.start(index, bucket, on_device, message),
+                Some(message) => {
+                    // The strategy may have waited for a GPU and read what has arrived there.
+                    self.check_stream(&bucket)?;
+                    self.start(index, bucket, on_device, message);
+                }
             }
         }
         Ok(None)

@@ -211,10 +211,11 @@ impl DistOpt {
     }
 
     /// The Euclidean norm of the residuals, the values that this rank's strategies have not sent
-    /// yet. It is 0 without error feedback.
+    /// yet. It is 0 without error feedback. For residuals on a GPU it waits for the GPU, and is NaN if
+    /// the GPU has failed. The next step returns that error.
     pub fn residual_norm(&self) -> f64 {
         let norms = self.used.iter().filter_map(|used| used.with_memory(|m| m.residual_norm()));
-        norms.fold(0.0, |sum, norm| sum + norm.powi(2)).sqrt()
+        norms.fold(0.0, |sum, norm| sum + norm.unwrap_or(f64::NAN).powi(2)).sqrt()
     }
 
     /// The notices for the user since the last call, for instance that a sparse exchange became
@@ -422,6 +423,7 @@ impl DistOpt {
         let step = strategy.steps;
         let context = StepContext::new(group.clone(), layout, step, request.spars);
         strategy.prepare(&context)?;
+        notices.extend(strategy.way_through_the_host(&context));
         let (subject, mut wire, mut element) = (way.subject(step), Vec::new(), None);
         if let Way::Wire(way) = &way
             && !way.is_in_place()

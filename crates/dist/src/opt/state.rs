@@ -22,14 +22,20 @@ pub struct StrategyState {
 }
 
 impl DistOpt {
-    /// The state of every strategy used so far. If you save the parameters with it, call
-    /// [`Self::average_parameters`] first.
-    pub fn strategy_state(&self) -> Vec<StrategyState> {
-        let state = |used: &UsedStrategy| StrategyState {
-            option: used.option,
-            config: used.config.clone(),
-            steps: used.steps,
-            memory: used.with_memory(|memory| memory.clone()).unwrap_or_default(),
+    /// The state of every strategy used so far, on the host. If you save the parameters with it,
+    /// call [`Self::average_parameters`] first.
+    ///
+    /// # Errors
+    /// A GPU's error.
+    pub fn strategy_state(&self) -> Result<Vec<StrategyState>> {
+        let state = |used: &UsedStrategy| {
+            let memory = used.with_memory(|memory| memory.to_host()).transpose()?;
+            Ok(StrategyState {
+                option: used.option,
+                config: used.config.clone(),
+                steps: used.steps,
+                memory: memory.unwrap_or_default(),
+            })
         };
         self.used.iter().map(state).collect()
     }

@@ -20,6 +20,8 @@ pub(super) struct UsedStrategy {
     strategy: Option<Shared>,
     /// The layouts for which it has allocated memory.
     prepared: Vec<usize>,
+    /// Whether the user knows that it has no code for GPUs.
+    told: bool,
     pub(super) steps: u64,
     pub(super) figures: StepFigures,
 }
@@ -103,8 +105,15 @@ impl UsedStrategies {
         let is_wire = strategy.is_none();
         let same = |used: &UsedStrategy| is_wire && used.option == option;
         let index = self.0.iter().position(same).unwrap_or_else(|| {
-            let (prepared, figures) = (Vec::new(), StepFigures::default());
-            self.0.push(UsedStrategy { option, config, strategy, prepared, steps: 0, figures });
+            self.0.push(UsedStrategy {
+                option,
+                config,
+                strategy,
+                prepared: Vec::new(),
+                told: false,
+                steps: 0,
+                figures: StepFigures::default(),
+            });
             self.0.len() - 1
         });
         Ok((index, self.0[index].way(wire)))
@@ -148,6 +157,18 @@ impl UsedStrategy {
             self.prepared.push(context.layout);
         }
         Ok(())
+    }
+
+    /// The notice that it has no code for the GPU of the parameters, returned once.
+    pub(super) fn way_through_the_host(&mut self, context: &StepContext) -> Option<String> {
+        let strategy = self.strategy.as_ref()?;
+        let on_gpu = context.params.iter().any(|param| !param.var().device().is_cpu());
+        if !on_gpu || self.told || strategy.lock().on_gpu().is_some() {
+            return None;
+        }
+        self.told = true;
+        let name = self.option.name();
+        Some(format!("{name} has no code for GPUs: each unit goes through the host"))
     }
 
     /// Ends a step, which was taken or not. Returns a notice for the user.

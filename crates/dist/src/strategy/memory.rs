@@ -7,50 +7,86 @@
 //!
 //! New values are *staged* during a step. They replace the old values only if the step is taken. A
 //! step that fails or is skipped changes nothing.
+//!
+//! A residual is where its strategy works: on the host, or on a GPU. The first unit that needs it at
+//! the other place moves it. So a state that was saved on a CPU continues on a GPU, and the reverse.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candelabrum_memory::{ElementType, Flat, Norm, Span, SpanMut};
 
 use super::Unit;
+use crate::Result;
 
-/// Vectors of numbers, one per kind and parameter.
+/// Vectors of numbers, one per kind and parameter. A clone is a snapshot and copies no numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// By kind, then by parameter name. Ordered, because it is written to files.
     vectors: BTreeMap<String, BTreeMap<String, Vector>>,
 }
 
-#[derive(Clone, Debug, Default)]
+/// Values do not change: a step that is taken exchanges them for the staged ones. So clones share
+/// them.
+#[derive(Clone, Debug)]
 struct Vector {
-    values: Vec<f32>,
+    values: Arc<Flat>,
     /// The staged values. While nothing is staged, the numbers have no meaning but their memory is
     /// kept.
-    next: Vec<f32>,
+    next: Arc<Flat>,
     staged: bool,
+}
+
+impl From<Flat> for Vector {
+    fn from(values: Flat) -> Self {
+        Self { values: Arc::new(values), next: Arc::new(zeros(0)), staged: false }
+    }
+}
+
+impl Default for Vector {
+    fn default() -> Self {
+        zeros(0).into()
+    }
+}
+
+fn zeros(len: usize) -> Flat {
+    Flat::zeros(ElementType::F32, len)
+}
+
+impl Vector {
+    /// Memory of its own for `len` staged values on the host or on a GPU. `make` allocates it if the
+    /// memory that was kept does not fit.
+    fn stage(
+        &mut self,
+        len: usize,
+        on_device: bool,
+        make: impl FnOnce() -> Result<Flat>,
+    ) -> Result<&mut Flat> {
+        let fits = self.next.len() == len && self.next.is_on_device() == on_device;
+        if !fits || Arc::get_mut(&mut self.next).is_none() {
+            self.next = Arc::new(make()?);
+        }
+        self.staged = true;
+        Ok(Arc::get_mut(&mut self.next)
+            .expect("no clone shares memory that was just made or found"))
+    }
 }
 
 impl Memory {
     /// The kind of vector that [`Self::add_residual`] and [`Self::set_residual`] use.
     pub const RESIDUAL: &'static str = "residual";
 
-    /// The values of a parameter; `None` or empty before the first step that was taken.
+    /// The values of a parameter; `None` or empty before the first step that was taken. `None` for
+    /// values on a GPU.
     pub fn get(&self, kind: &str, name: &str) -> Option<&[f32]> {
-        Some(&self.vectors.get(kind)?.get(name)?.values)
+        self.vectors.get(kind)?.get(name)?.values.as_slice().ok()
     }
 
-    /// Stages a vector of `len` elements for a parameter. The caller must write all of its
-    /// elements.
+    /// Stages a vector of `len` elements on the host for a parameter. The caller must write all of
+    /// its elements.
     pub fn stage(&mut self, kind: &str, name: &str, len: usize) -> &mut [f32] {
-        let known = self.vectors.get(kind).is_some_and(|by_name| by_name.contains_key(name));
-        if !known {
-            let by_name = self.vectors.entry(kind.to_owned()).or_default();
-            by_name.insert(name.to_owned(), Vector::default());
-        }
-        let vector = self.vectors.get_mut(kind).and_then(|by_name| by_name.get_mut(name));
-        vector.map_or(&mut [], |vector| {
-            vector.staged = true;
-            vector.next.resize(len, 0.0);
-            &mut vector.next
-        })
+        let staged = self.vector(kind, name).stage(len, false, || Ok(zeros(len)));
+        staged.and_then(|staged| Ok(staged.as_mut_slice()?)).unwrap_or_default()
     }
 
     /// Makes the staged values the present ones if the step was `taken`, and drops them otherwise.
@@ -63,42 +99,100 @@ impl Memory {
     }
 
     /// `values += residual`.
-    pub fn add_residual(&self, unit: &Unit<'_>, values: &mut [f32]) {
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn add_residual(&mut self, unit: &Unit<'_>, mut values: SpanMut<'_>) -> Result<()> {
         for (param, range) in unit.parameters() {
-            let Some(residual) = self.get(Self::RESIDUAL, param.name()) else { continue };
-            for (value, kept) in values[range].iter_mut().zip(residual) {
-                *value += *kept;
+            let vector = self.vector(Self::RESIDUAL, param.name());
+            if vector.values.is_empty() {
+                continue;
             }
+            let mut values = values.reborrow().range(range);
+            if vector.values.is_on_device() != matches!(values, SpanMut::Cuda(_)) {
+                let mut moved = values.as_span().to_flat()?; // memory of the right kind
+                moved.span_mut()?.copy_from(vector.values.span()?)?;
+                vector.values = Arc::new(moved);
+            }
+            values.add(vector.values.span()?)?;
         }
+        Ok(())
     }
 
     /// Stages `residual = rest`, or zeros if there is no rest.
-    pub fn set_residual(&mut self, unit: &Unit<'_>, rest: Option<&[f32]>) {
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn set_residual(&mut self, unit: &Unit<'_>, rest: Option<Span<'_>>) -> Result<()> {
         for (param, range) in unit.parameters() {
-            let residual = self.stage(Self::RESIDUAL, param.name(), range.len());
-            match rest {
-                Some(rest) => residual.copy_from_slice(&rest[range]),
-                None => residual.fill(0.0),
+            let vector = self.vector(Self::RESIDUAL, param.name());
+            let len = range.len();
+            match rest.map(|rest| rest.range(range)) {
+                Some(rest) => {
+                    let on_device = matches!(rest, Span::Cuda(_));
+                    let staged = vector.stage(len, on_device, || Ok(rest.to_flat()?))?;
+                    staged.span_mut()?.copy_from(rest)?;
+                }
+                None => {
+                    // The first zeros are on the host. The next step moves them if need be.
+                    let values = Arc::clone(&vector.values);
+                    let make = || match values.len() {
+                        0 => Ok(zeros(len)),
+                        _ => Ok(values.span()?.to_flat()?),
+                    };
+                    let staged = vector.stage(len, values.is_on_device(), make)?;
+                    staged.span_mut()?.fill(0.0)?;
+                }
             }
         }
+        Ok(())
     }
 
-    /// The Euclidean norm of all residuals, the values that this rank has not sent yet.
-    pub fn residual_norm(&self) -> f64 {
-        let residuals = self.iter().filter(|(kind, ..)| *kind == Self::RESIDUAL);
-        let values = residuals.flat_map(|(.., values)| values);
-        values.fold(0.0, |sum, &value| sum + f64::from(value).powi(2)).sqrt()
+    /// The Euclidean norm of all residuals, the values that this rank has not sent yet. Waits for a
+    /// GPU.
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn residual_norm(&self) -> Result<f64> {
+        let mut norm = Norm::default();
+        for vector in self.vectors.get(Self::RESIDUAL).into_iter().flat_map(BTreeMap::values) {
+            norm.add(vector.values.span()?)?;
+        }
+        Ok(norm.get()?)
     }
 
-    /// All values with their kinds and parameter names, in order.
+    /// A copy with all values on the host, as [`Self::iter`] needs them. Waits for a GPU.
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn to_host(&self) -> Result<Self> {
+        let mut copy = self.clone();
+        for vector in copy.vectors.values_mut().flat_map(BTreeMap::values_mut) {
+            if vector.values.is_on_device() {
+                *vector = vector.values.to_host()?.into();
+            }
+        }
+        Ok(copy)
+    }
+
+    /// All values on the host with their kinds and parameter names, in order. Values on a GPU are
+    /// not among them: see [`Self::to_host`].
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &[f32])> {
         self.vectors.iter().flat_map(|(kind, by_name)| {
-            let vector = |(name, vector)| -> (&str, &str, &[f32]) {
-                let (name, vector): (&String, &Vector) = (name, vector);
-                (kind, name, &vector.values)
-            };
-            by_name.iter().map(vector)
+            by_name.iter().filter_map(move |(name, vector)| {
+                let values = vector.values.as_slice().ok().filter(|values| !values.is_empty())?;
+                Some((kind.as_str(), name.as_str(), values))
+            })
         })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Vector> {
+        self.vectors.values().flat_map(BTreeMap::values)
+    }
+
+    fn vector(&mut self, kind: &str, name: &str) -> &mut Vector {
+        let by_name = self.vectors.entry(kind.to_owned()).or_default();
+        by_name.entry(name.to_owned()).or_default()
     }
 }
 
@@ -108,17 +202,17 @@ impl FromIterator<(String, String, Vec<f32>)> for Memory {
         let mut memory = Self::default();
         for (kind, name, values) in vectors {
             let by_name = memory.vectors.entry(kind).or_default();
-            by_name.insert(name, Vector { values, ..Vector::default() });
+            by_name.insert(name, Flat::from_slice(&values).into());
         }
         memory
     }
 }
 
-/// Compares the present values. Staged and empty vectors do not count.
+/// Compares the present values. Staged vectors do not count. Values on a GPU equal nothing.
 impl PartialEq for Memory {
     fn eq(&self, other: &Self) -> bool {
-        let known = |(.., values): &(&str, &str, &[f32])| !values.is_empty();
-        self.iter().filter(known).eq(other.iter().filter(known))
+        let on_host = |memory: &Self| memory.all().all(|vector| !vector.values.is_on_device());
+        on_host(self) && on_host(other) && self.iter().eq(other.iter())
     }
 }
 
@@ -133,7 +227,7 @@ mod tests {
             memory.stage("residual", "w", 2).fill(value);
         };
         stage(&mut memory, 1.0);
-        assert_eq!(memory.residual_norm(), 0.0);
+        assert_eq!(memory.residual_norm().unwrap(), 0.0);
         memory.end_step(true);
         assert_eq!(memory.get("residual", "w"), Some(&[1.0, 1.0][..]));
         let before = memory.clone();
@@ -144,7 +238,20 @@ mod tests {
         assert_eq!(memory, before, "nothing was staged");
         stage(&mut memory, 3.0);
         memory.end_step(true);
-        assert_eq!(memory.residual_norm(), f64::sqrt(18.0));
+        assert_eq!(memory.residual_norm().unwrap(), f64::sqrt(18.0));
+    }
+
+    #[test]
+    fn a_clone_stays_as_it_was() {
+        let mut memory = Memory::default();
+        let mut step = |taken: bool, value: f32| {
+            memory.stage("residual", "w", 2).fill(value);
+            memory.end_step(taken);
+            memory.clone()
+        };
+        let clones = [step(false, 1.0), step(true, 2.0), step(true, 3.0), step(true, 4.0)];
+        let of = |memory: &Memory| memory.iter().map(|(.., values)| values[0]).collect::<Vec<_>>();
+        assert_eq!(clones.each_ref().map(of), [vec![], vec![2.0], vec![3.0], vec![4.0]]);
     }
 
     #[test]

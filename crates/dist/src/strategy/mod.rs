@@ -14,8 +14,8 @@
 //!
 //! A strategy that is only an all-reduce of gradients in some element type (fp32, fp16, bf16) has
 //! none of these parts, because the type describes it completely (`wire.rs`). Each other strategy
-//! has a file of its own. [`register`] adds a custom strategy, whose name `--dist-option` then
-//! accepts. `examples/custom_strategy.rs` is an example.
+//! has a file of its own. Code for GPUs is in [`gpu`]. [`register`] adds a custom strategy, whose
+//! name `--dist-option` then accepts. `examples/custom_strategy.rs` is an example.
 
 mod config;
 mod memory;
@@ -28,6 +28,7 @@ mod sparse_top_k;
 mod unit;
 mod wire;
 
+pub mod gpu;
 pub mod select;
 
 pub use config::{StrategyConfig, StrategyOptions};
@@ -41,6 +42,9 @@ pub(crate) use wire::Wire;
 
 use std::fmt;
 
+use candelabrum_memory::{Span, SpanMut};
+
+use self::gpu::OnGpu;
 use crate::comm::{Collective, Communicator, Payload, Pending};
 use crate::{Error, Result};
 
@@ -115,11 +119,19 @@ pub trait Strategy: fmt::Debug + Send {
         None
     }
 
+    /// The code for units on a GPU, if there is any. Otherwise each unit on a GPU is copied to the
+    /// host and back, and the user is told so once. [`compensate`](Self::compensate) and
+    /// [`update`](Self::update) get the numbers where the code needs them.
+    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+        None
+    }
+
     /// Memory, first half: adds the residual to `values`.
-    fn compensate(&mut self, unit: &Unit<'_>, values: &mut [f32]) {
-        if let Some(memory) = self.memory() {
-            memory.add_residual(unit, values);
-        }
+    ///
+    /// # Errors
+    /// A device's error.
+    fn compensate(&mut self, unit: &Unit<'_>, values: SpanMut<'_>) -> Result<()> {
+        self.memory().map_or(Ok(()), |memory| memory.add_residual(unit, values))
     }
 
     /// Compression: makes the message of `values`, and leaves in `values` the part that is not
@@ -133,10 +145,11 @@ pub trait Strategy: fmt::Debug + Send {
     /// `rest` is `None` if the values themselves are sent and nothing is left. A strategy that
     /// knows the loss only after the exchange may stage it in [`aggregate`](Self::aggregate)
     /// instead.
-    fn update(&mut self, unit: &Unit<'_>, rest: Option<&[f32]>) {
-        if let Some(memory) = self.memory() {
-            memory.set_residual(unit, rest);
-        }
+    ///
+    /// # Errors
+    /// A device's error.
+    fn update(&mut self, unit: &Unit<'_>, rest: Option<Span<'_>>) -> Result<()> {
+        self.memory().map_or(Ok(()), |memory| memory.set_residual(unit, rest))
     }
 
     /// Exchange: starts one collective of a message. The optimizer waits for its result.
@@ -173,4 +186,33 @@ pub trait Strategy: fmt::Debug + Send {
     fn notice(&mut self) -> Option<String> {
         None
     }
+}
+
+/// [`Strategy::compress`] or [`OnGpu::compress`], by the memory of the unit.
+pub(crate) fn compress(
+    strategy: &mut dyn Strategy,
+    unit: &Unit<'_>,
+    values: SpanMut<'_>,
+) -> Result<Message> {
+    match values {
+        SpanMut::Host(values) => strategy.compress(unit, values),
+        SpanMut::Cuda(values) => on_gpu(strategy)?.compress(unit, values),
+    }
+}
+
+/// [`Strategy::aggregate`] or [`OnGpu::aggregate`], by the memory of the unit.
+pub(crate) fn aggregate(
+    strategy: &mut dyn Strategy,
+    unit: &Unit<'_>,
+    received: Vec<Payload>,
+    values: SpanMut<'_>,
+) -> Result<Option<Message>> {
+    match values {
+        SpanMut::Host(values) => strategy.aggregate(unit, received, values),
+        SpanMut::Cuda(values) => on_gpu(strategy)?.aggregate(unit, received, values),
+    }
+}
+
+fn on_gpu(strategy: &mut dyn Strategy) -> Result<&mut dyn OnGpu> {
+    strategy.on_gpu().ok_or_else(|| candelabrum_memory::Error::OnDevice.into())
 }

@@ -6,9 +6,14 @@
 //! once. SINGA calls this asynchronous. It is block-cyclic local SGD (compare Lin et al., "Don't
 //! Use Large Mini-Batches, Use Local SGD", arXiv:1808.07217). Momentum is not exchanged.
 
+use candelabrum_memory::cuda::CudaSpanMut;
+
+use super::gpu::OnGpu;
 use super::{Message, Strategy, Subject, Unit};
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
+
+const AVERAGE: Collective = Collective::AllReduce(ReduceOp::Mean);
 
 /// The number of steps so far selects the unit. This number is part of the optimizer's state.
 #[derive(Debug)]
@@ -27,7 +32,17 @@ impl Strategy for PartialUpdate {
         unit.index as u64 == unit.step % unit.count as u64
     }
 
+    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+        Some(self)
+    }
+
     fn compress(&mut self, _unit: &Unit<'_>, _values: &mut [f32]) -> Result<Message> {
-        Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
+        Ok(Message::InPlace(AVERAGE))
+    }
+}
+
+impl OnGpu for PartialUpdate {
+    fn compress(&mut self, _unit: &Unit<'_>, _values: CudaSpanMut<'_>) -> Result<Message> {
+        Ok(Message::InPlace(AVERAGE))
     }
 }

@@ -237,7 +237,7 @@ fn above(block: &[f32; BLOCK], bound: i32) -> u32 {
 /// The magnitude of `x` as an integer with the same order: -0 equals 0, denormals keep their order,
 /// a NaN is above infinity. It is never negative.
 #[inline]
-fn key(x: f32) -> i32 {
+pub(super) fn key(x: f32) -> i32 {
     (x.to_bits() & 0x7fff_ffff) as i32
 }
 

@@ -7,7 +7,9 @@
 //! An all-gather of density d costs each rank 8·d·n·(N-1) bytes, a dense all-reduce 8·n·(N-1)/N.
 //! From d = 1/N on, the dense exchange costs no more, and it loses nothing.
 
-use super::{Message, Unit};
+use candelabrum_memory::SpanMut;
+
+use super::{Message, Unit, gpu};
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
@@ -25,7 +27,12 @@ pub(super) fn check(units: &[Unit<'_>]) -> Result<()> {
 
 /// Whether a sparse exchange of `count` elements on each rank takes fewer bytes than a dense one.
 pub(super) fn pays(unit: &Unit<'_>, count: usize) -> bool {
-    count.saturating_mul(unit.world_size) < unit.len()
+    count <= most_that_pays(unit) && !unit.is_empty()
+}
+
+/// The largest number of elements on each rank with which a sparse exchange of a unit pays.
+pub(super) fn most_that_pays(unit: &Unit<'_>) -> usize {
+    unit.len().saturating_sub(1) / unit.world_size
 }
 
 /// The dense exchange of a unit, where a sparse one saves nothing. The user is notified once.
@@ -83,8 +90,12 @@ pub(super) fn average(
     gathered: &Payload,
     room: usize,
     counts: &[usize],
-    values: &mut [f32],
+    values: SpanMut<'_>,
 ) -> Result<()> {
+    let values = match values {
+        SpanMut::Host(values) => values,
+        SpanMut::Cuda(values) => return gpu::average(unit, gathered, room, counts, values),
+    };
     let words = gathered.as_slice::<i32>()?;
     values.fill(0.0);
     for (rank, (message, &count)) in words.chunks_exact(2 * room.max(1)).zip(counts).enumerate() {
@@ -204,7 +215,7 @@ mod tests {
             let second = pack(&[0, 1, 3], &[1.0, 1.0, 2.0], 3).unwrap();
             let words = [first, second].map(|buffer| buffer.to_vec::<i32>().unwrap()).concat();
             let mut values = [9.0; 4];
-            average(unit, &Payload::from_slice(&words), 3, &[2, 3], &mut values).unwrap();
+            average(unit, &Payload::from_slice(&words), 3, &[2, 3], (&mut values).into()).unwrap();
             assert_eq!(values, [0.5, 2.5, 0.0, 0.0]);
         });
     }
@@ -215,7 +226,8 @@ mod tests {
             for at in [4_u32, u32::MAX] {
                 let words = [0, 0, at.cast_signed(), 0];
                 let gathered = Payload::from_slice(&words);
-                let error = average(unit, &gathered, 1, &[1, 1], &mut [0.0; 4]).unwrap_err();
+                let (counts, mut values) = ([1, 1], [0.0; 4]);
+                let error = average(unit, &gathered, 1, &counts, (&mut values).into()).unwrap_err();
                 assert!(error.to_string().contains("rank 1 sent element"), "{error}");
             }
         });

@@ -5,6 +5,10 @@
 //! Then they gather messages as long as the longest one. If these take as many bytes as the whole
 //! unit, the ranks average the whole unit instead.
 
+use candelabrum_memory::cuda::CudaSpanMut;
+use candelabrum_memory::{Flat, SpanMut};
+
+use super::gpu::{self, OnGpu};
 use super::select::Selector;
 use super::sparse_exchange::Dense;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
@@ -32,9 +36,46 @@ enum Round {
     #[default]
     Idle,
     /// The ranks gather their counts. These are this rank's elements.
-    Counting { positions: Vec<u32>, sent: Vec<f32> },
+    Counting(Found),
     /// The ranks gather messages that have room for the longest count.
     Gathering { counts: Vec<usize>, room: usize },
+}
+
+/// The elements that this rank has taken out of a unit.
+#[derive(Debug)]
+enum Found {
+    OnHost {
+        positions: Vec<u32>,
+        sent: Vec<f32>,
+    },
+    /// As many elements as a sparse message can have at most. If there are more, the whole unit is
+    /// sent, and the other ones have never left it.
+    OnGpu(gpu::Taken),
+}
+
+impl Found {
+    /// The message of these elements, with room for `room`. `count` is their number, which the ranks
+    /// have gathered.
+    fn message(&self, count: usize, room: usize) -> Result<Payload> {
+        match self {
+            Self::OnHost { positions, sent } => sparse_exchange::pack(positions, sent, room),
+            Self::OnGpu(taken) => Ok(taken.message(count, room)?.into()),
+        }
+    }
+
+    /// Returns the elements to their places in `values`.
+    fn put_back(&self, count: usize, values: SpanMut<'_>) -> Result<()> {
+        match self {
+            Self::OnHost { positions, sent } => {
+                let values = values.host()?;
+                for (&at, &value) in positions.iter().zip(sent) {
+                    values[at as usize] = value;
+                }
+                Ok(())
+            }
+            Self::OnGpu(taken) => taken.put_back(count, values.cuda()?),
+        }
+    }
 }
 
 impl SparseThreshold {
@@ -70,32 +111,65 @@ impl SparseThreshold {
         &mut self.rounds[unit.index]
     }
 
+    /// Starts the exchange of the counts.
+    fn count(&mut self, unit: &Unit<'_>, found: Found, count: Flat) -> Message {
+        *self.round(unit) = Round::Counting(found);
+        Message::new(Collective::AllGather, count.into())
+    }
+
+    fn receive(
+        &mut self,
+        unit: &Unit<'_>,
+        received: &[Payload],
+        values: SpanMut<'_>,
+    ) -> Result<Option<Message>> {
+        let round = std::mem::take(self.round(unit));
+        let Some(gathered) = received.first() else { return Ok(None) };
+        match round {
+            Round::Counting(found) => {
+                // The host must know the counts, because it allocates the messages of the second
+                // round. On a GPU this copies one word for each rank. The host waits for it here,
+                // when all units have left, and not in the backward pass.
+                let counts = gathered.to_host()?;
+                let counts = counts.as_slice::<i32>()?;
+                let counts = counts.iter().map(|&count| usize::try_from(count).unwrap_or(0));
+                self.after_counting(unit, counts.collect(), &found, values)
+            }
+            Round::Gathering { counts, room } => {
+                sparse_exchange::average(unit, gathered, room, &counts, values)?;
+                Ok(None)
+            }
+            Round::Idle => {
+                let what = format!("a message for {unit}, which sent none");
+                Err(Error::Protocol { what })
+            }
+        }
+    }
+
     /// Chooses the message of the second round, once all ranks know all counts.
     fn after_counting(
         &mut self,
         unit: &Unit<'_>,
         counts: Vec<usize>,
-        positions: &[u32],
-        sent: &[f32],
-        values: &mut [f32],
+        found: &Found,
+        mut values: SpanMut<'_>,
     ) -> Result<Option<Message>> {
         let most = counts.iter().copied().max().unwrap_or(0);
         if most == 0 {
             self.count_silence(unit);
-            values.fill(0.0);
+            values.fill(0.0)?;
             return Ok(None);
         }
         self.silent = None;
+        let own = counts.get(unit.rank).copied().unwrap_or(0);
         if sparse_exchange::pays(unit, most) {
-            let buffer = sparse_exchange::pack(positions, sent, most)?;
+            let buffer = found.message(own, most)?;
             *self.round(unit) = Round::Gathering { counts, room: most };
             return Ok(Some(Message::new(Collective::AllGather, buffer)));
         }
         // The whole unit is sent: the elements return to their places, and no residual is left.
-        for (&at, &value) in positions.iter().zip(sent) {
-            values[at as usize] = value;
-        }
-        self.update(unit, None);
+        found.put_back(own, values)?;
+        self.update(unit, None)?;
         Ok(Some(self.dense.message("sparseThreshold", unit, most, &mut self.notice)))
     }
 }
@@ -121,13 +195,16 @@ impl Strategy for SparseThreshold {
         self.memory.as_mut()
     }
 
+    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+        Some(self)
+    }
+
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
         let mut positions = Vec::new();
         self.selector.at_least(values, unit.spars, &mut positions);
         let sent = sparse_exchange::take_out(&positions, values);
         let count = positions.len() as i32; // positions have 31 bits, see `check`
-        *self.round(unit) = Round::Counting { positions, sent };
-        Ok(Message::new(Collective::AllGather, Payload::from_slice(&[count])))
+        Ok(self.count(unit, Found::OnHost { positions, sent }, Flat::from_slice(&[count])))
     }
 
     fn aggregate(
@@ -136,26 +213,27 @@ impl Strategy for SparseThreshold {
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
-        let round = std::mem::take(self.round(unit));
-        let Some(gathered) = received.first() else { return Ok(None) };
-        match round {
-            Round::Counting { positions, sent } => {
-                let counts = gathered.as_slice::<i32>()?;
-                let counts = counts.iter().map(|&count| usize::try_from(count).unwrap_or(0));
-                self.after_counting(unit, counts.collect(), &positions, &sent, values)
-            }
-            Round::Gathering { counts, room } => {
-                sparse_exchange::average(unit, gathered, room, &counts, values)?;
-                Ok(None)
-            }
-            Round::Idle => {
-                let what = format!("a message for {unit}, which sent none");
-                Err(Error::Protocol { what })
-            }
-        }
+        self.receive(unit, &received, SpanMut::Host(values))
     }
 
     fn notice(&mut self) -> Option<String> {
         self.notice.take()
+    }
+}
+
+impl OnGpu for SparseThreshold {
+    fn compress(&mut self, unit: &Unit<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
+        let room = sparse_exchange::most_that_pays(unit);
+        let (taken, count) = gpu::take_at_least(&unit.gpu()?, values, unit.spars, room)?;
+        Ok(self.count(unit, Found::OnGpu(taken), count))
+    }
+
+    fn aggregate(
+        &mut self,
+        unit: &Unit<'_>,
+        received: Vec<Payload>,
+        values: CudaSpanMut<'_>,
+    ) -> Result<Option<Message>> {
+        self.receive(unit, &received, SpanMut::Cuda(values))
     }
 }

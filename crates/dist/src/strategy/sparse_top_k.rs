@@ -5,6 +5,10 @@
 //! Communication for Distributed Gradient Descent", EMNLP 2017, arXiv:1704.05021). SINGA does not
 //! select the largest, because its comparator sees integers.
 
+use candelabrum_memory::SpanMut;
+use candelabrum_memory::cuda::CudaSpanMut;
+
+use super::gpu::{self, OnGpu};
 use super::select::{Selector, count_of_share};
 use super::sparse_exchange::Dense;
 use super::{Memory, Message, Strategy, Unit, sparse_exchange};
@@ -54,6 +58,10 @@ impl Strategy for SparseTopK {
         self.memory.as_mut()
     }
 
+    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+        Some(self)
+    }
+
     fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
         let count = count_of_share(unit.spars, values.len());
         if !sparse_exchange::pays(unit, count) {
@@ -71,15 +79,44 @@ impl Strategy for SparseTopK {
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
-        let count = count_of_share(unit.spars, values.len());
-        let counts = vec![count; unit.world_size];
-        for gathered in received {
-            sparse_exchange::average(unit, &gathered, count, &counts, values)?;
-        }
-        Ok(None)
+        average(unit, &received, SpanMut::Host(values))
     }
 
     fn notice(&mut self) -> Option<String> {
         self.notice.take()
     }
+}
+
+impl OnGpu for SparseTopK {
+    fn compress(&mut self, unit: &Unit<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
+        let count = count_of_share(unit.spars, values.len());
+        if !sparse_exchange::pays(unit, count) {
+            return Ok(self.dense.message("sparseTopK", unit, count, &mut self.notice));
+        }
+        let buffer = gpu::take_top_k(&unit.gpu()?, values, count)?;
+        Ok(Message::new(Collective::AllGather, buffer.into()))
+    }
+
+    fn aggregate(
+        &mut self,
+        unit: &Unit<'_>,
+        received: Vec<Payload>,
+        values: CudaSpanMut<'_>,
+    ) -> Result<Option<Message>> {
+        average(unit, &received, SpanMut::Cuda(values))
+    }
+}
+
+/// Writes the mean of all ranks' messages into `values`.
+fn average(
+    unit: &Unit<'_>,
+    received: &[Payload],
+    mut values: SpanMut<'_>,
+) -> Result<Option<Message>> {
+    let count = count_of_share(unit.spars, values.len());
+    let counts = vec![count; unit.world_size];
+    for gathered in received {
+        sparse_exchange::average(unit, gathered, count, &counts, values.reborrow())?;
+    }
+    Ok(None)
 }

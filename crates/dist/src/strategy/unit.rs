@@ -3,7 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use candelabrum_memory::cuda::Gpu;
 use candelabrum_nn::{Param, UnitPlan};
+
+use crate::{Error, Result};
 
 /// A unit of one step: some parameters whose gradients (or values) are contiguous in a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,16 @@ impl<'a> Unit<'a> {
     pub fn parameters(&self) -> impl Iterator<Item = (&'a Param, Range<usize>)> + use<'a> {
         let (plan, params) = (self.plan, self.params);
         plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()))
+    }
+
+    /// The GPU of its parameters.
+    ///
+    /// # Errors
+    /// Parameters on the CPU.
+    pub fn gpu(&self) -> Result<Gpu> {
+        let device = self.params.first().and_then(|param| Gpu::of(param.var().device()));
+        let what = || format!("a kernel of a GPU for {self}, which is on the CPU");
+        device.ok_or_else(|| Error::Unsupported { what: what() })
     }
 
     /// The parameter of the element at `position`.

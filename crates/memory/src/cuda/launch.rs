@@ -12,7 +12,7 @@ use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 use super::compiler::{Source, function};
 use super::cuda_error;
 use super::region::{Region, bind};
-use super::{CudaIndices, CudaSpan, CudaSpanMut};
+use super::{CudaIndices, CudaMemory, CudaSpan, CudaSpanMut};
 use crate::Result;
 
 /// Threads per block.
@@ -91,6 +91,20 @@ impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
 impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
     fn from(numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
         numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+/// Numbers of any type.
+impl<'a> From<&'a CudaMemory> for Arg<'a> {
+    fn from(memory: &'a CudaMemory) -> Self {
+        Self::Memory(Region::of(&memory.0))
+    }
+}
+
+/// Numbers of any type that the kernel writes.
+impl<'a> From<&'a mut CudaMemory> for Arg<'a> {
+    fn from(memory: &'a mut CudaMemory) -> Self {
+        Self::Memory(Region::of(&memory.0))
     }
 }
 
