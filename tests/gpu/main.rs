@@ -8,6 +8,7 @@
 
 mod absent;
 mod device;
+mod launches;
 mod memory;
 mod models;
 mod optimizers;
