@@ -15,10 +15,11 @@ OPTIONS = [b"--fmad=false", b"--gpu-architecture=compute_90"]
 def texts(root):
     """The text of each source, as the program passes it to NVRTC."""
     memory = root / "crates/memory/src/cuda/kernels"
-    formula = (memory / "formula.cu").read_text()
+    sums = (memory / "sums.cu").read_text()
+    formula = sums + (memory / "formula.cu").read_text()
     for path in sorted(memory.glob("*.cu")):
-        if path.name != "formula.cu":
-            yield path, path.read_text()
+        if path.name not in ("sums.cu", "formula.cu"):
+            yield path, (sums if path.name == "checks.cu" else "") + path.read_text()
     # The kernels of an operation can have several texts, which its file of Rust puts together.
     for path in sorted(root.glob("crates/nn/src/**/*.rs")):
         names = re.findall(r'include_str!\("([^"]+\.cu)"\)', path.read_text())

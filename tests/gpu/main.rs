@@ -9,6 +9,7 @@
 mod absent;
 mod device;
 mod graphs;
+mod launches;
 mod memory;
 mod models;
 mod optimizers;

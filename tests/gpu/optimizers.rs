@@ -4,22 +4,35 @@ use candelabrum::candle::Device;
 use candelabrum::memory::{ElementType, Flat, Location};
 use candelabrum::optim::{
     AdaGrad, Adam, AdamW, Lamb, Lars, Now, Optimizer, ParamGroup, ParamInfo, Parts, RmsProp, Rule,
-    RuleOptimizer, Sgd,
+    RuleOptimizer, Schedule, Sgd, Update,
 };
 
 use crate::device::gpu;
 
 const STEPS: usize = 5;
-/// The elements of the parameters. The last one needs several blocks of threads.
-const SIZES: [usize; 3] = [1, 300, 20_000];
+/// The elements of the parameters. The table has shares of 8192 elements.
+const SIZES: [usize; 6] = [1, 7, 8192, 8193, 20_000, 0];
 
 fn numbers(len: usize, seed: usize) -> Vec<f32> {
     let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0;
     (0..len).map(number).collect()
 }
 
+#[derive(Clone, Copy)]
+enum Way {
+    /// One by one, with gradients in other memory at every step.
+    Single,
+    /// All at once, with gradients in the same memory.
+    Joint,
+}
+
 /// All parameters and states after some steps on a device.
-fn train(mut optimizer: impl Optimizer, device: &Device) -> Vec<Vec<f32>> {
+fn train(
+    mut optimizer: impl Optimizer,
+    device: &Device,
+    sizes: &[usize],
+    way: Way,
+) -> Vec<Vec<f32>> {
     let location = Location::of(device);
     let upload = |values: &[f32]| {
         let mut flat = Flat::zeros_on(&location, ElementType::F32, values.len()).unwrap();
@@ -27,11 +40,11 @@ fn train(mut optimizer: impl Optimizer, device: &Device) -> Vec<Vec<f32>> {
         flat
     };
     let mut params: Vec<Flat> =
-        SIZES.iter().enumerate().map(|(i, &len)| upload(&numbers(len, i))).collect();
-    let names: Vec<String> = (0..SIZES.len()).map(|i| format!("w{i}")).collect();
+        sizes.iter().enumerate().map(|(i, &len)| upload(&numbers(len, i))).collect();
+    let names: Vec<String> = (0..sizes.len()).map(|i| format!("w{i}")).collect();
     let infos: Vec<ParamInfo<'_>> = names
         .iter()
-        .zip(&SIZES)
+        .zip(sizes)
         .map(|(name, len)| ParamInfo {
             name,
             dims: std::slice::from_ref(len),
@@ -39,11 +52,22 @@ fn train(mut optimizer: impl Optimizer, device: &Device) -> Vec<Vec<f32>> {
         })
         .collect();
     optimizer.bind(&infos).unwrap();
+    let mut gradients: Vec<Flat> = sizes.iter().map(|&len| upload(&vec![0.0; len])).collect();
     for step in 0..STEPS {
-        for (i, param) in params.iter_mut().enumerate() {
-            let gradient = upload(&numbers(param.len(), 10 * step + i + 5));
-            optimizer.update(i, param.span_mut().unwrap(), gradient.span().unwrap()).unwrap();
+        let mut updates: Vec<Update<'_>> = Vec::new();
+        for (index, (param, gradient)) in params.iter_mut().zip(&mut gradients).enumerate() {
+            let new = numbers(param.len(), 10 * step + index + 5);
+            match way {
+                Way::Single => *gradient = upload(&new),
+                Way::Joint => gradient.copy_from_host(&Flat::from_slice(&new)).unwrap(),
+            }
+            let (value, grad) = (param.span_mut().unwrap(), gradient.span().unwrap());
+            match way {
+                Way::Single => optimizer.update(index, value, grad).unwrap(),
+                Way::Joint => updates.push(Update { index, value, grad }),
+            }
         }
+        optimizer.update_all(updates).unwrap();
         optimizer.step();
     }
     let mut all: Vec<Vec<f32>> =
@@ -60,22 +84,47 @@ fn bits(vectors: &[Vec<f32>]) -> Vec<Vec<u32>> {
     vectors.iter().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
-fn same_bits<O: Optimizer>(new: impl Fn() -> O) {
-    let Some(gpu) = gpu() else { return };
-    let (on_gpu, on_cpu) = (train(new(), &gpu), train(new(), &Device::Cpu));
-    assert_eq!(bits(&on_gpu), bits(&on_cpu), "{}", new().describe());
-    assert_ne!(on_gpu[1], numbers(SIZES[1], 1), "nothing was updated");
+/// The parameters and states after updates on the GPU, which are the same one by one and all at once,
+/// and on the CPU.
+fn on_both<O: Optimizer>(new: impl Fn() -> O, sizes: &[usize]) -> Option<[Vec<Vec<f32>>; 2]> {
+    let gpu = gpu()?;
+    let joint = train(new(), &gpu, sizes, Way::Joint);
+    let single = train(new(), &gpu, sizes, Way::Single);
+    assert_eq!(bits(&joint), bits(&single), "{}", new().describe());
+    assert_ne!(joint[1], numbers(sizes[1], 1), "nothing was updated");
+    Some([joint, train(new(), &Device::Cpu, sizes, Way::Single)])
+}
+
+/// Adds groups, so that parameters have different rates, decays and trust ratios.
+fn grouped<R: Rule>(optimizer: RuleOptimizer<R>) -> RuleOptimizer<R> {
+    let schedule = Schedule::Linear { lr: 0.02, from: 0.5, to: 1.0, steps: 3 };
+    optimizer
+        .group(ParamGroup::matching("w1").lr_scale(0.25).weight_decay(0.3))
+        .group(ParamGroup::matching("w3").lr(schedule))
+        .group(ParamGroup::matching("w4").trust_ratio(false))
+}
+
+fn same_bits<R: Rule>(new: impl Fn() -> RuleOptimizer<R>) {
+    let check = |new: &dyn Fn() -> RuleOptimizer<R>| {
+        let Some([on_gpu, on_cpu]) = on_both(new, &SIZES) else { return };
+        assert_eq!(bits(&on_gpu), bits(&on_cpu), "{}", new().describe());
+    };
+    check(&new);
+    check(&|| grouped(new()));
 }
 
 /// For updates that depend on sums over a parameter, which the GPU adds in another order.
-fn close<O: Optimizer>(new: impl Fn() -> O) {
-    let Some(gpu) = gpu() else { return };
-    let (on_gpu, on_cpu) = (train(new(), &gpu), train(new(), &Device::Cpu));
-    for (gpu, cpu) in on_gpu.iter().flatten().zip(on_cpu.iter().flatten()) {
-        // An update of a few units in the last place of 1, the magnitude of the parameters.
-        assert!((gpu - cpu).abs() <= 4.0 * f32::EPSILON, "{gpu} {cpu} {}", new().describe());
-    }
-    assert_ne!(on_gpu[1], numbers(SIZES[1], 1), "nothing was updated");
+fn close<R: Rule>(new: impl Fn() -> RuleOptimizer<R>) {
+    let check = |new: &dyn Fn() -> RuleOptimizer<R>| {
+        let Some([on_gpu, on_cpu]) = on_both(new, &SIZES) else { return };
+        for (gpu, cpu) in on_gpu.iter().flatten().zip(on_cpu.iter().flatten()) {
+            // An update of a few units in the last place of 1, the magnitude of the parameters.
+            let text = new().describe();
+            assert!((gpu - cpu).abs() <= 4.0 * f32::EPSILON, "{gpu} {cpu} {text}");
+        }
+    };
+    check(&new);
+    check(&|| grouped(new()));
 }
 
 #[test]
@@ -85,7 +134,6 @@ fn sgd() {
     same_bits(|| Sgd::new(0.1).momentum(0.9).weight_decay(1e-2));
     same_bits(|| Sgd::new(0.1).momentum(0.9).dampening(0.3));
     same_bits(|| Sgd::new(0.1).momentum(0.9).nesterov());
-    same_bits(|| Sgd::new(0.1).momentum(0.9).group(ParamGroup::matching("w1").lr_scale(0.25)));
 }
 
 #[test]
@@ -153,4 +201,16 @@ impl Rule for SignRule {
 #[test]
 fn a_rule_without_a_kernel_runs_on_the_host() {
     same_bits(|| RuleOptimizer::with_rule(SignRule, 0.01, 0.0));
+}
+
+/// More different settings than one launch takes.
+#[test]
+fn every_parameter_can_have_its_own_settings() {
+    let sizes: Vec<usize> = (1..=40).map(|i| 3 * i).collect();
+    let new = || {
+        let own = |i| ParamGroup::matching(format!("w{i}")).lr_scale(1.0 / (i + 1) as f64);
+        (0..sizes.len()).fold(Adam::new(0.01), |adam, i| adam.group(own(i)))
+    };
+    let Some([on_gpu, on_cpu]) = on_both(new, &sizes) else { return };
+    assert_eq!(bits(&on_gpu), bits(&on_cpu));
 }

@@ -58,6 +58,14 @@ pub struct Formula {
     pub needs_sums: bool,
 }
 
+/// An update of several parameters by one formula, in one launch.
+#[derive(Debug)]
+pub struct JointUpdate<'a>(Infallible, PhantomData<&'a mut [f32]>);
+
+/// The table of an update that is repeated.
+#[derive(Debug, Default)]
+pub struct UpdateTable(());
+
 fn not_compiled() -> Error {
     Error::NotCompiled { what: "a buffer on a GPU".to_owned(), feature: "cuda" }
 }
@@ -76,8 +84,14 @@ pub fn span<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpan<
 
 /// # Errors
 /// Always [`Error::NotCompiled`].
-pub fn span_mut<'a>(_storage: &'a mut CudaStorage, _layout: &Layout) -> Result<CudaSpanMut<'a>> {
+pub fn span_mut<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpanMut<'a>> {
     Err(not_compiled())
+}
+
+/// # Errors
+/// None, because no value of [`CudaSpan`] exists.
+pub fn round_to(values: CudaSpan<'_>, _storage: &CudaStorage, _layout: &Layout) -> Result<()> {
+    match values.0 {}
 }
 
 /// # Errors
@@ -334,17 +348,32 @@ impl CudaSearch {
     }
 }
 
-impl Formula {
-    /// # Errors
-    /// None, because no value of [`CudaSpan`] exists.
-    pub fn update(
-        &self,
-        _value: CudaSpanMut<'_>,
-        grad: CudaSpan<'_>,
-        _state: Vec<CudaSpanMut<'_>>,
-        _scalars: [f64; SCALARS],
-    ) -> Result<()> {
+impl<'a> JointUpdate<'a> {
+    /// An update of no parameters so far, on the device of `grad`.
+    pub fn new(_formula: Formula, grad: CudaSpan<'a>, _table: &'a mut UpdateTable) -> Self {
         match grad.0 {}
+    }
+
+    /// Whether a parameter with this formula, these scalars and this gradient can be added.
+    pub fn takes(&self, _formula: Formula, _scalars: &[f64; SCALARS], _grad: CudaSpan<'_>) -> bool {
+        match self.0 {}
+    }
+
+    /// Adds a parameter, its gradient and its state vectors.
+    pub fn push(
+        &mut self,
+        _value: CudaSpanMut<'a>,
+        _grad: CudaSpan<'a>,
+        _state: Vec<CudaSpanMut<'a>>,
+        _scalars: [f64; SCALARS],
+    ) {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn run(self) -> Result<()> {
+        match self.0 {}
     }
 }
 

@@ -115,8 +115,16 @@ impl FlatGradients {
             }
         }
         params.iter().try_for_each(Param::watch)?;
-        let by_variable =
-            params.iter().enumerate().map(|(i, param)| (param.tensor().id(), i)).collect();
+        let mut by_variable = HashMap::new();
+        for (i, param) in params.iter().enumerate() {
+            if let Some(other) = by_variable.insert(param.tensor().id(), i) {
+                bail!(
+                    "gradients: `{}` and `{}` are one variable",
+                    params[other].name(),
+                    param.name()
+                )
+            }
+        }
         let Some(states) = states.into_iter().collect() else {
             bail!("gradients: a parameter is in no unit")
         };

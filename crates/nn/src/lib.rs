@@ -29,6 +29,7 @@ mod pass;
 mod statistics_exchange;
 mod summary;
 mod tensors;
+mod together;
 mod units;
 mod var_builder;
 

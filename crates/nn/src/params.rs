@@ -16,6 +16,7 @@ use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
 use crate::noise;
 use crate::tensors::{Values, with_span, with_variable};
+use crate::together::update_together;
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
 
 /// One trainable tensor and its name. A cheap handle: clones share the value.
@@ -80,6 +81,20 @@ impl Param {
             Values::F32(values) => Ok(update(values)),
             Values::F64(_) => bail!("a parameter in f64 cannot be updated in place"),
         })?)
+    }
+
+    /// [`Self::update_in_place`] for several different parameters on one GPU: `update` gets the values
+    /// of all of them at once, in the order of `params`.
+    ///
+    /// # Errors
+    /// A parameter that is neither f32 nor f16 nor bf16, or not on a GPU.
+    pub fn update_together<R>(
+        params: &[&Self],
+        update: impl FnOnce(Vec<SpanMut<'_>>) -> R,
+    ) -> Result<R> {
+        params.iter().for_each(|param| param.watch.changed(&param.var));
+        let params: Vec<_> = params.iter().map(|param| (&param.var, &param.master)).collect();
+        Ok(update_together(&params, update)?)
     }
 
     /// Calls `f` with the values that updates change: those of an f32 parameter, or the master of a

@@ -42,16 +42,6 @@ fn on_metal() -> candle_core::Error {
     candle_core::Error::Msg("a tensor on Metal is not supported".to_owned())
 }
 
-/// The numbers, which are f32 and on the device of `like`, as a tensor with the shape of `like`.
-pub(crate) fn of_flat(numbers: &Flat, like: &Tensor) -> Result<Tensor> {
-    if !numbers.is_on_device() {
-        return Tensor::from_slice(numbers.as_slice::<f32>()?, like.shape(), like.device());
-    }
-    let tensor = Tensor::zeros(like.shape(), DType::F32, like.device())?;
-    numbers.copy_to_tensor(&tensor)?;
-    Ok(tensor)
-}
-
 /// The values of a variable, in row-major order.
 #[derive(Debug)]
 pub(crate) enum Values<'a> {

@@ -39,6 +39,12 @@ pub enum Error {
         /// The number of bound parameters.
         bound: usize,
     },
+    /// A parameter that occurs twice in one [`update_all`](crate::Optimizer::update_all).
+    #[error("parameter number {index} occurs twice in one update")]
+    Repeated {
+        /// The parameter's index.
+        index: usize,
+    },
     /// Slices of the wrong length.
     #[error(
         "parameter number {index} has {expected} elements, its value {value}, its gradient {grad}"

@@ -56,7 +56,7 @@ pub use error::{Error, Range, Result};
 pub use lamb::{Lamb, LambRule};
 pub use lars::{Lars, LarsRule};
 pub use one_cycle::{Anneal, OneCycle};
-pub use optimizer::{Optimizer, ParamInfo};
+pub use optimizer::{Optimizer, ParamInfo, Update};
 pub use param_group::ParamGroup;
 pub use parts::{MAX_STATES, Parts};
 pub use rms_prop::{RmsProp, RmsPropRule};

@@ -29,11 +29,23 @@ impl<'a> ParamInfo<'a> {
     }
 }
 
-/// Computes new values from averaged gradients, one parameter at a time.
+/// A parameter to be updated together with others.
+#[derive(Debug)]
+pub struct Update<'a> {
+    /// The parameter's number.
+    pub index: usize,
+    /// Its values, which the update replaces.
+    pub value: SpanMut<'a>,
+    /// Its gradient.
+    pub grad: Span<'a>,
+}
+
+/// Computes new values from averaged gradients.
 ///
 /// The calls of one training step are [`update`](Self::update) once for each parameter, in any
 /// order, then [`step`](Self::step). Updates of different parameters are independent, so a
-/// parameter can be updated as soon as its gradient is complete.
+/// parameter can be updated as soon as its gradient is complete. On a GPU,
+/// [`update_all`](Self::update_all) of several parameters takes the place of their updates.
 pub trait Optimizer: Debug + Send {
     /// One line that names the optimizer and every setting, with the settings of its groups and
     /// schedules. Equal lines mean equal updates. Ranks compare their lines before they train.
@@ -53,6 +65,18 @@ pub trait Optimizer: Debug + Send {
     /// [`Error::Unbound`](crate::Error::Unbound) and [`Error::Length`](crate::Error::Length) if the
     /// index or a length does not fit the bound parameters.
     fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()>;
+
+    /// Does what [`update`](Self::update) does, for several different parameters. On a GPU one launch
+    /// of a kernel for all of them costs less than one for each. On the host nothing is gained.
+    ///
+    /// # Errors
+    /// Those of [`update`](Self::update), and [`Error::Repeated`](crate::Error::Repeated).
+    fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
+        for Update { index, value, grad } in updates {
+            self.update(index, value, grad)?;
+        }
+        Ok(())
+    }
 
     /// All vectors of the state, in an order that depends only on the bound parameters. Replicas
     /// whose states differ average these vectors.

@@ -31,7 +31,8 @@ pub trait Rule: Debug + Send {
         0.0
     }
 
-    /// The formula as a kernel, and its scalars for one parameter in one step. Without a kernel,
+    /// The formula as a kernel, and its scalars for one parameter in one step. One launch updates
+    /// parameters with the same formula and up to 16 different sets of scalars. Without a kernel,
     /// parameters on a GPU are copied to the host and back at every update. The kernel must compute
     /// the same bits as [`Self::update`], apart from the order of sums.
     fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {

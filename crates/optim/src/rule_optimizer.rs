@@ -1,14 +1,14 @@
 //! The common part of all optimizers: learning rate, weight decay, groups, state and the count of
 //! steps.
 
-use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut};
+use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, JointUpdate, UpdateTable};
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
 use crate::error::Range;
 use crate::parts::MAX_STATES;
 use crate::parts::Parts;
 use crate::rule::{Now, Rule};
-use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule};
+use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule, Update};
 
 /// The optimizer of a [`Rule`]. [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and all others are
 /// aliases of it, as your own optimizer can be.
@@ -35,6 +35,8 @@ struct BoundParam {
     trust_ratio: bool,
     /// The state vectors of the rule, in the parameter's memory.
     state: Vec<Flat>,
+    /// The table of the joint update on a GPU that begins with this parameter.
+    table: UpdateTable,
 }
 
 impl<R: Rule> RuleOptimizer<R> {
@@ -81,6 +83,7 @@ impl<R: Rule> RuleOptimizer<R> {
             weight_decay: self.weight_decay,
             trust_ratio: true,
             state: Vec::with_capacity(self.rule.states()),
+            table: UpdateTable::default(),
         };
         for _ in 0..self.rule.states() {
             let mut state = Flat::zeros_on(&param.location, ElementType::F32, elements)?;
@@ -131,38 +134,48 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()> {
+        if let SpanMut::Cuda(_) = value {
+            return self.update_all(vec![Update { index, value, grad }]);
+        }
         let bound = self.params.len();
         let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
-        let expected = param.elements;
-        if value.len() != expected || grad.len() != expected {
-            let (value, grad) = (value.len(), grad.len());
-            return Err(Error::Length { index, expected, value, grad });
-        }
-        let now = Now {
-            step: self.steps + 1,
-            lr: self.rates[param.rate] * param.lr_scale,
-            weight_decay: param.weight_decay,
-            trust_ratio: param.trust_ratio,
-        };
-        match (value, grad) {
-            (SpanMut::Cuda(value), Span::Cuda(grad)) => match self.rule.on_gpu(now) {
-                Some((formula, scalars)) => {
-                    let state =
-                        param.state.iter_mut().map(|vector| Ok(vector.span_mut()?.cuda()?));
-                    let state = state.collect::<Result<_>>()?;
-                    formula.update(value, grad, state, scalars)?;
+        param.check_len(index, value.len(), grad.len())?;
+        let now = param.now(self.steps, &self.rates);
+        on_host(&self.rule, now, value.host()?, grad.host()?, &mut param.state)
+    }
+
+    fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
+        let bound = self.params.len();
+        let mut params: Vec<_> = self.params.iter_mut().map(Some).collect();
+        let mut joint: Vec<JointUpdate<'_>> = Vec::new();
+        for Update { index, value, grad } in updates {
+            let param = params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
+            let param = param.take().ok_or(Error::Repeated { index })?;
+            param.check_len(index, value.len(), grad.len())?;
+            let now = param.now(self.steps, &self.rates);
+            let BoundParam { state, table, .. } = param;
+            let (value, grad) = match (value, grad) {
+                (SpanMut::Cuda(value), Span::Cuda(grad)) => (value, grad),
+                (value, grad) => {
+                    on_host(&self.rule, now, value.host()?, grad.host()?, state)?;
+                    continue;
                 }
-                None => through_host(&self.rule, now, value, grad, &mut param.state)?,
-            },
-            (value, grad) => {
-                let mut state: [&mut [f32]; MAX_STATES] = Default::default();
-                for (kept, vector) in state.iter_mut().zip(&mut param.state) {
-                    *kept = vector.as_mut_slice()?;
-                }
-                self.rule.update(now, Parts { value: value.host()?, grad: grad.host()?, state });
+            };
+            let Some((formula, scalars)) = self.rule.on_gpu(now) else {
+                through_host(&self.rule, now, value, grad, state)?;
+                continue;
+            };
+            let state = state.iter_mut().map(|vector| Ok(vector.span_mut()?.cuda()?));
+            let state = state.collect::<Result<_>>()?;
+            // Another formula, or too many different scalars, need another launch.
+            let with = joint.iter().position(|joint| joint.takes(formula, &scalars, grad));
+            let with = with.unwrap_or(joint.len());
+            if with == joint.len() {
+                joint.push(JointUpdate::new(formula, grad, table));
             }
+            joint[with].push(value, grad, state, scalars);
         }
-        Ok(())
+        Ok(joint.into_iter().try_for_each(JointUpdate::run)?)
     }
 
     fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
@@ -193,6 +206,41 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 }
 
+impl BoundParam {
+    fn check_len(&self, index: usize, value: usize, grad: usize) -> Result<()> {
+        let expected = self.elements;
+        if value == expected && grad == expected {
+            return Ok(());
+        }
+        Err(Error::Length { index, expected, value, grad })
+    }
+
+    /// The settings after `steps` steps.
+    fn now(&self, steps: u64, rates: &[f64]) -> Now {
+        Now {
+            step: steps + 1,
+            lr: rates[self.rate] * self.lr_scale,
+            weight_decay: self.weight_decay,
+            trust_ratio: self.trust_ratio,
+        }
+    }
+}
+
+fn on_host<R: Rule>(
+    rule: &R,
+    now: Now,
+    value: &mut [f32],
+    grad: &[f32],
+    state: &mut [Flat],
+) -> Result<()> {
+    let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
+    for (vector, kept) in vectors.iter_mut().zip(state) {
+        *vector = kept.as_mut_slice()?;
+    }
+    rule.update(now, Parts { value, grad, state: vectors });
+    Ok(())
+}
+
 /// Updates a parameter on a GPU by a rule without a kernel.
 fn through_host<R: Rule>(
     rule: &R,
@@ -206,11 +254,7 @@ fn through_host<R: Rule>(
     value.as_span().download(&mut new)?;
     grad.download(&mut gradient)?;
     let mut copies = state.iter().map(Flat::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
-    let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
-    for (vector, copy) in vectors.iter_mut().zip(&mut copies) {
-        *vector = copy.as_mut_slice()?;
-    }
-    rule.update(now, Parts { value: &mut new, grad: &gradient, state: vectors });
+    on_host(rule, now, &mut new, &gradient, &mut copies)?;
     value.upload(&new)?;
     for (vector, copy) in state.iter_mut().zip(&copies) {
         vector.copy_from_host(copy)?;

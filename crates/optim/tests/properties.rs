@@ -7,7 +7,7 @@ use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
     AdaGrad, Adam, AdamW, Clip, Error, Lamb, Lars, Optimizer, ParamGroup, ParamInfo, RmsProp,
-    Schedule, Sgd, clip,
+    Schedule, Sgd, Update, clip,
 };
 use candelabrum_testkit::uniform;
 use candle_core::DType;
@@ -81,6 +81,30 @@ fn bits_do_not_depend_on_threads() {
         for threads in [2, 5] {
             assert!(one == in_pool(threads, index), "{threads}: {}", optimizer.describe());
         }
+    }
+}
+
+#[test]
+fn parameters_updated_together_get_the_bits_of_single_updates() {
+    for (mut single, mut joint) in all().into_iter().zip(all()) {
+        let sizes = [3, 0, 500];
+        bind(&mut *single, &sizes);
+        bind(&mut *joint, &sizes);
+        let (mut expected, mut params) = (start(&sizes), start(&sizes));
+        for step in 0..3 {
+            train(&mut *single, &mut expected, step..step + 1, &[0, 1, 2]);
+            let gradients: Vec<_> =
+                (0..3).map(|i| numbers(sizes[i], 1000 + 10 * step + i as u64)).collect();
+            let updates = params.iter_mut().zip(&gradients).enumerate();
+            let updates = updates.map(|(index, (value, grad))| Update {
+                index,
+                value: value.into(),
+                grad: grad.into(),
+            });
+            joint.update_all(updates.collect()).unwrap();
+            joint.step();
+        }
+        assert!(bits(&params) == bits(&expected), "{}", joint.describe());
     }
 }
 
@@ -394,6 +418,18 @@ fn a_call_that_does_not_fit_is_an_error() {
         Err(Error::Unbound { index: 1, bound: 1 })
     );
     assert!(sgd.update(0, (&mut [0.0]).into(), (&[0.0, 1.0]).into()).is_err());
+    let mut values = [[0.0; 2]; 2];
+    let mut together = |indices: [usize; 2]| {
+        let updates = indices.iter().zip(&mut values);
+        let updates = updates.map(|(&index, value)| Update {
+            index,
+            value: value.into(),
+            grad: (&[0.0; 2]).into(),
+        });
+        sgd.update_all(updates.collect())
+    };
+    assert_eq!(together([0, 1]), Err(Error::Unbound { index: 1, bound: 1 }));
+    assert_eq!(together([0, 0]), Err(Error::Repeated { index: 0 }));
 }
 
 #[test]

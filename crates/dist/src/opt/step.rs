@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use candelabrum_memory::FiniteCheck;
 use candelabrum_nn::Param;
-use candelabrum_optim::{Optimizer, clip};
+use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
 use super::config::OnOverflow;
@@ -383,7 +383,19 @@ impl Step<'_> {
         let context = &dispatcher.context;
         timed(&mut dispatcher.figures.update, || {
             let bucket = self.layout.gradients.bucket(unit)?;
-            for slot in &context.plans[unit].slots {
+            let slots = &context.plans[unit].slots;
+            if bucket.is_on_device() {
+                let params: Vec<&Param> =
+                    slots.iter().map(|slot| &context.params[slot.param]).collect();
+                return Param::update_together(&params, |values| {
+                    let updates = values.into_iter().zip(slots).map(|(value, slot)| {
+                        let grad = bucket.range(slot.range.clone())?;
+                        Ok(Update { index: slot.param, value, grad })
+                    });
+                    Ok(self.optimizer.update_all(updates.collect::<Result<_>>()?)?)
+                })?;
+            }
+            for slot in slots {
                 let gradient = bucket.range(slot.range.clone())?;
                 context.params[slot.param].update_in_place(|values| {
                     self.optimizer.update(slot.param, values, gradient)

@@ -5,15 +5,15 @@ use cudarc::driver::CudaSlice;
 
 use super::CudaSpan;
 use super::compiler::Source;
-use super::launch::{Arg, Grid, launch};
+use super::launch::{Arg, Grid, SHARE, launch};
 use super::memory::allocate;
 use super::region::Region;
 use crate::Result;
 
-const KERNELS: Source = Source { name: "checks", text: [include_str!("kernels/checks.cu"), ""] };
-
-/// `SHARE` in checks.cu.
-const SHARE: usize = 8192;
+const KERNELS: Source = Source {
+    name: "checks",
+    text: [include_str!("kernels/sums.cu"), include_str!("kernels/checks.cu")],
+};
 
 /// The bits of a key that hold the position in a unit.
 const POSITION_BITS: u32 = 40;

@@ -1,17 +1,36 @@
-//! An optimizer's formula as a kernel: the update of one parameter on a GPU.
+//! An optimizer's formula as a kernel: the update of many parameters on a GPU in one launch.
+//!
+//! The kernel gets the addresses of the parameters from a table on the GPU. They are the same in
+//! every step as a rule, so the table stays there and is written again only if it differs. The
+//! scalars, which can change at every step, are arguments of the launch. So a step copies nothing to
+//! the GPU.
+
+use std::iter;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::compiler::Source;
-use super::launch::{Arg, Grid, launch};
-use super::memory::allocate;
+use super::launch::{Arg, Grid, SHARE, launch};
+use super::memory::allocate_unset;
 use super::region::Region;
 use super::{CudaSpan, CudaSpanMut};
 use crate::Result;
 
-/// `SHARE` in formula.cu.
-const SHARE: usize = 8192;
+/// Elements that one block updates: `PIECE` in formula.cu.
+const PIECE: usize = 1024;
 
 /// The number of scalars that a formula gets.
 pub const SCALARS: usize = 8;
+
+/// The sets of scalars in one launch: `SETS` in formula.cu.
+const SETS: usize = 16;
+
+/// The sets of scalars of one launch.
+pub(super) type Sets = [[f64; SCALARS]; SETS];
+
+/// The kernels before the text of a formula.
+const KERNELS: &str = concat!(include_str!("kernels/sums.cu"), include_str!("kernels/formula.cu"));
 
 /// The text of an optimizer's formula in CUDA C++.
 #[derive(Clone, Copy, Debug)]
@@ -24,44 +43,155 @@ pub struct Formula {
     pub needs_sums: bool,
 }
 
-impl Formula {
-    /// Updates the value of one parameter and its state vectors. All have one length.
+/// An update of several parameters by one formula, in one launch (in three with sums).
+#[derive(Debug)]
+pub struct JointUpdate<'a> {
+    formula: Formula,
+    table: &'a mut UpdateTable,
+    stream: &'a Arc<CudaStream>,
+    params: Vec<Param>,
+    shares: usize,
+    /// The different sets of scalars.
+    sets: Vec<[f64; SCALARS]>,
+}
+
+impl<'a> JointUpdate<'a> {
+    /// An update of no parameters so far, on the device of `grad`. A caller that repeats an update in
+    /// every step passes the same table.
+    pub fn new(formula: Formula, grad: CudaSpan<'a>, table: &'a mut UpdateTable) -> Self {
+        let stream = grad.region().stream();
+        Self { formula, table, stream, params: Vec::new(), shares: 0, sets: Vec::new() }
+    }
+
+    /// Whether a parameter with this formula, these scalars and this gradient can be added.
+    pub fn takes(&self, formula: Formula, scalars: &[f64; SCALARS], grad: CudaSpan<'_>) -> bool {
+        let Formula { name, needs_sums, .. } = self.formula;
+        (formula.name, formula.needs_sums) == (name, needs_sums)
+            && grad.region().stream() == self.stream
+            && (self.sets.len() < SETS || self.set(scalars).is_some())
+    }
+
+    /// Adds a parameter, its gradient and its state vectors. [`Self::takes`] must be true of it.
+    ///
+    /// # Panics
+    /// With vectors of different lengths, or more than three state vectors.
+    pub fn push(
+        &mut self,
+        mut value: CudaSpanMut<'a>,
+        grad: CudaSpan<'a>,
+        mut state: Vec<CudaSpanMut<'a>>,
+        scalars: [f64; SCALARS],
+    ) {
+        let len = value.len();
+        assert!(state.iter().map(CudaSpanMut::len).all(|other| other == len) && grad.len() == len);
+        let set = self.set(&scalars).unwrap_or(self.sets.len());
+        if set == self.sets.len() {
+            self.sets.push(scalars);
+        }
+        let mut addresses = [0; 3];
+        for (address, vector) in addresses[..state.len()].iter_mut().zip(&mut state) {
+            *address = vector.region().at();
+        }
+        let ([a, b, c], first) = (addresses, self.shares);
+        self.shares += len.div_ceil(SHARE);
+        let [len, first, set] = [len, first, set].map(|number| number as u64);
+        self.params.push([value.region().at(), grad.region().at(), a, b, c, len, first, set]);
+    }
+
+    /// The number of a set of scalars, by its bits.
+    fn set(&self, scalars: &[f64; SCALARS]) -> Option<usize> {
+        let bits = |set: &[f64; SCALARS]| set.map(f64::to_bits);
+        self.sets.iter().position(|set| bits(set) == bits(scalars))
+    }
+
+    /// Enqueues the update.
     ///
     /// # Errors
     /// A text that does not compile, and the driver's errors.
-    ///
-    /// # Panics
-    /// With vectors of different lengths.
-    pub fn update(
-        &self,
-        mut value: CudaSpanMut<'_>,
-        grad: CudaSpan<'_>,
-        mut state: Vec<CudaSpanMut<'_>>,
-        scalars: [f64; SCALARS],
-    ) -> Result<()> {
-        let len = value.len();
-        assert!(state.iter().map(CudaSpanMut::len).all(|other| other == len) && grad.len() == len);
-        let source =
-            Source { name: self.name, text: [include_str!("kernels/formula.cu"), self.text] };
-        let stream = grad.region().stream();
-        let (value, grad) = (Arg::Memory(value.region()), Arg::Memory(grad.region()));
-        let mut vectors = state.iter_mut().map(|vector| Arg::Memory(vector.region()));
-        let vectors = [(); 3].map(|()| vectors.next().unwrap_or(Arg::Nothing));
-        let scalars = scalars.map(Arg::F64);
-        let mut sums = Arg::Nothing;
-        let memory;
-        if self.needs_sums {
-            memory = allocate(stream, 2 * size_of::<f64>())?;
-            sums = Arg::Memory(Region::of(&memory));
-            let grid = Grid::by_share(len, SHARE);
-            let blocks = grid.blocks();
-            let partials = allocate(stream, 2 * blocks * size_of::<f64>())?;
-            let partials = Arg::Memory(Region::of(&partials));
-            let args = [&[partials, value, grad], &vectors[..], &scalars[..]].concat();
-            launch(stream, source, "partial_sums", grid, &args)?;
-            launch(stream, source, "add_sums", Grid::one_block(blocks), &[sums, partials])?;
+    pub fn run(self) -> Result<()> {
+        let Self { formula, table, stream, params, shares, sets } = self;
+        if shares == 0 {
+            return Ok(());
         }
-        let args = [&[value, grad], &vectors[..], &[sums], &scalars[..]].concat();
-        launch(stream, source, "update_all", Grid::for_each(len), &args)
+        let count = params.len();
+        let table = table.with(stream, params, shares)?;
+        let [params, owners, partials, totals] =
+            [&table.params, &table.owners, &table.partials, &table.sums]
+                .map(|memory| Arg::Memory(Region::of(memory)));
+        let mut scalars: Sets = [[0.0; SCALARS]; SETS];
+        scalars[..sets.len()].copy_from_slice(&sets);
+        let scalars = Arg::Sets(&scalars);
+        let source = Source { name: formula.name, text: [KERNELS, formula.text] };
+        let mut sums = Arg::Nothing;
+        if formula.needs_sums {
+            sums = totals;
+            let args = [partials, params, owners, scalars];
+            launch(stream, source, "partial_sums", Grid::blocks_of(shares), &args)?;
+            launch(stream, source, "add_sums", Grid::blocks_of(count), &[sums, partials, params])?;
+        }
+        let pieces = Grid::blocks_of(shares * (SHARE / PIECE));
+        launch(stream, source, "update_all", pieces, &[params, owners, sums, scalars])
+    }
+}
+
+/// A parameter in the table, `struct Param` of formula.cu: the addresses of the value, the gradient
+/// and three state vectors, the length, the first share, the set of scalars.
+type Param = [u64; 8];
+
+/// The table of an update that is repeated, and memory for its sums.
+#[derive(Debug, Default)]
+pub struct UpdateTable {
+    params: Vec<Param>,
+    /// The same on the GPU. `None` before the first update.
+    on_gpu: Option<TableOnGpu>,
+}
+
+#[derive(Debug)]
+struct TableOnGpu {
+    params: CudaSlice<u8>,
+    /// By share: the number of its parameter, as a u32.
+    owners: CudaSlice<u8>,
+    /// By share and by parameter: two sums, as f64.
+    partials: CudaSlice<u8>,
+    sums: CudaSlice<u8>,
+}
+
+impl UpdateTable {
+    /// Makes this the table of `params`, and waits for the device if it was another one.
+    fn with(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        params: Vec<Param>,
+        shares: usize,
+    ) -> Result<&TableOnGpu> {
+        if self.params != params {
+            self.on_gpu = None;
+            self.params = params;
+        }
+        match &mut self.on_gpu {
+            Some(table) => Ok(table),
+            none => Ok(none.insert(TableOnGpu::new(stream, &self.params, shares)?)),
+        }
+    }
+}
+
+impl TableOnGpu {
+    fn new(stream: &Arc<CudaStream>, params: &[Param], shares: usize) -> Result<Self> {
+        let mut owners: Vec<u32> = Vec::with_capacity(shares);
+        for (number, &[.., len, _, _]) in params.iter().enumerate() {
+            owners.extend(iter::repeat_n(number as u32, (len as usize).div_ceil(SHARE)));
+        }
+        let upload = |bytes: &[u8]| -> Result<_> {
+            let memory = allocate_unset(stream, bytes.len())?;
+            Region::of(&memory).range(0..bytes.len()).upload(bytes)?;
+            Ok(memory)
+        };
+        let sums = |count: usize| allocate_unset(stream, count * 2 * size_of::<f64>());
+        Ok(Self {
+            params: upload(bytemuck::cast_slice(params))?,
+            owners: upload(bytemuck::cast_slice(&owners))?,
+            partials: sums(shares)?,
+            sums: sums(params.len())?,
+        })
     }
 }

@@ -11,12 +11,16 @@ use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 
 use super::compiler::{Source, function};
 use super::cuda_error;
+use super::formula::Sets;
 use super::region::{Region, bind};
 use super::{CudaIndices, CudaMemory, CudaSpan, CudaSpanMut};
 use crate::Result;
 
 /// Threads per block.
 pub const BLOCK: usize = 256;
+
+/// Numbers that one block adds: `SHARE` in sums.cu.
+pub(super) const SHARE: usize = 8192;
 
 /// Blocks of a kernel whose threads take several numbers each. More blocks than the largest GPUs
 /// run at a time would not be faster.
@@ -46,6 +50,11 @@ impl Grid {
         Self { blocks: count.div_ceil(share), count }
     }
 
+    /// This number of blocks, which is the count too.
+    pub(super) fn blocks_of(count: usize) -> Self {
+        Self { blocks: count, count }
+    }
+
     /// One block.
     pub fn one_block(count: usize) -> Self {
         Self { blocks: 1, count }
@@ -65,6 +74,8 @@ pub enum Arg<'a> {
     F64(f64),
     /// An `unsigned long long`.
     U64(u64),
+    /// A `Sets` of formula.cu.
+    Sets(&'a Sets),
 }
 
 impl<'a> From<CudaSpan<'a>> for Arg<'a> {
@@ -165,6 +176,7 @@ pub(super) fn launch(
             Arg::F32(number) => builder.arg(number),
             Arg::F64(number) => builder.arg(number),
             Arg::U64(number) => builder.arg(number),
+            Arg::Sets(sets) => builder.arg(*sets),
         };
     }
     let count = grid.count as u64;

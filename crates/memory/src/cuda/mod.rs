@@ -5,10 +5,10 @@
 //! | GPUs as devices of candle | [`open`] |
 //! | bytes on a GPU, and copies to and from the host | [`CudaMemory`] |
 //! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
-//! | candle's tensors as spans | [`span`], [`span_mut`] |
+//! | candle's tensors as spans | [`span`], [`span_mut`], [`round_to`] |
 //! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
-//! | the optimizer's formula as a kernel | [`Formula`] |
+//! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
 //! | work that the GPU repeats | [`Capture`], [`Graph`] |
 //! | kernels, matrix products and convolutions of operations | [`Gpu`] |
 //! | the compilation of kernels | `compiler.rs` |
@@ -41,14 +41,14 @@ use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
-pub use self::formula::{Formula, SCALARS};
+pub use self::formula::{Formula, JointUpdate, SCALARS, UpdateTable};
 pub use self::gpu::{Gpu, Kernels, Matrix};
 pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
 pub use self::launch::{Arg, BLOCK, Grid};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
 pub use self::span::{CudaSpan, CudaSpanMut};
-pub use self::tensor::{span, span_mut};
+pub use self::tensor::{round_to, span, span_mut};
 use crate::Error;
 
 /// An error of the driver.

@@ -9,9 +9,9 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result, sys};
 use super::cuda_error;
 use crate::Result;
 
-/// A borrowed run of bytes on a GPU. Whoever has a `Region` of memory may read the memory. Only the
-/// functions that borrow the memory mutably write to it. Other crates know it only as the content of
-/// an [`Arg`](super::Arg).
+/// A borrowed run of bytes on a GPU. Whoever has a `Region` of memory may read the memory. Only two
+/// kinds of functions write to it: those that borrow the memory mutably, and those that change a tensor,
+/// whose storage is shared. Other crates know it only as the content of an [`Arg`](super::Arg).
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
     at: sys::CUdeviceptr,

@@ -72,8 +72,17 @@ impl<'a> CudaSpan<'a> {
         element: ElementType,
         to: &mut CudaMemory,
     ) -> Result<()> {
+        self.narrow_to(divisor, element, to.region(self.len() * element.size()))
+    }
+
+    /// [`Self::narrow`] to as many numbers of other memory, which the caller may write.
+    pub(super) fn narrow_to(
+        self,
+        divisor: f32,
+        element: ElementType,
+        to: Region<'_>,
+    ) -> Result<()> {
         let name = if element == ElementType::F16 { "narrow_f16" } else { "narrow_bf16" };
-        let to = to.region(self.len() * element.size());
         self.run(name, &[Arg::Memory(to), Arg::Memory(self.0), Arg::F32(divisor)])
     }
 

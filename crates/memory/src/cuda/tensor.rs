@@ -18,11 +18,26 @@ pub fn span<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpan<'a
 
 /// The elements of a contiguous f32 tensor, mutable.
 ///
+/// The borrow of the storage keeps the memory alive. It need not be mutable: a change is work on the
+/// stream, which runs after all earlier work and before all later work, whatever is locked on the host.
+/// The caller must have only one mutable span of a storage at a time.
+///
 /// # Errors
 /// Those of [`span`].
-pub fn span_mut<'a>(storage: &'a mut CudaStorage, layout: &Layout) -> Result<CudaSpanMut<'a>> {
+pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpanMut<'a>> {
     let len = layout.shape().elem_count();
     Ok(CudaSpanMut::new(elements(storage, layout, ElementType::F32, len)?))
+}
+
+/// Sets the elements of a contiguous f16 or bf16 tensor to `values`, rounded to nearest, ties to even.
+/// The storage is borrowed as for [`span_mut`].
+///
+/// # Errors
+/// A tensor of another type or length, or that is not contiguous.
+pub fn round_to(values: CudaSpan<'_>, storage: &CudaStorage, layout: &Layout) -> Result<()> {
+    let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));
+    let element = if is_f16 { ElementType::F16 } else { ElementType::Bf16 };
+    values.narrow_to(1.0, element, elements(storage, layout, element, values.len())?)
 }
 
 /// Calls `f` with the elements of a contiguous tensor of this type and length.

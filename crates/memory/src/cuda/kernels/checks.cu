@@ -1,21 +1,5 @@
 // A sum of squares in a fixed order, and a search for numbers that are not finite. Both leave their
-// result on the GPU.
-
-typedef unsigned long long count_t;
-
-#define BLOCK 256  // threads per block
-#define SHARE 8192 // numbers per block of `partial_squares`
-
-// The sum over the threads of a block, always in the same order. Thread 0 gets it.
-__device__ double block_sum(double own) {
-  __shared__ double sums[BLOCK];
-  sums[threadIdx.x] = own;
-  for (unsigned width = BLOCK / 2; width > 0; width /= 2) {
-    __syncthreads();
-    if (threadIdx.x < width) sums[threadIdx.x] += sums[threadIdx.x + width];
-  }
-  return sums[0];
-}
+// result on the GPU. The text of sums.cu comes before this one.
 
 // partials[b] = the sum of the squares of the b-th SHARE numbers.
 extern "C" __global__ void partial_squares(double *partials, const float *values, count_t n) {

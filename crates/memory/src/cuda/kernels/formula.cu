@@ -1,111 +1,109 @@
-// The kernels of an optimizer's formula, which follows after this text. The formula defines
+// The kernels of an optimizer's formula, which update many parameters in one launch. The text of
+// sums.cu comes before this text, and the formula follows. The formula defines
 //
-//   struct State { float a, b, c; };                          the state vectors' elements
 //   __device__ void sums(float p, float g, State &s, const Scalars &k, double *sum);
 //   __device__ void update(float &p, float g, State &s, const Scalars &k, const double *sum);
 //
 // `update` computes the next value of one element. If it needs sums over all elements of the
 // parameter, `sums` runs first: it adds one element's part to sum[0] and sum[1]. Otherwise `sum` is a
 // null pointer.
+//
+// Each parameter is divided into shares of SHARE elements. The shares of all parameters are numbered
+// in the order of the parameters, and owners[share] is the number of the share's parameter.
 
-typedef unsigned long long count_t;
-
-#define BLOCK 256  // threads per block
-#define SHARE 8192 // elements per block of `partial_sums`
+#define SETS 16    // sets of scalars in one launch
+#define PIECE 1024 // elements that one block updates; divides SHARE
 
 struct Scalars {
   double k[8];
 };
 
+struct Sets {
+  Scalars set[SETS];
+};
+
+// The elements of the state vectors.
 struct State {
   float a, b, c;
+};
+
+struct Param {
+  float *value;
+  const float *grad;
+  float *state[3]; // null pointers where the formula has fewer vectors
+  count_t len;
+  count_t first; // the number of its first share
+  count_t set;   // the number of its set of scalars
 };
 
 __device__ void sums(float p, float g, State &s, const Scalars &k, double *sum);
 __device__ void update(float &p, float g, State &s, const Scalars &k, const double *sum);
 
-__device__ State load(const float *a, const float *b, const float *c, count_t i) {
+__device__ State load(const Param &param, count_t i) {
   State s;
-  s.a = a ? a[i] : 0.0f;
-  s.b = b ? b[i] : 0.0f;
-  s.c = c ? c[i] : 0.0f;
+  s.a = param.state[0] ? param.state[0][i] : 0.0f;
+  s.b = param.state[1] ? param.state[1][i] : 0.0f;
+  s.c = param.state[2] ? param.state[2][i] : 0.0f;
   return s;
 }
 
-__device__ void store(const State &s, float *a, float *b, float *c, count_t i) {
-  if (a) a[i] = s.a;
-  if (b) b[i] = s.b;
-  if (c) c[i] = s.c;
+__device__ void store(const State &s, const Param &param, count_t i) {
+  if (param.state[0]) param.state[0][i] = s.a;
+  if (param.state[1]) param.state[1][i] = s.b;
+  if (param.state[2]) param.state[2][i] = s.c;
 }
 
-__device__ Scalars scalars(double k0, double k1, double k2, double k3, double k4, double k5,
-                           double k6, double k7) {
-  Scalars s = {{k0, k1, k2, k3, k4, k5, k6, k7}};
-  return s;
-}
-
-// partials[2 b] and partials[2 b + 1] = the sums over the b-th SHARE elements.
-extern "C" __global__ void partial_sums(double *partials, const float *value, const float *grad,
-                                        float *a, float *b, float *c, double k0, double k1,
-                                        double k2, double k3, double k4, double k5, double k6,
-                                        double k7, count_t n) {
-  __shared__ double first[BLOCK], second[BLOCK];
-  Scalars k = scalars(k0, k1, k2, k3, k4, k5, k6, k7);
-  count_t start = (count_t)blockIdx.x * SHARE, end = start + SHARE < n ? start + SHARE : n;
+// partials[2 b] and partials[2 b + 1] = the sums over the b-th share. A block runs for each share.
+extern "C" __global__ void partial_sums(double *partials, const Param *params,
+                                        const unsigned *owners, Sets sets, count_t) {
+  Param param = params[owners[blockIdx.x]];
+  Scalars k = sets.set[param.set];
+  count_t start = (blockIdx.x - param.first) * SHARE;
+  count_t end = start + SHARE < param.len ? start + SHARE : param.len;
   double sum[2] = {0, 0};
   for (count_t i = start + threadIdx.x; i < end; i += BLOCK) {
-    State s = load(a, b, c, i);
-    sums(value[i], grad[i], s, k, sum);
-    store(s, a, b, c, i);
+    State s = load(param, i);
+    sums(param.value[i], param.grad[i], s, k, sum);
+    store(s, param, i);
   }
-  first[threadIdx.x] = sum[0];
-  second[threadIdx.x] = sum[1];
-  for (unsigned width = BLOCK / 2; width > 0; width /= 2) {
-    __syncthreads();
-    if (threadIdx.x < width) {
-      first[threadIdx.x] += first[threadIdx.x + width];
-      second[threadIdx.x] += second[threadIdx.x + width];
-    }
-  }
+  double first = block_sum(sum[0]), second = block_sum(sum[1]);
   if (threadIdx.x == 0) {
-    partials[2 * blockIdx.x] = first[0];
-    partials[2 * blockIdx.x + 1] = second[0];
+    partials[2 * blockIdx.x] = first;
+    partials[2 * blockIdx.x + 1] = second;
   }
 }
 
-// sum[0] and sum[1] = the sums of n pairs of partials. One block runs it.
-extern "C" __global__ void add_sums(double *sum, const double *partials, count_t n) {
-  __shared__ double first[BLOCK], second[BLOCK];
+// sum[2 p] and sum[2 p + 1] = the sums over parameter p. A block runs for each parameter.
+extern "C" __global__ void add_sums(double *sum, const double *partials, const Param *params,
+                                    count_t) {
+  count_t start = params[blockIdx.x].first;
+  count_t end = start + (params[blockIdx.x].len + SHARE - 1) / SHARE;
   double own[2] = {0, 0};
-  for (count_t i = threadIdx.x; i < n; i += BLOCK) {
+  for (count_t i = start + threadIdx.x; i < end; i += BLOCK) {
     own[0] += partials[2 * i];
     own[1] += partials[2 * i + 1];
   }
-  first[threadIdx.x] = own[0];
-  second[threadIdx.x] = own[1];
-  for (unsigned width = BLOCK / 2; width > 0; width /= 2) {
-    __syncthreads();
-    if (threadIdx.x < width) {
-      first[threadIdx.x] += first[threadIdx.x + width];
-      second[threadIdx.x] += second[threadIdx.x + width];
-    }
-  }
+  double first = block_sum(own[0]), second = block_sum(own[1]);
   if (threadIdx.x == 0) {
-    sum[0] = first[0];
-    sum[1] = second[0];
+    sum[2 * blockIdx.x] = first;
+    sum[2 * blockIdx.x + 1] = second;
   }
 }
 
-extern "C" __global__ void update_all(float *value, const float *grad, float *a, float *b, float *c,
-                                      const double *sum, double k0, double k1, double k2, double k3,
-                                      double k4, double k5, double k6, double k7, count_t n) {
-  Scalars k = scalars(k0, k1, k2, k3, k4, k5, k6, k7);
-  for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < n;
-       i += (count_t)gridDim.x * blockDim.x) {
-    State s = load(a, b, c, i);
-    float p = value[i];
-    update(p, grad[i], s, k, sum);
-    value[i] = p;
-    store(s, a, b, c, i);
+// A block runs for each piece of each share.
+extern "C" __global__ void update_all(const Param *params, const unsigned *owners,
+                                      const double *sum, Sets sets, count_t) {
+  unsigned share = blockIdx.x / (SHARE / PIECE), piece = blockIdx.x % (SHARE / PIECE);
+  unsigned owner = owners[share];
+  Param param = params[owner];
+  Scalars k = sets.set[param.set];
+  count_t start = (share - param.first) * SHARE + piece * PIECE;
+  count_t end = start + PIECE < param.len ? start + PIECE : param.len;
+  for (count_t i = start + threadIdx.x; i < end; i += BLOCK) {
+    State s = load(param, i);
+    float p = param.value[i];
+    update(p, param.grad[i], s, k, sum ? sum + 2 * owner : 0);
+    param.value[i] = p;
+    store(s, param, i);
   }
 }
