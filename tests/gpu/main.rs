@@ -15,3 +15,4 @@ mod models;
 mod optimizers;
 mod ranks;
 mod sparse;
+mod tf32;

@@ -54,7 +54,16 @@ struct Gemm {
     const void *alpha, *beta;
     int at, lda, bt, ldb, ct, ldc;
     int scalar;
+    bool tf32 = false;
 };
+// The nearest number of TF32, which has 10 bits behind the point.
+static float to_tf32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0x1000) & ~0x1fffu;
+    memcpy(&x, &bits, sizeof bits);
+    return x;
+}
 template <class A>
 static void gemm(const Gemm &g, A alpha, A beta, const void *a, const void *b, void *c) {
     size_t m = g.m, n = g.n, k = alpha != 0 ? g.k : 0;
@@ -66,6 +75,10 @@ static void gemm(const Gemm &g, A alpha, A beta, const void *a, const void *b, v
     for (size_t l = 0; l < k; l++)
         for (size_t i = 0; i < m; i++)
             right[l * m + i] = get<A>(a, g.at, g.ta ? l + i * g.lda : i + l * g.lda);
+    if (g.tf32) {
+        for (A &x : left) x = to_tf32((float)x);
+        for (A &x : right) x = to_tf32((float)x);
+    }
     product(n, m, k, left.data(), right.data(), result.data(), false);
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < m; i++) {
@@ -141,13 +154,17 @@ API int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k,
                                    const void *a, int at, int lda, long long sa, const void *b,
                                    int bt, int ldb, long long sb, const void *beta, void *c, int ct,
                                    int ldc, long long sc, int count, int compute, int) {
-    return batched(h, {ta, tb, m, n, k, alpha, beta, at, lda, bt, ldb, ct, ldc, scalar_of(compute)},
+    return batched(h,
+                   {ta, tb, m, n, k, alpha, beta, at, lda, bt, ldb, ct, ldc, scalar_of(compute),
+                    compute == 77},
                    a, sa, b, sb, c, sc, count);
 }
 API int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a,
                      int at, int lda, const void *b, int bt, int ldb, const void *beta, void *c,
                      int ct, int ldc, int compute, int) {
-    return batched(h, {ta, tb, m, n, k, alpha, beta, at, lda, bt, ldb, ct, ldc, scalar_of(compute)},
+    return batched(h,
+                   {ta, tb, m, n, k, alpha, beta, at, lda, bt, ldb, ct, ldc, scalar_of(compute),
+                    compute == 77},
                    a, 0, b, 0, c, 0, 1);
 }
 #define GEMM(name, T, type)                                                                        \

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::cudnn::{Handle, Plan, Product};
@@ -22,7 +23,8 @@ const MOST_PLANS: usize = 4096;
 /// cuDNN on a stream.
 struct Session {
     handle: Handle,
-    plans: HashMap<(Convolution, Product), Plan>,
+    /// The third part of the key: whether numbers may be rounded to TF32.
+    plans: HashMap<(Convolution, Product, bool), Plan>,
 }
 
 /// A session and its stream. The context lives as long as the handle.
@@ -64,8 +66,9 @@ fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Session>>> {
 }
 
 impl Gpu {
-    /// Enqueues `ys = xs * weight`, the convolution without bias. No number goes through TF32, and
-    /// all algorithms give the same bits in every run.
+    /// Enqueues `ys = xs * weight`, the convolution without bias. All algorithms give the same bits in
+    /// every run. Numbers are rounded to TF32 only where candle's products are
+    /// (`candle_core::cuda::set_gemm_reduced_precision_f32`).
     ///
     /// # Errors
     /// cuDNN's error. The first convolution finds that libcudnn.so.9 is missing.
@@ -144,10 +147,11 @@ impl Gpu {
         if plans.len() >= MOST_PLANS {
             plans.clear();
         }
-        let plan = match plans.entry((*sizes, product)) {
+        let tf32 = gemm_reduced_precision_f32();
+        let plan = match plans.entry((*sizes, product, tf32)) {
             std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Plan::new(handle, sizes, product)?)
+                place.insert(Plan::new(handle, sizes, product, tf32)?)
             }
         };
         // Freed in the order of the stream, after the convolution.

@@ -102,14 +102,19 @@ unsafe impl Send for Plan {}
 impl Plan {
     /// # Errors
     /// cuDNN's, for instance if it cannot compute such a convolution.
-    pub(super) fn new(handle: &mut Handle, sizes: &Convolution, product: Product) -> Result<Self> {
+    pub(super) fn new(
+        handle: &mut Handle,
+        sizes: &Convolution,
+        product: Product,
+        tf32: bool,
+    ) -> Result<Self> {
         let Convolution { batch, in_channels, out_channels, groups, in_size, out_size, .. } =
             *sizes;
         let xs = tensor([batch, in_channels, in_size.0, in_size.1])?;
         let ys = tensor([batch, out_channels, out_size.0, out_size.1])?;
         let kernel = sizes.kernel;
         let weight = filter([out_channels, in_channels / groups, kernel.0, kernel.1])?;
-        let convolution = convolution(sizes)?;
+        let convolution = convolution(sizes, tf32)?;
         let algorithm = Algorithm::Forward(
             sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
         );
@@ -353,8 +358,11 @@ fn filter(dims: [usize; 4]) -> Result<Descriptor<sys::cudnnFilterDescriptor_t>> 
     Ok(made)
 }
 
-/// A cross-correlation in f32. `CUDNN_FMA_MATH` keeps the numbers out of TF32.
-fn convolution(sizes: &Convolution) -> Result<Descriptor<sys::cudnnConvolutionDescriptor_t>> {
+/// A cross-correlation in f32, whose numbers may be rounded to TF32 if `tf32` says so.
+fn convolution(
+    sizes: &Convolution,
+    tf32: bool,
+) -> Result<Descriptor<sys::cudnnConvolutionDescriptor_t>> {
     let Convolution { stride, padding, dilation, groups, .. } = *sizes;
     let [pad_height, pad_width, down, right] = ints([padding.0, padding.1, stride.0, stride.1])?;
     let [dilation_height, dilation_width, groups, _] = ints([dilation.0, dilation.1, groups, 0])?;
@@ -381,7 +389,10 @@ fn convolution(sizes: &Convolution) -> Result<Descriptor<sys::cudnnConvolutionDe
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_group_count(made.0, groups) };
     set.map_err(dnn_error("cudnnSetConvolutionGroupCount"))?;
-    let math = sys::cudnnMathType_t::CUDNN_FMA_MATH;
+    let math = match tf32 {
+        true => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
+        false => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+    };
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_math_type(made.0, math) };
     set.map_err(dnn_error("cudnnSetConvolutionMathType"))?;

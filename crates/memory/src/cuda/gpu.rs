@@ -1,8 +1,9 @@
 //! A GPU as the place where operations run: memory, kernels and matrix products.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use candle_core::cuda::CudaStorageSlice;
+use candle_core::cuda::{CudaStorageSlice, gemm_reduced_precision_f32};
 use candle_core::{CudaDevice, CudaStorage, Device};
 use cudarc::cublas::{result as cublas, sys};
 use cudarc::driver::CudaStream;
@@ -103,7 +104,8 @@ impl Gpu {
     }
 
     /// Enqueues `out = a b`, or `out += a b` with `add`, by cuBLAS. The rows of `out` lie one after
-    /// the other.
+    /// the other. The factors are rounded to TF32 if candle's own products are
+    /// (`candle_core::cuda::set_gemm_reduced_precision_f32`).
     ///
     /// # Errors
     /// cuBLAS's error.
@@ -145,26 +147,36 @@ impl Gpu {
         let blas = self.0.cublas_handle();
         // cuBLAS has columns one after the other, so to it each matrix here is the transposed one:
         // it computes out^T = b^T a^T.
+        let compute = match gemm_reduced_precision_f32() {
+            true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let float = sys::cudaDataType::CUDA_R_32F;
         // SAFETY: invariants (borrow) and (one stream) of `cuda`: the handle works on the stream of
         // the device. The lengths of the matrices were compared with their sizes above.
         let done = unsafe {
-            cublas::sgemm(
+            cublas::gemm_ex(
                 *blas.handle(),
                 turn(b.transposed),
                 turn(a.transposed),
                 columns,
                 rows,
                 inner,
-                &raw const one,
-                b.values.region().at() as *const f32,
+                (&raw const one).cast(),
+                b.values.region().at() as *const c_void,
+                float,
                 b_stride,
-                a.values.region().at() as *const f32,
+                a.values.region().at() as *const c_void,
+                float,
                 a_stride,
-                &raw const beta,
-                out.at() as *mut f32,
+                (&raw const beta).cast(),
+                out.at() as *mut c_void,
+                float,
                 columns,
+                compute,
+                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         };
-        done.map_err(|error| Error::Cuda { call: "cublasSgemm", message: error.to_string() })
+        done.map_err(|error| Error::Cuda { call: "cublasGemmEx", message: error.to_string() })
     }
 }
