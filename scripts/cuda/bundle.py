@@ -100,23 +100,31 @@ class Bundle:
             report["failures"], report["tail"] = names, text[-6000:]
         return report
 
-    def accuracy(self, most):
+    def accuracy(self, options, most):
         path = HERE / "accuracy.json"
         path.unlink(missing_ok=True)
         command = [PROGRAMS / "mnist_dist", "--device", "cuda", "--dataset", "synthetic"]
-        command += ["--epochs", "3", "--report", path]
+        command += ["--epochs", "3", "--report", path, *options]
         code, text, seconds = self.run(command, most)
         if code != 0:
             return {"exit": code, "seconds": seconds, "tail": text[-3000:]}
         report = json.loads(path.read_text())
         keep = ["eval_accuracy", "train_loss", "images_per_second"]
-        epochs = [{key: epoch[key] for key in keep} for epoch in report["epochs"]]
-        return {"device": report["device"], "seconds": seconds, "epochs": epochs}
+        epochs = [
+            {key: epoch[key] for key in keep}
+            | {"replayed_steps": epoch["strategy"]["replayed_steps"]}
+            for epoch in report["epochs"]
+        ]
+        digest = report["parameters_sha256"][0]
+        result = {"device": report["device"], "seconds": seconds, "epochs": epochs}
+        return {**result, "parameters_sha256": digest}
 
     def contenders(self, network, batch):
         common = ["--network", network, "--batch-size", str(batch), "--threads", "4"]
         common += ["--warm-up", "20"]
-        yield "ours", [PROGRAMS / "bench-step-contender", "--contender", "ours", *common]
+        ours = [PROGRAMS / "bench-step-contender", "--contender", "ours", *common]
+        yield "ours", ours
+        yield "ours-cuda-graphs", [*ours, "--graph"]
         if importlib.util.find_spec("torch"):
             for name in ["pytorch", "pytorch-compile", "pytorch-cuda-graphs"]:
                 script = [sys.executable, HERE / "bench_step.py", "--device", "cuda"]
@@ -176,7 +184,9 @@ def main():
     write("memory, optimizers, models", bundle.tests("gpu", [], 150))
     write("operations", bundle.tests("ops", ["composites", "on_a_gpu"], 120))
     write("nccl", bundle.tests("conformance", ["nccl"], 150))
-    write("accuracy", bundle.accuracy(90))
+    # With CUDA graphs the digest must be the same.
+    write("accuracy", bundle.accuracy([], 60))
+    write("accuracy, CUDA graphs", bundle.accuracy(["--graph"], 60))
     for network, batch in NETWORKS:
         write(f"{network} {batch}", bundle.speed(network, batch))
 

@@ -44,6 +44,9 @@ struct Args {
     /// Instead of samples, the time of each operation in some seconds of training
     #[arg(long, value_name = "SECONDS")]
     profile: Option<f64>,
+    /// Record the step as CUDA graphs and replay them; a step that is not recorded is an error
+    #[arg(long)]
+    graph: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -95,7 +98,7 @@ fn train(args: &Args, world: &World) -> anyhow::Result<()> {
         .map(|(xs, ys)| Ok((there(xs)?, there(ys)?)))
         .collect::<candle_core::Result<Vec<_>>>()?;
     let contender: Box<dyn Train> = match args.contender {
-        Contender::Ours => ours::new(args.network, &batches[0].0, world)?,
+        Contender::Ours => ours::new(args.network, &batches[0].0, world, args.graph)?,
         Contender::Candle => Box::new(candle::Candle::new(args.network)?),
     };
     let mut run = Run::new(contender, batches, world.clone());
@@ -132,7 +135,7 @@ mod tests {
     fn ours_and_candle_train_the_same_way_where_nothing_is_pooled() -> anyhow::Result<()> {
         for network in [Network::Mlp, Network::Gru] {
             let xs = &problem::batches(network, 4, 0)?[0].0;
-            let ours = losses(ours::new(network, xs, &World::single())?, network, 4);
+            let ours = losses(ours::new(network, xs, &World::single(), false)?, network, 4);
             let candles = losses(Box::new(candle::Candle::new(network)?), network, 4);
             for (a, b) in ours.iter().zip(&candles) {
                 assert!((a - b).abs() < 1e-4, "{network:?}: {ours:?}, {candles:?}");
