@@ -1,11 +1,19 @@
-//! The examples that no other test runs. Each trains, on two ranks if it can.
+//! The examples that no other test runs. Each that trains does so on two ranks if it can.
+//!
+//! Where no GPU is visible the tests on a GPU pass and say that they were left out.
+//! `REQUIRE_GPUS=1` makes that a failure.
+
+#![expect(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
 mod common;
 
+use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Running, assert_one_line_error, example};
+use candelabrum::prelude::Device;
+use common::{Running, assert_one_line_error, example, few_digits, mnist_dist};
+use serde_json::Value;
 
 /// The output of an example, which must succeed.
 fn output_of(name: &str, options: &[&str]) -> String {
@@ -81,4 +89,62 @@ fn a_strategy_of_ones_own_trains_two_ranks_and_is_known_by_name() {
     refuse(&[&own[..], &option("sed=7")].concat(), &["`sed`", "this strategy has seed"]);
     refuse(&[&own[..], &option("seed=x")].concat(), &["`seed=x`", "u64"]);
     refuse(&option("seed=7"), &["`seed`", "no options"]);
+}
+
+fn has_gpu() -> bool {
+    let opened = Device::new_cuda_with_stream(0);
+    if let Err(error) = &opened {
+        let required = std::env::var_os("REQUIRE_GPUS").is_some();
+        assert!(!required, "REQUIRE_GPUS is set, but there is no GPU: {error}");
+        eprintln!("left out: no GPU here");
+    }
+    opened.is_ok()
+}
+
+/// The accuracy after an epoch in this precision, which the report and the opening line name.
+fn accuracy(precision: &str, options: &[&str]) -> f64 {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let mut command = mnist_dist(options);
+    command.args(["--precision", precision, "--epochs", "1", "--batch-size", "8"]);
+    command.args(["--threads", "1", "--report"]).arg(&report);
+    // Two GPUs, as far as the software GPU counts.
+    command.env("SOFTGPU_COUNT", "2");
+    let (output, took) = Running::start(command).finish(Duration::from_secs(300));
+    let (stdout, stderr) = (output.stdout.as_slice(), output.stderr.as_slice());
+    let (stdout, stderr) = (String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr));
+    assert!(output.status.success(), "{precision} {options:?}: {stderr}");
+    assert!(stdout.contains(&format!(" in {precision}, threads 1")), "{stdout}");
+    let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report["precision"], precision);
+    let accuracy = report["epochs"][0]["eval_accuracy"].as_f64().unwrap();
+    println!("{precision} {options:?}: accuracy {accuracy} after {took:?}; {stderr}");
+    accuracy
+}
+
+fn check_half_precision(data: &str, device: &str) {
+    for workers in ["1", "2"] {
+        let options =
+            ["--data-dir", data, "--device", device, "--workers", workers, "--lr", "0.01"];
+        let exact = accuracy("f32", &options);
+        assert!(exact > 0.8, "{workers} workers on {device}: {exact}");
+        for half in ["bf16", "f16"] {
+            let rounded = accuracy(half, &options);
+            assert!((rounded - exact).abs() <= 0.01, "{half}, {workers} on {device}: {rounded}");
+        }
+    }
+}
+
+#[test]
+fn half_precision_learns_as_much_as_f32() {
+    let data = few_digits(3000, 1000);
+    check_half_precision(data.path().to_str().unwrap(), "cpu");
+}
+
+#[test]
+fn half_precision_learns_as_much_as_f32_on_a_gpu() {
+    if has_gpu() {
+        let data = few_digits(400, 200);
+        check_half_precision(data.path().to_str().unwrap(), "cuda");
+    }
 }
