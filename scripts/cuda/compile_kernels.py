@@ -26,6 +26,8 @@ def texts(root):
             yield path, "".join((path.parent / name).read_text() for name in names)
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
         yield path, formula + path.read_text()
+    for path in sorted(root.glob("examples/*.cu")):
+        yield path, path.read_text()
 
 
 def compile_by(nvrtc, text):
