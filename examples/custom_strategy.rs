@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
-    let params = Params::on(args.seed, DType::F32, world.device());
+    let params = Params::on(args.seed, args.precision.dtype(), world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
     let mut trainer = Trainer::new(model, opt);

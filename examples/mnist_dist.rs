@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
-    let params = Params::on(args.seed, DType::F32, world.device());
+    let params = Params::on(args.seed, args.precision.dtype(), world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
     let mut trainer = Trainer::new(model, opt).use_graph(args.graph);
@@ -48,10 +48,11 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
         let (ranks, backend, batch) = (world.world_size(), world.backend(), args.batch_size);
-        let device = world.device_name();
+        let (device, precision) = (world.device_name(), params.dtype().as_str());
         writeln!(
             out,
-            "ranks {ranks} ({backend}) on {device}, threads {threads} and batch {batch} per rank"
+            "ranks {ranks} ({backend}) on {device} in {precision}, threads {threads} and batch \
+             {batch} per rank"
         )?;
         if dropped > 0 {
             writeln!(
@@ -68,6 +69,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         world_size: world.world_size(),
         backend: world.backend().to_owned(),
         device: world.device_name(),
+        precision: params.dtype().as_str().to_owned(),
         threads,
         dataset: data.name.to_owned(),
         dataset_note: data.note,

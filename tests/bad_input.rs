@@ -24,7 +24,7 @@ fn refuse(options: &[&str], parts: &[&str]) {
 #[test]
 fn options_out_of_range_are_refused() {
     let synthetic = ["--dataset", "synthetic"];
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 16] = [
         (&["--batch-size", "0"], &["--batch-size", "at least 1"]),
         (&["--batch-size", "20000"], &["20000", "12000"]),
         (&["--workers", "0"], &["--workers", "from 1 to 256"]),
@@ -38,6 +38,7 @@ fn options_out_of_range_are_refused() {
         (&["--lr", "-1"], &["lr", "-1", "at least 0"]),
         (&["--threshold", "0"], &["--threshold", "0", "at least 1"]),
         (&["--on-overflow", "ignore"], &["on-overflow", "ignore", "error or skip"]),
+        (&["--precision", "f8"], &["--precision", "f8", "f32, bf16, f16"]),
         (&["--corr", "perhaps"], &["--corr", "perhaps", "true", "false"]),
         (&["--report", "/nonexistent/report.json"], &["/nonexistent/report.json"]),
     ];

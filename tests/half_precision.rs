@@ -1,11 +1,9 @@
-//! Parameters in f16 and bf16 train by their f32 masters. On the CPU such operations run as
-//! composites of candle's operations.
+//! Parameters in f16 and bf16 train by their f32 masters.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use candelabrum::dist::{DistOptConfig, LossScale, parameters_sha256};
-use candelabrum::models::Cnn;
-use candelabrum::nn::ops::with_composites;
+use candelabrum::models::{Cnn, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
 use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
@@ -22,16 +20,14 @@ fn train(world: &World, dtype: DType, steps: u64, option: DistOption) -> (Vec<f3
         let images = uniform((4, 1, 28, 28), 10 * (step % 3) + rank, -1.0, 1.0, DType::F32);
         images.unwrap().to_dtype(dtype).unwrap()
     };
-    with_composites(|| model.compile_with(&params, &images(0))).unwrap();
+    model.compile_with(&params, &images(0)).unwrap();
     let sgd = Sgd::new(0.003).momentum(0.9);
     let mut opt = DistOpt::new(sgd, &params, world).unwrap();
     let step = |step: u64| {
         let labels = integers(4, 10 * (step % 3) + rank, CLASSES as u32).unwrap();
-        let (_, loss) = with_composites(|| {
-            model.train_one_batch(&mut opt, &images(step), &labels, option, 0.3)
-        })
-        .unwrap();
-        loss.to_dtype(DType::F32).unwrap().to_scalar::<f32>().unwrap()
+        let (_, loss) =
+            model.train_one_batch(&mut opt, &images(step), &labels, option, 0.3).unwrap();
+        loss.to_scalar::<f32>().unwrap()
     };
     let losses = (0..steps).map(step).collect();
     opt.average_parameters().unwrap();
@@ -59,6 +55,48 @@ fn losses_are_those_of_f32_up_to_rounding() {
         assert!(are_close, "{dtype:?}: {losses:?}, {exact:?}");
         assert_ne!(losses[0], losses[9]);
     }
+}
+
+/// A training of a few steps and an evaluation. Running statistics are f32 in every type.
+fn check<M: Model>(rate: f64, tolerances: [f32; 2], new: impl Fn(&Scope) -> M, xs: &Tensor) {
+    let labels = integers(xs.dim(0).unwrap(), 1, CLASSES as u32).unwrap();
+    let losses = |dtype: DType| {
+        let params = Params::on(3, dtype, &Device::Cpu);
+        let model = new(&params.root());
+        let xs = if xs.dtype().is_float() { xs.to_dtype(dtype).unwrap() } else { xs.clone() };
+        model.compile_with(&params, &xs).unwrap();
+        assert!(params.buffers().iter().all(|buffer| buffer.value().dtype() == DType::F32));
+        let mut opt = DistOpt::new(Sgd::new(rate), &params, &World::single()).unwrap();
+        let mut losses = Vec::new();
+        for _ in 0..4 {
+            let step = model.train_one_batch(&mut opt, &xs, &labels, DistOption::Fp32, 0.0);
+            losses.push(step.unwrap().1.to_scalar::<f32>().unwrap());
+        }
+        let output = params.in_mode(false, || model.forward(&xs)).unwrap();
+        assert_eq!(output.dtype(), dtype);
+        losses.push(model.loss(&output, &labels).unwrap().to_scalar().unwrap());
+        losses
+    };
+    let exact = losses(DType::F32);
+    assert!(exact[3] < exact[0], "{exact:?}");
+    for (dtype, tolerance) in [DType::F16, DType::BF16].into_iter().zip(tolerances) {
+        let half = losses(dtype);
+        let mut pairs = half.iter().zip(&exact);
+        let are_close = pairs.all(|(half, exact)| (half - exact).abs() <= tolerance);
+        assert!(are_close, "{dtype:?}: {half:?}, {exact:?}");
+        assert_ne!(half, exact);
+    }
+}
+
+#[test]
+fn every_model_trains_and_evaluates() {
+    let images = |shape: [usize; 4]| uniform(&shape[..], 5, -1.0, 1.0, DType::F32).unwrap();
+    check(0.05, [1e-2, 0.1], |scope| Mlp::new(scope, CLASSES), &images([8, 1, 6, 6]));
+    // This network amplifies rounding errors (see tests/composites.rs).
+    check(4e-6, [0.1, 0.2], |scope| ResNet18::new(scope, CLASSES), &images([4, 3, 40, 40]));
+    let config = GruClassifierConfig { vocabulary: 20, embedding: 8, hidden: 16, classes: CLASSES };
+    let tokens = integers((6, 9), 2, 20).unwrap();
+    check(0.05, [1e-2, 0.1], |scope| GruClassifier::new(scope, config), &tokens);
 }
 
 /// A thousand updates of 1e-4, each less than half a unit in the last place of a bf16 near 1.

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use candelabrum::models::{GruClassifier, GruClassifierConfig};
+use candelabrum::models::{GruClassifier, GruClassifierConfig, Mlp};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 
@@ -148,6 +148,19 @@ fn images_are_scaled_alike_in_training_and_evaluation_and_augmented_in_training_
     let mut trainer = trainer(&World::single()).with_batches(three);
     let error = trainer.fit(&data, &data, &config(1), &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("3 means") && error.contains("1 channel"), "{error}");
+}
+
+#[test]
+fn batches_have_the_type_of_the_parameters_whatever_the_options() {
+    let params = Params::on(0, DType::BF16, &Device::Cpu);
+    let opt = DistOpt::new(Sgd::new(0.1), &params, &World::single()).unwrap();
+    let mut trainer = Trainer::new(Mlp::new(&params.root(), 10), opt);
+    trainer.compile((1, 1, 28, 28)).unwrap();
+    let data = Mnist::synthetic(0, 32, 16).unwrap();
+    for scaling in [Scaling::Unit, Scaling::MNIST] {
+        trainer = trainer.with_batches(BatchOptions { scaling, ..BatchOptions::default() });
+        trainer.fit(&data.train, &data.test, &config(1), &mut Vec::new()).unwrap();
+    }
 }
 
 #[test]

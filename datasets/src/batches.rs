@@ -4,7 +4,7 @@
 //! makes the tensor itself: on CUDA a second host thread would mean a second stream, and a copy on
 //! one stream is not ordered before a kernel on another.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::{
     augment::Augmentation,
@@ -28,18 +28,21 @@ pub struct BatchOptions {
     pub prefetch: usize,
     /// The device of the tensors.
     pub device: Device,
+    /// The float type of the images, f32 by default.
+    pub dtype: DType,
 }
 
 impl Default for BatchOptions {
     fn default() -> Self {
-        Self { scaling: Scaling::Unit, augment: None, prefetch: 2, device: Device::Cpu }
+        let (device, dtype) = (Device::Cpu, DType::F32);
+        Self { scaling: Scaling::Unit, augment: None, prefetch: 2, device, dtype }
     }
 }
 
 /// The images and labels of one step on one rank.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Images, (B, C, H, W), f32.
+    /// Images, (B, C, H, W), in [`BatchOptions::dtype`].
     pub xs: Tensor,
     /// Labels, (B,), u32.
     pub ys: Tensor,
@@ -67,6 +70,7 @@ pub struct Batches {
     remaining: usize,
     shape: [usize; 3],
     device: Device,
+    dtype: DType,
 }
 
 impl std::fmt::Debug for Batches {
@@ -126,6 +130,7 @@ impl ImageDataset {
             remaining: steps.len(),
             shape: self.image_shape(),
             device: options.device.clone(),
+            dtype: options.dtype,
             prepared: Prefetch::new(
                 steps.map(move |step| preparation.step(step)),
                 options.prefetch,
@@ -156,7 +161,10 @@ impl Iterator for Batches {
     fn next(&mut self) -> Option<Result<Batch>> {
         let prepared = self.prepared.next()?;
         self.remaining = self.remaining.saturating_sub(1);
-        Some(prepared.and_then(|prepared| prepared.into_batch(self.shape, &self.device)))
+        Some(prepared.and_then(|prepared| {
+            let Batch { xs, ys } = prepared.into_batch(self.shape, &self.device)?;
+            Ok(Batch { xs: xs.to_dtype(self.dtype)?, ys })
+        }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

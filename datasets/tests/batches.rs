@@ -6,6 +6,7 @@ use candelabrum_datasets::{
     Augmentation, BatchOptions, Batches, DistributedSampler, Error, ImageDataset, Mnist, Remainder,
     SamplerConfig, Scaling,
 };
+use candle_core::{DType, Tensor};
 
 fn digits() -> ImageDataset {
     Mnist::synthetic(0, 103, 1).unwrap().train
@@ -138,6 +139,22 @@ fn standardized_pixels_have_the_mean_removed() {
     let sampler = DistributedSampler::sequential(2, 2).unwrap();
     let batch = data.epoch_batches(&sampler, 0, &options).unwrap().next().unwrap().unwrap();
     assert_eq!(batch.xs.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [-2.0, 2.0]);
+}
+
+#[test]
+fn images_come_in_the_type_of_the_options() {
+    let options = BatchOptions { dtype: DType::BF16, ..BatchOptions::default() };
+    let exact = digits().epoch_batches(&sampler(0, 1, 4), 0, &BatchOptions::default()).unwrap();
+    let half = digits().epoch_batches(&sampler(0, 1, 4), 0, &options).unwrap();
+    for (half, exact) in half.zip(exact) {
+        let (half, exact) = (half.unwrap(), exact.unwrap());
+        assert_eq!((half.xs.dtype(), half.ys.dtype()), (DType::BF16, DType::U32));
+        let rounded = exact.xs.to_dtype(DType::BF16).unwrap();
+        let numbers = |xs: &Tensor| {
+            xs.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap()
+        };
+        assert_eq!(numbers(&half.xs), numbers(&rounded));
+    }
 }
 
 #[test]

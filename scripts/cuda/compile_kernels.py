@@ -29,6 +29,8 @@ def texts(root):
         yield path, path.read_text()
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
         yield path, formula + path.read_text()
+    for path in sorted(root.glob("examples/*.cu")):
+        yield path, path.read_text()
 
 
 def compile_by(nvrtc, text):

@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use candelabrum::datasets::Mnist;
+use tempfile::TempDir;
+
 /// The executable of an example. It is built first if it is missing or out of date.
 pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -29,6 +32,9 @@ pub(crate) fn example(name: &str) -> PathBuf {
         if cfg!(feature = "mpi") {
             build.args(["--features", "candelabrum/mpi"]);
         }
+        if cfg!(feature = "cuda") {
+            build.args(["--features", "candelabrum/cuda"]);
+        }
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
@@ -46,6 +52,27 @@ pub(crate) fn mnist_dist(options: &[&str]) -> Command {
     let mut command = Command::new(example("mnist_dist"));
     command.args(options).stdin(Stdio::null());
     command
+}
+
+/// A folder with MNIST's files, in which the digits are synthetic.
+pub(crate) fn few_digits(train: usize, test: usize) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let digits = Mnist::synthetic(0, train, test).expect("digits");
+    for (part, data) in [("train", digits.train), ("t10k", digits.test)] {
+        let header = |magic: u32, dims: &[u32]| -> Vec<u8> {
+            [magic, data.len() as u32].iter().chain(dims).flat_map(|n| n.to_be_bytes()).collect()
+        };
+        let (mut images, mut labels) = (header(0x803, &[28, 28]), header(0x801, &[]));
+        for (image, label) in (0..data.len()).filter_map(|index| data.get(index)) {
+            images.extend_from_slice(image);
+            labels.push(label as u8);
+        }
+        for (what, bytes) in [("images-idx3", images), ("labels-idx1", labels)] {
+            let path = dir.path().join(format!("{part}-{what}-ubyte"));
+            std::fs::write(path, bytes).expect("the test's directory");
+        }
+    }
+    dir
 }
 
 /// A running program. Dropping this value kills the program.

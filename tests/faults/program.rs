@@ -100,7 +100,7 @@ pub(crate) fn run(case: &Case) -> ! {
             std::thread::sleep(LATENESS);
         }
     }
-    let exit = run_ranks(case.workers, Some(1), |world| {
+    let exit = run_ranks(case.workers, Some(1), None, |world| {
         let result = train(case, world);
         if let Err(error) = &result {
             let text = format!("{} {error}", now());
@@ -123,8 +123,9 @@ fn train(case: &Case, world: &World) -> Result<()> {
     check_consistency(world.comm(), &[("the version".to_owned(), version.to_owned())])?;
 
     let width = if case.is(rank, "model") { 48 } else { 64 };
-    let params = Params::new(0);
-    let (scope, xs) = (params.root(), Tensor::ones((8, 32), DType::F32, &Device::Cpu)?);
+    let dtype = if case.is(rank, "precision") { DType::BF16 } else { DType::F32 };
+    let params = Params::on(0, dtype, &Device::Cpu);
+    let (scope, xs) = (params.root(), Tensor::ones((8, 32), dtype, &Device::Cpu)?);
     let hidden = Linear::new(&scope.pp("hidden"), width).activation(Activation::Relu);
     let out = Linear::new(&scope.pp("out"), if case.what == "large" { 200_000 } else { 10 });
     let ys = Tensor::zeros(8, DType::U32, &Device::Cpu)?;

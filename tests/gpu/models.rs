@@ -37,7 +37,7 @@ fn losses<M: Model>(
         let labels = labels.to_device(device).unwrap();
         let (_, loss) =
             model.train_one_batch(&mut opt, &xs, &labels, DistOption::Fp32, 0.05).unwrap();
-        loss.to_dtype(DType::F32).unwrap().to_scalar::<f32>().unwrap()
+        loss.to_scalar::<f32>().unwrap()
     };
     (0..STEPS).map(step).collect()
 }

@@ -57,6 +57,7 @@ const TARGETS: &[Target] = &[
     Target { program: "softgpu", only: &[] },
     Target { program: "gpu", only: &[] },
     Target { program: "ops", only: &["composites", "on_a_gpu"] },
+    Target { program: "examples", only: &["on_a_gpu"] },
     // Over the other backends, ranks that see a GPU would take it.
     Target { program: "conformance", only: &["nccl"] },
 ];

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let threads = args.threads.get();
-    cli::run_ranks(args.workers.map(NonZeroUsize::get), Some(threads), |world| {
+    cli::run_ranks(args.workers.map(NonZeroUsize::get), Some(threads), None, |world| {
         let sample = measure::measure(&args.setting(), world, threads)?;
         if world.is_root() {
             println!("{}", serde_json::to_string(&sample)?);

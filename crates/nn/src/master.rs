@@ -16,8 +16,8 @@ use crate::tensors::with_span;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Master(Arc<Mutex<Option<Flat>>>);
 
-/// Whether parameters of this type have masters.
-pub(crate) fn is_needed(dtype: DType) -> bool {
+/// Whether parameters of this type have masters, and operations in it no kernels of their own.
+pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 

@@ -63,13 +63,14 @@ pub trait Model {
     fn forward(&self, xs: &Tensor) -> Result<Tensor>;
 
     /// The scalar that training minimises. The default is the mean softmax cross-entropy of
-    /// `output` `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`.
+    /// `output` `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`. The
+    /// loss of an output in f16 or bf16 is in f32, because 16 bits are too few for its scaled value.
     ///
     /// # Errors
     /// Shapes that do not fit together, or a class index out of range. On a GPU, such an index gives
     /// a loss of NaN instead.
     fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        ops::softmax_cross_entropy(output, targets)
+        ops::softmax_cross_entropy(&ops::widen(output)?, &ops::widen(targets)?)
     }
 
     /// One step on one batch: forward, loss, backward, exchange, update. Returns the output and the

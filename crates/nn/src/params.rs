@@ -74,7 +74,7 @@ impl Param {
     /// A parameter that is neither f32 nor f16 nor bf16.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.watch.changed(&self.var);
-        if master::is_needed(self.var.dtype()) {
+        if master::is_half(self.var.dtype()) {
             return Ok(self.master.update(&self.var, update)?);
         }
         Ok(with_variable(&self.var, |values| match values {
@@ -107,7 +107,7 @@ impl Param {
         f: impl FnOnce(Span<'_>) -> candelabrum_memory::Result<R>,
     ) -> Result<R> {
         let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
-        Ok(if master::is_needed(self.var.dtype()) {
+        Ok(if master::is_half(self.var.dtype()) {
             self.master.read(&self.var, f)?
         } else {
             with_span(&self.var, f)?
@@ -448,24 +448,27 @@ impl Scope {
     /// [`Error::DuplicateName`] if this name exists already.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
         let name = self.join(name);
-        let var = self.initial(&name, &shape.into(), init)?;
+        let var = self.initial(&name, &shape.into(), self.params.dtype(), init)?;
         self.params.insert(name, var)
     }
 
-    /// Creates the buffer `name` of this scope: state that is not trained.
+    /// Creates the buffer `name` of this scope: state that is not trained. Beside parameters in f16
+    /// and bf16 it is in f32, because it has no master.
     ///
     /// # Errors
     /// [`Error::DuplicateName`] if a buffer or a parameter has this name.
     pub fn buffer(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Buffer> {
         let name = self.join(name);
-        let var = self.initial(&name, &shape.into(), init)?;
+        let dtype = self.params.dtype();
+        let dtype = if master::is_half(dtype) { DType::F32 } else { dtype };
+        let var = self.initial(&name, &shape.into(), dtype, init)?;
         self.params.insert_buffer(name, var)
     }
 
-    fn initial(&self, name: &str, shape: &Shape, init: Init) -> Result<Var> {
+    fn initial(&self, name: &str, shape: &Shape, dtype: DType, init: Init) -> Result<Var> {
         let store = &self.params.0;
         let mut rng = seed::rng(seed::derive(store.seed, name));
-        Ok(Var::from_tensor(&init.tensor(shape, store.dtype, &store.device, &mut rng)?)?)
+        Ok(Var::from_tensor(&init.tensor(shape, dtype, &store.device, &mut rng)?)?)
     }
 
     /// Whether layers are in training mode.

@@ -17,7 +17,7 @@ pub(crate) fn update_together<R>(
 ) -> Result<R> {
     let mut locks: Vec<_> = params
         .iter()
-        .map(|(var, master)| master::is_needed(var.dtype()).then(|| master.lock()))
+        .map(|(var, master)| master::is_half(var.dtype()).then(|| master.lock()))
         .collect();
     let masters = locks
         .iter_mut()

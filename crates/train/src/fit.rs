@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use candelabrum_datasets::{BatchOptions, DistributedSampler, ImageDataset, Remainder};
 use candelabrum_dist::{Result as DistResult, StepFigures, check_consistency};
 use candelabrum_nn::{DistOption, Model};
+use candle_core::DType;
 
 use crate::progress::Progress;
 use crate::{EpochReport, Error, Metrics, Result, StrategyReport, Trainer};
@@ -144,7 +145,7 @@ impl<M: Model> Trainer<M> {
             let batch = batch?;
             let (output, loss) =
                 self.train_one_batch(&batch.xs, &batch.ys, config.dist_option, config.spars)?;
-            let loss = loss.to_scalar::<f32>()?;
+            let loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?;
             metrics.add(&output, &batch.ys, loss)?;
             let opt = self.opt_mut();
             for note in opt.take_notices() {

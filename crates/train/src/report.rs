@@ -20,6 +20,8 @@ pub struct Report {
     pub backend: String,
     /// The device: `cpu`.
     pub device: String,
+    /// The type of parameters and activations: `f32`, `bf16` or `f16`.
+    pub precision: String,
     /// Compute threads per rank.
     pub threads: usize,
     /// `mnist` or `synthetic digits`.
@@ -192,6 +194,7 @@ mod tests {
             world_size: 1,
             backend: "single".into(),
             device: "cpu".into(),
+            precision: "f32".into(),
             threads: 1,
             dataset: "mnist".into(),
             dataset_note: None,

@@ -5,7 +5,7 @@ use candelabrum_datasets::{
 };
 use candelabrum_dist::{DistOpt, Group, StepGraph, parameters_sha256};
 use candelabrum_nn::{DistOption, Model, Summary};
-use candle_core::{Shape, Tensor};
+use candle_core::{DType, Shape, Tensor};
 
 use crate::{Error, Metrics, Result};
 
@@ -21,19 +21,20 @@ pub struct Trainer<M> {
 }
 
 impl<M: Model> Trainer<M> {
-    /// A trainer of `model`, whose parameters are those of `opt`. Batches are moved to the
-    /// parameters' device.
+    /// A trainer of `model`, whose parameters are those of `opt`.
     pub fn new(model: M, opt: DistOpt) -> Self {
-        let batches =
-            BatchOptions { device: opt.params().device().clone(), ..BatchOptions::default() };
-        Self { model, opt, batches, epochs: 0, graph: None }
+        Self { model, opt, batches: BatchOptions::default(), epochs: 0, graph: None }
+            .with_batches(BatchOptions::default())
     }
 
     /// Sets the options of the batches of [`fit`](Self::fit) and [`evaluate`](Self::evaluate). Both
-    /// scale images in the same way. Only training images are augmented.
+    /// scale images in the same way. Only training images are augmented. Batches always have the
+    /// device and the type of the parameters.
     #[must_use]
     pub fn with_batches(mut self, batches: BatchOptions) -> Self {
-        self.batches = batches;
+        let params = self.opt.params();
+        let (device, dtype) = (params.device().clone(), params.dtype());
+        self.batches = BatchOptions { device, dtype, ..batches };
         self
     }
 
@@ -169,7 +170,8 @@ impl<M: Model> Trainer<M> {
                 continue;
             }
             let output = self.model.forward(&batch.xs)?.detach();
-            let loss = self.model.loss(&output, &batch.ys)?.to_scalar::<f32>()?;
+            let loss = self.model.loss(&output, &batch.ys)?;
+            let loss = loss.to_dtype(DType::F32)?.to_scalar::<f32>()?;
             metrics.add(&output, &batch.ys, loss)?;
         }
         Ok(metrics)

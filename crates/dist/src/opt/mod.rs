@@ -310,6 +310,7 @@ impl DistOpt {
         }
         let mut facts = vec![
             ("the version of candelabrum".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            ("the precision".to_owned(), self.params.dtype().as_str().to_owned()),
             ("the optimizer".to_owned(), self.optimizer.describe()),
             ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
         ];

@@ -2,12 +2,13 @@
 //! the program keeps the result.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, sys};
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
 use super::cuda_error;
+use super::region::bind;
 use crate::{Error, Result};
 
 /// The source of some kernels.
@@ -28,6 +29,23 @@ struct Compiled {
 
 static COMPILED: OnceLock<Mutex<Compiled>> = OnceLock::new();
 
+fn compiled() -> MutexGuard<'static, Compiled> {
+    let compiled = COMPILED.get_or_init(Mutex::default);
+    compiled.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Compiled {
+    fn module(&mut self, stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
+        let key = (stream.context().ordinal(), source.name);
+        if let Some(module) = self.modules.get(&key) {
+            return Ok(Arc::clone(module));
+        }
+        let module = compile(stream, source)?;
+        self.modules.insert(key, Arc::clone(&module));
+        Ok(module)
+    }
+}
+
 /// Kernel `name` of `source`, for the device of `stream`.
 ///
 /// # Errors
@@ -37,24 +55,39 @@ pub(super) fn function(
     source: Source,
     name: &'static str,
 ) -> Result<CudaFunction> {
-    let device = stream.context().ordinal();
-    let compiled = COMPILED.get_or_init(Mutex::default);
-    let mut compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(function) = compiled.functions.get(&(device, source.name, name)) {
+    let key = (stream.context().ordinal(), source.name, name);
+    let mut compiled = compiled();
+    if let Some(function) = compiled.functions.get(&key) {
         return Ok(function.clone());
     }
-    let module = match compiled.modules.get(&(device, source.name)) {
-        Some(module) => Arc::clone(module),
-        None => {
-            let module = compile(stream, source)?;
-            compiled.modules.insert((device, source.name), Arc::clone(&module));
-            module
-        }
-    };
-    let function = module.load_function(name);
+    let function = compiled.module(stream, source)?.load_function(name);
     let function = function.map_err(|error| cuda_error("cuModuleGetFunction", error))?;
-    compiled.functions.insert((device, source.name, name), function.clone());
+    compiled.functions.insert(key, function.clone());
     Ok(function)
+}
+
+/// Enqueues a copy of `numbers` to the beginning of constant `name` of `source`, which must have as
+/// many `float`s or more.
+///
+/// # Errors
+/// Those of [`function`], a missing constant, and one that is too small.
+pub(super) fn write_constant(
+    stream: &Arc<CudaStream>,
+    source: Source,
+    name: &'static str,
+    numbers: &[f32],
+) -> Result<()> {
+    bind(stream)?;
+    let module = compiled().module(stream, source)?;
+    let constant = module.get_global(name, stream);
+    let mut constant = constant.map_err(|error| cuda_error("cuModuleGetGlobal", error))?;
+    let bytes: &[u8] = bytemuck::cast_slice(numbers);
+    if bytes.len() > constant.len() {
+        let what = format!("{} bytes in constant {name} of {}", bytes.len(), constant.len());
+        return Err(Error::Unsupported { what });
+    }
+    let copied = stream.memcpy_htod(bytes, &mut constant);
+    copied.map_err(|error| cuda_error("cuMemcpyHtoDAsync", error))
 }
 
 fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {

@@ -8,7 +8,7 @@ use candle_core::{CudaDevice, CudaStorage, Device};
 use cudarc::cublas::{result as cublas, sys};
 use cudarc::driver::CudaStream;
 
-use super::compiler::Source;
+use super::compiler::{Source, write_constant};
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
@@ -101,6 +101,22 @@ impl Gpu {
     ) -> Result<()> {
         let source = Source { name: kernels.name, text: [kernels.text, ""] };
         launch(&self.0.cuda_stream(), source, kernel, grid, args)
+    }
+
+    /// Enqueues a copy of `numbers` to constant `name` of `kernels`, an array of `float` that is
+    /// declared `extern "C" __constant__`. Kernels that are launched later read them. The device has
+    /// one such constant for the whole program.
+    ///
+    /// # Errors
+    /// Those of [`launch`](Self::launch), a missing constant, and one that is too small.
+    pub fn write_constant(
+        &self,
+        kernels: Kernels,
+        name: &'static str,
+        numbers: &[f32],
+    ) -> Result<()> {
+        let source = Source { name: kernels.name, text: [kernels.text, ""] };
+        write_constant(&self.0.cuda_stream(), source, name, numbers)
     }
 
     /// Enqueues `out = a b`, or `out += a b` with `add`, by cuBLAS. The rows of `out` lie one after

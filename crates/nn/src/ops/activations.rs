@@ -29,7 +29,7 @@ use crate::activation::Activation;
 ///
 /// # Errors
 ///
-/// If `xs` is neither f32 nor f64.
+/// If `xs` has no float type.
 pub fn relu(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Relu>(PhantomData))
 }
@@ -39,7 +39,7 @@ pub fn relu(xs: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// If `xs` is neither f32 nor f64.
+/// If `xs` has no float type.
 pub fn gelu(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Gelu>(PhantomData))
 }
@@ -48,7 +48,7 @@ pub fn gelu(xs: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// If `xs` is neither f32 nor f64.
+/// If `xs` has no float type.
 pub fn gelu_tanh(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<GeluTanh>(PhantomData))
 }
@@ -57,7 +57,7 @@ pub fn gelu_tanh(xs: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// If `xs` is neither f32 nor f64.
+/// If `xs` has no float type.
 pub fn silu(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Silu>(PhantomData))
 }
@@ -66,7 +66,7 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// If `xs` is neither f32 nor f64.
+/// If `xs` has no float type.
 pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Sigmoid>(PhantomData))
 }
@@ -75,7 +75,7 @@ pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// If `xs` is neither f32 nor f64.
+/// If `xs` has no float type.
 pub fn tanh(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Tanh>(PhantomData))
 }

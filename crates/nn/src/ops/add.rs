@@ -18,8 +18,7 @@ const NAME: &str = "add";
 ///
 /// # Errors
 ///
-/// If the shapes differ (there is no broadcasting), or the dtypes differ or are neither f32 nor
-/// f64.
+/// If the shapes differ (there is no broadcasting), or the dtypes differ or are no floats.
 pub fn add(xs: &Tensor, ys: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
     if xs.dims() != ys.dims() {
         bail!("{NAME}: shapes {:?} and {:?} differ", xs.shape(), ys.shape());

@@ -31,7 +31,7 @@ const GLOBAL: &str = "global_avg_pool2d";
 ///
 /// # Errors
 ///
-/// If the configuration does not fit the input, or the dtype is neither f32 nor f64.
+/// If the configuration does not fit the input, or the dtype is no float.
 pub fn avg_pool2d(xs: &Tensor, config: Pool2dConfig, count_include_pad: bool) -> Result<Tensor> {
     let windows = Windows::new(NAME, xs.shape(), config)?;
     fused::run(AvgPool2d { windows, count_include_pad }, windows.output_shape(), &[Some(xs)])
@@ -45,7 +45,7 @@ pub fn avg_pool2d(xs: &Tensor, config: Pool2dConfig, count_include_pad: bool) ->
 ///
 /// # Errors
 ///
-/// If the images are empty, or the dtype is neither f32 nor f64.
+/// If the images are empty, or the dtype is no float.
 pub fn global_avg_pool2d(xs: &Tensor) -> Result<Tensor> {
     let (batch, channels, height, width) = xs.dims4()?;
     if height * width == 0 {

@@ -21,7 +21,7 @@ const NAME: &str = "dropout";
 ///
 /// # Errors
 ///
-/// If `p` lies outside of `[0, 1)`, or the dtype is neither f32 nor f64.
+/// If `p` lies outside of `[0, 1)`, or the dtype is no float.
 pub fn dropout(xs: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
     if !(0.0..1.0).contains(&p) {
         bail!("{NAME}: probability {p} outside of [0, 1)");

@@ -32,7 +32,7 @@ const PARTS: usize = 16;
 /// # Errors
 ///
 /// If an index on the CPU is not below V (the error names it), `indices` are not integers, or the dtype of
-/// `weight` is neither f32 nor f64.
+/// `weight` has no float type.
 pub fn embedding(
     weight: &Tensor,
     indices: &Tensor,

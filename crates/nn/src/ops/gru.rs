@@ -27,8 +27,7 @@ use candelabrum_memory::simd::simd;
 ///
 /// # Errors
 ///
-/// If shapes or dtypes do not fit together, a sequence is empty, or the dtype is neither f32 nor
-/// f64.
+/// If shapes or dtypes do not fit together, a sequence is empty, or the dtype is no float.
 ///
 /// # Cost
 ///

@@ -18,7 +18,7 @@ const NAME: &str = "last_step";
 ///
 /// # Errors
 ///
-/// If there is no step, or the dtype is neither f32 nor f64.
+/// If there is no step, or the dtype is no float.
 pub fn last_step(xs: &Tensor) -> Result<Tensor> {
     let (batch, steps, width) = xs.dims3()?;
     if steps == 0 || width == 0 {

@@ -30,7 +30,7 @@ const NAME: &str = "linear";
 ///
 /// # Errors
 ///
-/// If there are no outputs, shapes or dtypes do not fit together, or the dtype is neither f32 nor f64.
+/// If there are no outputs, shapes or dtypes do not fit together, or the dtype is no float.
 pub fn linear(
     xs: &Tensor,
     weight: &Tensor,

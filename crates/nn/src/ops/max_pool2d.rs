@@ -39,7 +39,7 @@ const SHORT_ROW: usize = 32;
 ///
 /// # Errors
 ///
-/// If the configuration does not fit the input, the dtype is neither f32 nor f64, or an image has
+/// If the configuration does not fit the input, the dtype is no float, or an image has
 /// more than 2^24 pixels with its padding.
 pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
     let windows = Windows::new(NAME, xs.shape(), config)?;

@@ -13,8 +13,9 @@
 //!
 //! Every operation of this module follows these rules:
 //!
-//! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need. Any
-//!   other dtype on the CPU is [`candle_core::Error::UnsupportedDTypeForOp`].
+//! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need. f16 and
+//!   bf16 are converted to f32 for the kernel, and its result is rounded. Any other dtype on the CPU
+//!   is [`candle_core::Error::UnsupportedDTypeForOp`].
 //! - On a device without kernels, and on every device within [`with_composites`], the composite
 //!   computes the operation, in each floating-point type that candle supports there. Its result is
 //!   the kernel's result up to rounding, and parameters report their gradients in the same way.
@@ -67,6 +68,7 @@ pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;
 pub use embedding::embedding;
+pub(crate) use fused::widen;
 pub use fused::with_composites;
 pub use gru::gru;
 pub use last_step::last_step;

@@ -114,7 +114,10 @@ pub(super) fn run<C: Cell>(
     let tensors = [Some(xs), Some(weight_ih), Some(weight_hh), bias_ih, bias_hh, h0, c0];
     let ys = fused::run(op, (batch, steps, hidden), &tensors)?;
     let Some(c) = final_cell.state.get().cloned() else { return Ok((ys, None)) };
-    let c = fused::run(CellOutput(final_cell), (batch, hidden), &[Some(&ys), Some(&c)])?;
+    // The kernel's cell state beside 16 bits is in f32.
+    let wide = ys.to_dtype(c.dtype())?;
+    let c = fused::run(CellOutput(final_cell), (batch, hidden), &[Some(&wide), Some(&c)])?;
+    let c = c.to_dtype(ys.dtype())?;
     Ok((ys, Some(c)))
 }
 

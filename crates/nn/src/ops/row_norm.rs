@@ -34,7 +34,7 @@ const PARTS: usize = 16;
 ///
 /// # Errors
 ///
-/// If shapes or dtypes do not fit together, the dtype is neither f32 nor f64, or `eps` is negative.
+/// If shapes or dtypes do not fit together, the dtype is no float, or `eps` is negative.
 pub fn layer_norm(
     xs: &Tensor,
     row: &[usize],

@@ -27,7 +27,7 @@ use super::pool::Pooled;
 ///
 /// # Errors
 ///
-/// If `xs` is a scalar, or its dtype neither f32 nor f64.
+/// If `xs` is a scalar, or its dtype is no float.
 pub fn softmax(xs: &Tensor) -> Result<Tensor> {
     fused::run(Softmax::<false> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
 }
@@ -40,7 +40,7 @@ pub fn softmax(xs: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// If `xs` is a scalar, or its dtype neither f32 nor f64.
+/// If `xs` is a scalar, or its dtype is no float.
 pub fn log_softmax(xs: &Tensor) -> Result<Tensor> {
     fused::run(Softmax::<true> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
 }

@@ -9,6 +9,7 @@ use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
+use super::Precision;
 use crate::{DOWNLOAD_TIME, FitConfig, Report, Result, Timeline};
 
 /// Options of a training program, to be flattened into a clap parser.
@@ -89,6 +90,11 @@ pub struct TrainArgs {
     #[arg(long)]
     pub graph: bool,
 
+    /// The type of parameters and activations. A CPU computes in f32 and rounds: an epoch of
+    /// mnist_dist takes 2.5 times as long in bf16, and 1.8 times in f16
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
+    pub precision: Precision,
+
     /// The network interface for communication between hosts [default: $CANDELABRUM_INTERFACE, or
     /// the libraries' choice]
     #[arg(long, value_name = "NAME")]
@@ -140,7 +146,8 @@ impl TrainArgs {
             strategy.options.set(option)?;
         }
         let &Self { threshold, on_overflow, .. } = self;
-        Ok(DistOptConfig { threshold, on_overflow, strategy, ..DistOptConfig::default() })
+        let loss_scale = self.precision.loss_scale();
+        Ok(DistOptConfig { threshold, on_overflow, loss_scale, strategy, ..Default::default() })
     }
 
     /// The dataset of these options.

@@ -3,9 +3,11 @@
 mod args;
 mod data;
 mod parse;
+mod precision;
 mod run;
 
 pub use args::TrainArgs;
 pub use data::load_data;
 pub use parse::parse;
+pub use precision::Precision;
 pub use run::{run, run_ranks};

@@ -44,13 +44,15 @@ pub fn run<E: Into<Failure>>(
 }
 
 /// [`run`] for a program with its own options: `workers` ranks, or as many as the launcher started,
-/// each with `threads` compute threads, or with its share of this machine's cores.
+/// each with `threads` compute threads, or with its share of this machine's cores, on `device`, or on
+/// the one that the environment names.
 pub fn run_ranks<E: Into<Failure>>(
     workers: Option<usize>,
     threads: Option<usize>,
+    device: Option<DeviceChoice>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    run_wanted(&Wanted { workers, threads, interface: None, device: None }, program)
+    run_wanted(&Wanted { workers, threads, interface: None, device }, program)
 }
 
 /// The ranks to start, and the settings of each.

@@ -83,7 +83,7 @@ impl Default for BatchNormConfig {
 ///
 /// # Errors
 ///
-/// If shapes or dtypes do not fit together, the dtype is neither f32 nor f64, `eps` is negative, a
+/// If shapes or dtypes do not fit together, the dtype is no float, `eps` is negative, a
 /// channel has fewer than two values in training, or `running` is missing in evaluation.
 pub fn batch_norm2d(
     xs: &Tensor,
@@ -167,8 +167,11 @@ fn normalise(
     if running.is_none() {
         bail!("{NAME}: evaluation needs running statistics");
     }
-    let ys = fused::run(op, xs.shape(), &[Some(xs), weight, bias, mean, variance])?;
-    activations::apply(ys, late)
+    // Running statistics beside 16 bits are in f32.
+    let wide = |tensor: Option<&Tensor>| tensor.map(fused::widen).transpose();
+    let inputs = [wide(Some(xs))?, wide(weight)?, wide(bias)?, wide(mean)?, wide(variance)?];
+    let ys = fused::run(op, xs.shape(), &inputs.each_ref().map(Option::as_ref))?;
+    activations::apply(ys.to_dtype(xs.dtype())?, late)
 }
 
 pub(super) struct BatchNorm2d {

@@ -59,8 +59,7 @@ impl Default for Conv2dConfig {
 ///
 /// # Errors
 ///
-/// If the shapes, dtypes or the configuration do not fit together, or the dtype is neither f32
-/// nor f64.
+/// If the shapes, dtypes or the configuration do not fit together, or the dtype is no float.
 ///
 /// # Cost
 ///

@@ -11,6 +11,7 @@ use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 
 use super::Fused;
 use crate::hooks;
+use crate::master::is_half;
 use crate::ops::profile::{self, Phase};
 
 thread_local! {
@@ -96,9 +97,6 @@ fn empty<'a>(shape: &Shape, inputs: impl IntoIterator<Item = &'a Tensor>) -> Res
 
 /// Converts f16 and bf16 to f32, in which PyTorch computes sums and exponentials of these types too.
 /// Other types stay as they are.
-pub(in crate::ops) fn widen(xs: &Tensor) -> Result<Tensor> {
-    match xs.dtype() {
-        DType::F16 | DType::BF16 => xs.to_dtype(DType::F32),
-        _ => Ok(xs.clone()),
-    }
+pub(crate) fn widen(xs: &Tensor) -> Result<Tensor> {
+    if is_half(xs.dtype()) { xs.to_dtype(DType::F32) } else { Ok(xs.clone()) }
 }

@@ -23,15 +23,17 @@ mod gpu;
 mod link;
 mod node;
 
-use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
+use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
 
-pub(super) use self::composite::widen;
+pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
 pub(super) use self::gpu::{GpuBackward, OnGpu};
 pub(super) use self::link::Inbox;
 use super::float::{Float, cpu_slice, for_float};
 use super::pool::{Poolable, Pooled, Values};
 use super::profile::{self, Phase};
+use crate::hooks;
+use crate::master::is_half;
 
 /// An operation with its own backward: a kernel in f32 and f64, and a composite.
 pub(super) trait Fused: Send + Sync + 'static {
@@ -153,6 +155,9 @@ pub(super) fn run<F: Fused>(
     if composite::is_wanted(device) {
         return composite::run(&op, &shape, dtype, inputs);
     }
+    if is_half(dtype) {
+        return run_wide(op, shape, dtype, inputs);
+    }
     for_float!(dtype, F::NAME, T => {
         let mut ys = vec![T::default(); shape.elem_count()];
         let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
@@ -162,6 +167,22 @@ pub(super) fn run<F: Fused>(
         let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
         node::attach(op, inputs, shape, ys, saved)
     })
+}
+
+/// Computes `op` of inputs in f16 or bf16 by its kernel in f32, and rounds the result.
+fn run_wide<F: Fused>(
+    op: F,
+    shape: Shape,
+    dtype: DType,
+    inputs: Vec<Option<Tensor>>,
+) -> Result<Tensor> {
+    // Through the identity, the gradient of a watched parameter is reported in the middle of the
+    // pass.
+    let wide = |input: Tensor| hooks::identity_if_watched(input)?.to_dtype(DType::F32);
+    let inputs: Vec<Option<Tensor>> =
+        inputs.into_iter().map(|input| input.map(wide).transpose()).collect::<Result<_>>()?;
+    let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
+    run(op, shape, &inputs)?.to_dtype(dtype)
 }
 
 /// Calls `f` with the elements of each tensor, contiguous and on the CPU. `None` becomes an empty
