@@ -30,7 +30,7 @@ pub(super) struct Recorder {
 pub(super) enum Stage {
     Forward(Recorder),
     /// The passes are recorded, and the step has been taken.
-    Whole(Recording),
+    Whole(Box<Recording>),
 }
 
 /// A recorded forward and backward pass.
@@ -118,7 +118,7 @@ impl DistOpt {
                 let mut recording =
                     Recording { pieces, noise, loss, after, request, config, addresses };
                 let result = self.play(&mut recording);
-                self.stage = Some(Stage::Whole(recording));
+                self.stage = Some(Stage::Whole(Box::new(recording)));
                 result
             }
             Err(error) => {

@@ -168,7 +168,8 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
                 let result = step(opt, &own);
                 match opt.stage.take() {
                     Some(Stage::Whole(recording)) => {
-                        let recorded = Recorded { outputs: result?, inputs: own, recording };
+                        let recorded =
+                            Recorded { outputs: result?, inputs: own, recording: *recording };
                         let outputs = recorded.results()?;
                         self.kinds[index].1 = State::Recorded(Box::new(recorded));
                         return Ok(outputs);
