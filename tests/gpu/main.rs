@@ -11,4 +11,5 @@ mod device;
 mod memory;
 mod models;
 mod optimizers;
+mod precision;
 mod ranks;

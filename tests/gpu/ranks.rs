@@ -140,7 +140,7 @@ fn compare<N: Network>(world: &World) {
     }
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     candelabrum::train::set_threads(1).unwrap();
     let world = World::from_env().unwrap();
     assert!(world.device().is_cuda() && (world.world_size() == 1 || world.backend() == "nccl"));
@@ -148,7 +148,7 @@ fn world() -> World {
 }
 
 /// Ranks that share the first GPU. NCCL accepts them because each has another host's name.
-fn ranks(test: &str, world_size: usize) {
+pub(crate) fn ranks(test: &str, world_size: usize) {
     if gpu().is_none() {
         return;
     }

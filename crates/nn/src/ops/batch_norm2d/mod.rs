@@ -167,8 +167,12 @@ fn normalise(
     if running.is_none() {
         bail!("{NAME}: evaluation needs running statistics");
     }
-    // Running statistics beside 16 bits are in f32.
-    let wide = |tensor: Option<&Tensor>| tensor.map(fused::widen).transpose();
+    // Running statistics beside 16 bits are in f32. On a GPU candle cannot convert nothing.
+    let widened = |tensor: &Tensor| match xs.elem_count() {
+        0 => tensor.to_dtype(xs.dtype()),
+        _ => fused::widen(tensor),
+    };
+    let wide = |tensor: Option<&Tensor>| tensor.map(widened).transpose();
     let inputs = [wide(Some(xs))?, wide(weight)?, wide(bias)?, wide(mean)?, wide(variance)?];
     let ys = fused::run(op, xs.shape(), &inputs.each_ref().map(Option::as_ref))?;
     activations::apply(ys.to_dtype(xs.dtype())?, late)
