@@ -96,8 +96,10 @@ fn convolve(args: &Args, world: &World) -> Result<()> {
 /// A way to convolve planes (N, 1, H, W).
 struct Contender {
     name: &'static str,
-    run: Box<dyn Fn(&Tensor) -> CandleResult<Tensor>>,
+    run: Box<Run>,
 }
+
+type Run = dyn Fn(&Tensor) -> CandleResult<Tensor>;
 
 fn contenders(filters: &Filters, device: &Device) -> CandleResult<Vec<Contender>> {
     let own = |name, tiled| -> CandleResult<Contender> {

@@ -13,6 +13,7 @@ mod launches;
 mod memory;
 mod models;
 mod optimizers;
+mod precision;
 mod ranks;
 mod sparse;
 mod tf32;

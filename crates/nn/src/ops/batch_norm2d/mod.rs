@@ -27,7 +27,7 @@ mod replicas;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use self::channel::Totals;
 use self::geometry::{Geometry, Planes};
@@ -38,7 +38,6 @@ use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Moments;
 use super::parallel::worth_threads;
 use super::pool::Pooled;
-use crate::master::is_half;
 use crate::{Activation, Buffer, StatisticsExchange};
 
 const NAME: &str = "batch_norm2d";
@@ -168,14 +167,13 @@ fn normalise(
     if running.is_none() {
         bail!("{NAME}: evaluation needs running statistics");
     }
-    // Running statistics beside 16 bits are in f32, and the result is better if all is. An empty batch
-    // keeps its type, since candle's casts on a GPU refuse to work on nothing.
-    let dtype = match xs.dtype() {
-        half if is_half(half) && xs.elem_count() > 0 => DType::F32,
-        other => other,
+    // Running statistics beside 16 bits are in f32. On a GPU candle cannot convert nothing.
+    let widened = |tensor: &Tensor| match xs.elem_count() {
+        0 => tensor.to_dtype(xs.dtype()),
+        _ => fused::widen(tensor),
     };
-    let cast = |tensor: Option<&Tensor>| tensor.map(|tensor| tensor.to_dtype(dtype)).transpose();
-    let inputs = [cast(Some(xs))?, cast(weight)?, cast(bias)?, cast(mean)?, cast(variance)?];
+    let wide = |tensor: Option<&Tensor>| tensor.map(widened).transpose();
+    let inputs = [wide(Some(xs))?, wide(weight)?, wide(bias)?, wide(mean)?, wide(variance)?];
     let ys = fused::run(op, xs.shape(), &inputs.each_ref().map(Option::as_ref))?;
     activations::apply(ys.to_dtype(xs.dtype())?, late)
 }
