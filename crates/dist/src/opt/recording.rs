@@ -36,10 +36,10 @@ pub(super) enum Stage {
 /// A recorded forward and backward pass.
 #[derive(Debug)]
 pub(super) struct Recording {
+    /// The loss, in the memory of the graphs, so it is dropped before them.
+    pub(super) loss: Tensor,
     pub(super) pieces: Vec<Piece>,
     pub(super) noise: Noise,
-    /// The loss, in the memory of the graphs.
-    pub(super) loss: Tensor,
     /// The state of the gradients after the pass.
     pub(super) after: PassState,
     pub(super) request: Request,
