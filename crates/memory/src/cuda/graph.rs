@@ -6,7 +6,7 @@
 //! has left allocated.
 
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 use std::sync::Arc;
 
@@ -129,8 +129,10 @@ fn copies_from_the_host(graph: &CudaGraph) -> Result<bool> {
         // SAFETY: the node is a copy, and the call fills its description.
         let result = unsafe { sys::cuGraphMemcpyNodeGetParams(node, copy.as_mut_ptr()) };
         checked("cuGraphMemcpyNodeGetParams", result)?;
+        let source =
+            copy.as_ptr().map_addr(|at| at + offset_of!(sys::CUDA_MEMCPY3D, srcMemoryType));
         // SAFETY: the field is in the zeroed memory, and any 32 bits are a `u32`.
-        let source = unsafe { (&raw const (*copy.as_ptr()).srcMemoryType).cast::<u32>().read() };
+        let source = unsafe { source.cast::<u32>().read() };
         if source != ON_DEVICE {
             return Ok(true);
         }
