@@ -103,9 +103,9 @@ impl Gpu {
         launch(&self.0.cuda_stream(), source, kernel, grid, args)
     }
 
-    /// Enqueues a copy of `numbers` to constant `name` of `kernels`, an array of `float` that is
-    /// declared `extern "C" __constant__`. Kernels that are launched later read them. The device has
-    /// one such constant for the whole program.
+    /// Enqueues a copy of `numbers` to constant `name` of `kernels`: `extern "C" { __constant__ float
+    /// NAME[LENGTH]; }`. Kernels that are launched later read them. The device has one such constant
+    /// for the whole program.
     ///
     /// # Errors
     /// Those of [`launch`](Self::launch), a missing constant, and one that is too small.

@@ -32,13 +32,15 @@ impl SoftMaxCrossEntropy {
     }
 
     /// The scalar loss of `logits` `(N, classes)` against `targets`: class indices `(N,)` of u8,
-    /// u32 or i64, or one-hot rows `(N, classes)`.
+    /// u32 or i64, or one-hot rows `(N, classes)`. In f32 also for logits in f16 and bf16, as
+    /// [`Model::loss`](crate::Model::loss).
     ///
     /// # Errors
     /// Shapes that do not fit together, a class index out of range (which the error names), or no
     /// row that counts. Class indices on a GPU are not checked: both give a loss of NaN there, as
     /// [`ops::softmax_cross_entropy`] explains.
     pub fn forward(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        ops::softmax_cross_entropy_with(logits, targets, self.config)
+        let (logits, targets) = (ops::widen(logits)?, ops::widen(targets)?);
+        ops::softmax_cross_entropy_with(&logits, &targets, self.config)
     }
 }

@@ -32,7 +32,7 @@ const PARTS: usize = 16;
 /// # Errors
 ///
 /// If an index on the CPU is not below V (the error names it), `indices` are not integers, or the dtype of
-/// `weight` has no float type.
+/// `weight` is no float.
 pub fn embedding(
     weight: &Tensor,
     indices: &Tensor,
