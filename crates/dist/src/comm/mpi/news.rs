@@ -29,6 +29,11 @@ impl News {
         Self { world, rank, failure, untold: Mutex::default() }
     }
 
+    /// Whether this rank knows of a failure, its own or another rank's.
+    pub(super) fn is_known(&self) -> bool {
+        self.failure.is_known()
+    }
+
     /// Stores the cause of this rank's failure. The next call of [`Self::tell`] sends it.
     pub(super) fn leave(&self, cause: String) {
         *self.untold.lock() = Some(cause);
