@@ -43,11 +43,6 @@ impl Failure {
         Some(error)
     }
 
-    /// Whether there is a failure.
-    pub(super) fn is_known(&self) -> bool {
-        self.error.get().is_some()
-    }
-
     /// Stores the error, which the program gets, if it is the first one. Returns whether it is.
     pub(super) fn set(&self, error: &Error) -> bool {
         self.is_told.store(true, Ordering::SeqCst);

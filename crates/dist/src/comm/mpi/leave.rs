@@ -96,7 +96,7 @@ impl Job {
     /// Whether this rank or another one has failed. A rank that knows of a failure says no goodbye:
     /// one that does not know of it yet would take the goodbye for the cause.
     fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed) || self.news.is_known()
+        self.failed.load(Ordering::Relaxed) || self.news.has_heard()
     }
 }
 

@@ -3,6 +3,7 @@
 //! Only the thread that has the engine's turn calls MPI. So a rank that fails stores the cause
 //! here, and the next thread that has the turn sends it. Every wait looks for these letters.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,16 +23,18 @@ pub(super) struct News {
     failure: Failure,
     /// The cause of this rank's failure, until it has been sent.
     untold: Mutex<Option<String>>,
+    /// Whether a letter of a rank that has failed has arrived.
+    heard: AtomicBool,
 }
 
 impl News {
     pub(super) fn new(world: MpiGroup, rank: usize, failure: Failure) -> Self {
-        Self { world, rank, failure, untold: Mutex::default() }
+        Self { world, rank, failure, untold: Mutex::default(), heard: AtomicBool::new(false) }
     }
 
-    /// Whether this rank knows of a failure, its own or another rank's.
-    pub(super) fn is_known(&self) -> bool {
-        self.failure.is_known()
+    /// Whether another rank has sent the cause of its failure.
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// Stores the cause of this rank's failure. The next call of [`Self::tell`] sends it.
@@ -69,6 +72,7 @@ impl News {
             let text = String::from_utf8_lossy(letter.bytes());
             let message = text.trim_end_matches('\0').to_owned();
             self.failure.set(&Error::PeerFailed { peer, message });
+            self.heard.store(true, Ordering::Relaxed);
         }
         self.failure.get().map_or(Ok(()), Err)
     }
