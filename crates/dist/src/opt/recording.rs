@@ -4,9 +4,6 @@
 //! replay as they do in the middle of a backward pass. The exchange and the update are not recorded:
 //! a replay is followed by the same code as a backward pass, for every strategy.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use candelabrum_memory::cuda::{Capture, Graph};
 use candelabrum_nn::{Noise, NoiseRecorder, Params, PassState};
 use candle_core::{Device, Tensor};
@@ -147,25 +144,21 @@ impl DistOpt {
             return (recorder, Err(unready()));
         };
         layout.gradients.clear();
-        // The pass owns its observer until it ends, so the recorder is shared with the pass.
-        let shared = Rc::new(RefCell::new((recorder, Vec::new())));
-        let result = if self.config.overlap {
-            let observer = Rc::clone(&shared);
-            let accept = move |unit, bucket| {
-                let (recorder, complete) = &mut *observer.borrow_mut();
-                complete.push((unit, bucket));
-                recorder.cut_at(unit).map_err(candle_core::Error::from)
-            };
-            layout.gradients.observed_backward(&scaled, Box::new(accept))
+        let (mut recorder, complete, result) = if self.config.overlap {
+            let state = (recorder, Vec::new());
+            let ((recorder, complete), result) =
+                layout.observed_backward(&scaled, state, |(recorder, complete), unit, bucket| {
+                    complete.push((unit, bucket));
+                    recorder.cut_at(unit)
+                });
+            (recorder, complete, result)
         } else {
-            layout.gradients.backward(&scaled)
+            (recorder, Vec::new(), layout.gradients.backward(&scaled).map_err(Error::from))
         };
-        let (mut recorder, complete) =
-            Rc::into_inner(shared).expect("the pass has dropped its observer").into_inner();
         for (unit, bucket) in complete {
             layout.gradients.put(unit, bucket);
         }
-        let result = result.map_err(Error::from).and_then(|()| {
+        let result = result.and_then(|()| {
             step::complete(layout, self.config.allow_unused)?;
             recorder.cut(None)?;
             Ok((layout.gradients.pass_state(), addresses(layout)?))

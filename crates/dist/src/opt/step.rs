@@ -9,9 +9,7 @@
 //! ([`StepEnd::Failed`]), and the next step works. After any other error the ranks no longer agree
 //! on the next operation.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::time::Instant;
 
 use candelabrum_memory::FiniteCheck;
@@ -150,25 +148,20 @@ impl Step<'_> {
         dispatcher: Dispatcher,
         loss: &Tensor,
     ) -> (Dispatcher, Result<()>, Result<()>) {
-        let (allow_unused, gradients) = (self.config.allow_unused, &mut self.layout.gradients);
+        let allow_unused = self.config.allow_unused;
         if !self.pending {
-            gradients.clear();
+            self.layout.gradients.clear();
         }
         if !self.config.overlap || dispatcher.subject != Subject::Gradients {
-            let result = gradients.backward(loss).map_err(Error::from);
+            let result = self.layout.gradients.backward(loss).map_err(Error::from);
             return (dispatcher, Ok(()), result.and_then(|()| complete(self.layout, allow_unused)));
         }
-        // The pass owns its observer until it ends, so the dispatcher is shared with the pass.
-        let shared = Rc::new(RefCell::new((dispatcher, Ok(()))));
-        let observer = Rc::clone(&shared);
-        let accept = move |unit, bucket| {
-            let (dispatcher, sent) = &mut *observer.borrow_mut();
-            *sent = dispatcher.accept_early(unit, bucket);
-            sent.clone().map_err(candle_core::Error::from)
-        };
-        let result = gradients.observed_backward(loss, Box::new(accept)).map_err(Error::from);
-        let (dispatcher, sent) =
-            Rc::into_inner(shared).expect("the pass has dropped its observer").into_inner();
+        let state = (dispatcher, Ok(()));
+        let ((dispatcher, sent), result) =
+            self.layout.observed_backward(loss, state, |(dispatcher, sent), unit, bucket| {
+                *sent = dispatcher.accept_early(unit, bucket);
+                sent.clone()
+            });
         (dispatcher, sent, result.and_then(|()| complete(self.layout, allow_unused)))
     }
 
