@@ -159,12 +159,8 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         inputs: &[Tensor; I],
         mut step: impl FnMut(&mut DistOpt, &[Tensor; I]) -> std::result::Result<[Tensor; O], E>,
     ) -> std::result::Result<[Tensor; O], E> {
-        let begun = opt.params().remember_buffers().map_err(Error::from);
-        let begun = begun.and_then(|()| Ok((copies_of(inputs)?, Recorder::begin(opt.params())?)));
-        let why = match begun {
-            Err(error) => error.to_string(),
-            Ok((own, recorder)) => {
-                opt.stage = Some(Stage::Forward(recorder));
+        let why = match begin(opt, inputs) {
+            Ok(own) => {
                 let result = step(opt, &own);
                 match opt.stage.take() {
                     Some(Stage::Whole(recording)) => {
@@ -177,15 +173,14 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
                     // Nothing was sent and nothing has run, so the step can be taken again.
                     stage => {
                         // The tensors belong to the capture, so they go before it.
-                        let why = result.map(drop).err();
+                        let error = result.map(drop).err();
                         drop(stage);
-                        why.map_or_else(
-                            || "it does not call the optimizer".to_owned(),
-                            |error| error.to_string(),
-                        )
+                        let unused = || "it does not call the optimizer".to_owned();
+                        error.map_or_else(unused, |error| error.to_string())
                     }
                 }
             }
+            Err(error) => error.to_string(),
         };
         self.kinds[index].1 = State::Refused;
         self.say(opt, &why);
@@ -216,6 +211,14 @@ impl<const I: usize, const O: usize> Recorded<I, O> {
     fn results(&self) -> Result<[Tensor; O]> {
         each(&self.outputs, |output| Ok(output.detach().copy()?))
     }
+}
+
+/// Begins to record a step. Returns the memory from which the step takes its inputs.
+fn begin<const I: usize>(opt: &mut DistOpt, inputs: &[Tensor; I]) -> Result<[Tensor; I]> {
+    opt.params().remember_buffers()?;
+    let own = copies_of(inputs)?;
+    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params())?));
+    Ok(own)
 }
 
 /// Copies in memory of their own.
