@@ -9,22 +9,46 @@ use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
 use super::cuda_error;
 use super::region::bind;
-use crate::{Error, Result};
+use crate::{ElementType, Error, Result};
 
 /// The source of some kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     /// The name of the source in errors. Two sources with one name must have one text.
     pub(super) name: &'static str,
+    /// The type that the text knows as `number_t`: f32, f16 or bf16.
+    pub(super) number: ElementType,
     /// The text, in parts.
     pub(super) text: [&'static str; 2],
 }
 
-/// The kernels that were used so far, by the number of the device and the name of the source.
+impl Source {
+    /// The definition of `number_t`, which comes before the text.
+    fn definition(self) -> &'static str {
+        match self.number {
+            ElementType::F16 => {
+                concat!(include_str!("kernels/half.cu"), "typedef f16_t number_t;\n")
+            }
+            ElementType::Bf16 => {
+                concat!(include_str!("kernels/half.cu"), "typedef bf16_t number_t;\n")
+            }
+            _ => "typedef float number_t;\n",
+        }
+    }
+
+    fn key(self, stream: &CudaStream) -> Key {
+        (stream.context().ordinal(), self.name, self.number)
+    }
+}
+
+/// A source for one type of numbers on one device.
+type Key = (usize, &'static str, ElementType);
+
+/// The kernels that were used so far.
 #[derive(Default)]
 struct Compiled {
-    modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
-    functions: HashMap<(usize, &'static str, &'static str), CudaFunction>,
+    modules: HashMap<Key, Arc<CudaModule>>,
+    functions: HashMap<(Key, &'static str), CudaFunction>,
 }
 
 static COMPILED: OnceLock<Mutex<Compiled>> = OnceLock::new();
@@ -36,7 +60,7 @@ fn compiled() -> MutexGuard<'static, Compiled> {
 
 impl Compiled {
     fn module(&mut self, stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
-        let key = (stream.context().ordinal(), source.name);
+        let key = source.key(stream);
         if let Some(module) = self.modules.get(&key) {
             return Ok(Arc::clone(module));
         }
@@ -55,7 +79,7 @@ pub(super) fn function(
     source: Source,
     name: &'static str,
 ) -> Result<CudaFunction> {
-    let key = (stream.context().ordinal(), source.name, name);
+    let key = (source.key(stream), name);
     let mut compiled = compiled();
     if let Some(function) = compiled.functions.get(&key) {
         return Ok(function.clone());
@@ -107,7 +131,8 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
         name: Some(format!("{}.cu", source.name)),
         ..CompileOptions::default()
     };
-    let text = compile_ptx_with_opts(source.text.concat(), options).map_err(|error| {
+    let text = [&[source.definition()], &source.text[..]].concat().concat();
+    let text = compile_ptx_with_opts(text, options).map_err(|error| {
         let message = format!("the kernels of {}.cu: {error}", source.name);
         Error::Cuda { call: "nvrtcCompileProgram", message }
     })?;

@@ -15,7 +15,7 @@ use super::launch::{Arg, Grid, SHARE, launch};
 use super::memory::allocate_unset;
 use super::region::Region;
 use super::{CudaSpan, CudaSpanMut};
-use crate::Result;
+use crate::{ElementType, Result};
 
 /// Elements that one block updates: `PIECE` in formula.cu.
 const PIECE: usize = 1024;
@@ -121,7 +121,8 @@ impl<'a> JointUpdate<'a> {
         let mut scalars: Sets = [[0.0; SCALARS]; SETS];
         scalars[..sets.len()].copy_from_slice(&sets);
         let scalars = Arg::Sets(&scalars);
-        let source = Source { name: formula.name, text: [KERNELS, formula.text] };
+        let text = [KERNELS, formula.text];
+        let source = Source { name: formula.name, number: ElementType::F32, text };
         let mut sums = Arg::Nothing;
         if formula.needs_sums {
             sums = totals;

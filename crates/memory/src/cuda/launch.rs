@@ -13,7 +13,7 @@ use super::compiler::{Source, function};
 use super::cuda_error;
 use super::formula::Sets;
 use super::region::{Region, bind};
-use super::{CudaIndices, CudaMemory, CudaSpan, CudaSpanMut};
+use super::{CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut};
 use crate::Result;
 
 /// Threads per block.
@@ -101,6 +101,33 @@ impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
 /// For numbers that the kernel may not write.
 impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
     fn from(numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
+        numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
+    fn from(numbers: CudaNumbers<'a>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// For numbers that the kernel writes.
+impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
+    fn from(numbers: &'a mut CudaNumbersMut<'_>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// Memory that the kernel may not use.
+impl<'a> From<Option<CudaNumbers<'a>>> for Arg<'a> {
+    fn from(numbers: Option<CudaNumbers<'a>>) -> Self {
+        numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+/// For numbers that the kernel may not write.
+impl<'a> From<Option<&'a mut CudaNumbersMut<'_>>> for Arg<'a> {
+    fn from(numbers: Option<&'a mut CudaNumbersMut<'_>>) -> Self {
         numbers.map_or(Self::Nothing, Self::from)
     }
 }

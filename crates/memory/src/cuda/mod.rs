@@ -5,7 +5,8 @@
 //! | GPUs as devices of candle | [`open`] |
 //! | bytes on a GPU, and copies to and from the host | [`CudaMemory`] |
 //! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
-//! | candle's tensors as spans | [`span`], [`span_mut`], [`round_to`] |
+//! | a borrowed run of f32, f16 or bf16 numbers on a GPU | [`CudaNumbers`], [`CudaNumbersMut`] |
+//! | candle's tensors as spans | [`span`], [`span_mut`], [`numbers`], [`round_to`] |
 //! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
@@ -33,6 +34,7 @@ mod graph;
 mod indices;
 mod launch;
 mod memory;
+mod numbers;
 mod region;
 mod span;
 mod tensor;
@@ -47,8 +49,9 @@ pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
 pub use self::launch::{Arg, BLOCK, Grid};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
+pub use self::numbers::{CudaNumbers, CudaNumbersMut};
 pub use self::span::{CudaSpan, CudaSpanMut};
-pub use self::tensor::{round_to, span, span_mut};
+pub use self::tensor::{numbers, round_to, span, span_mut};
 use crate::Error;
 
 /// An error of the driver.

@@ -4,6 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
 
+use super::numbers::CudaNumbers;
 use super::region::Region;
 use super::span::{CudaSpan, CudaSpanMut};
 use crate::{ElementType, Error, Result};
@@ -14,6 +15,20 @@ use crate::{ElementType, Error, Result};
 /// A tensor of another type, or that is not contiguous.
 pub fn span<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpan<'a>> {
     Ok(CudaSpan::new(elements(storage, layout, ElementType::F32, layout.shape().elem_count())?))
+}
+
+/// The elements of a contiguous f32, f16 or bf16 tensor.
+///
+/// # Errors
+/// A tensor of another type, or that is not contiguous.
+pub fn numbers<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaNumbers<'a>> {
+    let element = match &storage.slice {
+        CudaStorageSlice::F16(_) => ElementType::F16,
+        CudaStorageSlice::BF16(_) => ElementType::Bf16,
+        _ => ElementType::F32,
+    };
+    let len = layout.shape().elem_count();
+    CudaNumbers::new(elements(storage, layout, element, len)?, element)
 }
 
 /// The elements of a contiguous f32 tensor, mutable.

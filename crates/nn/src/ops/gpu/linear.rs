@@ -1,7 +1,7 @@
 //! The fully connected layer on a GPU: cuBLAS for the products, a kernel for bias and activation.
 
-use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu, Matrix};
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::Flat;
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
 use candle_core::{Result, bail};
 
 use super::activations::{activate, differentiate};
@@ -14,8 +14,8 @@ impl OnGpu for Linear {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let &[Some(xs), Some(weight), bias] = inputs else { bail!("linear: an input is missing") };
         let rows = ys.len() / self.outputs;
@@ -32,7 +32,7 @@ impl OnGpu for Linear {
         if bias.is_some() {
             activate(gpu, &mut ys, None, bias, None)?;
         }
-        let saved = SpanMut::Cuda(ys.reborrow()).as_span().to_flat()?;
+        let saved = ys.as_numbers().to_flat()?;
         activate(gpu, &mut ys, None, None, self.activation)?;
         Ok(Some(saved))
     }
@@ -45,7 +45,7 @@ impl OnGpu for Linear {
             differentiate(gpu, &mut dys, None, reference, activation)?;
         }
         let rows = dys.len() / self.outputs;
-        let dz = Matrix { values: dys.as_span(), size: (rows, self.outputs), transposed: false };
+        let dz = Matrix { values: dys.as_numbers(), size: (rows, self.outputs), transposed: false };
         if let Some(dx) = grads[0].take() {
             let size = (self.outputs, self.inputs);
             gpu.matmul(dx, false, dz, Matrix { values: weight, size, transposed: false })?;
