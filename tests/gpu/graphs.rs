@@ -65,10 +65,17 @@ struct Setting {
     bad: Option<(u64, usize)>,
     /// The number of samples alternates between two.
     alternates: bool,
+    /// The type of the parameters and images.
+    dtype: DType,
 }
 
-const PLAIN: Setting =
-    Setting { option: DistOption::Fp32, overlap: true, bad: None, alternates: false };
+const PLAIN: Setting = Setting {
+    option: DistOption::Fp32,
+    overlap: true,
+    bad: None,
+    alternates: false,
+    dtype: DType::F32,
+};
 
 fn images(seed: u64, samples: usize) -> Tensor {
     uniform((samples, 3, 6, 6), seed, -1.0, 1.0, DType::F32).unwrap()
@@ -89,8 +96,12 @@ fn train<M: Model>(
     setting: Setting,
     use_graph: bool,
 ) -> (Trained, u64, Vec<String>) {
-    let Setting { option, overlap, bad, alternates } = setting;
-    let params = Params::on(3, DType::F32, device);
+    let Setting { option, overlap, bad, alternates, dtype } = setting;
+    let params = Params::on(3, dtype, device);
+    let on_device = |batch: Tensor| {
+        let dtype = if batch.dtype() == DType::F32 { dtype } else { batch.dtype() };
+        batch.to_dtype(dtype).unwrap().to_device(device).unwrap()
+    };
     let config = DistOptConfig {
         overlap,
         first_bucket_bytes: 600,
@@ -101,7 +112,7 @@ fn train<M: Model>(
     let sgd = Sgd::new(0.05).momentum(0.9);
     let opt = DistOpt::with_config(sgd, &params, world, config).unwrap();
     let mut trainer = Trainer::new(new(&params.root()), opt).use_graph(use_graph);
-    trainer.compile_with(&batch(0, 2).to_device(device).unwrap()).unwrap();
+    trainer.compile_with(&on_device(batch(0, 2))).unwrap();
     trainer.train();
     let spars = if option == DistOption::SparseTopK { 0.3 } else { 0.02 };
     let (mut losses, mut outputs) = (Vec::new(), Vec::new());
@@ -113,7 +124,7 @@ fn train<M: Model>(
             xs = (xs * f64::NAN).unwrap();
         }
         let labels = integers(samples, seed, CLASSES as u32).unwrap().to_device(device).unwrap();
-        let xs = xs.to_device(device).unwrap();
+        let xs = on_device(xs);
         let before = parameters_sha256(&params).unwrap();
         let result = trainer.train_one_batch(&xs, &labels, option, spars);
         if bad.is_some_and(|(bad, _)| bad == step) {
@@ -124,6 +135,7 @@ fn train<M: Model>(
         } else {
             let (output, loss) = result.unwrap();
             losses.push(Some(loss.to_scalar().unwrap()));
+            let output = output.to_dtype(DType::F32).unwrap();
             outputs.push(output.sum_all().unwrap().to_scalar().unwrap());
         }
     }
@@ -200,6 +212,16 @@ fn steps_of_two_shapes_are_two_recordings() {
     let setting = Setting { alternates: true, ..PLAIN };
     let (replayed, notice) = compare((&World::single(), &gpu), Network::new, images, setting);
     assert_eq!((replayed, notice), (2 * REPLAYED, None));
+}
+
+#[test]
+fn steps_in_half_precision_are_recorded() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [DType::BF16, DType::F16] {
+        let setting = Setting { dtype, ..PLAIN };
+        let on = (&World::single(), &gpu);
+        assert_eq!(compare(on, Network::new, images, setting), (REPLAYED, None), "{dtype:?}");
+    }
 }
 
 /// Asks the host for a number in the forward pass.

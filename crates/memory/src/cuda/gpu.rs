@@ -147,8 +147,9 @@ impl Gpu {
     }
 
     /// Enqueues `out = a b`, or `out += a b` with `add`, by cuBLAS. The rows of `out` lie one after
-    /// the other. All three have one type, and sums are computed in f32. Factors in f32 are rounded to
-    /// TF32 if candle's own products are (`candle_core::cuda::set_gemm_reduced_precision_f32`).
+    /// the other. The factors have one type, and `out` has that type or f32. Sums are computed in f32.
+    /// Factors in f32 are rounded to TF32 if candle's own products are
+    /// (`candle_core::cuda::set_gemm_reduced_precision_f32`).
     ///
     /// # Errors
     /// cuBLAS's error.
@@ -165,8 +166,9 @@ impl Gpu {
         let ((m, k), (inner, n)) = (a.factor(), b.factor());
         assert_eq!(k, inner, "inner sizes of a matrix product");
         assert_eq!((out.len(), a.values.len(), b.values.len()), (m * n, m * k, k * n));
-        let element = out.element_type();
-        assert_eq!([a, b].map(|factor| factor.values.element_type()), [element; 2]);
+        let (element, result) = (a.values.element_type(), out.element_type());
+        assert!(element == b.values.element_type(), "the types of the factors");
+        assert!(result == element || result == ElementType::F32, "a product in {result}");
         if out.is_empty() {
             return Ok(());
         }
@@ -196,11 +198,7 @@ impl Gpu {
             true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let float = match element {
-            ElementType::F16 => sys::cudaDataType::CUDA_R_16F,
-            ElementType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
-            _ => sys::cudaDataType::CUDA_R_32F,
-        };
+        let float = cuda_type(element);
         // SAFETY: invariants (borrow) and (one stream) of `cuda`: the handle works on the stream of
         // the device. The lengths of the matrices were compared with their sizes above.
         let done = unsafe {
@@ -220,12 +218,20 @@ impl Gpu {
                 a_stride,
                 (&raw const beta).cast(),
                 out.at() as *mut c_void,
-                float,
+                cuda_type(result),
                 columns,
                 compute,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         };
         done.map_err(|error| Error::Cuda { call: "cublasGemmEx", message: error.to_string() })
+    }
+}
+
+fn cuda_type(element: ElementType) -> sys::cudaDataType {
+    match element {
+        ElementType::F16 => sys::cudaDataType::CUDA_R_16F,
+        ElementType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        _ => sys::cudaDataType::CUDA_R_32F,
     }
 }

@@ -31,6 +31,12 @@ pub(in crate::ops) trait OnGpu {
     /// # Errors
     /// Those of the device.
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()>;
+
+    /// Whether the backward can write the gradient of this input in f32, whatever type the numbers
+    /// have. The gradient of a parameter then goes to its place without being rounded.
+    fn has_wide_gradient(&self, _input: usize) -> bool {
+        false
+    }
 }
 
 /// The arguments of a backward on a GPU, as [`Backward`](super::Backward).
@@ -45,7 +51,8 @@ pub(in crate::ops) struct GpuBackward<'a> {
     /// The gradient of the result. The operation may use it as scratch memory.
     pub(in crate::ops) dys: CudaNumbersMut<'a>,
     /// The places of the inputs' gradients, `None` if a gradient is not needed. Their contents are
-    /// unspecified.
+    /// unspecified. Their type is that of the result, or also f32 where
+    /// [`OnGpu::has_wide_gradient`].
     pub(in crate::ops) grads: Vec<Option<CudaNumbersMut<'a>>>,
 }
 
@@ -91,9 +98,11 @@ impl<F: Fused> Node<F> {
             self.targets.iter().map(|target| target.as_ref()?.variable()).collect();
         pass::with_gpu_places(&variables, |places| {
             let places = self.targets.iter().zip(places);
-            let element = dys.element_type();
-            let gradients =
-                places.map(|(target, place)| Gradient::new(&gpu, element, target.as_ref(), place));
+            let gradients = places.enumerate().map(|(number, (target, place))| {
+                let is_wide = place.is_some() && kernels.has_wide_gradient(number);
+                let element = if is_wide { ElementType::F32 } else { dys.element_type() };
+                Gradient::new(&gpu, element, target.as_ref(), place)
+            });
             let mut gradients: Vec<Gradient<'_>> = gradients.collect::<Result<_>>()?;
             with_numbers(&tensors, |numbers| {
                 let (ys, inputs) = numbers.split_last().expect("the result is among them");
@@ -129,7 +138,7 @@ enum Gradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    /// The gradient of an operation whose numbers have the type `element`.
+    /// A gradient that the operation writes in the type `element`.
     fn new(
         gpu: &Gpu,
         element: ElementType,

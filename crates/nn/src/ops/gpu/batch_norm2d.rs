@@ -97,6 +97,9 @@ impl BatchNorm2d {
     }
 }
 
+/// A gradient, if it is wanted.
+type Wanted<'a> = Option<CudaNumbersMut<'a>>;
+
 impl OnGpu for BatchNorm2d {
     fn forward(
         &self,
@@ -154,18 +157,25 @@ impl OnGpu for BatchNorm2d {
             if self.config.training {
                 factors = Some(gpu.numbers(2 * sizes.channels)?);
             }
-            let (mut dw, mut db) = (dw, db);
+            let partials = partials.span()?.cuda()?;
+            let launch = |dw: Wanted<'_>, db: Wanted<'_>, factors: Option<&mut CudaSpanMut<'_>>| {
+                let first = dw.as_ref().or(db.as_ref());
+                let number = first.map_or(number, CudaNumbersMut::element_type);
+                let (mut dw, mut db) = (dw, db);
+                let places = [dw.as_mut().into(), db.as_mut().into(), factors.into()];
+                let sums = [partials.into(), lines.into()];
+                let counts = [sizes.count().into(), sizes.slices().into()];
+                let args = [&places[..], &sums, &counts].concat();
+                gpu.launch_for(number, KERNELS, "totals", Grid::for_each(sizes.channels), &args)
+            };
             let mut places = factors.as_mut().map(|flat| flat.span_mut()?.cuda()).transpose()?;
-            let args = [
-                dw.as_mut().into(),
-                db.as_mut().into(),
-                places.as_mut().into(),
-                partials.span()?.cuda()?.into(),
-                lines.into(),
-                sizes.count().into(),
-                sizes.slices().into(),
-            ];
-            gpu.launch_for(number, KERNELS, "totals", Grid::for_each(sizes.channels), &args)?;
+            let type_of = |wanted: &Wanted<'_>| wanted.as_ref().map(CudaNumbersMut::element_type);
+            if type_of(&dw).zip(type_of(&db)).is_none_or(|(dw, db)| dw == db) {
+                launch(dw, db, places.as_mut())?;
+            } else {
+                launch(dw, None, places.as_mut())?;
+                launch(None, db, None)?;
+            }
         }
         let Some(mut dxs) = dxs else { return Ok(()) };
         let factors = factors.as_ref().map(|flat| flat.span()?.cuda()).transpose()?;
@@ -178,5 +188,9 @@ impl OnGpu for BatchNorm2d {
             sizes.grid(),
             &sizes.with_sizes(&first),
         )?)
+    }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input > 0
     }
 }

@@ -62,7 +62,7 @@ impl Channels {
         Ok(gpu.numbers(self.channels * self.slices() * width * FLOATS)?)
     }
 
-    /// `sums[c]` = the sum of the values of channel `c`, in the type of the values.
+    /// `sums[c]` = the sum of the values of channel `c`.
     pub(super) fn sums(
         self,
         gpu: &Gpu,
@@ -76,7 +76,8 @@ impl Channels {
             let args = self.with_sizes(&[(&mut partials).into(), values.into()]);
             gpu.launch_for(number, KERNELS, "sum_slices", self.grid(), &args)?;
         }
+        let (number, grid) = (sums.element_type(), Grid::for_each(self.channels));
         let args = [(&mut sums).into(), partials.span()?.cuda()?.into(), self.slices().into()];
-        Ok(gpu.launch_for(number, KERNELS, "add_slices", Grid::for_each(self.channels), &args)?)
+        Ok(gpu.launch_for(number, KERNELS, "add_slices", grid, &args)?)
     }
 }

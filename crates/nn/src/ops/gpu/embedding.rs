@@ -1,7 +1,7 @@
 //! Rows of a table by index on a GPU.
 
-use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{ElementType, Flat};
 use candle_core::{Result, Tensor, bail};
 
 use super::indices::with_indices;
@@ -39,12 +39,19 @@ impl OnGpu for Embedding {
         if pass.dys.is_empty() {
             return Ok(());
         }
-        let (number, positions) = (dw.element_type(), pass.dys.len() / self.dim);
+        let (number, positions) = (pass.dys.element_type(), pass.dys.len() / self.dim);
         let keys = with_indices(self.on_device()?, |indices| self.sort(pass.gpu, indices))?;
-        let numbers = [(&mut dw).into(), pass.dys.as_numbers().into(), keys.span()?.cuda()?.into()];
-        let args = [&numbers[..], &[positions.into(), self.dim.into()]].concat();
+        let is_wide = dw.element_type() == ElementType::F32;
+        let (dw, nothing) = (Arg::from(&mut dw), Arg::from(None::<CudaNumbers<'_>>));
+        let places = if is_wide { [dw, nothing] } else { [nothing, dw] };
+        let numbers = [pass.dys.as_numbers().into(), keys.span()?.cuda()?.into()];
+        let args = [&places[..], &numbers, &[positions.into(), self.dim.into()]].concat();
         let grid = Grid::for_each(pass.dys.len());
         Ok(pass.gpu.launch_for(number, KERNELS, "sum_positions", grid, &args)?)
+    }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input == 0
     }
 }
 

@@ -59,4 +59,8 @@ impl OnGpu for Linear {
         }
         Ok(())
     }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input > 0
+    }
 }

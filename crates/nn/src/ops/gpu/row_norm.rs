@@ -54,6 +54,10 @@ impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
         let gradients = (pass.grads[1].take(), pass.grads[2].take());
         self.parameter_gradients(gpu, gradients, dys, xs, saved)
     }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input > 0
+    }
 }
 
 impl<const CENTRED: bool> RowNorm<CENTRED> {
