@@ -29,7 +29,8 @@ def texts(root):
     yield memory / "checks.cu", sums + (memory / "checks.cu").read_text()
     yield memory / "span.cu", half + (memory / "span.cu").read_text()
     for number in NUMBERS:
-        yield memory / "numbers.cu", of_numbers(number, half) + (memory / "numbers.cu").read_text()
+        for path in (memory / "numbers.cu", memory / "rounding.cu"):
+            yield path, of_numbers(number, half) + path.read_text()
     # The kernels of an operation can have several texts, which its file of Rust puts together.
     for path in sorted(root.glob("crates/nn/src/**/*.rs")):
         names = re.findall(r'include_str!\("([^"]+\.cu)"\)', path.read_text())

@@ -7,13 +7,8 @@ use std::ops::Range;
 
 use candle_core::{CudaStorage, Device, Layout, Tensor};
 
+pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
 use crate::{Convolution, ElementType, Error, Flat, Result};
-
-/// The number of scalars that a formula gets.
-pub const SCALARS: usize = 8;
-
-/// Threads per block.
-pub const BLOCK: usize = 256;
 
 /// Bytes on a GPU.
 #[derive(Debug)]
@@ -55,17 +50,6 @@ pub struct Capture(Infallible);
 #[derive(Debug)]
 pub struct Graph(Infallible);
 
-/// The text of an optimizer's formula in CUDA C++.
-#[derive(Clone, Copy, Debug)]
-pub struct Formula {
-    /// The name, different for each text.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-    /// Whether the update needs the sums over all elements.
-    pub needs_sums: bool,
-}
-
 /// An update of several parameters by one formula, in one launch.
 #[derive(Debug)]
 pub struct JointUpdate<'a>(Infallible, PhantomData<&'a mut [f32]>);
@@ -106,6 +90,12 @@ pub fn span_mut<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaS
 /// None, because no value of [`CudaSpan`] exists.
 pub fn round_to(values: CudaSpan<'_>, _storage: &CudaStorage, _layout: &Layout) -> Result<()> {
     match values.0 {}
+}
+
+/// # Errors
+/// None, because no value of [`CudaSpan`] exists.
+pub fn round_all(_rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()> {
+    Ok(())
 }
 
 /// # Errors
@@ -629,15 +619,6 @@ impl From<f64> for Arg<'_> {
 /// A device of candle that is a GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu(Infallible);
-
-/// The text of some kernels in CUDA C++.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels {
-    /// The name of the text in errors.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-}
 
 /// A matrix whose rows lie one after the other.
 #[derive(Clone, Copy, Debug)]

@@ -12,23 +12,12 @@ use super::compiler::{Source, write_constant};
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
-use super::{CudaNumbers, CudaNumbersMut};
+use super::{CudaNumbers, CudaNumbersMut, Kernels};
 use crate::{ElementType, Error, Flat, Result};
 
 /// A device of candle that is a GPU. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Gpu(CudaDevice);
-
-/// The text of some kernels in CUDA C++, each `extern "C"`. The last parameter of a kernel is the
-/// count of its [`Grid`], an `unsigned long long`. The text knows the type of the launch as `number_t`.
-/// A number of 16 bits is converted to and from `float` where it is read and assigned.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels {
-    /// The name of the text in errors. Two texts must have different names.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-}
 
 /// A matrix whose rows lie one after the other.
 #[derive(Clone, Copy, Debug)]

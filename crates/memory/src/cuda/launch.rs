@@ -13,11 +13,9 @@ use super::compiler::{Source, function};
 use super::cuda_error;
 use super::formula::Sets;
 use super::region::{Region, bind};
-use super::{CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut};
+use super::rounding::Runs;
+use super::{BLOCK, CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut};
 use crate::Result;
-
-/// Threads per block.
-pub const BLOCK: usize = 256;
 
 /// Numbers that one block adds: `SHARE` in sums.cu.
 pub(super) const SHARE: usize = 8192;
@@ -76,6 +74,8 @@ pub enum Arg<'a> {
     U64(u64),
     /// A `Sets` of formula.cu.
     Sets(&'a Sets),
+    /// A `Runs` of rounding.cu.
+    Runs(&'a Runs),
 }
 
 impl<'a> From<CudaSpan<'a>> for Arg<'a> {
@@ -204,6 +204,7 @@ pub(super) fn launch(
             Arg::F64(number) => builder.arg(number),
             Arg::U64(number) => builder.arg(number),
             Arg::Sets(sets) => builder.arg(*sets),
+            Arg::Runs(runs) => builder.arg(*runs),
         };
     }
     let count = grid.count as u64;

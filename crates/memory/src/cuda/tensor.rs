@@ -50,9 +50,14 @@ pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpa
 /// # Errors
 /// A tensor of another type or length, or that is not contiguous.
 pub fn round_to(values: CudaSpan<'_>, storage: &CudaStorage, layout: &Layout) -> Result<()> {
-    let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));
-    let element = if is_f16 { ElementType::F16 } else { ElementType::Bf16 };
+    let element = half_type(storage);
     values.narrow_to(1.0, element, elements(storage, layout, element, values.len())?)
+}
+
+/// The type of a storage of 16-bit floats.
+pub(super) fn half_type(storage: &CudaStorage) -> ElementType {
+    let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));
+    if is_f16 { ElementType::F16 } else { ElementType::Bf16 }
 }
 
 /// Calls `f` with the elements of a contiguous tensor of this type and length.
@@ -103,7 +108,7 @@ impl InplaceOp1 for Fill<'_> {
 }
 
 /// The `len` elements of a contiguous tensor, which have the type `element`.
-fn elements<'a>(
+pub(super) fn elements<'a>(
     storage: &'a CudaStorage,
     layout: &Layout,
     element: ElementType,
