@@ -21,11 +21,10 @@ pub(super) type Runs = [[u64; RUNS]; 4];
 /// # Errors
 /// Those of [`round_to`].
 pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()> {
-    let stream = |values: &CudaSpan<'_>| values.region().stream();
     let [(first, storage, _), rest @ ..] = rounded else { return Ok(()) };
-    let number = half_type(storage);
+    let (stream, number) = (first.region().stream(), half_type(storage));
     let is_alike = |(values, storage, _): &(CudaSpan<'_>, &CudaStorage, &Layout)| {
-        stream(values) == stream(first) && half_type(storage) == number
+        values.region().stream() == stream && half_type(storage) == number
     };
     if !rest.iter().all(is_alike) {
         return rounded.iter().try_for_each(|(values, to, layout)| round_to(*values, to, layout));
@@ -43,7 +42,7 @@ pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()
             }
             blocks += values.len().div_ceil(PIECE);
         }
-        launch(stream(first), source, "round_all", Grid::blocks_of(blocks), &[Arg::Runs(&runs)])?;
+        launch(stream, source, "round_all", Grid::blocks_of(blocks), &[Arg::Runs(&runs)])?;
     }
     Ok(())
 }
