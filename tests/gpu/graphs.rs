@@ -1,6 +1,8 @@
 //! Steps that are recorded as CUDA graphs: the same numbers, bit for bit, as without.
 
-use candelabrum::dist::{BufferSync, Collective, Group, parameters_sha256, synchronize_batch_norm};
+use candelabrum::dist::{
+    BufferSync, Collective, Group, LossScale, parameters_sha256, synchronize_batch_norm,
+};
 use candelabrum::memory::{ElementType, Flat, Location};
 use candelabrum::models::{GruClassifier, GruClassifierConfig};
 use candelabrum::prelude::*;
@@ -67,6 +69,7 @@ struct Setting {
     alternates: bool,
     /// The type of the parameters and images.
     dtype: DType,
+    loss_scale: LossScale,
 }
 
 const PLAIN: Setting = Setting {
@@ -75,6 +78,7 @@ const PLAIN: Setting = Setting {
     bad: None,
     alternates: false,
     dtype: DType::F32,
+    loss_scale: LossScale::Off,
 };
 
 fn images(seed: u64, samples: usize) -> Tensor {
@@ -96,7 +100,7 @@ fn train<M: Model>(
     setting: Setting,
     use_graph: bool,
 ) -> (Trained, u64, Vec<String>) {
-    let Setting { option, overlap, bad, alternates, dtype } = setting;
+    let Setting { option, overlap, bad, alternates, dtype, loss_scale } = setting;
     let params = Params::on(3, dtype, device);
     let on_device = |batch: Tensor| {
         let dtype = if batch.dtype() == DType::F32 { dtype } else { batch.dtype() };
@@ -107,6 +111,7 @@ fn train<M: Model>(
         first_bucket_bytes: 600,
         bucket_bytes: 600,
         buffers: BufferSync::Local,
+        loss_scale,
         ..DistOptConfig::default()
     };
     let sgd = Sgd::new(0.05).momentum(0.9);
@@ -225,8 +230,10 @@ fn steps_of_a_recurrent_network_are_recorded() {
 #[test]
 fn steps_in_half_precision_are_recorded() {
     let Some(gpu) = gpu() else { return };
-    for dtype in [DType::BF16, DType::F16] {
-        let setting = Setting { dtype, ..PLAIN };
+    // The scale is doubled after every second step.
+    let dynamic = LossScale::Dynamic { initial: 64.0, interval: 2 };
+    for (dtype, loss_scale) in [(DType::BF16, LossScale::Off), (DType::F16, dynamic)] {
+        let setting = Setting { dtype, loss_scale, ..PLAIN };
         let on = (&World::single(), &gpu);
         assert_eq!(compare(on, Network::new, images, setting), (REPLAYED, None), "{dtype:?}");
     }
