@@ -42,4 +42,3 @@ extern "C" __global__ void narrow_f16(half_t *to, const float *from, float divis
 extern "C" __global__ void narrow_bf16(half_t *to, const float *from, float divisor, count_t n) {
   FOR_EACH(i, n) to[i] = to_bf16(from[i] / divisor);
 }
-
