@@ -10,6 +10,7 @@ mod absent;
 mod device;
 mod graphs;
 mod launches;
+mod linear;
 mod memory;
 mod models;
 mod optimizers;

@@ -22,11 +22,13 @@
 //! lives. A span is only made by borrowing its owner. Memory that is freed afterwards is freed in
 //! the order of its stream, so work that is still enqueued is safe.
 
+mod blas_lt;
 mod checks;
 mod compiler;
 mod convolution;
 mod cudnn;
 mod device;
+mod epilogue;
 mod formula;
 mod gpu;
 mod graph;
@@ -41,6 +43,7 @@ use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
+pub use self::epilogue::Epilogue;
 pub use self::formula::{Formula, JointUpdate, SCALARS, UpdateTable};
 pub use self::gpu::{Gpu, Kernels, Matrix};
 pub use self::graph::{Capture, Graph};
