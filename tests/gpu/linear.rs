@@ -129,7 +129,7 @@ fn check(
     done
 }
 
-fn is_software_gpu() -> bool {
+pub(crate) fn is_software_gpu() -> bool {
     std::env::var_os("SOFTGPU_HOME").is_some()
 }
 

@@ -9,6 +9,7 @@
 mod absent;
 mod device;
 mod graphs;
+mod kernel_cache;
 mod launches;
 mod linear;
 mod memory;

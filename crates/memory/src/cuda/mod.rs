@@ -11,7 +11,7 @@
 //! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
 //! | work that the GPU repeats | [`Capture`], [`Graph`] |
 //! | kernels, matrix products and convolutions of operations | [`Gpu`] |
-//! | the compilation of kernels | `compiler.rs` |
+//! | the compilation of kernels, and the compiled kernels on disk | `compiler.rs`, `kernel_cache.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
 //! memory, which is the stream of candle's device. So it runs after candle's earlier work on the
@@ -33,6 +33,7 @@ mod formula;
 mod gpu;
 mod graph;
 mod indices;
+mod kernel_cache;
 mod launch;
 mod memory;
 mod region;
