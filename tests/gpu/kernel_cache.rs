@@ -12,6 +12,7 @@ use candelabrum::prelude::*;
 use tempfile::TempDir;
 
 use crate::device::gpu;
+use crate::events;
 use crate::linear::is_software_gpu;
 
 /// Marks the processes of these tests.
@@ -26,6 +27,7 @@ fn main() {
     if std::env::var_os(MARK).is_none() {
         return;
     }
+    events::print();
     let device = gpu().unwrap();
     let xs = Tensor::from_vec(vec![0.5_f32, -1.0, 2.0], (1, 3), &device).unwrap();
     let weight = Tensor::ones((2, 3), DType::F32, &device).unwrap();
@@ -43,20 +45,23 @@ fn command(cache: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Waits for the process, and returns how many sources it has compiled.
-fn compiled(child: Child) -> usize {
+/// Waits for the process, and returns how many sources it has compiled and how often it says something
+/// about kept kernels.
+fn compiled(child: Child) -> [usize; 2] {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("results: [[0.5, 0.5]]"), "{text}");
-    text.matches("softgpu: nvrtc compiles ").count()
+    let notes = text.lines().filter(|line| line.starts_with("DEBUG ") && line.contains("kernels"));
+    [text.matches("softgpu: nvrtc compiles ").count(), notes.count()]
 }
 
 /// Compares with the number of sources that a process of [`main`] has compiled. Only the software GPU
-/// tells it.
-fn assert_compiles(mut command: Command, expected: usize) {
-    let compiled = compiled(command.spawn().unwrap());
+/// tells it. Returns how often the process says something about kept kernels.
+fn assert_compiles(mut command: Command, expected: usize) -> usize {
+    let [compiled, notes] = compiled(command.spawn().unwrap());
     assert!(compiled == expected || !is_software_gpu(), "{compiled} compiled, not {expected}");
+    notes
 }
 
 /// A new folder below which nothing exists, and the cache there.
@@ -80,7 +85,7 @@ fn a_second_process_compiles_nothing() {
     assert_compiles(command(&cache), SOURCES);
     assert_eq!(files(&cache).len(), SOURCES);
     assert_eq!(fs::metadata(&cache).unwrap().permissions().mode() & 0o777, 0o700);
-    assert_compiles(command(&cache), 0);
+    assert_eq!(assert_compiles(command(&cache), 0), 0);
 }
 
 #[test]
@@ -133,7 +138,7 @@ fn without_a_folder_kernels_are_compiled() {
     // The parent is a file.
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    assert_compiles(command(file.join("kernels")), SOURCES);
+    assert_eq!(assert_compiles(command(file.join("kernels")), SOURCES), 1);
     // Empty: no cache, in no folder.
     let mut without = command("");
     without.env("HOME", folder.path()).env("XDG_CACHE_HOME", folder.path());
@@ -154,7 +159,7 @@ fn a_folder_of_others_is_not_used() {
     assert_compiles(command(&cache), SOURCES);
     for mode in [0o720, 0o702, 0o777] {
         fs::set_permissions(&cache, Permissions::from_mode(mode)).unwrap();
-        assert_compiles(command(&cache), SOURCES);
+        assert_eq!(assert_compiles(command(&cache), SOURCES), 1);
     }
     fs::set_permissions(&cache, Permissions::from_mode(0o755)).unwrap();
     assert_compiles(command(&cache), 0);
@@ -168,6 +173,6 @@ fn a_folder_of_others_is_not_used() {
 #[test]
 fn a_folder_without_room_does_not_matter() {
     if gpu().is_some() {
-        assert_compiles(command("/proc"), SOURCES);
+        assert_eq!(assert_compiles(command("/proc"), SOURCES), 1);
     }
 }

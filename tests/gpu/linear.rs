@@ -13,6 +13,7 @@ use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{assert_close, uniform};
 
 use crate::device::gpu;
+use crate::events;
 use crate::memory::on;
 
 const ACTIVATIONS: [Option<Activation>; 5] = [
@@ -226,6 +227,7 @@ fn relu_keeps_what_is_no_number() {
 #[test]
 fn layers_main() {
     if is_rank() {
+        events::print();
         layers_agree(World::from_env().unwrap().device());
     }
 }
@@ -246,6 +248,7 @@ fn traced(variables: &[(&str, String)]) -> Option<String> {
 fn without_an_algorithm_layers_are_the_same() {
     let variables = [("SOFTGPU_NO_ALGORITHM", "1".to_owned())];
     let Some(text) = traced(&variables) else { return };
+    assert!(!text.lines().any(|line| line.starts_with("WARN ")), "{text}");
     assert!(!text.contains("softgpu: cublasLtMatmul "), "{text}");
     assert!(text.contains("softgpu: launch activate "), "{text}");
 }
@@ -262,6 +265,8 @@ fn without_the_library_layers_are_the_same() {
     }
     let variables = [("LD_LIBRARY_PATH", folder.path().display().to_string())];
     let Some(text) = traced(&variables) else { return };
+    let warnings: Vec<&str> = text.lines().filter(|line| line.starts_with("WARN ")).collect();
+    assert!(matches!(warnings[..], [one] if one.contains("libcublasLt.so.13")), "{warnings:?}");
     assert!(!text.contains("softgpu: cublasLtMatmul "), "{text}");
     assert!(text.contains("softgpu: launch activate "), "{text}");
 }

@@ -8,6 +8,7 @@
 
 mod absent;
 mod device;
+mod events;
 mod graphs;
 mod kernel_cache;
 mod launches;
