@@ -36,7 +36,8 @@ struct Preference {
 struct Algorithm {
     uint64_t workspace;
     uint32_t alignment[4];
-    uint64_t unused[5];
+    uint32_t bias, aux; // the alignment of these addresses
+    uint64_t unused[4];
 };
 struct Heuristic {
     Algorithm algorithm;
@@ -115,6 +116,11 @@ API int cublasLtMatmulPreferenceSetAttribute(void *v, int attribute, const void 
     return LT_NOT_SUPPORTED;
 }
 
+// The largest power of two, up to 256, of which the address is a multiple.
+static uint32_t alignment_of(const void *p) {
+    uintptr_t address = (uintptr_t)p | 256;
+    return address & -address;
+}
 static bool is_float(int type) { return type == R_32F || type == R_16F || type == R_16BF; }
 // Whether the sizes fit together, and whether such a product exists here.
 static int check(const Product &o, const Layout &a, const Layout &b, const Layout &c,
@@ -149,13 +155,18 @@ API int cublasLtMatmulAlgoGetHeuristic(void *h, void *o, void *a, void *b, void 
     *count = 0;
     if (most < 1) return LT_INVALID;
     if (env("SOFTGPU_NO_ALGORITHM", 0)) return LT_NOT_SUPPORTED;
-    int code = check(*(Product *)o, *(Layout *)a, *(Layout *)b, *(Layout *)c, *(Layout *)d);
+    auto &product = *(Product *)o;
+    int code = check(product, *(Layout *)a, *(Layout *)b, *(Layout *)c, *(Layout *)d);
     if (code) return code;
     auto &preference = *(Preference *)p;
     *found = {};
     // Some workspace where it is permitted, so that one which is missing shows.
     found->workspace = found->algorithm.workspace = preference.workspace >= 4096 ? 4096 : 0;
     memcpy(found->algorithm.alignment, preference.alignment, sizeof preference.alignment);
+    // "Routines that don't dereference this pointer depend on its value to determine expected
+    // pointer alignment" (cublasLt.h).
+    found->algorithm.bias = alignment_of(product.bias);
+    found->algorithm.aux = alignment_of(product.aux);
     *count = 1;
     return LT_OK;
 }
@@ -173,13 +184,15 @@ API int cublasLtMatmul(void *h, void *ov, const float *alpha, const void *a, voi
     Stream *s = stream_of(stream);
     if (!s) return LT_NOT_INIT;
     if (algorithm) {
-        const void *places[] = {a, b, c, d};
-        for (int i = 0; i < 4; i++)
-            if ((uintptr_t)places[i] % algorithm->alignment[i]) {
-                say("cublasLtMatmul: matrix %c is not aligned as its algorithm needs it",
-                    "ABCD"[i]);
-                return LT_INVALID;
-            }
+        auto &promised = algorithm->alignment;
+        bool aligned = alignment_of(a) >= promised[0] && alignment_of(b) >= promised[1] &&
+                       alignment_of(c) >= promised[2] && alignment_of(d) >= promised[3] &&
+                       (!o.has(BIAS) || alignment_of(o.bias) >= algorithm->bias) &&
+                       (!o.has(AUX) || alignment_of(o.aux) >= algorithm->aux);
+        if (!aligned) {
+            say("cublasLtMatmul: an address is not aligned as its algorithm needs it");
+            return LT_INVALID;
+        }
         if (bytes < algorithm->workspace) {
             say("cublasLtMatmul: the workspace is too small");
             return LT_INVALID;

@@ -76,13 +76,17 @@ pub(super) struct Shape {
     pub(super) a: ((usize, usize), bool),
     pub(super) b: ((usize, usize), bool),
     pub(super) out: (usize, usize),
-    pub(super) has_bias: bool,
+    /// The address of the bias is a multiple of this. `None` without a bias.
+    pub(super) bias: Option<u64>,
     pub(super) function: Function,
     /// Whether numbers may be rounded to TF32.
     pub(super) tf32: bool,
     /// The addresses of a, b and the result are multiples of these.
-    pub(super) alignment: [u32; 3],
+    pub(super) alignment: [u64; 3],
 }
+
+/// The address of the copy of an input is a multiple of it. cuBLASLt needs that.
+pub(super) const INPUT_ALIGNMENT: u64 = 16;
 
 /// The memory of a product.
 #[derive(Clone, Copy)]
@@ -119,11 +123,12 @@ impl Plan {
     ///
     /// # Errors
     /// cuBLASLt's.
-    pub(super) fn new(handle: &Handle, shape: &Shape, places: Places<'_>) -> Result<Option<Self>> {
+    pub(super) fn new(handle: &Handle, shape: &Shape) -> Result<Option<Self>> {
         let layouts = [layout(shape.b.0)?, layout(shape.a.0)?, layout(shape.out)?];
         let product = product(shape)?;
-        // Which algorithm is the best may depend on them.
-        set_places(&product, places)?;
+        // The heuristic only asks how these addresses are aligned. It reads nothing there.
+        let input = (shape.function == Function::GeluTanh).then_some(INPUT_ALIGNMENT);
+        set_addresses(&product, shape.bias, input)?;
         let preference = preference(shape.alignment)?;
         let [left, right, out] = layouts.each_ref().map(|layout| layout.0);
         // SAFETY: the handle and the descriptors are alive.
@@ -166,7 +171,7 @@ impl Plan {
         let bytes = workspace.map_or(0, Region::bytes);
         assert!(bytes >= self.workspace, "a workspace of {bytes} bytes");
         let workspace = workspace.map_or(ptr::null_mut(), |region| region.at() as *mut c_void);
-        set_places(&self.product, places)?;
+        set_addresses(&self.product, places.bias.map(Region::at), places.input.map(Region::at))?;
         let (one, zero) = (1.0_f32, 0.0_f32);
         let [left, right, out] = self.layouts.each_ref().map(|layout| layout.0);
         let result = places.out.at() as *mut c_void;
@@ -222,7 +227,7 @@ fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
     };
     set(&made, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turn(shape.b.1))?;
     set(&made, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turn(shape.a.1))?;
-    let epilogue = match (shape.function, shape.has_bias) {
+    let epilogue = match (shape.function, shape.bias.is_some()) {
         (Function::Identity, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
         (Function::Identity, true) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
         (Function::Relu, false) => Epilogue::CUBLASLT_EPILOGUE_RELU,
@@ -238,14 +243,18 @@ fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
     Ok(made)
 }
 
-/// Sets the addresses that belong to the epilogue.
-fn set_places(product: &Descriptor<sys::cublasLtMatmulDesc_t>, places: Places<'_>) -> Result<()> {
+/// Sets the addresses of the bias and of the copy of the function's input.
+fn set_addresses(
+    product: &Descriptor<sys::cublasLtMatmulDesc_t>,
+    bias: Option<u64>,
+    input: Option<u64>,
+) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
-    if let Some(bias) = places.bias {
-        set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.at())?;
+    if let Some(bias) = bias {
+        set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
     }
-    if let Some(input) = places.input {
-        set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &input.at())?;
+    if let Some(input) = input {
+        set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &input)?;
     }
     Ok(())
 }
@@ -264,7 +273,7 @@ fn set<T>(
 }
 
 /// Algorithms with at most [`MOST_WORKSPACE`] bytes, for addresses that are multiples of these.
-fn preference(alignment: [u32; 3]) -> Result<Descriptor<sys::cublasLtMatmulPreference_t>> {
+fn preference(alignment: [u64; 3]) -> Result<Descriptor<sys::cublasLtMatmulPreference_t>> {
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let made = result::create_matmul_pref();
     let made = made.map_err(lt_error("cublasLtMatmulPreferenceCreate"))?;
@@ -284,7 +293,7 @@ fn preference(alignment: [u32; 3]) -> Result<Descriptor<sys::cublasLtMatmulPrefe
         (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out),
         (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out),
     ] {
-        set(attribute, u64::from(alignment), size_of::<u32>())?;
+        set(attribute, alignment, size_of::<u32>())?;
     }
     Ok(made)
 }

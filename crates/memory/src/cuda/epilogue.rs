@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::CudaContext;
 
-use super::blas_lt::{Function, Handle, Places, Plan, Shape};
+use super::blas_lt::{Function, Handle, INPUT_ALIGNMENT, Places, Plan, Shape};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
 use super::{CudaSpan, CudaSpanMut, Gpu, Matrix};
@@ -101,22 +101,19 @@ impl Gpu {
         if inner == 0 || (input.is_some() && !columns.is_multiple_of(COPY_STRIDE)) {
             return Ok(false);
         }
-        let bias = bias.map(CudaSpan::region);
-        let places = Places { a: a.values.region(), b: b.values.region(), bias, out, input };
-        let written = [Some(out), bias, input].map(|region| region.map_or(WIDEST, alignment));
-        let [a_alignment, b_alignment] = [places.a, places.b].map(alignment);
-        let out_alignment = written.into_iter().min().unwrap_or(WIDEST);
-        if input.is_some() && out_alignment < WIDEST {
+        if input.is_some_and(|input| !input.at().is_multiple_of(INPUT_ALIGNMENT)) {
             return Ok(false);
         }
+        let bias = bias.map(CudaSpan::region);
+        let places = Places { a: a.values.region(), b: b.values.region(), bias, out, input };
         let shape = Shape {
             a: (a.size, a.transposed),
             b: (b.size, b.transposed),
             out: (rows, columns),
-            has_bias: bias.is_some(),
+            bias: bias.map(alignment),
             function,
             tf32: gemm_reduced_precision_f32(),
-            alignment: [a_alignment, b_alignment, out_alignment].map(|bytes| bytes as u32),
+            alignment: [places.a, places.b, out].map(alignment),
         };
         self.enqueue(shape, places)
     }
@@ -137,7 +134,7 @@ impl Gpu {
         }
         let plan = match session.plans.entry(shape) {
             Entry::Occupied(plan) => plan.into_mut(),
-            Entry::Vacant(place) => place.insert(planned(handle, &shape, places)),
+            Entry::Vacant(place) => place.insert(planned(handle, &shape)),
         };
         let Some(known) = plan else { return Ok(false) };
         // Freed in the order of the stream, after the product.
@@ -156,8 +153,8 @@ impl Gpu {
 
 /// The plan of a shape, if cuBLASLt has one. Any error of planning means that it has none, because
 /// another product and a kernel compute the same.
-fn planned(handle: &Handle, shape: &Shape, places: Places<'_>) -> Option<Plan> {
-    Plan::new(handle, shape, places).unwrap_or_else(|error| {
+fn planned(handle: &Handle, shape: &Shape) -> Option<Plan> {
+    Plan::new(handle, shape).unwrap_or_else(|error| {
         tracing::warn!("cuBLASLt does not compute {shape:?}: {error}");
         None
     })

@@ -176,7 +176,7 @@ fn a_product_outside_of_its_memory_is_an_error() {
         "address: false",
         "cublasLtMatmul reads outside of an allocation",
         "cublasLtMatmul writes outside of an allocation",
-        "cublasLtMatmul: matrix A is not aligned as its algorithm needs it",
+        "cublasLtMatmul: an address is not aligned as its algorithm needs it",
     ] {
         assert!(ended.output.contains(expected), "{expected}: {}", ended.output);
     }
