@@ -144,12 +144,27 @@ fn without_a_folder_kernels_are_compiled() {
     without.env("HOME", folder.path()).env("XDG_CACHE_HOME", folder.path());
     assert_compiles(without, SOURCES);
     assert_eq!(files(folder.path()), [file]);
-    // The other variables.
-    let mut other = command("");
-    other.env_remove("CANDELABRUM_KERNEL_CACHE").env_remove("CANDELABRUM_CACHE");
-    other.env("XDG_CACHE_HOME", &cache);
-    assert_compiles(other, SOURCES);
-    assert_eq!(files(&cache.join("candelabrum/kernels")).len(), SOURCES);
+}
+
+#[test]
+fn without_a_folder_of_its_own_the_cache_is_beside_others() {
+    const OTHERS: [&str; 3] = ["CANDELABRUM_CACHE", "XDG_CACHE_HOME", "HOME"];
+    let Some((folder, _)) = new_cache() else { return };
+    let kernels = ["kernels", "candelabrum/kernels", ".cache/candelabrum/kernels"];
+    for (i, (name, kernels)) in OTHERS.iter().zip(kernels).enumerate() {
+        let cache = folder.path().join(name);
+        let mut command = command("");
+        command.env_remove("CANDELABRUM_KERNEL_CACHE");
+        OTHERS[..i].iter().for_each(|earlier| {
+            command.env_remove(earlier);
+        });
+        OTHERS[i..].iter().for_each(|later| {
+            command.env(later, folder.path().join(later));
+        });
+        assert_compiles(command, SOURCES);
+        assert_eq!(files(&cache.join(kernels)).len(), SOURCES, "{name}");
+        assert_eq!(files(folder.path()).len(), i + 1, "{name}");
+    }
 }
 
 /// Files of another user would be run as kernels.

@@ -142,35 +142,3 @@ fn prepare(folder: &Path) -> io::Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_folder_is_that_of_the_first_variable() {
-        let folder = |values: [Option<&str>; 4]| {
-            let [own, all, xdg, home] = values.map(|value| value.map(OsString::from));
-            folder(own, all, xdg, home).map(|folder| folder.display().to_string())
-        };
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(folder([Some("own"), Some("/a"), Some("/x"), Some("/h")]), some("own"));
-        assert_eq!(folder([Some(""), Some("/a"), Some("/x"), Some("/h")]), None);
-        assert_eq!(folder([None, Some("/a"), Some("/x"), Some("/h")]), some("/a/kernels"));
-        let xdg = some("/x/candelabrum/kernels");
-        assert_eq!(folder([None, Some(""), Some("/x"), Some("/h")]), xdg);
-        let home = some("/h/.cache/candelabrum/kernels");
-        assert_eq!(folder([None, None, Some("x"), Some("/h")]), home);
-        assert_eq!(folder([None, None, None, Some("/h")]), home);
-        assert_eq!(folder([None, None, None, Some("")]), None);
-        assert_eq!(folder([None; 4]), None);
-    }
-
-    #[test]
-    fn other_parts_are_another_key() {
-        let keys = [&["ab", "c"][..], &["a", "bc"], &["abc"], &["ab", "c", ""]].map(Key::of);
-        for (i, key) in keys.iter().enumerate() {
-            assert!(keys[..i].iter().all(|other| other.0 != key.0), "{i}");
-        }
-    }
-}
