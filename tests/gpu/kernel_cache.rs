@@ -134,7 +134,7 @@ fn an_image_that_does_not_load_is_replaced() {
 
 #[test]
 fn without_a_folder_kernels_are_compiled() {
-    let Some((folder, cache)) = new_cache() else { return };
+    let Some((folder, _)) = new_cache() else { return };
     // The parent is a file.
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
