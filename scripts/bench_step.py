@@ -214,6 +214,9 @@ class Run:
             self.network = torch.compile(network)
         if args.contender == "pytorch-cuda-graphs":
             self.network = torch.compile(network, mode="reduce-overhead")
+        self.autocast = torch.autocast(
+            torch.device(args.device).type, torch.bfloat16, enabled=args.precision == "bf16"
+        )
         self.taken = 0
         self.together = bool(args.ddp)
         self.step_seconds = 0.0
@@ -222,7 +225,8 @@ class Run:
         xs, ys = self.batches[self.taken % BATCHES]
         self.taken += 1
         self.optimizer.zero_grad()
-        loss = self.criterion(self.network(xs), ys)
+        with self.autocast:
+            loss = self.criterion(self.network(xs), ys)
         loss.backward()
         self.optimizer.step()
         return loss
@@ -310,6 +314,7 @@ def main():
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--warm-up", type=int, required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)

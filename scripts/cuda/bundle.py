@@ -24,7 +24,10 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
-NETWORKS = [("cnn", 64), ("cnn", 1024), ("mlp", 64), ("gru", 64), ("resnet18", 64), ("resnet18", 512)]
+NETWORKS = [
+    ("cnn", 64, "f32"), ("cnn", 1024, "f32"), ("mlp", 64, "f32"), ("gru", 64, "f32"),
+    ("resnet18", 64, "f32"), ("resnet18", 512, "f32"), ("cnn", 1024, "bf16"), ("resnet18", 512, "bf16"),
+]  # fmt: skip
 ROUNDS = 5
 SECONDS = 0.4
 
@@ -119,9 +122,9 @@ class Bundle:
         result = {"device": report["device"], "seconds": seconds, "epochs": epochs}
         return {**result, "parameters_sha256": digest}
 
-    def contenders(self, network, batch):
+    def contenders(self, network, batch, precision):
         common = ["--network", network, "--batch-size", str(batch), "--threads", "4"]
-        common += ["--warm-up", "20"]
+        common += ["--warm-up", "20", "--precision", precision]
         ours = [PROGRAMS / "bench-step-contender", "--contender", "ours", *common]
         yield "ours", ours
         yield "ours-cuda-graphs", [*ours, "--graph"]
@@ -130,11 +133,11 @@ class Bundle:
                 script = [sys.executable, HERE / "bench_step.py", "--device", "cuda"]
                 yield name, [*script, "--contender", name, *common]
 
-    def speed(self, network, batch):
+    def speed(self, network, batch, precision):
         """Images per second of each contender: the median of samples taken in turns."""
         running, result = {}, {}
         variables = dict(self.variables, CANDELABRUM_DEVICE="cuda")
-        for name, command in self.contenders(network, batch):
+        for name, command in self.contenders(network, batch, precision):
             process = subprocess.Popen(
                 [str(word) for word in command], env=variables, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -187,8 +190,8 @@ def main():
     # With CUDA graphs the digest must be the same.
     write("accuracy", bundle.accuracy([], 60))
     write("accuracy, CUDA graphs", bundle.accuracy(["--graph"], 60))
-    for network, batch in NETWORKS:
-        write(f"{network} {batch}", bundle.speed(network, batch))
+    for network, batch, precision in NETWORKS:
+        write(f"{network} {batch} {precision}", bundle.speed(network, batch, precision))
 
 
 if __name__ == "__main__":

@@ -12,19 +12,32 @@ import sys
 OPTIONS = [b"--fmad=false", b"--gpu-architecture=compute_90"]
 
 
+# The types that a text can know as number_t.
+NUMBERS = ["float", "f16_t", "bf16_t"]
+
+
+def of_numbers(number, half):
+    """The beginning of a text, as crates/memory/src/cuda/compiler.rs puts it."""
+    return ("" if number == "float" else half) + f"typedef {number} number_t;\n"
+
+
 def texts(root):
     """The text of each source, as the program passes it to NVRTC."""
     memory = root / "crates/memory/src/cuda/kernels"
-    sums = (memory / "sums.cu").read_text()
+    sums, half = (memory / "sums.cu").read_text(), (memory / "half.cu").read_text()
     formula = sums + (memory / "formula.cu").read_text()
-    for path in sorted(memory.glob("*.cu")):
-        if path.name not in ("sums.cu", "formula.cu"):
-            yield path, (sums if path.name == "checks.cu" else "") + path.read_text()
+    yield memory / "checks.cu", sums + (memory / "checks.cu").read_text()
+    yield memory / "span.cu", half + (memory / "span.cu").read_text()
+    for number in NUMBERS:
+        for path in (memory / "numbers.cu", memory / "rounding.cu"):
+            yield path, of_numbers(number, half) + path.read_text()
     # The kernels of an operation can have several texts, which its file of Rust puts together.
     for path in sorted(root.glob("crates/nn/src/**/*.rs")):
         names = re.findall(r'include_str!\("([^"]+\.cu)"\)', path.read_text())
-        if names:
-            yield path, "".join((path.parent / name).read_text() for name in names)
+        text = "".join((path.parent / name).read_text() for name in names)
+        for number in NUMBERS if "number_t" in text else NUMBERS[:1]:
+            if names:
+                yield path, of_numbers(number, half) + text
     for path in sorted(root.glob("crates/dist/src/strategy/gpu/*.cu")):
         yield path, path.read_text()
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use candelabrum::candle::Var;
-use candelabrum::memory::cuda::{CudaSpan, Epilogue, Gpu, Matrix};
+use candelabrum::memory::cuda::{CudaNumbers, CudaSpan, Epilogue, Gpu, Matrix};
 use candelabrum::nn::{Activation, ops};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
@@ -23,6 +23,8 @@ const ACTIVATIONS: [Option<Activation>; 5] = [
     Some(Activation::Gelu),
     Some(Activation::Tanh),
 ];
+
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Rows, inputs and outputs.
 const SIZES: [(usize, usize, usize); 8] = [
@@ -102,7 +104,7 @@ fn check(
     let memory = [on(device, &a), on(device, &b), on(device, &bias)];
     let [a, b, bias] = memory.each_ref().map(|flat| {
         let span = flat.span().unwrap().cuda().unwrap();
-        span.range(offset..span.len())
+        CudaNumbers::from(span.range(offset..span.len()))
     });
     let a = Matrix { values: a, size: size((rows, inner), turned_a), transposed: turned_a };
     let b = Matrix { values: b, size: size((inner, columns), turned_b), transposed: turned_b };
@@ -111,11 +113,11 @@ fn check(
     let epilogue = match function {
         Function::Identity => Epilogue::Identity,
         Function::Relu => Epilogue::Relu,
-        Function::GeluTanh => Epilogue::GeluTanh(input.span_mut().unwrap().cuda().unwrap()),
+        Function::GeluTanh => Epilogue::GeluTanh(input.cuda_numbers_mut().unwrap()),
     };
     let results = offset..offset + rows * columns;
     let ys = out.span_mut().unwrap().cuda().unwrap().range(results.clone());
-    let done = gpu.matmul_then(ys, a, b, with_bias.then_some(bias), epilogue).unwrap();
+    let done = gpu.matmul_then(ys.into(), a, b, with_bias.then_some(bias), epilogue).unwrap();
     if done {
         let f = |x: &f64| match function {
             Function::Identity => *x,
@@ -280,15 +282,16 @@ fn count_main() {
         return;
     }
     let world = World::from_env().unwrap();
-    for activation in ACTIVATIONS {
-        let xs = uniform(&[4, 6], 1, -1.0, 1.0, DType::F32).unwrap();
-        let weight = uniform(&[16, 6], 2, -1.0, 1.0, DType::F32).unwrap();
-        let bias = uniform(&[16], 3, -1.0, 1.0, DType::F32).unwrap();
-        let [xs, weight, bias] =
-            [xs, weight, bias].map(|tensor| tensor.to_device(world.device()).unwrap());
-        eprintln!("begin {activation:?}");
-        ops::linear(&xs, &weight, Some(&bias), activation).unwrap();
-        eprintln!("end");
+    for dtype in TYPES {
+        for activation in ACTIVATIONS {
+            let [xs, weight, bias] = [&[4, 6][..], &[16, 6], &[16]].map(|shape| {
+                let tensor = uniform(shape, 1, -1.0, 1.0, dtype).unwrap();
+                tensor.to_device(world.device()).unwrap()
+            });
+            eprintln!("begin {dtype:?} {activation:?}");
+            ops::linear(&xs, &weight, Some(&bias), activation).unwrap();
+            eprintln!("end");
+        }
     }
 }
 
@@ -301,18 +304,21 @@ fn a_layer_is_one_call_where_cublaslt_has_its_activation() {
         .env("CANDELABRUM_DEVICE", "cuda:0")
         .env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
-    for (activation, expected) in ACTIVATIONS.iter().zip([
-        // cuBLASLt's calls, cuBLAS's calls, kernels
-        [1, 0, 0],
-        [1, 0, 0],
-        [1, 0, 0],
-        [1, 0, 1],
-        [0, 1, 1],
-    ]) {
-        let (_, rest) = text.split_once(&format!("begin {activation:?}\n")).unwrap();
-        let (layer, _) = rest.split_once("end\n").unwrap();
-        let counts = ["cublasLtMatmul", "gemm", "launch"]
-            .map(|call| layer.matches(&format!("softgpu: {call} ")).count());
-        assert_eq!(counts, expected, "{activation:?}: {layer}");
+    for dtype in TYPES {
+        for (activation, expected) in ACTIVATIONS.iter().zip([
+            // cuBLASLt's calls, cuBLAS's calls, kernels
+            [1, 0, 0],
+            [1, 0, 0],
+            [1, 0, 0],
+            [1, 0, 1],
+            [0, 1, 1],
+        ]) {
+            let begin = format!("begin {dtype:?} {activation:?}\n");
+            let (_, rest) = text.split_once(&begin).unwrap();
+            let (layer, _) = rest.split_once("end\n").unwrap();
+            let counts = ["cublasLtMatmul", "gemm", "launch"]
+                .map(|call| layer.matches(&format!("softgpu: {call} ")).count());
+            assert_eq!(counts, expected, "{dtype:?} {activation:?}: {layer}");
+        }
     }
 }

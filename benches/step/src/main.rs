@@ -18,7 +18,8 @@ use std::io;
 use std::process::ExitCode;
 
 use candelabrum::dist::{StepFigures, World, launch};
-use candle_core::Tensor;
+use candelabrum::train::cli::Precision;
+use candle_core::{DType, Tensor};
 use clap::{Parser, ValueEnum};
 
 use crate::network::Network;
@@ -47,6 +48,9 @@ struct Args {
     /// Record the step as CUDA graphs and replay them; a step that is not recorded is an error
     #[arg(long)]
     graph: bool,
+    /// The type of parameters and activations, for this project's networks
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -92,13 +96,18 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 fn train(args: &Args, world: &World) -> anyhow::Result<()> {
     let batches = problem::batches(args.network, args.batch_size, world.rank())?;
-    let there = |tensor: &Tensor| tensor.to_device(world.device());
+    let dtype = args.precision.dtype();
+    let there = |tensor: &Tensor| {
+        let dtype = if tensor.dtype().is_float() { dtype } else { tensor.dtype() };
+        tensor.to_device(world.device())?.to_dtype(dtype)
+    };
     let batches = batches
         .iter()
         .map(|(xs, ys)| Ok((there(xs)?, there(ys)?)))
         .collect::<candle_core::Result<Vec<_>>>()?;
     let contender: Box<dyn Train> = match args.contender {
-        Contender::Ours => ours::new(args.network, &batches[0].0, world, args.graph)?,
+        Contender::Ours => ours::new(args.network, &batches[0].0, world, (dtype, args.graph))?,
+        Contender::Candle if dtype != DType::F32 => anyhow::bail!("candle's networks are in f32"),
         Contender::Candle => Box::new(candle::Candle::new(args.network)?),
     };
     let mut run = Run::new(contender, batches, world.clone());
@@ -135,7 +144,8 @@ mod tests {
     fn ours_and_candle_train_the_same_way_where_nothing_is_pooled() -> anyhow::Result<()> {
         for network in [Network::Mlp, Network::Gru] {
             let xs = &problem::batches(network, 4, 0)?[0].0;
-            let ours = losses(ours::new(network, xs, &World::single(), false)?, network, 4);
+            let ours =
+                losses(ours::new(network, xs, &World::single(), (DType::F32, false))?, network, 4);
             let candles = losses(Box::new(candle::Candle::new(network)?), network, 4);
             for (a, b) in ours.iter().zip(&candles) {
                 assert!((a - b).abs() < 1e-4, "{network:?}: {ours:?}, {candles:?}");

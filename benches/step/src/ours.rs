@@ -27,14 +27,15 @@ struct Start<'a> {
     use_graph: bool,
 }
 
-/// The network. It infers its sizes from a batch of inputs.
+/// The network, with parameters of this type, perhaps as CUDA graphs. It infers its sizes from a batch of
+/// inputs.
 pub(crate) fn new(
     network: Network,
     xs: &Tensor,
     world: &World,
-    use_graph: bool,
+    (dtype, use_graph): (DType, bool),
 ) -> anyhow::Result<Box<dyn Train>> {
-    let params = Params::on(0, DType::F32, world.device());
+    let params = Params::on(0, dtype, world.device());
     let root = params.root();
     let start = Start { network, params: &params, xs, world, use_graph };
     match network {
@@ -58,7 +59,8 @@ impl<M: Model + 'static> Ours<M> {
         let &Start { network, params, xs, world, use_graph } = start;
         model.compile_with(params, xs)?;
         for (name, value) in problem::parameters(network)? {
-            params.get(&name)?.set(&value.to_device(world.device())?)?;
+            let param = params.get(&name)?;
+            param.set(&value.to_device(world.device())?.to_dtype(param.var().dtype())?)?;
         }
         let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
         let opt = DistOpt::new(sgd, params, world)?;

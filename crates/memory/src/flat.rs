@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use crate::cuda::{self, CudaMemory};
+use crate::cuda::{self, CudaMemory, CudaNumbers, CudaNumbersMut};
+use crate::span::kernel_on_host;
 use crate::{Element, ElementType, Error, Result, Span, SpanMut};
 
 /// The memory of numbers: host memory, or the memory of one GPU.
@@ -178,6 +179,25 @@ impl Flat {
             Store::Cuda(memory) => return Ok(SpanMut::Cuda(memory.span_mut(self.len))),
         };
         Ok(SpanMut::Host(bytemuck::cast_slice_mut(bytes)))
+    }
+
+    /// All numbers, which must be f32, f16 or bf16 and on a GPU.
+    ///
+    /// # Errors
+    /// Numbers of another type, or in host memory.
+    pub fn cuda_numbers(&self) -> Result<CudaNumbers<'_>> {
+        let memory = self.cuda_memory().ok_or_else(kernel_on_host)?;
+        memory.numbers(self.element, self.len)
+    }
+
+    /// All numbers, which must be f32, f16 or bf16 and on a GPU, mutable.
+    ///
+    /// # Errors
+    /// Those of [`Self::cuda_numbers`].
+    pub fn cuda_numbers_mut(&mut self) -> Result<CudaNumbersMut<'_>> {
+        let (element, len) = (self.element, self.len);
+        let memory = self.cuda_memory_mut().ok_or_else(kernel_on_host)?;
+        memory.numbers_mut(element, len)
     }
 
     /// Some of the numbers, which must be f32.

@@ -36,6 +36,7 @@ mod error;
 mod finite;
 mod flat;
 mod half;
+mod kernels;
 mod span;
 mod wire;
 

@@ -7,13 +7,8 @@ use std::ops::Range;
 
 use candle_core::{CudaStorage, Device, Layout, Tensor};
 
+pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
 use crate::{Convolution, ElementType, Error, Flat, Result};
-
-/// The number of scalars that a formula gets.
-pub const SCALARS: usize = 8;
-
-/// Threads per block.
-pub const BLOCK: usize = 256;
 
 /// Bytes on a GPU.
 #[derive(Debug)]
@@ -26,6 +21,14 @@ pub struct CudaSpan<'a>(Infallible, PhantomData<&'a [f32]>);
 /// A mutable run of f32 numbers on a GPU.
 #[derive(Debug)]
 pub struct CudaSpanMut<'a>(Infallible, PhantomData<&'a mut [f32]>);
+
+/// A run of f32, f16 or bf16 numbers on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaNumbers<'a>(Infallible, PhantomData<&'a [u8]>);
+
+/// A mutable run of f32, f16 or bf16 numbers on a GPU.
+#[derive(Debug)]
+pub struct CudaNumbersMut<'a>(Infallible, PhantomData<&'a mut [u8]>);
 
 /// A run of whole numbers of type u8, u32 or i64 on a GPU, read-only.
 #[derive(Clone, Copy, Debug)]
@@ -46,17 +49,6 @@ pub struct Capture(Infallible);
 /// Recorded work, ready to run.
 #[derive(Debug)]
 pub struct Graph(Infallible);
-
-/// The text of an optimizer's formula in CUDA C++.
-#[derive(Clone, Copy, Debug)]
-pub struct Formula {
-    /// The name, different for each text.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-    /// Whether the update needs the sums over all elements.
-    pub needs_sums: bool,
-}
 
 /// An update of several parameters by one formula, in one launch.
 #[derive(Debug)]
@@ -84,6 +76,12 @@ pub fn span<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpan<
 
 /// # Errors
 /// Always [`Error::NotCompiled`].
+pub fn numbers<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaNumbers<'a>> {
+    Err(not_compiled())
+}
+
+/// # Errors
+/// Always [`Error::NotCompiled`].
 pub fn span_mut<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpanMut<'a>> {
     Err(not_compiled())
 }
@@ -92,6 +90,12 @@ pub fn span_mut<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaS
 /// None, because no value of [`CudaSpan`] exists.
 pub fn round_to(values: CudaSpan<'_>, _storage: &CudaStorage, _layout: &Layout) -> Result<()> {
     match values.0 {}
+}
+
+/// # Errors
+/// None, because no value of [`CudaSpan`] exists.
+pub fn round_all(_rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()> {
+    Ok(())
 }
 
 /// # Errors
@@ -151,6 +155,20 @@ impl CudaMemory {
 
     /// The first `len` f32 numbers, mutable.
     pub(crate) fn span_mut(&mut self, _len: usize) -> CudaSpanMut<'_> {
+        match self.0 {}
+    }
+
+    /// The first `len` numbers of this type.
+    pub(crate) fn numbers(&self, _element: ElementType, _len: usize) -> Result<CudaNumbers<'_>> {
+        match self.0 {}
+    }
+
+    /// The first `len` numbers of this type, mutable.
+    pub(crate) fn numbers_mut(
+        &mut self,
+        _element: ElementType,
+        _len: usize,
+    ) -> Result<CudaNumbersMut<'_>> {
         match self.0 {}
     }
 
@@ -313,6 +331,112 @@ impl<'a> CudaSpanMut<'a> {
     }
 }
 
+impl<'a> From<CudaSpan<'a>> for CudaNumbers<'a> {
+    fn from(numbers: CudaSpan<'a>) -> Self {
+        match numbers.0 {}
+    }
+}
+
+impl<'a> From<CudaSpanMut<'a>> for CudaNumbersMut<'a> {
+    fn from(numbers: CudaSpanMut<'a>) -> Self {
+        match numbers.0 {}
+    }
+}
+
+impl<'a> CudaNumbers<'a> {
+    /// The number of numbers.
+    pub fn len(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// The type of the numbers.
+    pub fn element_type(&self) -> ElementType {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn as_f32(self) -> Result<CudaSpan<'a>> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn to_flat(self) -> Result<Flat> {
+        match self.0 {}
+    }
+}
+
+impl CudaNumbersMut<'_> {
+    /// The number of numbers.
+    pub fn len(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// The type of the numbers.
+    pub fn element_type(&self) -> ElementType {
+        match self.0 {}
+    }
+
+    /// The same numbers, read-only.
+    pub fn as_numbers(&self) -> CudaNumbers<'_> {
+        match self.0 {}
+    }
+
+    /// The same numbers, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> CudaNumbersMut<'_> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn clear(&mut self) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn copy_from(&mut self, _from: CudaNumbers<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn add(&mut self, _from: CudaNumbers<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn round_from(&mut self, _from: CudaSpan<'_>) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl CudaSpanMut<'_> {
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn widen_from(&mut self, _from: CudaNumbers<'_>) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn add_numbers(&mut self, _from: CudaNumbers<'_>) -> Result<()> {
+        match self.0 {}
+    }
+}
+
 impl CudaNorm {
     /// Zero, on the device of `values`.
     pub(crate) fn new(_values: CudaSpan<'_>) -> Result<Self> {
@@ -426,6 +550,30 @@ impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
     }
 }
 
+impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
+    fn from(numbers: CudaNumbers<'a>) -> Self {
+        match numbers.0 {}
+    }
+}
+
+impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
+    fn from(numbers: &'a mut CudaNumbersMut<'_>) -> Self {
+        match numbers.0 {}
+    }
+}
+
+impl<'a> From<Option<CudaNumbers<'a>>> for Arg<'a> {
+    fn from(_numbers: Option<CudaNumbers<'a>>) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<'a> From<Option<&'a mut CudaNumbersMut<'_>>> for Arg<'a> {
+    fn from(_numbers: Option<&'a mut CudaNumbersMut<'_>>) -> Self {
+        Self(PhantomData)
+    }
+}
+
 impl<'a> From<&'a CudaMemory> for Arg<'a> {
     fn from(memory: &'a CudaMemory) -> Self {
         match memory.0 {}
@@ -472,20 +620,11 @@ impl From<f64> for Arg<'_> {
 #[derive(Clone, Debug)]
 pub struct Gpu(Infallible);
 
-/// The text of some kernels in CUDA C++.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels {
-    /// The name of the text in errors.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-}
-
-/// A matrix of f32 numbers whose rows lie one after the other.
+/// A matrix whose rows lie one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     /// The numbers.
-    pub values: CudaSpan<'a>,
+    pub values: CudaNumbers<'a>,
     /// The rows and columns in memory.
     pub size: (usize, usize),
     /// Whether the product takes the transposed matrix.
@@ -500,7 +639,7 @@ pub enum Epilogue<'a> {
     /// As with `cuda`.
     Relu,
     /// As with `cuda`.
-    GeluTanh(CudaSpanMut<'a>),
+    GeluTanh(CudaNumbersMut<'a>),
 }
 
 impl Gpu {
@@ -517,6 +656,12 @@ impl Gpu {
     /// # Errors
     /// None, because no value of this type exists.
     pub fn numbers(&self, _len: usize) -> Result<Flat> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn numbers_of(&self, _element: ElementType, _len: usize) -> Result<Flat> {
         match self.0 {}
     }
 
@@ -540,6 +685,19 @@ impl Gpu {
 
     /// # Errors
     /// None, because no value of this type exists.
+    pub fn launch_for(
+        &self,
+        _number: ElementType,
+        _kernels: Kernels,
+        _kernel: &'static str,
+        _grid: Grid,
+        _args: &[Arg<'_>],
+    ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
     pub fn write_constant(
         &self,
         _kernels: Kernels,
@@ -553,7 +711,7 @@ impl Gpu {
     /// None, because no value of this type exists.
     pub fn matmul(
         &self,
-        _out: CudaSpanMut<'_>,
+        _out: CudaNumbersMut<'_>,
         _add: bool,
         _a: Matrix<'_>,
         _b: Matrix<'_>,
@@ -565,10 +723,10 @@ impl Gpu {
     /// None, because no value of this type exists.
     pub fn matmul_then(
         &self,
-        _out: CudaSpanMut<'_>,
+        _out: CudaNumbersMut<'_>,
         _a: Matrix<'_>,
         _b: Matrix<'_>,
-        _bias: Option<CudaSpan<'_>>,
+        _bias: Option<CudaNumbers<'_>>,
         _epilogue: Epilogue<'_>,
     ) -> Result<bool> {
         match self.0 {}
@@ -579,9 +737,9 @@ impl Gpu {
     pub fn convolve(
         &self,
         _sizes: &Convolution,
-        _ys: CudaSpanMut<'_>,
-        _xs: CudaSpan<'_>,
-        _weight: CudaSpan<'_>,
+        _ys: CudaNumbersMut<'_>,
+        _xs: CudaNumbers<'_>,
+        _weight: CudaNumbers<'_>,
     ) -> Result<()> {
         match self.0 {}
     }
@@ -591,9 +749,9 @@ impl Gpu {
     pub fn convolve_back_to_input(
         &self,
         _sizes: &Convolution,
-        _dxs: CudaSpanMut<'_>,
-        _weight: CudaSpan<'_>,
-        _dys: CudaSpan<'_>,
+        _dxs: CudaNumbersMut<'_>,
+        _weight: CudaNumbers<'_>,
+        _dys: CudaNumbers<'_>,
     ) -> Result<()> {
         match self.0 {}
     }
@@ -603,9 +761,9 @@ impl Gpu {
     pub fn convolve_back_to_weight(
         &self,
         _sizes: &Convolution,
-        _dweight: CudaSpanMut<'_>,
-        _xs: CudaSpan<'_>,
-        _dys: CudaSpan<'_>,
+        _dweight: CudaNumbersMut<'_>,
+        _xs: CudaNumbers<'_>,
+        _dys: CudaNumbers<'_>,
     ) -> Result<()> {
         match self.0 {}
     }

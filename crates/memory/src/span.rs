@@ -86,7 +86,7 @@ impl<'a> Span<'a> {
     pub fn cuda(self) -> Result<CudaSpan<'a>> {
         match self {
             Self::Cuda(values) => Ok(values),
-            Self::Host(_) => Err(on_host()),
+            Self::Host(_) => Err(kernel_on_host()),
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> SpanMut<'a> {
     pub fn cuda(self) -> Result<CudaSpanMut<'a>> {
         match self {
             Self::Cuda(values) => Ok(values),
-            Self::Host(_) => Err(on_host()),
+            Self::Host(_) => Err(kernel_on_host()),
         }
     }
 
@@ -300,7 +300,7 @@ impl<'a> SpanMut<'a> {
     }
 }
 
-fn on_host() -> Error {
+pub(crate) fn kernel_on_host() -> Error {
     Error::Unsupported { what: "a kernel of a GPU on numbers in host memory".to_owned() }
 }
 

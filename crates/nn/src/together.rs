@@ -29,15 +29,18 @@ pub(crate) fn update_together<R>(
     let storages: Vec<_> = params.iter().map(|(var, _)| var.storage_and_layout()).collect();
     let values = masters.iter_mut().zip(&storages).map(|(master, (storage, layout))| {
         Ok(match (master, &**storage) {
-            (Some(master), _) => master.span_mut()?,
+            (Some(master), Storage::Cuda(_)) => master.span_mut()?,
             (None, Storage::Cuda(storage)) => SpanMut::Cuda(cuda::span_mut(storage, layout)?),
-            (None, _) => bail!("parameters on the CPU are updated one by one"),
+            _ => bail!("parameters on the CPU are updated one by one"),
         })
     });
     let result = update(values.collect::<Result<_>>()?);
-    drop(storages);
-    for (master, (var, _)) in masters.into_iter().zip(params) {
-        master.map_or(Ok(()), |master| master::round(master, var))?;
+    let mut rounded = Vec::new();
+    for (master, (storage, layout)) in masters.iter().zip(&storages) {
+        if let (Some(master), Storage::Cuda(storage)) = (master, &**storage) {
+            rounded.push((master.span()?.cuda()?, storage, *layout));
+        }
     }
+    cuda::round_all(&rounded)?;
     Ok(result)
 }

@@ -5,7 +5,7 @@
 //! that of `torch.amp.GradScaler`: a step whose gradients overflow is left out on all ranks and halves
 //! the scale, and after a number of good steps the scale is doubled.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::step::StepEnd;
 use crate::{Error, Result};
@@ -66,10 +66,18 @@ impl LossScaler {
 
     /// The loss times the factor.
     pub(super) fn scaled(&self, loss: &Tensor) -> Result<Tensor> {
-        if self.setting == LossScale::Off {
-            return Ok(loss.clone());
-        }
-        Ok((loss * f64::from(self.factor))?)
+        self.factor().map_or_else(|| Ok(loss.clone()), |factor| Ok((loss * f64::from(factor))?))
+    }
+
+    /// The factor of the loss; `None` if losses are not scaled.
+    fn factor(&self) -> Option<f32> {
+        (self.setting != LossScale::Off).then_some(self.factor)
+    }
+
+    /// The factor in memory on `device`, for a pass that is recorded.
+    pub(super) fn recorded(&self, device: &Device) -> Result<Option<RecordedScale>> {
+        let memory = |factor| Ok(RecordedScale { factor, memory: Tensor::new(factor, device)? });
+        self.factor().map(memory).transpose()
     }
 
     /// The factor that gradients are multiplied by; `None` if it is 1.
@@ -98,6 +106,32 @@ impl LossScaler {
             }
             other => (other, None),
         }
+    }
+}
+
+/// A factor in memory, from which a recorded pass reads it. A pass repeats its arguments, and the factor
+/// may change between two replays.
+#[derive(Debug)]
+pub(super) struct RecordedScale {
+    factor: f32,
+    /// A scalar in f32.
+    memory: Tensor,
+}
+
+impl RecordedScale {
+    /// The loss times the factor.
+    pub(super) fn scaled(&self, loss: &Tensor) -> Result<Tensor> {
+        Ok((loss * self.memory.to_dtype(loss.dtype())?.reshape(loss.shape())?)?)
+    }
+
+    /// Writes today's factor. Waits for the device if it has changed.
+    pub(super) fn write(&mut self, scaler: &LossScaler) -> Result<()> {
+        if let Some(factor) = scaler.factor().filter(|factor| *factor != self.factor) {
+            let memory = self.memory.reshape(1)?;
+            memory.slice_set(&Tensor::new(&[factor], memory.device())?, 0, 0)?;
+            self.factor = factor;
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use candelabrum_nn::{Noise, NoiseRecorder, Params, PassState};
 use candle_core::{Device, Tensor};
 
 use super::layout::{Layout, Layouts};
+use super::loss_scale::{LossScaler, RecordedScale};
 use super::step::{self, Batch};
 use super::{DistOpt, DistOptConfig, Request};
 use crate::{Error, Result};
@@ -18,6 +19,7 @@ use crate::{Error, Result};
 pub(super) struct Recorder {
     device: Device,
     noise: NoiseRecorder,
+    scale: Option<RecordedScale>,
     capture: Option<Capture>,
     pieces: Vec<Piece>,
 }
@@ -37,6 +39,7 @@ pub(super) struct Recording {
     pub(super) loss: Tensor,
     pub(super) pieces: Vec<Piece>,
     pub(super) noise: Noise,
+    scale: Option<RecordedScale>,
     /// The state of the gradients after the pass.
     pub(super) after: PassState,
     pub(super) request: Request,
@@ -55,12 +58,13 @@ pub(super) struct Piece {
 
 impl Recorder {
     /// Begins to record this thread's work on the device of `params`.
-    pub(super) fn begin(params: &Params) -> Result<Self> {
+    pub(super) fn begin(params: &Params, scaler: &LossScaler) -> Result<Self> {
         // Whatever allocates memory comes before the capture.
         let noise = NoiseRecorder::begin(params)?;
         let device = params.device().clone();
+        let scale = scaler.recorded(&device)?;
         let capture = Some(Capture::begin(&device)?);
-        Ok(Self { device, noise, capture, pieces: Vec::new() })
+        Ok(Self { device, noise, scale, capture, pieces: Vec::new() })
     }
 
     /// Ends a piece, after which the gradients of `unit` are complete.
@@ -112,8 +116,9 @@ impl DistOpt {
             Ok((after, addresses)) => {
                 let (pieces, noise) = (recorder.pieces, recorder.noise.end()?);
                 let (loss, request, config) = (loss.detach(), request.clone(), self.config.clone());
+                let scale = recorder.scale;
                 let mut recording =
-                    Recording { pieces, noise, loss, after, request, config, addresses };
+                    Recording { pieces, noise, scale, loss, after, request, config, addresses };
                 let result = self.play(&mut recording);
                 self.stage = Some(Stage::Whole(Box::new(recording)));
                 result
@@ -140,8 +145,14 @@ impl DistOpt {
         let is_ready = self.agreed.as_ref() == Some(request) && self.accumulated.is_none();
         let layout = self.layouts.as_mut().and_then(Layouts::last_used);
         let layout = layout.filter(|layout| is_ready && layout.sizing == request.sizing);
-        let (Some(layout), Ok(scaled)) = (layout, self.scaler.scaled(loss)) else {
-            return (recorder, Err(unready()));
+        let Some(layout) = layout else { return (recorder, Err(unready())) };
+        let scaled = match &recorder.scale {
+            Some(scale) => scale.scaled(loss),
+            None => Ok(loss.clone()),
+        };
+        let scaled = match scaled {
+            Ok(scaled) => scaled,
+            Err(error) => return (recorder, Err(error)),
         };
         layout.gradients.clear();
         let (mut recorder, complete, result) = if self.config.overlap {
@@ -155,6 +166,8 @@ impl DistOpt {
         } else {
             (recorder, Vec::new(), layout.gradients.backward(&scaled).map_err(Error::from))
         };
+        // It belongs to the capture, so it goes before the capture ends.
+        drop(scaled);
         for (unit, bucket) in complete {
             layout.gradients.put(unit, bucket);
         }
@@ -181,6 +194,9 @@ impl DistOpt {
     /// Takes the step of a recorded pass again, with new noise.
     pub(super) fn replay(&mut self, recording: &mut Recording) -> Result<()> {
         recording.noise.draw();
+        if let Some(scale) = &mut recording.scale {
+            scale.write(&self.scaler)?;
+        }
         self.play(recording)
     }
 

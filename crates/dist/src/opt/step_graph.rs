@@ -20,8 +20,8 @@ const MOST: usize = 8;
 /// few graphs in a step instead of hundreds of kernels. The numbers are the same, bit for bit.
 ///
 /// `I` is the number of the step's inputs, `O` that of its outputs. Steps differ in kind if they
-/// differ in the shapes or types of the inputs, in the settings, in the mode of the layers or in the
-/// loss scale. The first three steps of a kind are computed as usual, the next one is recorded, and
+/// differ in the shapes or types of the inputs, in the settings or in the mode of the layers. The first
+/// three steps of a kind are computed as usual, the next one is recorded, and
 /// later ones replay it. Units of gradients leave between the graphs, so the exchange overlaps with
 /// the rest of the pass. The exchange and the update are as in every step.
 ///
@@ -71,7 +71,6 @@ struct Kind {
     option: DistOption,
     spars: f32,
     is_training: bool,
-    unscale: Option<f32>,
 }
 
 #[derive(Debug)]
@@ -136,9 +135,8 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
     ) -> Option<usize> {
         let params = opt.params();
         let inputs = inputs.iter().map(|input| (input.shape().clone(), input.dtype())).collect();
-        let (is_training, unscale) = (params.is_training(), opt.scaler.inverse());
-        let on_gpu = params.device().is_cuda();
-        let kind = Kind { inputs, option, spars, is_training, unscale };
+        let (is_training, on_gpu) = (params.is_training(), params.device().is_cuda());
+        let kind = Kind { inputs, option, spars, is_training };
         if let Some(known) = self.kinds.iter().position(|(other, _)| *other == kind) {
             return Some(known);
         }
@@ -217,7 +215,7 @@ impl<const I: usize, const O: usize> Recorded<I, O> {
 fn begin<const I: usize>(opt: &mut DistOpt, inputs: &[Tensor; I]) -> Result<[Tensor; I]> {
     opt.params().remember_buffers()?;
     let own = copies_of(inputs)?;
-    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params())?));
+    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params(), &opt.scaler)?));
     Ok(own)
 }
 

@@ -9,7 +9,7 @@ use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
 
 use super::region::Region;
-use crate::{Error, Result};
+use crate::{ElementType, Error, Result};
 
 /// The oldest cuBLASLt whose functions have the declarations of this build.
 const OLDEST: usize = 120_000;
@@ -18,8 +18,12 @@ const OLDEST: usize = 120_000;
 const MOST_WORKSPACE: u64 = 32 << 20;
 
 /// The type of the matrices, the biases and the copies.
-fn cuda_type() -> sys::cudaDataType {
-    sys::cudaDataType::CUDA_R_32F
+fn cuda_type(element: ElementType) -> sys::cudaDataType {
+    match element {
+        ElementType::F16 => sys::cudaDataType::CUDA_R_16F,
+        ElementType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        _ => sys::cudaDataType::CUDA_R_32F,
+    }
 }
 
 fn lt_error(call: &'static str) -> impl Fn(CublasError) -> Error {
@@ -72,6 +76,8 @@ pub(super) enum Function {
 /// rows there, which is how cuBLASLt adds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
+    /// The type of all numbers. Sums are computed in f32.
+    pub(super) element: ElementType,
     /// The rows and columns in memory, and whether the product takes the transposed matrix.
     pub(super) a: ((usize, usize), bool),
     pub(super) b: ((usize, usize), bool),
@@ -124,6 +130,7 @@ impl Plan {
     /// # Errors
     /// cuBLASLt's.
     pub(super) fn new(handle: &Handle, shape: &Shape) -> Result<Option<Self>> {
+        let layout = |size| layout(shape.element, size);
         let layouts = [layout(shape.b.0)?, layout(shape.a.0)?, layout(shape.out)?];
         let product = product(shape)?;
         // The heuristic only asks how these addresses are aligned. It reads nothing there.
@@ -205,9 +212,12 @@ impl Plan {
 }
 
 /// A matrix whose rows, of this number and length, lie one after the other.
-fn layout((rows, columns): (usize, usize)) -> Result<Descriptor<sys::cublasLtMatrixLayout_t>> {
+fn layout(
+    element: ElementType,
+    (rows, columns): (usize, usize),
+) -> Result<Descriptor<sys::cublasLtMatrixLayout_t>> {
     let (height, width, stride) = (columns as u64, rows as u64, columns as i64);
-    let made = result::create_matrix_layout(cuda_type(), height, width, stride);
+    let made = result::create_matrix_layout(cuda_type(element), height, width, stride);
     let made = made.map_err(lt_error("cublasLtMatrixLayoutCreate"))?;
     Ok(Descriptor(made, result::destroy_matrix_layout))
 }

@@ -8,9 +8,10 @@ use super::compiler::Source;
 use super::launch::{Arg, Grid, SHARE, launch};
 use super::memory::allocate;
 use super::region::Region;
-use crate::Result;
+use crate::{ElementType, Result};
 
 const KERNELS: Source = Source {
+    number: ElementType::F32,
     name: "checks",
     text: [include_str!("kernels/sums.cu"), include_str!("kernels/checks.cu")],
 };

@@ -9,24 +9,48 @@ use cudarc::nvrtc::sys::nvrtcVersion;
 use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 
 use super::cuda_error;
-use super::kernel_cache::{KernelCache, Key};
+use super::kernel_cache::{self, KernelCache};
 use super::region::bind;
-use crate::{Error, Result};
+use crate::{ElementType, Error, Result};
 
 /// The source of some kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     /// The name of the source in errors. Two sources with one name must have one text.
     pub(super) name: &'static str,
+    /// The type that the text knows as `number_t`: f32, f16 or bf16.
+    pub(super) number: ElementType,
     /// The text, in parts.
     pub(super) text: [&'static str; 2],
 }
 
-/// The kernels that were used so far, by the number of the device and the name of the source.
+impl Source {
+    /// The definition of `number_t`, which comes before the text.
+    fn definition(self) -> &'static str {
+        match self.number {
+            ElementType::F16 => {
+                concat!(include_str!("kernels/half.cu"), "typedef f16_t number_t;\n")
+            }
+            ElementType::Bf16 => {
+                concat!(include_str!("kernels/half.cu"), "typedef bf16_t number_t;\n")
+            }
+            _ => "typedef float number_t;\n",
+        }
+    }
+
+    fn key(self, stream: &CudaStream) -> Key {
+        (stream.context().ordinal(), self.name, self.number)
+    }
+}
+
+/// A source for one type of numbers on one device.
+type Key = (usize, &'static str, ElementType);
+
+/// The kernels that were used so far.
 #[derive(Default)]
 struct Compiled {
-    modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
-    functions: HashMap<(usize, &'static str, &'static str), CudaFunction>,
+    modules: HashMap<Key, Arc<CudaModule>>,
+    functions: HashMap<(Key, &'static str), CudaFunction>,
 }
 
 static COMPILED: OnceLock<Mutex<Compiled>> = OnceLock::new();
@@ -38,7 +62,7 @@ fn compiled() -> MutexGuard<'static, Compiled> {
 
 impl Compiled {
     fn module(&mut self, stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
-        let key = (stream.context().ordinal(), source.name);
+        let key = source.key(stream);
         if let Some(module) = self.modules.get(&key) {
             return Ok(Arc::clone(module));
         }
@@ -57,7 +81,7 @@ pub(super) fn function(
     source: Source,
     name: &'static str,
 ) -> Result<CudaFunction> {
-    let key = (stream.context().ordinal(), source.name, name);
+    let key = (source.key(stream), name);
     let mut compiled = compiled();
     if let Some(function) = compiled.functions.get(&key) {
         return Ok(function.clone());
@@ -109,10 +133,10 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
         name: Some(format!("{}.cu", source.name)),
         ..CompileOptions::default()
     };
-    let text = source.text.concat();
+    let text = [&[source.definition()], &source.text[..]].concat().concat();
     let kept = KernelCache::open().and_then(|cache| {
         // The text of the options has their names and values.
-        let key = Key::of(&[&version()?, &format!("{options:?}"), &text]);
+        let key = kernel_cache::Key::of(&[&version()?, &format!("{options:?}"), &text]);
         Some((cache, key))
     });
     if let Some((cache, key)) = kept

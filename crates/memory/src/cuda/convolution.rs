@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::cudnn::{Handle, Plan, Product};
+use super::cudnn::{Handle, Plan, Precision, Product};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
-use super::{CudaSpan, CudaSpanMut, Gpu};
-use crate::{Convolution, Error, Result};
+use super::{CudaNumbers, CudaNumbersMut, Gpu};
+use crate::{Convolution, ElementType, Error, Result};
 
 /// The most plans that a handle keeps. A plan is about 1 kB, and a model has three per layer and batch
 /// size.
@@ -23,8 +23,7 @@ const MOST_PLANS: usize = 4096;
 /// cuDNN on a stream.
 struct Session {
     handle: Handle,
-    /// The third part of the key: whether numbers may be rounded to TF32.
-    plans: HashMap<(Convolution, Product, bool), Plan>,
+    plans: HashMap<(Convolution, Product, Precision), Plan>,
 }
 
 /// A session and its stream. The context lives as long as the handle.
@@ -67,22 +66,22 @@ fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Session>>> {
 
 impl Gpu {
     /// Enqueues `ys = xs * weight`, the convolution without bias. All algorithms give the same bits in
-    /// every run. Numbers are rounded to TF32 only where candle's products are
-    /// (`candle_core::cuda::set_gemm_reduced_precision_f32`).
+    /// every run. All three have one type, and sums are computed in f32. Numbers in f32 are rounded to
+    /// TF32 only where candle's products are (`candle_core::cuda::set_gemm_reduced_precision_f32`).
     ///
     /// # Errors
     /// cuDNN's error. The first convolution finds that libcudnn.so.9 is missing.
     ///
     /// # Panics
-    /// If a span has another length than `sizes`.
+    /// If a length is not that of `sizes`, or the types differ.
     pub fn convolve(
         &self,
         sizes: &Convolution,
-        mut ys: CudaSpanMut<'_>,
-        xs: CudaSpan<'_>,
-        weight: CudaSpan<'_>,
+        ys: CudaNumbersMut<'_>,
+        xs: CudaNumbers<'_>,
+        weight: CudaNumbers<'_>,
     ) -> Result<()> {
-        self.product(sizes, Product::Forward, [xs.region(), weight.region(), ys.region()])
+        self.product(sizes, Product::Forward, [xs, weight, ys.as_numbers()])
     }
 
     /// Enqueues the gradient of the input of [`Gpu::convolve`].
@@ -91,15 +90,15 @@ impl Gpu {
     /// As [`Gpu::convolve`].
     ///
     /// # Panics
-    /// If a span has another length than `sizes`.
+    /// If a length is not that of `sizes`, or the types differ.
     pub fn convolve_back_to_input(
         &self,
         sizes: &Convolution,
-        mut dxs: CudaSpanMut<'_>,
-        weight: CudaSpan<'_>,
-        dys: CudaSpan<'_>,
+        dxs: CudaNumbersMut<'_>,
+        weight: CudaNumbers<'_>,
+        dys: CudaNumbers<'_>,
     ) -> Result<()> {
-        self.product(sizes, Product::ToInput, [dxs.region(), weight.region(), dys.region()])
+        self.product(sizes, Product::ToInput, [dxs.as_numbers(), weight, dys])
     }
 
     /// Enqueues the gradient of the weight of [`Gpu::convolve`].
@@ -108,31 +107,33 @@ impl Gpu {
     /// As [`Gpu::convolve`].
     ///
     /// # Panics
-    /// If a span has another length than `sizes`.
+    /// If a length is not that of `sizes`, or the types differ.
     pub fn convolve_back_to_weight(
         &self,
         sizes: &Convolution,
-        mut dweight: CudaSpanMut<'_>,
-        xs: CudaSpan<'_>,
-        dys: CudaSpan<'_>,
+        mut dweight: CudaNumbersMut<'_>,
+        xs: CudaNumbers<'_>,
+        dys: CudaNumbers<'_>,
     ) -> Result<()> {
         if sizes.batch == 0 {
-            return dweight.fill(0.0);
+            return dweight.clear();
         }
-        self.product(sizes, Product::ToWeight, [xs.region(), dweight.region(), dys.region()])
+        self.product(sizes, Product::ToWeight, [xs, dweight.as_numbers(), dys])
     }
 
-    /// Enqueues a product. The regions are those of input, weight and result, of which the caller has
+    /// Enqueues a product. The numbers are those of input, weight and result, of which the caller has
     /// borrowed one mutably.
     fn product(
         &self,
         sizes: &Convolution,
         product: Product,
-        regions: [Region<'_>; 3],
+        numbers: [CudaNumbers<'_>; 3],
     ) -> Result<()> {
         let lengths = [sizes.input_len(), sizes.weight_len(), sizes.output_len()];
-        let given = regions.map(|region| region.bytes() / size_of::<f32>());
+        let given = numbers.map(|numbers| numbers.len());
         assert_eq!(given, lengths, "the lengths of input, weight and result of a convolution");
+        let element = numbers[0].element_type();
+        assert!(numbers.iter().all(|numbers| numbers.element_type() == element), "{numbers:?}");
         if lengths.contains(&0) {
             return Ok(()); // the batch is empty
         }
@@ -147,11 +148,16 @@ impl Gpu {
         if plans.len() >= MOST_PLANS {
             plans.clear();
         }
-        let tf32 = gemm_reduced_precision_f32();
-        let plan = match plans.entry((*sizes, product, tf32)) {
+        let precision = match element {
+            ElementType::F32 if gemm_reduced_precision_f32() => Precision::Tf32,
+            ElementType::F32 => Precision::F32,
+            ElementType::F16 => Precision::F16,
+            _ => Precision::Bf16,
+        };
+        let plan = match plans.entry((*sizes, product, precision)) {
             std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Plan::new(handle, sizes, product, tf32)?)
+                place.insert(Plan::new(handle, sizes, product, precision)?)
             }
         };
         // Freed in the order of the stream, after the convolution.
@@ -159,6 +165,6 @@ impl Gpu {
             0 => None,
             bytes => Some(allocate_unset(&stream, bytes)?),
         };
-        plan.enqueue(handle, regions, workspace.as_ref().map(Region::of))
+        plan.enqueue(handle, numbers.map(CudaNumbers::region), workspace.as_ref().map(Region::of))
     }
 }

@@ -78,6 +78,34 @@ pub(super) enum Product {
     ToWeight,
 }
 
+/// The type of the numbers, and whether products may be rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Precision {
+    F32,
+    /// Numbers in f32, which are rounded to TF32.
+    Tf32,
+    F16,
+    Bf16,
+}
+
+impl Precision {
+    fn data_type(self) -> sys::cudnnDataType_t {
+        match self {
+            Self::F32 | Self::Tf32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+            Self::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
+            Self::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        }
+    }
+
+    fn math_type(self) -> sys::cudnnMathType_t {
+        match self {
+            Self::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+            Self::Tf32 => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
+            Self::F16 | Self::Bf16 => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Algorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
@@ -106,15 +134,16 @@ impl Plan {
         handle: &mut Handle,
         sizes: &Convolution,
         product: Product,
-        tf32: bool,
+        precision: Precision,
     ) -> Result<Self> {
         let Convolution { batch, in_channels, out_channels, groups, in_size, out_size, .. } =
             *sizes;
-        let xs = tensor([batch, in_channels, in_size.0, in_size.1])?;
-        let ys = tensor([batch, out_channels, out_size.0, out_size.1])?;
+        let data = precision.data_type();
+        let xs = tensor(data, [batch, in_channels, in_size.0, in_size.1])?;
+        let ys = tensor(data, [batch, out_channels, out_size.0, out_size.1])?;
         let kernel = sizes.kernel;
-        let weight = filter([out_channels, in_channels / groups, kernel.0, kernel.1])?;
-        let convolution = convolution(sizes, tf32)?;
+        let weight = filter(data, [out_channels, in_channels / groups, kernel.0, kernel.1])?;
+        let convolution = convolution(sizes, precision.math_type())?;
         let algorithm = Algorithm::Forward(
             sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
         );
@@ -332,36 +361,40 @@ fn ints(sizes: [usize; 4]) -> Result<[i32; 4]> {
     Ok([int(a)?, int(b)?, int(c)?, int(d)?])
 }
 
-/// f32 numbers one after the other.
-fn tensor(dims: [usize; 4]) -> Result<Descriptor<sys::cudnnTensorDescriptor_t>> {
+/// Numbers one after the other.
+fn tensor(
+    data: sys::cudnnDataType_t,
+    dims: [usize; 4],
+) -> Result<Descriptor<sys::cudnnTensorDescriptor_t>> {
     let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
     let made = result::create_tensor_descriptor();
     let made = made.map_err(dnn_error("cudnnCreateTensorDescriptor"))?;
     let made = Descriptor(made, result::destroy_tensor_descriptor);
-    let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
     // SAFETY: the descriptor is alive.
-    let set = unsafe { result::set_tensor4d_descriptor(made.0, format, float, dims) };
+    let set = unsafe { result::set_tensor4d_descriptor(made.0, format, data, dims) };
     set.map_err(dnn_error("cudnnSetTensor4dDescriptor"))?;
     Ok(made)
 }
 
-/// f32 numbers one after the other.
-fn filter(dims: [usize; 4]) -> Result<Descriptor<sys::cudnnFilterDescriptor_t>> {
+/// Numbers one after the other.
+fn filter(
+    data: sys::cudnnDataType_t,
+    dims: [usize; 4],
+) -> Result<Descriptor<sys::cudnnFilterDescriptor_t>> {
     let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
     let made = result::create_filter_descriptor();
     let made = made.map_err(dnn_error("cudnnCreateFilterDescriptor"))?;
     let made = Descriptor(made, result::destroy_filter_descriptor);
-    let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
     // SAFETY: the descriptor is alive.
-    let set = unsafe { result::set_filter4d_descriptor(made.0, float, format, dims) };
+    let set = unsafe { result::set_filter4d_descriptor(made.0, data, format, dims) };
     set.map_err(dnn_error("cudnnSetFilter4dDescriptor"))?;
     Ok(made)
 }
 
-/// A cross-correlation in f32, whose numbers may be rounded to TF32 if `tf32` says so.
+/// A cross-correlation whose sums are computed in f32.
 fn convolution(
     sizes: &Convolution,
-    tf32: bool,
+    math: sys::cudnnMathType_t,
 ) -> Result<Descriptor<sys::cudnnConvolutionDescriptor_t>> {
     let Convolution { stride, padding, dilation, groups, .. } = *sizes;
     let [pad_height, pad_width, down, right] = ints([padding.0, padding.1, stride.0, stride.1])?;
@@ -389,10 +422,6 @@ fn convolution(
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_group_count(made.0, groups) };
     set.map_err(dnn_error("cudnnSetConvolutionGroupCount"))?;
-    let math = match tf32 {
-        true => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
-        false => sys::cudnnMathType_t::CUDNN_FMA_MATH,
-    };
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_math_type(made.0, math) };
     set.map_err(dnn_error("cudnnSetConvolutionMathType"))?;

@@ -10,8 +10,8 @@ use cudarc::driver::CudaContext;
 use super::blas_lt::{Function, Handle, INPUT_ALIGNMENT, Places, Plan, Shape};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
-use super::{CudaSpan, CudaSpanMut, Gpu, Matrix};
-use crate::Result;
+use super::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
+use crate::{ElementType, Result};
 
 /// The most plans that a device keeps. A plan is about 1 kB, and a model has one per layer and batch
 /// size.
@@ -33,7 +33,7 @@ pub enum Epilogue<'a> {
     /// `max(x, 0)`.
     Relu,
     /// The approximation of GELU by tanh. The span gets GELU's input.
-    GeluTanh(CudaSpanMut<'a>),
+    GeluTanh(CudaNumbersMut<'a>),
 }
 
 /// cuBLASLt on a device.
@@ -64,7 +64,7 @@ static SESSIONS: OnceLock<Mutex<HashMap<usize, Session>>> = OnceLock::new();
 
 impl Gpu {
     /// Enqueues `out = f(a b + bias)` by one call of cuBLASLt, where `f` is the epilogue and the bias
-    /// has a number for each column. Returns false if cuBLASLt is missing or cannot compute this
+    /// has a number for each column. All numbers have one type, and sums are computed in f32. Returns false if cuBLASLt is missing or cannot compute this
     /// product. Then nothing is enqueued, and [`Gpu::matmul`] computes the product. All calls with
     /// the same sizes, and with addresses that are multiples of 16 bytes, give the same bits. The
     /// factors are rounded to TF32 as in [`Gpu::matmul`].
@@ -73,13 +73,13 @@ impl Gpu {
     /// cuBLASLt's error, and too little memory on the device.
     ///
     /// # Panics
-    /// If the sizes do not fit together.
+    /// If the sizes or the types do not fit together.
     pub fn matmul_then(
         &self,
-        mut out: CudaSpanMut<'_>,
+        mut out: CudaNumbersMut<'_>,
         a: Matrix<'_>,
         b: Matrix<'_>,
-        bias: Option<CudaSpan<'_>>,
+        bias: Option<CudaNumbers<'_>>,
         mut epilogue: Epilogue<'_>,
     ) -> Result<bool> {
         let ((rows, inner), (b_inner, columns)) = (a.factor(), b.factor());
@@ -87,11 +87,14 @@ impl Gpu {
         let lengths = (out.len(), a.values.len(), b.values.len());
         assert_eq!(lengths, (rows * columns, rows * inner, inner * columns));
         assert_eq!(bias.map_or(columns, |bias| bias.len()), columns, "the length of a bias");
+        let mut types = [Some(a.values), Some(b.values), bias].into_iter().flatten();
+        assert!(types.all(|numbers| numbers.element_type() == out.element_type()), "one type");
         let (function, input) = match &mut epilogue {
             Epilogue::Identity => (Function::Identity, None),
             Epilogue::Relu => (Function::Relu, None),
             Epilogue::GeluTanh(input) => (Function::GeluTanh, Some(input.region())),
         };
+        let element = out.element_type();
         let out = out.region();
         let whole = input.is_none_or(|input| input.bytes() == out.bytes());
         assert!(whole, "the length of the copy of an input");
@@ -104,15 +107,16 @@ impl Gpu {
         if input.is_some_and(|input| !input.at().is_multiple_of(INPUT_ALIGNMENT)) {
             return Ok(false);
         }
-        let bias = bias.map(CudaSpan::region);
+        let bias = bias.map(CudaNumbers::region);
         let places = Places { a: a.values.region(), b: b.values.region(), bias, out, input };
         let shape = Shape {
+            element,
             a: (a.size, a.transposed),
             b: (b.size, b.transposed),
             out: (rows, columns),
             bias: bias.map(alignment),
             function,
-            tf32: gemm_reduced_precision_f32(),
+            tf32: element == ElementType::F32 && gemm_reduced_precision_f32(),
             alignment: [places.a, places.b, out].map(alignment),
         };
         self.enqueue(shape, places)

@@ -14,14 +14,11 @@ use super::compiler::Source;
 use super::launch::{Arg, Grid, SHARE, launch};
 use super::memory::allocate_unset;
 use super::region::Region;
-use super::{CudaSpan, CudaSpanMut};
-use crate::Result;
+use super::{CudaSpan, CudaSpanMut, Formula, SCALARS};
+use crate::{ElementType, Result};
 
 /// Elements that one block updates: `PIECE` in formula.cu.
 const PIECE: usize = 1024;
-
-/// The number of scalars that a formula gets.
-pub const SCALARS: usize = 8;
 
 /// The sets of scalars in one launch: `SETS` in formula.cu.
 const SETS: usize = 16;
@@ -31,17 +28,6 @@ pub(super) type Sets = [[f64; SCALARS]; SETS];
 
 /// The kernels before the text of a formula.
 const KERNELS: &str = concat!(include_str!("kernels/sums.cu"), include_str!("kernels/formula.cu"));
-
-/// The text of an optimizer's formula in CUDA C++.
-#[derive(Clone, Copy, Debug)]
-pub struct Formula {
-    /// The name, different for each text.
-    pub name: &'static str,
-    /// The functions `sums` and `update` that kernels/formula.cu describes.
-    pub text: &'static str,
-    /// Whether `update` needs the sums over all elements.
-    pub needs_sums: bool,
-}
 
 /// An update of several parameters by one formula, in one launch (in three with sums).
 #[derive(Debug)]
@@ -121,7 +107,8 @@ impl<'a> JointUpdate<'a> {
         let mut scalars: Sets = [[0.0; SCALARS]; SETS];
         scalars[..sets.len()].copy_from_slice(&sets);
         let scalars = Arg::Sets(&scalars);
-        let source = Source { name: formula.name, text: [KERNELS, formula.text] };
+        let text = [KERNELS, formula.text];
+        let source = Source { name: formula.name, number: ElementType::F32, text };
         let mut sums = Arg::Nothing;
         if formula.needs_sums {
             sums = totals;

@@ -12,28 +12,18 @@ use super::compiler::{Source, write_constant};
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
-use super::{CudaSpan, CudaSpanMut};
+use super::{CudaNumbers, CudaNumbersMut, Kernels};
 use crate::{ElementType, Error, Flat, Result};
 
 /// A device of candle that is a GPU. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Gpu(CudaDevice);
 
-/// The text of some kernels in CUDA C++, each `extern "C"`. The last parameter of a kernel is the
-/// count of its [`Grid`], an `unsigned long long`.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels {
-    /// The name of the text in errors. Two texts must have different names.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-}
-
-/// A matrix of f32 numbers whose rows lie one after the other.
+/// A matrix whose rows lie one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     /// The numbers.
-    pub values: CudaSpan<'a>,
+    pub values: CudaNumbers<'a>,
     /// The rows and columns in memory.
     pub size: (usize, usize),
     /// Whether the product takes the transposed matrix.
@@ -69,26 +59,36 @@ impl Gpu {
     /// # Errors
     /// Too little memory on the device.
     pub fn numbers(&self, len: usize) -> Result<Flat> {
-        let bytes = len * size_of::<f32>();
-        let memory = CudaMemory(allocate_unset(&self.0.cuda_stream(), bytes)?);
-        Ok(Flat::cuda(ElementType::F32, len, memory))
+        self.numbers_of(ElementType::F32, len)
     }
 
-    /// Makes a storage of candle of f32 numbers on this device.
+    /// `len` numbers of this type with unspecified contents.
+    ///
+    /// # Errors
+    /// Too little memory on the device.
+    pub fn numbers_of(&self, element: ElementType, len: usize) -> Result<Flat> {
+        let bytes = len * element.size();
+        let memory = CudaMemory(allocate_unset(&self.0.cuda_stream(), bytes)?);
+        Ok(Flat::cuda(element, len, memory))
+    }
+
+    /// Makes a storage of candle of f32, f16 or bf16 numbers on this device.
     ///
     /// # Errors
     /// Numbers on the host, or of another type.
     pub fn storage(&self, numbers: Flat) -> Result<CudaStorage> {
-        numbers.span()?;
+        let element = numbers.cuda_numbers()?.element_type();
         let len = numbers.len();
         let memory = numbers.into_cuda_memory().ok_or(Error::OnDevice)?;
-        Ok(CudaStorage {
-            slice: CudaStorageSlice::F32(memory.into_f32(len)),
-            device: self.0.clone(),
-        })
+        let slice = match element {
+            ElementType::F16 => CudaStorageSlice::F16(memory.into_slice(len)),
+            ElementType::Bf16 => CudaStorageSlice::BF16(memory.into_slice(len)),
+            _ => CudaStorageSlice::F32(memory.into_slice(len)),
+        };
+        Ok(CudaStorage { slice, device: self.0.clone() })
     }
 
-    /// Enqueues a kernel.
+    /// Enqueues a kernel, whose `number_t` is `float`.
     ///
     /// # Errors
     /// A text that does not compile, and the driver's errors.
@@ -99,7 +99,22 @@ impl Gpu {
         grid: Grid,
         args: &[Arg<'_>],
     ) -> Result<()> {
-        let source = Source { name: kernels.name, text: [kernels.text, ""] };
+        self.launch_for(ElementType::F32, kernels, kernel, grid, args)
+    }
+
+    /// Enqueues a kernel, whose `number_t` is `number`: f32, f16 or bf16.
+    ///
+    /// # Errors
+    /// Those of [`launch`](Self::launch).
+    pub fn launch_for(
+        &self,
+        number: ElementType,
+        kernels: Kernels,
+        kernel: &'static str,
+        grid: Grid,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
+        let source = Source { name: kernels.name, number, text: [kernels.text, ""] };
         launch(&self.0.cuda_stream(), source, kernel, grid, args)
     }
 
@@ -115,22 +130,24 @@ impl Gpu {
         name: &'static str,
         numbers: &[f32],
     ) -> Result<()> {
-        let source = Source { name: kernels.name, text: [kernels.text, ""] };
+        let number = ElementType::F32;
+        let source = Source { name: kernels.name, number, text: [kernels.text, ""] };
         write_constant(&self.0.cuda_stream(), source, name, numbers)
     }
 
     /// Enqueues `out = a b`, or `out += a b` with `add`, by cuBLAS. The rows of `out` lie one after
-    /// the other. The factors are rounded to TF32 if candle's own products are
+    /// the other. The factors have one type, and `out` has that type or f32. Sums are computed in f32.
+    /// Factors in f32 are rounded to TF32 if candle's own products are
     /// (`candle_core::cuda::set_gemm_reduced_precision_f32`).
     ///
     /// # Errors
     /// cuBLAS's error.
     ///
     /// # Panics
-    /// If the sizes do not fit together.
+    /// If the sizes or the types do not fit together.
     pub fn matmul(
         &self,
-        mut out: CudaSpanMut<'_>,
+        mut out: CudaNumbersMut<'_>,
         add: bool,
         a: Matrix<'_>,
         b: Matrix<'_>,
@@ -138,11 +155,14 @@ impl Gpu {
         let ((m, k), (inner, n)) = (a.factor(), b.factor());
         assert_eq!(k, inner, "inner sizes of a matrix product");
         assert_eq!((out.len(), a.values.len(), b.values.len()), (m * n, m * k, k * n));
+        let (element, result) = (a.values.element_type(), out.element_type());
+        assert!(element == b.values.element_type(), "the types of the factors");
+        assert!(result == element || result == ElementType::F32, "a product in {result}");
         if out.is_empty() {
             return Ok(());
         }
         if k == 0 {
-            return if add { Ok(()) } else { out.fill(0.0) };
+            return if add { Ok(()) } else { out.clear() };
         }
         let int = |number: usize| {
             let what = || format!("a matrix with a side of {number} on a GPU");
@@ -163,11 +183,11 @@ impl Gpu {
         let blas = self.0.cublas_handle();
         // cuBLAS has columns one after the other, so to it each matrix here is the transposed one:
         // it computes out^T = b^T a^T.
-        let compute = match gemm_reduced_precision_f32() {
+        let compute = match element == ElementType::F32 && gemm_reduced_precision_f32() {
             true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let float = sys::cudaDataType::CUDA_R_32F;
+        let float = cuda_type(element);
         // SAFETY: invariants (borrow) and (one stream) of `cuda`: the handle works on the stream of
         // the device. The lengths of the matrices were compared with their sizes above.
         let done = unsafe {
@@ -187,12 +207,20 @@ impl Gpu {
                 a_stride,
                 (&raw const beta).cast(),
                 out.at() as *mut c_void,
-                float,
+                cuda_type(result),
                 columns,
                 compute,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         };
         done.map_err(|error| Error::Cuda { call: "cublasGemmEx", message: error.to_string() })
+    }
+}
+
+fn cuda_type(element: ElementType) -> sys::cudaDataType {
+    match element {
+        ElementType::F16 => sys::cudaDataType::CUDA_R_16F,
+        ElementType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        _ => sys::cudaDataType::CUDA_R_32F,
     }
 }

@@ -13,11 +13,9 @@ use super::compiler::{Source, function};
 use super::cuda_error;
 use super::formula::Sets;
 use super::region::{Region, bind};
-use super::{CudaIndices, CudaMemory, CudaSpan, CudaSpanMut};
+use super::rounding::Runs;
+use super::{BLOCK, CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut};
 use crate::Result;
-
-/// Threads per block.
-pub const BLOCK: usize = 256;
 
 /// Numbers that one block adds: `SHARE` in sums.cu.
 pub(super) const SHARE: usize = 8192;
@@ -76,6 +74,8 @@ pub enum Arg<'a> {
     U64(u64),
     /// A `Sets` of formula.cu.
     Sets(&'a Sets),
+    /// A `Runs` of rounding.cu.
+    Runs(&'a Runs),
 }
 
 impl<'a> From<CudaSpan<'a>> for Arg<'a> {
@@ -101,6 +101,33 @@ impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
 /// For numbers that the kernel may not write.
 impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
     fn from(numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
+        numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
+    fn from(numbers: CudaNumbers<'a>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// For numbers that the kernel writes.
+impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
+    fn from(numbers: &'a mut CudaNumbersMut<'_>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// Memory that the kernel may not use.
+impl<'a> From<Option<CudaNumbers<'a>>> for Arg<'a> {
+    fn from(numbers: Option<CudaNumbers<'a>>) -> Self {
+        numbers.map_or(Self::Nothing, Self::from)
+    }
+}
+
+/// For numbers that the kernel may not write.
+impl<'a> From<Option<&'a mut CudaNumbersMut<'_>>> for Arg<'a> {
+    fn from(numbers: Option<&'a mut CudaNumbersMut<'_>>) -> Self {
         numbers.map_or(Self::Nothing, Self::from)
     }
 }
@@ -177,6 +204,7 @@ pub(super) fn launch(
             Arg::F64(number) => builder.arg(number),
             Arg::U64(number) => builder.arg(number),
             Arg::Sets(sets) => builder.arg(*sets),
+            Arg::Runs(runs) => builder.arg(*runs),
         };
     }
     let count = grid.count as u64;

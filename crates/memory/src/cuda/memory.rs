@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use candle_core::{Device, Tensor};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::cuda_error;
+use super::numbers::{CudaNumbers, CudaNumbersMut};
 use super::region::{Region, wait};
 use super::span::{CudaSpan, CudaSpanMut};
 use super::tensor::{fill_tensor, with_tensor};
@@ -76,16 +78,30 @@ impl CudaMemory {
         CudaSpanMut::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
     }
 
-    /// The memory as `len` f32 numbers.
+    /// The first `len` numbers of this type.
+    pub(crate) fn numbers(&self, element: ElementType, len: usize) -> Result<CudaNumbers<'_>> {
+        CudaNumbers::new(self.region(len * element.size()), element)
+    }
+
+    /// The first `len` numbers of this type, mutable.
+    pub(crate) fn numbers_mut(
+        &mut self,
+        element: ElementType,
+        len: usize,
+    ) -> Result<CudaNumbersMut<'_>> {
+        CudaNumbersMut::new(self.region(len * element.size()), element)
+    }
+
+    /// The memory as `len` elements of a type of which all bits are a value.
     ///
     /// # Panics
     /// If the memory is shorter.
-    pub(super) fn into_f32(self, len: usize) -> CudaSlice<f32> {
-        assert!(len * size_of::<f32>() <= self.0.len(), "{len} numbers in {} bytes", self.0.len());
+    pub(super) fn into_slice<T: Pod>(self, len: usize) -> CudaSlice<T> {
+        assert!(len * size_of::<T>() <= self.0.len(), "{len} numbers in {} bytes", self.0.len());
         let stream = Arc::clone(self.0.stream());
         let at = self.0.leak();
         // SAFETY: the memory came from the allocator of this stream, nothing else owns it after
-        // `leak`, it has this length, and any four bytes are an f32.
+        // `leak`, it has this length, and any bytes are a `T`.
         unsafe { stream.upgrade_device_ptr(at, len) }
     }
 

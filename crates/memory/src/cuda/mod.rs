@@ -5,7 +5,9 @@
 //! | GPUs as devices of candle | [`open`] |
 //! | bytes on a GPU, and copies to and from the host | [`CudaMemory`] |
 //! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
-//! | candle's tensors as spans | [`span`], [`span_mut`], [`round_to`] |
+//! | a borrowed run of f32, f16 or bf16 numbers on a GPU | [`CudaNumbers`], [`CudaNumbersMut`] |
+//! | candle's tensors as spans | [`span`], [`span_mut`], [`numbers`] |
+//! | values rounded to tensors of 16 bits | [`round_to`], [`round_all`] |
 //! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
@@ -36,7 +38,9 @@ mod indices;
 mod kernel_cache;
 mod launch;
 mod memory;
+mod numbers;
 mod region;
+mod rounding;
 mod span;
 mod tensor;
 
@@ -45,15 +49,18 @@ use cudarc::driver::DriverError;
 pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
 pub use self::epilogue::Epilogue;
-pub use self::formula::{Formula, JointUpdate, SCALARS, UpdateTable};
-pub use self::gpu::{Gpu, Kernels, Matrix};
+pub use self::formula::{JointUpdate, UpdateTable};
+pub use self::gpu::{Gpu, Matrix};
 pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
-pub use self::launch::{Arg, BLOCK, Grid};
+pub use self::launch::{Arg, Grid};
 pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
+pub use self::numbers::{CudaNumbers, CudaNumbersMut};
+pub use self::rounding::round_all;
 pub use self::span::{CudaSpan, CudaSpanMut};
-pub use self::tensor::{round_to, span, span_mut};
+pub use self::tensor::{numbers, round_to, span, span_mut};
 use crate::Error;
+pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
 
 /// An error of the driver.
 pub fn cuda_error(call: &'static str, error: DriverError) -> Error {

@@ -69,6 +69,18 @@ impl<'a> Region<'a> {
         join(from.stream, self.stream)
     }
 
+    /// Sets the bytes to 0. The caller has borrowed them mutably.
+    pub(super) fn clear(self) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        bind(self.stream)?;
+        // SAFETY: as in `copy_from`.
+        let set =
+            unsafe { result::memset_d8_async(self.at, 0, self.bytes, self.stream.cu_stream()) };
+        set.map_err(|error| cuda_error("cuMemsetD8Async", error))
+    }
+
     /// Copies bytes from the host over these bytes, and waits for the copy.
     pub(super) fn upload(self, from: &[u8]) -> Result<()> {
         assert_eq!(self.bytes, from.len(), "an upload of another length");

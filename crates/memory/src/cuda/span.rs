@@ -9,7 +9,11 @@ use super::region::Region;
 use crate::{ElementType, Flat, Result};
 
 /// The kernels of this file.
-const KERNELS: Source = Source { name: "span", text: [include_str!("kernels/span.cu"), ""] };
+const KERNELS: Source = Source {
+    name: "span",
+    number: ElementType::F32,
+    text: [include_str!("kernels/half.cu"), include_str!("kernels/span.cu")],
+};
 
 /// A run of f32 numbers on a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -180,12 +184,14 @@ impl<'a> CudaSpanMut<'a> {
 
     /// Replaces the numbers by those of `from`, in fp16 or bf16 (`element`), exactly.
     pub(crate) fn widen(&mut self, element: ElementType, from: &CudaMemory) -> Result<()> {
-        let name = if element == ElementType::F16 { "widen_f16" } else { "widen_bf16" };
-        let from = from.region(self.len() * element.size());
-        self.run(name, &[Arg::Memory(self.0), Arg::Memory(from)])
+        self.widen_from(from.numbers(element, self.len())?)
     }
 
     pub(super) fn region(&mut self) -> Region<'_> {
+        self.0
+    }
+
+    pub(super) fn into_region(self) -> Region<'a> {
         self.0
     }
 

@@ -4,6 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
 
+use super::numbers::CudaNumbers;
 use super::region::Region;
 use super::span::{CudaSpan, CudaSpanMut};
 use crate::{ElementType, Error, Result};
@@ -14,6 +15,20 @@ use crate::{ElementType, Error, Result};
 /// A tensor of another type, or that is not contiguous.
 pub fn span<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpan<'a>> {
     Ok(CudaSpan::new(elements(storage, layout, ElementType::F32, layout.shape().elem_count())?))
+}
+
+/// The elements of a contiguous f32, f16 or bf16 tensor.
+///
+/// # Errors
+/// A tensor of another type, or that is not contiguous.
+pub fn numbers<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaNumbers<'a>> {
+    let element = match &storage.slice {
+        CudaStorageSlice::F16(_) => ElementType::F16,
+        CudaStorageSlice::BF16(_) => ElementType::Bf16,
+        _ => ElementType::F32,
+    };
+    let len = layout.shape().elem_count();
+    CudaNumbers::new(elements(storage, layout, element, len)?, element)
 }
 
 /// The elements of a contiguous f32 tensor, mutable.
@@ -35,9 +50,14 @@ pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpa
 /// # Errors
 /// A tensor of another type or length, or that is not contiguous.
 pub fn round_to(values: CudaSpan<'_>, storage: &CudaStorage, layout: &Layout) -> Result<()> {
-    let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));
-    let element = if is_f16 { ElementType::F16 } else { ElementType::Bf16 };
+    let element = half_type(storage);
     values.narrow_to(1.0, element, elements(storage, layout, element, values.len())?)
+}
+
+/// The type of a storage of 16-bit floats.
+pub(super) fn half_type(storage: &CudaStorage) -> ElementType {
+    let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));
+    if is_f16 { ElementType::F16 } else { ElementType::Bf16 }
 }
 
 /// Calls `f` with the elements of a contiguous tensor of this type and length.
@@ -88,7 +108,7 @@ impl InplaceOp1 for Fill<'_> {
 }
 
 /// The `len` elements of a contiguous tensor, which have the type `element`.
-fn elements<'a>(
+pub(super) fn elements<'a>(
     storage: &'a CudaStorage,
     layout: &Layout,
     element: ElementType,

@@ -43,6 +43,7 @@ impl Cell for Gru {
     const GATES: usize = 3;
     const HAS_CELL_STATE: bool = false;
     const SPLIT: bool = true;
+    const GPU_KERNELS: [&'static str; 2] = ["gru_step", "gru_step_back"];
 
     /// `extra` is `b_n`.
     fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], _: &mut [T]) {

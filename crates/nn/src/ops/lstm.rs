@@ -50,6 +50,7 @@ impl Cell for Lstm {
     const GATES: usize = 4;
     const HAS_CELL_STATE: bool = true;
     const SPLIT: bool = false;
+    const GPU_KERNELS: [&'static str; 2] = ["lstm_step", "lstm_step_back"];
 
     /// `extra` is the cell state before the step.
     fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]) {

@@ -22,7 +22,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::column_sums::column_sums;
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Inbox, Reads};
+use super::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
 use super::linear::affine;
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::pool::Pooled;
@@ -48,6 +48,8 @@ pub(super) trait Cell: Send + Sync + 'static {
     const HAS_CELL_STATE: bool;
     /// Whether `da` and `db` differ. If they do not, `db` is empty.
     const SPLIT: bool;
+    /// The kernels of a step and of its backward in gpu/recurrent.cu.
+    const GPU_KERNELS: [&'static str; 2];
 
     /// `gates` contains `a` before the call and the gates after it. `h` and `c` are inputs of the
     /// next step.
@@ -121,12 +123,12 @@ pub(super) fn run<C: Cell>(
     Ok((ys, Some(c)))
 }
 
-struct Recurrent<C> {
-    batch: usize,
-    steps: usize,
-    inputs: usize,
-    hidden: usize,
-    final_cell: Arc<FinalCell>,
+pub(super) struct Recurrent<C> {
+    pub(super) batch: usize,
+    pub(super) steps: usize,
+    pub(super) inputs: usize,
+    pub(super) hidden: usize,
+    pub(super) final_cell: Arc<FinalCell>,
     cell: PhantomData<C>,
 }
 
@@ -245,6 +247,11 @@ impl<C: Cell> Fused for Recurrent<C> {
         Ok(())
     }
 
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        // The cell state is converted beside 16 bits, and candle's kernels refuse to convert nothing.
+        if self.batch > 0 { Some(self) } else { None }
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(w_ih), Some(w_hh), b_ih, b_hh, h0, c0] = inputs else {
             unreachable!("seven inputs")
@@ -278,7 +285,7 @@ impl<C: Cell> Fused for Recurrent<C> {
 
 impl<C: Cell> Recurrent<C> {
     /// The numbers of elements of a state, of a row of gates, and of a step's gates.
-    fn sizes(&self) -> (usize, usize, usize) {
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
         let width = C::GATES * self.hidden;
         (self.batch * self.hidden, width, self.batch * width)
     }
@@ -316,17 +323,17 @@ impl<C: Cell> Recurrent<C> {
 /// The final cell state: the second result of an operation, in a graph whose operations have only
 /// one.
 #[derive(Debug, Default)]
-struct FinalCell {
+pub(super) struct FinalCell {
     /// Set by the layer's forward.
-    state: OnceLock<Tensor>,
+    pub(super) state: OnceLock<Tensor>,
     /// For the layer's backward.
-    gradient: Inbox,
+    pub(super) gradient: Inbox,
 }
 
 /// Makes the final cell state a result. The inputs are the hidden states and the values of the cell
 /// state. Because of the hidden states, candle runs this backward before the layer's backward, and
 /// this backward stores the gradient for it.
-struct CellOutput(Arc<FinalCell>);
+pub(super) struct CellOutput(pub(super) Arc<FinalCell>);
 
 impl Fused for CellOutput {
     const NAME: &'static str = "cell_state";
@@ -346,6 +353,12 @@ impl Fused for CellOutput {
             dhs.fill(T::zero());
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        // As the layer.
+        let is_empty = self.0.state.get().is_none_or(|c| c.elem_count() == 0);
+        if is_empty { None } else { Some(self) }
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

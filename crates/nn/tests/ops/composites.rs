@@ -114,11 +114,12 @@ fn check(cases: &Cases) -> Result<()> {
 /// Compares the kernels and the composites on a GPU with the same type's results on the CPU.
 #[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
 fn check_on(gpu: &Device, case: &Case) -> Result<()> {
-    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 2e-2)] {
-        if dtype == DType::BF16 && !case.smooth {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 2e-2), (DType::F16, 4e-3)] {
+        let is_half = dtype != DType::F32;
+        if is_half && !case.smooth {
             continue;
         }
-        let on_cpu = pass(case, dtype, dtype, dtype == DType::BF16)?;
+        let on_cpu = pass(case, dtype, dtype, is_half)?;
         for composite in [false, true] {
             println!("{} on a GPU in {dtype:?}, composite {composite}", case.name);
             let on_gpu = pass_on(gpu, case, dtype, dtype, composite)?;

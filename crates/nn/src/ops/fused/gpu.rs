@@ -1,7 +1,8 @@
-//! Fused operations on a GPU, in f32: the same graph as on the CPU, with numbers in spans on the GPU.
+//! Fused operations on a GPU, in f32, f16 and bf16: the same graph as on the CPU, with numbers on the
+//! GPU. Sums and functions are computed in f32, and results are rounded to the type of the inputs.
 
-use candelabrum_memory::cuda::{self, CudaSpan, CudaSpanMut, Gpu};
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::cuda::{self, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu};
+use candelabrum_memory::{ElementType, Flat};
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail};
 
 use super::composite;
@@ -21,8 +22,8 @@ pub(in crate::ops) trait OnGpu {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>>;
 
     /// Writes every element of each wanted gradient.
@@ -30,42 +31,51 @@ pub(in crate::ops) trait OnGpu {
     /// # Errors
     /// Those of the device.
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()>;
+
+    /// Whether the backward can write the gradient of this input in f32, whatever type the numbers
+    /// have. The gradient of a parameter then goes to its place without being rounded.
+    fn has_wide_gradient(&self, _input: usize) -> bool {
+        false
+    }
 }
 
 /// The arguments of a backward on a GPU, as [`Backward`](super::Backward).
 pub(in crate::ops) struct GpuBackward<'a> {
     pub(in crate::ops) gpu: &'a Gpu,
     /// The inputs that the operation [reads](Fused::reads). Other inputs are `None`.
-    pub(in crate::ops) inputs: &'a [Option<CudaSpan<'a>>],
+    pub(in crate::ops) inputs: &'a [Option<CudaNumbers<'a>>],
     /// The result, if the operation reads it.
-    pub(in crate::ops) ys: Option<CudaSpan<'a>>,
+    pub(in crate::ops) ys: Option<CudaNumbers<'a>>,
     /// The numbers that the forward returned.
-    pub(in crate::ops) saved: Option<CudaSpan<'a>>,
+    pub(in crate::ops) saved: Option<CudaNumbers<'a>>,
     /// The gradient of the result. The operation may use it as scratch memory.
-    pub(in crate::ops) dys: CudaSpanMut<'a>,
+    pub(in crate::ops) dys: CudaNumbersMut<'a>,
     /// The places of the inputs' gradients, `None` if a gradient is not needed. Their contents are
-    /// unspecified.
-    pub(in crate::ops) grads: Vec<Option<CudaSpanMut<'a>>>,
+    /// unspecified. Their type is that of the result, or also f32 where
+    /// [`OnGpu::has_wide_gradient`].
+    pub(in crate::ops) grads: Vec<Option<CudaNumbersMut<'a>>>,
 }
 
 /// The GPU, if kernels of the operation compute it there.
 pub(super) fn wanted<F: Fused>(op: &F, dtype: DType, device: &Device) -> Option<Gpu> {
-    let has_kernels = dtype == DType::F32 && !device.is_cpu() && op.on_gpu().is_some();
+    let has_type = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+    let has_kernels = has_type && !device.is_cpu() && op.on_gpu().is_some();
     if has_kernels && !composite::are_forced() { Gpu::of(device) } else { None }
 }
 
-/// Computes `op` of contiguous f32 inputs on a GPU.
+/// Computes `op` of contiguous inputs on a GPU.
 pub(super) fn run<F: Fused>(
     op: F,
     shape: Shape,
+    dtype: DType,
     inputs: Vec<Option<Tensor>>,
     gpu: &Gpu,
 ) -> Result<Tensor> {
     let Some(kernels) = op.on_gpu() else { bail!("{}: no kernels, this is a bug", F::NAME) };
-    let mut ys = gpu.numbers(shape.elem_count())?;
+    let mut ys = gpu.numbers_of(element_of(dtype), shape.elem_count())?;
     let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
         let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-        with_spans(&tensors, |spans| kernels.forward(gpu, spans, ys.span_mut()?.cuda()?))
+        with_numbers(&tensors, |numbers| kernels.forward(gpu, numbers, ys.cuda_numbers_mut()?))
     })?;
     let ys = Storage::Cuda(gpu.storage(ys)?);
     let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
@@ -79,7 +89,7 @@ impl<F: Fused> Node<F> {
             bail!("{}: a gradient on another device than the result", F::NAME)
         };
         let saved = match &self.saved {
-            Values::Gpu(saved) => Some(saved.span()?.cuda()?),
+            Values::Gpu(saved) => Some(saved.cuda_numbers()?),
             _ => None,
         };
         let kept = self.kept.iter().map(Option::as_ref);
@@ -88,13 +98,16 @@ impl<F: Fused> Node<F> {
             self.targets.iter().map(|target| target.as_ref()?.variable()).collect();
         pass::with_gpu_places(&variables, |places| {
             let places = self.targets.iter().zip(places);
-            let gradients =
-                places.map(|(target, place)| Gradient::new(&gpu, target.as_ref(), place));
+            let gradients = places.enumerate().map(|(number, (target, place))| {
+                let is_wide = place.is_some() && kernels.has_wide_gradient(number);
+                let element = if is_wide { ElementType::F32 } else { dys.element_type() };
+                Gradient::new(&gpu, element, target.as_ref(), place)
+            });
             let mut gradients: Vec<Gradient<'_>> = gradients.collect::<Result<_>>()?;
-            with_spans(&tensors, |spans| {
-                let (ys, inputs) = spans.split_last().expect("the result is among them");
-                let grads = gradients.iter_mut().map(Gradient::span).collect::<Result<_>>()?;
-                let dys = dys.span_mut()?.cuda()?;
+            with_numbers(&tensors, |numbers| {
+                let (ys, inputs) = numbers.split_last().expect("the result is among them");
+                let grads = gradients.iter_mut().map(Gradient::numbers).collect::<Result<_>>()?;
+                let dys = dys.cuda_numbers_mut()?;
                 let pass = GpuBackward { gpu: &gpu, inputs, ys: *ys, saved, dys, grads };
                 profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
                     kernels.backward(pass)
@@ -115,40 +128,49 @@ enum Gradient<'a> {
     Unwanted,
     /// The first gradient of a variable, which is written directly to its place.
     Straight(CudaSpanMut<'a>),
-    /// A further gradient of a variable.
-    Added(CudaSpanMut<'a>, Flat),
+    /// Another gradient of a variable. It is added to its place, or replaces the contents.
+    Placed {
+        place: Place<CudaSpanMut<'a>>,
+        values: Flat,
+    },
     Linked(&'a Inbox, Flat),
     Candles(&'a Tensor, Flat),
 }
 
 impl<'a> Gradient<'a> {
+    /// A gradient that the operation writes in the type `element`.
     fn new(
         gpu: &Gpu,
+        element: ElementType,
         target: Option<&'a Target>,
         place: Option<Place<CudaSpanMut<'a>>>,
     ) -> Result<Self> {
+        let numbers = |len| gpu.numbers_of(element, len);
         Ok(match (target, place) {
             (None, _) => Self::Unwanted,
-            (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, gpu.numbers(link.elements)?),
-            (Some(Target::Tensor(_)), Some(Place { values, holds: false })) => {
+            (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, numbers(link.elements)?),
+            // Places are f32.
+            (Some(Target::Tensor(_)), Some(Place { values, holds: false }))
+                if element == ElementType::F32 =>
+            {
                 Self::Straight(values)
             }
-            (Some(Target::Tensor(_)), Some(Place { values, holds: true })) => {
-                let gradient = gpu.numbers(values.len())?;
-                Self::Added(values, gradient)
+            (Some(Target::Tensor(_)), Some(place)) => {
+                let values = numbers(place.values.len())?;
+                Self::Placed { place, values }
             }
             (Some(Target::Tensor(tensor)), None) => {
-                Self::Candles(tensor, gpu.numbers(tensor.elem_count())?)
+                Self::Candles(tensor, numbers(tensor.elem_count())?)
             }
         })
     }
 
-    fn span(&mut self) -> Result<Option<CudaSpanMut<'_>>> {
+    fn numbers(&mut self) -> Result<Option<CudaNumbersMut<'_>>> {
         Ok(match self {
             Self::Unwanted => None,
-            Self::Straight(values) => Some(values.reborrow()),
-            Self::Added(_, values) | Self::Linked(_, values) | Self::Candles(_, values) => {
-                Some(values.span_mut()?.cuda()?)
+            Self::Straight(values) => Some(values.reborrow().into()),
+            Self::Placed { values, .. } | Self::Linked(_, values) | Self::Candles(_, values) => {
+                Some(values.cuda_numbers_mut()?)
             }
         })
     }
@@ -156,8 +178,13 @@ impl<'a> Gradient<'a> {
     fn finish(self, gpu: &Gpu) -> Result<Option<Tensor>> {
         match self {
             Self::Unwanted | Self::Straight(_) => Ok(None),
-            Self::Added(sum, values) => {
-                SpanMut::Cuda(sum).add(values.span()?)?;
+            Self::Placed { mut place, values } => {
+                let numbers = values.cuda_numbers()?;
+                if place.holds {
+                    place.values.add_numbers(numbers)?;
+                } else {
+                    place.values.widen_from(numbers)?;
+                }
                 Ok(None)
             }
             Self::Linked(inbox, values) => {
@@ -172,22 +199,40 @@ impl<'a> Gradient<'a> {
     }
 }
 
-/// Calls `f` with the elements of each tensor, which is contiguous, f32 and on a GPU.
-fn with_spans<R>(
+/// The type of the numbers of a tensor that has kernels.
+fn element_of(dtype: DType) -> ElementType {
+    match dtype {
+        DType::F16 => ElementType::F16,
+        DType::BF16 => ElementType::Bf16,
+        _ => ElementType::F32,
+    }
+}
+
+/// A copy of a tensor's elements on a GPU, in their type.
+pub(super) fn to_flat(tensor: &Tensor) -> Result<Flat> {
+    let tensor = tensor.contiguous()?;
+    with_numbers(&[Some(&tensor)], |numbers| match numbers {
+        [Some(numbers)] => Ok(numbers.to_flat()?),
+        _ => bail!("a tensor without numbers, this is a bug"),
+    })
+}
+
+/// Calls `f` with the elements of each tensor, which is contiguous and on a GPU.
+fn with_numbers<R>(
     tensors: &[Option<&Tensor>],
-    f: impl FnOnce(&[Option<CudaSpan<'_>>]) -> Result<R>,
+    f: impl FnOnce(&[Option<CudaNumbers<'_>>]) -> Result<R>,
 ) -> Result<R> {
     let guards: Vec<_> =
         tensors.iter().map(|tensor| tensor.map(Tensor::storage_and_layout)).collect();
-    let mut spans = Vec::with_capacity(guards.len());
+    let mut numbers = Vec::with_capacity(guards.len());
     for guard in &guards {
-        spans.push(match guard {
+        numbers.push(match guard {
             None => None,
             Some((storage, layout)) => match &**storage {
-                Storage::Cuda(storage) => Some(cuda::span(storage, layout)?),
+                Storage::Cuda(storage) => Some(cuda::numbers(storage, layout)?),
                 _ => bail!("one input is on a GPU, another is not"),
             },
         });
     }
-    f(&spans)
+    f(&numbers)
 }

@@ -43,10 +43,10 @@ impl Inbox {
     }
 
     /// As [`Self::deliver`], on a GPU.
-    pub(super) fn deliver_on_gpu(&self, gradient: Flat) -> Result<()> {
+    pub(in crate::ops) fn deliver_on_gpu(&self, gradient: Flat) -> Result<()> {
         let sum = match self.take() {
             Some(Values::Gpu(mut sum)) => {
-                sum.span_mut()?.add(gradient.span()?)?;
+                sum.cuda_numbers_mut()?.add(gradient.cuda_numbers()?)?;
                 sum
             }
             _ => gradient,

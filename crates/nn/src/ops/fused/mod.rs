@@ -56,8 +56,8 @@ pub(super) trait Fused: Send + Sync + 'static {
     /// Only errors that the forward would have found.
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
 
-    /// The kernels of the operation on a GPU, in f32. `None` if it has none: then a GPU computes the
-    /// composite.
+    /// The kernels of the operation on a GPU, in f32, f16 and bf16. `None` if it has none: then a GPU
+    /// computes the composite.
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         None
     }
@@ -134,8 +134,8 @@ impl<'a, T> Grads<'a, T> {
 }
 
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
-/// kernel computes it on the CPU and, if the operation has one and the dtype is f32, on a GPU. The
-/// composite computes it otherwise and within [`with_composites`].
+/// kernel computes it on the CPU and, if the operation has one for the dtype, on a GPU. The composite
+/// computes it otherwise and within [`with_composites`].
 pub(super) fn run<F: Fused>(
     op: F,
     shape: impl Into<Shape>,
@@ -150,7 +150,7 @@ pub(super) fn run<F: Fused>(
         bail!("{}: inputs of dtype {dtype:?} and {:?}", F::NAME, other.dtype());
     }
     if let Some(gpu) = gpu::wanted(&op, dtype, device) {
-        return gpu::run(op, shape, inputs, &gpu);
+        return gpu::run(op, shape, dtype, inputs, &gpu);
     }
     if composite::is_wanted(device) {
         return composite::run(&op, &shape, dtype, inputs);

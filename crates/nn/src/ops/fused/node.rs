@@ -5,18 +5,17 @@ use std::mem;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Device, Error, Layout, Result, Shape,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Device, Layout, Result, Shape,
     Storage, Tensor, TensorId, bail,
 };
 
 use super::link::{self, Inbox, Link, Mark};
-use super::{Backward, Fused, Grads, Pooled, Values, with_inputs};
+use super::{Backward, Fused, Grads, Pooled, Values, gpu, with_inputs};
 use crate::hooks::{self, Watched};
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::{Float, for_float};
 use crate::ops::profile::{self, Phase};
 use crate::pass::Place;
-use crate::tensors::with_span;
 
 /// Makes a tensor of `ys`. If an input is in the graph, the tensor is too.
 pub(super) fn attach<F: Fused>(
@@ -503,7 +502,7 @@ impl CustomOp1 for Emit {
     fn bwd(&self, token: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
         let inbox = self.mark.inbox();
         if dys.device().is_cuda() {
-            inbox.deliver_on_gpu(with_span(dys, |dys| Ok::<_, Error>(dys.to_flat()?))?)?;
+            inbox.deliver_on_gpu(gpu::to_flat(dys)?)?;
         } else {
             for_float!(dys.dtype(), self.ys.name, T => {
                 inbox.deliver(link::values_of::<T>(dys)?);

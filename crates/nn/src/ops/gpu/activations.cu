@@ -1,4 +1,4 @@
-// Activations and their derivatives. The number of an activation is that of `number` in
+// Activations and their derivatives. The number of an activation is that of `code` in
 // activations.rs.
 
 typedef unsigned long long count_t;
@@ -50,7 +50,7 @@ __device__ float derivative(float r, count_t activation) {
 
 // ys = activation(xs + bias). Number i gets bias i / plane % channels. Without xs, ys changes in
 // place.
-extern "C" __global__ void activate(float *ys, const float *xs, const float *bias, count_t plane,
+extern "C" __global__ void activate(number_t *ys, const number_t *xs, const number_t *bias, count_t plane,
                                     count_t channels, count_t activation, count_t n) {
   FOR_EACH(i, n) {
     float x = xs ? xs[i] : ys[i];
@@ -59,7 +59,7 @@ extern "C" __global__ void activate(float *ys, const float *xs, const float *bia
 }
 
 // dxs = dys * activation'(reference). Without dys, dxs changes in place.
-extern "C" __global__ void differentiate(float *dxs, const float *dys, const float *reference,
+extern "C" __global__ void differentiate(number_t *dxs, const number_t *dys, const number_t *reference,
                                          count_t activation, count_t n) {
   FOR_EACH(i, n) {
     float d = dys ? dys[i] : dxs[i];
@@ -70,7 +70,7 @@ extern "C" __global__ void differentiate(float *dxs, const float *dys, const flo
 }
 
 // sums = activation(xs + ys)
-extern "C" __global__ void add(float *sums, const float *xs, const float *ys, count_t activation,
+extern "C" __global__ void add(number_t *sums, const number_t *xs, const number_t *ys, count_t activation,
                                count_t n) {
   FOR_EACH(i, n) sums[i] = apply(xs[i] + ys[i], activation);
 }

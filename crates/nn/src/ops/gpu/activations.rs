@@ -1,7 +1,7 @@
 //! Activations on a GPU, alone and after a bias.
 
-use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Flat, Span, SpanMut};
+use candelabrum_memory::Flat;
+use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::Result;
 
 use crate::Activation;
@@ -10,7 +10,7 @@ use crate::ops::fused::{GpuBackward, OnGpu};
 const KERNELS: Kernels = Kernels { name: "activations", text: include_str!("activations.cu") };
 
 /// The number of an activation in activations.cu.
-fn number(activation: Option<Activation>) -> usize {
+fn code(activation: Option<Activation>) -> usize {
     match activation {
         None => 0,
         Some(Activation::Relu) => 1,
@@ -26,9 +26,9 @@ fn number(activation: Option<Activation>) -> usize {
 /// are no columns. `xs` and `ys` may be the same numbers.
 pub(super) fn activate(
     gpu: &Gpu,
-    ys: &mut CudaSpanMut<'_>,
-    xs: Option<CudaSpan<'_>>,
-    bias: Option<CudaSpan<'_>>,
+    ys: &mut CudaNumbersMut<'_>,
+    xs: Option<CudaNumbers<'_>>,
+    bias: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
     launch_activate(gpu, ys, xs, bias.map(|bias| (bias, 1)), activation)
@@ -38,8 +38,8 @@ pub(super) fn activate(
 /// has `plane` numbers.
 pub(super) fn activate_images(
     gpu: &Gpu,
-    ys: &mut CudaSpanMut<'_>,
-    bias: Option<CudaSpan<'_>>,
+    ys: &mut CudaNumbersMut<'_>,
+    bias: Option<CudaNumbers<'_>>,
     plane: usize,
     activation: Option<Activation>,
 ) -> Result<()> {
@@ -49,45 +49,48 @@ pub(super) fn activate_images(
 /// `ys = activation(xs + bias)`. Each number of the bias belongs to so many numbers side by side.
 fn launch_activate(
     gpu: &Gpu,
-    ys: &mut CudaSpanMut<'_>,
-    xs: Option<CudaSpan<'_>>,
-    bias: Option<(CudaSpan<'_>, usize)>,
+    ys: &mut CudaNumbersMut<'_>,
+    xs: Option<CudaNumbers<'_>>,
+    bias: Option<(CudaNumbers<'_>, usize)>,
     activation: Option<Activation>,
 ) -> Result<()> {
     let (channels, plane) = bias.map_or((1, 1), |(bias, plane)| (bias.len(), plane));
     let (bias, grid) = (bias.map(|(bias, _)| bias), Grid::for_each(ys.len()));
     let sizes: [Arg<'_>; 2] = [plane.into(), channels.into()];
-    let activation = number(activation).into();
+    let activation = code(activation).into();
+    let number = ys.element_type();
     let args = [ys.into(), xs.into(), bias.into(), sizes[0], sizes[1], activation];
-    Ok(gpu.launch(KERNELS, "activate", grid, &args)?)
+    Ok(gpu.launch_for(number, KERNELS, "activate", grid, &args)?)
 }
 
 /// `dxs = dys * activation'`. `reference` is the activation's input if the activation needs it, and
 /// its result otherwise. With `dys` as `None`, `dxs` is multiplied in place.
 pub(super) fn differentiate(
     gpu: &Gpu,
-    dxs: &mut CudaSpanMut<'_>,
-    dys: Option<CudaSpan<'_>>,
-    reference: Option<CudaSpan<'_>>,
+    dxs: &mut CudaNumbersMut<'_>,
+    dys: Option<CudaNumbers<'_>>,
+    reference: Option<CudaNumbers<'_>>,
     activation: Activation,
 ) -> Result<()> {
     let grid = Grid::for_each(dxs.len());
+    let number = dxs.element_type();
     let args: [Arg<'_>; 4] =
-        [dxs.into(), dys.into(), reference.into(), number(Some(activation)).into()];
-    Ok(gpu.launch(KERNELS, "differentiate", grid, &args)?)
+        [dxs.into(), dys.into(), reference.into(), code(Some(activation)).into()];
+    Ok(gpu.launch_for(number, KERNELS, "differentiate", grid, &args)?)
 }
 
 /// `sums = activation(xs + ys)`.
 pub(super) fn add(
     gpu: &Gpu,
-    mut sums: CudaSpanMut<'_>,
-    xs: Option<CudaSpan<'_>>,
-    ys: Option<CudaSpan<'_>>,
+    mut sums: CudaNumbersMut<'_>,
+    xs: Option<CudaNumbers<'_>>,
+    ys: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
     let grid = Grid::for_each(sums.len());
-    let args = [(&mut sums).into(), xs.into(), ys.into(), number(activation).into()];
-    Ok(gpu.launch(KERNELS, "add", grid, &args)?)
+    let number = sums.element_type();
+    let args = [(&mut sums).into(), xs.into(), ys.into(), code(activation).into()];
+    Ok(gpu.launch_for(number, KERNELS, "add", grid, &args)?)
 }
 
 /// An activation as an operation.
@@ -95,8 +98,8 @@ impl OnGpu for Activation {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         activate(gpu, &mut ys, inputs[0], None, Some(*self))?;
         Ok(None)
@@ -105,7 +108,7 @@ impl OnGpu for Activation {
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
         let reference = if self.needs_input() { pass.inputs[0] } else { pass.ys };
-        differentiate(pass.gpu, &mut dxs, Some(pass.dys.as_span()), reference, *self)
+        differentiate(pass.gpu, &mut dxs, Some(pass.dys.as_numbers()), reference, *self)
     }
 }
 
@@ -116,8 +119,8 @@ impl OnGpu for Sum {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         add(gpu, ys, inputs[0], inputs[1], self.0)?;
         Ok(None)
@@ -127,8 +130,8 @@ impl OnGpu for Sum {
         if let Some(activation) = self.0 {
             differentiate(pass.gpu, &mut pass.dys, None, pass.ys, activation)?;
         }
-        for gradient in pass.grads.iter_mut().filter_map(Option::take) {
-            SpanMut::Cuda(gradient).copy_from(Span::Cuda(pass.dys.as_span()))?;
+        for mut gradient in pass.grads.iter_mut().filter_map(Option::take) {
+            gradient.copy_from(pass.dys.as_numbers())?;
         }
         Ok(())
     }

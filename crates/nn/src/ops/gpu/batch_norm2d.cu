@@ -13,7 +13,7 @@ __device__ float first_mean(const double *sums, count_t channel, count_t slices,
 
 // partials[s] = the sums of the deviations from the first mean, and of their squares, in the s-th
 // slice.
-extern "C" __global__ void deviations(double *partials, const float *xs, const double *means,
+extern "C" __global__ void deviations(double *partials, const number_t *xs, const double *means,
                                       SIZES) {
   WALK;
   float first = first_mean(means, walk.channel, slices, (double)(batch * plane));
@@ -24,6 +24,11 @@ extern "C" __global__ void deviations(double *partials, const float *xs, const d
     sums[1].add(deviation * deviation);
   }
   add_lanes(walk, sums, partials);
+}
+
+// A number per channel, if there are some.
+__device__ float number(const number_t *numbers, count_t channel, float otherwise) {
+  return numbers ? (float)numbers[channel] : otherwise;
 }
 
 // As Line::new in line.rs.
@@ -41,7 +46,7 @@ __device__ void save_line(float *line, float shift, double rest, double variance
 // The lines of all channels by the statistics of the batch, as in moments.rs. n is the number of
 // channels.
 extern "C" __global__ void lines_of_batch(float *lines, const double *sums, const double *partials,
-                                          const float *weight, const float *bias, double eps,
+                                          const number_t *weight, const number_t *bias, double eps,
                                           count_t values, count_t slices, count_t n) {
   double count = (double)values;
   FOR_CHANNELS(c, n) {
@@ -52,17 +57,17 @@ extern "C" __global__ void lines_of_batch(float *lines, const double *sums, cons
     double variance = of_channel(partials + 1, c, slices, 2) / count - error * error;
     if (variance < 0.0) variance = 0.0; // NaN stays NaN
     save_line(lines + c * LINE, shift, ((double)first - (double)shift) + error, variance, eps,
-              weight ? weight[c] : 1.0f, bias ? bias[c] : 0.0f);
+              number(weight, c, 1.0f), number(bias, c, 0.0f));
   }
 }
 
 // The lines of all channels by known statistics.
-extern "C" __global__ void lines_of_running(float *lines, const float *mean, const float *variance,
-                                            const float *weight, const float *bias, double eps,
-                                            count_t n) {
+extern "C" __global__ void lines_of_running(float *lines, const number_t *mean,
+                                            const number_t *variance, const number_t *weight,
+                                            const number_t *bias, double eps, count_t n) {
   FOR_CHANNELS(c, n)
-    save_line(lines + c * LINE, mean[c], 0.0, (double)variance[c], eps, weight ? weight[c] : 1.0f,
-              bias ? bias[c] : 0.0f);
+    save_line(lines + c * LINE, mean[c], 0.0, (double)variance[c], eps, number(weight, c, 1.0f),
+              number(bias, c, 0.0f));
 }
 
 // Moves the running means (unbiased = 0) or variances towards those of the batch. unbiased is the
@@ -89,7 +94,7 @@ struct Line {
   }
 };
 
-extern "C" __global__ void normalise(float *ys, const float *xs, const float *lines,
+extern "C" __global__ void normalise(number_t *ys, const number_t *xs, const float *lines,
                                      count_t rectify, SIZES) {
   WALK;
   Line line(lines + walk.channel * LINE);
@@ -100,7 +105,7 @@ extern "C" __global__ void normalise(float *ys, const float *xs, const float *li
 }
 
 // partials[s] = the sums of dz, and of dz (x - shift), in the s-th slice.
-extern "C" __global__ void gradient_sums(double *partials, const float *xs, const float *dys,
+extern "C" __global__ void gradient_sums(double *partials, const number_t *xs, const number_t *dys,
                                          const float *lines, count_t rectify, SIZES) {
   WALK;
   Line line(lines + walk.channel * LINE);
@@ -115,7 +120,7 @@ extern "C" __global__ void gradient_sums(double *partials, const float *xs, cons
 
 // The gradients of weight and bias, if they are wanted, and the two numbers per channel by which
 // the gradient of the input is computed. n is the number of channels.
-extern "C" __global__ void totals(float *dw, float *db, float *factors, const double *partials,
+extern "C" __global__ void totals(number_t *dw, number_t *db, float *factors, const double *partials,
                                   const float *lines, count_t values, count_t slices, count_t n) {
   double count = (double)values;
   FOR_CHANNELS(c, n) {
@@ -133,7 +138,7 @@ extern "C" __global__ void totals(float *dw, float *db, float *factors, const do
 }
 
 // The gradient of the input. Without factors, the statistics were known.
-extern "C" __global__ void differentiate(float *dxs, const float *xs, const float *dys,
+extern "C" __global__ void differentiate(number_t *dxs, const number_t *xs, const number_t *dys,
                                          const float *lines, const float *factors, count_t rectify,
                                          SIZES) {
   WALK;

@@ -5,7 +5,9 @@
 //! wait.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{
+    Arg, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels,
+};
 use candle_core::{DType, Result, bail};
 
 use super::channels::Channels;
@@ -41,23 +43,23 @@ impl BatchNorm2d {
     fn lines_of_batch(
         &self,
         gpu: &Gpu,
-        xs: CudaSpan<'_>,
+        xs: CudaNumbers<'_>,
         mut lines: CudaSpanMut<'_>,
-        [weight, bias]: [Option<CudaSpan<'_>>; 2],
+        [weight, bias]: [Option<CudaNumbers<'_>>; 2],
     ) -> Result<()> {
-        let sizes = self.sizes();
+        let (number, sizes) = (xs.element_type(), self.sizes());
         let mut sums = sizes.partials(gpu, 1)?;
         {
             let mut sums = sums.span_mut()?.cuda()?;
             let args = sizes.with_sizes(&[(&mut sums).into(), xs.into()]);
-            gpu.launch(KERNELS, "sum_slices", sizes.grid(), &args)?;
+            gpu.launch_for(number, KERNELS, "sum_slices", sizes.grid(), &args)?;
         }
         let sums = sums.span()?.cuda()?;
         let mut deviations = sizes.partials(gpu, 2)?;
         {
             let mut deviations = deviations.span_mut()?.cuda()?;
             let args = sizes.with_sizes(&[(&mut deviations).into(), xs.into(), sums.into()]);
-            gpu.launch(KERNELS, "deviations", sizes.grid(), &args)?;
+            gpu.launch_for(number, KERNELS, "deviations", sizes.grid(), &args)?;
         }
         let args = [
             (&mut lines).into(),
@@ -69,7 +71,13 @@ impl BatchNorm2d {
             sizes.count().into(),
             sizes.slices().into(),
         ];
-        Ok(gpu.launch(KERNELS, "lines_of_batch", Grid::for_each(sizes.channels), &args)?)
+        Ok(gpu.launch_for(
+            number,
+            KERNELS,
+            "lines_of_batch",
+            Grid::for_each(sizes.channels),
+            &args,
+        )?)
     }
 
     /// Moves the running statistics towards those of the batch.
@@ -89,17 +97,20 @@ impl BatchNorm2d {
     }
 }
 
+/// A gradient, if it is wanted.
+type Wanted<'a> = Option<CudaNumbersMut<'a>>;
+
 impl OnGpu for BatchNorm2d {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let &[Some(xs), weight, bias, mean, variance] = inputs else {
             bail!("batch_norm2d: an input is missing, this is a bug")
         };
-        let sizes = self.sizes();
+        let (number, sizes) = (xs.element_type(), self.sizes());
         let mut saved = gpu.numbers(sizes.channels * LINE)?;
         let mut lines = saved.span_mut()?.cuda()?;
         if self.config.training {
@@ -110,11 +121,17 @@ impl OnGpu for BatchNorm2d {
             let mut args = vec![(&mut lines).into()];
             args.extend(statistics);
             args.push(self.config.eps.into());
-            gpu.launch(KERNELS, "lines_of_running", Grid::for_each(sizes.channels), &args)?;
+            gpu.launch_for(
+                number,
+                KERNELS,
+                "lines_of_running",
+                Grid::for_each(sizes.channels),
+                &args,
+            )?;
         }
         let rectify = usize::from(self.rectify);
         let args = [(&mut ys).into(), xs.into(), lines.as_span().into(), rectify.into()];
-        gpu.launch(KERNELS, "normalise", sizes.grid(), &sizes.with_sizes(&args))?;
+        gpu.launch_for(number, KERNELS, "normalise", sizes.grid(), &sizes.with_sizes(&args))?;
         Ok(Some(saved))
     }
 
@@ -123,7 +140,8 @@ impl OnGpu for BatchNorm2d {
         let (Some(xs), Some(lines)) = (inputs[0], saved) else {
             bail!("batch_norm2d: an input is missing, this is a bug")
         };
-        let (sizes, dys) = (self.sizes(), dys.as_span());
+        let (sizes, dys) = (self.sizes(), dys.as_numbers());
+        let number = dys.element_type();
         let rectify = Arg::from(usize::from(self.rectify));
         let (dxs, dw, db) = (grads[0].take(), grads[1].take(), grads[2].take());
 
@@ -134,28 +152,45 @@ impl OnGpu for BatchNorm2d {
                 let mut partials = partials.span_mut()?.cuda()?;
                 let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectify];
                 let args = sizes.with_sizes(&args);
-                gpu.launch(KERNELS, "gradient_sums", sizes.grid(), &args)?;
+                gpu.launch_for(number, KERNELS, "gradient_sums", sizes.grid(), &args)?;
             }
             if self.config.training {
                 factors = Some(gpu.numbers(2 * sizes.channels)?);
             }
-            let (mut dw, mut db) = (dw, db);
+            let partials = partials.span()?.cuda()?;
+            let launch = |dw: Wanted<'_>, db: Wanted<'_>, factors: Option<&mut CudaSpanMut<'_>>| {
+                let first = dw.as_ref().or(db.as_ref());
+                let number = first.map_or(number, CudaNumbersMut::element_type);
+                let (mut dw, mut db) = (dw, db);
+                let places = [dw.as_mut().into(), db.as_mut().into(), factors.into()];
+                let sums = [partials.into(), lines.into()];
+                let counts = [sizes.count().into(), sizes.slices().into()];
+                let args = [&places[..], &sums, &counts].concat();
+                gpu.launch_for(number, KERNELS, "totals", Grid::for_each(sizes.channels), &args)
+            };
             let mut places = factors.as_mut().map(|flat| flat.span_mut()?.cuda()).transpose()?;
-            let args = [
-                dw.as_mut().into(),
-                db.as_mut().into(),
-                places.as_mut().into(),
-                partials.span()?.cuda()?.into(),
-                lines.into(),
-                sizes.count().into(),
-                sizes.slices().into(),
-            ];
-            gpu.launch(KERNELS, "totals", Grid::for_each(sizes.channels), &args)?;
+            let type_of = |wanted: &Wanted<'_>| wanted.as_ref().map(CudaNumbersMut::element_type);
+            if type_of(&dw).zip(type_of(&db)).is_none_or(|(dw, db)| dw == db) {
+                launch(dw, db, places.as_mut())?;
+            } else {
+                launch(dw, None, places.as_mut())?;
+                launch(None, db, None)?;
+            }
         }
         let Some(mut dxs) = dxs else { return Ok(()) };
         let factors = factors.as_ref().map(|flat| flat.span()?.cuda()).transpose()?;
         let first =
             [(&mut dxs).into(), xs.into(), dys.into(), lines.into(), factors.into(), rectify];
-        Ok(gpu.launch(KERNELS, "differentiate", sizes.grid(), &sizes.with_sizes(&first))?)
+        Ok(gpu.launch_for(
+            number,
+            KERNELS,
+            "differentiate",
+            sizes.grid(),
+            &sizes.with_sizes(&first),
+        )?)
+    }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input > 0
     }
 }

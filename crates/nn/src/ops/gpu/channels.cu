@@ -102,7 +102,7 @@ __device__ double of_channel(const double *partials, count_t channel, count_t sl
 }
 
 // partials[s] = the sum of the s-th slice.
-extern "C" __global__ void sum_slices(double *partials, const float *values, SIZES) {
+extern "C" __global__ void sum_slices(double *partials, const number_t *values, SIZES) {
   WALK;
   Sum sums[1];
   FOR_SLICE(i) sums[0].add(values[i]);
@@ -110,7 +110,7 @@ extern "C" __global__ void sum_slices(double *partials, const float *values, SIZ
 }
 
 // sums[c] = the sum of the slices of channel c. n is the number of channels.
-extern "C" __global__ void add_slices(float *sums, const double *partials, count_t slices,
+extern "C" __global__ void add_slices(number_t *sums, const double *partials, count_t slices,
                                       count_t n) {
   for (count_t channel = blockIdx.x * (count_t)blockDim.x + threadIdx.x; channel < n;
        channel += (count_t)gridDim.x * blockDim.x)

@@ -1,7 +1,7 @@
 //! Sums over the values of each channel on a GPU, in a fixed order.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, BLOCK, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{Arg, BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::Result;
 
 const KERNELS: Kernels = Kernels { name: "channels", text: include_str!("channels.cu") };
@@ -66,16 +66,18 @@ impl Channels {
     pub(super) fn sums(
         self,
         gpu: &Gpu,
-        mut sums: CudaSpanMut<'_>,
-        values: CudaSpan<'_>,
+        mut sums: CudaNumbersMut<'_>,
+        values: CudaNumbers<'_>,
     ) -> Result<()> {
+        let number = values.element_type();
         let mut partials = self.partials(gpu, 1)?;
         {
             let mut partials = partials.span_mut()?.cuda()?;
             let args = self.with_sizes(&[(&mut partials).into(), values.into()]);
-            gpu.launch(KERNELS, "sum_slices", self.grid(), &args)?;
+            gpu.launch_for(number, KERNELS, "sum_slices", self.grid(), &args)?;
         }
+        let (number, grid) = (sums.element_type(), Grid::for_each(self.channels));
         let args = [(&mut sums).into(), partials.span()?.cuda()?.into(), self.slices().into()];
-        Ok(gpu.launch(KERNELS, "add_slices", Grid::for_each(self.channels), &args)?)
+        Ok(gpu.launch_for(number, KERNELS, "add_slices", grid, &args)?)
     }
 }

@@ -1,5 +1,5 @@
 // Sums over groups of rows. A thread adds one column of one group, row after row, so the order of
-// additions is fixed.
+// additions is fixed. Sums are f32.
 
 typedef unsigned long long count_t;
 
@@ -7,7 +7,7 @@ typedef unsigned long long count_t;
 
 // sums[g, c] = the sum of column c over the g-th ROWS rows of values (rows, columns). n is the number
 // of sums.
-extern "C" __global__ void sum_groups(float *sums, const float *values, count_t rows,
+extern "C" __global__ void sum_groups(float *sums, const number_t *values, count_t rows,
                                       count_t columns, count_t n) {
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < n;
        i += (count_t)gridDim.x * blockDim.x) {

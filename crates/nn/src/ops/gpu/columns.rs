@@ -1,7 +1,7 @@
 //! Sums over the rows of a matrix on a GPU, in a fixed order.
 
-use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{ElementType, Flat};
 use candle_core::Result;
 
 const KERNELS: Kernels = Kernels { name: "columns", text: include_str!("columns.cu") };
@@ -9,15 +9,19 @@ const KERNELS: Kernels = Kernels { name: "columns", text: include_str!("columns.
 /// `ROWS` in columns.cu.
 const ROWS: usize = 256;
 
-/// `sums[c] = sum_r values[r, c]`.
-pub(super) fn sum_rows(gpu: &Gpu, mut sums: CudaSpanMut<'_>, values: CudaSpan<'_>) -> Result<()> {
+/// `sums[c] = sum_r values[r, c]`. Sums are added in f32 and rounded to the type of `sums`.
+pub(super) fn sum_rows(
+    gpu: &Gpu,
+    mut sums: CudaNumbersMut<'_>,
+    values: CudaNumbers<'_>,
+) -> Result<()> {
     let columns = sums.len();
     if columns == 0 {
         return Ok(());
     }
     let mut rows = values.len() / columns;
     if rows == 0 {
-        return Ok(SpanMut::Cuda(sums).fill(0.0)?);
+        return Ok(sums.clear()?);
     }
     // Each round replaces up to ROWS rows by their sum.
     let mut partial: Option<Flat> = None;
@@ -25,19 +29,23 @@ pub(super) fn sum_rows(gpu: &Gpu, mut sums: CudaSpanMut<'_>, values: CudaSpan<'_
         let groups = rows.div_ceil(ROWS);
         let source = match &partial {
             None => values,
-            Some(flat) => flat.span()?.cuda()?,
+            Some(flat) => flat.cuda_numbers()?,
         };
+        let number = source.element_type();
         let grid = Grid::for_each(groups * columns);
         let sizes: [Arg<'_>; 2] = [rows.into(), columns.into()];
-        if groups == 1 {
+        if groups == 1 && sums.element_type() == ElementType::F32 {
             let args = [(&mut sums).into(), source.into(), sizes[0], sizes[1]];
-            return Ok(gpu.launch(KERNELS, "sum_groups", grid, &args)?);
+            return Ok(gpu.launch_for(number, KERNELS, "sum_groups", grid, &args)?);
         }
         let mut next = gpu.numbers(groups * columns)?;
         {
-            let mut target = next.span_mut()?.cuda()?;
+            let mut target = next.cuda_numbers_mut()?;
             let args = [(&mut target).into(), source.into(), sizes[0], sizes[1]];
-            gpu.launch(KERNELS, "sum_groups", grid, &args)?;
+            gpu.launch_for(number, KERNELS, "sum_groups", grid, &args)?;
+        }
+        if groups == 1 {
+            return Ok(sums.round_from(next.span()?.cuda()?)?);
         }
         (partial, rows) = (Some(next), groups);
     }

@@ -1,7 +1,7 @@
 //! The convolution on a GPU: cuDNN for the products, kernels for bias and activation.
 
-use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu};
-use candelabrum_memory::{Convolution, Flat, SpanMut};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu};
+use candelabrum_memory::{Convolution, Flat};
 use candle_core::{Result, bail};
 
 use super::activations::{activate_images, differentiate};
@@ -33,8 +33,8 @@ impl OnGpu for Conv2d {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let &[Some(xs), Some(weight), bias] = inputs else {
             bail!("conv2d: an input is missing, this is a bug")
@@ -49,7 +49,7 @@ impl OnGpu for Conv2d {
         if late.is_none() {
             return Ok(None);
         }
-        let saved = SpanMut::Cuda(ys.reborrow()).as_span().to_flat()?;
+        let saved = ys.as_numbers().to_flat()?;
         activate_images(gpu, &mut ys, None, plane, late)?;
         Ok(Some(saved))
     }
@@ -63,7 +63,7 @@ impl OnGpu for Conv2d {
             let reference = if Activation::needs_input(activation) { saved } else { ys };
             differentiate(gpu, &mut dys, None, reference, activation)?;
         }
-        let (sizes, dzs) = (self.sizes(), dys.as_span());
+        let (sizes, dzs) = (self.sizes(), dys.as_numbers());
         if let Some(dxs) = grads[0].take() {
             gpu.convolve_back_to_input(&sizes, dxs, weight, dzs)?;
         }
@@ -76,5 +76,9 @@ impl OnGpu for Conv2d {
             channels.sums(gpu, db, dzs)?;
         }
         Ok(())
+    }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input == 2
     }
 }

@@ -13,7 +13,7 @@ __device__ count_t mix(count_t z) {
 
 // ys = xs * scale, and 0 where the upper 32 bits of the number are below the threshold. The key is
 // `*stored`, or `key` if that is a null pointer.
-extern "C" __global__ void dropout(float *ys, const float *xs, const count_t *stored, count_t key,
+extern "C" __global__ void dropout(number_t *ys, const number_t *xs, const count_t *stored, count_t key,
                                    count_t threshold, float scale, count_t n) {
   if (stored) key = *stored;
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < n;

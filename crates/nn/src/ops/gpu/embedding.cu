@@ -12,7 +12,7 @@ typedef unsigned long long count_t;
 
 // ys (positions, dim). An index that is no row of the table gives a row of NaN. n is the number of
 // elements.
-extern "C" __global__ void select_rows(float *ys, const float *weight, const void *indices,
+extern "C" __global__ void select_rows(number_t *ys, const number_t *weight, const void *indices,
                                        count_t size, count_t vocabulary, count_t dim, count_t n) {
   FOR_EACH(i, n) {
     long long index = index_at(indices, size, i / dim);
@@ -88,10 +88,12 @@ extern "C" __global__ void merge_tiles(count_t *keys, count_t run, count_t n) {
   for (count_t i = threadIdx.x; i < TILE; i += BLOCK) keys[start + i] = own[i];
 }
 
-// dw[index] = the sum of the rows of dys at the positions with this index. Other rows stay. The
-// thread of the first such position adds the others. n is the number of elements of dys.
-extern "C" __global__ void sum_positions(float *dw, const float *dys, const count_t *keys,
-                                         count_t positions, count_t dim, count_t n) {
+// dw[index] = the sum of the rows of dys at the positions with this index. Other rows stay. wide is
+// the same place for numbers in f32, and a null pointer otherwise. The thread of the first such position
+// adds the others. n is the number of elements of dys.
+extern "C" __global__ void sum_positions(float *wide, number_t *dw, const number_t *dys,
+                                         const count_t *keys, count_t positions, count_t dim,
+                                         count_t n) {
   FOR_EACH(i, n) {
     count_t at = i / dim, column = i % dim, index = keys[at] >> 32;
     if (keys[at] == NOTHING || (at > 0 && keys[at - 1] >> 32 == index)) continue;
@@ -99,6 +101,9 @@ extern "C" __global__ void sum_positions(float *dw, const float *dys, const coun
     for (; at < positions && keys[at] >> 32 == index; at++) {
       sum += dys[(keys[at] & 0xffffffff) * dim + column];
     }
-    dw[index * dim + column] = sum;
+    if (wide)
+      wide[index * dim + column] = sum;
+    else
+      dw[index * dim + column] = sum;
   }
 }

@@ -1,7 +1,7 @@
 //! Rows of a table by index on a GPU.
 
-use candelabrum_memory::cuda::{Arg, CudaIndices, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::cuda::{Arg, CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{ElementType, Flat};
 use candle_core::{Result, Tensor, bail};
 
 use super::indices::with_indices;
@@ -20,30 +20,38 @@ impl OnGpu for Embedding {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let grid = Grid::for_each(ys.len());
+        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
         with_indices(self.on_device()?, |indices| {
             let numbers = [(&mut ys).into(), inputs[0].into(), indices.into()];
             let sizes = [indices.element_size(), self.vocabulary, self.dim].map(Arg::from);
-            Ok(gpu.launch(KERNELS, "select_rows", grid, &[&numbers, &sizes[..]].concat())?)
+            let args = [&numbers, &sizes[..]].concat();
+            Ok(gpu.launch_for(number, KERNELS, "select_rows", grid, &args)?)
         })?;
         Ok(None)
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dw) = pass.grads[0].take() else { return Ok(()) };
-        SpanMut::Cuda(dw.reborrow()).fill(0.0)?;
+        dw.clear()?;
         if pass.dys.is_empty() {
             return Ok(());
         }
-        let positions = pass.dys.len() / self.dim;
+        let (number, positions) = (pass.dys.element_type(), pass.dys.len() / self.dim);
         let keys = with_indices(self.on_device()?, |indices| self.sort(pass.gpu, indices))?;
-        let numbers = [(&mut dw).into(), pass.dys.as_span().into(), keys.span()?.cuda()?.into()];
-        let args = [&numbers[..], &[positions.into(), self.dim.into()]].concat();
+        let is_wide = dw.element_type() == ElementType::F32;
+        let (dw, nothing) = (Arg::from(&mut dw), Arg::from(None::<CudaNumbers<'_>>));
+        let places = if is_wide { [dw, nothing] } else { [nothing, dw] };
+        let numbers = [pass.dys.as_numbers().into(), keys.span()?.cuda()?.into()];
+        let args = [&places[..], &numbers, &[positions.into(), self.dim.into()]].concat();
         let grid = Grid::for_each(pass.dys.len());
-        Ok(pass.gpu.launch(KERNELS, "sum_positions", grid, &args)?)
+        Ok(pass.gpu.launch_for(number, KERNELS, "sum_positions", grid, &args)?)
+    }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input == 0
     }
 }
 

@@ -7,7 +7,7 @@ typedef unsigned long long count_t;
        i += (count_t)gridDim.x * blockDim.x)
 
 // ys (N, width) = the last of the steps of xs (N, steps, width).
-extern "C" __global__ void last_step(float *ys, const float *xs, count_t steps, count_t width,
+extern "C" __global__ void last_step(number_t *ys, const number_t *xs, count_t steps, count_t width,
                                      count_t n) {
   FOR_EACH(i, n) {
     count_t sequence = i / width, column = i % width;
@@ -16,7 +16,7 @@ extern "C" __global__ void last_step(float *ys, const float *xs, count_t steps, 
 }
 
 // dxs (N, steps, width): dys in the last step, and 0 in the others.
-extern "C" __global__ void last_step_gradient(float *dxs, const float *dys, count_t steps,
+extern "C" __global__ void last_step_gradient(number_t *dxs, const number_t *dys, count_t steps,
                                               count_t width, count_t n) {
   FOR_EACH(i, n) {
     count_t row = i / width, column = i % width;

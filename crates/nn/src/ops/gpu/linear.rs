@@ -6,7 +6,7 @@
 //! must have the same bits in every run and on every rank, whichever algorithm cuBLASLt chooses.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Epilogue, Gpu, Matrix};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Epilogue, Gpu, Matrix};
 use candle_core::{Result, bail};
 
 use super::activations::{activate, differentiate};
@@ -19,8 +19,8 @@ impl OnGpu for Linear {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let &[Some(xs), Some(weight), bias] = inputs else { bail!("linear: an input is missing") };
         let rows = ys.len() / self.outputs;
@@ -30,15 +30,15 @@ impl OnGpu for Linear {
             affine(gpu, ys, xs, weight, bias, self.activation)?;
             return Ok(None);
         };
-        let mut saved = gpu.numbers(ys.len())?;
+        let mut saved = gpu.numbers_of(ys.element_type(), ys.len())?;
         if activation == Activation::GeluTanh {
-            let epilogue = Epilogue::GeluTanh(saved.span_mut()?.cuda()?);
+            let epilogue = Epilogue::GeluTanh(saved.cuda_numbers_mut()?);
             if gpu.matmul_then(ys.reborrow(), xs, weight, bias, epilogue)? {
                 return Ok(Some(saved));
             }
         }
-        affine(gpu, saved.span_mut()?.cuda()?, xs, weight, bias, None)?;
-        activate(gpu, &mut ys, Some(saved.span()?.cuda()?), None, self.activation)?;
+        affine(gpu, saved.cuda_numbers_mut()?, xs, weight, bias, None)?;
+        activate(gpu, &mut ys, Some(saved.cuda_numbers()?), None, self.activation)?;
         Ok(Some(saved))
     }
 
@@ -50,7 +50,7 @@ impl OnGpu for Linear {
             differentiate(gpu, &mut dys, None, reference, activation)?;
         }
         let rows = dys.len() / self.outputs;
-        let dz = Matrix { values: dys.as_span(), size: (rows, self.outputs), transposed: false };
+        let dz = Matrix { values: dys.as_numbers(), size: (rows, self.outputs), transposed: false };
         if let Some(dx) = grads[0].take() {
             let size = (self.outputs, self.inputs);
             gpu.matmul(dx, false, dz, Matrix { values: weight, size, transposed: false })?;
@@ -64,15 +64,19 @@ impl OnGpu for Linear {
         }
         Ok(())
     }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input > 0
+    }
 }
 
 /// `ys = activation(xs weight + bias)`.
 fn affine(
     gpu: &Gpu,
-    mut ys: CudaSpanMut<'_>,
+    mut ys: CudaNumbersMut<'_>,
     xs: Matrix<'_>,
     weight: Matrix<'_>,
-    bias: Option<CudaSpan<'_>>,
+    bias: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
     let epilogue = match activation {

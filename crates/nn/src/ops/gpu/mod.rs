@@ -15,6 +15,7 @@ mod indices;
 mod last_step;
 pub(super) mod linear;
 pub(super) mod pools;
+mod recurrent;
 mod row_norm;
 mod rows;
 mod softmax;

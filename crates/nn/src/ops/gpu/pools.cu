@@ -37,7 +37,7 @@ __device__ Range windows(Axis axis, count_t i) {
 }
 
 // The place of a window's maximum in its plane: the first maximum, or the last NaN.
-__device__ count_t winner(const float *plane, Range rows, Range columns, count_t width) {
+__device__ count_t winner(const number_t *plane, Range rows, Range columns, count_t width) {
   count_t place = rows.start * width + columns.start;
   float best = plane[place];
   for (count_t y = rows.start; y < rows.end; y++)
@@ -53,12 +53,12 @@ __device__ count_t winner(const float *plane, Range rows, Range columns, count_t
 
 // ys = the maximum of each window. winners = its place in its plane, which a float represents
 // exactly. Without winners, the backward finds them again.
-extern "C" __global__ void max_pool(float *ys, float *winners, const float *xs, AXIS(y), AXIS(x),
+extern "C" __global__ void max_pool(number_t *ys, float *winners, const number_t *xs, AXIS(y), AXIS(x),
                                     count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
     count_t oy = i / columns.out % rows.out, ox = i % columns.out;
-    const float *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
+    const number_t *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
     count_t place = winner(plane, window(rows, oy), window(columns, ox), columns.in);
     ys[i] = plane[place];
     if (winners) winners[i] = (float)place;
@@ -66,8 +66,8 @@ extern "C" __global__ void max_pool(float *ys, float *winners, const float *xs, 
 }
 
 // dxs = the gradients of the windows whose maximum is this pixel. n is the number of pixels.
-extern "C" __global__ void max_pool_back(float *dxs, const float *dys, const float *winners,
-                                         const float *xs, AXIS(y), AXIS(x), count_t n) {
+extern "C" __global__ void max_pool_back(number_t *dxs, const number_t *dys, const float *winners,
+                                         const number_t *xs, AXIS(y), AXIS(x), count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
     count_t in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
@@ -93,12 +93,12 @@ __device__ float divisor(Axis rows, Axis columns, Range down, Range right, count
 }
 
 // ys = the mean of each window. With whole, pixels of the padding count.
-extern "C" __global__ void avg_pool(float *ys, const float *xs, count_t whole, AXIS(y), AXIS(x),
+extern "C" __global__ void avg_pool(number_t *ys, const number_t *xs, count_t whole, AXIS(y), AXIS(x),
                                     count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
     Range down = window(rows, i / columns.out % rows.out), right = window(columns, i % columns.out);
-    const float *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
+    const number_t *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
     float sum = 0.0f;
     for (count_t y = down.start; y < down.end; y++)
       for (count_t x = right.start; x < right.end; x++) sum += plane[y * columns.in + x];
@@ -107,7 +107,7 @@ extern "C" __global__ void avg_pool(float *ys, const float *xs, count_t whole, A
 }
 
 // dxs = the shares of the windows that hold this pixel. n is the number of pixels.
-extern "C" __global__ void avg_pool_back(float *dxs, const float *dys, count_t whole, AXIS(y),
+extern "C" __global__ void avg_pool_back(number_t *dxs, const number_t *dys, count_t whole, AXIS(y),
                                          AXIS(x), count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
@@ -127,7 +127,7 @@ extern "C" __global__ void avg_pool_back(float *dxs, const float *dys, count_t w
 #define PLANES 8 // planes per block
 
 // ys = the mean of each plane. n is the number of planes.
-extern "C" __global__ void means(float *ys, const float *xs, count_t plane, count_t n) {
+extern "C" __global__ void means(number_t *ys, const number_t *xs, count_t plane, count_t n) {
   __shared__ float sums[PLANES * LANES];
   unsigned lane = threadIdx.x % LANES;
   count_t number = (count_t)blockIdx.x * PLANES + threadIdx.x / LANES;
@@ -144,6 +144,6 @@ extern "C" __global__ void means(float *ys, const float *xs, count_t plane, coun
 }
 
 // dxs = the share of each pixel in the mean of its plane. n is the number of pixels.
-extern "C" __global__ void means_back(float *dxs, const float *dys, count_t plane, count_t n) {
+extern "C" __global__ void means_back(number_t *dxs, const number_t *dys, count_t plane, count_t n) {
   FOR_EACH(i, n) dxs[i] = dys[i / plane] / (float)plane;
 }

@@ -1,7 +1,7 @@
 //! Poolings on a GPU.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::Result;
 
 use crate::ops::avg_pool2d::{AvgPool2d, GlobalAvgPool2d};
@@ -28,20 +28,20 @@ impl OnGpu for MaxPool2d {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let grid = Grid::for_each(ys.len());
+        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
         if self.is_two_by_two() {
-            let args = [(&mut ys).into(), Arg::from(None::<CudaSpan<'_>>), inputs[0].into()];
-            gpu.launch(KERNELS, "max_pool", grid, &with_sizes(&args, &self.windows))?;
+            let args = [(&mut ys).into(), Arg::from(None::<CudaNumbers<'_>>), inputs[0].into()];
+            gpu.launch_for(number, KERNELS, "max_pool", grid, &with_sizes(&args, &self.windows))?;
             return Ok(None);
         }
         let mut winners = gpu.numbers(ys.len())?;
         {
             let mut winners = winners.span_mut()?.cuda()?;
             let args = [(&mut ys).into(), (&mut winners).into(), inputs[0].into()];
-            gpu.launch(KERNELS, "max_pool", grid, &with_sizes(&args, &self.windows))?;
+            gpu.launch_for(number, KERNELS, "max_pool", grid, &with_sizes(&args, &self.windows))?;
         }
         Ok(Some(winners))
     }
@@ -49,9 +49,15 @@ impl OnGpu for MaxPool2d {
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {
         let GpuBackward { gpu, inputs, saved, dys, mut grads, .. } = pass;
         let Some(mut dxs) = grads[0].take() else { return Ok(()) };
-        let grid = Grid::for_each(dxs.len());
-        let args = [(&mut dxs).into(), dys.as_span().into(), saved.into(), inputs[0].into()];
-        Ok(gpu.launch(KERNELS, "max_pool_back", grid, &with_sizes(&args, &self.windows))?)
+        let (number, grid) = (dxs.element_type(), Grid::for_each(dxs.len()));
+        let args = [(&mut dxs).into(), dys.as_numbers().into(), saved.into(), inputs[0].into()];
+        Ok(gpu.launch_for(
+            number,
+            KERNELS,
+            "max_pool_back",
+            grid,
+            &with_sizes(&args, &self.windows),
+        )?)
     }
 }
 
@@ -59,23 +65,23 @@ impl OnGpu for AvgPool2d {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let grid = Grid::for_each(ys.len());
+        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
         let whole = usize::from(self.count_include_pad);
         let args = [(&mut ys).into(), inputs[0].into(), whole.into()];
-        gpu.launch(KERNELS, "avg_pool", grid, &with_sizes(&args, &self.windows))?;
+        gpu.launch_for(number, KERNELS, "avg_pool", grid, &with_sizes(&args, &self.windows))?;
         Ok(None)
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
-        let grid = Grid::for_each(dxs.len());
+        let (number, grid) = (dxs.element_type(), Grid::for_each(dxs.len()));
         let whole = usize::from(self.count_include_pad);
-        let args = [(&mut dxs).into(), pass.dys.as_span().into(), whole.into()];
+        let args = [(&mut dxs).into(), pass.dys.as_numbers().into(), whole.into()];
         let args = with_sizes(&args, &self.windows);
-        Ok(pass.gpu.launch(KERNELS, "avg_pool_back", grid, &args)?)
+        Ok(pass.gpu.launch_for(number, KERNELS, "avg_pool_back", grid, &args)?)
     }
 }
 
@@ -83,19 +89,19 @@ impl OnGpu for GlobalAvgPool2d {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let grid = Grid::by_share(ys.len(), PLANES);
+        let (number, grid) = (ys.element_type(), Grid::by_share(ys.len(), PLANES));
         let args = [(&mut ys).into(), inputs[0].into(), self.plane.into()];
-        gpu.launch(KERNELS, "means", grid, &args)?;
+        gpu.launch_for(number, KERNELS, "means", grid, &args)?;
         Ok(None)
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
-        let grid = Grid::for_each(dxs.len());
-        let args = [(&mut dxs).into(), pass.dys.as_span().into(), self.plane.into()];
-        Ok(pass.gpu.launch(KERNELS, "means_back", grid, &args)?)
+        let (number, grid) = (dxs.element_type(), Grid::for_each(dxs.len()));
+        let args = [(&mut dxs).into(), pass.dys.as_numbers().into(), self.plane.into()];
+        Ok(pass.gpu.launch_for(number, KERNELS, "means_back", grid, &args)?)
     }
 }

@@ -15,7 +15,7 @@ __device__ Scale load(const float *saved, count_t row) {
 }
 
 // The scale of a row. `rest` is the rounding error of the mean, so a large mean costs no digits.
-__device__ Scale scale_of(const float *x, count_t len, count_t count, count_t centred, double eps,
+__device__ Scale scale_of(const number_t *x, count_t len, count_t count, count_t centred, double eps,
                           count_t width) {
   double shift = 0, rest = 0, variance;
   Sum sum, squares;
@@ -42,12 +42,12 @@ __device__ Scale scale_of(const float *x, count_t len, count_t count, count_t ce
 
 // ys = weight h + bias for n rows of `count` numbers. The weight and the bias may be missing. saved
 // gets the scale of each row.
-extern "C" __global__ void normalise(float *ys, float *saved, const float *xs, const float *weight,
-                                     const float *bias, count_t count, count_t centred, double eps,
+extern "C" __global__ void normalise(number_t *ys, float *saved, const number_t *xs,
+                                     const number_t *weight, const number_t *bias, count_t count, count_t centred, double eps,
                                      count_t width, count_t n) {
   count_t row = own_row(width), len = row < n ? count : 0;
-  const float *x = xs + row * count;
-  float *y = ys + row * count;
+  const number_t *x = xs + row * count;
+  number_t *y = ys + row * count;
   Scale scale = scale_of(x, len, count, centred, eps, width);
   for (count_t c = own_lane(width); c < len; c += width) {
     float h = scale.at(x[c]);
@@ -62,12 +62,12 @@ extern "C" __global__ void normalise(float *ys, float *saved, const float *xs, c
 }
 
 // dxs for n rows, with g = dy weight: inverse (g - mean(g) - h mean(g h)).
-extern "C" __global__ void input_gradient(float *dxs, const float *dys, const float *xs,
-                                          const float *weight, const float *saved, count_t count,
+extern "C" __global__ void input_gradient(number_t *dxs, const number_t *dys, const number_t *xs,
+                                          const number_t *weight, const float *saved, count_t count,
                                           count_t centred, count_t width, count_t n) {
   count_t row = own_row(width), len = row < n ? count : 0;
-  const float *x = xs + row * count, *dy = dys + row * count;
-  float *dx = dxs + row * count;
+  const number_t *x = xs + row * count, *dy = dys + row * count;
+  number_t *dx = dxs + row * count;
   Scale scale = {0.0f, 0.0f, 0.0f};
   if (row < n) scale = load(saved, row);
   Sum sum, dot;
@@ -89,8 +89,8 @@ extern "C" __global__ void input_gradient(float *dxs, const float *dys, const fl
 // The gradients of weight and bias as sums over groups of ROWS rows: dws and dbs (groups, count). One
 // of the two may be missing. A thread adds one column of one group, row after row. n is the number
 // of sums.
-extern "C" __global__ void parameter_gradients(float *dws, float *dbs, const float *dys,
-                                               const float *xs, const float *saved, count_t rows,
+extern "C" __global__ void parameter_gradients(float *dws, float *dbs, const number_t *dys,
+                                               const number_t *xs, const float *saved, count_t rows,
                                                count_t count, count_t n) {
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < n;
        i += (count_t)gridDim.x * blockDim.x) {

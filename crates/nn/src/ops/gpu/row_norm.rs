@@ -1,7 +1,7 @@
 //! Layer normalisation and root-mean-square normalisation on a GPU.
 
-use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::{ElementType, Flat};
 use candle_core::Result;
 
 use super::columns::sum_rows;
@@ -24,10 +24,10 @@ impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let count = ys.len() / self.len.max(1);
+        let (number, count) = (ys.element_type(), ys.len() / self.len.max(1));
         let rows = Rows::new(count, self.len);
         let mut saved = gpu.numbers(SCALE * count)?;
         {
@@ -36,23 +36,27 @@ impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
             let inputs = [inputs[0].into(), inputs[1].into(), inputs[2].into()];
             let sizes = [self.len.into(), usize::from(CENTRED).into()];
             let args = [&numbers[..], &inputs, &sizes, &[self.eps.into(), rows.width.into()]];
-            gpu.launch(KERNELS, "normalise", rows.grid, &args.concat())?;
+            gpu.launch_for(number, KERNELS, "normalise", rows.grid, &args.concat())?;
         }
         Ok(Some(saved))
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
-        let (gpu, len) = (pass.gpu, self.len);
-        let (xs, dys, saved) = (pass.inputs[0], pass.dys.as_span(), pass.saved);
+        let (gpu, len, number) = (pass.gpu, self.len, pass.dys.element_type());
+        let (xs, dys, saved) = (pass.inputs[0], pass.dys.as_numbers(), pass.saved);
         if let Some(mut dxs) = pass.grads[0].take() {
             let rows = Rows::new(dxs.len() / len.max(1), len);
             let numbers = [(&mut dxs).into(), dys.into(), xs.into(), pass.inputs[1].into()];
             let sizes = [len.into(), usize::from(CENTRED).into(), rows.width.into()];
             let args = [&numbers[..], &[saved.into()], &sizes].concat();
-            gpu.launch(KERNELS, "input_gradient", rows.grid, &args)?;
+            gpu.launch_for(number, KERNELS, "input_gradient", rows.grid, &args)?;
         }
         let gradients = (pass.grads[1].take(), pass.grads[2].take());
         self.parameter_gradients(gpu, gradients, dys, xs, saved)
+    }
+
+    fn has_wide_gradient(&self, input: usize) -> bool {
+        input > 0
     }
 }
 
@@ -61,43 +65,44 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
     fn parameter_gradients(
         &self,
         gpu: &Gpu,
-        (mut dw, mut db): (Option<CudaSpanMut<'_>>, Option<CudaSpanMut<'_>>),
-        dys: CudaSpan<'_>,
-        xs: Option<CudaSpan<'_>>,
-        saved: Option<CudaSpan<'_>>,
+        (mut dw, mut db): (Option<CudaNumbersMut<'_>>, Option<CudaNumbersMut<'_>>),
+        dys: CudaNumbers<'_>,
+        xs: Option<CudaNumbers<'_>>,
+        saved: Option<CudaNumbers<'_>>,
     ) -> Result<()> {
         if dw.is_none() && db.is_none() {
             return Ok(());
         }
         if dys.is_empty() {
-            for gradient in [dw, db].into_iter().flatten() {
-                SpanMut::Cuda(gradient).fill(0.0)?;
+            for mut gradient in [dw, db].into_iter().flatten() {
+                gradient.clear()?;
             }
             return Ok(());
         }
-        let rows = dys.len() / self.len;
+        let (number, rows) = (dys.element_type(), dys.len() / self.len);
         let groups = rows.div_ceil(ROWS);
-        let launch = |dw: Option<&mut CudaSpanMut<'_>>, db: Option<&mut CudaSpanMut<'_>>| {
+        let launch = |dw: Option<&mut CudaNumbersMut<'_>>, db: Option<&mut CudaNumbersMut<'_>>| {
             let numbers = [dw.into(), db.into(), dys.into(), xs.into(), saved.into()];
             let args = [&numbers[..], &[rows.into(), self.len.into()]].concat();
-            gpu.launch(KERNELS, "parameter_gradients", Grid::for_each(groups * self.len), &args)
+            let grid = Grid::for_each(groups * self.len);
+            gpu.launch_for(number, KERNELS, "parameter_gradients", grid, &args)
         };
-        if groups == 1 {
+        if groups == 1 && number == ElementType::F32 {
             return Ok(launch(dw.as_mut(), db.as_mut())?);
         }
-        // The sums of the groups first, and then the sums of these.
-        let sums = |gradient: &Option<CudaSpanMut<'_>>| {
+        // The sums of the groups first, in f32, and then the sums of these.
+        let sums = |gradient: &Option<CudaNumbersMut<'_>>| {
             gradient.as_ref().map(|_| gpu.numbers(groups * self.len)).transpose()
         };
         let (mut dws, mut dbs) = (sums(&dw)?, sums(&db)?);
         {
-            let mut dws = dws.as_mut().map(|sums| sums.span_mut()?.cuda()).transpose()?;
-            let mut dbs = dbs.as_mut().map(|sums| sums.span_mut()?.cuda()).transpose()?;
+            let mut dws = dws.as_mut().map(Flat::cuda_numbers_mut).transpose()?;
+            let mut dbs = dbs.as_mut().map(Flat::cuda_numbers_mut).transpose()?;
             launch(dws.as_mut(), dbs.as_mut())?;
         }
         for (gradient, sums) in [(dw, dws), (db, dbs)] {
             if let Some((gradient, sums)) = gradient.zip(sums) {
-                sum_rows(gpu, gradient, sums.span()?.cuda()?)?;
+                sum_rows(gpu, gradient, sums.cuda_numbers()?)?;
             }
         }
         Ok(())

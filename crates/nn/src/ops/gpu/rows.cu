@@ -48,10 +48,10 @@ __device__ double group_sum(Sum own, count_t width) {
 }
 
 // The largest number of the group's row. NaN does not count.
-__device__ float row_max(const float *row, count_t len, count_t width) {
+__device__ float row_max(const number_t *row, count_t len, count_t width) {
   __shared__ float largest[BLOCK];
   float own = __int_as_float(0xff800000); // minus infinity
-  for (count_t i = own_lane(width); i < len; i += width) own = row[i] > own ? row[i] : own;
+  for (count_t i = own_lane(width); i < len; i += width) own = row[i] > own ? (float)row[i] : own;
   __syncthreads(); // every thread has read the result of the call before
   largest[threadIdx.x] = own;
   for (count_t half = width / 2; half > 0; half /= 2) {

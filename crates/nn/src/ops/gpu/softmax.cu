@@ -1,36 +1,32 @@
 // Softmax, its logarithm, and the cross entropy. The texts of rows.cu and indices.cu come before.
 
-// The sum of exp(x - top) over the group's row, in f32 as on the CPU. exps gets the terms.
-__device__ float sum_of_exp(const float *x, float top, float *exps, count_t len, count_t width) {
+// The sum of exp(x - top) over the group's row, in f32 as on the CPU.
+__device__ float sum_of_exp(const number_t *x, float top, count_t len, count_t width) {
   Sum sum;
-  for (count_t c = own_lane(width); c < len; c += width) {
-    float e = expf(x[c] - top);
-    if (exps) exps[c] = e;
-    sum.add(e);
-  }
+  for (count_t c = own_lane(width); c < len; c += width) sum.add(expf(x[c] - top));
   return (float)group_sum(sum, width);
 }
 
 // ys = softmax(xs), or its logarithm, for n rows.
-extern "C" __global__ void softmax(float *ys, const float *xs, count_t classes, count_t logarithm,
+extern "C" __global__ void softmax(number_t *ys, const number_t *xs, count_t classes, count_t logarithm,
                                    count_t width, count_t n) {
   count_t row = own_row(width), len = row < n ? classes : 0;
-  const float *x = xs + row * classes;
-  float *y = ys + row * classes;
+  const number_t *x = xs + row * classes;
+  number_t *y = ys + row * classes;
   float top = row_max(x, len, width);
-  float sum = sum_of_exp(x, top, logarithm ? nullptr : y, len, width), ln = logf(sum);
+  float sum = sum_of_exp(x, top, len, width), ln = logf(sum);
   for (count_t c = own_lane(width); c < len; c += width) {
-    y[c] = logarithm ? (x[c] - top) - ln : y[c] / sum;
+    y[c] = logarithm ? (x[c] - top) - ln : expf(x[c] - top) / sum;
   }
 }
 
 // dxs from the result ys.
-extern "C" __global__ void softmax_gradient(float *dxs, const float *dys, const float *ys,
+extern "C" __global__ void softmax_gradient(number_t *dxs, const number_t *dys, const number_t *ys,
                                             count_t classes, count_t logarithm, count_t width,
                                             count_t n) {
   count_t row = own_row(width), len = row < n ? classes : 0;
-  const float *y = ys + row * classes, *dy = dys + row * classes;
-  float *dx = dxs + row * classes;
+  const number_t *y = ys + row * classes, *dy = dys + row * classes;
+  number_t *dx = dxs + row * classes;
   Sum own;
   for (count_t c = own_lane(width); c < len; c += width) own.add(logarithm ? dy[c] : dy[c] * y[c]);
   float sum = (float)group_sum(own, width);
@@ -53,14 +49,15 @@ __device__ long long class_of(count_t row, const void *labels, count_t size, cou
 // The cross entropy of n rows. The targets are probabilities, or labels if there are none. kept is
 // 1 - smoothing, and even is smoothing / classes. saved gets, for the n rows, the maximum and the
 // sum of the exponentials, and after all of these the losses.
-extern "C" __global__ void losses(float *saved, const float *logits, const float *probabilities,
+extern "C" __global__ void losses(float *saved, const number_t *logits,
+                                  const number_t *probabilities,
                                   const void *labels, count_t size, count_t ignores,
                                   count_t ignored, count_t classes, float kept, float even,
                                   count_t width, count_t n) {
   count_t row = own_row(width), len = row < n ? classes : 0;
-  const float *z = logits + row * classes, *t = probabilities + row * classes;
+  const number_t *z = logits + row * classes, *t = probabilities + row * classes;
   float top = row_max(z, len, width);
-  float sum = sum_of_exp(z, top, nullptr, len, width), ln = logf(sum);
+  float sum = sum_of_exp(z, top, len, width), ln = logf(sum);
   long long label = NO_CLASS;
   if (row < n && !probabilities) {
     label = class_of(row, labels, size, ignores, ignored, classes);
@@ -88,7 +85,7 @@ extern "C" __global__ void losses(float *saved, const float *logits, const float
 
 // *loss = the mean of the n losses that count. saved gets their number after the losses. One block
 // runs it.
-extern "C" __global__ void mean_loss(float *loss, float *saved, const void *labels, count_t size,
+extern "C" __global__ void mean_loss(number_t *loss, float *saved, const void *labels, count_t size,
                                      count_t ignores, count_t ignored, count_t n) {
   Sum sum, counted;
   for (count_t row = threadIdx.x; row < n; row += BLOCK) {
@@ -103,14 +100,14 @@ extern "C" __global__ void mean_loss(float *loss, float *saved, const void *labe
 }
 
 // The gradient of the logits, from the gradient of the loss.
-extern "C" __global__ void loss_gradient(float *dlogits, const float *dloss, const float *logits,
-                                         const float *probabilities, const void *labels,
+extern "C" __global__ void loss_gradient(number_t *dlogits, const number_t *dloss,
+                                         const number_t *logits, const number_t *probabilities, const void *labels,
                                          count_t size, count_t ignores, count_t ignored,
                                          const float *saved, count_t classes, float kept,
                                          float even, float smoothing, count_t width, count_t n) {
   count_t row = own_row(width), len = row < n ? classes : 0;
-  const float *z = logits + row * classes, *t = probabilities + row * classes;
-  float *dz = dlogits + row * classes;
+  const number_t *z = logits + row * classes, *t = probabilities + row * classes;
+  number_t *dz = dlogits + row * classes;
   float scale = *dloss / saved[3 * n], weight = scale;
   if (probabilities) {
     Sum own;
@@ -122,7 +119,7 @@ extern "C" __global__ void loss_gradient(float *dlogits, const float *dloss, con
   long long label = NO_CLASS;
   if (!probabilities) label = class_of(row, labels, size, ignores, ignored, classes);
   for (count_t c = own_lane(width); c < len; c += width) {
-    float target = probabilities ? t[c] : ((long long)c == label ? 1.0f : 0.0f);
+    float target = probabilities ? (float)t[c] : ((long long)c == label ? 1.0f : 0.0f);
     float d = expf(z[c] - top) * factor - scale * even - scale * kept * target;
     if (!probabilities && label == NO_CLASS) d = NOT_A_NUMBER;
     if (!probabilities && label == IGNORED) d = 0.0f;

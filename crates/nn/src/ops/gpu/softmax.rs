@@ -1,7 +1,7 @@
 //! Softmax, its logarithm and the cross entropy on a GPU.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::{Result, bail};
 
 use super::indices::with_indices;
@@ -19,23 +19,25 @@ impl<const LOG: bool> OnGpu for Softmax<LOG> {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut ys: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
+        let number = ys.element_type();
         let rows = Rows::new(ys.len() / self.classes.max(1), self.classes);
         let sizes = [self.classes, usize::from(LOG), rows.width].map(Arg::from);
         let args = [&[(&mut ys).into(), inputs[0].into()], &sizes[..]].concat();
-        gpu.launch(KERNELS, "softmax", rows.grid, &args)?;
+        gpu.launch_for(number, KERNELS, "softmax", rows.grid, &args)?;
         Ok(None)
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
+        let number = dxs.element_type();
         let rows = Rows::new(dxs.len() / self.classes.max(1), self.classes);
         let sizes = [self.classes, usize::from(LOG), rows.width].map(Arg::from);
-        let numbers = [(&mut dxs).into(), pass.dys.as_span().into(), pass.ys.into()];
+        let numbers = [(&mut dxs).into(), pass.dys.as_numbers().into(), pass.ys.into()];
         let args = [&numbers, &sizes[..]].concat();
-        Ok(pass.gpu.launch(KERNELS, "softmax_gradient", rows.grid, &args)?)
+        Ok(pass.gpu.launch_for(number, KERNELS, "softmax_gradient", rows.grid, &args)?)
     }
 }
 
@@ -46,7 +48,7 @@ impl SoftmaxCrossEntropy {
         let (labels, ignored) = match &self.targets {
             Targets::Probabilities => {
                 let [size, ignores, ignored] = [1_usize, 0, 0].map(Arg::from);
-                return f([None::<CudaSpan<'_>>.into(), size, ignores, ignored]);
+                return f([None::<CudaNumbers<'_>>.into(), size, ignores, ignored]);
             }
             Targets::OnDevice { labels, ignored } => (labels, ignored),
             Targets::Checked { .. } => bail!("labels on the host for a GPU, this is a bug"),
@@ -69,11 +71,11 @@ impl OnGpu for SoftmaxCrossEntropy {
     fn forward(
         &self,
         gpu: &Gpu,
-        inputs: &[Option<CudaSpan<'_>>],
-        mut loss: CudaSpanMut<'_>,
+        inputs: &[Option<CudaNumbers<'_>>],
+        mut loss: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let &[Some(logits), probabilities] = inputs else { bail!("cross entropy: no logits") };
-        let batch = logits.len() / self.classes;
+        let (number, batch) = (logits.element_type(), logits.len() / self.classes);
         let rows = Rows::new(batch, self.classes);
         let mut saved = gpu.numbers(3 * batch + 1)?;
         self.with_labels(|labels| {
@@ -81,24 +83,25 @@ impl OnGpu for SoftmaxCrossEntropy {
             let numbers = [(&mut saved).into(), logits.into(), probabilities.into()];
             let classes = [self.classes.into()];
             let args = [&numbers, &labels[..], &classes, &self.shares(), &[rows.width.into()]];
-            gpu.launch(KERNELS, "losses", rows.grid, &args.concat())?;
+            gpu.launch_for(number, KERNELS, "losses", rows.grid, &args.concat())?;
             let numbers = [(&mut loss).into(), (&mut saved).into()];
             let args = [&numbers, &labels[..]].concat();
-            Ok(gpu.launch(KERNELS, "mean_loss", Grid::one_block(batch), &args)?)
+            Ok(gpu.launch_for(number, KERNELS, "mean_loss", Grid::one_block(batch), &args)?)
         })?;
         Ok(Some(saved))
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dlogits) = pass.grads[0].take() else { return Ok(()) };
+        let number = dlogits.element_type();
         let rows = Rows::new(dlogits.len() / self.classes, self.classes);
         self.with_labels(|labels| {
-            let numbers = [(&mut dlogits).into(), pass.dys.as_span().into()];
+            let numbers = [(&mut dlogits).into(), pass.dys.as_numbers().into()];
             let inputs = [pass.inputs[0].into(), pass.inputs[1].into()];
             let sizes = [pass.saved.into(), self.classes.into()];
             let rest = [(self.smoothing as f32).into(), rows.width.into()];
             let args = [&numbers, &inputs, &labels[..], &sizes, &self.shares(), &rest].concat();
-            Ok(pass.gpu.launch(KERNELS, "loss_gradient", rows.grid, &args)?)
+            Ok(pass.gpu.launch_for(number, KERNELS, "loss_gradient", rows.grid, &args)?)
         })
     }
 }

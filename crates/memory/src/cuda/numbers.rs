@@ -1,0 +1,211 @@
+//! A borrowed run of f32, f16 or bf16 numbers on a GPU, for operations that compute in any of these types.
+
+use super::compiler::Source;
+use super::launch::{Arg, Grid, launch};
+use super::memory::{CudaMemory, allocate_unset};
+use super::region::Region;
+use super::{CudaSpan, CudaSpanMut};
+use crate::{ElementType, Error, Flat, Result};
+
+/// The kernels of this file.
+fn kernels(number: ElementType) -> Source {
+    Source { name: "numbers", number, text: [include_str!("kernels/numbers.cu"), ""] }
+}
+
+/// A run of f32, f16 or bf16 numbers on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaNumbers<'a> {
+    region: Region<'a>,
+    element: ElementType,
+}
+
+/// A mutable run of f32, f16 or bf16 numbers on a GPU.
+#[derive(Debug)]
+pub struct CudaNumbersMut<'a>(CudaNumbers<'a>);
+
+/// Whether `element` is one of the types of [`CudaNumbers`].
+pub(super) fn is_number(element: ElementType) -> bool {
+    matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16)
+}
+
+impl<'a> From<CudaSpan<'a>> for CudaNumbers<'a> {
+    fn from(numbers: CudaSpan<'a>) -> Self {
+        Self { region: numbers.region(), element: ElementType::F32 }
+    }
+}
+
+impl<'a> From<CudaSpanMut<'a>> for CudaNumbersMut<'a> {
+    fn from(numbers: CudaSpanMut<'a>) -> Self {
+        Self(CudaNumbers { region: numbers.into_region(), element: ElementType::F32 })
+    }
+}
+
+impl<'a> CudaNumbers<'a> {
+    /// The numbers of these bytes, which must be whole numbers of the type.
+    ///
+    /// # Errors
+    /// A type that is not one of the three.
+    pub(super) fn new(region: Region<'a>, element: ElementType) -> Result<Self> {
+        if is_number(element) {
+            return Ok(Self { region, element });
+        }
+        Err(Error::Unsupported {
+            what: format!("a kernel of operations on numbers of type {element}"),
+        })
+    }
+
+    /// The number of numbers.
+    pub fn len(&self) -> usize {
+        self.region.bytes() / self.element.size()
+    }
+
+    /// Whether there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The type of the numbers.
+    pub fn element_type(&self) -> ElementType {
+        self.element
+    }
+
+    /// The numbers, if they are f32.
+    ///
+    /// # Errors
+    /// [`Error::ElementType`] for numbers of another type.
+    pub fn as_f32(self) -> Result<CudaSpan<'a>> {
+        match self.element {
+            ElementType::F32 => Ok(CudaSpan::new(self.region)),
+            got => Err(Error::ElementType { expected: ElementType::F32, got }),
+        }
+    }
+
+    /// A copy on the device, in the same type.
+    ///
+    /// # Errors
+    /// Too little memory on the device.
+    pub fn to_flat(self) -> Result<Flat> {
+        let bytes = self.region.bytes();
+        let memory = CudaMemory(allocate_unset(self.region.stream(), bytes)?);
+        memory.region(bytes).copy_from(self.region)?;
+        Ok(Flat::cuda(self.element, self.len(), memory))
+    }
+
+    pub(super) fn region(self) -> Region<'a> {
+        self.region
+    }
+
+    /// Runs a kernel of this file with one thread per number. The count is its last argument.
+    fn run(self, name: &'static str, args: &[Arg<'_>]) -> Result<()> {
+        let grid = Grid::for_each(self.len());
+        launch(self.region.stream(), kernels(self.element), name, grid, args)
+    }
+}
+
+impl<'a> CudaNumbersMut<'a> {
+    /// The numbers of these bytes, which must be whole numbers of the type and borrowed mutably.
+    ///
+    /// # Errors
+    /// As [`CudaNumbers::new`].
+    pub(super) fn new(region: Region<'a>, element: ElementType) -> Result<Self> {
+        CudaNumbers::new(region, element).map(Self)
+    }
+
+    /// The number of numbers.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The type of the numbers.
+    pub fn element_type(&self) -> ElementType {
+        self.0.element
+    }
+
+    /// The same numbers, read-only.
+    pub fn as_numbers(&self) -> CudaNumbers<'_> {
+        self.0
+    }
+
+    /// The same numbers, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> CudaNumbersMut<'_> {
+        CudaNumbersMut(self.0)
+    }
+
+    /// Sets every number to 0.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn clear(&mut self) -> Result<()> {
+        self.0.region.clear()
+    }
+
+    /// Replaces the numbers by those of `from`, which are as many and of the same type.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy_from(&mut self, from: CudaNumbers<'_>) -> Result<()> {
+        self.0.region.copy_from(from.region)
+    }
+
+    /// Adds the numbers of `from`, which are as many and of the same type. A sum is computed in f32 and
+    /// rounded.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::ElementType`], and the driver's error.
+    pub fn add(&mut self, from: CudaNumbers<'_>) -> Result<()> {
+        check_lengths("add", self.len(), from.len())?;
+        let (expected, got) = (self.element_type(), from.element);
+        if expected != got {
+            return Err(Error::ElementType { expected, got });
+        }
+        from.run("add", &[Arg::Memory(self.0.region), Arg::Memory(from.region)])
+    }
+
+    /// Replaces the numbers by as many of `from`, rounded to nearest, ties to even.
+    ///
+    /// # Errors
+    /// [`Error::Length`] and the driver's error.
+    pub fn round_from(&mut self, from: CudaSpan<'_>) -> Result<()> {
+        check_lengths("round", self.len(), from.len())?;
+        match self.element_type() {
+            ElementType::F32 => self.0.region.copy_from(from.region()),
+            element => from.narrow_to(1.0, element, self.0.region),
+        }
+    }
+
+    pub(super) fn region(&mut self) -> Region<'_> {
+        self.0.region
+    }
+}
+
+impl CudaSpanMut<'_> {
+    /// Replaces the numbers by as many of `from`, exactly.
+    ///
+    /// # Errors
+    /// [`Error::Length`] and the driver's error.
+    pub fn widen_from(&mut self, from: CudaNumbers<'_>) -> Result<()> {
+        check_lengths("widen", self.len(), from.len())?;
+        from.run("widen", &[Arg::Memory(self.region()), Arg::Memory(from.region)])
+    }
+
+    /// Adds as many numbers of `from`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] and the driver's error.
+    pub fn add_numbers(&mut self, from: CudaNumbers<'_>) -> Result<()> {
+        check_lengths("add", self.len(), from.len())?;
+        from.run("add_to_f32", &[Arg::Memory(self.region()), Arg::Memory(from.region)])
+    }
+}
+
+fn check_lengths(op: &'static str, expected: usize, got: usize) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
+}

@@ -1,0 +1,48 @@
+//! The rounding of many runs of f32 numbers to tensors of f16 or bf16, in one launch for 64 of them.
+
+use candle_core::{CudaStorage, Layout};
+
+use super::CudaSpan;
+use super::compiler::Source;
+use super::launch::{Arg, Grid, launch};
+use super::tensor::{elements, half_type, round_to};
+use crate::Result;
+
+/// Runs in one launch, and numbers that one block rounds: `RUNS` and `PIECE` in rounding.cu.
+const RUNS: usize = 64;
+const PIECE: usize = 1024;
+
+/// `struct Runs` of rounding.cu: addresses of the runs and of their results, lengths, first blocks.
+pub(super) type Runs = [[u64; RUNS]; 4];
+
+/// Sets the elements of each contiguous f16 or bf16 tensor to the values beside it, rounded to nearest,
+/// ties to even. The storages are borrowed as for [`span_mut`](super::span_mut).
+///
+/// # Errors
+/// Those of [`round_to`].
+pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()> {
+    let [(first, storage, _), rest @ ..] = rounded else { return Ok(()) };
+    let (stream, number) = (first.region().stream(), half_type(storage));
+    let is_alike = |(values, storage, _): &(CudaSpan<'_>, &CudaStorage, &Layout)| {
+        values.region().stream() == stream && half_type(storage) == number
+    };
+    if !rest.iter().all(is_alike) {
+        return rounded.iter().try_for_each(|(values, to, layout)| round_to(*values, to, layout));
+    }
+    let text = [include_str!("kernels/rounding.cu"), ""];
+    let source = Source { name: "rounding", number, text };
+    for rounded in rounded.chunks(RUNS) {
+        let mut runs: Runs = [[0; RUNS], [0; RUNS], [0; RUNS], [u64::MAX; RUNS]];
+        let mut blocks = 0;
+        for (place, (values, storage, layout)) in rounded.iter().enumerate() {
+            let to = elements(storage, layout, number, values.len())?;
+            let run = [values.address(), to.at(), values.len() as u64, blocks as u64];
+            for (column, number) in runs.iter_mut().zip(run) {
+                column[place] = number;
+            }
+            blocks += values.len().div_ceil(PIECE);
+        }
+        launch(stream, source, "round_all", Grid::blocks_of(blocks), &[Arg::Runs(&runs)])?;
+    }
+    Ok(())
+}
