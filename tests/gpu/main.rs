@@ -8,8 +8,11 @@
 
 mod absent;
 mod device;
+mod events;
 mod graphs;
+mod kernel_cache;
 mod launches;
+mod linear;
 mod memory;
 mod models;
 mod optimizers;

@@ -17,19 +17,26 @@ fn switch_main() {
     let world = world();
     let noise = |seed| uniform((64, 64), seed, -1.0, 1.0, DType::F32).unwrap();
     let (xs, weight) = (noise(1), noise(2));
-    let product = |device: &Device| {
-        let [xs, weight] = [&xs, &weight].map(|tensor| tensor.to_device(device).unwrap());
-        let ys = ops::linear(&xs, &weight, None, None).unwrap();
+    let bias = uniform(64, 3, -1.0, 1.0, DType::F32).unwrap();
+    // By cuBLAS without a bias, by cuBLASLt with it.
+    let product = |device: &Device, with_bias: bool| {
+        let [xs, weight, bias] =
+            [&xs, &weight, &bias].map(|tensor| tensor.to_device(device).unwrap());
+        let ys = ops::linear(&xs, &weight, with_bias.then_some(&bias), None).unwrap();
         ys.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };
-    let exact = product(&Device::Cpu);
-    let error = |ys: Vec<f32>| {
-        ys.iter().zip(&exact).map(|(y, exact)| (y - exact).abs()).fold(0.0, f32::max)
+    let errors = || {
+        [false, true].map(|with_bias| {
+            let exact = product(&Device::Cpu, with_bias);
+            let ys = product(world.device(), with_bias);
+            ys.iter().zip(&exact).map(|(y, exact)| (y - exact).abs()).fold(0.0, f32::max)
+        })
     };
-    assert!(error(product(world.device())) < 1e-5);
+    let exact = errors();
+    assert!(exact.iter().all(|&error| error < 1e-5), "{exact:?}");
     set_gemm_reduced_precision_f32(true);
-    let rounded = error(product(world.device()));
-    assert!((1e-5..2e-2).contains(&rounded), "{rounded}");
+    let rounded = errors();
+    assert!(rounded.iter().all(|error| (1e-5..2e-2).contains(error)), "{rounded:?}");
 }
 
 #[test]

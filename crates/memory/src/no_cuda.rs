@@ -631,6 +631,17 @@ pub struct Matrix<'a> {
     pub transposed: bool,
 }
 
+/// As with `cuda`.
+#[derive(Debug)]
+pub enum Epilogue<'a> {
+    /// As with `cuda`.
+    Identity,
+    /// As with `cuda`.
+    Relu,
+    /// As with `cuda`.
+    GeluTanh(CudaNumbersMut<'a>),
+}
+
 impl Gpu {
     /// Always `None`.
     pub fn of(_device: &Device) -> Option<Self> {
@@ -705,6 +716,19 @@ impl Gpu {
         _a: Matrix<'_>,
         _b: Matrix<'_>,
     ) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn matmul_then(
+        &self,
+        _out: CudaNumbersMut<'_>,
+        _a: Matrix<'_>,
+        _b: Matrix<'_>,
+        _bias: Option<CudaNumbers<'_>>,
+        _epilogue: Epilogue<'_>,
+    ) -> Result<bool> {
         match self.0 {}
     }
 

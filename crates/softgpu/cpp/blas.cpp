@@ -1,9 +1,7 @@
 // libcublas: matrix products, column by column; sums of f16, bf16 and f32 in f32.
+#include "gemm.h"
 #include "memory.h"
-#include "product.h"
 #include "streams.h"
-#include "types.h"
-#include <vector>
 
 enum { BLAS_OK = 0, BLAS_NOT_INIT = 1, BLAS_INVALID = 7, BLAS_NOT_SUPPORTED = 15 };
 struct Blas {
@@ -49,44 +47,6 @@ API int cublasGetVersion_v2(void *, int *v) {
 }
 API const char *cublasGetStatusString(int) { return "softgpu"; }
 
-struct Gemm {
-    int ta, tb, m, n, k;
-    const void *alpha, *beta;
-    int at, lda, bt, ldb, ct, ldc;
-    int scalar;
-    bool tf32 = false;
-};
-// The nearest number of TF32, which has 10 bits behind the point.
-static float to_tf32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0x1000) & ~0x1fffu;
-    memcpy(&x, &bits, sizeof bits);
-    return x;
-}
-template <class A>
-static void gemm(const Gemm &g, A alpha, A beta, const void *a, const void *b, void *c) {
-    size_t m = g.m, n = g.n, k = alpha != 0 ? g.k : 0;
-    // Columns lie one after the other here, so the product is that of the transposed matrices.
-    std::vector<A> left(n * k), right(k * m), result(n * m);
-    for (size_t j = 0; j < n; j++)
-        for (size_t l = 0; l < k; l++)
-            left[j * k + l] = get<A>(b, g.bt, g.tb ? j + l * g.ldb : l + j * g.ldb);
-    for (size_t l = 0; l < k; l++)
-        for (size_t i = 0; i < m; i++)
-            right[l * m + i] = get<A>(a, g.at, g.ta ? l + i * g.lda : i + l * g.lda);
-    if (g.tf32) {
-        for (A &x : left) x = to_tf32((float)x);
-        for (A &x : right) x = to_tf32((float)x);
-    }
-    product(n, m, k, left.data(), right.data(), result.data(), false);
-    for (size_t j = 0; j < n; j++)
-        for (size_t i = 0; i < m; i++) {
-            A v = alpha * result[j * m + i];
-            if (beta != 0) v += beta * get<A>(c, g.ct, i + j * g.ldc);
-            put<A>(c, g.ct, i + j * g.ldc, v);
-        }
-}
 static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, long long sb,
                    void *c, long long sc, int count) {
     auto *blas = (Blas *)h;
@@ -98,6 +58,7 @@ static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, 
     if (!g.m || !g.n || !count) return BLAS_OK;
     Stream *s = stream_of(blas->stream);
     if (!s) return BLAS_NOT_INIT;
+    TRACE("gemm %d x %d x %d", g.m, g.n, g.k);
     size_t spread = count > 1 ? (size_t)(count - 1) : 0;
     auto reach = [&](int rows, int cols, int ld, long long stride, int type) {
         return ((size_t)(cols ? cols - 1 : 0) * ld + rows + spread * stride) * size_of(type);
@@ -203,12 +164,4 @@ API int cublasHgemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, 
                                   long long sc, int count) {
     return batched(h, {ta, tb, m, n, k, alpha, beta, R_16F, lda, R_16F, ldb, R_16F, ldc, R_16F}, a,
                    sa, b, sb, c, sc, count);
-}
-API int cublasLtCreate(void **h) {
-    *h = new int;
-    return 0;
-} // the rest of cuBLASLt is missing
-API int cublasLtDestroy(void *h) {
-    delete (int *)h;
-    return 0;
 }

@@ -73,6 +73,7 @@ static bool compile(Program &p, const std::vector<std::string> &flags) {
 }
 API int nvrtcCompileProgram(void *pv, int n, const char *const *options) {
     auto *p = (Program *)pv;
+    TRACE("nvrtc compiles %s", p->name.c_str());
     std::vector<std::string> flags;
     bool has_path = false;
     for (int i = 0; i < n; i++) {

@@ -83,6 +83,8 @@ impl Kit {
             ("PATH", before("PATH", &self.bin)),
             ("CUDA_COMPUTE_CAP", "90".into()),
             ("CUDARC_CUDA_VERSION", "13000".into()),
+            // What is compiled here names a file of the folder below, which may be deleted.
+            ("CANDELABRUM_KERNEL_CACHE", OsString::new()),
             ("SOFTGPU_HOME", folder()),
             ("SOFTGPU_CACHE", self.folder.join("kernels").into_os_string()),
             ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &self.folder.join("run"))),

@@ -1,13 +1,15 @@
-//! The compilation of kernels. NVRTC compiles a source of kernels at its first use on a device, and
-//! the program keeps the result.
+//! The compilation of kernels. NVRTC compiles a source of kernels at its first use on a device. The
+//! program keeps the result, also on disk for later processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, sys};
-use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
+use cudarc::nvrtc::sys::nvrtcVersion;
+use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 
 use super::cuda_error;
+use super::kernel_cache::{self, KernelCache};
 use super::region::bind;
 use crate::{ElementType, Error, Result};
 
@@ -132,9 +134,36 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
         ..CompileOptions::default()
     };
     let text = [&[source.definition()], &source.text[..]].concat().concat();
-    let text = compile_ptx_with_opts(text, options).map_err(|error| {
+    let kept = KernelCache::open().and_then(|cache| {
+        // The text of the options has their names and values.
+        let key = kernel_cache::Key::of(&[&version()?, &format!("{options:?}"), &text]);
+        Some((cache, key))
+    });
+    if let Some((cache, key)) = kept
+        && let Some(image) = cache.read(key)
+    {
+        // A driver that refuses the image may accept a new one.
+        match context.load_module(Ptx::from_src(image)) {
+            Ok(module) => return Ok(module),
+            Err(error) => tracing::debug!("the kept kernels of {}.cu: {error}", source.name),
+        }
+    }
+    let image = compile_ptx_with_opts(text, options).map_err(|error| {
         let message = format!("the kernels of {}.cu: {error}", source.name);
         Error::Cuda { call: "nvrtcCompileProgram", message }
     })?;
-    context.load_module(text).map_err(|error| cuda_error("cuModuleLoadData", error))
+    let module = context.load_module(image.clone());
+    let module = module.map_err(|error| cuda_error("cuModuleLoadData", error))?;
+    if let Some((cache, key)) = kept {
+        cache.write(key, &image.to_src());
+    }
+    Ok(module)
+}
+
+/// The version of NVRTC, if it is there.
+fn version() -> Option<String> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: NVRTC writes to both numbers.
+    let asked = unsafe { nvrtcVersion(&raw mut major, &raw mut minor) };
+    asked.result().ok().map(|()| format!("{major}.{minor}"))
 }

@@ -32,7 +32,7 @@ pub struct Matrix<'a> {
 
 impl Matrix<'_> {
     /// The rows and columns of the factor.
-    fn factor(&self) -> (usize, usize) {
+    pub(super) fn factor(&self) -> (usize, usize) {
         let (rows, columns) = self.size;
         if self.transposed { (columns, rows) } else { (rows, columns) }
     }

@@ -13,7 +13,7 @@
 //! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
 //! | work that the GPU repeats | [`Capture`], [`Graph`] |
 //! | kernels, matrix products and convolutions of operations | [`Gpu`] |
-//! | the compilation of kernels | `compiler.rs` |
+//! | the compilation of kernels, and the compiled kernels on disk | `compiler.rs`, `kernel_cache.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
 //! memory, which is the stream of candle's device. So it runs after candle's earlier work on the
@@ -24,15 +24,18 @@
 //! lives. A span is only made by borrowing its owner. Memory that is freed afterwards is freed in
 //! the order of its stream, so work that is still enqueued is safe.
 
+mod blas_lt;
 mod checks;
 mod compiler;
 mod convolution;
 mod cudnn;
 mod device;
+mod epilogue;
 mod formula;
 mod gpu;
 mod graph;
 mod indices;
+mod kernel_cache;
 mod launch;
 mod memory;
 mod numbers;
@@ -45,6 +48,7 @@ use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::device::{device_count, open};
+pub use self::epilogue::Epilogue;
 pub use self::formula::{JointUpdate, UpdateTable};
 pub use self::gpu::{Gpu, Matrix};
 pub use self::graph::{Capture, Graph};

@@ -13,3 +13,4 @@ mod graph;
 mod kernels;
 mod mistakes;
 mod operations;
+mod products;

@@ -1,7 +1,12 @@
-//! The fully connected layer on a GPU: cuBLAS for the products, a kernel for bias and activation.
+//! The fully connected layer on a GPU. In the forward, cuBLASLt computes the product, the bias and the
+//! activation in one call where it can. Otherwise cuBLAS computes the product, and a kernel the rest.
+//!
+//! In the backward the bias's gradient has kernels of its own. cuBLASLt has an epilogue for it
+//! (`CUBLASLT_EPILOGUE_BGRADB`), but NVIDIA does not document the order of its additions. The gradient
+//! must have the same bits in every run and on every rank, whichever algorithm cuBLASLt chooses.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Epilogue, Gpu, Matrix};
 use candle_core::{Result, bail};
 
 use super::activations::{activate, differentiate};
@@ -21,19 +26,19 @@ impl OnGpu for Linear {
         let rows = ys.len() / self.outputs;
         let xs = Matrix { values: xs, size: (rows, self.inputs), transposed: false };
         let weight = Matrix { values: weight, size: (self.outputs, self.inputs), transposed: true };
-        gpu.matmul(ys.reborrow(), false, xs, weight)?;
-        if self.activation.is_none() && bias.is_none() {
+        let Some(activation) = self.activation.filter(|activation| activation.needs_input()) else {
+            affine(gpu, ys, xs, weight, bias, self.activation)?;
             return Ok(None);
+        };
+        let mut saved = gpu.numbers_of(ys.element_type(), ys.len())?;
+        if activation == Activation::GeluTanh {
+            let epilogue = Epilogue::GeluTanh(saved.cuda_numbers_mut()?);
+            if gpu.matmul_then(ys.reborrow(), xs, weight, bias, epilogue)? {
+                return Ok(Some(saved));
+            }
         }
-        if !self.activation.is_some_and(Activation::needs_input) {
-            activate(gpu, &mut ys, None, bias, self.activation)?;
-            return Ok(None);
-        }
-        if bias.is_some() {
-            activate(gpu, &mut ys, None, bias, None)?;
-        }
-        let saved = ys.as_numbers().to_flat()?;
-        activate(gpu, &mut ys, None, None, self.activation)?;
+        affine(gpu, saved.cuda_numbers_mut()?, xs, weight, bias, None)?;
+        activate(gpu, &mut ys, Some(saved.cuda_numbers()?), None, self.activation)?;
         Ok(Some(saved))
     }
 
@@ -63,4 +68,28 @@ impl OnGpu for Linear {
     fn has_wide_gradient(&self, input: usize) -> bool {
         input > 0
     }
+}
+
+/// `ys = activation(xs weight + bias)`.
+fn affine(
+    gpu: &Gpu,
+    mut ys: CudaNumbersMut<'_>,
+    xs: Matrix<'_>,
+    weight: Matrix<'_>,
+    bias: Option<CudaNumbers<'_>>,
+    activation: Option<Activation>,
+) -> Result<()> {
+    let epilogue = match activation {
+        None if bias.is_none() => return Ok(gpu.matmul(ys, false, xs, weight)?),
+        None => Some(Epilogue::Identity),
+        Some(Activation::Relu) => Some(Epilogue::Relu),
+        Some(_) => None,
+    };
+    if let Some(epilogue) = epilogue
+        && gpu.matmul_then(ys.reborrow(), xs, weight, bias, epilogue)?
+    {
+        return Ok(());
+    }
+    gpu.matmul(ys.reborrow(), false, xs, weight)?;
+    activate(gpu, &mut ys, None, bias, activation)
 }

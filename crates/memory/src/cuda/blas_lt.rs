@@ -1,0 +1,309 @@
+//! cuBLASLt: a handle, and plans of matrix products that end with a bias and an activation.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cudarc::cublas::sys::cublasOperation_t;
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::driver::sys::CUstream;
+
+use super::region::Region;
+use crate::{ElementType, Error, Result};
+
+/// The oldest cuBLASLt whose functions have the declarations of this build.
+const OLDEST: usize = 120_000;
+
+/// The most memory that a product may use beside the matrices.
+const MOST_WORKSPACE: u64 = 32 << 20;
+
+/// The type of the matrices, the biases and the copies.
+fn cuda_type(element: ElementType) -> sys::cudaDataType {
+    match element {
+        ElementType::F16 => sys::cudaDataType::CUDA_R_16F,
+        ElementType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        _ => sys::cudaDataType::CUDA_R_32F,
+    }
+}
+
+fn lt_error(call: &'static str) -> impl Fn(CublasError) -> Error {
+    move |error| Error::Cuda { call, message: error.to_string() }
+}
+
+/// cuBLASLt on one device. It lives as long as the program.
+pub(super) struct Handle(sys::cublasLtHandle_t);
+
+// SAFETY: a handle may move between threads, and cuBLASLt lets several threads use it at a time.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// A handle for the device of this thread's current context; `None` if there is no library, or an
+    /// old one.
+    pub(super) fn new() -> Result<Option<Self>> {
+        // SAFETY: the function has no conditions. The trampolines of scripts/cuda/gen_lazy.py give an
+        // error code if there is no library, which is a number below any version.
+        let version = unsafe { sys::cublasLtGetVersion() };
+        if version < OLDEST {
+            return Ok(None);
+        }
+        let handle = result::create_handle().map_err(lt_error("cublasLtCreate"))?;
+        Ok(Some(Self(handle)))
+    }
+}
+
+/// An object of cuBLASLt, and the function that destroys it.
+struct Descriptor<T: Copy>(T, unsafe fn(T) -> std::result::Result<(), CublasError>);
+
+impl<T: Copy> Drop for Descriptor<T> {
+    fn drop(&mut self) {
+        // SAFETY: cuBLASLt made the object, and nothing else destroys it.
+        let destroyed = unsafe { (self.1)(self.0) };
+        debug_assert!(destroyed.is_ok(), "cuBLASLt knows the descriptor");
+    }
+}
+
+/// The function after a product and its bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Function {
+    Identity,
+    Relu,
+    /// It also writes a copy of its input.
+    GeluTanh,
+}
+
+/// A product as cuBLASLt sees it. Its columns lie one after the other, so to it each matrix is the
+/// transposed one, and it computes `out^T = b^T a^T`. A bias of the columns of `out` is one of the
+/// rows there, which is how cuBLASLt adds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    /// The type of all numbers. Sums are computed in f32.
+    pub(super) element: ElementType,
+    /// The rows and columns in memory, and whether the product takes the transposed matrix.
+    pub(super) a: ((usize, usize), bool),
+    pub(super) b: ((usize, usize), bool),
+    pub(super) out: (usize, usize),
+    /// The address of the bias is a multiple of this. `None` without a bias.
+    pub(super) bias: Option<u64>,
+    pub(super) function: Function,
+    /// Whether numbers may be rounded to TF32.
+    pub(super) tf32: bool,
+    /// The addresses of a, b and the result are multiples of these.
+    pub(super) alignment: [u64; 3],
+}
+
+/// The address of the copy of an input is a multiple of it. cuBLASLt needs that.
+pub(super) const INPUT_ALIGNMENT: u64 = 16;
+
+/// The memory of a product.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub(super) a: Region<'a>,
+    pub(super) b: Region<'a>,
+    pub(super) bias: Option<Region<'a>>,
+    /// The caller has borrowed it mutably, and the next one too.
+    pub(super) out: Region<'a>,
+    /// The copy of the function's input.
+    pub(super) input: Option<Region<'a>>,
+}
+
+/// A product, ready to be computed.
+pub(super) struct Plan {
+    product: Descriptor<sys::cublasLtMatmulDesc_t>,
+    /// Of b, a and the result.
+    layouts: [Descriptor<sys::cublasLtMatrixLayout_t>; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+// SAFETY: descriptors may move between threads. One thread at a time uses them, because `enqueue`
+// borrows the plan mutably.
+unsafe impl Send for Plan {}
+
+/// Whether the code says that cuBLASLt has no algorithm.
+fn is_unsupported(error: CublasError) -> bool {
+    error.0 == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
+}
+
+impl Plan {
+    /// `None` if cuBLASLt has no algorithm for such a product.
+    ///
+    /// # Errors
+    /// cuBLASLt's.
+    pub(super) fn new(handle: &Handle, shape: &Shape) -> Result<Option<Self>> {
+        let layout = |size| layout(shape.element, size);
+        let layouts = [layout(shape.b.0)?, layout(shape.a.0)?, layout(shape.out)?];
+        let product = product(shape)?;
+        // The heuristic only asks how these addresses are aligned. It reads nothing there.
+        let input = (shape.function == Function::GeluTanh).then_some(INPUT_ALIGNMENT);
+        set_addresses(&product, shape.bias, input)?;
+        let preference = preference(shape.alignment)?;
+        let [left, right, out] = layouts.each_ref().map(|layout| layout.0);
+        // SAFETY: the handle and the descriptors are alive.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
+                handle.0,
+                product.0,
+                left,
+                right,
+                out,
+                out,
+                preference.0,
+            )
+        };
+        match found {
+            Err(error) if is_unsupported(error) => Ok(None),
+            Err(error) => Err(lt_error("cublasLtMatmulAlgoGetHeuristic")(error)),
+            Ok(found) => {
+                let (algorithm, workspace) = (found.algo, found.workspaceSize);
+                Ok(Some(Self { product, layouts, algorithm, workspace }))
+            }
+        }
+    }
+
+    /// The bytes that the algorithm uses beside the matrices.
+    pub(super) fn workspace(&self) -> usize {
+        self.workspace
+    }
+
+    /// Enqueues the product on `stream`. False if cuBLASLt refuses it because it has no algorithm;
+    /// then nothing is enqueued. The regions and the workspace have the lengths of the plan's shape,
+    /// and are on the stream.
+    pub(super) fn enqueue(
+        &mut self,
+        handle: &Handle,
+        places: Places<'_>,
+        workspace: Option<Region<'_>>,
+        stream: CUstream,
+    ) -> Result<bool> {
+        let bytes = workspace.map_or(0, Region::bytes);
+        assert!(bytes >= self.workspace, "a workspace of {bytes} bytes");
+        let workspace = workspace.map_or(ptr::null_mut(), |region| region.at() as *mut c_void);
+        set_addresses(&self.product, places.bias.map(Region::at), places.input.map(Region::at))?;
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        let [left, right, out] = self.layouts.each_ref().map(|layout| layout.0);
+        let result = places.out.at() as *mut c_void;
+        // SAFETY: invariants (borrow) and (one stream) of `cuda`. The lengths of the regions were
+        // compared with the shape in `Gpu::matmul_then`. The handle and the descriptors are alive.
+        let done = unsafe {
+            result::matmul(
+                handle.0,
+                self.product.0,
+                (&raw const one).cast(),
+                (&raw const zero).cast(),
+                places.b.at() as *const c_void,
+                left,
+                places.a.at() as *const c_void,
+                right,
+                result,
+                out,
+                result,
+                out,
+                &raw const self.algorithm,
+                workspace,
+                bytes,
+                stream.cast(),
+            )
+        };
+        match done {
+            Err(error) if is_unsupported(error) => Ok(false),
+            done => done.map(|()| true).map_err(lt_error("cublasLtMatmul")),
+        }
+    }
+}
+
+/// A matrix whose rows, of this number and length, lie one after the other.
+fn layout(
+    element: ElementType,
+    (rows, columns): (usize, usize),
+) -> Result<Descriptor<sys::cublasLtMatrixLayout_t>> {
+    let (height, width, stride) = (columns as u64, rows as u64, columns as i64);
+    let made = result::create_matrix_layout(cuda_type(element), height, width, stride);
+    let made = made.map_err(lt_error("cublasLtMatrixLayoutCreate"))?;
+    Ok(Descriptor(made, result::destroy_matrix_layout))
+}
+
+fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
+    use sys::cublasLtEpilogue_t as Epilogue;
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    let compute = match shape.tf32 {
+        true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+    };
+    let made = result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F);
+    let made = made.map_err(lt_error("cublasLtMatmulDescCreate"))?;
+    let made = Descriptor(made, result::destroy_matmul_desc);
+    let turn = |transposed| {
+        if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
+    };
+    set(&made, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turn(shape.b.1))?;
+    set(&made, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turn(shape.a.1))?;
+    let epilogue = match (shape.function, shape.bias.is_some()) {
+        (Function::Identity, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+        (Function::Identity, true) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+        (Function::Relu, false) => Epilogue::CUBLASLT_EPILOGUE_RELU,
+        (Function::Relu, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+        (Function::GeluTanh, false) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX,
+        (Function::GeluTanh, true) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+    };
+    set(&made, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+    if shape.function == Function::GeluTanh {
+        let stride = shape.out.1 as i64;
+        set(&made, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &stride)?;
+    }
+    Ok(made)
+}
+
+/// Sets the addresses of the bias and of the copy of the function's input.
+fn set_addresses(
+    product: &Descriptor<sys::cublasLtMatmulDesc_t>,
+    bias: Option<u64>,
+    input: Option<u64>,
+) -> Result<()> {
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    if let Some(bias) = bias {
+        set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+    }
+    if let Some(input) = input {
+        set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &input)?;
+    }
+    Ok(())
+}
+
+/// Sets an attribute whose type in cuBLASLt is `T`, or an enumeration or pointer of its size.
+fn set<T>(
+    product: &Descriptor<sys::cublasLtMatmulDesc_t>,
+    attribute: sys::cublasLtMatmulDescAttributes_t,
+    value: &T,
+) -> Result<()> {
+    let from = ptr::from_ref(value).cast();
+    // SAFETY: the descriptor is alive, and cuBLASLt reads the bytes of `value` in the call.
+    let set =
+        unsafe { result::set_matmul_desc_attribute(product.0, attribute, from, size_of::<T>()) };
+    set.map_err(lt_error("cublasLtMatmulDescSetAttribute"))
+}
+
+/// Algorithms with at most [`MOST_WORKSPACE`] bytes, for addresses that are multiples of these.
+fn preference(alignment: [u64; 3]) -> Result<Descriptor<sys::cublasLtMatmulPreference_t>> {
+    use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+    let made = result::create_matmul_pref();
+    let made = made.map_err(lt_error("cublasLtMatmulPreferenceCreate"))?;
+    let made = Descriptor(made, result::destroy_matmul_pref);
+    let set = |attribute, value: u64, bytes| {
+        let from = (&raw const value).cast();
+        // SAFETY: the descriptor is alive. The first `bytes` bytes of `value`, at most 8, are the
+        // number, because the machine is little-endian.
+        let set = unsafe { result::set_matmul_pref_attribute(made.0, attribute, from, bytes) };
+        set.map_err(lt_error("cublasLtMatmulPreferenceSetAttribute"))
+    };
+    set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MOST_WORKSPACE, size_of::<u64>())?;
+    let [a, b, out] = alignment;
+    for (attribute, alignment) in [
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out),
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out),
+    ] {
+        set(attribute, alignment, size_of::<u32>())?;
+    }
+    Ok(made)
+}

@@ -1,0 +1,324 @@
+//! The fully connected layer on a GPU: products that end with a bias and an activation have the
+//! numbers of the CPU, by one call where cuBLASLt computes them and otherwise without it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use candelabrum::candle::Var;
+use candelabrum::memory::cuda::{CudaNumbers, CudaSpan, Epilogue, Gpu, Matrix};
+use candelabrum::nn::{Activation, ops};
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::{assert_close, uniform};
+
+use crate::device::gpu;
+use crate::events;
+use crate::memory::on;
+
+const ACTIVATIONS: [Option<Activation>; 5] = [
+    None,
+    Some(Activation::Relu),
+    Some(Activation::GeluTanh),
+    Some(Activation::Gelu),
+    Some(Activation::Tanh),
+];
+
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Rows, inputs and outputs.
+const SIZES: [(usize, usize, usize); 8] = [
+    (0, 3, 4),
+    (1, 1, 1),
+    (1, 5, 8),
+    (3, 0, 2),
+    (5, 4, 16),
+    (7, 13, 5),
+    (33, 100, 24),
+    (64, 50, 10),
+];
+
+fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i + seed) * 7919 % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+    0.5 * x * (1.0 + inner.tanh())
+}
+
+/// The function of an epilogue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    Identity,
+    Relu,
+    GeluTanh,
+}
+
+fn assert_all_close(actual: &[f32], expected: &[f64], case: &str) {
+    assert_eq!(actual.len(), expected.len(), "{case}");
+    for (i, (y, expected)) in actual.iter().zip(expected).enumerate() {
+        let error = (f64::from(*y) - expected).abs() / (1.0 + expected.abs());
+        assert!(error < 1e-5, "{case}: element {i} is {y}, not {expected}");
+    }
+}
+
+/// Numbers of a span.
+fn read(span: CudaSpan<'_>) -> Vec<f32> {
+    let mut numbers = vec![0.0; span.len()];
+    span.download(&mut numbers).unwrap();
+    numbers
+}
+
+/// The matrices, the bias and the result begin at number `offset` of their memory. Returns whether cuBLASLt computed the
+/// product.
+fn check(
+    device: &Device,
+    (rows, inner, columns): (usize, usize, usize),
+    [turned_a, turned_b]: [bool; 2],
+    with_bias: bool,
+    function: Function,
+    offset: usize,
+) -> bool {
+    let case = format!(
+        "{rows} x {inner} x {columns}, {turned_a} {turned_b}, bias {with_bias}, {function:?}, \
+         offset {offset}"
+    );
+    let gpu = Gpu::of(device).unwrap();
+    let (a, b) = (numbers(rows * inner + offset, 1), numbers(inner * columns + offset, 2));
+    let bias = numbers(columns + offset, 3);
+    let at = |i: usize, j: usize, rows: usize, columns: usize, turned: bool| {
+        offset + if turned { j * rows + i } else { i * columns + j }
+    };
+    let number = |i: usize, j: usize| {
+        let term = |l| {
+            let a = a[at(i, l, rows, inner, turned_a)];
+            f64::from(a) * f64::from(b[at(l, j, inner, columns, turned_b)])
+        };
+        let sum: f64 = (0..inner).map(term).sum();
+        sum + if with_bias { f64::from(bias[offset + j]) } else { 0.0 }
+    };
+    let before: Vec<f64> = (0..rows * columns).map(|i| number(i / columns, i % columns)).collect();
+    let size = |(rows, columns), turned| if turned { (columns, rows) } else { (rows, columns) };
+
+    let memory = [on(device, &a), on(device, &b), on(device, &bias)];
+    let [a, b, bias] = memory.each_ref().map(|flat| {
+        let span = flat.span().unwrap().cuda().unwrap();
+        CudaNumbers::from(span.range(offset..span.len()))
+    });
+    let a = Matrix { values: a, size: size((rows, inner), turned_a), transposed: turned_a };
+    let b = Matrix { values: b, size: size((inner, columns), turned_b), transposed: turned_b };
+    let (mut out, mut input) =
+        (gpu.numbers(rows * columns + offset).unwrap(), gpu.numbers(rows * columns).unwrap());
+    let epilogue = match function {
+        Function::Identity => Epilogue::Identity,
+        Function::Relu => Epilogue::Relu,
+        Function::GeluTanh => Epilogue::GeluTanh(input.cuda_numbers_mut().unwrap()),
+    };
+    let results = offset..offset + rows * columns;
+    let ys = out.span_mut().unwrap().cuda().unwrap().range(results.clone());
+    let done = gpu.matmul_then(ys.into(), a, b, with_bias.then_some(bias), epilogue).unwrap();
+    if done {
+        let f = |x: &f64| match function {
+            Function::Identity => *x,
+            Function::Relu => x.max(0.0),
+            Function::GeluTanh => gelu_tanh(*x),
+        };
+        let expected: Vec<f64> = before.iter().map(f).collect();
+        assert_all_close(
+            &read(out.span().unwrap().cuda().unwrap().range(results)),
+            &expected,
+            &case,
+        );
+        if function == Function::GeluTanh {
+            assert_all_close(&read(input.span().unwrap().cuda().unwrap()), &before, &case);
+        }
+    }
+    done
+}
+
+pub(crate) fn is_software_gpu() -> bool {
+    std::env::var_os("SOFTGPU_HOME").is_some()
+}
+
+#[test]
+fn every_epilogue_gives_the_right_numbers() {
+    let Some(device) = gpu() else { return };
+    let mut computed = 0;
+    for size in SIZES {
+        for turned in [[false, false], [true, false], [false, true], [true, true]] {
+            for with_bias in [false, true] {
+                for function in [Function::Identity, Function::Relu, Function::GeluTanh] {
+                    for offset in [0, 1, 2, 4] {
+                        let done = check(&device, size, turned, with_bias, function, offset);
+                        computed += usize::from(done);
+                        // The copy of GELU's input has a stride of whole eights.
+                        let fits = function != Function::GeluTanh || size.2 % 8 == 0;
+                        let expected = size.0 == 0 || (size.1 > 0 && fits);
+                        // Nobody knows which products a real cuBLASLt leaves out.
+                        let case = format!("{size:?} {with_bias} {function:?} {offset}");
+                        assert!(done == expected || !is_software_gpu(), "{case}: {done}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(computed > 0, "cuBLASLt computed nothing");
+}
+
+/// The result of a layer and its gradients.
+fn pass(
+    device: &Device,
+    (rows, inputs, outputs): (usize, usize, usize),
+    with_bias: bool,
+    activation: Option<Activation>,
+) -> Vec<Tensor> {
+    let random = |shape: &[usize], seed| {
+        uniform(shape, seed, -1.0, 1.0, DType::F32).unwrap().to_device(device).unwrap()
+    };
+    let var = |shape: &[usize], seed| Var::from_tensor(&random(shape, seed)).unwrap();
+    let (xs, weight) = (var(&[rows, inputs], 1), var(&[outputs, inputs], 2));
+    let bias = var(&[outputs], 3);
+    let bias = with_bias.then_some(&bias);
+    let ys = ops::linear(&xs, &weight, bias.map(Var::as_tensor), activation).unwrap();
+    let grads = (&ys * random(&[rows, outputs], 4)).unwrap().sum_all().unwrap().backward().unwrap();
+    let mut all = vec![ys.detach()];
+    all.extend(
+        [Some(&xs), Some(&weight), bias]
+            .into_iter()
+            .flatten()
+            .map(|var| grads.get(var).expect("every input has a gradient").clone()),
+    );
+    all
+}
+
+fn layers_agree(device: &Device) {
+    for size in SIZES {
+        for with_bias in [false, true] {
+            for activation in ACTIVATIONS {
+                let on_gpu = pass(device, size, with_bias, activation);
+                let on_cpu = pass(&Device::Cpu, size, with_bias, activation);
+                for (on_gpu, on_cpu) in on_gpu.iter().zip(&on_cpu) {
+                    assert_close(&on_gpu.to_device(&Device::Cpu).unwrap(), on_cpu, 1e-5, 1e-5);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_and_their_gradients_are_those_of_the_cpu() {
+    let Some(device) = gpu() else { return };
+    layers_agree(&device);
+}
+
+/// A sum that is not a number must reach the loss, which says so.
+#[test]
+fn relu_keeps_what_is_no_number() {
+    let Some(device) = gpu() else { return };
+    let mut xs = numbers(4 * 16, 1);
+    xs[16 + 5] = f32::NAN;
+    let xs = Tensor::from_vec(xs, (4, 16), &device).unwrap();
+    let weight = Tensor::from_vec(numbers(24 * 16, 2), (24, 16), &device).unwrap();
+    let bias = Tensor::from_vec(numbers(24, 3), 24, &device).unwrap();
+    for bias in [None, Some(&bias)] {
+        let ys = ops::linear(&xs, &weight, bias, Some(Activation::Relu)).unwrap();
+        for (row, ys) in ys.to_vec2::<f32>().unwrap().iter().enumerate() {
+            assert!(ys.iter().all(|y| y.is_nan() == (row == 1)), "row {row}: {ys:?}");
+        }
+    }
+}
+
+#[test]
+fn layers_main() {
+    if is_rank() {
+        events::print();
+        layers_agree(World::from_env().unwrap().device());
+    }
+}
+
+/// Runs [`layers_main`] on the software GPU, and returns what it traced.
+fn traced(variables: &[(&str, String)]) -> Option<String> {
+    gpu().filter(|_| is_software_gpu())?;
+    let mut rank = RanksOf::test("linear::layers_main")
+        .env("CANDELABRUM_DEVICE", "cuda:0")
+        .env("SOFTGPU_TRACE", 1);
+    for (name, value) in variables {
+        rank = rank.env(name, value);
+    }
+    Some(rank.run_all_good(1).remove(0).text)
+}
+
+#[test]
+fn without_an_algorithm_layers_are_the_same() {
+    let variables = [("SOFTGPU_NO_ALGORITHM", "1".to_owned())];
+    let Some(text) = traced(&variables) else { return };
+    assert!(!text.lines().any(|line| line.starts_with("WARN ")), "{text}");
+    assert!(!text.contains("softgpu: cublasLtMatmul "), "{text}");
+    assert!(text.contains("softgpu: launch activate "), "{text}");
+}
+
+#[test]
+fn without_the_library_layers_are_the_same() {
+    let Some(home) = std::env::var_os("SOFTGPU_HOME").map(PathBuf::from) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(home.join("run")).unwrap() {
+        let file = file.unwrap();
+        if !file.file_name().to_string_lossy().starts_with("libcublasLt") {
+            symlink(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+    }
+    let variables = [("LD_LIBRARY_PATH", folder.path().display().to_string())];
+    let Some(text) = traced(&variables) else { return };
+    let warnings: Vec<&str> = text.lines().filter(|line| line.starts_with("WARN ")).collect();
+    assert!(matches!(warnings[..], [one] if one.contains("libcublasLt.so.13")), "{warnings:?}");
+    assert!(!text.contains("softgpu: cublasLtMatmul "), "{text}");
+    assert!(text.contains("softgpu: launch activate "), "{text}");
+}
+
+#[test]
+fn count_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    for dtype in TYPES {
+        for activation in ACTIVATIONS {
+            let [xs, weight, bias] = [&[4, 6][..], &[16, 6], &[16]].map(|shape| {
+                let tensor = uniform(shape, 1, -1.0, 1.0, dtype).unwrap();
+                tensor.to_device(world.device()).unwrap()
+            });
+            eprintln!("begin {dtype:?} {activation:?}");
+            ops::linear(&xs, &weight, Some(&bias), activation).unwrap();
+            eprintln!("end");
+        }
+    }
+}
+
+#[test]
+fn a_layer_is_one_call_where_cublaslt_has_its_activation() {
+    if gpu().is_none() || !is_software_gpu() {
+        return;
+    }
+    let rank = RanksOf::test("linear::count_main")
+        .env("CANDELABRUM_DEVICE", "cuda:0")
+        .env("SOFTGPU_TRACE", 1);
+    let text = rank.run_all_good(1).remove(0).text;
+    for dtype in TYPES {
+        for (activation, expected) in ACTIVATIONS.iter().zip([
+            // cuBLASLt's calls, cuBLAS's calls, kernels
+            [1, 0, 0],
+            [1, 0, 0],
+            [1, 0, 0],
+            [1, 0, 1],
+            [0, 1, 1],
+        ]) {
+            let begin = format!("begin {dtype:?} {activation:?}\n");
+            let (_, rest) = text.split_once(&begin).unwrap();
+            let (layer, _) = rest.split_once("end\n").unwrap();
+            let counts = ["cublasLtMatmul", "gemm", "launch"]
+                .map(|call| layer.matches(&format!("softgpu: {call} ")).count());
+            assert_eq!(counts, expected, "{dtype:?} {activation:?}: {layer}");
+        }
+    }
+}
