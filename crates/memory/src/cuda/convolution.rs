@@ -81,7 +81,7 @@ impl Gpu {
         xs: CudaNumbers<'_>,
         weight: CudaNumbers<'_>,
     ) -> Result<()> {
-        self.product(sizes, Product::Forward, [xs, weight, ys.as_numbers()])
+        self.product(sizes, Product::Forward, [xs, weight, ys.into()])
     }
 
     /// Enqueues the gradient of the input of [`Gpu::convolve`].
@@ -98,7 +98,7 @@ impl Gpu {
         weight: CudaNumbers<'_>,
         dys: CudaNumbers<'_>,
     ) -> Result<()> {
-        self.product(sizes, Product::ToInput, [dxs.as_numbers(), weight, dys])
+        self.product(sizes, Product::ToInput, [dxs.into(), weight, dys])
     }
 
     /// Enqueues the gradient of the weight of [`Gpu::convolve`].
@@ -118,7 +118,7 @@ impl Gpu {
         if sizes.batch == 0 {
             return dweight.clear();
         }
-        self.product(sizes, Product::ToWeight, [xs, dweight.as_numbers(), dys])
+        self.product(sizes, Product::ToWeight, [xs, dweight.into(), dys])
     }
 
     /// Enqueues a product. The numbers are those of input, weight and result, of which the caller has

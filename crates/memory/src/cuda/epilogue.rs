@@ -64,10 +64,11 @@ static SESSIONS: OnceLock<Mutex<HashMap<usize, Session>>> = OnceLock::new();
 
 impl Gpu {
     /// Enqueues `out = f(a b + bias)` by one call of cuBLASLt, where `f` is the epilogue and the bias
-    /// has a number for each column. All numbers have one type, and sums are computed in f32. Returns false if cuBLASLt is missing or cannot compute this
-    /// product. Then nothing is enqueued, and [`Gpu::matmul`] computes the product. All calls with
-    /// the same sizes, and with addresses that are multiples of 16 bytes, give the same bits. The
-    /// factors are rounded to TF32 as in [`Gpu::matmul`].
+    /// has a number for each column. All numbers have one type, and sums are computed in f32. Returns
+    /// false if cuBLASLt is missing or cannot compute this product. Then nothing is enqueued, and
+    /// [`Gpu::matmul`] computes the product. All calls with the same sizes, and with addresses that are
+    /// multiples of 16 bytes, give the same bits. The factors are rounded to TF32 as in
+    /// [`Gpu::matmul`].
     ///
     /// # Errors
     /// cuBLASLt's error, and too little memory on the device.

@@ -40,6 +40,12 @@ impl<'a> From<CudaSpanMut<'a>> for CudaNumbersMut<'a> {
     }
 }
 
+impl<'a> From<CudaNumbersMut<'a>> for CudaNumbers<'a> {
+    fn from(numbers: CudaNumbersMut<'a>) -> Self {
+        numbers.0
+    }
+}
+
 impl<'a> CudaNumbers<'a> {
     /// The numbers of these bytes, which must be whole numbers of the type.
     ///
