@@ -16,6 +16,7 @@ use crate::ranks::{ranks, world};
 
 /// The units of a step: each parameter is one.
 const UNITS: usize = 4;
+const LEN: usize = 1000;
 const STEPS: usize = 6;
 /// The step in which rank 1 fails, after the layout has its final order.
 const FAILS: usize = 4;
@@ -85,14 +86,14 @@ struct Chain {
 impl Chain {
     fn new(device: &Device) -> Self {
         let params = Params::on(0, DType::F32, device);
-        let factor = |i| params.root().param(&format!("factor{i}"), 50, Init::Const(1.0)).unwrap();
+        let factor = |i| params.root().param(&format!("factor{i}"), LEN, Init::Const(1.0)).unwrap();
         let factors = (0..UNITS).map(factor).collect();
         Self { params, factors }
     }
 
     fn loss(&self, world: &World, step: usize, fault: Fault) -> Tensor {
         let seed = (10 * step + world.rank()) as u64;
-        let xs = uniform(50, seed, 0.5, 1.5, DType::F32).unwrap();
+        let xs = uniform(LEN, seed, 0.5, 1.5, DType::F32).unwrap();
         let mut xs = xs.to_device(world.device()).unwrap();
         for (i, factor) in self.factors.iter().enumerate() {
             if fault == Fault::Unused && i == 1 {
@@ -152,8 +153,8 @@ fn count_main() {
     let params = Params::on(3, DType::F32, world.device());
     synchronize_batch_norm(&params, &world.group());
     let (first, norm) = (params.root().pp("first"), params.root().pp("norm"));
-    let (first, norm) = (Conv2d::new(&first, 4, 3), BatchNorm2d::new(&norm));
-    let out = Conv2d::new(&params.root().pp("out"), 2, 3);
+    let (first, norm) = (Conv2d::new(&first, 16, 3), BatchNorm2d::new(&norm));
+    let out = Conv2d::new(&params.root().pp("out"), 32, 3);
     let loss = |step: u64| {
         let xs = uniform((2, 3, 8, 8), 10 * step + world.rank() as u64, -1.0, 1.0, DType::F32);
         let xs = first.forward(&xs.unwrap().to_device(world.device()).unwrap()).unwrap();
@@ -161,13 +162,16 @@ fn count_main() {
     };
     loss(0);
     let mut opt = DistOpt::with_config(Sgd::new(0.01), &params, &world, config(true)).unwrap();
+    let mut counts = Vec::new();
     for step in 0..STEPS {
         let loss = loss(step as u64);
         exchanges.take();
         opt.backward_and_update(&loss).unwrap();
-        let count = exchanges.take();
-        assert!(count > params.list().len(), "{count}: one for each unit, and the statistics");
+        counts.push(exchanges.take());
     }
+    let units = opt.figures(DistOption::Fp32).units as usize / STEPS;
+    println!("with a synchronised normalisation: {counts:?} exchanges for {units} units");
+    assert!(units > 1 && counts[2..].iter().all(|&count| count == units + 1), "{counts:?}");
     let digests = world.comm().all_gather_text(&parameters_sha256(&params).unwrap()).unwrap();
     assert_eq!(digests[0], digests[1]);
 }

@@ -210,6 +210,13 @@ fn leaves(case: &str, world: &World) -> Result<()> {
     };
     let [a, b, c, d] = BUCKETS;
     announce(comm, &[a, b, c, d]);
+    let own = rustix::process::getpid();
+    let mut pid = [own.as_raw_nonzero().get()];
+    match rank {
+        0 => world.comm().recv(&mut pid, 1)?,
+        1 => world.comm().send(&pid, 0)?,
+        _ => {}
+    }
     start(world, comm, a, 1)?.wait()?;
     let now = Instant::now();
     if rank == 1 {
@@ -239,10 +246,9 @@ fn leaves(case: &str, world: &World) -> Result<()> {
             Ok(empty())
         }
         "announced, stopped" => {
-            let own = rustix::process::getpid();
             rustix::process::kill_process(own, Signal::STOP).expect("stop");
             // Another thread may receive the signal first.
-            thread::sleep(Duration::from_secs(4));
+            thread::sleep(Duration::from_millis(100));
             start(world, comm, b, 1)?.wait()
         }
         other => panic!("there is no case `{other}`"),
@@ -250,6 +256,10 @@ fn leaves(case: &str, world: &World) -> Result<()> {
     .map(drop);
     let result = result.and_then(|()| comm.barrier());
     println!("noticed within {} ms", now.elapsed().as_millis());
+    if rank == 0 && case == "announced, stopped" {
+        let stopped = rustix::process::Pid::from_raw(pid[0]).expect("rank 1");
+        rustix::process::kill_process(stopped, Signal::CONT).expect("continue");
+    }
     if rank == 1 {
         // The other ranks must not learn of the error from its end.
         thread::sleep(Duration::from_secs(2));
