@@ -99,7 +99,7 @@ impl Chain {
             if fault == Fault::Unused && i == 1 {
                 continue;
             }
-            xs = (xs * factor.tensor()).unwrap();
+            xs = (xs * factor.identity().unwrap()).unwrap();
             if fault != Fault::Nothing && i == 1 {
                 xs = xs.apply_op1(Identity { fault, group: world.group() }).unwrap();
             }
@@ -166,7 +166,7 @@ fn count_main() {
     for step in 0..STEPS {
         let loss = loss(step as u64);
         exchanges.take();
-        opt.backward_and_update(&loss).unwrap();
+        opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
         counts.push(exchanges.take());
     }
     let units = opt.figures(DistOption::Fp32).units as usize / STEPS;
@@ -227,16 +227,18 @@ fn breaks(fault: Fault) {
     let mut opt = chain.opt(&world, true);
     for step in 0..FAILS {
         let loss = chain.loss(&world, step, Fault::Nothing);
-        opt.backward_and_update(&loss).unwrap();
+        opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
     }
     let before = parameters_sha256(&chain.params).unwrap();
     let fault = if world.rank() == 1 { fault } else { Fault::Nothing };
     let loss = chain.loss(&world, FAILS, fault);
     let start = Instant::now();
-    let result = catch_unwind(AssertUnwindSafe(|| opt.backward_and_update(&loss)));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0)
+    }));
     let first = result.unwrap_or_else(|_| {
         let loss = chain.loss(&world, FAILS + 1, Fault::Nothing);
-        opt.backward_and_update(&loss)
+        opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0)
     });
     let (took, error) = (start.elapsed(), first.unwrap_err());
     assert!(took < Duration::from_secs(3), "{took:?}: {error}");
@@ -249,7 +251,8 @@ fn breaks(fault: Fault) {
     assert_eq!(parameters_sha256(&chain.params).unwrap(), before);
     // No rank has left yet, and no later step works.
     std::thread::sleep(Duration::from_secs(1));
-    let later = opt.backward_and_update(&chain.loss(&world, FAILS + 1, Fault::Nothing));
+    let loss = chain.loss(&world, FAILS + 1, Fault::Nothing);
+    let later = opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0);
     assert_eq!(later.unwrap_err().to_string(), error.to_string());
 }
 

@@ -121,16 +121,16 @@ impl Nccl {
         error
     }
 
-    /// Reports that this rank leaves the group before the end of its list. A rank that has heard of
-    /// a failure, or has reported one, does not, because the failure is the reason.
+    /// Reports that this rank leaves the group before the end of its list, and why. A failure that
+    /// the other ranks know is not reported again.
     pub(super) fn leave_list(&mut self) {
         let Some(expected) = self.list.take() else { return };
         let news = &self.job.news;
-        if news.is_known_to_the_program() || news.check().is_err() {
-            return;
+        if news.check().is_ok() {
+            let (what, expected) = ("leaves the group".to_owned(), expected.to_string());
+            let leaves = Error::NotAnnounced { rank: self.ranks[self.rank], what, expected };
+            news.tell(&news.returned().unwrap_or(leaves));
         }
-        let (what, expected) = ("leaves the group".to_owned(), expected.to_string());
-        news.tell(&Error::NotAnnounced { rank: self.ranks[self.rank], what, expected });
     }
 }
 
