@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{
-    Announced, Collective, Communicator, ElementType, Payload, Pending, ReduceOp, Result, World,
+    Announced, Collective, Communicator, ElementType, Error, Payload, Pending, ReduceOp, Result,
+    World,
 };
 use candelabrum_testkit::SpanCount;
 use rustix::process::Signal;
@@ -250,6 +251,12 @@ fn leaves(case: &str, world: &World) -> Result<()> {
             comm.run(Collective::ReduceScatter(ReduceOp::Sum), four)
         }
         "announced, leaves" => return Ok(()),
+        "announced, panics" => panic!("a fault on purpose"),
+        "announced, fails" => {
+            let error = Error::Unsupported { what: "a fault on purpose".to_owned() };
+            comm.fail(&error);
+            Err(error)
+        }
         "announced, killed" => {
             kill_soon();
             Ok(empty())

@@ -244,6 +244,9 @@ fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
     let ended = nccl("announced, refuses", ALL, &["4 elements do not divide by 3 ranks"]);
     at_once(&ended, RANKS);
 
+    at_once(&nccl("announced, fails", ALL, &["a fault on purpose is not supported"]), RANKS);
+    at_once(&nccl("announced, panics", &[0, 2], &["rank 1: panicked"]), 2);
+
     let part = format!("rank 1 leaves the group {expected} 4");
     let ended = nccl("announced, leaves", &[0, 2], &[&part]);
     at_once(&ended, 2);

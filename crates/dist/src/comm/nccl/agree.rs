@@ -76,7 +76,7 @@ impl Nccl {
         if let Some(expected) = self.list.take() {
             self.job.news.check().map_err(|error| in_operation(error, &header))?;
             if !on_device || header != expected {
-                return Err(self.leaves_list(header, on_device, expected));
+                return Err(self.not_announced(header, on_device, expected));
             }
             return Ok((vec![header; self.ranks.len()], false));
         }
@@ -109,7 +109,7 @@ impl Nccl {
 
     /// The error of a rank that is asked for another operation than `expected`. The other ranks get
     /// it at once. A rank that refuses an operation sends its reason instead.
-    fn leaves_list(&self, header: Header, on_device: bool, expected: Header) -> Error {
+    fn not_announced(&self, header: Header, on_device: bool, expected: Header) -> Error {
         let (mut what, expected) = (format!("calls {header}"), expected.to_string());
         if what.ends_with(&expected) {
             what.push_str(if on_device { " with another label" } else { " on the host" });
