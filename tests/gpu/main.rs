@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "a test that was left out says so")]
 
 mod absent;
+mod announced;
 mod device;
 mod events;
 mod graphs;

@@ -73,6 +73,19 @@ pub enum Error {
         /// The operation of the group's first rank.
         expected: String,
     },
+    /// A rank is asked for another operation than the next one that it has announced
+    /// ([`Communicator::announce`](crate::Communicator::announce)), or leaves before it.
+    #[error(
+        "rank {rank} {what} where it has announced {expected}: an operation inside of a backward pass must call `interleave` of its group first"
+    )]
+    NotAnnounced {
+        /// The rank.
+        rank: usize,
+        /// What the rank does instead.
+        what: String,
+        /// The next announced operation.
+        expected: String,
+    },
     /// Ranks that were started with different programs, models or settings.
     #[error("{what} differs between ranks: rank 0 has `{expected}`, rank(s) {ranks} `{got}`")]
     Inconsistent {
@@ -348,6 +361,7 @@ impl Error {
                 }
                 expected.push_str(group);
             }
+            Self::NotAnnounced { expected, .. } => expected.push_str(group),
             _ => {}
         }
         self

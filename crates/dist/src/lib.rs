@@ -34,8 +34,8 @@ mod world;
 
 pub use buffers::{BufferSync, synchronize_buffers};
 pub use comm::{
-    Borrowed, Collective, CommStats, Communicator, Element, ElementType, Group, Label, Payload,
-    Pending, ReduceOp,
+    Announced, Borrowed, Collective, CommStats, Communicator, Element, ElementType, Group, Label,
+    Payload, Pending, ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};

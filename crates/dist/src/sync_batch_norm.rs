@@ -31,6 +31,7 @@ pub fn synchronize_batch_norm(params: &Params, group: &Group) {
 /// The exchange of `group` for a single layer:
 /// [`candelabrum_nn::layers::BatchNorm2d::synchronized`].
 pub fn statistics_exchange(group: &Group) -> Arc<dyn StatisticsExchange> {
+    group.interleave();
     let label = Label::new("statistics of a batch normalisation");
     Arc::new(GroupStatistics { group: Arc::clone(group), label })
 }

@@ -1,5 +1,5 @@
 //! Test helpers: gradient checks, close comparisons, golden files, reproducible numbers, counted
-//! allocations.
+//! allocations and spans.
 //!
 //! For tests only, so failures panic with a message that says where to look.
 
@@ -15,9 +15,11 @@ pub mod memory;
 pub mod mnist_cnn_recipe;
 mod random;
 pub mod ranks;
+mod spans;
 
 pub use allocations::{Large, LargeAllocations};
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
 pub use random::{integers, uniform};
+pub use spans::SpanCount;

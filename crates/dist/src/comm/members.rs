@@ -10,7 +10,7 @@ use super::engine::Resource;
 use super::stats::{Counters, Moved};
 use super::transport::{Messages, Progress, Transport, no_room};
 use super::underway::Underway;
-use super::{Borrowed, Collective, ElementType, Label, Payload, Pending};
+use super::{Announced, Borrowed, Collective, ElementType, Label, Payload, Pending};
 use crate::{Error, Result};
 
 /// The number of the world among a rank's groups. It is the first group.
@@ -151,6 +151,14 @@ impl<T: Transport> Members<T> {
         })
     }
 
+    /// See [`super::Communicator::announce`].
+    pub(super) fn announce(&mut self, id: usize, next: &[Announced]) {
+        if let Some(Member { transport, sequence, .. }) = self.groups.get_mut(&id) {
+            let headers = (*sequence + 1..).zip(next).map(|(number, op)| op.header(number));
+            transport.announce(headers.collect());
+        }
+    }
+
     pub(super) fn execute(
         &mut self,
         id: usize,
@@ -197,7 +205,9 @@ impl<T: Transport> Members<T> {
         let error = match told {
             Ok(()) => return why,
             // The other ranks run another operation, because this rank refuses.
-            Err(Error::Disagreement { .. } | Error::PeerFailed { .. }) => why,
+            Err(
+                Error::Disagreement { .. } | Error::PeerFailed { .. } | Error::NotAnnounced { .. },
+            ) => why,
             Err(error) => error,
         };
         self.failure.set(&error);

@@ -3,12 +3,13 @@
 //!
 //! A collective is *started*, which moves its [`Payload`] to the communicator, and *waited for*,
 //! which moves the payload back. The blocking methods on `dyn Communicator` do both at once for
-//! slices. Before every collective the ranks exchange headers. If ranks call different collectives,
-//! they get an error that names the first difference.
+//! slices. Before every collective the ranks exchange headers, over NCCL once for a list of announced
+//! collectives. If ranks call different collectives, they get an error that names the first
+//! difference.
 //!
 //! | idea | file |
 //! |---|---|
-//! | operations and headers | `collective.rs`, `payload.rs`, `blocking.rs` |
+//! | operations and headers | `collective.rs`, `announced.rs`, `payload.rs`, `blocking.rs` |
 //! | groups and their turns | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
 //! | operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
@@ -18,6 +19,7 @@
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
 //! parameters.
 
+mod announced;
 mod answer;
 mod blocking;
 mod collective;
@@ -52,6 +54,7 @@ mod wait;
 use std::fmt;
 use std::sync::Arc;
 
+pub use announced::Announced;
 pub use candelabrum_memory::{Element, ElementType, ReduceOp};
 pub use collective::Collective;
 pub use payload::{Borrowed, Label, Payload};
@@ -140,6 +143,24 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
         values.by_copy(op, |payload| self.run(op, payload))
     }
+
+    /// Announces the collectives that this rank will start next in this group, in this order, so that
+    /// the ranks need not compare each of them. It starts nothing, and only NCCL uses it. If all
+    /// ranks announce the same list, they compare headers once, before its first operation. Until
+    /// the end of such a list any other collective of this group, or leaving the group, is a
+    /// failure of this rank, [`Error::NotAnnounced`], which ends the operations of all ranks at once.
+    /// If the ranks announce different lists, or a rank starts another operation first, the list has
+    /// no effect. So has an announcement before the end of the list before it.
+    fn announce(&self, next: Vec<Announced>) {
+        let _ = next;
+    }
+
+    /// Says that this rank may run collectives of this group in the middle of a step of a
+    /// [`DistOpt`](crate::DistOpt), which announces the exchange of the step's units. From now on
+    /// [`Self::announce`] has no effect in this group. [`ops`](crate::ops) and
+    /// [`synchronize_batch_norm`](crate::synchronize_batch_norm) call it. A program whose own
+    /// operations use the optimizer's group in their backward pass must call it, too.
+    fn interleave(&self) {}
 
     /// The members' ranks in the world, in the order of their ranks in this group.
     fn ranks(&self) -> &[usize];

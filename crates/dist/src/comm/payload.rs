@@ -252,9 +252,14 @@ impl Payload {
 
     /// Label and step in one number, which the ranks compare.
     pub(crate) fn tag(&self) -> u64 {
-        let label = self.label.as_ref().map_or(0, |label| label.digest);
-        u64::from(label) << 32 | u64::from(self.step)
+        tag(self.label.as_ref(), self.step)
     }
+}
+
+/// The number by which ranks compare a label and a step.
+pub(super) fn tag(label: Option<&Label>, step: u32) -> u64 {
+    let label = label.map_or(0, |label| label.digest);
+    u64::from(label) << 32 | u64::from(step)
 }
 
 impl Deref for Payload {

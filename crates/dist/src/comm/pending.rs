@@ -47,7 +47,7 @@ impl Pending {
     }
 
     /// Leaves the wait for a result in a GPU's memory to the stream of that memory: this method
-    /// returns as soon as all ranks have begun the operation, and work that is given to the stream
+    /// returns as soon as the GPU has been given the operation, and work that is given to the stream
     /// from now on runs after it. For a result on the host it is [`wait`](Self::wait).
     ///
     /// If the operation fails after this method has returned, the numbers are arbitrary, and

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,8 @@ use super::stats::Moved;
 use super::transport::{Abort, Progress, Transport};
 use super::wait::{Load, Wait};
 use super::{
-    Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload, Pending,
+    Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload,
+    Pending,
 };
 use crate::{Error, Result};
 
@@ -28,6 +30,8 @@ pub(crate) struct Threaded<T: Transport> {
     membership: Membership,
     /// If set, an all-reduce is divided into layers.
     layers: Option<Layered<T>>,
+    /// See [`Communicator::interleave`].
+    interleaved: AtomicBool,
 }
 
 /// The state that all groups of a rank share.
@@ -76,15 +80,18 @@ impl<T: Transport> Threaded<T> {
         let failure = own;
         let common =
             Common { backend, light_below, takes_device_memory, deadline, abort, failure, engine };
-        Ok(Self { common: Arc::new(common), membership, layers: None })
+        Ok(Self::of(Arc::new(common), membership))
     }
 
     fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
         let id = self.membership.id;
         let membership =
             self.timed(|engine| engine.run(move |members| members.split(id, colour, key)))?;
-        let common = || Arc::clone(&self.common);
-        Ok(membership.map(|membership| Self { common: common(), membership, layers: None }))
+        Ok(membership.map(|membership| Self::of(Arc::clone(&self.common), membership)))
+    }
+
+    fn of(common: Arc<Common<T>>, membership: Membership) -> Self {
+        Self { common, membership, layers: None, interleaved: AtomicBool::new(false) }
     }
 
     /// Runs `work`, for which the caller waits, and counts the time.
@@ -237,6 +244,22 @@ impl<T: Transport> Communicator for Threaded<T> {
             }
         }
         values.by_copy(op, |payload| self.run(op, payload))
+    }
+
+    fn announce(&self, next: Vec<Announced>) {
+        let has_effect = T::TAKES_ANNOUNCEMENTS && self.layers.is_none();
+        if has_effect && !self.interleaved.load(Ordering::Relaxed) {
+            let id = self.membership.id;
+            // It needs no thread of its own, because the first operation is behind it.
+            drop(self.common.engine.begin(When::WaitedFor, move |members| {
+                members.announce(id, &next);
+                Ok(())
+            }));
+        }
+    }
+
+    fn interleave(&self) {
+        self.interleaved.store(true, Ordering::Relaxed);
     }
 
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>> {

@@ -44,6 +44,9 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Whether messages move only while a thread that has the turn calls [`Self::progress`].
     const DRIVES_MESSAGES: bool = false;
 
+    /// Whether [`Self::announce`] has an effect.
+    const TAKES_ANNOUNCEMENTS: bool = false;
+
     fn backend(&self) -> &'static str;
 
     /// Whether every thread may call the transport, one at a time. If not, only the thread that
@@ -64,6 +67,11 @@ pub(crate) trait Transport: Send + Sized + 'static {
     }
 
     fn messages(&self) -> Arc<dyn Messages>;
+
+    /// Gets the headers of the operations that this rank starts next, in their order.
+    fn announce(&mut self, headers: Vec<Header>) {
+        let _ = headers;
+    }
 
     /// Compares `header` with the headers of the other ranks (see
     /// [`super::collective::check_agreement`]), carries out its collective and returns the result.

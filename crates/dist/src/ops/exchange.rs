@@ -39,6 +39,8 @@ pub(super) fn exchange(
     forward: Way,
     backward: Way,
 ) -> Result<Tensor> {
+    // The backward pass, in which a `DistOpt` may exchange its units, runs it again.
+    group.interleave();
     let op = Exchange { name, group: Arc::clone(group), forward, backward };
     xs.contiguous()?.apply_op1(op)
 }

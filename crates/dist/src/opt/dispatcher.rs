@@ -25,7 +25,7 @@ use super::fault::{Fault, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
-use crate::comm::{Payload, Pending};
+use crate::comm::{Announced, Collective, Payload, Pending};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
@@ -215,8 +215,29 @@ impl Dispatcher {
         Ok(())
     }
 
+    /// Announces the all-reduces of a step whose units are on a GPU and sent whole. Each unit then
+    /// leaves by one of them, in the order of the units' numbers. `bucket` is that of the first unit.
+    fn announce(&self, bucket: &Flat) {
+        let Self { context, way, wire: memory, .. } = self;
+        let (Way::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
+        // Memory that a failed step has lost is allocated again on the host.
+        let on_gpu = memory.iter().flatten().filter(|memory| memory.is_on_device()).count();
+        if let Collective::AllReduce(op) = wire.op()
+            && (wire.is_in_place() || on_gpu == context.plans.len())
+        {
+            let units = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
+                let unit = Announced::all_reduce(op, wire.element, plan.len);
+                unit.labelled(label.clone()).of_step(context.step)
+            });
+            context.group.announce(units.collect());
+        }
+    }
+
     /// Makes a unit's message and starts its collectives.
     pub(super) fn launch(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
+        if index == 0 {
+            self.announce(&bucket);
+        }
         let on_device = match &self.way {
             Way::Strategy(strategy)
                 if bucket.is_on_device() && strategy.lock().on_gpu().is_none() =>

@@ -38,7 +38,7 @@ fn results(world: &World) -> Result<()> {
     messages(world)
 }
 
-fn on_device<T: Element>(world: &World, values: &[T]) -> Result<Payload> {
+pub(crate) fn on_device<T: Element>(world: &World, values: &[T]) -> Result<Payload> {
     let mut flat = Flat::zeros_on(&Location::of(world.device()), T::TYPE, values.len())?;
     flat.copy_from_host(&Flat::from_slice(values))?;
     Ok(flat.into())

@@ -6,6 +6,7 @@
 
 #![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
 
+mod announced;
 mod bench;
 mod cases;
 mod data;
@@ -49,6 +50,9 @@ fn rank_main() {
         "backend" => Ok(format!("over {}", world.comm().backend())),
         stuck if stuck.starts_with("stuck") => {
             stuck::run(stuck, &world).map(|()| "left in order".to_owned())
+        }
+        announced if announced.starts_with("announced") => {
+            announced::run(announced, &world).map(|()| "left in order".to_owned())
         }
         device if device.starts_with("device") => {
             device::run(device, &world).map(|()| "left in order".to_owned())

@@ -181,3 +181,90 @@ fn over_nccl_faults_are_named_while_the_device_works() {
         assert!(output.contains(&words), "{output}");
     }
 }
+
+#[test]
+fn over_nccl_announced_operations_give_the_same_results_with_one_exchange() {
+    if !has_gpu() {
+        return;
+    }
+    for size in 1..=4 {
+        let ended = Group::new(Backend::Nccl, size, "announced").run();
+        assert!(ended.all_succeeded(), "{size} ranks: {}", ended.output());
+    }
+}
+
+#[test]
+fn over_nccl_announcements_that_differ_cost_exchanges_and_nothing_else() {
+    if !has_gpu() {
+        return;
+    }
+    let ended = Group::new(Backend::Nccl, RANKS, "announced differently").run();
+    assert!(ended.all_succeeded(), "{}", ended.output());
+    let disagreements = [
+        ("another length", "calls all_reduce(sum) number 3 of 999 × f32"),
+        ("another type", "calls all_reduce(sum) number 3 of 1000 × i32"),
+        ("another order", "calls all_reduce(sum) number 3 of 30000 × i32"),
+        ("another label", "calls all_reduce(sum) number 3 of 1000 × f32 with another label"),
+        ("fewer operations", "calls barrier number 3"),
+    ];
+    for (case, part) in disagreements {
+        nccl(&format!("announced with {case}"), ALL, &[&format!("rank 1 {part}")]);
+    }
+}
+
+#[test]
+fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
+    if !has_gpu() {
+        return;
+    }
+    let expected = "where it has announced all_reduce(sum) number";
+    // Rank 1 waits 200 ms.
+    let at_once = |ended: &Ended, ranks: usize| {
+        let noticed = noticed_ms(ended);
+        assert!(noticed.len() == ranks && noticed.iter().all(|&ms| ms < 1200), "{noticed:?} ms");
+    };
+    let words = [
+        ("skips a bucket", "calls all_reduce(sum) number 4 of 1000 × f32 with another label"),
+        ("another operation", "calls barrier number 4 of 0 × u8"),
+        ("on the host", "calls all_reduce(sum) number 4 of 1000 × f32 on the host"),
+    ];
+    for (case, part) in words {
+        let part = format!("rank 1 {part} {expected} 4 of 1000 × f32");
+        let ended = nccl(&format!("announced, {case}"), ALL, &[&part]);
+        at_once(&ended, RANKS);
+    }
+    let in_a_group = Group::new(Backend::Nccl, RANKS, "announced, another operation in a group");
+    let ended = in_a_group.run();
+    for rank in [1, 2] {
+        let part = format!("rank 1 calls barrier number 2 of 0 × u8 {expected} 2 of 1000 × f32");
+        assert!(ended.outputs[rank].contains(&part), "{}", ended.output());
+    }
+    at_once(&ended, 2);
+
+    let ended = nccl("announced, refuses", ALL, &["4 elements do not divide by 3 ranks"]);
+    at_once(&ended, RANKS);
+
+    at_once(&nccl("announced, fails", ALL, &["a fault on purpose is not supported"]), RANKS);
+    at_once(&nccl("announced, panics", &[0, 2], &["rank 1: panicked"]), 2);
+
+    let part = format!("rank 1 leaves the group {expected} 4");
+    let ended = nccl("announced, leaves", &[0, 2], &[&part]);
+    at_once(&ended, 2);
+    assert_eq!(ended.statuses[1].code(), Some(1), "{}", ended.outputs[1]);
+    assert!(ended.outputs[1].contains(&part), "{}", ended.outputs[1]);
+
+    let part = "rank 1: rank 2 calls all_reduce(sum) number 1 of 0 × u8 where rank 1 calls barrier";
+    at_once(&nccl("announced, fails elsewhere", &[0], &[part]), 1);
+
+    let operation = "all_reduce(sum) number 4 of 1000 × f32 (bucket 1)";
+    let ended = nccl("announced, killed", &[0, 2], &["rank 1 died while rank", operation]);
+    at_once(&ended, 2);
+
+    let ended = late("announced, stopped", RANKS);
+    for rank in [0, 2] {
+        let output = &ended.outputs[rank];
+        let part = format!("waited 1 s in {operation} for rank(s) unknown to NCCL");
+        assert!(ended.failed(rank) && output.contains(&part), "{output}");
+    }
+    assert!(ended.failed(1), "the stopped rank is told: {}", ended.output());
+}

@@ -58,6 +58,12 @@ impl News {
         self.failure.is_told.load(Ordering::SeqCst) || self.reported.load(Ordering::SeqCst)
     }
 
+    /// The failure that an operation has returned to this rank's program.
+    pub(super) fn returned(&self) -> Option<Error> {
+        let is_told = self.failure.is_told.load(Ordering::SeqCst);
+        is_told.then(|| self.failure.get()).flatten()
+    }
+
     /// Reports a failure of this rank, because the other ranks would wait for this rank.
     pub(super) fn tell(&self, error: &Error) {
         if !error.is_echo() {

@@ -13,7 +13,7 @@ use super::flight::{Flight, Gives, Held, OnDevice, lost};
 use super::memory::{Ready, allocate, download, take, to_device, upload};
 use super::plan::{Outcome, Participant, Plan};
 use crate::Result;
-use crate::comm::collective::{Header, check_agreement};
+use crate::comm::collective::Header;
 use crate::comm::members::Context;
 use crate::comm::transport::Progress;
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
@@ -57,21 +57,6 @@ impl Nccl {
         } else {
             self.on_host(header, &plan, payload, parts).map(Progress::Complete)
         }
-    }
-
-    /// All ranks' headers, after a check that they agree, and whether all ranks have their numbers
-    /// on the host.
-    fn agree(&self, header: Header, on_device: bool) -> Result<(Vec<Header>, bool)> {
-        const WORDS: usize = Header::WORDS + 1;
-        let [sequence, what, len, tag] = header.encode();
-        let words = [sequence, what, len, tag, u64::from(on_device)].map(|word| word as i64);
-        let all = self.control.run(&header, |group| group.all_gather(&words))?;
-        let (all, _) = all.as_chunks::<WORDS>();
-        let all_on_host = all.iter().all(|words| words[Header::WORDS] == 0);
-        let all: Vec<_> =
-            all.iter().map(|&[a, b, c, d, _]| [a, b, c, d].map(|word| word as u64)).collect();
-        check_agreement(&all, &self.ranks)?;
-        Ok((all.into_iter().filter_map(Header::decode).collect(), all_on_host))
     }
 
     /// The number of bytes that each rank sends to each rank.

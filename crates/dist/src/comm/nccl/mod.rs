@@ -3,11 +3,12 @@
 //! NCCL only moves numbers. It hangs if ranks call different operations, or if a rank dies.
 //! Therefore this backend uses a second communicator, the *control*: the local backend on one host,
 //! MPI if an MPI launcher started the ranks, otherwise TCP. The control carries the id by which
-//! NCCL's ranks find each other, the headers before each operation, messages, and news of failures.
+//! NCCL's ranks find each other, the headers before operations, messages, and news of failures.
 //!
 //! | idea | file |
 //! |---|---|
 //! | joining, groups and leaving | `mod.rs` |
+//! | the agreement on the next operations | `agree.rs` |
 //! | the execution of one operation | `execute.rs`, `plan.rs` |
 //! | operations that the device carries out | `flight.rs`, `watch.rs` |
 //! | the control | `control.rs` |
@@ -18,9 +19,10 @@
 //!
 //! NCCL has a stream of its own. An operation waits on the device for the work that the stream of
 //! its numbers had when the operation was started, and does not wait for later work. The thread that
-//! begins the operation waits for the other ranks' headers, but not for the device, so several
-//! operations are under way at a time. [`Pending::wait`] waits on the host.
-//! [`Pending::wait_on_stream`] makes the stream of the numbers wait instead.
+//! begins the operation waits for the other ranks' headers, unless the ranks have agreed on an
+//! announced list of operations. It does not wait for the device, so several operations are under
+//! way at a time. [`Pending::wait`] waits on the host. [`Pending::wait_on_stream`] makes the stream
+//! of the numbers wait instead.
 //!
 //! A thread of its own, the watch, looks for failures and the deadline while the device works. On
 //! any failure it aborts NCCL's communicators, and with them all kernels that wait for another rank.
@@ -47,10 +49,13 @@
 //! - Messages use the control. A send of NCCL's blocks the stream until its receiver arrives, so
 //!   two ranks that both send first would wait for each other without end. Here a send is complete
 //!   at once, and a receive can accept a message from any rank, which NCCL does not support.
-//! - The exchange of headers is already a barrier.
+//! - The exchange of headers is already a barrier. An announced operation has none, so a rank may
+//!   begin it, and return from [`Pending::wait_on_stream`], before another rank has started it. A
+//!   deadline that passes in such an operation does not name the rank that is late.
 //! - A rank that leaves waits until all ranks leave. If another rank fails meanwhile, the process
 //!   prints the failure and exits with status 1.
 
+mod agree;
 mod calls;
 mod control;
 mod execute;
@@ -69,6 +74,7 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 use parking_lot::Mutex;
 
+use self::agree::List;
 use self::control::{Control, News, OverControl, in_operation};
 use self::raw::{ID_BYTES, NcclComm};
 use self::watch::Watch;
@@ -128,6 +134,8 @@ struct Nccl {
     output: Option<CudaSlice<u8>>,
     rank: usize,
     ranks: Vec<usize>,
+    /// The operations that this rank has announced.
+    list: List,
 }
 
 impl Nccl {
@@ -154,7 +162,7 @@ impl Nccl {
     fn new(job: Arc<Job>, group: Group, comm: NcclComm) -> Self {
         let (rank, ranks) = (group.rank(), group.ranks().to_vec());
         let (control, comm) = (Control::new(group), Some(Arc::new(comm)));
-        Self { job, control, comm, input: None, output: None, rank, ranks }
+        Self { job, control, comm, input: None, output: None, rank, ranks, list: List::default() }
     }
 
     fn comm(&self) -> Result<&Arc<NcclComm>> {
@@ -186,6 +194,8 @@ impl Nccl {
 }
 
 impl Transport for Nccl {
+    const TAKES_ANNOUNCEMENTS: bool = true;
+
     fn backend(&self) -> &'static str {
         "nccl"
     }
@@ -197,6 +207,10 @@ impl Transport for Nccl {
     fn messages(&self) -> Arc<dyn Messages> {
         let (control, device) = (self.control.clone(), Device::Cuda(self.job.device.clone()));
         Arc::new(OverControl { control, device })
+    }
+
+    fn announce(&mut self, headers: Vec<Header>) {
+        self.list.announce(headers);
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
@@ -231,6 +245,7 @@ impl Transport for Nccl {
 
     /// Other ranks may still be in the last operation, so NCCL's communicator is not ended yet.
     fn leave(&mut self) {
+        self.leave_list();
         self.job.left.lock().extend(self.comm.take());
         self.control.leave();
     }

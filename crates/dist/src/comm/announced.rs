@@ -1,0 +1,63 @@
+//! An operation that a rank announces before it starts it.
+
+use super::collective::Header;
+use super::payload::tag;
+use super::{Collective, ElementType, Label, ReduceOp};
+
+/// An all-reduce of numbers in a GPU's memory that a rank will start, see
+/// [`Communicator::announce`](super::Communicator::announce).
+#[derive(Clone, Debug)]
+pub struct Announced {
+    op: ReduceOp,
+    element: ElementType,
+    len: usize,
+    label: Option<Label>,
+    step: u32,
+}
+
+impl Announced {
+    /// An all-reduce of `len` elements.
+    pub fn all_reduce(op: ReduceOp, element: ElementType, len: usize) -> Self {
+        Self { op, element, len, label: None, step: 0 }
+    }
+
+    /// Sets the label that the payload will have.
+    #[must_use]
+    pub fn labelled(mut self, label: impl Into<Label>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Sets the training step that the payload will have.
+    #[must_use]
+    pub(crate) fn of_step(mut self, step: u64) -> Self {
+        self.step = step as u32;
+        self
+    }
+
+    /// Its header as the collective number `sequence` of its group.
+    pub(super) fn header(&self, sequence: u64) -> Header {
+        let &Self { op, element, len, ref label, step } = self;
+        let (op, tag) = (Collective::AllReduce(op), tag(label.as_ref(), step));
+        Header { sequence, op, element, len, tag, refused: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::Payload;
+
+    #[test]
+    fn an_announcement_has_the_header_of_the_operation() {
+        let element = ElementType::F16;
+        let announced = Announced::all_reduce(ReduceOp::Mean, element, 5);
+        let announced = announced.labelled("bucket 2").of_step(7);
+        let payload = || Payload::zeros(element, 5).labelled("bucket 2").of_step(7);
+        let mean = Collective::AllReduce(ReduceOp::Mean);
+        assert_eq!(announced.header(3), Header::of(3, mean, &payload()));
+        for other in [payload().of_step(8), payload().labelled("bucket 3")] {
+            assert_ne!(announced.header(3), Header::of(3, mean, &other));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The agreement of the ranks on the next operation, before NCCL is called.
+//!
+//! NCCL does not compare what its ranks call. Ranks that call different operations would wait
+//! without end, or add numbers that do not belong together. So the ranks exchange headers over the
+//! control first. Where a rank has announced its next operations, the header of the first one
+//! travels with a digest of all their headers. If all ranks have the same digest, they agree on the
+//! list, and the rest of the list needs no exchange. Otherwise each operation has its own exchange,
+//! whose error names the first difference.
+//!
+//! **Invariant (list)** From an agreement on a list until the end of the list, this rank gives NCCL
+//! the operations of the list in their order, and nothing else. So no operation of NCCL combines
+//! numbers of different steps or buckets. A rank that is asked for anything else gives nothing to
+//! NCCL any more and reports a failure, because the other ranks may wait for it in NCCL.
+
+use std::collections::VecDeque;
+
+use sha2::{Digest, Sha256};
+
+use super::Nccl;
+use super::control::in_operation;
+use crate::comm::collective::{Header, check_agreement};
+use crate::{Error, Result};
+
+/// The operations that this rank has announced and not begun yet. All are all-reduces of numbers
+/// on the device.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    headers: VecDeque<Header>,
+    /// Whether all ranks have announced these operations.
+    agreed: bool,
+}
+
+impl List {
+    /// Announces these operations instead of the earlier ones. A list that the ranks agree on stays.
+    pub(super) fn announce(&mut self, headers: Vec<Header>) {
+        if self.headers.is_empty() || !self.agreed {
+            *self = Self { headers: headers.into(), agreed: false };
+        }
+    }
+
+    /// Takes the only operation that this rank may begin, if the ranks agree on the list.
+    fn take(&mut self) -> Option<Header> {
+        if self.agreed { self.headers.pop_front() } else { None }
+    }
+
+    /// The digest of the list, if `header` is its first operation, which is taken out. Otherwise the
+    /// list is dropped, and the digest is 0.
+    fn offer(&mut self, header: Header, on_device: bool) -> u64 {
+        self.agreed = false;
+        if !on_device || self.headers.front() != Some(&header) {
+            self.headers.clear();
+            return 0;
+        }
+        let mut digest = Sha256::new();
+        for header in &self.headers {
+            header.encode().iter().for_each(|word| digest.update(word.to_le_bytes()));
+        }
+        self.headers.pop_front();
+        let digest: [u8; 32] = digest.finalize().into();
+        digest.first_chunk().map_or(1, |&first| u64::from_le_bytes(first).max(1))
+    }
+
+    /// Ends the offer of a list. `agreed` says whether all ranks have offered the same one.
+    fn close(&mut self, agreed: bool) {
+        self.agreed = agreed;
+        if !agreed {
+            self.headers.clear();
+        }
+    }
+}
+
+impl Nccl {
+    /// All ranks' headers, after a check that they agree, and whether all ranks have their numbers
+    /// on the host.
+    pub(super) fn agree(&mut self, header: Header, on_device: bool) -> Result<(Vec<Header>, bool)> {
+        if let Some(expected) = self.list.take() {
+            self.job.news.check().map_err(|error| in_operation(error, &header))?;
+            if !on_device || header != expected {
+                return Err(self.not_announced(header, on_device, expected));
+            }
+            return Ok((vec![header; self.ranks.len()], false));
+        }
+        let digest = self.list.offer(header, on_device);
+        let all = self.exchange(header, on_device, digest)?;
+        let headers: Vec<_> = all.iter().map(|row| row.header).collect();
+        check_agreement(&headers, &self.ranks)?;
+        self.list.close(digest != 0 && all.iter().all(|row| row.digest == digest));
+        let all_on_host = all.iter().all(|row| !row.on_device);
+        Ok((headers.into_iter().filter_map(Header::decode).collect(), all_on_host))
+    }
+
+    /// Gathers all ranks' headers and digests.
+    fn exchange(&self, header: Header, on_device: bool, digest: u64) -> Result<Vec<Row>> {
+        let _span = tracing::debug_span!(
+            target: "candelabrum::comm", "agree", op = header.op.name()
+        )
+        .entered();
+        let [sequence, what, len, tag] = header.encode();
+        let words = [sequence, what, len, tag, u64::from(on_device), digest];
+        let words = words.map(|word| word as i64);
+        let all = self.control.run(&header, |group| group.all_gather(&words))?;
+        let (all, _) = all.as_chunks::<{ Header::WORDS + 2 }>();
+        let row = |words: &[i64; Header::WORDS + 2]| {
+            let [a, b, c, d, on_device, digest] = words.map(|word| word as u64);
+            Row { header: [a, b, c, d], on_device: on_device != 0, digest }
+        };
+        Ok(all.iter().map(row).collect())
+    }
+
+    /// The error of a rank that is asked for another operation than `expected`. The other ranks get
+    /// it at once. A rank that refuses an operation sends its reason instead.
+    fn not_announced(&self, header: Header, on_device: bool, expected: Header) -> Error {
+        let (mut what, expected) = (format!("calls {header}"), expected.to_string());
+        if what.ends_with(&expected) {
+            what.push_str(if on_device { " with another label" } else { " on the host" });
+        }
+        let error = Error::NotAnnounced { rank: self.ranks[self.rank], what, expected };
+        if header.refused.is_none() {
+            self.job.news.tell(&error);
+        }
+        error
+    }
+
+    /// Reports that this rank leaves the group before the end of its list, and why. A failure that
+    /// the other ranks know is not reported again.
+    pub(super) fn leave_list(&mut self) {
+        let Some(expected) = self.list.take() else { return };
+        let news = &self.job.news;
+        if news.check().is_ok() {
+            let (what, expected) = ("leaves the group".to_owned(), expected.to_string());
+            let leaves = Error::NotAnnounced { rank: self.ranks[self.rank], what, expected };
+            news.tell(&news.returned().unwrap_or(leaves));
+        }
+    }
+}
+
+/// A rank's message in an exchange.
+struct Row {
+    header: [u64; Header::WORDS],
+    on_device: bool,
+    /// See [`List::offer`].
+    digest: u64,
+}
