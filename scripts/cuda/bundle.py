@@ -49,6 +49,11 @@ def libraries():
 
 def environment():
     variables = dict(os.environ, REQUIRE_GPUS="1", RUST_BACKTRACE="0")
+    # Compiled ahead of time for an H200. A library of another version compiles them again.
+    kernels = HERE / "kernels"
+    if kernels.exists():
+        kernels.chmod(0o700)
+        variables["CANDELABRUM_KERNEL_CACHE"] = str(kernels)
     paths = libraries() + os.environ.get("LD_LIBRARY_PATH", "").split(":")
     variables["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
     # Several ranks on one GPU, for correctness.

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Compiles the project's own kernels by NVIDIA's NVRTC, which needs no GPU, and names those that fail.
+"""Compiles the project's own kernels by NVRTC, which needs no GPU, and names those that fail.
 
-usage: compile_kernels.py LIBNVRTC REPOSITORY
+With --cache it writes them to a folder, where programs whose CANDELABRUM_KERNEL_CACHE is this folder
+find them, so that they compile nothing.
 """
 
+import argparse
 import ctypes
+import hashlib
+import os
 import pathlib
 import re
 import sys
-
-OPTIONS = [b"--fmad=false", b"--gpu-architecture=compute_90"]
-
 
 # The types that a text can know as number_t.
 NUMBERS = ["float", "f16_t", "bf16_t"]
@@ -26,8 +27,9 @@ def texts(root):
     memory = root / "crates/memory/src/cuda/kernels"
     sums, half = (memory / "sums.cu").read_text(), (memory / "half.cu").read_text()
     formula = sums + (memory / "formula.cu").read_text()
-    yield memory / "checks.cu", sums + (memory / "checks.cu").read_text()
-    yield memory / "span.cu", half + (memory / "span.cu").read_text()
+    floats = of_numbers("float", half)
+    yield memory / "checks.cu", floats + sums + (memory / "checks.cu").read_text()
+    yield memory / "span.cu", floats + half + (memory / "span.cu").read_text()
     for number in NUMBERS:
         for path in (memory / "numbers.cu", memory / "rounding.cu"):
             yield path, of_numbers(number, half) + path.read_text()
@@ -39,41 +41,77 @@ def texts(root):
             if names:
                 yield path, of_numbers(number, half) + text
     for path in sorted(root.glob("crates/dist/src/strategy/gpu/*.cu")):
-        yield path, path.read_text()
+        yield path, floats + path.read_text()
     for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
-        yield path, formula + path.read_text()
+        yield path, floats + formula + path.read_text()
     for path in sorted(root.glob("examples/*.cu")):
-        yield path, path.read_text()
+        yield path, floats + path.read_text()
 
 
-def compile_by(nvrtc, text):
-    """What NVRTC says, if it refuses the text."""
-    program = ctypes.c_void_p()
-    code = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
-    )
-    if code != 0:
-        return f"nvrtcCreateProgram gives {code}"
-    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
-    code = nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return None if code == 0 else log.value.decode(errors="replace").strip()
+class Nvrtc:
+    def __init__(self, library, architecture):
+        self.library = ctypes.CDLL(library)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+        self.options = ["--fmad=false", f"--gpu-architecture=compute_{architecture}"]
+
+    def compile(self, text):
+        """The PTX, or what NVRTC says if it refuses the text."""
+        program = ctypes.c_void_p()
+        code = self.library.nvrtcCreateProgram(
+            ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
+        )
+        if code != 0:
+            return None, f"nvrtcCreateProgram gives {code}"
+        options = [option.encode() for option in self.options]
+        options = (ctypes.c_char_p * len(options))(*options)
+        code = self.library.nvrtcCompileProgram(program, len(options), options)
+        what = "PTX" if code == 0 else "ProgramLog"
+        size = ctypes.c_size_t()
+        getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        result = ctypes.create_string_buffer(size.value)
+        getattr(self.library, f"nvrtcGet{what}")(program, result)
+        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        if code == 0:
+            return result.value, None
+        return None, result.value.decode(errors="replace").strip()
+
+    def keep(self, folder, text, ptx):
+        """Writes a file as crates/memory/src/cuda/kernel_cache.rs does."""
+        key = hashlib.sha256()
+        for part in (self.version, " ".join(self.options), text):
+            part = part.encode()
+            key.update(len(part).to_bytes(8, "little") + part)
+        key = key.digest()
+        content = b"candelabrum kernels 1\n" + hashlib.sha256(key + ptx).digest() + ptx
+        (folder / key.hex()).write_bytes(content)
 
 
 def main():
-    library, root = sys.argv[1], pathlib.Path(sys.argv[2])
-    nvrtc = ctypes.CDLL(library)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library", help="libnvrtc.so")
+    parser.add_argument("repository", type=pathlib.Path)
+    parser.add_argument("--cache", type=pathlib.Path, help="a folder for the compiled kernels")
+    parser.add_argument("--architecture", default="90", help="the GPU's, for instance 90 for H200")
+    parser.add_argument("--only", nargs="*", help="the files' names without their endings")
+    args = parser.parse_args()
+    if args.cache:
+        os.umask(0o077)
+        args.cache.mkdir(parents=True, exist_ok=True)
+    nvrtc = Nvrtc(args.library, args.architecture)
     count, failed = 0, 0
-    for path, text in texts(root):
+    for path, text in texts(args.repository):
+        if args.only and path.stem not in args.only:
+            continue
         count += 1
-        if message := compile_by(nvrtc, text):
+        ptx, message = nvrtc.compile(text)
+        if message:
             failed += 1
-            print(f"{path.relative_to(root)}: {message}", file=sys.stderr)
-    print(f"NVRTC compiled {count - failed} of {count} sources of kernels")
+            print(f"{path.relative_to(args.repository)}: {message}", file=sys.stderr)
+        elif args.cache:
+            nvrtc.keep(args.cache, text, ptx)
+    print(f"NVRTC {nvrtc.version} compiled {count - failed} of {count} sources of kernels")
     sys.exit(min(failed, 1))
 
 

@@ -116,6 +116,22 @@ fn a_broken_file_is_replaced() {
     }
 }
 
+#[test]
+fn kernels_can_be_compiled_before_a_program_runs() {
+    let Some((_folder, cache)) = new_cache().filter(|_| is_software_gpu()) else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap();
+    let mut libraries = std::env::split_paths(&folders).map(|folder| folder.join("libnvrtc.so.13"));
+    let mut compile = Command::new("python3");
+    compile.arg(root.join("scripts/cuda/compile_kernels.py"));
+    compile.arg(libraries.find(|library| library.exists()).unwrap()).arg(root);
+    compile.arg("--cache").arg(&cache).args(["--only", "activations", "softmax"]);
+    assert!(compile.status().unwrap().success());
+    // In three types each.
+    assert_eq!(files(&cache).len(), 3 * SOURCES);
+    assert_eq!(assert_compiles(command(&cache), 0), 0);
+}
+
 /// The software GPU's image names a file. Here that file is deleted.
 #[test]
 fn an_image_that_does_not_load_is_replaced() {

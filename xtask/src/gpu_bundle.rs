@@ -56,7 +56,8 @@ const PROGRAMS: [Program; 5] = [
 /// Builds the folder.
 pub(crate) fn build() -> Result<PathBuf> {
     let variables = toolkit()?;
-    compile_kernels(&variables)?;
+    let kernels = target_folder().join("gpu-bundle-kernels");
+    compile_kernels(&variables, &kernels)?;
     let folder = target_folder().join("gpu");
     for is_test in [true, false] {
         let mut command = cargo(&[if is_test { "test" } else { "build" }, "--release"]);
@@ -88,6 +89,11 @@ pub(crate) fn build() -> Result<PathBuf> {
         // Each program has candle's kernels in it, as text.
         run_command(Command::new("gzip").arg("-9").arg(&to))?;
     }
+    if kernels.exists() {
+        let to = bundle.join("kernels");
+        fs::rename(&kernels, &to)
+            .with_context(|| format!("move the kernels to {}", to.display()))?;
+    }
     let root = repo_root();
     copy(&root.join("scripts/cuda/bundle.py"), &bundle.join("run.py"))?;
     copy(&root.join("scripts/bench_step.py"), &bundle.join("bench_step.py"))?;
@@ -101,9 +107,12 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(bundle)
 }
 
-/// Compiles our kernels by NVRTC, if the toolkit has it. A mistake in a kernel would otherwise show
-/// only on the other machine.
-fn compile_kernels(variables: &[(String, OsString)]) -> Result<()> {
+/// Compiles our kernels by NVRTC into this folder, if the toolkit has it. A mistake in a kernel would
+/// otherwise show only on the other machine.
+fn compile_kernels(variables: &[(String, OsString)], kernels: &Path) -> Result<()> {
+    if kernels.exists() {
+        fs::remove_dir_all(kernels).context("remove the last kernels")?;
+    }
     let home = variables.iter().find(|(name, _)| name == "CUDA_HOME").map(|(_, home)| home);
     let Some(home) = home.cloned().or_else(|| env::var_os("CUDA_HOME")) else { return Ok(()) };
     let folders = ["lib", "lib64"].map(|lib| Path::new(&home).join(lib));
@@ -113,6 +122,7 @@ fn compile_kernels(variables: &[(String, OsString)]) -> Result<()> {
     };
     let mut command = Command::new("python3");
     command.arg("scripts/cuda/compile_kernels.py").arg(folder.join(NVRTC)).arg(".");
+    command.arg("--cache").arg(kernels);
     run_command(command.env("LD_LIBRARY_PATH", folder).current_dir(repo_root()))
 }
 

@@ -135,9 +135,9 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
     };
     let text = [&[source.definition()], &source.text[..]].concat().concat();
     let kept = KernelCache::open().and_then(|cache| {
-        // The text of the options has their names and values.
-        let key = kernel_cache::Key::of(&[&version()?, &format!("{options:?}"), &text]);
-        Some((cache, key))
+        // scripts/cuda/compile_kernels.py makes the same keys.
+        let options = format!("--fmad=false --gpu-architecture=compute_{major}{minor}");
+        Some((cache, kernel_cache::Key::of(&[&version()?, &options, &text])))
     });
     if let Some((cache, key)) = kept
         && let Some(image) = cache.read(key)
