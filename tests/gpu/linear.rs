@@ -70,8 +70,8 @@ fn read(span: CudaSpan<'_>) -> Vec<f32> {
     numbers
 }
 
-/// The matrices, the bias and the result begin at number `offset` of their memory. Returns whether cuBLASLt computed the
-/// product.
+/// The matrices, the bias and the result begin at number `offset` of their memory. Returns whether
+/// cuBLASLt computed the product.
 fn check(
     device: &Device,
     (rows, inner, columns): (usize, usize, usize),

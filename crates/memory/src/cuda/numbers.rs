@@ -1,4 +1,5 @@
-//! A borrowed run of f32, f16 or bf16 numbers on a GPU, for operations that compute in any of these types.
+//! A borrowed run of f32, f16 or bf16 numbers on a GPU, for operations that compute in any of these
+//! types.
 
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};

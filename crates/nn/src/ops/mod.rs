@@ -17,9 +17,10 @@
 //!   bf16 are converted to f32 for the kernel, and its result is rounded. Any other dtype on the CPU
 //!   is [`candle_core::Error::UnsupportedDTypeForOp`].
 //! - On a GPU, kernels compute f32, f16 and bf16. Sums and functions are computed in f32.
-//! - On a device or in a dtype without kernels, and on every device within [`with_composites`], the composite
-//!   computes the operation, in each floating-point type that candle supports there. Its result is
-//!   the kernel's result up to rounding, and parameters report their gradients in the same way.
+//! - On a device or in a dtype without kernels, and on every device within [`with_composites`], the
+//!   composite computes the operation, in each floating-point type that candle supports there. Its
+//!   result is the kernel's result up to rounding, and parameters report their gradients in the same
+//!   way.
 //! - Inputs may be views. The operation makes them contiguous first.
 //! - An argument without a variable below it (images, labels) gets no gradient, and the kernel
 //!   computes none.
