@@ -194,15 +194,14 @@ impl DistOpt {
     /// Takes the step of a recorded pass again, with new noise.
     pub(super) fn replay(&mut self, recording: &mut Recording) -> Result<()> {
         recording.noise.draw();
-        if let Some(scale) = &mut recording.scale {
-            scale.write(&self.scaler)?;
-        }
         self.play(recording)
     }
 
     fn play(&mut self, recording: &mut Recording) -> Result<()> {
-        if let Err(error) = recording.noise.write() {
-            self.fault.get_or_insert(error.into());
+        let noise = recording.noise.write().map_err(Error::from);
+        let scale = recording.scale.as_mut().map_or(Ok(()), |scale| scale.write(&self.scaler));
+        if let Err(error) = noise.and(scale) {
+            self.fault.get_or_insert(error);
         }
         self.step_on(Batch::Recorded(recording), &recording.request)
     }

@@ -20,10 +20,10 @@ const MOST: usize = 8;
 /// few graphs in a step instead of hundreds of kernels. The numbers are the same, bit for bit.
 ///
 /// `I` is the number of the step's inputs, `O` that of its outputs. Steps differ in kind if they
-/// differ in the shapes or types of the inputs, in the settings or in the mode of the layers. The first
-/// three steps of a kind are computed as usual, the next one is recorded, and
-/// later ones replay it. Units of gradients leave between the graphs, so the exchange overlaps with
-/// the rest of the pass. The exchange and the update are as in every step.
+/// differ in the shapes or types of the inputs, in the settings or in the mode of the layers. The
+/// first three steps of a kind are computed as usual, the next one is recorded, and later ones replay
+/// it. Units of gradients leave between the graphs, so the exchange overlaps with the rest of the
+/// pass. The exchange and the update are as in every step.
 ///
 /// A step that cannot be recorded is computed operation by operation from then on, and a
 /// [notice](DistOpt::take_notices) says why. Such steps have parameters on the CPU, operations that
