@@ -29,7 +29,7 @@ def texts(root):
     formula = sums + (memory / "formula.cu").read_text()
     floats = of_numbers("float", half)
     yield memory / "checks.cu", floats + sums + (memory / "checks.cu").read_text()
-    yield memory / "span.cu", floats + half + (memory / "span.cu").read_text()
+    yield memory / "span.cu", floats + (memory / "span.cu").read_text()
     for number in NUMBERS:
         for path in (memory / "numbers.cu", memory / "rounding.cu"):
             yield path, of_numbers(number, half) + path.read_text()

@@ -88,12 +88,6 @@ pub fn span_mut<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaS
 
 /// # Errors
 /// None, because no value of [`CudaSpan`] exists.
-pub fn round_to(values: CudaSpan<'_>, _storage: &CudaStorage, _layout: &Layout) -> Result<()> {
-    match values.0 {}
-}
-
-/// # Errors
-/// None, because no value of [`CudaSpan`] exists.
 pub fn round_all(_rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()> {
     Ok(())
 }
@@ -538,18 +532,6 @@ impl<'a> From<&'a mut CudaSpanMut<'_>> for Arg<'a> {
     }
 }
 
-impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
-    fn from(_numbers: Option<CudaSpan<'a>>) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
-    fn from(_numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
-        Self(PhantomData)
-    }
-}
-
 impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
     fn from(numbers: CudaNumbers<'a>) -> Self {
         match numbers.0 {}
@@ -562,14 +544,8 @@ impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
     }
 }
 
-impl<'a> From<Option<CudaNumbers<'a>>> for Arg<'a> {
-    fn from(_numbers: Option<CudaNumbers<'a>>) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<'a> From<Option<&'a mut CudaNumbersMut<'_>>> for Arg<'a> {
-    fn from(_numbers: Option<&'a mut CudaNumbersMut<'_>>) -> Self {
+impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
+    fn from(_memory: Option<T>) -> Self {
         Self(PhantomData)
     }
 }

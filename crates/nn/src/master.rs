@@ -66,7 +66,7 @@ pub(crate) fn round(master: &Flat, var: &Var) -> Result<()> {
         Span::Cuda(values) => {
             let (storage, layout) = var.storage_and_layout();
             let Storage::Cuda(storage) = &*storage else { bail!("a master on another device") };
-            return Ok(cuda::round_to(values, storage, layout)?);
+            return Ok(cuda::round_all(&[(values, storage, layout)])?);
         }
     };
     var.set(&values.to_dtype(var.dtype())?)

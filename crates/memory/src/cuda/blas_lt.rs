@@ -8,6 +8,7 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
 
+use super::descriptor;
 use super::region::Region;
 use crate::{ElementType, Error, Result};
 
@@ -51,16 +52,8 @@ impl Handle {
     }
 }
 
-/// An object of cuBLASLt, and the function that destroys it.
-struct Descriptor<T: Copy>(T, unsafe fn(T) -> std::result::Result<(), CublasError>);
-
-impl<T: Copy> Drop for Descriptor<T> {
-    fn drop(&mut self) {
-        // SAFETY: cuBLASLt made the object, and nothing else destroys it.
-        let destroyed = unsafe { (self.1)(self.0) };
-        debug_assert!(destroyed.is_ok(), "cuBLASLt knows the descriptor");
-    }
-}
+/// An object of cuBLASLt.
+type Descriptor<T> = descriptor::Descriptor<T, CublasError>;
 
 /// The function after a product and its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -219,7 +212,7 @@ fn layout(
     let (height, width, stride) = (columns as u64, rows as u64, columns as i64);
     let made = result::create_matrix_layout(cuda_type(element), height, width, stride);
     let made = made.map_err(lt_error("cublasLtMatrixLayoutCreate"))?;
-    Ok(Descriptor(made, result::destroy_matrix_layout))
+    Ok(descriptor::Descriptor(made, result::destroy_matrix_layout))
 }
 
 fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
@@ -231,7 +224,7 @@ fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
     };
     let made = result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F);
     let made = made.map_err(lt_error("cublasLtMatmulDescCreate"))?;
-    let made = Descriptor(made, result::destroy_matmul_desc);
+    let made = descriptor::Descriptor(made, result::destroy_matmul_desc);
     let turn = |transposed| {
         if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
     };
@@ -287,7 +280,7 @@ fn preference(alignment: [u64; 3]) -> Result<Descriptor<sys::cublasLtMatmulPrefe
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let made = result::create_matmul_pref();
     let made = made.map_err(lt_error("cublasLtMatmulPreferenceCreate"))?;
-    let made = Descriptor(made, result::destroy_matmul_pref);
+    let made = descriptor::Descriptor(made, result::destroy_matmul_pref);
     let set = |attribute, value: u64, bytes| {
         let from = (&raw const value).cast();
         // SAFETY: the descriptor is alive. The first `bytes` bytes of `value`, at most 8, are the

@@ -9,6 +9,7 @@ use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;
 use cudarc::driver::CudaStream;
 
+use super::descriptor;
 use super::region::Region;
 use crate::{Convolution, Error, Result};
 
@@ -59,16 +60,8 @@ impl Handle {
     }
 }
 
-/// A descriptor of cuDNN, and the function that destroys it.
-struct Descriptor<T: Copy>(T, unsafe fn(T) -> std::result::Result<(), CudnnError>);
-
-impl<T: Copy> Drop for Descriptor<T> {
-    fn drop(&mut self) {
-        // SAFETY: cuDNN made the descriptor, and nothing else destroys it.
-        let destroyed = unsafe { (self.1)(self.0) };
-        debug_assert!(destroyed.is_ok(), "cuDNN knows the descriptor");
-    }
-}
+/// A descriptor of cuDNN.
+type Descriptor<T> = descriptor::Descriptor<T, CudnnError>;
 
 /// What is computed from the other two of input, weight and result (or their gradients).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -369,7 +362,7 @@ fn tensor(
     let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
     let made = result::create_tensor_descriptor();
     let made = made.map_err(dnn_error("cudnnCreateTensorDescriptor"))?;
-    let made = Descriptor(made, result::destroy_tensor_descriptor);
+    let made = descriptor::Descriptor(made, result::destroy_tensor_descriptor);
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_tensor4d_descriptor(made.0, format, data, dims) };
     set.map_err(dnn_error("cudnnSetTensor4dDescriptor"))?;
@@ -384,7 +377,7 @@ fn filter(
     let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
     let made = result::create_filter_descriptor();
     let made = made.map_err(dnn_error("cudnnCreateFilterDescriptor"))?;
-    let made = Descriptor(made, result::destroy_filter_descriptor);
+    let made = descriptor::Descriptor(made, result::destroy_filter_descriptor);
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_filter4d_descriptor(made.0, data, format, dims) };
     set.map_err(dnn_error("cudnnSetFilter4dDescriptor"))?;
@@ -401,7 +394,7 @@ fn convolution(
     let [dilation_height, dilation_width, groups, _] = ints([dilation.0, dilation.1, groups, 0])?;
     let made = result::create_convolution_descriptor();
     let made = made.map_err(dnn_error("cudnnCreateConvolutionDescriptor"))?;
-    let made = Descriptor(made, result::destroy_convolution_descriptor);
+    let made = descriptor::Descriptor(made, result::destroy_convolution_descriptor);
     let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
     let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
     // SAFETY: the descriptor is alive.

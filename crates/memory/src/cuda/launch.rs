@@ -91,20 +91,6 @@ impl<'a> From<&'a mut CudaSpanMut<'_>> for Arg<'a> {
     }
 }
 
-/// Memory that the kernel may not use.
-impl<'a> From<Option<CudaSpan<'a>>> for Arg<'a> {
-    fn from(numbers: Option<CudaSpan<'a>>) -> Self {
-        numbers.map_or(Self::Nothing, Self::from)
-    }
-}
-
-/// For numbers that the kernel may not write.
-impl<'a> From<Option<&'a mut CudaSpanMut<'_>>> for Arg<'a> {
-    fn from(numbers: Option<&'a mut CudaSpanMut<'_>>) -> Self {
-        numbers.map_or(Self::Nothing, Self::from)
-    }
-}
-
 impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
     fn from(numbers: CudaNumbers<'a>) -> Self {
         Self::Memory(numbers.region())
@@ -119,16 +105,9 @@ impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
 }
 
 /// Memory that the kernel may not use.
-impl<'a> From<Option<CudaNumbers<'a>>> for Arg<'a> {
-    fn from(numbers: Option<CudaNumbers<'a>>) -> Self {
-        numbers.map_or(Self::Nothing, Self::from)
-    }
-}
-
-/// For numbers that the kernel may not write.
-impl<'a> From<Option<&'a mut CudaNumbersMut<'_>>> for Arg<'a> {
-    fn from(numbers: Option<&'a mut CudaNumbersMut<'_>>) -> Self {
-        numbers.map_or(Self::Nothing, Self::from)
+impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
+    fn from(memory: Option<T>) -> Self {
+        memory.map_or(Self::Nothing, T::into)
     }
 }
 

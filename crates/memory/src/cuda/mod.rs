@@ -7,7 +7,7 @@
 //! | a borrowed run of f32 numbers on a GPU | [`CudaSpan`], [`CudaSpanMut`] |
 //! | a borrowed run of f32, f16 or bf16 numbers on a GPU | [`CudaNumbers`], [`CudaNumbersMut`] |
 //! | candle's tensors as spans | [`span`], [`span_mut`], [`numbers`] |
-//! | values rounded to tensors of 16 bits | [`round_to`], [`round_all`] |
+//! | values rounded to tensors of 16 bits | [`round_all`] |
 //! | labels and indices that stay on the GPU | [`indices`], [`CudaIndices`] |
 //! | a norm and a search for bad numbers whose results stay on the GPU | [`CudaNorm`], [`CudaSearch`] |
 //! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
@@ -29,6 +29,7 @@ mod checks;
 mod compiler;
 mod convolution;
 mod cudnn;
+mod descriptor;
 mod device;
 mod epilogue;
 mod formula;
@@ -58,7 +59,7 @@ pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
 pub use self::numbers::{CudaNumbers, CudaNumbersMut};
 pub use self::rounding::round_all;
 pub use self::span::{CudaSpan, CudaSpanMut};
-pub use self::tensor::{numbers, round_to, span, span_mut};
+pub use self::tensor::{numbers, span, span_mut};
 use crate::Error;
 pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
 

@@ -6,6 +6,7 @@ use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::Region;
 use super::{CudaSpan, CudaSpanMut};
+use crate::span::check_len;
 use crate::{ElementType, Error, Flat, Result};
 
 /// The kernels of this file.
@@ -168,7 +169,7 @@ impl<'a> CudaNumbersMut<'a> {
     /// # Errors
     /// [`Error::Length`], [`Error::ElementType`], and the driver's error.
     pub fn add(&mut self, from: CudaNumbers<'_>) -> Result<()> {
-        check_lengths("add", self.len(), from.len())?;
+        check_len("add", self.len(), from.len())?;
         let (expected, got) = (self.element_type(), from.element);
         if expected != got {
             return Err(Error::ElementType { expected, got });
@@ -181,11 +182,14 @@ impl<'a> CudaNumbersMut<'a> {
     /// # Errors
     /// [`Error::Length`] and the driver's error.
     pub fn round_from(&mut self, from: CudaSpan<'_>) -> Result<()> {
-        check_lengths("round", self.len(), from.len())?;
-        match self.element_type() {
-            ElementType::F32 => self.0.region.copy_from(from.region()),
-            element => from.narrow_to(1.0, element, self.0.region),
-        }
+        self.narrow_from(from, 1.0)
+    }
+
+    /// [`Self::round_from`] of the numbers divided by `divisor`.
+    pub(super) fn narrow_from(&mut self, from: CudaSpan<'_>, divisor: f32) -> Result<()> {
+        check_len("narrow", self.len(), from.len())?;
+        let places = [Arg::Memory(self.0.region), Arg::Memory(from.region())];
+        self.0.run("narrow", &[places[0], places[1], Arg::F32(divisor)])
     }
 
     pub(super) fn region(&mut self) -> Region<'_> {
@@ -199,7 +203,7 @@ impl CudaSpanMut<'_> {
     /// # Errors
     /// [`Error::Length`] and the driver's error.
     pub fn widen_from(&mut self, from: CudaNumbers<'_>) -> Result<()> {
-        check_lengths("widen", self.len(), from.len())?;
+        check_len("widen", self.len(), from.len())?;
         from.run("widen", &[Arg::Memory(self.region()), Arg::Memory(from.region)])
     }
 
@@ -208,11 +212,7 @@ impl CudaSpanMut<'_> {
     /// # Errors
     /// [`Error::Length`] and the driver's error.
     pub fn add_numbers(&mut self, from: CudaNumbers<'_>) -> Result<()> {
-        check_lengths("add", self.len(), from.len())?;
+        check_len("add", self.len(), from.len())?;
         from.run("add_to_f32", &[Arg::Memory(self.region()), Arg::Memory(from.region)])
     }
-}
-
-fn check_lengths(op: &'static str, expected: usize, got: usize) -> Result<()> {
-    if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
 }

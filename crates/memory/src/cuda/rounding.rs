@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Layout};
 use super::CudaSpan;
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};
-use super::tensor::{elements, half_type, round_to};
+use super::tensor::{elements, half_type};
 use crate::Result;
 
 /// Runs in one launch, and numbers that one block rounds: `RUNS` and `PIECE` in rounding.cu.
@@ -19,7 +19,7 @@ pub(super) type Runs = [[u64; RUNS]; 4];
 /// ties to even. The storages are borrowed as for [`span_mut`](super::span_mut).
 ///
 /// # Errors
-/// Those of [`round_to`].
+/// A tensor of another type or length, or that is not contiguous.
 pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()> {
     let [(first, storage, _), rest @ ..] = rounded else { return Ok(()) };
     let (stream, number) = (first.region().stream(), half_type(storage));
@@ -27,7 +27,7 @@ pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()
         values.region().stream() == stream && half_type(storage) == number
     };
     if !rest.iter().all(is_alike) {
-        return rounded.iter().try_for_each(|(values, to, layout)| round_to(*values, to, layout));
+        return rounded.chunks(1).try_for_each(round_all);
     }
     let text = [include_str!("kernels/rounding.cu"), ""];
     let source = Source { name: "rounding", number, text };

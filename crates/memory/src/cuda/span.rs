@@ -4,16 +4,14 @@ use std::ops::Range;
 
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};
-use super::memory::{CudaMemory, allocate_unset};
+use super::memory::CudaMemory;
+use super::numbers::CudaNumbers;
 use super::region::Region;
 use crate::{ElementType, Flat, Result};
 
 /// The kernels of this file.
-const KERNELS: Source = Source {
-    name: "span",
-    number: ElementType::F32,
-    text: [include_str!("kernels/half.cu"), include_str!("kernels/span.cu")],
-};
+const KERNELS: Source =
+    Source { name: "span", number: ElementType::F32, text: [include_str!("kernels/span.cu"), ""] };
 
 /// A run of f32 numbers on a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -55,9 +53,7 @@ impl<'a> CudaSpan<'a> {
 
     /// A copy on the device.
     pub(crate) fn to_flat(self) -> Result<Flat> {
-        let memory = CudaMemory(allocate_unset(self.0.stream(), self.0.bytes())?);
-        memory.region(self.0.bytes()).copy_from(self.0)?;
-        Ok(Flat::cuda(ElementType::F32, self.len(), memory))
+        CudaNumbers::from(self).to_flat()
     }
 
     /// Copies the numbers to the host, and waits for the copy. `to` must have as many.
@@ -76,18 +72,7 @@ impl<'a> CudaSpan<'a> {
         element: ElementType,
         to: &mut CudaMemory,
     ) -> Result<()> {
-        self.narrow_to(divisor, element, to.region(self.len() * element.size()))
-    }
-
-    /// [`Self::narrow`] to as many numbers of other memory, which the caller may write.
-    pub(super) fn narrow_to(
-        self,
-        divisor: f32,
-        element: ElementType,
-        to: Region<'_>,
-    ) -> Result<()> {
-        let name = if element == ElementType::F16 { "narrow_f16" } else { "narrow_bf16" };
-        self.run(name, &[Arg::Memory(to), Arg::Memory(self.0), Arg::F32(divisor)])
+        to.numbers_mut(element, self.len())?.narrow_from(self, divisor)
     }
 
     pub(super) fn region(self) -> Region<'a> {
@@ -170,7 +155,7 @@ impl<'a> CudaSpanMut<'a> {
     }
 
     pub(crate) fn add(&mut self, from: CudaSpan<'_>) -> Result<()> {
-        self.run("add", &[Arg::Memory(self.0), Arg::Memory(from.0)])
+        self.add_numbers(from.into())
     }
 
     /// Replaces the first number by NaN if one of `others` is not finite.

@@ -44,16 +44,6 @@ pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpa
     Ok(CudaSpanMut::new(elements(storage, layout, ElementType::F32, len)?))
 }
 
-/// Sets the elements of a contiguous f16 or bf16 tensor to `values`, rounded to nearest, ties to even.
-/// The storage is borrowed as for [`span_mut`].
-///
-/// # Errors
-/// A tensor of another type or length, or that is not contiguous.
-pub fn round_to(values: CudaSpan<'_>, storage: &CudaStorage, layout: &Layout) -> Result<()> {
-    let element = half_type(storage);
-    values.narrow_to(1.0, element, elements(storage, layout, element, values.len())?)
-}
-
 /// The type of a storage of 16-bit floats.
 pub(super) fn half_type(storage: &CudaStorage) -> ElementType {
     let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));

@@ -1,4 +1,4 @@
-// Sums of numbers of one floating-point type, number_t.
+// Sums and conversions of numbers of one floating-point type, number_t.
 
 typedef unsigned long long count_t;
 
@@ -8,6 +8,11 @@ typedef unsigned long long count_t;
 
 extern "C" __global__ void add(number_t *sums, const number_t *others, count_t n) {
   FOR_EACH(i, n) sums[i] = (float)sums[i] + (float)others[i];
+}
+
+// to = from / divisor, rounded to nearest, ties to even.
+extern "C" __global__ void narrow(number_t *to, const float *from, float divisor, count_t n) {
+  FOR_EACH(i, n) to[i] = from[i] / divisor;
 }
 
 // to = from, exactly.

@@ -1,6 +1,5 @@
 // The arithmetic of a training step on runs of f32 numbers. Every kernel gets the addresses of runs
-// of `n` numbers. Each thread takes every n-th number, where n is the number of threads. The text of
-// half.cu comes before this one.
+// of `n` numbers. Each thread takes every n-th number, where n is the number of threads.
 
 #define FOR_EACH(i, n)                                                                             \
   for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < (n);  \
@@ -24,21 +23,9 @@ extern "C" __global__ void clamp(float *values, float limit, count_t n) {
   }
 }
 
-extern "C" __global__ void add(float *values, const float *from, count_t n) {
-  FOR_EACH(i, n) values[i] += from[i];
-}
-
 // values[0] = NaN if one of the n others is not finite.
 extern "C" __global__ void poison(float *values, const float *others, count_t n) {
   FOR_EACH(i, n) {
     if (!isfinite(others[i])) values[0] = __int_as_float(0x7fc00000);
   }
-}
-
-extern "C" __global__ void narrow_f16(half_t *to, const float *from, float divisor, count_t n) {
-  FOR_EACH(i, n) to[i] = to_f16(from[i] / divisor);
-}
-
-extern "C" __global__ void narrow_bf16(half_t *to, const float *from, float divisor, count_t n) {
-  FOR_EACH(i, n) to[i] = to_bf16(from[i] / divisor);
 }

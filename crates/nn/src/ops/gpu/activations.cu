@@ -1,5 +1,5 @@
-// Activations and their derivatives. The number of an activation is that of `code` in
-// activations.rs.
+// Activations and their derivatives. The text of sigmoid.cu comes before. The number of an activation is
+// that of `code` in activations.rs.
 
 typedef unsigned long long count_t;
 
@@ -10,11 +10,6 @@ typedef unsigned long long count_t;
 #define SQRT_HALF 0.70710678118654752f    // 1 / sqrt(2)
 #define SQRT_2_PI 0.79788456080286536f    // sqrt(2 / pi)
 #define DENSITY_AT_0 0.39894228040143268f // 1 / sqrt(2 pi)
-
-__device__ float sigmoid(float x) {
-  float e = expf(-fabsf(x));
-  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
-}
 
 __device__ float apply(float x, count_t activation) {
   switch (activation) {

@@ -7,7 +7,10 @@ use candle_core::Result;
 use crate::Activation;
 use crate::ops::fused::{GpuBackward, OnGpu};
 
-const KERNELS: Kernels = Kernels { name: "activations", text: include_str!("activations.cu") };
+const KERNELS: Kernels = Kernels {
+    name: "activations",
+    text: concat!(include_str!("sigmoid.cu"), include_str!("activations.cu")),
+};
 
 /// The number of an activation in activations.cu.
 fn code(activation: Option<Activation>) -> usize {

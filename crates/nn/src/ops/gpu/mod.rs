@@ -1,7 +1,7 @@
 //! The kernels of the operations on a GPU, one file of Rust and one of CUDA C++ for each family. An
 //! operation without kernels runs there as its composite.
 //!
-//! rows.cu and indices.cu are the common beginning of several families' texts, because the compiler
+//! rows.cu, indices.cu and sigmoid.cu are the common beginning of several families' texts, because the compiler
 //! on a GPU's host finds no files to include.
 
 pub(super) mod activations;

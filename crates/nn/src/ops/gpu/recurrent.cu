@@ -1,4 +1,5 @@
-// The cells of recurrent layers. A thread computes one hidden unit of one sequence in one step, in f32.
+// The cells of recurrent layers. The text of sigmoid.cu comes before. A thread computes one hidden unit
+// of one sequence in one step, in f32.
 //
 // (N, T, ..) tensors have a row for each step of each sequence, so the row of step t of sequence s is
 // s * steps + t. Gates are side by side in a row: `hidden` numbers of the first gate, then those of the
@@ -9,11 +10,6 @@ typedef unsigned long long count_t;
 #define FOR_EACH(i, n)                                                                             \
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
        i += (count_t)gridDim.x * blockDim.x)
-
-__device__ float sigmoid(float x) {
-  float e = expf(-fabsf(x));
-  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
-}
 
 // Number i of a vector, 0 if there is none.
 template <class T> __device__ float at(const T *numbers, count_t i) {

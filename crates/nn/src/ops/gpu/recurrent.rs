@@ -3,10 +3,10 @@
 //! The products with the input are one for all steps. Gates and cell states are f32, also beside 16-bit
 //! numbers.
 
-use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{
     self, Arg, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Grid, Kernels, Matrix,
 };
+use candelabrum_memory::{ElementType, Flat, Location};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use super::columns::sum_rows;
@@ -14,13 +14,14 @@ use crate::ops::fused::{GpuBackward, OnGpu};
 use crate::ops::pool::Values;
 use crate::ops::recurrent::{Cell, CellOutput, Recurrent};
 
-const KERNELS: Kernels = Kernels { name: "recurrent", text: include_str!("recurrent.cu") };
+const KERNELS: Kernels = Kernels {
+    name: "recurrent",
+    text: concat!(include_str!("sigmoid.cu"), include_str!("recurrent.cu")),
+};
 
 /// `len` zeros in f32.
 fn zeros(gpu: &Gpu, len: usize) -> Result<Flat> {
-    let mut zeros = gpu.numbers(len)?;
-    zeros.cuda_numbers_mut()?.clear()?;
-    Ok(zeros)
+    Ok(Flat::zeros_on(&Location::of(&gpu.device()), ElementType::F32, len)?)
 }
 
 /// Calls `f` with the elements of a tensor, to change them in place.
