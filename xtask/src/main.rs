@@ -7,45 +7,30 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::bench::run::Cli;
+use self::benches::{allreduce, checkpoint, ddp, overlap, scaling, step};
 use self::interrupt::Interrupted;
 
-mod bars;
 mod bench;
-mod bench_allreduce;
-mod bench_ddp;
-mod bench_overlap;
-mod bench_scaling;
-mod bench_step;
-mod canvas;
+mod benches;
 mod checkout;
 mod ci;
 mod cuda;
-mod family;
-mod figures;
 mod gpu_bundle;
-mod host;
-mod hosts;
 mod interrupt;
-mod line_style;
-mod live;
 mod machine;
-mod network;
-mod piece;
-mod ranks;
 mod rebuild;
 mod setup;
+mod sheet;
 mod shell;
 mod softgpu;
-mod split;
 mod test;
 mod tidy;
 mod timeline;
-mod training;
-mod turns;
 
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", about = "The tasks of this repository")]
-struct Cli {
+struct Tasks {
     #[command(subcommand)]
     command: Command,
 }
@@ -69,22 +54,24 @@ enum Command {
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
-    BenchStep(bench_step::Args),
+    BenchStep(Cli<step::Step>),
+    /// Measure several workers against one, and against PyTorch's DDP
+    BenchDdp(Cli<ddp::Ddp>),
     /// Measure how training speeds up with more ranks, by strategy, model and backend
-    BenchScaling(bench_scaling::Args),
+    BenchScaling(Cli<scaling::Scaling>),
     /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
     #[command(name = "bench-allreduce")]
-    BenchAllreduce(bench_allreduce::Args),
-    /// Measure several workers against one, and against PyTorch's DDP
-    BenchDdp(bench_ddp::Args),
+    BenchAllreduce(Cli<allreduce::AllReduce>),
+    /// Measure how much of the communication overlap hides, between two hosts made on this machine
+    BenchOverlap(Cli<overlap::Overlap>),
+    /// Measure the cost of copies of the whole state, as a checkpoint makes them
+    BenchCheckpoint(Cli<checkpoint::Checkpoint>),
     /// Draw one step of the timeline that a training program wrote with --timeline
     Timeline(timeline::Args),
-    /// Measure how much of the communication overlap hides, between two hosts made on this machine
-    BenchOverlap(bench_overlap::Args),
 }
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = Tasks::parse().command;
     let result = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
     let result = result.and_then(|()| run(command));
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -104,11 +91,12 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::GpuTest => softgpu::gpu_test(),
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Tidy => tidy::run(),
-        Command::BenchStep(args) => bench_step::run(&args),
-        Command::BenchScaling(args) => bench_scaling::run(&args),
-        Command::BenchAllreduce(args) => bench_allreduce::run(&args),
-        Command::BenchDdp(args) => bench_ddp::run(&args),
+        Command::BenchStep(args) => step::run(&args),
+        Command::BenchDdp(args) => bench::run::run(&args),
+        Command::BenchScaling(args) => bench::run::run(&args),
+        Command::BenchAllreduce(args) => allreduce::run(args),
+        Command::BenchOverlap(args) => bench::run::run(&args),
+        Command::BenchCheckpoint(args) => bench::run::run(&args),
         Command::Timeline(args) => timeline::run(&args),
-        Command::BenchOverlap(args) => bench_overlap::run(&args),
     }
 }

@@ -7,11 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use plotters::coord::ranged1d::{BoldPoints, Ranged};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 use serde::Deserialize;
 
-use crate::canvas::{Canvas, GREY, LIGHT, okabe_ito, text_width};
+use crate::sheet::{GREY, LIGHT, okabe_ito, svg, text_width};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -130,33 +132,37 @@ fn rows(events: &[Event], [start, end]: [f64; 2]) -> Vec<Row> {
 fn draw(out: &Path, step: usize, [start, end]: [f64; 2], rows: &[Row]) -> Result<()> {
     let heights = rows.iter().map(|row| row.levels as i32 * LANE + GAP);
     let height = TOP + heights.sum::<i32>() + BOTTOM;
-    let canvas = Canvas::new(out, (WIDTH as u32, height as u32))?;
     let scale = f64::from(WIDTH - LEFT - RIGHT) / (end - start).max(1e-9);
     let across = |time: f64| LEFT + ((time.clamp(start, end) - start) * scale).round() as i32;
-    canvas.text(&format!("step {step}"), (LEFT, TOP / 2), 16, BLACK, HPos::Left)?;
-    for tick in ticks((end - start) / 1e3) {
-        let x = across(start + tick * 1e3);
-        canvas.line(vec![(x, TOP), (x, height - BOTTOM)], LIGHT.stroke_width(1))?;
-        canvas.text(&format!("{tick} ms"), (x, height - BOTTOM / 2), 12, GREY, HPos::Center)?;
-    }
-    let mut top = TOP;
-    for row in rows {
-        let middle = top + row.levels as i32 * LANE / 2;
-        canvas.text(&row.title, (LEFT - 10, middle), 12, BLACK, HPos::Right)?;
-        for (level, span) in &row.spans {
-            let (left, right) = (across(span.ts), across(span.ts + span.dur));
-            let upper = top + *level as i32 * LANE;
-            let corners = [(left, upper + 1), (right.max(left + 1), upper + LANE - 1)];
-            canvas.rectangle(corners, colour(span).filled())?;
-            let label = label(span);
-            if text_width(&label, 11) + 4 < right - left {
-                let at = (left + 3, upper + LANE / 2);
-                canvas.text(&label, at, 11, BLACK, HPos::Left)?;
-            }
+    let picture = svg((WIDTH, height), |sheet| {
+        sheet.text(&format!("step {step}"), (LEFT, TOP / 2), 16, BLACK, HPos::Left)?;
+        for tick in RangedCoordf64::from(0.0..(end - start) / 1e3).key_points(BoldPoints(10)) {
+            let x = across(start + tick * 1e3);
+            sheet.line(&[(x, TOP), (x, height - BOTTOM)], LIGHT)?;
+            // Rounded, so that 3 times 0.1 is written 0.3.
+            let tick = (tick * 1e6).round() / 1e6;
+            let at = (x, height - BOTTOM / 2);
+            sheet.text(&format!("{tick} ms"), at, 12, GREY, HPos::Center)?;
         }
-        top += row.levels as i32 * LANE + GAP;
-    }
-    canvas.finish()
+        let mut top = TOP;
+        for row in rows {
+            let middle = top + row.levels as i32 * LANE / 2;
+            sheet.text(&row.title, (LEFT - 10, middle), 12, BLACK, HPos::Right)?;
+            for (level, span) in &row.spans {
+                let (left, right) = (across(span.ts), across(span.ts + span.dur));
+                let upper = top + *level as i32 * LANE;
+                let corners = [(left, upper + 1), (right.max(left + 1), upper + LANE - 1)];
+                sheet.rectangle(corners, colour(span).filled())?;
+                let label = label(span);
+                if text_width(&label, 11) + 4 < right - left {
+                    sheet.text(&label, (left + 3, upper + LANE / 2), 11, BLACK, HPos::Left)?;
+                }
+            }
+            top += row.levels as i32 * LANE + GAP;
+        }
+        Ok(())
+    })?;
+    fs::write(out, picture).with_context(|| format!("cannot write {}", out.display()))
 }
 
 /// The text in a span: its name, and its bucket or buffer.
@@ -184,17 +190,6 @@ fn colour(span: &Event) -> RGBColor {
         (_, Some("Backward")) => YELLOW,
         _ => RGBColor(190, 190, 190),
     }
-}
-
-/// About eight round numbers from 0 on.
-fn ticks(length: f64) -> Vec<f64> {
-    let rough = (length / 8.0).max(1e-6);
-    let power = 10_f64.powf(rough.log10().floor());
-    let stretch = [1.0, 2.0, 5.0, 10.0].iter().map(|n| n * power).find(|n| *n >= rough);
-    let stretch = stretch.unwrap_or(rough);
-    let count = (length / stretch).floor() as usize;
-    // Rounded, so that 3 times 0.1 is written 0.3.
-    (0..=count).map(|i| (i as f64 * stretch * 1e6).round() / 1e6).collect()
 }
 
 #[cfg(test)]
@@ -244,11 +239,5 @@ mod tests {
         for text in ["transfer bucket 0", "rank 1", "step 1", "0.02 ms"] {
             assert!(picture.contains(text), "{text}");
         }
-    }
-
-    #[test]
-    fn ticks_are_round_numbers() {
-        assert_eq!(ticks(0.8), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]);
-        assert_eq!(ticks(33.0), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0]);
     }
 }

@@ -1,0 +1,342 @@
+//! The processes of a player: one process or the ranks of one world, alive while they are measured.
+//!
+//! A request is a line of JSON on the first process's standard input. Its answer is a line of JSON,
+//! whose `event` is `ready`, `sample` or `done`. Every wait has a deadline.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write, pipe};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, Value};
+
+use super::host::family;
+use super::sample::{Facts, Failure};
+use crate::interrupt::{Interrupted, Watch};
+
+/// The number of lines of a failed player's standard error that are kept.
+const TAIL: usize = 12;
+
+/// The time that a player may take to end. Then it is killed.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// The reason why a wait ended without an answer.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Interrupted(Interrupted),
+    Failed(Failure),
+}
+
+/// A running or stopped player.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// The first process receives the requests.
+    children: Vec<Child>,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    stderr: Option<JoinHandle<VecDeque<String>>>,
+    deadline: Duration,
+}
+
+impl Live {
+    /// Starts a player, with one process per command. Each of its answers may take as long as
+    /// `deadline`.
+    pub(crate) fn start(commands: Vec<Command>, deadline: Duration) -> Result<Self> {
+        let (errors, complaints) = pipe().context("cannot make a pipe")?;
+        let (sender, lines) = channel();
+        let mut live = Self { children: Vec::new(), input: None, lines, stderr: None, deadline };
+        for mut command in commands {
+            // Runs in its own process group, so an interrupt of the terminal reaches only this
+            // program. If this program is killed, the system wakes and ends a stopped group without
+            // a parent.
+            let leader = live.children.first().map_or(Ok(0), |first| i32::try_from(first.id()))?;
+            command.process_group(leader).stderr(complaints.try_clone()?);
+            match live.children.is_empty() {
+                true => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
+                false => command.stdin(Stdio::null()).stdout(Stdio::null()),
+            };
+            live.children.push(command.spawn().context("cannot start it")?);
+        }
+        drop(complaints);
+        let first = live.children.first_mut().context("there is nothing to start")?;
+        live.input = first.stdin.take();
+        let output = first.stdout.take().context("it has no output")?;
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        live.stderr = Some(thread::spawn(move || tail(errors)));
+        Ok(live)
+    }
+
+    /// The ids of the living processes of the player, and of their descendants.
+    pub(crate) fn ids(&mut self) -> Vec<u32> {
+        let alive =
+            self.children.iter_mut().filter_map(|child| is_alive(child).then(|| child.id()));
+        family(&alive.collect::<Vec<_>>())
+    }
+
+    /// Waits until the player is warm.
+    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Facts, Trouble> {
+        self.answer("ready", watch)
+    }
+
+    /// Requests a sample.
+    pub(crate) fn sample(
+        &mut self,
+        request: &Map<String, Value>,
+        watch: &Watch,
+    ) -> Result<Facts, Trouble> {
+        let asked = match (&mut self.input, serde_json::to_string(request)) {
+            (Some(input), Ok(line)) => writeln!(input, "{line}").and_then(|()| input.flush()),
+            _ => Ok(()),
+        };
+        // If the pipe is broken, a process has ended, and `answer` finds out which and why.
+        drop(asked);
+        self.answer("sample", watch)
+    }
+
+    /// Lets the player end, and returns its last answer.
+    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Facts, Trouble> {
+        self.input = None;
+        let last = self.answer("done", watch)?;
+        self.end(Instant::now() + FAREWELL);
+        Ok(last)
+    }
+
+    /// Stops the player, so that it uses no processor.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets the player continue.
+    pub(crate) fn go_on(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Sends a signal to all descendants: mpiexec puts its ranks into their own groups, and
+    /// torch.compile has helper processes.
+    fn signal(&mut self, signal: Signal) {
+        for id in self.ids() {
+            if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+                // The next wait for an answer detects a process that has ended.
+                let _gone = kill_process(id, signal);
+            }
+        }
+    }
+
+    /// The next answer, which must be this event. Libraries may print other lines too.
+    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Facts, Trouble> {
+        let until = Instant::now() + self.deadline;
+        let mut heard = String::new();
+        loop {
+            watch.check().map_err(Trouble::Interrupted)?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = self.deadline.as_secs_f64();
+                return Err(self.fail(format!("gave no answer for {seconds} s")));
+            }
+            match self.lines.recv_timeout(left.min(Duration::from_millis(100))) {
+                Ok(line) => match serde_json::from_str::<Facts>(&line) {
+                    Ok(mut said) => match said.remove("event") {
+                        Some(Value::String(name)) if name == event => return Ok(said),
+                        _ => return Err(self.fail(format!("said {line} before `{event}`"))),
+                    },
+                    Err(_) => heard = line,
+                },
+                // If a rank fails, the rank that answers may wait for ever.
+                Err(RecvTimeoutError::Timeout) if self.has_failed() => {
+                    return Err(self.ended(&heard));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(&heard)),
+            }
+        }
+    }
+
+    fn has_failed(&mut self) -> bool {
+        let failed =
+            |child: &mut Child| child.try_wait().ok().flatten().is_some_and(|s| !s.success());
+        self.children.iter_mut().any(failed)
+    }
+
+    /// The player closed its output without an answer, or one of its processes failed.
+    fn ended(&mut self, heard: &str) -> Trouble {
+        let status = self.end(Instant::now() + FAREWELL);
+        let how = status.map_or_else(|| "ended".to_owned(), |status| status.to_string());
+        let mut trouble = self.fail(how);
+        if let Trouble::Failed(failure) = &mut trouble {
+            let said = failure.stderr.iter().rev().find(|line| line.contains("rror: "));
+            let said = said.or(failure.stderr.last()).map_or(heard, String::as_str).trim();
+            if !said.is_empty() {
+                failure.reason = format!("{said} ({})", failure.reason);
+            }
+        }
+        trouble
+    }
+
+    /// Ends the player and collects its standard error.
+    fn fail(&mut self, reason: String) -> Trouble {
+        self.end(Instant::now());
+        let stderr = self.stderr.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        Trouble::Failed(Failure { reason, stderr: stderr.into() })
+    }
+
+    /// Waits until that time for the player to end, then kills it. Returns the exit status of a process
+    /// that failed by itself, or else of one that failed, or of the first one.
+    fn end(&mut self, until: Instant) -> Option<ExitStatus> {
+        self.go_on();
+        while self.lives() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // Also if the first process has ended, because its children may still run.
+        self.signal(Signal::KILL);
+        let ended: Vec<ExitStatus> =
+            self.children.iter_mut().filter_map(|child| child.wait().ok()).collect();
+        let by_itself = ended.iter().find(|status| status.code().is_some_and(|code| code != 0));
+        by_itself.or(ended.iter().find(|status| !status.success())).or(ended.first()).copied()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.children.iter_mut().any(is_alive)
+    }
+}
+
+fn is_alive(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(None))
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if self.lives() {
+            self.end(Instant::now());
+        }
+    }
+}
+
+/// The last lines of a text.
+fn tail(text: impl Read) -> VecDeque<String> {
+    let mut tail = VecDeque::new();
+    for line in BufReader::new(text).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if line.trim().is_empty() {
+            continue;
+        }
+        if tail.len() == TAIL {
+            tail.pop_front();
+        }
+        tail.push_back(line);
+    }
+    tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READY: &str = r#"echo '{"event":"ready","ranks":1}'"#;
+    const SAMPLE: &str = r#"echo '{"event":"sample","steps":3}'"#;
+    const DONE: &str = r#"echo '{"event":"done","peak_rss_mb":7.5}'"#;
+
+    fn shell(script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    }
+
+    fn start(scripts: &[&str]) -> Live {
+        let commands = scripts.iter().map(|script| shell(script)).collect();
+        Live::start(commands, Duration::from_secs(20)).unwrap()
+    }
+
+    fn failure<T: std::fmt::Debug>(result: Result<T, Trouble>) -> Failure {
+        match result {
+            Err(Trouble::Failed(failure)) => failure,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_player_is_warm_gives_samples_and_ends() {
+        let watch = Watch::quiet();
+        let answers = format!(
+            "{READY}; echo a library says something; while read line; do {SAMPLE}; done; {DONE}"
+        );
+        // The second process of the world says nothing.
+        for scripts in [&[&*answers][..], &[&answers, "true"]] {
+            let mut live = start(scripts);
+            assert_eq!(live.ready(&watch).unwrap()["ranks"], 1);
+            live.stop();
+            for _ in 0..2 {
+                live.go_on();
+                assert_eq!(live.sample(&Map::new(), &watch).unwrap()["steps"], 3);
+                live.stop();
+            }
+            live.go_on();
+            assert_eq!(live.finish(&watch).unwrap()["peak_rss_mb"], 7.5);
+        }
+    }
+
+    #[test]
+    fn a_stopped_player_stands_still_until_it_goes_on() {
+        let watch = Watch::quiet();
+        let mut live = start(&[&format!("{READY}; while read line; do {SAMPLE}; done; {DONE}")]);
+        live.ready(&watch).unwrap();
+        live.stop();
+        live.deadline = Duration::from_millis(200);
+        assert_eq!(failure(live.sample(&Map::new(), &watch)).reason, "gave no answer for 0.2 s");
+    }
+
+    #[test]
+    fn a_player_that_dies_is_explained_by_what_it_said() {
+        let watch = Watch::quiet();
+        let dies = "read line; echo 'error: no memory' >&2; echo 'a hint' >&2; exit 3";
+        // The first process dies, or another one while the first waits.
+        for scripts in [&[&*format!("{READY}; {dies}")][..], &[&format!("{READY}; sleep 60"), dies]]
+        {
+            let mut live = start(scripts);
+            live.ready(&watch).unwrap();
+            let failure = failure(live.sample(&Map::new(), &watch));
+            assert_eq!(failure.reason, "error: no memory (exit status: 3)");
+            assert_eq!(failure.stderr, ["error: no memory", "a hint"]);
+        }
+        let reason = |script: &str| failure(start(&[script]).ready(&watch)).reason;
+        assert_eq!(reason("kill -KILL $$"), "signal: 9 (SIGKILL)");
+        assert_eq!(reason("echo what"), "what (exit status: 0)");
+        assert!(reason(DONE).contains("before `ready`"));
+    }
+
+    #[test]
+    fn what_a_player_started_ends_with_it() {
+        let mut live = start(&["sleep 60 & wait"]);
+        while live.ids().len() < 2 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let sleep = live.ids()[1];
+        drop(live);
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{sleep}/stat"));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let until = Instant::now() + Duration::from_secs(20);
+        while lives() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!lives());
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_text_is_kept() {
+        let text: String = (0..100).map(|n| format!("line {n}\n\n")).collect();
+        let kept = tail(text.as_bytes());
+        assert_eq!((kept.len(), kept[TAIL - 1].as_str()), (TAIL, "line 99"));
+    }
+}

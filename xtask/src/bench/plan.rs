@@ -1,0 +1,154 @@
+//! The plan of a benchmark: which players run at the same time, and what they are asked for in turns.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::launch::{Call, Launch};
+use super::sample::{Point, Row};
+
+/// Everything that is measured, in the order of the tables.
+pub(crate) struct Plan {
+    /// One line about the whole measurement.
+    pub(crate) heading: String,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// Players that live at the same time, and take turns.
+pub(crate) struct Block {
+    /// One line about the block.
+    pub(crate) title: String,
+    pub(crate) players: Vec<Player>,
+    /// Measured one after the other, each for all rounds. The trials of a leg take turns.
+    pub(crate) legs: Vec<Vec<Trial>>,
+}
+
+/// A program to measure, of one process or of several ranks, of which the first talks.
+#[derive(Clone, Debug)]
+pub(crate) struct Player {
+    pub(crate) launch: Launch,
+    pub(crate) call: Call,
+    /// Whether another commit's build of it is compared with this one.
+    pub(crate) is_ours: bool,
+    /// Facts that it must say when it is ready. Ranks that do not find each other would each be a
+    /// world of one.
+    pub(crate) expects: Point,
+}
+
+/// A contender at a point: a request to a player.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    pub(crate) point: Point,
+    pub(crate) contender: String,
+    /// The player's index in the block.
+    pub(crate) player: usize,
+    /// A JSON object, to which the seconds of a sample are added.
+    pub(crate) request: Map<String, Value>,
+}
+
+impl Block {
+    pub(crate) fn new(title: impl Into<String>) -> Self {
+        Self { title: title.into(), players: Vec::new(), legs: Vec::new() }
+    }
+
+    /// Adds a player with one trial, to the only leg.
+    pub(crate) fn add(&mut self, contender: &str, point: &Point, player: Player) {
+        self.players.push(player);
+        let player = self.players.len() - 1;
+        self.legs.resize(1, Vec::new());
+        self.legs[0].push(Trial::new(contender, point, player, Map::new()));
+    }
+
+    /// Gives every contender of ours a twin of another build, whose name ends in `suffix`, and drops
+    /// all other contenders.
+    pub(crate) fn with_twins(self, suffix: &str, program: &Path) -> Self {
+        // A twin's place is the one after its player's.
+        let (mut players, mut places) = (Vec::new(), Vec::new());
+        for player in self.players {
+            places.push(player.is_ours.then_some(players.len()));
+            if player.is_ours {
+                let call = player.call.of(program);
+                players.extend([player.clone(), Player { call, ..player }]);
+            }
+        }
+        let twins = |trial: Trial| {
+            let player = places[trial.player]?;
+            let contender = format!("{}{suffix}", trial.contender);
+            let twin = Trial { contender, player: player + 1, ..trial.clone() };
+            Some([Trial { player, ..trial }, twin])
+        };
+        let legs = self.legs.into_iter();
+        let legs = legs.map(|leg| leg.into_iter().filter_map(twins).flatten().collect());
+        Self { title: self.title, players, legs: legs.collect() }
+    }
+
+    pub(crate) fn trials(&self) -> impl Iterator<Item = &Trial> {
+        self.legs.iter().flatten()
+    }
+}
+
+impl Trial {
+    pub(crate) fn new(
+        contender: &str,
+        point: &Point,
+        player: usize,
+        request: Map<String, Value>,
+    ) -> Self {
+        Self { point: point.clone(), contender: contender.to_owned(), player, request }
+    }
+
+    /// Its row, without samples.
+    pub(crate) fn row(&self) -> Row {
+        Row::new(self.point.clone(), &self.contender)
+    }
+
+    /// `cnn, batch_size 64, threads 1, ours`.
+    pub(crate) fn describe(&self) -> String {
+        describe(&self.point, &self.contender)
+    }
+}
+
+/// The settings and the contender in one line, names before numbers.
+pub(crate) fn describe(point: &Point, contender: &str) -> String {
+    let names = point.values().filter_map(|value| value.as_str().map(str::to_owned));
+    let numbers = point.iter().filter(|(_, value)| !value.is_string());
+    let numbers = numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " ")));
+    names.chain(numbers).chain([contender.to_owned()]).collect::<Vec<_>>().join(", ")
+}
+
+/// The requested items, each once, in the order of their first occurrence.
+pub(crate) fn once<T: Clone + PartialEq>(asked: &[T]) -> Vec<T> {
+    let mut list = Vec::new();
+    for item in asked {
+        if !list.contains(item) {
+            list.push(item.clone());
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::sample::point;
+    use super::*;
+
+    #[test]
+    fn ours_have_twins_of_another_commit_and_others_go() {
+        let player = |program: &str, is_ours| {
+            let call = Call::new(Path::new(program));
+            Player { launch: Launch::One, call, is_ours, expects: Point::new() }
+        };
+        let place = point([("network", json!("cnn")), ("batch_size", json!(64))]);
+        let mut block = Block::new("block");
+        block.add("python", &place, player("python", false));
+        block.add("ours", &place, player("new", true));
+        let block = block.with_twins("@abc", Path::new("old"));
+        let names: Vec<String> = block.trials().map(Trial::describe).collect();
+        assert_eq!(names, ["cnn, batch size 64, ours", "cnn, batch size 64, ours@abc"]);
+        assert_eq!(block.trials().map(|trial| trial.player).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(block.players[1].call, Call::new(Path::new("old")));
+        assert_eq!(once(&[4, 1, 4]), [4, 1]);
+    }
+}

@@ -1,0 +1,131 @@
+//! The programs that are measured: builds of our players, a C program, and a Python with PyTorch.
+
+use std::env;
+use std::env::consts::EXE_SUFFIX;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::checkout::repo_root;
+use crate::machine;
+use crate::shell::{cargo, display, output, run};
+
+const PACKAGE: &str = "candelabrum-bench-player";
+const PROGRAM: &str = "bench-player";
+
+/// The programs of a run.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// Our players, built from this checkout.
+    pub(crate) player: PathBuf,
+    /// Our players of another commit.
+    pub(crate) other: Option<Other>,
+    /// A Python with PyTorch.
+    pub(crate) python: Option<PathBuf>,
+    /// Whether the players were built with MPI.
+    pub(crate) has_mpi: bool,
+}
+
+/// Another commit's players.
+#[derive(Debug)]
+pub(crate) struct Other {
+    pub(crate) commit: String,
+    pub(crate) program: PathBuf,
+}
+
+/// The programs that a benchmark can use besides our players.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) mpi: bool,
+    pub(crate) python: bool,
+}
+
+impl Programs {
+    /// Builds and finds the programs, and says in a line which of them this machine lacks. In a
+    /// comparison with another commit, only our players take part.
+    #[expect(clippy::print_stdout, reason = "a benchmark says what it leaves out")]
+    pub(crate) fn find(wanted: Wanted, against: Option<&str>) -> Result<Self> {
+        let lacks = if wanted.mpi { machine::lacks_for_mpi() } else { Vec::new() };
+        if !lacks.is_empty() {
+            println!("MPI: no {} here, left out (cargo xtask setup)", lacks.join(", no "));
+        }
+        let has_mpi = wanted.mpi && lacks.is_empty();
+        let python = (wanted.python && against.is_none()).then(machine::python_with_torch);
+        if python == Some(None) {
+            println!("PyTorch is not installed: left out (cargo xtask setup --pytorch)");
+        }
+        let player = build(&mut cargo(&[]), has_mpi, &target_dir()?)?;
+        let other = against.map(|commit| build_commit(commit, has_mpi)).transpose()?;
+        Ok(Self { player, other, python: python.flatten(), has_mpi })
+    }
+}
+
+/// The names that a player prints for a subcommand, one per line.
+pub(crate) fn list(player: &Path, subcommand: &str) -> Result<Vec<String>> {
+    let mut command = Command::new(player);
+    let text = output(command.arg(subcommand));
+    let text = text.with_context(|| format!("`{}` printed nothing", display(&command)))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// Compiles a C program against MPI and returns its path.
+pub(crate) fn compile_mpi(source: &str, program: &str) -> Result<PathBuf> {
+    let folder = target_dir()?.join("release");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let program = folder.join(program);
+    let compiler = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-Wextra", source, "-o"]).arg(&program);
+    run(command.current_dir(repo_root()))?;
+    Ok(program)
+}
+
+/// Builds the players with the release profile and returns the program's path.
+fn build(command: &mut Command, with_mpi: bool, target: &Path) -> Result<PathBuf> {
+    command.args(["build", "--release", "--package", PACKAGE]);
+    run(command.args(if with_mpi { &["--features", "mpi"][..] } else { &[] }))?;
+    Ok(target.join("release").join(format!("{PROGRAM}{EXE_SUFFIX}")))
+}
+
+/// Builds the players of another commit, in a work tree and a target directory of their own: cargo
+/// would take one checkout's build for another's.
+#[expect(clippy::print_stdout, reason = "the first such build takes minutes")]
+fn build_commit(commit: &str, with_mpi: bool) -> Result<Other> {
+    let git = |folder: &Path| {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(folder);
+        git
+    };
+    let root = repo_root();
+    let name = format!("{commit}^{{commit}}");
+    let short = output(git(&root).args(["rev-parse", "--short", "--verify", "--quiet", &name]));
+    let short = short.with_context(|| format!("--against: this repository has no {commit}"))?;
+    let folder = target_dir()?.join("against");
+    let (tree, target) = (folder.join("tree"), folder.join("target"));
+    if !tree.join(".git").exists() {
+        println!("the first build of another commit compiles candle again, which takes minutes");
+        run(git(&root).args(["worktree", "prune"]))?;
+        run(git(&root).args(["worktree", "add", "--quiet", "--detach"]).arg(&tree).arg(&short))?;
+    }
+    run(git(&tree).args(["checkout", "--quiet", "--force", "--detach", &short]))?;
+    let has_players = tree.join("benches/player/Cargo.toml").exists();
+    ensure!(
+        has_players,
+        "--against: {short} has no {PROGRAM}, it is older than this form of benchmark"
+    );
+    let mut command = cargo(&[]);
+    command.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
+    let program = build(&mut command, with_mpi, &target)?;
+    Ok(Other { commit: short, program })
+}
+
+/// The folder of cargo's builds, with the user's settings.
+fn target_dir() -> Result<PathBuf> {
+    let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]));
+    let metadata: serde_json::Value =
+        serde_json::from_str(&text.context("`cargo metadata` failed")?)?;
+    let folder = metadata["target_directory"].as_str().context("cargo names no target folder")?;
+    Ok(folder.into())
+}

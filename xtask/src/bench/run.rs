@@ -1,0 +1,271 @@
+//! A benchmark from its command line to its files: the one way that all of them go.
+//!
+//! A benchmark declares what it measures ([`Bench::plan`]), which rows are compared, its tables and
+//! its picture. This file builds, measures, prints, writes, and compares with other runs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use indicatif::HumanDuration;
+use serde::Serialize;
+
+use super::compare::{Change, Verdict, with_commit, with_earlier};
+use super::host::Host;
+use super::picture::Picture;
+use super::plan::Plan;
+use super::programs::{Programs, Wanted};
+use super::report::{Output, Report};
+use super::runner::Schedule;
+use super::sample::{Metric, Point, Row};
+use super::saved;
+use super::screen::{Screen, estimate};
+use super::table::Column;
+use crate::interrupt::Watch;
+
+/// A declared benchmark. Its own options are the settings in its file.
+pub(crate) trait Bench: Serialize {
+    /// The command, and the folder of the results in `target`.
+    const NAME: &'static str;
+    /// The name of the files.
+    const FILE: &'static str;
+    const METRIC: Metric;
+    const DEFAULTS: Defaults;
+
+    /// The programs that take part besides our players.
+    fn wanted(&self) -> Wanted {
+        Wanted::default()
+    }
+
+    fn plan(&self, setup: &Setup) -> Result<Plan>;
+
+    /// Compares the rows of a leg, whose rounds are over, with each other.
+    fn derive(&self, rows: &mut [Row]);
+
+    /// The columns of each table in which these rows stand.
+    fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>>;
+
+    /// Lines below the tables.
+    fn notes(&self, _: &Report) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn picture(&self, report: &Report) -> Picture;
+}
+
+/// The command line of a benchmark.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Cli<B: clap::Args> {
+    #[command(flatten)]
+    pub(crate) bench: B,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// The options' values where the user gives none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) rounds: usize,
+    pub(crate) seconds: f64,
+    /// In seconds.
+    pub(crate) deadline: u64,
+}
+
+/// The rounds and starts of a comparison with another commit, whose differences are small.
+const ROUNDS_AGAINST: usize = 15;
+const STARTS_AGAINST: usize = 3;
+
+/// The options that all benchmarks have.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Common {
+    /// Samples of every contender [default: 3 to 7, by benchmark; 15 with --against]
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<usize>,
+    /// Measured seconds of a sample, at least one step [default: 0.1 to 3, by benchmark]
+    #[arg(long)]
+    pub(crate) seconds: Option<f64>,
+    /// Seconds that a contender may take to get ready, and for each sample [default: 120 to 600, by
+    /// benchmark]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) deadline: Option<u64>,
+    /// Say what became slower or faster since an earlier run, by its JSON file
+    #[arg(long, value_name = "OLD.json")]
+    pub(crate) compare: Option<PathBuf>,
+    /// Build this commit too, and let its contenders take turns with ours; others do not take part
+    #[arg(long, value_name = "COMMIT")]
+    pub(crate) against: Option<String>,
+    /// End with an error if --compare or --against finds something slower
+    #[arg(long)]
+    pub(crate) fail_if_slower: bool,
+    /// Folder of the JSON, CSV and SVG files [default: a folder of the benchmark's name in target]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Everything that a plan can need.
+pub(crate) struct Setup {
+    pub(crate) machine: Host,
+    pub(crate) schedule: Schedule,
+    pub(crate) programs: Programs,
+    pub(crate) output: Output,
+    pub(crate) watch: Watch,
+}
+
+impl Common {
+    /// The schedule, or the reason in one line why it is impossible.
+    pub(crate) fn schedule(&self, defaults: Defaults) -> Result<Schedule> {
+        let against = self.against.is_some();
+        let rounds = if against { ROUNDS_AGAINST } else { defaults.rounds };
+        let rounds = self.rounds.unwrap_or(rounds);
+        let seconds = self.seconds.unwrap_or(defaults.seconds);
+        ensure!(rounds > 0, "--rounds starts at 1");
+        ensure!(seconds > 0.0 && seconds < 1e6, "--seconds is a number above 0");
+        let compares = against || self.compare.is_some();
+        ensure!(compares || !self.fail_if_slower, "--fail-if-slower needs --compare or --against");
+        let starts = if against { STARTS_AGAINST.min(rounds) } else { 1 };
+        let deadline = Duration::from_secs(self.deadline.unwrap_or(defaults.deadline).max(1));
+        Ok(Schedule { rounds, starts, seconds, deadline })
+    }
+}
+
+/// Runs a benchmark. After an interrupt, the results so far are kept.
+#[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
+pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
+    let Cli { bench, common } = cli;
+    let schedule = common.schedule(B::DEFAULTS)?;
+    let earlier = common.compare.as_deref().map(|path| saved::read(path, B::NAME)).transpose()?;
+    let machine = Host::look();
+    let output = Output::new(common.out.as_deref(), B::NAME)?;
+    let watch = Watch::start()?;
+    let programs = Programs::find(bench.wanted(), common.against.as_deref())?;
+    let setup = Setup { machine, schedule, programs, output, watch };
+    let Plan { heading, mut blocks } = bench.plan(&setup)?;
+    let Setup { machine, programs, output, watch, .. } = setup;
+    let suffix = programs.other.as_ref().map(|other| format!("@{}", other.commit));
+    if let (Some(other), Some(suffix)) = (&programs.other, &suffix) {
+        blocks = blocks.into_iter().map(|block| block.with_twins(suffix, &other.program)).collect();
+    }
+    let trials: usize = blocks.iter().map(|block| block.trials().count()).sum();
+    ensure!(trials > 0, "no contender is left to measure");
+
+    let (turns, time) = estimate(&blocks, &schedule);
+    let Schedule { rounds, seconds, .. } = schedule;
+    println!("\n{heading}, {rounds} rounds of {seconds} s, about {}", HumanDuration(time));
+    println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
+    let mut settings: Point = serde_json::from_value(serde_json::to_value(bench)?)?;
+    settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
+    let mut report = Report::new(B::NAME, machine, settings);
+    let (derive, tables) =
+        (|rows: &mut [Row]| bench.derive(rows), |rows: &[Row]| bench.tables(rows));
+    let mut screen = Screen::new(turns, &derive, &tables);
+    let mut measured = Ok(());
+    for block in &blocks {
+        screen.begin(block);
+        measured = schedule.measure(block, &mut report.rows, &watch, &mut screen);
+        if measured.is_err() {
+            break;
+        }
+        write::<B>(bench, &report, &output)?;
+    }
+    screen.end();
+
+    report.notes = versions(&report.rows);
+    report.notes.extend(bench.notes(&report));
+    report.notes.extend(busy(&report.rows));
+    println!();
+    report.notes.iter().for_each(|note| println!("{note}"));
+    let paths = write::<B>(bench, &report, &output)?;
+    println!(
+        "\nwrote {}",
+        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    );
+    let samples: usize = report.rows.iter().map(|row| row.samples.len()).sum();
+    measured.with_context(|| format!("kept {samples} of {} samples", trials * rounds))?;
+    ensure!(samples > 0, "no contender could be measured");
+    let correct =
+        report.rows.iter().all(|row| row.values("correct").iter().all(|&value| value == 1.0));
+    ensure!(correct, "a contender's result was wrong: see `correct` in the samples");
+
+    let mut slower = 0;
+    if let Some(earlier) = earlier {
+        println!("\nSince {} ({}):", earlier.machine.date, earlier.machine.commit);
+        if earlier.machine.cpu != report.machine.cpu {
+            println!("The machines differ: {} then.", earlier.machine.cpu);
+        }
+        slower += tell(&with_earlier(&report, &earlier, B::METRIC));
+    }
+    if let Some(suffix) = suffix {
+        println!("\nThis work tree's speed to that of {}, median over the rounds:", &suffix[1..]);
+        slower += tell(&with_commit(&report.rows, &suffix, B::METRIC));
+    }
+    ensure!(slower == 0 || !common.fail_if_slower, "{slower} became slower");
+    Ok(())
+}
+
+/// Prints the changes, the worst first, and returns how many are for the worse.
+#[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
+fn tell(changes: &[Change]) -> usize {
+    let count = |verdict| changes.iter().filter(|change| change.verdict() == verdict).count();
+    let (slower, faster) = (count(Verdict::Slower), count(Verdict::Faster));
+    changes.iter().for_each(|change| println!("  {change}"));
+    println!("{slower} slower, {faster} faster, {} the same", changes.len() - slower - faster);
+    slower
+}
+
+fn write<B: Bench>(bench: &B, report: &Report, output: &Output) -> Result<[PathBuf; 3]> {
+    let json = output.json(&format!("{}.json", B::FILE), report)?;
+    let csv = output.write(&format!("{}.csv", B::FILE), &report.csv())?;
+    let svg = output.write(&format!("{}.svg", B::FILE), &bench.picture(report).svg()?)?;
+    Ok([json, csv, svg])
+}
+
+/// The versions of other libraries, each once.
+fn versions(rows: &[Row]) -> Vec<String> {
+    let mut versions: Vec<String> =
+        rows.iter().filter_map(|row| Some(row.fact("version")?.trim().to_owned())).collect();
+    versions.sort();
+    versions.dedup();
+    versions
+}
+
+/// The line about other programs that used the machine. `None` if it was almost idle.
+fn busy(rows: &[Row]) -> Option<String> {
+    let shares =
+        rows.iter().flat_map(|row| &row.samples).filter_map(|sample| sample.others_cpu_share);
+    let percent = 100.0 * shares.fold(0.0, f64::max);
+    (percent > 5.0).then(|| {
+        format!("The machine was not idle: other programs used up to {percent:.0}% of its cores.")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULTS: Defaults = Defaults { rounds: 5, seconds: 1.0, deadline: 600 };
+
+    #[test]
+    fn impossible_settings_are_refused_in_one_line() {
+        let refused = |common: Common| common.schedule(DEFAULTS).unwrap_err().to_string();
+        let common = Common::default;
+        assert!(refused(Common { rounds: Some(0), ..common() }).starts_with("--rounds"));
+        for seconds in [0.0, -1.0, f64::NAN, 1e7] {
+            assert!(
+                refused(Common { seconds: Some(seconds), ..common() }).starts_with("--seconds")
+            );
+        }
+        assert!(refused(Common { fail_if_slower: true, ..common() }).contains("--compare"));
+    }
+
+    #[test]
+    fn a_comparison_with_a_commit_has_more_rounds_and_starts() {
+        let schedule = |against: Option<&str>, rounds| {
+            let against = against.map(str::to_owned);
+            Common { against, rounds, ..Common::default() }.schedule(DEFAULTS).unwrap()
+        };
+        let counts = |schedule: Schedule| (schedule.rounds, schedule.starts);
+        assert_eq!(counts(schedule(None, None)), (5, 1));
+        assert_eq!(counts(schedule(Some("HEAD"), None)), (15, 3));
+        assert_eq!(counts(schedule(Some("HEAD"), Some(2))), (2, 2));
+    }
+}

@@ -1,0 +1,280 @@
+//! Players that take turns: only one of a block runs at a time, A B C, A B C, so that other load on
+//! the machine affects all of them.
+//!
+//! Between its samples a player is stopped (SIGSTOP), because threads that spin while they wait for
+//! work would disturb the player that is being measured.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::host::CpuTime;
+use super::live::{Live, Trouble};
+use super::plan::{Block, Player, Trial};
+use super::sample::{Facts, Failure, Row, Sample};
+use crate::interrupt::{Interrupted, Watch};
+
+/// The common settings of all blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// Samples of every trial.
+    pub(crate) rounds: usize,
+    /// Players are started so often, each time for a part of the rounds. Two starts of one program
+    /// differ by a percent or two, since its memory lies elsewhere.
+    pub(crate) starts: usize,
+    /// Measured seconds of a sample.
+    pub(crate) seconds: f64,
+    /// The time that a player may take to get ready, and for each sample besides its seconds.
+    pub(crate) deadline: Duration,
+}
+
+/// What happens while a block is measured.
+pub(crate) trait Observer {
+    /// A player of this trial is started, or gives a sample.
+    fn turn(&mut self, trial: &Trial);
+    /// All rounds of these rows are over, or an interrupt has ended them.
+    fn finished(&mut self, rows: &mut [Row]);
+}
+
+/// A player that runs or is stopped. After a failure it gets no more requests.
+struct Turn {
+    live: Option<Live>,
+    facts: Facts,
+    failure: Option<Failure>,
+}
+
+impl Schedule {
+    /// Measures a block, and adds its rows to `rows`, also after an interrupt. A player that fails
+    /// does not keep the others from going on.
+    pub(crate) fn measure(
+        &self,
+        block: &Block,
+        rows: &mut Vec<Row>,
+        watch: &Watch,
+        observer: &mut impl Observer,
+    ) -> Result<(), Interrupted> {
+        let first = rows.len();
+        rows.extend(block.trials().map(Trial::row));
+        let rows = &mut rows[first..];
+        let mut rounds = 0..0;
+        for start in 0..self.starts {
+            rounds = rounds.end..self.rounds * (start + 1) / self.starts;
+            let mut turns = self.start(block, watch, observer)?;
+            let mut at = 0;
+            for leg in &block.legs {
+                let rows = &mut rows[at..at + leg.len()];
+                at += leg.len();
+                let measured = rounds.clone().try_for_each(|round| {
+                    leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
+                        observer.turn(trial);
+                        let turn = &mut turns[trial.player];
+                        row.samples.extend(self.sample(turn, trial, round, watch)?);
+                        Ok(())
+                    })
+                });
+                for (trial, row) in leg.iter().zip(&mut *rows) {
+                    let turn = &turns[trial.player];
+                    row.facts.extend(turn.facts.clone());
+                    row.failure = row.failure.take().or(turn.failure.clone());
+                    row.summarise();
+                }
+                if measured.is_err() || (start + 1 == self.starts && block.legs.len() > 1) {
+                    observer.finished(rows);
+                }
+                measured?;
+            }
+            for (player, turn) in turns.iter_mut().enumerate() {
+                let last = turn.finish(watch)?;
+                for (trial, row) in block.trials().zip(&mut *rows) {
+                    if trial.player == player {
+                        row.facts.extend(last.clone());
+                        row.failure = row.failure.take().or(turn.failure.clone());
+                    }
+                }
+            }
+        }
+        if block.legs.len() == 1 {
+            observer.finished(rows);
+        }
+        Ok(())
+    }
+
+    /// Starts every player of a block and waits until it is warm.
+    fn start(
+        &self,
+        block: &Block,
+        watch: &Watch,
+        observer: &mut impl Observer,
+    ) -> Result<Vec<Turn>, Interrupted> {
+        let start = |(index, player): (usize, &Player)| {
+            let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
+            block
+                .trials()
+                .filter(|trial| trial.player == index)
+                .take(1)
+                .for_each(|t| observer.turn(t));
+            let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
+            match player.launch.commands(&player.call).and_then(|c| Live::start(c, deadline)) {
+                Ok(live) => turn.live = Some(live),
+                Err(error) => turn.fail(format!("{error:#}")),
+            }
+            turn.facts = turn.ask(watch, |live| live.ready(watch))?.unwrap_or_default();
+            let differs = |(name, value): &(&String, &Value)| turn.facts.get(*name) != Some(*value);
+            if turn.live.is_some()
+                && let Some((name, value)) = player.expects.iter().find(differs)
+            {
+                let said = turn.facts.get(name).unwrap_or(&Value::Null);
+                turn.fail(format!("asked for {name} {value}, it has {said}"));
+            }
+            Ok(turn)
+        };
+        block.players.iter().enumerate().map(start).collect()
+    }
+
+    fn sample(
+        &self,
+        turn: &mut Turn,
+        trial: &Trial,
+        round: usize,
+        watch: &Watch,
+    ) -> Result<Option<Sample>, Interrupted> {
+        let mut request = trial.request.clone();
+        request.entry("seconds").or_insert_with(|| self.seconds.into());
+        let mut others_cpu_share = None;
+        let said = turn.ask(watch, |live| {
+            let ids = live.ids();
+            let before = CpuTime::now(&ids);
+            let said = live.sample(&request, watch)?;
+            others_cpu_share = CpuTime::others_share(before, CpuTime::now(&ids));
+            Ok(said)
+        })?;
+        let number = |value: Value| value.as_f64().or(value.as_bool().map(f64::from));
+        let figures = |said: Facts| {
+            said.into_iter().filter_map(|(name, value)| Some((name, number(value)?))).collect()
+        };
+        Ok(said.map(|said| Sample { round, others_cpu_share, figures: figures(said) }))
+    }
+}
+
+impl Turn {
+    /// Wakes the player for a request, and stops it afterwards.
+    fn ask<T>(
+        &mut self,
+        watch: &Watch,
+        question: impl FnOnce(&mut Live) -> Result<T, Trouble>,
+    ) -> Result<Option<T>, Interrupted> {
+        watch.check()?;
+        let Some(live) = &mut self.live else { return Ok(None) };
+        live.go_on();
+        let answer = question(live);
+        live.stop();
+        self.note(answer)
+    }
+
+    /// Lets the player end, and returns its last facts.
+    fn finish(&mut self, watch: &Watch) -> Result<Facts, Interrupted> {
+        let Some(mut live) = self.live.take() else { return Ok(Facts::new()) };
+        live.go_on();
+        Ok(self.note(live.finish(watch))?.unwrap_or_default())
+    }
+
+    fn note<T>(&mut self, answer: Result<T, Trouble>) -> Result<Option<T>, Interrupted> {
+        match answer {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(Trouble::Interrupted(interrupted)) => return Err(interrupted),
+            Err(Trouble::Failed(failure)) => self.failure = Some(failure),
+        }
+        self.live = None;
+        Ok(None)
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.live = None;
+        self.failure = Some(Failure { reason, stderr: Vec::new() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use serde_json::json;
+
+    use super::super::launch::{Call, Launch};
+    use super::super::sample::point;
+    use super::*;
+
+    const READY: &str = r#"echo '{"event":"ready","ranks":1}'"#;
+    const SAMPLE: &str = r#"echo '{"event":"sample","steps":3,"correct":true,"way":"on"}'"#;
+    const DONE: &str = r#"echo '{"event":"done","peak_rss_mb":7.5}'"#;
+
+    #[derive(Default)]
+    struct Count {
+        turns: usize,
+        finished: Vec<String>,
+    }
+
+    impl Observer for Count {
+        fn turn(&mut self, _: &Trial) {
+            self.turns += 1;
+        }
+        fn finished(&mut self, rows: &mut [Row]) {
+            self.finished.extend(rows.iter().map(|row| row.contender.clone()));
+        }
+    }
+
+    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, Count) {
+        let mut block = Block::new("block");
+        for (name, script) in scripts {
+            let call = Call::new(Path::new("sh")).args(["-c", script]);
+            let expects = point([("ranks", json!(1))]);
+            let player = Player { launch: Launch::One, call, is_ours: true, expects };
+            block.add(name, &point([("threads", json!(1))]), player);
+        }
+        let deadline = Duration::from_secs(20);
+        let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline };
+        let (mut rows, mut count) = (Vec::new(), Count::default());
+        schedule.measure(&block, &mut rows, &Watch::quiet(), &mut count).unwrap();
+        (rows, count)
+    }
+
+    #[test]
+    fn a_player_that_fails_does_not_keep_the_others_from_going_on() {
+        let (rows, count) = measure(
+            1,
+            &[
+                ("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}")),
+                ("dies", format!("{READY}; read line; {SAMPLE}; read line; exit 5")),
+                ("never", "echo no compiler >&2; exit 1".into()),
+                ("alone", r#"echo '{"event":"ready","ranks":2}'; read line"#.into()),
+            ],
+        );
+        let reason = |row: &Row| row.failure.as_ref().map(|failure| failure.reason.clone());
+        let samples: Vec<usize> = rows.iter().map(|row| row.samples.len()).collect();
+        assert_eq!(samples, [3, 1, 0, 0]);
+        assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!((rows[0].median("steps"), rows[0].median("correct")), (Some(3.0), Some(1.0)));
+        assert_eq!((reason(&rows[0]), &rows[0].facts["peak_rss_mb"]), (None, &json!(7.5)));
+        assert_eq!(reason(&rows[1]).unwrap(), "exit status: 5");
+        assert_eq!(reason(&rows[2]).unwrap(), "no compiler (exit status: 1)");
+        assert_eq!(reason(&rows[3]).unwrap(), "asked for ranks 1, it has 2");
+        assert_eq!((count.turns, count.finished.len()), (4 + 3 * 4, 4));
+    }
+
+    #[test]
+    fn the_rounds_are_divided_among_the_starts() {
+        let (rows, count) =
+            measure(2, &[("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}"))]);
+        assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!((count.turns, count.finished.len()), (2 + 3, 1));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_a_failure_of_its_row() {
+        let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
+        let error = Live::start(vec![Command::new("no-such-program")], Duration::ZERO).unwrap_err();
+        turn.fail(format!("{error:#}"));
+        assert!(turn.failure.unwrap().reason.starts_with("cannot start it"));
+    }
+}

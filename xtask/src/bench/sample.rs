@@ -1,0 +1,203 @@
+//! What is measured: a contender at a point, its samples, and their summary.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::figures::{Spread, median};
+
+/// The settings of a measurement, by name.
+pub(crate) type Point = BTreeMap<String, Value>;
+
+/// What a contender says of itself: its version, its ranks, the losses of its warm-up.
+pub(crate) type Facts = Map<String, Value>;
+
+/// One measurement and its circumstances.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) round: usize,
+    /// The share of the machine's cores that other programs used meanwhile.
+    pub(crate) others_cpu_share: Option<f64>,
+    #[serde(flatten)]
+    pub(crate) figures: BTreeMap<String, f64>,
+}
+
+/// The reason why there is no further sample of a contender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) reason: String,
+    /// The end of the contender's standard error.
+    pub(crate) stderr: Vec<String>,
+}
+
+/// A contender at a point, with all samples so far and their summary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) point: Point,
+    pub(crate) contender: String,
+    /// Of each figure that samples have.
+    pub(crate) figures: BTreeMap<String, Spread>,
+    /// Of comparisons with other rows, over the rounds that both reached.
+    pub(crate) ratios: BTreeMap<String, Spread>,
+    pub(crate) facts: Facts,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// The figure by which contenders are compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metric {
+    pub(crate) figure: &'static str,
+    pub(crate) more_is_better: bool,
+}
+
+/// A point of these settings.
+pub(crate) fn point<const N: usize>(settings: [(&str, Value); N]) -> Point {
+    settings.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+impl Row {
+    pub(crate) fn new(point: Point, contender: &str) -> Self {
+        let contender = contender.to_owned();
+        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), Facts::new());
+        Self { point, contender, figures, ratios, facts, failure: None, samples: Vec::new() }
+    }
+
+    /// A setting as text, empty if the point has none.
+    pub(crate) fn text(&self, setting: &str) -> &str {
+        self.point.get(setting).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// A setting as a number, 0 if the point has none.
+    pub(crate) fn number(&self, setting: &str) -> usize {
+        self.point.get(setting).and_then(Value::as_u64).unwrap_or(0) as usize
+    }
+
+    /// A fact as text.
+    pub(crate) fn fact(&self, name: &str) -> Option<&str> {
+        self.facts.get(name)?.as_str()
+    }
+
+    /// The median of a figure.
+    pub(crate) fn median(&self, figure: &str) -> Option<f64> {
+        Some(self.figures.get(figure)?.median)
+    }
+
+    /// The median of a comparison.
+    pub(crate) fn ratio(&self, name: &str) -> Option<f64> {
+        Some(self.ratios.get(name)?.median)
+    }
+
+    /// A figure of every sample that has it.
+    pub(crate) fn values(&self, figure: &str) -> Vec<f64> {
+        self.samples.iter().filter_map(|sample| sample.figures.get(figure).copied()).collect()
+    }
+
+    /// The value of a figure in a round.
+    pub(crate) fn at(&self, round: usize, figure: &str) -> Option<f64> {
+        let sample = self.samples.iter().find(|sample| sample.round == round)?;
+        sample.figures.get(figure).copied()
+    }
+
+    /// Renews the summary of the samples, and of the facts that are numbers, such as the peak memory.
+    pub(crate) fn summarise(&mut self) {
+        let names = self.samples.iter().flat_map(|sample| sample.figures.keys());
+        let of_samples = names.map(|name| (name, self.values(name)));
+        let facts =
+            self.facts.iter().filter_map(|(name, value)| Some((name, vec![value.as_f64()?])));
+        let spread =
+            |(name, values): (&String, Vec<f64>)| Some((name.clone(), Spread::of(&values)?));
+        self.figures = facts.chain(of_samples).filter_map(spread).collect();
+    }
+
+    /// How many times as good as the other row this one is, in each round that both reached. Other
+    /// load on the machine affects both of a round alike.
+    pub(crate) fn times(&self, other: &Self, metric: Metric) -> Vec<f64> {
+        let ratio = |sample: &Sample| {
+            let (own, theirs) =
+                (sample.figures.get(metric.figure)?, other.at(sample.round, metric.figure)?);
+            Some(if metric.more_is_better { own / theirs } else { theirs / own })
+        };
+        self.samples.iter().filter_map(ratio).collect()
+    }
+}
+
+/// Writes into each row how many times as good as another one it is, round by round. `base` chooses
+/// the other one by its index. A row without another one, or without a common round, gets nothing.
+pub(crate) fn compare(
+    rows: &mut [Row],
+    name: &str,
+    metric: Metric,
+    base: impl Fn(&Row, &[Row]) -> Option<usize>,
+) {
+    let shared = &*rows;
+    let times = |row: &Row| Spread::of(&row.times(&shared[base(row, shared)?], metric));
+    let found: Vec<Option<Spread>> = shared.iter().map(times).collect();
+    for (row, spread) in rows.iter_mut().zip(found) {
+        row.ratios.extend(spread.map(|spread| (name.to_owned(), spread)));
+    }
+}
+
+/// The index of the row with the best median, of those that `takes_part` admits.
+pub(crate) fn best(
+    rows: &[Row],
+    metric: Metric,
+    takes_part: impl Fn(&Row) -> bool,
+) -> Option<usize> {
+    let value = |row: &Row| {
+        let median = median(&row.values(metric.figure))?;
+        Some(if metric.more_is_better { median } else { -median })
+    };
+    let known = rows.iter().enumerate().filter(|(_, row)| takes_part(row));
+    let known = known.filter_map(|(index, row)| Some((index, value(row)?)));
+    known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
+
+    fn row(contender: &str, speeds: &[(usize, f64)]) -> Row {
+        let mut row = Row::new(point([("batch_size", json!(64))]), contender);
+        row.samples = speeds
+            .iter()
+            .map(|&(round, speed)| Sample {
+                round,
+                others_cpu_share: None,
+                figures: [("speed".to_owned(), speed)].into(),
+            })
+            .collect();
+        row.summarise();
+        row
+    }
+
+    #[test]
+    fn rows_are_compared_within_the_rounds_that_both_reached() {
+        // In round 1 the machine has half its speed. The other contender did not reach round 2.
+        let mut rows = [
+            row("ours", &[(0, 400.0), (1, 200.0), (2, 410.0)]),
+            row("other", &[(0, 100.0), (1, 50.0)]),
+        ];
+        let other = |row: &Row| row.contender == "other";
+        compare(&mut rows, "to_other", SPEED, |_, rows| best(rows, SPEED, other));
+        let expected = Spread { median: 4.0, min: 4.0, max: 4.0 };
+        assert_eq!(rows[0].ratios["to_other"], expected);
+        assert_eq!(rows[0].figures["speed"], Spread { median: 400.0, min: 200.0, max: 410.0 });
+        let time = Metric { more_is_better: false, ..SPEED };
+        assert_eq!(rows[0].times(&rows[1], time), [0.25, 0.25]);
+        assert_eq!((best(&rows, SPEED, |_| true), best(&rows, time, |_| true)), (Some(0), Some(1)));
+    }
+
+    #[test]
+    fn a_row_without_a_common_round_is_compared_with_nothing() {
+        let mut rows = [row("ours", &[(0, 400.0)]), row("other", &[(1, 1000.0)])];
+        compare(&mut rows, "to_other", SPEED, |_, _| Some(1));
+        assert!(rows[0].ratios.is_empty());
+        assert_eq!((rows[0].number("batch_size"), rows[0].text("batch_size")), (64, ""));
+    }
+}

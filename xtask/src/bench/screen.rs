@@ -1,0 +1,109 @@
+//! What a run shows while it measures: on a terminal a bar, in a log a line now and then, and in both
+//! each line of a table as soon as it is known.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+
+use super::figures::plural;
+use super::plan::{Block, Trial};
+use super::runner::{Observer, Schedule};
+use super::sample::Row;
+use super::table::{Column, lines};
+
+/// About the time that a player needs to start and to get warm.
+const START: Duration = Duration::from_secs(4);
+
+/// The time between two lines in a log.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Completes the rows of a leg, whose rounds are over, and has the tables in which they stand.
+pub(crate) struct Screen<'a> {
+    derive: &'a dyn Fn(&mut [Row]),
+    tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
+    bar: ProgressBar,
+    /// `None` on a terminal.
+    last_line: Option<Instant>,
+    begun: Instant,
+    /// The block's title, until its first line is printed.
+    title: Option<String>,
+}
+
+/// The samples and starts of all blocks, and about the time that they take.
+pub(crate) fn estimate(blocks: &[Block], schedule: &Schedule) -> (u64, Duration) {
+    let players: usize = blocks.iter().map(|block| block.players.len()).sum();
+    let trials: usize = blocks.iter().map(|block| block.trials().count()).sum();
+    let (starts, samples) = (players * schedule.starts, trials * schedule.rounds);
+    let time = START * starts as u32 + Duration::from_secs_f64(samples as f64 * schedule.seconds);
+    ((starts + samples) as u64, time)
+}
+
+impl<'a> Screen<'a> {
+    pub(crate) fn new(
+        turns: u64,
+        derive: &'a dyn Fn(&mut [Row]),
+        tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
+    ) -> Self {
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left");
+        let bar = ProgressBar::new(turns).with_style(style.expect("the template is correct"));
+        bar.enable_steady_tick(Duration::from_secs(1));
+        let last_line = (!stderr().is_terminal()).then(Instant::now);
+        Self { derive, tables, bar, last_line, begun: Instant::now(), title: None }
+    }
+
+    /// The next rows are those of this block.
+    pub(crate) fn begin(&mut self, block: &Block) {
+        self.title = Some(block.title.clone());
+    }
+
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    #[expect(clippy::print_stderr, reason = "a long run in a log says that it goes on")]
+    fn log(&mut self, trial: &Trial) {
+        let Some(last) = self.last_line.as_mut().filter(|last| last.elapsed() >= PAUSE) else {
+            return;
+        };
+        *last = Instant::now();
+        let share = self.bar.position() as f64 / self.bar.length().unwrap_or(1).max(1) as f64;
+        let left = self.begun.elapsed().mul_f64((1.0 - share).max(0.0) / share.max(1e-3));
+        eprintln!("{:.0}%, {} left: {}", 100.0 * share, HumanDuration(left), trial.describe());
+    }
+}
+
+impl Observer for Screen<'_> {
+    fn turn(&mut self, trial: &Trial) {
+        self.bar.set_message(trial.describe());
+        self.bar.inc(1);
+        self.log(trial);
+    }
+
+    fn finished(&mut self, rows: &mut [Row]) {
+        (self.derive)(rows);
+        let (tables, title) = ((self.tables)(rows), self.title.take());
+        let mut text = title.as_ref().map_or_else(String::new, |title| format!("\n{title}\n"));
+        for (i, table) in tables.iter().enumerate() {
+            text += if i > 0 { "\n" } else { "" };
+            text += &lines(table, rows, title.is_some());
+        }
+        text.extend(rows.iter().filter_map(failure));
+        self.bar.suspend(|| print(&text));
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
+fn print(text: &str) {
+    print!("{text}");
+}
+
+/// The line about a row that has fewer samples than it should.
+fn failure(row: &Row) -> Option<String> {
+    let failure = row.failure.as_ref()?;
+    let after = match row.samples.len() {
+        0 => String::new(),
+        count => format!(" after {count} sample{}", plural(count)),
+    };
+    Some(format!("{} failed{after}: {}\n", row.contender, failure.reason))
+}

@@ -1,0 +1,345 @@
+//! `cargo xtask bench-allreduce`: the time of a sum over all ranks, with our backends, MPI and Gloo.
+//!
+//! The ranks of every contender live as long as their number is measured. Size by size they take
+//! turns. `benches/player` defines a sample.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::bench::figures::{Spread, short};
+use crate::bench::host::last_cache;
+use crate::bench::hosts::Hosts;
+use crate::bench::launch::{Call, Launch};
+use crate::bench::picture::{Axis, Band, Chart, Content, Line, Look, Picture};
+use crate::bench::plan::{Block, Plan, Player, Trial, once};
+use crate::bench::programs::{Programs, Wanted, compile_mpi};
+use crate::bench::report::Report;
+use crate::bench::run::{Bench, Cli, Defaults, Setup};
+use crate::bench::sample::{Metric, Row, best, compare, point};
+use crate::bench::table::Column;
+use crate::checkout::repo_root;
+
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub(crate) struct AllReduce {
+    /// Numbers of ranks
+    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "2,4")]
+    ranks: Vec<usize>,
+    /// Bytes of a rank's numbers, such as 4KB or 25MiB [default: ten from 4KB to 100MB]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,SIZE..")]
+    sizes: Vec<Size>,
+    /// Contenders
+    #[arg(long, value_delimiter = ',', default_value = "local,local-slice,mpi,mpi-c,gloo,memory")]
+    contenders: Vec<Contender>,
+    /// Instead of on one host: two ranks on two hosts made on this machine, connected by a wire of so
+    /// many Mbit/s
+    #[arg(long, value_name = "MBIT")]
+    link: Option<f64>,
+    /// Milliseconds by which rank 0 begins every batch later than the other; the clock starts then
+    #[arg(long, value_name = "MS", default_value_t = 0, requires = "link")]
+    late_ms: u64,
+    /// Fewer sizes, rounds and seconds: for a look, not for a measurement
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Contender {
+    /// Ours over shared memory, with the numbers in a buffer of the communicator
+    Local,
+    /// Ours over shared memory, with the numbers in a vector of the caller
+    LocalSlice,
+    /// Ours over MPI
+    Mpi,
+    /// A C program that calls MPI_Allreduce in place
+    MpiC,
+    /// Gloo, through torch.distributed
+    Gloo,
+    /// As many processes that change their numbers in place and share nothing: the memory's limit
+    Memory,
+}
+
+use Contender::{Gloo, Local, LocalSlice, Memory, Mpi, MpiC};
+
+impl Contender {
+    const ALL: [Self; 6] = [Local, LocalSlice, Mpi, MpiC, Gloo, Memory];
+
+    /// The names on the command line and in a picture.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Local => ("local", "Candelabrum, local"),
+            LocalSlice => ("local-slice", "Candelabrum, local, caller's memory"),
+            Mpi => ("mpi", "Candelabrum, MPI"),
+            MpiC => ("mpi-c", "C, MPI_Allreduce in place"),
+            Gloo => ("gloo", "PyTorch, Gloo"),
+            Memory => ("memory", "limit: processes that share nothing"),
+        }
+    }
+}
+
+const TIME: Metric = Metric { figure: "seconds", more_is_better: false };
+
+const SIZES: [&str; 10] =
+    ["4KB", "16KB", "64KB", "256KB", "1MB", "1.7MB", "4MB", "16MB", "25MiB", "100MB"];
+const QUICK: [&str; 4] = ["4KB", "64KB", "1.7MB", "25MiB"];
+
+pub(crate) fn run(mut cli: Cli<AllReduce>) -> Result<()> {
+    if cli.bench.quick {
+        cli.common.rounds.get_or_insert(3);
+        cli.common.seconds.get_or_insert(0.03);
+    }
+    crate::bench::run::run(&cli)
+}
+
+impl Bench for AllReduce {
+    const NAME: &'static str = "bench-allreduce";
+    const FILE: &'static str = "allreduce";
+    const METRIC: Metric = TIME;
+    const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 0.1, deadline: 120 };
+
+    fn wanted(&self) -> Wanted {
+        let mpi = self.contenders.iter().any(|who| matches!(who, Mpi | MpiC));
+        Wanted { mpi, python: self.contenders.contains(&Gloo) }
+    }
+
+    fn plan(&self, setup: &Setup) -> Result<Plan> {
+        let (mut ranks, mut contenders) = (once(&self.ranks), once(&self.contenders));
+        ensure!(ranks.iter().all(|n| (2..=64).contains(n)), "--ranks are from 2 to 64");
+        let mut hosts = None;
+        if let Some(rate) = self.link {
+            ranks = vec![2];
+            contenders.retain(|who| matches!(who, Mpi | MpiC | Gloo));
+            let made = Rc::new(Hosts::make(setup.output.folder())?);
+            made.set_rate(rate)?;
+            hosts = Some(made);
+        }
+        let sizes = self.sizes()?;
+        let mut blocks = Vec::new();
+        for ranks in ranks {
+            let mut block = Block::new(format!("{ranks} ranks, microseconds"));
+            block.legs = vec![Vec::new(); sizes.len()];
+            for &who in &contenders {
+                let Some(player) = self.player(who, ranks, hosts.as_ref(), &setup.programs)? else {
+                    continue;
+                };
+                block.players.push(player);
+                let player = block.players.len() - 1;
+                for (leg, &Size(bytes)) in block.legs.iter_mut().zip(&sizes) {
+                    // The limit of the memory matters only for numbers that do not fit in the cache.
+                    if who == Memory && ranks * bytes <= last_cache() {
+                        continue;
+                    }
+                    let place = point([("ranks", json!(ranks)), ("size", json!(bytes))]);
+                    let elements = json!(bytes / size_of::<f32>());
+                    let request = [("elements".to_owned(), elements)].into_iter().collect();
+                    leg.push(Trial::new(who.names().0, &place, player, request));
+                }
+            }
+            blocks.push(block);
+        }
+        Ok(Plan { heading: "all-reduce: sum of f32, in place".into(), blocks })
+    }
+
+    fn derive(&self, rows: &mut [Row]) {
+        let named = |rows: &[Row], name| rows.iter().position(|row| row.contender == name);
+        let is_peer = |row: &Row| ["mpi-c", "gloo"].contains(&&*row.contender);
+        compare(rows, "to_best_peer", TIME, |_, rows| best(rows, TIME, is_peer));
+        compare(rows, "to_mpi_c", TIME, |_, rows| named(rows, "mpi-c"));
+        compare(rows, "share_of_memory_speed", TIME, |_, rows| named(rows, "memory"));
+        // The name of the best peer, which the table shows.
+        let peer = best(rows, TIME, is_peer).map(|index| json!(rows[index].contender));
+        for row in rows {
+            row.facts.extend(peer.clone().map(|peer| ("best_peer".to_owned(), peer)));
+        }
+    }
+
+    fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
+        let size = |row: &Row| Size(row.number("size")).to_string();
+        let mut columns = vec![Column::name(10, size)];
+        for row in rows.iter().filter(|row| row.contender != "memory") {
+            let name = &row.contender;
+            columns.push(
+                Column::new(name, 11, |row| Some(short(1e6 * row.median("seconds")?))).of(name),
+            );
+        }
+        let peer = |row: &Row| {
+            Some(format!("{:.2} ({})", row.ratio("to_best_peer")?, row.fact("best_peer")?))
+        };
+        columns.push(Column::new("local × peer", 16, peer).of("local"));
+        columns.push(Column::ratio("mpi × C", "to_mpi_c").of("mpi"));
+        columns.push(Column::percent("of memory", "share_of_memory_speed").of("local"));
+        vec![columns]
+    }
+
+    fn notes(&self, report: &Report) -> Vec<String> {
+        let mut notes = vec![
+            "×: median of the ratios of times within a round; above 1, ours is faster.".to_owned(),
+            format!(
+                "of memory: the time in which as many processes change their numbers in place, each \
+                 on its own, to ours; where all ranks' numbers exceed the last cache ({} MB).",
+                last_cache() / 1_000_000
+            ),
+        ];
+        let most = report.rows.iter().map(|row| row.number("ranks")).max().unwrap_or(0);
+        if most > report.machine.cores {
+            notes.push(format!("{most} ranks are more than this machine's cores."));
+        }
+        notes
+    }
+
+    fn picture(&self, report: &Report) -> Picture {
+        let rows = || report.rows.iter().filter(|row| !row.samples.is_empty());
+        let look = |who: Contender| match who {
+            Memory => Look::Limit,
+            _ => Look::Line(who as usize),
+        };
+        let is = |row: &Row, who: Contender| row.contender == who.names().0;
+        let measured = Contender::ALL.into_iter().filter(|&who| rows().any(|row| is(row, who)));
+        let measured: Vec<Contender> = measured.collect();
+        let all: Vec<&Spread> = rows().filter_map(|row| row.figures.get("seconds")).collect();
+        let chart = |ranks: usize| {
+            let size = |row: &Row| row.number("size") as f64;
+            let units = [(0, "B"), (3, "KB"), (6, "MB"), (9, "GB")];
+            let x = Axis::decades("numbers of one rank", rows().map(size), &units);
+            let units = [(-9, "ns"), (-6, "µs"), (-3, "ms"), (0, "s")];
+            let y = Axis::decades("", all.iter().flat_map(|s| [s.min, s.max]), &units);
+            // Ours is drawn last, so that it is on top.
+            let line = |&who: &Contender| {
+                let own = rows().filter(|row| is(row, who) && row.number("ranks") == ranks);
+                let at = |row: &Row| {
+                    Some((size(row).log10(), row.figures.get("seconds")?.map(f64::log10)))
+                };
+                Line { look: look(who), points: own.filter_map(at).collect() }
+            };
+            let lines = measured.iter().rev().map(line).collect();
+            let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };
+            let title = format!("{ranks} ranks{crowded}");
+            Chart { title, content: Content::Lines { x, y, lines } }
+        };
+        let ranks: BTreeSet<usize> = rows().map(|row| row.number("ranks")).collect();
+        Picture {
+            title: "All-reduce, sum of f32 in place: time by size (lower is better)".into(),
+            subtitle: report.circumstances(),
+            bands: vec![Band {
+                title: "One operation".into(),
+                key: measured.iter().map(|&who| (look(who), who.names().1.to_owned())).collect(),
+                charts: ranks.into_iter().map(chart).collect(),
+            }],
+            notes: vec![
+                "The limit: as many processes change their numbers in place, each on its own; where all \
+                 ranks' numbers exceed the last cache."
+                    .into(),
+            ],
+        }
+    }
+}
+
+impl AllReduce {
+    /// The sizes, smallest first.
+    fn sizes(&self) -> Result<Vec<Size>> {
+        let usual: &[&str] = if self.quick { &QUICK } else { &SIZES };
+        let mut sizes = match &self.sizes[..] {
+            [] => usual.iter().map(|size| size.parse()).collect::<Result<_>>()?,
+            asked => once(asked),
+        };
+        sizes.sort_unstable();
+        Ok(sizes)
+    }
+
+    /// The ranks of a contender. `None` if this machine lacks its program.
+    fn player(
+        &self,
+        who: Contender,
+        ranks: usize,
+        hosts: Option<&Rc<Hosts>>,
+        programs: &Programs,
+    ) -> Result<Option<Player>> {
+        let ours = |numbers| Call::new(&programs.player).args(["allreduce", "--numbers", numbers]);
+        let (call, backend) = match (who, &programs.python) {
+            (Local, _) => (ours("segment"), Some("local")),
+            (LocalSlice, _) => (ours("slice"), Some("local")),
+            (Memory, _) => (ours("alone"), Some("local")),
+            (Mpi, _) if programs.has_mpi => (ours("segment"), Some("mpi")),
+            (MpiC, _) if programs.has_mpi => {
+                let program = compile_mpi("benches/player/allreduce.c", "bench-allreduce-c")?;
+                (Call::new(&program), None)
+            }
+            (Gloo, Some(python)) => {
+                let script = repo_root().join("scripts/bench_allreduce.py");
+                (Call::new(python).args([script.display()]).threads(1), None)
+            }
+            (Mpi | MpiC | Gloo, _) => return Ok(None),
+        };
+        let launch = match (hosts, matches!(who, Mpi | MpiC)) {
+            (None, true) => Launch::Mpi(ranks),
+            (None, false) => Launch::Ranks(ranks),
+            (Some(hosts), true) => Launch::MpiOn(Rc::clone(hosts)),
+            (Some(hosts), false) => Launch::RanksOn(Rc::clone(hosts)),
+        };
+        let call = if hosts.is_some() { call.option("--late-ms", self.late_ms) } else { call };
+        let mut expects = point([("ranks", json!(ranks))]);
+        expects.extend(backend.map(|backend| ("backend".to_owned(), json!(backend))));
+        let is_ours = matches!(who, Local | LocalSlice | Mpi);
+        Ok(Some(Player { launch, call, is_ours, expects }))
+    }
+}
+
+/// The size of one rank's numbers in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Size(usize);
+
+const UNITS: [(&str, usize); 5] =
+    [("MB", 1_000_000), ("MiB", 1 << 20), ("KB", 1000), ("KiB", 1 << 10), ("B", 1)];
+
+impl FromStr for Size {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let units =
+            UNITS.iter().filter_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+        // `KB` ends in `B` too, so the longest unit counts.
+        let shortest = units.min_by_key(|(number, _)| number.len());
+        let (number, unit) = shortest.context("a size is a number and B, KB, KiB, MB or MiB")?;
+        let number: f64 = number.trim().parse().context("a size begins with a number")?;
+        let bytes = (number * *unit as f64).round();
+        ensure!((4.0..=2e9).contains(&bytes), "a size is from 4B to 2000MB");
+        Ok(Self(bytes as usize))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_short = |unit: usize| self.0 >= unit && (10 * self.0).is_multiple_of(unit);
+        let (name, unit) = UNITS.into_iter().find(|(_, unit)| is_short(*unit)).unwrap_or(("B", 1));
+        write!(f, "{} {name}", self.0 as f64 / unit as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_reads_as_it_is_shown() {
+        for (text, bytes) in [
+            ("4 KB", 4000),
+            ("1.7 MB", 1_700_000),
+            ("25 MiB", 25 << 20),
+            ("4 KiB", 4096),
+            ("12 B", 12),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!((size.0, size.to_string().as_str()), (bytes, text));
+        }
+        for wrong in ["4", "KB", "x MB", "1B", "9999MB", "-4KB"] {
+            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+        }
+    }
+}

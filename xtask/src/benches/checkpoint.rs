@@ -1,0 +1,76 @@
+//! `cargo xtask bench-checkpoint`: the step's time with a copy of all parameters and their momentum
+//! every so many steps, as a checkpoint makes one before another thread writes it.
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::network::Network;
+use super::training::{SPEED, Training, one, place, speed, title};
+use crate::bench::bars::Grouped;
+use crate::bench::picture::Picture;
+use crate::bench::plan::{Block, Plan, once};
+use crate::bench::report::Report;
+use crate::bench::run::{Bench, Defaults, Setup};
+use crate::bench::sample::{Metric, Row, compare};
+use crate::bench::table::Column;
+
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub(crate) struct Checkpoint {
+    /// Network to train
+    #[arg(long, default_value = "mlp")]
+    network: Network,
+    /// Steps between two copies; 0 makes none
+    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "0,20,5")]
+    every: Vec<usize>,
+}
+
+impl Bench for Checkpoint {
+    const NAME: &'static str = "bench-checkpoint";
+    const FILE: &'static str = "checkpoint";
+    const METRIC: Metric = SPEED;
+    const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 1.0, deadline: 120 };
+
+    fn plan(&self, setup: &Setup) -> Result<Plan> {
+        let training = Training { network: self.network.about(), batch_size: 64, threads: 1 };
+        let mut block = Block::new(training.network.label);
+        for every in once(&self.every) {
+            let call = training.rust(&setup.programs.player, "ours").option("--copy-every", every);
+            block.add("ours", &place(training.network, [("copy_every", every)]), one(call));
+        }
+        Ok(Plan { heading: "training with copies of its state".into(), blocks: vec![block] })
+    }
+
+    fn derive(&self, rows: &mut [Row]) {
+        compare(rows, "ratio_to_no_copy", SPEED, |_, rows| {
+            rows.iter().position(|row| row.number("copy_every") == 0)
+        });
+    }
+
+    fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
+        let mut columns = vec![Column::name(24, copies)];
+        columns.extend(speed(Network::of(&rows[0])));
+        columns.push(Column::ratio("× no copy", "ratio_to_no_copy"));
+        vec![columns]
+    }
+
+    fn picture(&self, report: &Report) -> Picture {
+        let grouped = Grouped {
+            settings: ["network", "", "copy_every"],
+            figure: SPEED.figure,
+            ratio: ("ratio_to_no_copy", ""),
+            beside: None,
+            title: &|setting, row| if setting == "copy_every" { copies(row) } else { title(row) },
+            name: &|_| ("Candelabrum".into(), 0),
+        };
+        let bands = grouped.bands(&report.rows);
+        let title = "Training with copies of the whole state (higher is better)".into();
+        Picture { title, subtitle: report.circumstances(), bands, notes: Vec::new() }
+    }
+}
+
+fn copies(row: &Row) -> String {
+    match row.number("copy_every") {
+        0 => "no copy".into(),
+        every => format!("a copy every {every} steps"),
+    }
+}

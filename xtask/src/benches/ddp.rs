@@ -1,0 +1,174 @@
+//! `cargo xtask bench-ddp`: several workers against one, and against PyTorch's DDP over Gloo.
+//!
+//! It is bench-step with ranks: all contenders have the same weights, and every worker has its own
+//! batches and one compute thread.
+
+use std::num::NonZeroUsize;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::network::Network;
+use super::training::{
+    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, ranks,
+    speed, title,
+};
+use crate::bench::bars::Grouped;
+use crate::bench::figures::plural;
+use crate::bench::picture::Picture;
+use crate::bench::plan::{Block, Plan};
+use crate::bench::programs::Wanted;
+use crate::bench::report::Report;
+use crate::bench::run::{Bench, Defaults, Setup};
+use crate::bench::sample::{Metric, Row, best, compare};
+use crate::bench::table::Column;
+
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub(crate) struct Ddp {
+    /// Workers of contenders that have several
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Network to train
+    #[arg(long, default_value = "cnn")]
+    network: Network,
+    /// Images or sequences in a worker's batch
+    #[arg(long, default_value = "64")]
+    batch_size: NonZeroUsize,
+}
+
+/// The contenders: their name, the name of the one with one worker to which they are compared, the
+/// name in a picture, and the place of their colour.
+const CONTENDERS: [(&str, &str, &str, usize); 10] = [
+    ("ours-alone", "ours-alone", "Candelabrum", 0),
+    ("ours-local", "ours-alone", "Candelabrum", 0),
+    ("ours-mpi", "ours-alone", "Candelabrum, MPI", 4),
+    (STRANGERS, "ours-alone", "processes that share nothing", 7),
+    ("pytorch", "pytorch", "PyTorch", 2),
+    ("ddp", "pytorch", "PyTorch DDP", 2),
+    ("ddp-bucket-view", "pytorch", "PyTorch DDP, bucket views", 2),
+    ("pytorch-channels-last", "pytorch-channels-last", "PyTorch, channels last", 3),
+    ("ddp-channels-last", "pytorch-channels-last", "PyTorch DDP, channels last", 3),
+    (
+        "ddp-channels-last-bucket-view",
+        "pytorch-channels-last",
+        "PyTorch DDP, channels last, bucket views",
+        3,
+    ),
+];
+
+/// The contender of this name.
+fn about(name: &str) -> (&'static str, &'static str, &'static str, usize) {
+    CONTENDERS.into_iter().find(|(known, ..)| *known == name).unwrap_or(CONTENDERS[0])
+}
+
+impl Bench for Ddp {
+    const NAME: &'static str = "bench-ddp";
+    const FILE: &'static str = "ddp";
+    const METRIC: Metric = SPEED;
+    const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 1.0, deadline: 300 };
+
+    fn wanted(&self) -> Wanted {
+        Wanted { mpi: true, python: true }
+    }
+
+    fn plan(&self, setup: &Setup) -> Result<Plan> {
+        // A rank uses eight of the hundred streams of random numbers for batches.
+        ensure!((2..=12).contains(&self.workers), "--workers is from 2 to 12");
+        let (workers, programs) = (self.workers, &setup.programs);
+        let (network, batch_size) = (self.network.about(), self.batch_size.get());
+        let training = Training { network, batch_size, threads: 1 };
+        let [single, several] = [1, workers]
+            .map(|count| place(network, [("batch_size", batch_size), ("workers", count)]));
+        let mut block = Block::new(format!("{}, batch {batch_size} per worker", network.label));
+        let ours = training.rust(&programs.player, "ours");
+        block.add("ours-alone", &single, one(ours.clone()));
+        block.add("ours-local", &several, ranks(workers, "local", ours.clone()));
+        if programs.has_mpi {
+            block.add("ours-mpi", &several, ranks(workers, "mpi", ours));
+        }
+        block.add(STRANGERS, &several, training.strangers(&programs.player, workers));
+        let layouts = [("pytorch", ""), ("pytorch-channels-last", "-channels-last")];
+        for (mode, layout) in &layouts[..if network.has_convolutions { 2 } else { 1 }] {
+            let Some(python) = &programs.python else { break };
+            let torch = training.torch(python, mode);
+            block.add(mode, &single, other(one(torch.clone())));
+            for (buckets, view) in [("default", ""), ("bucket-view", "-bucket-view")] {
+                let call = torch.clone().option("--ddp", buckets);
+                let ddp = format!("ddp{layout}{view}");
+                block.add(&ddp, &several, other(ranks(workers, "gloo", call)));
+            }
+        }
+        Ok(Plan { heading: "data-parallel training".into(), blocks: vec![block] })
+    }
+
+    fn derive(&self, rows: &mut [Row]) {
+        compare(rows, "times_one_worker", SPEED, |row, rows| {
+            rows.iter().position(|other| other.contender == about(&row.contender).1)
+        });
+        compare(rows, "times_best_ddp", SPEED, |_, rows| {
+            best(rows, SPEED, |row| row.contender.starts_with("ddp"))
+        });
+        compare_with_strangers(rows);
+    }
+
+    fn tables(&self, _: &[Row]) -> Vec<Vec<Column>> {
+        let mut columns = vec![
+            Column::name(32, |row| row.contender.clone()),
+            Column::new("workers", 7, |row| Some(row.number("workers").to_string())),
+        ];
+        columns.extend(speed(self.network.about()));
+        columns.extend([
+            Column::ratio("× alone", "times_one_worker"),
+            Column::ratio("× best DDP", "times_best_ddp"),
+            Column::percent("of strangers", "ratio_to_strangers"),
+            Column::figure("peak MB", "peak_rss_mb", 1.0, 0),
+        ]);
+        vec![columns]
+    }
+
+    fn notes(&self, report: &Report) -> Vec<String> {
+        let mut notes = vec![
+            "×: median of the ratios within a round; alone: one worker of the library; strangers: as \
+             many workers that share nothing."
+                .to_owned(),
+        ];
+        notes.extend(loss_notes(report, |row| row.contender.clone()));
+        if self.workers > report.machine.cores {
+            notes.push(format!("{} workers are more than this machine's cores.", self.workers));
+        }
+        notes
+    }
+
+    fn picture(&self, report: &Report) -> Picture {
+        let workers = |row: &Row| {
+            let count = row.number("workers");
+            format!("{count} worker{}", plural(count))
+        };
+        let grouped = Grouped {
+            settings: ["network", "", "workers"],
+            figure: SPEED.figure,
+            ratio: ("times_one_worker", ""),
+            beside: None,
+            title: &|setting, row| match setting {
+                "network" => format!("{}, batch {} per worker", title(row), self.batch_size),
+                "workers" => workers(row),
+                _ => format!("{} per second of all workers", Network::of(row).unit),
+            },
+            name: &|contender| {
+                let (.., label, place) = about(contender);
+                (label.to_owned(), place)
+            },
+        };
+        let ours = report.rows.iter().find(|row| row.contender == "ours-local");
+        let best = ours.and_then(|row| row.ratio("times_best_ddp"));
+        let best = best.map(|times| format!("Candelabrum to the best DDP: {times:.2}×."));
+        let whiskers = "Whiskers: slowest and fastest sample. ×: to one worker of the same library, \
+                        median of the ratios within a round.";
+        Picture {
+            title: "Data-parallel training (higher is better)".into(),
+            subtitle: report.circumstances(),
+            bands: grouped.bands(&report.rows),
+            notes: [whiskers.to_owned()].into_iter().chain(best).collect(),
+        }
+    }
+}

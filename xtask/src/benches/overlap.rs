@@ -1,0 +1,244 @@
+//! `cargo xtask bench-overlap`: the share of the communication that the backward pass hides.
+//!
+//! This benchmark makes two hosts on this machine, connected by a wire of a set rate, with one rank
+//! each over MPI. In turns the ranks train without overlap, train with overlap, only exchange
+//! gradients, and train alone. Overlap can hide the lesser of a step's communication and its backward
+//! pass. The hidden share is the saved time of the step divided by that, within a round.
+//!
+//! It needs root, iproute2 and MPI. At the end it removes the hosts, after an interrupt too.
+
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::network::Network;
+use super::parts;
+use crate::bench::figures::Spread;
+use crate::bench::hosts::Hosts;
+use crate::bench::launch::{Call, Launch};
+use crate::bench::live::{Live, Trouble};
+use crate::bench::picture::{Band, Bar, Chart, Content, Look, Picture};
+use crate::bench::plan::{Block, Plan, Player, Trial};
+use crate::bench::programs::Wanted;
+use crate::bench::report::Report;
+use crate::bench::run::{Bench, Defaults, Setup};
+use crate::bench::sample::{Facts, Metric, Row, point};
+use crate::bench::table::Column;
+
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub(crate) struct Overlap {
+    /// Network to train
+    #[arg(long, default_value = "resnet18")]
+    network: Network,
+    /// Images in a rank's batch
+    #[arg(long, default_value = "64")]
+    batch_size: NonZeroUsize,
+    /// Rate of the wire in Mbit/s [default: such that an exchange takes as long as backward]
+    #[arg(long, value_name = "MBIT")]
+    rate: Option<f64>,
+}
+
+/// The ranks' work, with its name in the tables.
+const WAYS: [(&str, &str); 4] = [
+    ("off", "overlap off"),
+    ("on", "overlap on"),
+    ("exchange", "an exchange alone"),
+    ("alone", "training alone (shares nothing)"),
+];
+
+const STEP: Metric = Metric { figure: "step_seconds", more_is_better: false };
+
+impl Bench for Overlap {
+    const NAME: &'static str = "bench-overlap";
+    const FILE: &'static str = "overlap";
+    const METRIC: Metric = STEP;
+    const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 3.0, deadline: 300 };
+
+    fn wanted(&self) -> Wanted {
+        Wanted { mpi: true, python: false }
+    }
+
+    fn plan(&self, setup: &Setup) -> Result<Plan> {
+        let possible = self.rate.is_none_or(|rate| (0.1..1e6).contains(&rate));
+        ensure!(possible, "--rate is from 0.1 to 1000000 (Mbit/s)");
+        let hosts = Rc::new(Hosts::make(setup.output.folder())?);
+        let about = self.network.about();
+        let player = Player {
+            launch: Launch::MpiOn(Rc::clone(&hosts)),
+            call: Call::new(&setup.programs.player)
+                .args(["overlap", "--network", about.name])
+                .option("--batch-size", self.batch_size),
+            is_ours: true,
+            expects: point([("ranks", json!(2)), ("backend", json!("mpi"))]),
+        };
+        let rate = match self.rate {
+            Some(rate) => rate,
+            None => balanced_rate(&player, &hosts, setup)?,
+        };
+        hosts.set_rate(rate)?;
+        let place = point([
+            ("network", json!(about.name)),
+            ("batch_size", json!(self.batch_size)),
+            ("megabits_per_second", json!(rate.round())),
+        ]);
+        let trial = |(way, _): &(&str, &str)| {
+            let request = [("way".to_owned(), json!(way))].into_iter().collect();
+            Trial::new(way, &place, 0, request)
+        };
+        let block = Block {
+            title: format!("two hosts, {rate:.0} Mbit/s, milliseconds"),
+            legs: vec![WAYS.iter().map(trial).collect()],
+            players: vec![player],
+        };
+        let heading = format!("{}, batch {} per rank", about.label, self.batch_size);
+        Ok(Plan { heading, blocks: vec![block] })
+    }
+
+    fn derive(&self, rows: &mut [Row]) {
+        let find = |name: &str| rows.iter().position(|row| row.contender == name);
+        let (Some(off), Some(on), Some(exchange)) = (find("off"), find("on"), find("exchange"))
+        else {
+            return;
+        };
+        let (mut hideable, mut hidden) = (Vec::new(), Vec::new());
+        for sample in &rows[off].samples {
+            let at = |row: usize, figure| rows[row].at(sample.round, figure);
+            let step = |row| at(row, STEP.figure);
+            let backward = at(off, "backward_seconds");
+            if let (Some(off), Some(on), Some(exchange), Some(backward)) =
+                (step(off), step(on), step(exchange), backward)
+            {
+                hideable.push(exchange.min(backward));
+                hidden.push((off - on) / exchange.min(backward));
+            }
+        }
+        let row = &mut rows[on];
+        for (name, values) in [("hideable_seconds", hideable), ("hidden_share", hidden)] {
+            row.ratios.extend(Spread::of(&values).map(|spread| (name.to_owned(), spread)));
+        }
+    }
+
+    fn tables(&self, _: &[Row]) -> Vec<Vec<Column>> {
+        let mut columns = vec![Column::name(32, |row| label(&row.contender))];
+        columns.push(Column::spread("step [min-max]", STEP.figure, 1e3, 1));
+        columns.extend(parts::columns().into_iter().skip(1));
+        columns.push(Column::figure("busy comm.", "communication_seconds", 1e3, 1));
+        vec![columns]
+    }
+
+    fn notes(&self, report: &Report) -> Vec<String> {
+        let on = report.rows.iter().find(|row| row.contender == "on");
+        let hidden = on.and_then(|row| {
+            let (hideable, share) =
+                (row.ratio("hideable_seconds")?, row.ratios.get("hidden_share")?);
+            let share = share.map(|share| 100.0 * share);
+            Some(format!(
+                "Of {:.1} ms that fit behind backward, overlap hides {}%.",
+                1e3 * hideable,
+                share.text(0)
+            ))
+        });
+        let shared = "Both hosts are this machine: compute and the network share its cores.";
+        hidden.into_iter().chain([shared.to_owned()]).collect()
+    }
+
+    fn picture(&self, report: &Report) -> Picture {
+        let bar = |row: &Row| {
+            let mut bar = parts::bar(row, label(&row.contender));
+            if row.contender.starts_with("exchange") {
+                let exchange = 1e3 * row.median(STEP.figure).unwrap_or(0.0);
+                bar = Bar { pieces: vec![(Look::Bar(5), exchange)], ..bar };
+            }
+            bar
+        };
+        let bars = report.rows.iter().map(bar).collect();
+        let axis = Some("milliseconds per step".to_owned());
+        let rate = report.rows.first().and_then(|row| row.point.get("megabits_per_second"));
+        let chart = Chart {
+            title: format!("two hosts, {} Mbit/s", rate.unwrap_or(&Value::Null)),
+            content: Content::Bars { bars, with_names: true, axis },
+        };
+        let title = format!("{}, batch {} per rank", self.network.about().label, self.batch_size);
+        Picture {
+            title: "Overlap of communication with backward (shorter is better)".into(),
+            subtitle: report.circumstances(),
+            bands: vec![Band { title, key: parts::key(), charts: vec![chart] }],
+            notes: self.notes(report),
+        }
+    }
+}
+
+/// The name of a contender in tables, with the commit of its build.
+fn label(contender: &str) -> String {
+    let (name, commit) = contender.split_at(contender.find('@').unwrap_or(contender.len()));
+    let known = WAYS.iter().find(|(way, _)| *way == name).map_or(name, |(_, label)| label);
+    format!("{known}{commit}")
+}
+
+/// The rate at which an exchange takes as long as backward, in Mbit/s.
+fn balanced_rate(player: &Player, hosts: &Hosts, setup: &Setup) -> Result<f64> {
+    let within = |rate: f64| rate.clamp(0.1, 1e6);
+    let told = |trouble| match trouble {
+        Trouble::Interrupted(interrupted) => interrupted.into(),
+        Trouble::Failed(failure) => anyhow!("the ranks failed: {}", failure.reason),
+    };
+    let mut live = Live::start(player.launch.commands(&player.call)?, setup.schedule.deadline)?;
+    let watch = &setup.watch;
+    let ready = live.ready(watch).map_err(told)?;
+    let mut ask = |way: &str| -> Result<Facts> {
+        let request = [("way".to_owned(), json!(way)), ("seconds".to_owned(), json!(1.0))];
+        live.sample(&request.into_iter().collect(), watch).map_err(told)
+    };
+    let number = |facts: &Facts, name: &str| {
+        facts.get(name).and_then(Value::as_f64).with_context(|| format!("no {name} was said"))
+    };
+    let backward = number(&ask("off")?, "backward_seconds")?;
+    let first = within(8e-6 * number(&ready, "gradient_bytes")? / backward);
+    hosts.set_rate(first)?;
+    // An all-reduce may send more bytes than it reduces.
+    let exchange = number(&ask("exchange")?, STEP.figure)?;
+    live.finish(watch).map_err(told)?;
+    Ok(within(first * exchange / backward))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::bench::sample::{Point, Sample};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        overlap: Overlap,
+    }
+
+    #[test]
+    fn the_hidden_time_is_measured_by_the_time_that_can_be_hidden() {
+        // Backward takes 0.3 and the exchange alone 0.4, so 0.3 can be hidden. The step saves 0.27.
+        let row = |way: &str, seconds: [f64; 2]| {
+            let mut row = Row::new(Point::new(), way);
+            row.samples = (0..)
+                .zip(seconds)
+                .map(|(round, seconds)| {
+                    let figures = [("step_seconds", seconds), ("backward_seconds", 0.3)];
+                    let figures = figures.map(|(name, value)| (name.to_owned(), value));
+                    let figures = BTreeMap::from(figures);
+                    Sample { round, others_cpu_share: None, figures }
+                })
+                .collect();
+            row
+        };
+        let mut rows =
+            [row("off", [1.0, 2.0]), row("on", [0.73, 1.73]), row("exchange", [0.4, 0.4])];
+        Cli::parse_from(["x"]).overlap.derive(&mut rows);
+        let close = |name: &str, value: f64| (rows[1].ratio(name).unwrap() - value).abs() < 1e-9;
+        assert!(close("hideable_seconds", 0.3) && close("hidden_share", 0.9), "{rows:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! `cargo xtask bench-step --profile`: the time of our step, operation by operation.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::training::Training;
+use crate::bench::figures::plural;
+use crate::bench::launch::Launch;
+use crate::bench::programs::{Programs, Wanted};
+use crate::bench::report::Output;
+use crate::bench::table;
+use crate::shell::{display, output};
+
+/// The player's output: seconds of one mean step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Profile {
+    steps: usize,
+    step_seconds: f64,
+    operations: Vec<Operation>,
+    /// Packing gradients, the collective, the checks.
+    exchange_seconds: f64,
+    optimizer_seconds: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Operation {
+    name: String,
+    output: Vec<usize>,
+    /// In a step.
+    calls: f64,
+    forward_seconds: f64,
+    backward_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    network: &'static str,
+    batch_size: usize,
+    threads: usize,
+    #[serde(flatten)]
+    profile: Profile,
+}
+
+/// Profiles every configuration for some seconds.
+#[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
+pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> Result<()> {
+    let folder = Output::new(out, "bench-step")?;
+    let programs = Programs::find(Wanted::default(), None)?;
+    let mut entries = Vec::new();
+    for training in trainings {
+        let call = training.rust(&programs.player, "ours").option("--profile", seconds);
+        let mut command = Launch::One.commands(&call)?.remove(0);
+        let shown = display(&command);
+        let line = output(&mut command).with_context(|| format!("`{shown}` failed"))?;
+        let profile: Profile =
+            serde_json::from_str(&line).with_context(|| format!("`{shown}` printed {line}"))?;
+        let &Training { network, batch_size, threads } = training;
+        let ms = 1000.0 * profile.step_seconds;
+        println!(
+            "\nours, {}, batch {batch_size}, {threads} thread{}: {ms:.3} ms per step ({} steps)",
+            network.name,
+            plural(threads),
+            profile.steps
+        );
+        print!("{}", operations(&profile));
+        entries.push(Entry { network: network.name, batch_size, threads, profile });
+    }
+    println!("\nwrote {}", folder.json("bench_step_profile.json", &entries)?.display());
+    Ok(())
+}
+
+/// The operations in the order of their time, then the other parts of the step.
+fn operations(profile: &Profile) -> String {
+    let mut sorted: Vec<&Operation> = profile.operations.iter().collect();
+    sorted.sort_by(|a, b| b.seconds().total_cmp(&a.seconds()));
+    let known: f64 = sorted.iter().map(|operation| operation.seconds()).sum();
+    let rest = profile.step_seconds - known - profile.exchange_seconds - profile.optimizer_seconds;
+    let ms = |seconds: f64| format!("{:.3}", 1000.0 * seconds);
+    let both =
+        |seconds: f64| [ms(seconds), format!("{:.1}%", 100.0 * seconds / profile.step_seconds)];
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    for operation in sorted {
+        let output: Vec<String> = operation.output.iter().map(usize::to_string).collect();
+        let own = [operation.name.clone(), output.join("×"), format!("{:.0}", operation.calls)];
+        let passes = [operation.forward_seconds, operation.backward_seconds].map(ms);
+        lines.push([&own[..], &passes, &both(operation.seconds())].concat());
+    }
+    for (name, seconds) in [
+        ("exchange", profile.exchange_seconds),
+        ("optimizer", profile.optimizer_seconds),
+        // The parts are measured with separate clock readings, so their sum may exceed the total.
+        ("rest", rest.max(0.0)),
+    ] {
+        let empty = [const { String::new() }; 4];
+        lines.push([&[name.to_owned()][..], &empty, &both(seconds)].concat());
+    }
+    let heads = ["operation", "output", "calls", "forward ms", "backward ms", "both ms", "share"];
+    table::text(&heads, 2, &lines)
+}
+
+impl Operation {
+    fn seconds(&self) -> f64 {
+        self.forward_seconds + self.backward_seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_stand_by_their_time_and_the_rest_is_what_is_left() {
+        let line = r#"{"steps": 10, "step_seconds": 0.1, "operations": [
+            {"name": "relu", "output": [64, 10], "calls": 1.0,
+             "forward_seconds": 0.004, "backward_seconds": 0.006},
+            {"name": "linear", "output": [64, 500], "calls": 2.0,
+             "forward_seconds": 0.02, "backward_seconds": 0.03}],
+            "exchange_seconds": 0.005, "optimizer_seconds": 0.015}"#;
+        let text = operations(&serde_json::from_str(line).unwrap());
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        let expected = [
+            vec!["linear", "64×500", "2", "20.000", "30.000", "50.000", "50.0%"],
+            vec!["relu", "64×10", "1", "4.000", "6.000", "10.000", "10.0%"],
+            vec!["exchange", "5.000", "5.0%"],
+            vec!["optimizer", "15.000", "15.0%"],
+            vec!["rest", "20.000", "20.0%"],
+        ];
+        assert_eq!(rows, expected, "{text}");
+    }
+}

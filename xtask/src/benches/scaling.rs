@@ -1,0 +1,339 @@
+//! `cargo xtask bench-scaling`: the speed-up of training with more ranks, and the cost of strategies.
+
+use std::num::NonZeroUsize;
+
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::json;
+
+use super::network::{About, Network};
+use super::parts;
+use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place, ranks};
+use crate::bench::figures::plural;
+use crate::bench::picture::{Axis, Band, Chart, Content, Line, Look, Picture};
+use crate::bench::plan::{Block, Plan, once};
+use crate::bench::programs::{Wanted, list};
+use crate::bench::report::Report;
+use crate::bench::run::{Bench, Defaults, Setup};
+use crate::bench::sample::{Metric, Row, compare};
+use crate::bench::table::Column;
+
+/// The strategy whose speed with one worker is the reference of all speed-ups.
+const BASELINE: &str = "fp32";
+
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub(crate) struct Scaling {
+    /// Numbers of ranks [default: powers of two up to this machine's cores]
+    #[arg(long, value_delimiter = ',', value_name = "N,N..")]
+    workers: Vec<usize>,
+    /// Models to train: names of networks, or all
+    #[arg(long, value_delimiter = ',', default_value = "cnn,mlp", value_name = "NAME,NAME..")]
+    model: Vec<String>,
+    /// Exchanges of gradients: names of strategies, or all
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME,NAME..")]
+    strategies: Vec<String>,
+    /// Backends, which start the ranks and send their messages
+    #[arg(long, value_delimiter = ',', default_value = "local")]
+    backend: Vec<Backend>,
+    /// Images in a rank's batch
+    #[arg(long, default_value = "64")]
+    batch_size: NonZeroUsize,
+    /// Measured steps of a sample, instead of its seconds
+    #[arg(long, value_name = "N")]
+    steps: Option<NonZeroUsize>,
+    /// Share of the elements that sparseTopK sends
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    spars: f64,
+    /// Magnitude from which on sparseThreshold sends
+    #[arg(long, value_name = "MAGNITUDE", default_value_t = 0.03)]
+    threshold_spars: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Backend {
+    /// Shared memory
+    Local,
+    /// MPI; mpiexec starts the ranks
+    Mpi,
+}
+
+impl Bench for Scaling {
+    const NAME: &'static str = "bench-scaling";
+    const FILE: &'static str = "scaling";
+    const METRIC: Metric = SPEED;
+    const DEFAULTS: Defaults = Defaults { rounds: 3, seconds: 1.0, deadline: 300 };
+
+    fn wanted(&self) -> Wanted {
+        Wanted { mpi: self.backend.contains(&Backend::Mpi), python: false }
+    }
+
+    fn plan(&self, setup: &Setup) -> Result<Plan> {
+        self.check()?;
+        let programs = &setup.programs;
+        let workers = worker_counts(&self.workers, setup.machine.cores)?;
+        let networks: Vec<About> = Network::value_variants().iter().map(|n| n.about()).collect();
+        let names: Vec<String> = networks.iter().map(|about| about.name.to_owned()).collect();
+        let models = pick("--model", &self.model, &names)?;
+        let strategies = list(&programs.player, "strategies")?;
+        let strategies = pick("--strategies", &self.strategies, &strategies)?;
+        let mut blocks = Vec::new();
+        for network in
+            networks.into_iter().filter(|about| models.iter().any(|name| name == about.name))
+        {
+            for backend in once(&self.backend) {
+                let backend = match backend {
+                    Backend::Local => "local",
+                    Backend::Mpi if programs.has_mpi => "mpi",
+                    Backend::Mpi => continue,
+                };
+                let training = Training { network, batch_size: self.batch_size.get(), threads: 1 };
+                let mut block = Block::new(format!("{}, {backend} backend", network.name));
+                let place = |workers: usize| {
+                    let mut place = place(network, [("workers", workers)]);
+                    place.insert("backend".into(), json!(backend));
+                    place
+                };
+                for strategy in &strategies {
+                    let is_threshold = strategy == "sparseThreshold";
+                    let spars = if is_threshold { self.threshold_spars } else { self.spars };
+                    let ours = training.rust(&programs.player, "ours");
+                    let ours = ours.option("--strategy", strategy).option("--spars", spars);
+                    for &count in &workers {
+                        block.add(strategy, &place(count), ranks(count, backend, ours.clone()));
+                    }
+                }
+                for &count in workers.iter().filter(|&&count| count > 1) {
+                    let strangers = training.strangers(&programs.player, count);
+                    block.add(STRANGERS, &place(count), strangers);
+                }
+                for trial in block.legs.iter_mut().flatten() {
+                    trial
+                        .request
+                        .extend(self.steps.map(|steps| ("steps".to_owned(), json!(steps))));
+                }
+                blocks.push(block);
+            }
+        }
+        let heading =
+            format!("training, batch {} and one compute thread per rank", self.batch_size);
+        Ok(Plan { heading, blocks })
+    }
+
+    fn derive(&self, rows: &mut [Row]) {
+        let is_base = |row: &Row| row.contender == BASELINE && row.number("workers") == 1;
+        compare(rows, "speed_up", SPEED, |_, rows| rows.iter().position(is_base));
+        compare_with_strangers(rows);
+        for row in rows {
+            let workers = row.number("workers") as f64;
+            let share = row.ratios.get("speed_up").map(|s| s.map(|times| times / workers));
+            row.ratios.extend(share.map(|share| ("efficiency".to_owned(), share)));
+        }
+    }
+
+    fn tables(&self, _: &[Row]) -> Vec<Vec<Column>> {
+        let names = || {
+            let ranks = |row: &Row| Some(row.number("workers").to_string());
+            vec![Column::name(16, |row| row.contender.clone()), Column::new("ranks", 5, ranks)]
+        };
+        let (mut speeds, mut times) = (names(), names());
+        speeds.extend([
+            Column::spread("images/s [min-max]", SPEED.figure, 1.0, 0),
+            Column::ratio("speed-up", "speed_up"),
+            Column::ratio("efficiency", "efficiency"),
+            Column::percent("of strangers", "ratio_to_strangers"),
+            Column::figure("KB sent", "bytes_sent_per_step", 1e-3, 1),
+            Column::figure("KB received", "bytes_received_per_step", 1e-3, 1),
+        ]);
+        times.extend(parts::columns());
+        vec![speeds, times]
+    }
+
+    fn notes(&self, report: &Report) -> Vec<String> {
+        let mut notes = vec![
+            format!(
+                "images/s: of all ranks together. speed-up: to 1 worker with {BASELINE}, same model \
+                 and backend, median of the ratios within a round; efficiency: speed-up divided by \
+                 workers; strangers: as many ranks that train without any exchange."
+            ),
+            "Times, KB sent and KB received (payload): rank 0's mean step. other: the rest of a step, \
+             which no part contains."
+                .to_owned(),
+        ];
+        if report.rows.iter().any(|row| row.ratio("speed_up").is_none()) {
+            notes.push(format!(
+                "-: 1 worker with {BASELINE} was not measured, so there is no speed-up."
+            ));
+        }
+        notes.extend(crowded(report));
+        notes
+    }
+
+    fn picture(&self, report: &Report) -> Picture {
+        let panels: Vec<&[Row]> = report
+            .rows
+            .chunk_by(|a, b| {
+                (a.text("network"), a.text("backend")) == (b.text("network"), b.text("backend"))
+            })
+            .collect();
+        let names = |rows: &[Row]| -> Vec<String> {
+            let known = rows.iter().map(|row| row.contender.clone());
+            once(&known.filter(|name| name != STRANGERS).collect::<Vec<_>>())
+        };
+        let strategies = names(&report.rows);
+        let mut key: Vec<(Look, String)> =
+            (0..).zip(&strategies).map(|(place, name)| (Look::Line(place), name.clone())).collect();
+        key.push((Look::Limit, "limit: as many ranks that share nothing".into()));
+        let mut bands = Vec::new();
+        for rows in panels.chunks(2) {
+            let charts = rows.iter().map(|rows| throughput(rows, &strategies)).collect();
+            let title = "Throughput of all ranks together".into();
+            bands.push(Band { title, key: key.clone(), charts });
+        }
+        for rows in panels.chunks(2) {
+            bands.push(Band {
+                title: "Where the time of a step goes (rank 0)".into(),
+                key: parts::key(),
+                charts: rows.iter().map(|rows| steps(rows)).collect(),
+            });
+        }
+        let mut notes = vec![
+            "Medians over the rounds; whiskers: slowest and fastest run. Points of one number of \
+             workers stand side by side."
+                .to_owned(),
+        ];
+        notes.extend(crowded(report));
+        Picture {
+            title: "Data-parallel training: speed and cost by strategy".into(),
+            subtitle: report.circumstances(),
+            bands,
+            notes,
+        }
+    }
+}
+
+impl Scaling {
+    fn check(&self) -> Result<()> {
+        // As f32, like in the library: the conversion can round to 0 or to infinity.
+        let (share, magnitude) = (self.spars as f32, self.threshold_spars as f32);
+        ensure!(share > 0.0 && share <= 1.0, "--spars is above 0 and at most 1");
+        ensure!(magnitude > 0.0 && magnitude.is_finite(), "--threshold-spars is a number above 0");
+        Ok(())
+    }
+}
+
+/// The maximum number of ranks that the library starts on one machine.
+const MOST_WORKERS: usize = 256;
+
+/// The numbers of workers: the requested ones, or powers of two up to the number of cores.
+fn worker_counts(asked: &[usize], cores: usize) -> Result<Vec<usize>> {
+    let possible = |count: &usize| (1..=MOST_WORKERS).contains(count);
+    ensure!(asked.iter().all(possible), "--workers are numbers from 1 to {MOST_WORKERS}");
+    let mut counts = asked.to_vec();
+    if counts.is_empty() {
+        counts = (0..usize::BITS).map(|power| 1 << power).take_while(|&n| n <= cores).collect();
+    }
+    counts.sort_unstable();
+    counts.dedup();
+    Ok(counts)
+}
+
+/// The requested names, or all names. `what` is the option for the error.
+fn pick(what: &str, asked: &[String], known: &[String]) -> Result<Vec<String>> {
+    if asked.iter().any(|name| name == "all") {
+        return Ok(known.to_vec());
+    }
+    if let Some(name) = asked.iter().find(|name| !known.contains(name)) {
+        bail!("{what} has no `{name}`: there is all, {}", known.join(", "));
+    }
+    Ok(once(asked))
+}
+
+/// The line about ranks that share cores.
+fn crowded(report: &Report) -> Option<String> {
+    let cores = report.machine.cores;
+    let is_crowded = report.rows.iter().any(|row| row.number("workers") > cores);
+    is_crowded.then(|| format!("More than {cores} ranks share this machine's {cores} cores."))
+}
+
+/// Throughput by workers: a line per strategy, and what ranks reach that share nothing.
+fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
+    let mut counts: Vec<usize> = rows.iter().map(|row| row.number("workers")).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let place = |row: &Row| {
+        counts.iter().position(|&count| count == row.number("workers")).unwrap_or(0) as f64
+    };
+    let speeds = |row: &Row| row.figures.get(SPEED.figure).copied();
+    let mut lines = Vec::new();
+    let alone = rows.iter().find(|row| row.contender == BASELINE && row.number("workers") == 1);
+    let limit = alone.into_iter().chain(rows.iter().filter(|row| row.contender == STRANGERS));
+    let limit = limit.filter_map(|row| Some((place(row), speeds(row)?))).collect();
+    lines.push(Line { look: Look::Limit, points: limit });
+    // Strategies are often equally fast, so their points stand side by side.
+    let aside = 0.6 / strategies.len().max(1) as f64;
+    for (index, name) in strategies.iter().enumerate() {
+        let beside = (index as f64 - (strategies.len() as f64 - 1.0) / 2.0) * aside;
+        let own = rows.iter().filter(|row| row.contender == *name);
+        let points = own.filter_map(|row| Some((place(row) + beside, speeds(row)?))).collect();
+        lines.push(Line { look: Look::Line(index), points });
+    }
+    let most = lines.iter().flat_map(|line| &line.points).map(|(_, s)| s.max).fold(1.0, f64::max);
+    let ticks = counts.iter().enumerate().map(|(at, count)| (at as f64, count.to_string()));
+    let x = Axis {
+        name: "workers (ranks)".into(),
+        from: -0.5,
+        to: counts.len() as f64 - 0.5,
+        ticks: ticks.collect(),
+    };
+    let content = Content::Lines { x, y: Axis::linear("images per second", most), lines };
+    Chart { title: title(rows), content }
+}
+
+fn title(rows: &[Row]) -> String {
+    format!("{}, {} backend", rows[0].text("network"), rows[0].text("backend"))
+}
+
+/// The parts of a step with the most workers: a bar per strategy.
+fn steps(rows: &[Row]) -> Chart {
+    let most = rows.iter().map(|row| row.number("workers")).max().unwrap_or(1);
+    let rows_of_most = rows.iter().filter(|row| row.number("workers") == most);
+    let bars = rows_of_most.map(|row| parts::bar(row, row.contender.clone())).collect();
+    Chart {
+        title: format!("{}, {most} worker{}", title(rows), plural(most)),
+        content: Content::Bars {
+            bars,
+            with_names: true,
+            axis: Some("milliseconds per step".into()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_powers_of_two_up_to_the_cores() {
+        let counts = |asked: &[usize], cores| worker_counts(asked, cores).unwrap();
+        assert_eq!(
+            [counts(&[], 1), counts(&[], 2), counts(&[], 12)],
+            [vec![1], vec![1, 2], vec![1, 2, 4, 8]]
+        );
+        assert_eq!(counts(&[4, 1, 4], 2), [1, 4]);
+        assert!(worker_counts(&[1, 0], 2).is_err());
+    }
+
+    #[test]
+    fn names_are_checked_and_taken_once() {
+        let strings =
+            |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let known = strings(&["fp32", "fp16"]);
+        let pick = |asked: &[&str]| pick("--strategies", &strings(asked), &known);
+        assert_eq!(pick(&["all"]).unwrap(), known);
+        assert_eq!(pick(&["fp16", "fp16"]).unwrap(), ["fp16"]);
+        let message = pick(&["fp16", "fp8"]).unwrap_err().to_string();
+        assert_eq!(message, "--strategies has no `fp8`: there is all, fp32, fp16");
+    }
+}

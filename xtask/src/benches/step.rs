@@ -1,0 +1,254 @@
+//! `cargo xtask bench-step`: training steps of this project, raw candle and PyTorch.
+//!
+//! All contenders start from the same weights and take the same batches. Networks, batch sizes and
+//! numbers of threads make configurations, which are measured one after the other.
+
+use std::num::NonZeroUsize;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::network::{Network, compared_loss};
+use super::profile;
+use super::training::{
+    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, speed, title,
+};
+use crate::bench::bars::Grouped;
+use crate::bench::figures::plural;
+use crate::bench::host::Host;
+use crate::bench::picture::Picture;
+use crate::bench::plan::{Block, Plan, once};
+use crate::bench::programs::Wanted;
+use crate::bench::report::Report;
+use crate::bench::run::{Bench, Cli, Defaults, Setup};
+use crate::bench::sample::{Metric, Row, best, compare};
+use crate::bench::table::Column;
+
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub(crate) struct Step {
+    /// Networks to train
+    #[arg(long, value_delimiter = ',', default_value = "cnn,mlp,resnet18,gru")]
+    network: Vec<Network>,
+    /// Images or sequences in a batch
+    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "64,256")]
+    batch_size: Vec<NonZeroUsize>,
+    /// Compute threads of every contender [default: 1,2 if there are as many cores]
+    #[arg(long, value_delimiter = ',', value_name = "N,N..")]
+    threads: Vec<NonZeroUsize>,
+    /// Contenders
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "ours,candle,pytorch,pytorch-channels-last,pytorch-compile,strangers"
+    )]
+    contenders: Vec<Contender>,
+    /// Instead: measure the time of each operation in our own steps
+    #[arg(long)]
+    profile: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Contender {
+    /// This project
+    Ours,
+    /// candle-nn without changes
+    Candle,
+    /// PyTorch, eager, images in its default NCHW layout
+    Pytorch,
+    /// PyTorch, eager, in the memory layout that is faster for convolutions
+    PytorchChannelsLast,
+    /// PyTorch with torch.compile, which needs a C++ compiler
+    PytorchCompile,
+    /// As many processes as threads, each of ours with one thread, that share nothing
+    Strangers,
+}
+
+use Contender::{Candle, Ours, Pytorch, PytorchChannelsLast, PytorchCompile, Strangers};
+
+impl Contender {
+    /// The names on the command line and in a picture.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Ours => ("ours", "Candelabrum"),
+            Candle => ("candle", "candle"),
+            Pytorch => ("pytorch", "PyTorch"),
+            PytorchChannelsLast => ("pytorch-channels-last", "PyTorch, channels last"),
+            PytorchCompile => ("pytorch-compile", "PyTorch, compiled"),
+            Strangers => (STRANGERS, "processes that share nothing"),
+        }
+    }
+
+    /// Whether the contender exists in a configuration: a memory layout of images needs images, and
+    /// one thread shares nothing with itself.
+    fn can_train(self, training: &Training) -> bool {
+        match self {
+            PytorchChannelsLast => training.network.has_convolutions,
+            Strangers => training.threads > 1,
+            _ => true,
+        }
+    }
+}
+
+pub(crate) fn run(cli: &Cli<Step>) -> Result<()> {
+    let Cli { bench, common } = cli;
+    if !bench.profile {
+        return crate::bench::run::run(cli);
+    }
+    let seconds = common.schedule(Step::DEFAULTS)?.seconds;
+    profile::run(&bench.trainings(Host::look().cores), seconds, common.out.as_deref())
+}
+
+impl Step {
+    fn trainings(&self, cores: usize) -> Vec<Training> {
+        let threads = match &self.threads[..] {
+            [] => [1, 2].into_iter().filter(|&count| count == 1 || count <= cores).collect(),
+            asked => once(asked).into_iter().map(NonZeroUsize::get).collect::<Vec<_>>(),
+        };
+        let mut trainings = Vec::new();
+        for network in once(&self.network) {
+            for batch_size in once(&self.batch_size) {
+                let (network, batch_size) = (network.about(), batch_size.get());
+                trainings.extend(threads.iter().map(|&threads| Training {
+                    network,
+                    batch_size,
+                    threads,
+                }));
+            }
+        }
+        trainings
+    }
+}
+
+impl Bench for Step {
+    const NAME: &'static str = "bench-step";
+    const FILE: &'static str = "bench_step";
+    const METRIC: Metric = SPEED;
+    const DEFAULTS: Defaults = Defaults { rounds: 5, seconds: 1.0, deadline: 600 };
+
+    fn wanted(&self) -> Wanted {
+        let is_torch = |who| matches!(who, Pytorch | PytorchChannelsLast | PytorchCompile);
+        Wanted { python: self.contenders.iter().copied().any(is_torch), ..Wanted::default() }
+    }
+
+    fn plan(&self, setup: &Setup) -> Result<Plan> {
+        let (ours, python) = (&setup.programs.player, &setup.programs.python);
+        let block = |training: Training| {
+            let Training { network, batch_size, threads } = training;
+            let place = place(network, [("batch_size", batch_size), ("threads", threads)]);
+            let mut block = Block::new(configuration(network.name, batch_size, threads));
+            for who in once(&self.contenders).into_iter().filter(|who| who.can_train(&training)) {
+                let name = who.names().0;
+                let player = match (who, python) {
+                    (Ours, _) => one(training.rust(ours, name)),
+                    (Candle, _) => other(one(training.rust(ours, name))),
+                    (Strangers, _) => training.strangers(ours, threads),
+                    (_, Some(python)) => other(one(training.torch(python, name))),
+                    (_, None) => continue,
+                };
+                block.add(name, &place, player);
+            }
+            block
+        };
+        let blocks = self.trainings(setup.machine.cores).into_iter().map(block).collect();
+        Ok(Plan { heading: "training step".into(), blocks })
+    }
+
+    fn derive(&self, rows: &mut [Row]) {
+        for row in &mut *rows {
+            for sample in &mut row.samples {
+                let figure = |name| sample.figures.get(name).copied();
+                if let (Some(used), Some(seconds)) = (figure("cpu_seconds"), figure("seconds")) {
+                    sample.figures.insert("cores_used".into(), used / seconds);
+                }
+            }
+            row.summarise();
+        }
+        let candle = |_: &Row, rows: &[Row]| rows.iter().position(|row| row.contender == "candle");
+        compare(rows, "ratio_to_candle", SPEED, candle);
+        compare_with_strangers(rows);
+        compare(rows, "ratio_to_best_pytorch", SPEED, |_, rows| {
+            best(rows, SPEED, |row| row.contender.starts_with("pytorch"))
+        });
+    }
+
+    fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
+        let network = Network::of(&rows[0]);
+        let loss = format!("loss {}", network.loss_step);
+        let mut columns = vec![Column::name(22, |row| row.contender.clone())];
+        columns.extend(speed(network));
+        columns.extend([
+            Column::ratio("× candle", "ratio_to_candle"),
+            Column::ratio("× best torch", "ratio_to_best_pytorch"),
+            Column::percent("of strangers", "ratio_to_strangers"),
+            Column::figure("peak MB", "peak_rss_mb", 1.0, 0),
+            Column::figure("cores", "cores_used", 1.0, 2),
+            Column::new(loss, 8, |row| Some(format!("{:.5}", compared_loss(row)?))),
+        ]);
+        vec![columns]
+    }
+
+    fn notes(&self, report: &Report) -> Vec<String> {
+        let mut notes = vec![
+            "×: median of the ratios within a round. cores: processor time over time. loss N: of the \
+             Nth warm-up step, the same step for all."
+                .to_owned(),
+            "of strangers: the share of the speed of as many processes with one thread, each with a \
+             batch of its own, that share nothing."
+                .to_owned(),
+        ];
+        let name = |row: &Row| {
+            configuration(row.text("network"), row.number("batch_size"), row.number("threads"))
+        };
+        notes.extend(loss_notes(report, name));
+        // A small difference of the clocks is allowed.
+        let exceeds = |row: &&Row| {
+            row.median("cores_used")
+                .is_some_and(|cores| cores > 1.05 * row.number("threads") as f64)
+        };
+        notes.extend(report.rows.iter().filter(exceeds).map(|row| {
+            let who = &row.contender;
+            format!("WARNING: {who} used more threads than it was given: {}", name(row))
+        }));
+        notes
+    }
+
+    fn picture(&self, report: &Report) -> Picture {
+        let threads = |row: &Row| {
+            let count = row.number("threads");
+            format!("{count} thread{}, {} per second", plural(count), Network::of(row).unit)
+        };
+        let grouped = Grouped {
+            settings: ["network", "threads", "batch_size"],
+            figure: SPEED.figure,
+            ratio: ("ratio_to_best_pytorch", " PyTorch"),
+            beside: Some(("peak_rss_mb", "peak memory, MB")),
+            title: &|setting, row| match setting {
+                "network" => title(row),
+                "threads" => threads(row),
+                _ => format!("batch {}", row.number("batch_size")),
+            },
+            name: &|contender| {
+                let who = Contender::from_str(contender, false).unwrap_or(Ours);
+                (who.names().1.to_owned(), if who == Strangers { 7 } else { who as usize })
+            },
+        };
+        Picture {
+            title: "Training throughput (higher is better) and peak memory (lower is better)".into(),
+            subtitle: report.circumstances(),
+            bands: grouped.bands(&report.rows),
+            notes: vec![
+                "Whiskers: slowest and fastest sample. ×: median of the ratios within a round, to the \
+                 fastest PyTorch there."
+                    .into(),
+                "Memory: the most that the process held; of several numbers of threads, the highest."
+                    .into(),
+            ],
+        }
+    }
+}
+
+fn configuration(network: &str, batch_size: usize, threads: usize) -> String {
+    format!("{network}, batch {batch_size}, {threads} thread{}", plural(threads))
+}
