@@ -46,8 +46,8 @@ const PROGRAMS: [Program; 5] = [
         is_test: false,
     },
     Program {
-        name: "bench-step-contender",
-        chosen: ["--bin", "bench-step-contender"],
+        name: "bench-player",
+        chosen: ["--bin", "bench-player"],
         folder: "",
         is_test: false,
     },

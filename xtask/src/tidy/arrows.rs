@@ -38,10 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("candelabrum-testkit", &[]),
     ("candelabrum-softgpu", &[]),
-    ("candelabrum-bench-allreduce", &["candelabrum"]),
-    ("candelabrum-bench-overlap", &["candelabrum"]),
-    ("candelabrum-bench-scaling", &["candelabrum"]),
-    ("candelabrum-bench-step", &["candelabrum"]),
+    ("candelabrum-bench-player", &["candelabrum"]),
     ("xtask", &["candelabrum-softgpu"]),
 ];
 

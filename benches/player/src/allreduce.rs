@@ -1,0 +1,212 @@
+//! `bench-player allreduce`: the time of one all-reduce, for this program and for the programs that
+//! are compared with it.
+//!
+//! A clock is read around a *batch* of consecutive operations, because one operation on 4 KB is
+//! shorter than the clock's resolution. All ranks meet in a barrier, read their clocks, run the
+//! batch, and read their clocks again. The slowest rank's time is the time of the batch. The number
+//! of operations in a batch is found once per size, by doubling until the best of three batches
+//! takes [`BATCH`]. A sample is the median of as many batches as fill its time.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use candelabrum::dist::{Collective, ElementType, Payload, ReduceOp, World};
+use clap::ValueEnum;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::serve::{Player, Seconds, serve};
+
+/// The minimum time of a batch in seconds.
+const BATCH: f64 = 2e-3;
+
+/// The minimum and maximum number of batches of a sample.
+const BATCHES: (usize, usize) = (3, 500);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(long, default_value = "segment")]
+    numbers: Numbers,
+    /// Milliseconds by which rank 0 begins every batch later than the others; the clock starts then
+    #[arg(long, default_value = "0")]
+    late_ms: u64,
+}
+
+/// The memory of a rank's numbers, and the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Numbers {
+    /// All-reduce in a buffer of the communicator's, as of gradients
+    Segment,
+    /// All-reduce in a vector of the caller's
+    Slice,
+    /// The memory's speed, which bounds an all-reduce: each rank negates a vector of its own
+    Alone,
+}
+
+pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
+    serve(&mut AllReduce::new(args, world), world)
+}
+
+struct AllReduce {
+    world: World,
+    numbers: Numbers,
+    late: Duration,
+    /// `None` only while the buffer is being reduced.
+    segment: Option<Payload>,
+    slice: Vec<f32>,
+    batch: Option<Batch>,
+}
+
+/// A number of operations that is large enough to be timed.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    operations: usize,
+    seconds: f64,
+    /// The number of elements, and whether their sums were right before the timing.
+    elements: u32,
+    correct: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    elements: u32,
+    seconds: Seconds,
+}
+
+impl Player for AllReduce {
+    type Request = Request;
+
+    fn sample(&mut self, Request { elements, seconds }: Request) -> anyhow::Result<Value> {
+        let batch = match self.batch {
+            Some(batch) if batch.elements == elements => batch,
+            _ => self.prepare(elements)?,
+        };
+        self.batch = Some(batch);
+        let Batch { operations, correct, .. } = batch;
+        // Every rank knows the same times, so all ranks run the same number of batches.
+        let batches = ((seconds.0 / batch.seconds) as usize).clamp(BATCHES.0, BATCHES.1);
+        let time = |_| self.time(operations);
+        let mut times = (0..batches).map(time).collect::<anyhow::Result<Vec<f64>>>()?;
+        times.sort_by(f64::total_cmp);
+        let seconds = times[batches / 2] / operations as f64;
+        Ok(json!({
+            "seconds": seconds, "batches": batches, "operations": operations, "correct": correct
+        }))
+    }
+}
+
+impl AllReduce {
+    fn new(args: &Args, world: &World) -> Self {
+        let (world, late) = (world.clone(), Duration::from_millis(args.late_ms));
+        Self { world, numbers: args.numbers, late, segment: None, slice: Vec::new(), batch: None }
+    }
+
+    /// Allocates the numbers, checks the result for known values, and finds the size of a batch. The
+    /// numbers are zeros then, whose repeated sums stay finite.
+    fn prepare(&mut self, elements: u32) -> anyhow::Result<Batch> {
+        // Frees the old buffer first, because two large buffers may not fit.
+        (self.segment, self.slice) = (None, Vec::new());
+        match self.numbers {
+            Numbers::Segment => {
+                let segment = self.world.comm().alloc(ElementType::F32, elements as usize)?;
+                self.segment = Some(segment);
+            }
+            Numbers::Slice | Numbers::Alone => self.slice = vec![0.0; elements as usize],
+        }
+        let (rank, ranks) = (self.world.rank(), self.world.world_size());
+        self.values()?.iter_mut().enumerate().for_each(|(i, value)| *value = known(rank, i));
+        self.operate()?;
+        let is_alone = self.numbers == Numbers::Alone;
+        let expected = |i: usize| match is_alone {
+            true => -known(rank, i),
+            false => (0..ranks).map(|rank| known(rank, i)).sum(),
+        };
+        let mut wrong = 0.0;
+        for (i, value) in self.values()?.iter_mut().enumerate() {
+            wrong += if *value == expected(i) { 0.0 } else { 1.0 };
+            *value = 0.0;
+        }
+        let correct = self.max(wrong)? == 0.0;
+        let mut operations = 1;
+        loop {
+            // If the system delays a rank once, a single batch seems to be long enough.
+            let mut seconds = f64::INFINITY;
+            for _ in 0..3 {
+                seconds = seconds.min(self.time(operations)?);
+            }
+            if seconds >= BATCH {
+                return Ok(Batch { operations, seconds, elements, correct });
+            }
+            operations *= 2;
+        }
+    }
+
+    /// The slowest rank's seconds for `operations` operations, from when the root begins them.
+    fn time(&mut self, operations: usize) -> anyhow::Result<f64> {
+        self.world.comm().barrier()?;
+        let start = Instant::now();
+        if self.world.is_root() {
+            thread::sleep(self.late);
+        }
+        for _ in 0..operations {
+            self.operate()?;
+        }
+        self.max(start.elapsed().saturating_sub(self.late).as_secs_f64())
+    }
+
+    /// The measured operation.
+    fn operate(&mut self) -> anyhow::Result<()> {
+        let (comm, op) = (self.world.comm(), ReduceOp::Sum);
+        match self.numbers {
+            Numbers::Segment => {
+                let buffer = self.segment.take().context("no buffer")?;
+                self.segment = Some(comm.run(Collective::AllReduce(op), buffer)?);
+            }
+            Numbers::Slice => comm.all_reduce(&mut self.slice, op)?,
+            Numbers::Alone => black_box(&mut self.slice).iter_mut().for_each(|x| *x = -*x),
+        }
+        Ok(())
+    }
+
+    fn values(&mut self) -> anyhow::Result<&mut [f32]> {
+        match &mut self.segment {
+            Some(segment) => Ok(segment.as_mut_slice()?),
+            None => Ok(&mut self.slice),
+        }
+    }
+
+    /// The largest of all ranks' values.
+    fn max(&self, value: f64) -> anyhow::Result<f64> {
+        let mut value = [value];
+        self.world.comm().all_reduce(&mut value, ReduceOp::Max)?;
+        Ok(value[0])
+    }
+}
+
+/// A rank's number at a place for the check of the sums: a small integer, because f32 adds small
+/// integers exactly.
+fn known(rank: usize, place: usize) -> f32 {
+    ((place + 7 * rank) % 1009) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_operations_are_timed_many_at_a_time() -> anyhow::Result<()> {
+        for &numbers in Numbers::value_variants() {
+            let mut ours = AllReduce::new(&Args { numbers, late_ms: 0 }, &World::single());
+            let batch = ours.prepare(1000)?;
+            assert!(batch.correct && batch.operations > 1 && batch.seconds >= BATCH);
+            let sample = ours.sample(Request { elements: 1000, seconds: Seconds(0.0) })?;
+            assert_eq!((&sample["batches"], &sample["correct"]), (&json!(3), &json!(true)));
+        }
+        let args = Args { numbers: Numbers::Alone, late_ms: 0 };
+        assert_eq!(AllReduce::new(&args, &World::single()).prepare(1 << 24)?.operations, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! The networks as a candle user writes them today: candle-nn's layers, candle's autograd.
+//!
+//! candle-nn's SGD has no momentum, so the update is written with tensor operations.
+
+mod resnet18;
+
+use candelabrum::nn::Params;
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
+
+use crate::ours;
+use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY};
+use crate::training::Contender;
+
+const LR: f64 = 0.005;
+const MOMENTUM: f64 = 0.9;
+const WEIGHT_DECAY: f64 = 1e-5;
+
+/// A network and the state of its optimizer.
+pub(crate) struct Candle {
+    network: Func<'static>,
+    /// Every variable and its momentum.
+    state: Vec<(Var, Option<Tensor>)>,
+}
+
+impl Candle {
+    /// The network with the initial values of this project's.
+    pub(crate) fn new(network: Network, xs: &Tensor) -> anyhow::Result<Self> {
+        let params = Params::new(0);
+        drop(ours::model(network, &params, xs)?);
+        let varmap = VarMap::new();
+        let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let module = match network {
+            Network::Cnn => cnn(&vb),
+            Network::Mlp => mlp(&vb),
+            Network::Resnet18 => resnet18::resnet18(&vb),
+            Network::Gru => gru(&vb),
+        }?;
+        let vars = varmap.data().lock().expect("no other thread has the map");
+        let mut state = Vec::new();
+        for param in params.list() {
+            // candle numbers the layers of a GRU as PyTorch does.
+            let is_gru = param.name().starts_with("gru.");
+            let name = format!("{}{}", param.name(), if is_gru { "_l0" } else { "" });
+            let var = vars[&name].clone();
+            var.set(param.tensor())?;
+            state.push((var, None));
+        }
+        drop(vars);
+        Ok(Self { network: module, state })
+    }
+}
+
+impl Contender for Candle {
+    fn elements(&self) -> usize {
+        self.state.iter().map(|(var, _)| var.elem_count()).sum()
+    }
+
+    fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
+        let loss = loss::cross_entropy(&self.network.forward(xs)?, ys)?;
+        let grads = loss.backward()?;
+        for (var, momentum) in &mut self.state {
+            let Some(grad) = grads.get(var) else { continue };
+            let grad = (grad + (var.as_tensor() * WEIGHT_DECAY)?)?;
+            let velocity = match momentum.take() {
+                Some(momentum) => ((momentum * MOMENTUM)? + grad)?,
+                None => grad,
+            };
+            var.set(&(var.as_tensor() - (&velocity * LR)?)?)?;
+            *momentum = Some(velocity.detach());
+        }
+        Ok(loss.detach())
+    }
+}
+
+/// SINGA's network for MNIST.
+fn cnn(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
+    let conv1 = conv2d(1, 20, 5, Default::default(), vb.pp("conv1"))?;
+    let conv2 = conv2d(20, 50, 5, Default::default(), vb.pp("conv2"))?;
+    let linear1 = linear(800, 500, vb.pp("linear1"))?;
+    let linear2 = linear(500, 10, vb.pp("linear2"))?;
+    Ok(func(move |xs| {
+        let ys = conv1.forward(xs)?.relu()?.max_pool2d(2)?;
+        let ys = conv2.forward(&ys)?.relu()?.max_pool2d(2)?;
+        linear2.forward(&linear1.forward(&ys.flatten_from(1)?)?.relu()?)
+    }))
+}
+
+/// The multilayer perceptron.
+fn mlp(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
+    let linear1 = linear(784, 1024, vb.pp("linear1"))?;
+    let linear2 = linear(1024, 1024, vb.pp("linear2"))?;
+    let linear3 = linear(1024, 10, vb.pp("linear3"))?;
+    Ok(func(move |xs| {
+        let ys = linear1.forward(xs)?.relu()?;
+        linear3.forward(&linear2.forward(&ys)?.relu()?)
+    }))
+}
+
+/// The sequence classifier.
+fn gru(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
+    let embedding = embedding(VOCABULARY, EMBEDDING, vb.pp("embedding"))?;
+    let gru = candle_nn::gru(EMBEDDING, HIDDEN, Default::default(), vb.pp("gru"))?;
+    let linear = linear(HIDDEN, 10, vb.pp("linear"))?;
+    Ok(func(move |xs| {
+        let states = gru.seq(&embedding.forward(xs)?)?;
+        linear.forward(states.last().expect("a sequence has tokens").h())
+    }))
+}

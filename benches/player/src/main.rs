@@ -1,0 +1,79 @@
+//! The measured programs of the benchmarks of `cargo xtask`, one subcommand for each kind.
+//!
+//! A contender is one process of this program, or all ranks of a world. `serve.rs` describes its
+//! lines. `scripts/bench_step.py`, `scripts/bench_allreduce.py` and `allreduce.c` print and answer
+//! the same lines for the libraries with which this project is compared.
+//!
+//! The allocator is mimalloc, as in this project's training programs. With glibc's allocator a step
+//! spends up to 15% of its time in page faults. By feature unification candle's matrix products use
+//! AVX-512, so the contender `candle` is candle at its best.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "its result is what it prints")]
+#![expect(clippy::print_stderr, reason = "a command-line program says what failed")]
+
+mod allreduce;
+mod candle;
+mod ours;
+mod overlap;
+mod pace;
+mod problem;
+mod serve;
+mod train;
+mod training;
+
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+
+use candelabrum::dist::{World, launch};
+use candelabrum::nn::DistOption;
+use candelabrum::train::cli;
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Print a line of JSON when ready, and answer each line of JSON with a sample
+#[derive(Debug, Parser)]
+enum Command {
+    /// Train a network; a request is {"seconds":S} or {"steps":N}
+    Train(train::Args),
+    /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
+    Overlap(ours::Settings),
+    /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
+    Allreduce(allreduce::Args),
+    /// Print the names of the strategies, one per line
+    Strategies,
+}
+
+fn main() -> ExitCode {
+    let Err(error) = run(&cli::parse()) else { return ExitCode::SUCCESS };
+    // On one line, because the caller shows it in a table.
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Train(args) if args.is_candle() => train::run(args, &World::single()),
+        Command::Train(args) => on_ranks(args.settings.threads, |world| train::run(args, world)),
+        Command::Overlap(args) => on_ranks(args.threads, |world| overlap::run(args, world)),
+        Command::Allreduce(args) => {
+            on_ranks(NonZeroUsize::MIN, |world| allreduce::run(args, world))
+        }
+        Command::Strategies => {
+            DistOption::ALL.iter().for_each(|strategy| println!("{strategy}"));
+            Ok(())
+        }
+    }
+}
+
+/// Runs `part` on the ranks of this process's world, each with this many compute threads.
+fn on_ranks(
+    threads: NonZeroUsize,
+    part: impl FnOnce(&World) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    launch::limit_threads(threads.get())?;
+    let world = World::from_env()?;
+    part(&world).inspect_err(|error| world.abort(&format!("{error:#}")))
+}

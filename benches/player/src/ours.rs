@@ -1,0 +1,140 @@
+//! The contender of this project: the ready models and `DistOpt`, as a user writes them.
+//!
+//! A world of one rank also contains all parts of distributed training: buckets, the check of every
+//! gradient, the collective.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use candelabrum::dist::{DistOptConfig, Error, StepGraph};
+use candelabrum::models;
+use candelabrum::prelude::*;
+use candelabrum::train::cli::Precision;
+use clap::Parser;
+
+use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY, initialise};
+use crate::training::{Contender, Cost};
+
+/// The settings of a training, as options of the program.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct Settings {
+    #[arg(long)]
+    pub(crate) network: Network,
+    /// Examples in a rank's batch
+    #[arg(long)]
+    pub(crate) batch_size: NonZeroUsize,
+    /// Compute threads of each rank
+    #[arg(long, default_value = "1")]
+    pub(crate) threads: NonZeroUsize,
+    /// Steps before the first sample
+    #[arg(long, default_value_t = 2)]
+    pub(crate) warm_up: usize,
+    /// The type of parameters and activations
+    #[arg(long, default_value = "f32")]
+    pub(crate) precision: Precision,
+    /// Record the step as CUDA graphs and replay them; a step that is not recorded is an error
+    #[arg(long)]
+    pub(crate) graph: bool,
+    /// How ranks exchange gradients
+    #[arg(long, default_value_t = DistOption::Fp32)]
+    pub(crate) strategy: DistOption,
+    /// Share of the elements that sparseTopK sends, or magnitude from which on sparseThreshold sends
+    #[arg(long, default_value_t = 0.05)]
+    pub(crate) spars: f32,
+    /// Whether units of gradients leave during the backward pass.
+    #[arg(skip = true)]
+    pub(crate) overlap: bool,
+    /// Whether each rank trains in a world of its own.
+    #[arg(skip)]
+    pub(crate) strangers: bool,
+}
+
+/// The loss of a model for a batch.
+type Loss = Box<dyn Fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>>;
+
+/// A network and its optimizer.
+pub(crate) struct Ours {
+    loss: Loss,
+    opt: DistOpt,
+    strategy: DistOption,
+    spars: f32,
+    graph: Option<StepGraph<2, 1>>,
+    /// The time that the steps so far spent on the forward pass and the loss.
+    forward: Duration,
+}
+
+/// A network with its initial values. It infers its sizes from a batch of inputs.
+pub(crate) fn model(network: Network, params: &Params, xs: &Tensor) -> anyhow::Result<Loss> {
+    let root = params.root();
+    let loss = match network {
+        Network::Cnn => compiled(models::Cnn::new(&root, 10), params, xs),
+        Network::Mlp => compiled(models::Mlp::new(&root, 10), params, xs),
+        Network::Resnet18 => compiled(models::ResNet18::new(&root, 10), params, xs),
+        Network::Gru => {
+            let config = models::GruClassifierConfig {
+                vocabulary: VOCABULARY,
+                embedding: EMBEDDING,
+                hidden: HIDDEN,
+                classes: 10,
+            };
+            compiled(models::GruClassifier::new(&root, config), params, xs)
+        }
+    }?;
+    initialise(params)?;
+    Ok(loss)
+}
+
+fn compiled<M: Model + 'static>(model: M, params: &Params, xs: &Tensor) -> anyhow::Result<Loss> {
+    model.compile_with(params, xs)?;
+    Ok(Box::new(move |xs, ys| model.loss(&model.forward(xs)?, ys)))
+}
+
+impl Ours {
+    pub(crate) fn new(settings: &Settings, xs: &Tensor, world: &World) -> anyhow::Result<Self> {
+        let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
+        let params = Params::on(0, settings.precision.dtype(), world.device());
+        let loss = model(network, &params, xs)?;
+        let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
+        let world = if strangers { &World::single() } else { world };
+        let config = DistOptConfig { overlap, ..DistOptConfig::default() };
+        let opt = DistOpt::with_config(sgd, &params, world, config)?;
+        let graph = settings.graph.then(StepGraph::default);
+        Ok(Self { loss, opt, strategy, spars, graph, forward: Duration::ZERO })
+    }
+}
+
+impl Contender for Ours {
+    fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
+        let Self { loss, opt, graph, forward, .. } = self;
+        let settings = (self.strategy, self.spars);
+        // The work of `Model::train_one_batch`, with a clock around the forward pass.
+        let mut step = |opt: &mut DistOpt, xs: &Tensor, ys: &Tensor| -> Result<Tensor, Error> {
+            let start = Instant::now();
+            let loss = loss(xs, ys)?;
+            *forward += start.elapsed();
+            opt.backward_and_update_with(&loss, settings.0, settings.1)?;
+            Ok(loss.detach())
+        };
+        let Some(graph) = graph else { return Ok(step(opt, xs, ys)?) };
+        let [loss] = graph
+            .run(opt, [xs, ys], settings, |opt, [xs, ys]| Ok::<_, Error>([step(opt, xs, ys)?]))?;
+        match opt.take_notices().pop() {
+            Some(notice) => anyhow::bail!(notice),
+            None => Ok(loss),
+        }
+    }
+
+    fn elements(&self) -> usize {
+        self.opt.params().element_count()
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        let has_residuals =
+            matches!(self.strategy, DistOption::SparseTopK | DistOption::SparseThreshold);
+        Some(Cost {
+            forward: self.graph.is_none().then_some(self.forward),
+            figures: self.opt.figures(self.strategy),
+            residual_norm: has_residuals.then(|| self.opt.residual_norm()),
+        })
+    }
+}

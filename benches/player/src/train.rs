@@ -1,0 +1,82 @@
+//! `bench-player train`: one contender trains one network.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use candelabrum::dist::World;
+use candelabrum::nn::ops::profile;
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::ours::Settings;
+use crate::pace::Request;
+use crate::serve::{Player, Seconds, serve};
+use crate::training::Training;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    contender: Contender,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// Share nothing with the other ranks while training: the bound by which they are measured
+    #[arg(long)]
+    strangers: bool,
+    /// Instead of samples, the time of each operation in some seconds of training
+    #[arg(long, value_parser = |text: &str| serde_json::from_str::<Seconds>(text))]
+    profile: Option<Seconds>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Contender {
+    Ours,
+    Candle,
+}
+
+impl Args {
+    /// candle knows no ranks. It keeps its defaults for threads: there RAYON_NUM_THREADS, which the
+    /// caller sets, limits both of its pools.
+    pub(crate) fn is_candle(&self) -> bool {
+        self.contender == Contender::Candle
+    }
+}
+
+pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
+    let settings = Settings { strangers: args.strangers, ..args.settings.clone() };
+    let mut training = match args.contender {
+        Contender::Ours => Training::ours(&settings, world)?,
+        Contender::Candle => Training::candle(&settings)?,
+    };
+    let Some(seconds) = args.profile else { return serve(&mut training, world) };
+    println!("{}", profile(&mut training, seconds)?);
+    Ok(())
+}
+
+/// The seconds of one mean step, operation by operation, as the library measures them.
+fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
+    profile::start();
+    let sample = training.sample(Request::Seconds(seconds));
+    let rows = profile::stop();
+    let sample = sample?;
+    let steps = sample["steps"].as_f64().context("a sample has steps")?;
+    let per_step = |time: Duration| time.as_secs_f64() / steps;
+    let operation = |row: profile::Row| {
+        let (forward, backward) = (per_step(row.forward), per_step(row.backward));
+        json!({
+            "name": row.name, "output": row.output, "calls": row.calls as f64 / steps,
+            "forward_seconds": forward, "backward_seconds": backward,
+        })
+    };
+    let parts = |names: &[&str]| -> anyhow::Result<f64> {
+        let sum: Option<f64> = names.iter().map(|&name| sample[name].as_f64()).sum();
+        sum.context("only ours can be profiled")
+    };
+    Ok(json!({
+        "steps": sample["steps"],
+        "step_seconds": sample["step_seconds"],
+        "operations": rows.into_iter().map(operation).collect::<Vec<_>>(),
+        // Packing gradients, the collective, the checks.
+        "exchange_seconds": parts(&["compress_seconds", "exposed_seconds", "decompress_seconds"])?,
+        "optimizer_seconds": parts(&["update_seconds"])?,
+    }))
+}

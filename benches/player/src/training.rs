@@ -1,0 +1,254 @@
+//! A contender in training, and the figures of its steps.
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anyhow::ensure;
+use candelabrum::dist::{StepFigures, World};
+use candle_core::{DType, Tensor};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use crate::candle::Candle;
+use crate::ours::{Ours, Settings};
+use crate::pace::{Pace, Request, Timed};
+use crate::problem;
+use crate::serve::Player;
+
+/// A network with its optimizer.
+pub(crate) trait Contender {
+    /// Forward, loss, backward, update. Returns the loss before the update.
+    fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor>;
+
+    /// The number of elements of all parameters.
+    fn elements(&self) -> usize;
+
+    /// The cost of the steps so far on this rank, if the contender measures it.
+    fn cost(&self) -> Option<Cost> {
+        None
+    }
+}
+
+/// The cost of steps on one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cost {
+    /// The forward pass and the loss; `None` if they are part of a recorded step.
+    pub(crate) forward: Option<Duration>,
+    pub(crate) figures: StepFigures,
+    /// The norm after the last step; `None` if the strategy keeps no residuals.
+    pub(crate) residual_norm: Option<f64>,
+}
+
+/// A contender and its batches.
+pub(crate) struct Training {
+    contender: Box<dyn Contender>,
+    batches: Vec<(Tensor, Tensor)>,
+    taken: usize,
+    pace: Pace,
+    /// Every contender takes these steps on the same batches.
+    warm_up_losses: Vec<Value>,
+}
+
+impl Training {
+    /// This project's network on this rank of `world`, after its warm-up.
+    pub(crate) fn ours(settings: &Settings, world: &World) -> anyhow::Result<Self> {
+        let there = |tensor: Tensor| {
+            let is_float = tensor.dtype().is_float();
+            let dtype = if is_float { settings.precision.dtype() } else { tensor.dtype() };
+            tensor.to_device(world.device())?.to_dtype(dtype)
+        };
+        let batches = problem::batches(settings.network, settings.batch_size.get(), world.rank())?;
+        let there = |(xs, ys)| Ok((there(xs)?, there(ys)?));
+        let batches: Vec<_> = batches.into_iter().map(there).collect::<candle_core::Result<_>>()?;
+        let ours = Ours::new(settings, &batches[0].0, world)?;
+        Self::new(Box::new(ours), batches, world, settings.warm_up)
+    }
+
+    /// The same network in candle, after its warm-up.
+    pub(crate) fn candle(settings: &Settings) -> anyhow::Result<Self> {
+        ensure!(settings.precision.dtype() == DType::F32, "candle's networks are in f32");
+        let batches = problem::batches(settings.network, settings.batch_size.get(), 0)?;
+        let candle = Candle::new(settings.network, &batches[0].0)?;
+        Self::new(Box::new(candle), batches, &World::single(), settings.warm_up)
+    }
+
+    fn new(
+        contender: Box<dyn Contender>,
+        batches: Vec<(Tensor, Tensor)>,
+        world: &World,
+        warm_up: usize,
+    ) -> anyhow::Result<Self> {
+        let (pace, warm_up_losses) = (Pace::new(world), Vec::new());
+        let mut training = Self { contender, batches, taken: 0, pace, warm_up_losses };
+        for _ in 0..warm_up {
+            let loss = training.sample(Request::Steps(NonZeroU32::MIN))?["loss"].take();
+            training.warm_up_losses.push(loss);
+        }
+        Ok(training)
+    }
+
+    /// The bytes of the whole network's gradient, in f32.
+    pub(crate) fn gradient_bytes(&self) -> usize {
+        self.contender.elements() * size_of::<f32>()
+    }
+}
+
+impl Player for Training {
+    type Request = Request;
+
+    fn ready(&self) -> Value {
+        json!({"warm_up_losses": self.warm_up_losses, "gradient_bytes": self.gradient_bytes()})
+    }
+
+    /// Trains and measures.
+    fn sample(&mut self, request: Request) -> anyhow::Result<Value> {
+        let Self { contender, batches, taken, pace, .. } = self;
+        let (before, cpu) = (contender.cost(), cpu_time());
+        let mut step = || {
+            let (xs, ys) = &batches[*taken % batches.len()];
+            *taken += 1;
+            contender.step(xs, ys)
+        };
+        let (timed, loss) = pace.run(request, |steps| {
+            for _ in 1..steps {
+                step()?;
+            }
+            Ok(step()?.to_dtype(DType::F32)?.to_scalar::<f32>()?) // waits for a GPU
+        })?;
+        let cpu = cpu_time() - cpu;
+        ensure!(loss.is_finite(), "the loss of step {taken} is {loss}");
+        let mut sample = timed.fields();
+        sample["cpu_seconds"] = cpu.as_secs_f64().into(); // of all threads of this process
+        sample["loss"] = loss.into(); // of the last step
+        let examples = batches[0].0.dim(0)? * pace.world.world_size();
+        sample["examples_per_second"] = (examples as f64 / timed.step_seconds()).into();
+        if let Some((before, after)) = before.zip(contender.cost()) {
+            after.since(&before).add_to(&mut sample, &timed);
+        }
+        Ok(sample)
+    }
+
+    fn done(&self) -> Value {
+        peak_rss_mb().map_or_else(|| json!({}), |peak| json!({"peak_rss_mb": peak}))
+    }
+}
+
+impl Cost {
+    /// The cost of the steps since `before`.
+    fn since(self, before: &Self) -> Self {
+        let forward = self.forward.zip(before.forward).map(|(after, before)| after - before);
+        Self { forward, figures: self.figures - before.figures, ..self }
+    }
+
+    /// Adds the parts of the mean step to a sample.
+    fn add_to(&self, sample: &mut Value, timed: &Timed) {
+        let StepFigures { backward, compress, exposed, decompress, update, .. } = self.figures;
+        let parts = [backward, compress, exposed, decompress, update];
+        let known = parts.iter().sum::<Duration>() + self.forward.unwrap_or_default();
+        let times = [
+            ("forward_seconds", self.forward),
+            ("backward_seconds", Some(backward)),
+            ("compress_seconds", Some(compress)),
+            ("exposed_seconds", Some(exposed)),
+            ("decompress_seconds", Some(decompress)),
+            ("update_seconds", Some(update)),
+            // The parts are measured with separate clock readings, so their sum may exceed the total.
+            ("other_seconds", Some(timed.time.saturating_sub(known))),
+            // The time in which collectives were running, whether or not a thread waited for them.
+            ("communication_seconds", Some(self.figures.communication)),
+        ];
+        let steps = f64::from(timed.steps);
+        for (name, time) in times.into_iter().filter_map(|(name, time)| Some((name, time?))) {
+            sample[name] = (time.as_secs_f64() / steps).into();
+        }
+        sample["bytes_sent_per_step"] = (self.figures.bytes_sent as f64 / steps).into();
+        sample["bytes_received_per_step"] = (self.figures.bytes_received as f64 / steps).into();
+        if let Some(norm) = self.residual_norm {
+            sample["residual_norm"] = norm.into();
+        }
+    }
+}
+
+/// Processor time of this process so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// The peak memory of this process. `None` if the system does not report it.
+fn peak_rss_mb() -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use candelabrum::nn::DistOption;
+    use clap::Parser;
+
+    use super::*;
+
+    fn settings(network: &str, strategy: &str) -> Settings {
+        let start = ["", "--batch-size", "4", "--warm-up", "3"];
+        Settings::parse_from([&start[..], &["--network", network, "--strategy", strategy]].concat())
+    }
+
+    #[test]
+    fn every_network_and_strategy_is_measured() -> anyhow::Result<()> {
+        // sum(p.numel() for p in network.parameters()) in scripts/bench_step.py
+        let sizes =
+            [("cnn", 431_080), ("mlp", 1_863_690), ("resnet18", 11_181_642), ("gru", 79_882)];
+        for (network, elements) in sizes {
+            for strategy in DistOption::ALL.map(DistOption::name) {
+                let settings = settings(network, strategy);
+                let mut training = Training::ours(&settings, &World::single())?;
+                assert_eq!(training.gradient_bytes(), 4 * elements);
+                let sample = training.sample(Request::Steps(2.try_into()?))?;
+                let fields = sample.as_object().expect("it is an object");
+                assert_eq!(fields.len(), if strategy.starts_with("sparse") { 17 } else { 16 });
+                assert!(fields.values().all(Value::is_number), "{sample}");
+                let is_part = |name: &str| {
+                    name.ends_with("_seconds")
+                        && !["cpu", "step", "communication"]
+                            .iter()
+                            .any(|other| name.starts_with(other))
+                };
+                let parts = fields.iter().filter(|(name, _)| is_part(name));
+                let sum: f64 = parts.filter_map(|(_, seconds)| seconds.as_f64()).sum();
+                let step = fields["step_seconds"].as_f64().expect("it is a number");
+                assert!((sum / step - 1.0).abs() < 1e-6, "{sample}");
+                assert!(fields["forward_seconds"].as_f64() > Some(0.0));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_losses_are_pytorchs() -> anyhow::Result<()> {
+        // scripts/bench_step.py --contender pytorch --batch-size 4 --threads 1 --warm-up 3
+        // ResNet-18's third loss amplifies the rounding of its small batch.
+        let expected: [(&str, &[f64]); 4] = [
+            ("cnn", &[2.264_145_6, 2.300_574_8, 2.215_159_4]),
+            ("mlp", &[2.296_297_3, 2.315_008_2, 2.285_880_6]),
+            ("resnet18", &[2.344_909_4, 2.749_262_8]),
+            ("gru", &[2.304_638_6, 2.332_710_3, 2.302_423_5]),
+        ];
+        let check = |network: &str, training: &Training, expected: &[f64]| {
+            for (loss, expected) in training.warm_up_losses.iter().zip(expected) {
+                let difference = loss.as_f64().expect("it is a number") - expected;
+                assert!(difference.abs() < 1e-3, "{network}: {:?}", training.warm_up_losses);
+            }
+        };
+        for (network, expected) in expected {
+            let settings = settings(network, "fp32");
+            check(network, &Training::ours(&settings, &World::single())?, expected);
+            // candle's max-pool has another gradient, so only its first loss is the same.
+            let same = if network == "cnn" { &expected[..1] } else { expected };
+            check(network, &Training::candle(&settings)?, same);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! The program as a benchmark starts it: processes that find each other by torchrun's variables, with
+//! requests on the first one's standard input.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+/// The lines of rank 0, and each rank's exit code and standard error.
+fn play(ranks: usize, args: &str, input: &str) -> (Vec<Value>, Vec<(Option<i32>, String)>) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+    let start = |rank: usize| -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bench-player"));
+        command.args(args.split(' ')).env("CANDELABRUM_TIMEOUT", "60");
+        if ranks > 1 {
+            for (name, value) in [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks)] {
+                command.env(name, value.to_string());
+            }
+            command.env("LOCAL_WORLD_SIZE", ranks.to_string());
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.port().to_string());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    };
+    let mut children: Vec<Child> = (0..ranks).map(start).collect();
+    let mut requests = children[0].stdin.take().expect("it is a pipe");
+    requests.write_all(input.as_bytes()).expect("it reads");
+    drop(requests);
+    let ends = children.into_iter().map(|child| child.wait_with_output().expect("it ends"));
+    let ends: Vec<_> = ends.collect();
+    let lines = String::from_utf8_lossy(&ends[0].stdout);
+    let lines = lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let end = |end: &std::process::Output| {
+        (end.status.code(), String::from_utf8_lossy(&end.stderr).into_owned())
+    };
+    (lines, ends.iter().map(end).collect())
+}
+
+/// As [`play`], for ranks that succeed.
+fn play_well(ranks: usize, args: &str, input: &str) -> Vec<Value> {
+    let (lines, ends) = play(ranks, args, input);
+    assert!(ends.iter().all(|(code, _)| *code == Some(0)), "{ends:?}");
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap_or("")).collect();
+    let samples = vec!["sample"; input.lines().count()];
+    assert_eq!(events, [vec!["ready"], samples, vec!["done"]].concat());
+    assert_eq!(lines[0]["ranks"], json!(ranks));
+    lines
+}
+
+const TRAIN: &str =
+    "train --contender ours --network gru --batch-size 4 --threads 1 --warm-up 3 --strategy";
+
+#[test]
+fn strangers_train_as_a_world_of_one() {
+    let (request, alone) = ("{\"steps\":2}\n", format!("{TRAIN} sparseTopK"));
+    let single = play_well(1, &alone, request);
+    let strangers = play_well(2, &format!("{alone} --strangers"), request);
+    let together = play_well(2, &alone, request);
+    for (line, name) in [(0, "warm_up_losses"), (1, "loss"), (1, "residual_norm")] {
+        assert_eq!(strangers[line][name], single[line][name]);
+        assert_ne!(together[line][name], single[line][name]);
+    }
+    assert_eq!([&single[0]["backend"], &strangers[0]["backend"]], ["single", "local"]);
+    let bytes = |lines: &[Value]| lines[1]["bytes_sent_per_step"].as_f64().expect("a number");
+    assert!(bytes(&strangers) == 0.0 && bytes(&together) > 0.0);
+}
+
+#[test]
+fn a_request_that_is_not_understood_ends_all_ranks() {
+    let request = r#"{"second":1}"#;
+    let (lines, ends) = play(2, &format!("{TRAIN} fp32"), &format!("{request}\n"));
+    assert_eq!(lines.len(), 1);
+    assert!(ends.iter().all(|(code, _)| *code == Some(1)), "{ends:?}");
+    assert!(ends[0].1.starts_with(&format!("error: asked for `{request}`: ")), "{ends:?}");
+}
+
+#[test]
+fn every_way_of_overlap_is_measured() {
+    let ways = ["off", "on", "exchange", "alone"];
+    let requests = ways.map(|way| format!("{{\"way\":\"{way}\",\"seconds\":0}}\n")).concat();
+    let lines = play_well(2, "overlap --network cnn --batch-size 3 --warm-up 1", &requests);
+    assert_eq!(lines[0]["gradient_bytes"], json!(4 * 431_080));
+    for (way, line) in ways.iter().zip(&lines[1..]) {
+        assert!(line["step_seconds"].as_f64() > Some(0.0), "{line}");
+        let forward = line.get("forward_seconds").and_then(Value::as_f64);
+        assert_eq!(forward > Some(0.0), *way != "exchange", "{line}");
+    }
+}
+
+#[test]
+fn two_ranks_reduce_and_are_right() {
+    let requests = "{\"elements\":1000,\"seconds\":0}\n{\"seconds\":0.01,\"elements\":30}\n";
+    for numbers in ["segment", "slice", "alone"] {
+        for line in &play_well(2, &format!("allreduce --numbers {numbers}"), requests)[1..3] {
+            assert!(
+                line["seconds"].as_f64() > Some(0.0) && line["correct"] == json!(true),
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn candle_is_one_rank() {
+    let candle = TRAIN.replace("ours", "candle").replace(" --strategy", "");
+    let lines = play_well(1, &candle, "{\"seconds\":0}\n");
+    assert_eq!(lines[0]["backend"], "single");
+    assert!(lines[1].get("forward_seconds").is_none() && lines[2]["peak_rss_mb"].is_number());
+}
+
+#[test]
+fn the_profile_is_one_line() {
+    let (lines, ends) = play(1, &format!("{TRAIN} fp32 --profile 0"), "");
+    assert_eq!((lines.len(), ends[0].0), (1, Some(0)), "{ends:?}");
+    assert!(lines[0]["operations"].as_array().is_some_and(|rows| !rows.is_empty()));
+}
