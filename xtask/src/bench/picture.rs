@@ -436,12 +436,9 @@ fn draw_lines(area: &Area<'_>, x: &Axis, y: &Axis, lines: &[Line]) -> Result<()>
         };
         let (colour, (dash, gap), mark) = LINES[place % LINES.len()];
         let stroke = colour.stroke_width(2);
-        match gap {
-            0 => drop(chart.draw_series(LineSeries::new(points.clone(), stroke))?),
-            _ => {
-                drop(chart.draw_series(DashedLineSeries::new(points.clone(), dash, gap, stroke))?)
-            }
-        }
+        // A line without gaps is one dash.
+        let dash = if gap == 0 { i32::from(i16::MAX) } else { dash };
+        chart.draw_series(DashedLineSeries::new(points.clone(), dash, gap, stroke))?;
         let whisker =
             |(x, s): &(f64, Spread)| PathElement::new(vec![(*x, s.min), (*x, s.max)], colour);
         chart.draw_series(line.points.iter().map(whisker))?;

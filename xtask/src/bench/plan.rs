@@ -8,7 +8,10 @@ use super::launch::{Call, Launch};
 use super::sample::{Point, Row};
 
 /// Everything that is measured, in the order of the tables.
+#[derive(Default)]
 pub(crate) struct Plan {
+    /// Settings that the benchmark finds itself, for the file.
+    pub(crate) found: Point,
     /// One line about the whole measurement.
     pub(crate) heading: String,
     pub(crate) blocks: Vec<Block>,

@@ -139,7 +139,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let watch = Watch::start()?;
     let programs = Programs::find(bench.wanted(), common.against.as_deref())?;
     let setup = Setup { machine, schedule, programs, output, watch };
-    let Plan { heading, mut blocks } = bench.plan(&setup)?;
+    let Plan { heading, mut blocks, found } = bench.plan(&setup)?;
     let Setup { machine, programs, output, watch, .. } = setup;
     let suffix = programs.other.as_ref().map(|other| format!("@{}", other.commit));
     if let (Some(other), Some(suffix)) = (&programs.other, &suffix) {
@@ -153,6 +153,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     println!("\n{heading}, {rounds} rounds of {seconds} s, about {}", HumanDuration(time));
     println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
     let mut settings: Point = serde_json::from_value(serde_json::to_value(bench)?)?;
+    settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
     let mut report = Report::new(B::NAME, machine, settings);
     let (derive, tables) =

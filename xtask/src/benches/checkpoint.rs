@@ -37,7 +37,11 @@ impl Bench for Checkpoint {
             let call = training.rust(&setup.programs.player, "ours").option("--copy-every", every);
             block.add("ours", &place(training.network, [("copy_every", every)]), one(call));
         }
-        Ok(Plan { heading: "training with copies of its state".into(), blocks: vec![block] })
+        Ok(Plan {
+            heading: "training with copies of its state".into(),
+            blocks: vec![block],
+            ..Plan::default()
+        })
     }
 
     fn derive(&self, rows: &mut [Row]) {

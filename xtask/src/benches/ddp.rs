@@ -98,7 +98,11 @@ impl Bench for Ddp {
                 block.add(&ddp, &several, other(ranks(workers, "gloo", call)));
             }
         }
-        Ok(Plan { heading: "data-parallel training".into(), blocks: vec![block] })
+        Ok(Plan {
+            heading: "data-parallel training".into(),
+            blocks: vec![block],
+            ..Plan::default()
+        })
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -11,3 +11,5 @@ mod network;
 mod parts;
 mod profile;
 mod training;
+#[cfg(test)]
+mod version1;

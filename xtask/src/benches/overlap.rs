@@ -79,11 +79,7 @@ impl Bench for Overlap {
             None => balanced_rate(&player, &hosts, setup)?,
         };
         hosts.set_rate(rate)?;
-        let place = point([
-            ("network", json!(about.name)),
-            ("batch_size", json!(self.batch_size)),
-            ("megabits_per_second", json!(rate.round())),
-        ]);
+        let place = point([("network", json!(about.name)), ("batch_size", json!(self.batch_size))]);
         let trial = |(way, _): &(&str, &str)| {
             let request = [("way".to_owned(), json!(way))].into_iter().collect();
             Trial::new(way, &place, 0, request)
@@ -94,7 +90,8 @@ impl Bench for Overlap {
             players: vec![player],
         };
         let heading = format!("{}, batch {} per rank", about.label, self.batch_size);
-        Ok(Plan { heading, blocks: vec![block] })
+        let found = point([("wire_megabits_per_second", json!(rate))]);
+        Ok(Plan { heading, blocks: vec![block], found })
     }
 
     fn derive(&self, rows: &mut [Row]) {
@@ -156,9 +153,9 @@ impl Bench for Overlap {
         };
         let bars = report.rows.iter().map(bar).collect();
         let axis = Some("milliseconds per step".to_owned());
-        let rate = report.rows.first().and_then(|row| row.point.get("megabits_per_second"));
+        let rate = report.plan.get("wire_megabits_per_second").and_then(Value::as_f64);
         let chart = Chart {
-            title: format!("two hosts, {} Mbit/s", rate.unwrap_or(&Value::Null)),
+            title: format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0)),
             content: Content::Bars { bars, with_names: true, axis },
         };
         let title = format!("{}, batch {} per rank", self.network.about().label, self.batch_size);

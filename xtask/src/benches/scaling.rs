@@ -118,7 +118,7 @@ impl Bench for Scaling {
         }
         let heading =
             format!("training, batch {} and one compute thread per rank", self.batch_size);
-        Ok(Plan { heading, blocks })
+        Ok(Plan { heading, blocks, ..Plan::default() })
     }
 
     fn derive(&self, rows: &mut [Row]) {

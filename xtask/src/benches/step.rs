@@ -152,7 +152,7 @@ impl Bench for Step {
             block
         };
         let blocks = self.trainings(setup.machine.cores).into_iter().map(block).collect();
-        Ok(Plan { heading: "training step".into(), blocks })
+        Ok(Plan { heading: "training step".into(), blocks, ..Plan::default() })
     }
 
     fn derive(&self, rows: &mut [Row]) {
