@@ -1,8 +1,7 @@
 """Gloo's all-reduce through torch.distributed: the peer of `cargo xtask bench-allreduce`.
 
-One rank, found by the variables that torchrun sets. It answers the same lines as
-bench-allreduce-rank and measures in the same way (benches/allreduce/src/measure.rs): a barrier,
-then a batch of operations of at least 2 ms, timed by its slowest rank; the median of the batches.
+One rank, found by the variables that torchrun sets. It answers the same lines as `bench-player
+allreduce` and measures in the same way (benches/player/src/allreduce.rs): a barrier, then a batch of operations of at least 2 ms, timed by its slowest rank; the median of the batches.
 How many operations that takes is found once for a size, by the best of three. After `--late-ms MS`
 rank 0 begins every batch so much later, and the clock starts then.
 """
@@ -71,13 +70,23 @@ def say(event, **figures):
         print(json.dumps({"event": event, **figures}), flush=True)
 
 
+def understood(line):
+    """The elements and the seconds of a request."""
+    try:
+        asked = json.loads(line)
+        words = [float(asked.pop("elements")), float(asked.pop("seconds"))]
+        assert not asked and 0 <= words[0] < 2**32 and 0 <= words[1] < 1e6
+        return words
+    except (AttributeError, AssertionError, KeyError, TypeError, ValueError):
+        raise SystemExit(f"error: asked for `{line.strip()}`") from None
+
+
 def request():
     """What rank 0 was asked for, on every rank; None at the end."""
     words = [-1.0, 0.0]
     if dist.get_rank() == 0 and (line := sys.stdin.readline()):
-        go, *words = line.split()
-        assert go == "go" and len(words) == 2, f"asked for {line!r}"
-    words = torch.tensor([float(word) for word in words], dtype=torch.float64)
+        words = understood(line)
+    words = torch.tensor(words, dtype=torch.float64)
     dist.broadcast(words, 0)
     elements, seconds = words.tolist()
     return None if elements < 0 else (int(elements), seconds)
@@ -88,7 +97,7 @@ def main():
     # It stands still while others are measured, which is not to count as a failure.
     dist.init_process_group("gloo", timeout=datetime.timedelta(days=1))
     version = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    say("ready", ranks=dist.get_world_size(), version=version)
+    say("ready", ranks=dist.get_world_size(), backend="gloo", version=version)
     prepared = None
     while asked := request():
         elements, seconds = asked

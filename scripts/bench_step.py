@@ -1,14 +1,16 @@
 """The PyTorch side of `cargo xtask bench-step` and `bench-ddp`: one contender on one network.
 
 With --ddp it is one of several ranks, found by the variables that torchrun sets, and the first of
-them talks for all. It warms up, prints a JSON line, and then takes a sample for every line `go SECONDS` that it reads.
-The networks, their initial weights and the batches are those of benches/step: both sides draw them
-from the same integer hash, so the losses of all contenders can be compared.
+them talks for all. It speaks the protocol of `bench-player train` (benches/player/src/serve.rs): it
+warms up, prints a line of JSON, and then takes a sample for every line {"seconds": S} or
+{"steps": N} that it reads. The networks, their initial weights and the batches are the same: both
+sides draw them from the same integer hash, so the losses of all contenders can be compared.
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import sys
@@ -218,8 +220,7 @@ class Run:
             torch.device(args.device).type, torch.bfloat16, enabled=args.precision == "bf16"
         )
         self.taken = 0
-        self.together = bool(args.ddp)
-        self.step_seconds = 0.0
+        self.step_seconds = math.inf
 
     def step(self):
         xs, ys = self.batches[self.taken % BATCHES]
@@ -232,76 +233,92 @@ class Run:
         return loss
 
     def warm_up(self, steps):
-        losses = []
-        for _ in range(steps):
-            start = time.perf_counter()
-            losses.append(self.step().item())
-            self.step_seconds = time.perf_counter() - start
-        return losses
+        return [self.sample({"steps": 1})["loss"] for _ in range(steps)]
 
-    def sample(self, seconds):
-        """Trains for some seconds, at least one step."""
+    def sample(self, request):
+        """Trains as the request says, with equally many steps on all ranks: those that fill the
+        time by rank 0's previous measurement. The time is that of the last rank."""
         cpu = time.process_time()
-        train = self.train_together if self.together else self.train
-        steps, elapsed, loss = train(seconds)
-        cpu = time.process_time() - cpu
-        return {"steps": steps, "seconds": elapsed, "cpu_seconds": cpu, "loss": loss.item()}
-
-    def train(self, seconds):
-        steps, elapsed = 0, 0.0
-        start = time.perf_counter()
-        while elapsed < seconds or steps == 0:
-            loss = self.step()
-            steps += 1
-            elapsed = time.perf_counter() - start
-        loss.item()  # waits for a GPU
-        return steps, time.perf_counter() - start, loss
-
-    def train_together(self, seconds):
-        """The same for several ranks, which must take equally many steps: as many as fill the time
-        by what rank 0 knows. The time is that of the last rank."""
-        steps = int(share(max(1.0, seconds / self.step_seconds)))
-        dist.barrier()
+        if "steps" in request:
+            steps = request["steps"]
+        else:
+            steps = int(share(max(1, math.ceil(request["seconds"] / self.step_seconds))))
+        barrier()
         start = time.perf_counter()
         for _ in range(steps):
             loss = self.step()
+        loss = loss.item()  # waits for a GPU
+        barrier()
+        seconds = time.perf_counter() - start
+        self.step_seconds = seconds / steps
+        return {
+            "steps": steps,
+            "seconds": seconds,
+            "cpu_seconds": time.process_time() - cpu,
+            "loss": loss,
+            "examples_per_second": ranks() * len(self.batches[0][0]) / self.step_seconds,
+            "step_seconds": self.step_seconds,
+        }
+
+
+def ranks():
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def talks():
+    """Whether this process talks for all ranks."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def barrier():
+    if dist.is_initialized():
         dist.barrier()
-        elapsed = time.perf_counter() - start
-        self.step_seconds = elapsed / steps
-        return steps, elapsed, loss
 
 
 def share(number):
     """Rank 0's number, on every rank."""
+    if not dist.is_initialized():
+        return number
     number = torch.tensor(number, dtype=torch.float64)
     dist.broadcast(number, 0)
     return number.item()
 
 
-def request(talks, together):
-    """The seconds that were asked for, on every rank; None at the end."""
-    seconds = -1.0
-    if talks and (line := sys.stdin.readline()):
-        word, seconds = line.split()
-        assert word == "go", f"asked for {line!r}, expected `go SECONDS`"
-        seconds = float(seconds)
-    if together:
-        seconds = share(seconds)
-    return None if seconds < 0 else seconds
+def understood(line):
+    """The request in a line: its kind and its number."""
+    try:
+        ((kind, number),) = json.loads(line).items()
+        assert kind in ("seconds", "steps") and 0 <= number < 1e6
+        assert kind == "seconds" or number == int(number) >= 1
+        return kind, number
+    except (AttributeError, AssertionError, TypeError, ValueError):
+        raise SystemExit(f"error: asked for `{line.strip()}`") from None
+
+
+def request():
+    """The next request, on every rank; None at the end."""
+    kind, number = "seconds", -1.0
+    if talks() and (line := sys.stdin.readline()):
+        kind, number = understood(line)
+    is_steps, number = share(kind == "steps"), share(number)
+    if number < 0:
+        return None
+    return {"steps": int(number)} if is_steps else {"seconds": number}
 
 
 def peak_rss_mb():
-    """The most memory this process ever held; None where the system does not tell."""
+    """The most memory this process ever held, as a field; none where the system does not tell."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:
             line = next(line for line in status if line.startswith("VmHWM:"))
-        return int(line.split()[1]) / 1024
+        return {"peak_rss_mb": int(line.split()[1]) / 1024}
     except (OSError, StopIteration):
-        return None
+        return {}
 
 
 def say(event, **figures):
-    print(json.dumps({"event": event, **figures}), flush=True)
+    if talks():
+        print(json.dumps({"event": event, **figures}), flush=True)
 
 
 def main():
@@ -321,18 +338,19 @@ def main():
     if args.ddp:
         # It stands still while others are measured, which is not to count as a failure.
         dist.init_process_group("gloo", timeout=datetime.timedelta(days=1))
-    talks = not args.ddp or dist.get_rank() == 0
     run = Run(args)
     losses = run.warm_up(args.warm_up)
-    version = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    if talks:
-        say("ready", warm_up_losses=losses, version=version)
-    while (seconds := request(talks, bool(args.ddp))) is not None:
-        sample = run.sample(seconds)
-        if talks:
-            say("sample", **sample)
-    if talks:
-        say("done", peak_rss_mb=peak_rss_mb())
+    say(
+        "ready",
+        ranks=ranks(),
+        backend="gloo" if args.ddp else "single",
+        version=f"PyTorch {torch.__version__}, Python {platform.python_version()}",
+        warm_up_losses=losses,
+        gradient_bytes=4 * sum(p.numel() for p in run.network.parameters()),
+    )
+    while (asked := request()) is not None:
+        say("sample", **run.sample(asked))
+    say("done", **peak_rss_mb())
     if args.ddp:
         dist.destroy_process_group()
 

@@ -1,10 +1,12 @@
 /* MPI_Allreduce in place, as a C program calls it: the peer of `cargo xtask bench-allreduce`.
  *
- * It answers the same lines as bench-allreduce-rank and measures in the same way (src/measure.rs):
- * a barrier, then a batch of operations of at least 2 ms, timed by its slowest rank; the median of
- * the batches. How many operations that takes is found once for a size, by the best of three. After
- * `--late-ms MS` rank 0 begins every batch so much later, and the clock starts then. */
+ * It answers the same lines as `bench-player allreduce` and measures in the same way
+ * (src/allreduce.rs): a barrier, then a batch of operations of at least 2 ms, timed by its slowest
+ * rank; the median of the batches. How many operations that takes is found once for a size, by the
+ * best of three. After `--late-ms MS` rank 0 begins every batch so much later, and the clock starts
+ * then. */
 
+#include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +115,21 @@ static void sample(double seconds, int correct)
     }
 }
 
+/* Reads the number that belongs to a key in a line of JSON, in whatever order the keys are. */
+static int field(const char *line, const char *key, double *number)
+{
+    const char *found = strstr(line, key);
+    return found != NULL && sscanf(found + strlen(key), " : %lf", number) == 1 && *number >= 0;
+}
+
+/* Reads {"elements": N, "seconds": S}. */
+static int understood(const char *line, double words[2])
+{
+    return line[strspn(line, " ")] == '{'
+           && field(line, "\"elements\"", &words[0]) && words[0] <= INT_MAX
+           && field(line, "\"seconds\"", &words[1]) && words[1] < 1e6;
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -127,17 +144,17 @@ int main(int argc, char **argv)
         for (int i = 0; i < length; i++)
             if (version[i] < ' ' || version[i] == '"' || version[i] == '\\')
                 version[i] = ' ';
-        printf("{\"event\": \"ready\", \"ranks\": %d, \"version\": \"%.*s\"}\n", ranks, length,
-               version);
+        printf("{\"event\": \"ready\", \"ranks\": %d, \"backend\": \"mpi\", \"version\": \"%.*s\"}\n",
+               ranks, length, version);
         fflush(stdout);
     }
     int correct = 0;
     for (;;) {
         double words[2] = {-1, 0};
         char line[256];
-        if (rank == 0 && fgets(line, sizeof line, stdin) != NULL
-            && sscanf(line, "go %lf %lf", &words[0], &words[1]) != 2) {
-            fprintf(stderr, "error: asked for `%s`, expected `go ELEMENTS SECONDS`\n", line);
+        if (rank == 0 && fgets(line, sizeof line, stdin) != NULL && !understood(line, words)) {
+            line[strcspn(line, "\n")] = '\0';
+            fprintf(stderr, "error: asked for `%s`\n", line);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
         MPI_Bcast(words, 2, MPI_DOUBLE, 0, MPI_COMM_WORLD);

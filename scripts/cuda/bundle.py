@@ -130,7 +130,7 @@ class Bundle:
     def contenders(self, network, batch, precision):
         common = ["--network", network, "--batch-size", str(batch), "--threads", "4"]
         common += ["--warm-up", "20", "--precision", precision]
-        ours = [PROGRAMS / "bench-step-contender", "--contender", "ours", *common]
+        ours = [PROGRAMS / "bench-player", "train", "--contender", "ours", *common]
         yield "ours", ours
         yield "ours-cuda-graphs", [*ours, "--graph"]
         if importlib.util.find_spec("torch"):
@@ -157,7 +157,7 @@ class Bundle:
             for name, process in running.items():
                 if self.left() < 5:
                     break
-                process.stdin.write(f"go {SECONDS}\n")
+                process.stdin.write(json.dumps({"seconds": SECONDS}) + "\n")
                 process.stdin.flush()
                 sample = json.loads(process.stdout.readline())
                 result[name]["samples"].append(sample["steps"] * batch / sample["seconds"])

@@ -91,9 +91,9 @@ impl Player for AllReduce {
         let time = |_| self.time(operations);
         let mut times = (0..batches).map(time).collect::<anyhow::Result<Vec<f64>>>()?;
         times.sort_by(f64::total_cmp);
-        let seconds = times[batches / 2] / operations as f64;
         Ok(json!({
-            "seconds": seconds, "batches": batches, "operations": operations, "correct": correct
+            "seconds": times[batches / 2] / operations as f64, // of one operation
+            "batches": batches, "operations": operations, "correct": correct,
         }))
     }
 }
@@ -109,34 +109,30 @@ impl AllReduce {
     fn prepare(&mut self, elements: u32) -> anyhow::Result<Batch> {
         // Frees the old buffer first, because two large buffers may not fit.
         (self.segment, self.slice) = (None, Vec::new());
+        let comm = self.world.comm();
         match self.numbers {
             Numbers::Segment => {
-                let segment = self.world.comm().alloc(ElementType::F32, elements as usize)?;
-                self.segment = Some(segment);
+                self.segment = Some(comm.alloc(ElementType::F32, elements as usize)?);
             }
             Numbers::Slice | Numbers::Alone => self.slice = vec![0.0; elements as usize],
         }
         let (rank, ranks) = (self.world.rank(), self.world.world_size());
         self.values()?.iter_mut().enumerate().for_each(|(i, value)| *value = known(rank, i));
         self.operate()?;
-        let is_alone = self.numbers == Numbers::Alone;
-        let expected = |i: usize| match is_alone {
-            true => -known(rank, i),
-            false => (0..ranks).map(|rank| known(rank, i)).sum(),
+        let numbers = self.numbers;
+        let expected = |i| match numbers {
+            Numbers::Alone => -known(rank, i),
+            Numbers::Segment | Numbers::Slice => (0..ranks).map(|rank| known(rank, i)).sum(),
         };
-        let mut wrong = 0.0;
-        for (i, value) in self.values()?.iter_mut().enumerate() {
-            wrong += if *value == expected(i) { 0.0 } else { 1.0 };
-            *value = 0.0;
-        }
-        let correct = self.max(wrong)? == 0.0;
+        let right = |(i, value): (usize, &f32)| *value == expected(i);
+        let is_right = self.values()?.iter().enumerate().all(right);
+        self.values()?.fill(0.0);
+        let correct = self.max(if is_right { 0.0 } else { 1.0 })? == 0.0;
         let mut operations = 1;
         loop {
             // If the system delays a rank once, a single batch seems to be long enough.
-            let mut seconds = f64::INFINITY;
-            for _ in 0..3 {
-                seconds = seconds.min(self.time(operations)?);
-            }
+            let times = [self.time(operations)?, self.time(operations)?, self.time(operations)?];
+            let seconds = times.into_iter().fold(f64::INFINITY, f64::min);
             if seconds >= BATCH {
                 return Ok(Batch { operations, seconds, elements, correct });
             }

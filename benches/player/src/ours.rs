@@ -10,10 +10,10 @@ use candelabrum::dist::{DistOptConfig, Error, StepGraph};
 use candelabrum::models;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::Precision;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY, initialise};
-use crate::training::{Contender, Cost};
+use crate::training::{Cost, Train};
 
 /// The settings of a training, as options of the program.
 #[derive(Clone, Debug, Parser)]
@@ -41,12 +41,21 @@ pub(crate) struct Settings {
     /// Share of the elements that sparseTopK sends, or magnitude from which on sparseThreshold sends
     #[arg(long, default_value_t = 0.05)]
     pub(crate) spars: f32,
+    #[arg(skip)]
+    pub(crate) contender: Contender,
     /// Whether units of gradients leave during the backward pass.
     #[arg(skip = true)]
     pub(crate) overlap: bool,
     /// Whether each rank trains in a world of its own.
     #[arg(skip)]
     pub(crate) strangers: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Contender {
+    #[default]
+    Ours,
+    Candle,
 }
 
 /// The loss of a model for a batch.
@@ -103,7 +112,7 @@ impl Ours {
     }
 }
 
-impl Contender for Ours {
+impl Train for Ours {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
         let Self { loss, opt, graph, forward, .. } = self;
         let settings = (self.strategy, self.spars);

@@ -15,7 +15,7 @@ use crate::training::Training;
 
 pub(crate) fn run(settings: &Settings, world: &World) -> anyhow::Result<()> {
     let training = |overlap, strangers| {
-        Training::ours(&Settings { overlap, strangers, ..settings.clone() }, world)
+        Training::new(&Settings { overlap, strangers, ..settings.clone() }, world)
     };
     let (off, on, alone) = (training(false, false)?, training(true, false)?, training(true, true)?);
     let exchange = Exchange::new(off.gradient_bytes(), world)?;

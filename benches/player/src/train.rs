@@ -5,10 +5,9 @@ use std::time::Duration;
 use anyhow::Context;
 use candelabrum::dist::World;
 use candelabrum::nn::ops::profile;
-use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::ours::Settings;
+use crate::ours::{Contender, Settings};
 use crate::pace::Request;
 use crate::serve::{Player, Seconds, serve};
 use crate::training::Training;
@@ -27,12 +26,6 @@ pub(crate) struct Args {
     profile: Option<Seconds>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Contender {
-    Ours,
-    Candle,
-}
-
 impl Args {
     /// candle knows no ranks. It keeps its defaults for threads: there RAYON_NUM_THREADS, which the
     /// caller sets, limits both of its pools.
@@ -42,11 +35,9 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
-    let settings = Settings { strangers: args.strangers, ..args.settings.clone() };
-    let mut training = match args.contender {
-        Contender::Ours => Training::ours(&settings, world)?,
-        Contender::Candle => Training::candle(&settings)?,
-    };
+    let &Args { contender, strangers, .. } = args;
+    let settings = Settings { contender, strangers, ..args.settings.clone() };
+    let mut training = Training::new(&settings, world)?;
     let Some(seconds) = args.profile else { return serve(&mut training, world) };
     println!("{}", profile(&mut training, seconds)?);
     Ok(())

@@ -3,49 +3,35 @@
 
 use std::io::Write;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-/// The lines of rank 0, and each rank's exit code and standard error.
-fn play(ranks: usize, args: &str, input: &str) -> (Vec<Value>, Vec<(Option<i32>, String)>) {
+/// The output of each rank.
+fn play(ranks: usize, args: &str, input: &str) -> Vec<Output> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let start = |rank: usize| -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bench-player"));
         command.args(args.split(' ')).env("CANDELABRUM_TIMEOUT", "60");
-        if ranks > 1 {
-            for (name, value) in [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks)] {
-                command.env(name, value.to_string());
-            }
-            command.env("LOCAL_WORLD_SIZE", ranks.to_string());
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.port().to_string());
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("it starts")
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.port().to_string());
+        let variables = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks)];
+        command.envs(variables.map(|(name, value)| (name, value.to_string())));
+        command.env("LOCAL_WORLD_SIZE", ranks.to_string()).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     };
     let mut children: Vec<Child> = (0..ranks).map(start).collect();
     let mut requests = children[0].stdin.take().expect("it is a pipe");
     requests.write_all(input.as_bytes()).expect("it reads");
     drop(requests);
-    let ends = children.into_iter().map(|child| child.wait_with_output().expect("it ends"));
-    let ends: Vec<_> = ends.collect();
-    let lines = String::from_utf8_lossy(&ends[0].stdout);
-    let lines = lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
-    let end = |end: &std::process::Output| {
-        (end.status.code(), String::from_utf8_lossy(&end.stderr).into_owned())
-    };
-    (lines, ends.iter().map(end).collect())
+    children.into_iter().map(|child| child.wait_with_output().expect("it ends")).collect()
 }
 
-/// As [`play`], for ranks that succeed.
+/// The lines of rank 0, of ranks that succeed.
 fn play_well(ranks: usize, args: &str, input: &str) -> Vec<Value> {
-    let (lines, ends) = play(ranks, args, input);
-    assert!(ends.iter().all(|(code, _)| *code == Some(0)), "{ends:?}");
-    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap_or("")).collect();
-    let samples = vec!["sample"; input.lines().count()];
-    assert_eq!(events, [vec!["ready"], samples, vec!["done"]].concat());
-    assert_eq!(lines[0]["ranks"], json!(ranks));
-    lines
+    let outputs = play(ranks, args, input);
+    assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
+    let lines = String::from_utf8_lossy(&outputs[0].stdout);
+    lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
 }
 
 const TRAIN: &str =
@@ -69,10 +55,10 @@ fn strangers_train_as_a_world_of_one() {
 #[test]
 fn a_request_that_is_not_understood_ends_all_ranks() {
     let request = r#"{"second":1}"#;
-    let (lines, ends) = play(2, &format!("{TRAIN} fp32"), &format!("{request}\n"));
-    assert_eq!(lines.len(), 1);
-    assert!(ends.iter().all(|(code, _)| *code == Some(1)), "{ends:?}");
-    assert!(ends[0].1.starts_with(&format!("error: asked for `{request}`: ")), "{ends:?}");
+    let outputs = play(2, &format!("{TRAIN} fp32"), &format!("{request}\n"));
+    assert!(outputs.iter().all(|output| output.status.code() == Some(1)), "{outputs:?}");
+    let error = String::from_utf8_lossy(&outputs[0].stderr);
+    assert!(error.starts_with(&format!("error: asked for `{request}`: ")), "{error}");
 }
 
 #[test]
@@ -102,16 +88,11 @@ fn two_ranks_reduce_and_are_right() {
 }
 
 #[test]
-fn candle_is_one_rank() {
+fn candle_is_one_rank_and_ours_has_a_profile() {
     let candle = TRAIN.replace("ours", "candle").replace(" --strategy", "");
     let lines = play_well(1, &candle, "{\"seconds\":0}\n");
-    assert_eq!(lines[0]["backend"], "single");
+    assert_eq!((&lines[0]["ranks"], &lines[0]["backend"]), (&json!(1), &json!("single")));
     assert!(lines[1].get("forward_seconds").is_none() && lines[2]["peak_rss_mb"].is_number());
-}
-
-#[test]
-fn the_profile_is_one_line() {
-    let (lines, ends) = play(1, &format!("{TRAIN} fp32 --profile 0"), "");
-    assert_eq!((lines.len(), ends[0].0), (1, Some(0)), "{ends:?}");
-    assert!(lines[0]["operations"].as_array().is_some_and(|rows| !rows.is_empty()));
+    let profile = play_well(1, &format!("{TRAIN} fp32 --profile 0"), "");
+    assert!(profile[0]["operations"].as_array().is_some_and(|rows| !rows.is_empty()));
 }

@@ -4,13 +4,14 @@
 
 mod resnet18;
 
+use anyhow::ensure;
 use candelabrum::nn::Params;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
 
-use crate::ours;
+use crate::ours::{self, Settings};
 use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY};
-use crate::training::Contender;
+use crate::training::Train;
 
 const LR: f64 = 0.005;
 const MOMENTUM: f64 = 0.9;
@@ -25,12 +26,13 @@ pub(crate) struct Candle {
 
 impl Candle {
     /// The network with the initial values of this project's.
-    pub(crate) fn new(network: Network, xs: &Tensor) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &Settings, xs: &Tensor) -> anyhow::Result<Self> {
+        ensure!(settings.precision.dtype() == DType::F32, "candle's networks are in f32");
         let params = Params::new(0);
-        drop(ours::model(network, &params, xs)?);
+        drop(ours::model(settings.network, &params, xs)?);
         let varmap = VarMap::new();
         let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
-        let module = match network {
+        let module = match settings.network {
             Network::Cnn => cnn(&vb),
             Network::Mlp => mlp(&vb),
             Network::Resnet18 => resnet18::resnet18(&vb),
@@ -51,7 +53,7 @@ impl Candle {
     }
 }
 
-impl Contender for Candle {
+impl Train for Candle {
     fn elements(&self) -> usize {
         self.state.iter().map(|(var, _)| var.elem_count()).sum()
     }

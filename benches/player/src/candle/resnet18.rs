@@ -1,11 +1,10 @@
 //! torchvision's `resnet18` in candle.
 
 use candle_core::{D, Module, Result, Tensor};
-use candle_nn::{Conv2d, Conv2dConfig, Func, VarBuilder, batch_norm, func, linear};
+use candle_nn::{Conv2dConfig, Func, VarBuilder, batch_norm, conv2d_no_bias, func, linear};
 
 pub(super) fn resnet18(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let conv1 = conv([3, 64, 7], 2, vb.pp("conv1"))?;
-    let bn1 = batch_norm(64, 1e-5, vb.pp("bn1"))?;
+    let stem = conv_norm([3, 64, 7], 2, vb, ["conv1", "bn1"])?;
     let mut blocks = Vec::new();
     let mut inputs = 64;
     for (stage, channels) in [(1, 64), (2, 128), (3, 256), (4, 512)] {
@@ -16,43 +15,40 @@ pub(super) fn resnet18(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
     }
     let fc = linear(512, 10, vb.pp("fc"))?;
     Ok(func(move |xs| {
-        let ys = bn1.forward_train(&conv1.forward(xs)?)?.relu()?; // (N, 64, H/2, W/2)
+        let ys = stem.forward(xs)?.relu()?; // (N, 64, H/2, W/2)
         let ys = max_pool(&max_pool(&ys, 2)?, 3)?; // (N, 64, H/4, W/4)
         let ys = blocks.iter().try_fold(ys, |ys, block| block.forward(&ys))?;
         fc.forward(&ys.mean(D::Minus1)?.mean(D::Minus1)?)
     }))
 }
 
+/// A block halves the size of the images if it doubles the channels.
 fn block(inputs: usize, channels: usize, vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let stride = if inputs == channels { 1 } else { 2 };
-    let conv1 = conv([inputs, channels, 3], stride, vb.pp("conv1"))?;
-    let bn1 = batch_norm(channels, 1e-5, vb.pp("bn1"))?;
-    let conv2 = conv([channels, channels, 3], 1, vb.pp("conv2"))?;
-    let bn2 = batch_norm(channels, 1e-5, vb.pp("bn2"))?;
-    let mut downsample = None;
-    if inputs != channels {
-        let conv = conv([inputs, channels, 1], stride, vb.pp("downsample.0"))?;
-        downsample = Some((conv, batch_norm(channels, 1e-5, vb.pp("downsample.1"))?));
-    }
+    let stride = channels / inputs;
+    let first = conv_norm([inputs, channels, 3], stride, vb, ["conv1", "bn1"])?;
+    let second = conv_norm([channels, channels, 3], 1, vb, ["conv2", "bn2"])?;
+    let shortcut = match stride {
+        1 => func(|xs| Ok(xs.clone())),
+        _ => conv_norm([inputs, channels, 1], stride, &vb.pp("downsample"), ["0", "1"])?,
+    };
     Ok(func(move |xs| {
-        let ys = bn1.forward_train(&conv1.forward(xs)?)?.relu()?;
-        let ys = bn2.forward_train(&conv2.forward(&ys)?)?;
-        let shortcut = match &downsample {
-            Some((conv, norm)) => norm.forward_train(&conv.forward(xs)?)?,
-            None => xs.clone(),
-        };
-        (ys + shortcut)?.relu()
+        let ys = second.forward(&first.forward(xs)?.relu()?)?;
+        (ys + shortcut.forward(xs)?)?.relu()
     }))
 }
 
-/// Inputs, outputs and kernel. The padding keeps the size at stride 1.
-fn conv(
+/// A convolution with its inputs, outputs and kernel, and its normalisation. The padding keeps the
+/// size at stride 1.
+fn conv_norm(
     [inputs, outputs, kernel]: [usize; 3],
     stride: usize,
-    vb: VarBuilder<'_>,
-) -> Result<Conv2d> {
+    vb: &VarBuilder<'_>,
+    names: [&str; 2],
+) -> Result<Func<'static>> {
     let config = Conv2dConfig { padding: kernel / 2, stride, ..Default::default() };
-    candle_nn::conv2d_no_bias(inputs, outputs, kernel, config, vb)
+    let conv = conv2d_no_bias(inputs, outputs, kernel, config, vb.pp(names[0]))?;
+    let norm = batch_norm(outputs, 1e-5, vb.pp(names[1]))?;
+    Ok(func(move |xs| norm.forward_train(&conv.forward(xs)?)))
 }
 
 /// One direction of the 3x3 max-pool with stride 2 and padding 1.
