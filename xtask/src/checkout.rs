@@ -9,9 +9,10 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
@@ -35,61 +36,44 @@ pub(crate) fn repo_root() -> PathBuf {
 
 /// The root of the workspace around `folder`, which must be this project's.
 fn root_above(folder: &Path) -> Result<PathBuf> {
-    let manifest = |folder: &Path| fs::read_to_string(folder.join("Cargo.toml")).ok();
-    let has_line = |text: &str, line: &str| text.lines().any(|other| other.trim() == line);
-    // The nearest manifest of a workspace, as in cargo.
-    let workspaces = folder.ancestors().filter_map(|folder| Some((folder, manifest(folder)?)));
-    let nearest = workspaces.into_iter().find(|(_, text)| has_line(text, "[workspace]"));
-    match nearest {
-        Some((root, text)) if has_line(&text, "name = \"candelabrum\"") => Ok(root.to_path_buf()),
-        Some((root, _)) => bail!(
-            "{} is in the workspace {}, which is not Candelabrum's: call `cargo xtask` in a checkout",
-            folder.display(),
-            root.display()
-        ),
-        None => bail!("{} is in no checkout of Candelabrum", folder.display()),
-    }
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["locate-project", "--workspace", "--message-format", "plain"]);
+    let output = command.current_dir(folder).output().context("cannot start cargo")?;
+    let manifest = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let Some(root) = manifest.parent().filter(|_| output.status.success()) else {
+        bail!("{} is in no checkout of Candelabrum", folder.display());
+    };
+    let text = fs::read_to_string(&manifest).unwrap_or_default();
+    ensure!(
+        text.lines().any(|line| line == "name = \"candelabrum\""),
+        "{} is in the workspace {}, which is not Candelabrum's: call `cargo xtask` in a checkout",
+        folder.display(),
+        root.display()
+    );
+    Ok(root.to_path_buf())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A folder with the manifest of a workspace of this name.
-    fn workspace(folder: &Path, name: &str) -> PathBuf {
-        fs::create_dir_all(folder.join("crates/inner/src")).unwrap();
-        let manifest = format!("[workspace]\nmembers = []\n\n[package]\nname = \"{name}\"\n");
-        fs::write(folder.join("Cargo.toml"), manifest).unwrap();
-        let member = "[package]\nname = \"inner\"\n";
-        fs::write(folder.join("crates/inner/Cargo.toml"), member).unwrap();
-        folder.to_path_buf()
-    }
-
-    #[test]
-    fn each_clone_is_its_own_root_from_any_folder_in_it() {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["one", "two"] {
-            let root = workspace(&folder.path().join(name), "candelabrum");
-            for inside in ["", "crates", "crates/inner/src"] {
-                assert_eq!(root_above(&root.join(inside)).unwrap(), root);
-            }
-        }
-    }
-
     #[test]
     fn outside_of_a_checkout_nothing_is_done() {
         let folder = tempfile::tempdir().unwrap();
         let message = |folder: &Path| root_above(folder).unwrap_err().to_string();
         assert!(message(folder.path()).contains("in no checkout"));
-        let outer = workspace(&folder.path().join("outer"), "candelabrum");
-        // Another project inside of a checkout, as a vendored project may be.
-        let inner = workspace(&outer.join("other"), "other");
-        assert!(message(&inner).contains("not Candelabrum's"));
+        // Another project, perhaps inside of a checkout.
+        fs::create_dir(folder.path().join("src")).unwrap();
+        fs::write(folder.path().join("src/lib.rs"), "").unwrap();
+        let manifest = "[workspace]\n[package]\nname = \"other\"\n";
+        fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
+        assert!(message(folder.path()).contains("not Candelabrum's"));
     }
 
     #[test]
     fn this_program_finds_its_own_checkout() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         assert_eq!(Some(&*repo_root()), package.parent());
+        assert_eq!(root_above(&package.join("src/bench")).unwrap(), repo_root());
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: the steps of continuous integration, cheapest first, up to the first failure.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -47,61 +47,37 @@ fn run_steps(steps: &mut Steps) -> Result<()> {
     let mut report = None;
     let tested = steps.run("gpu-test", || report.insert(softgpu::run_tests()?).verdict(&all));
     if let (Some(tests), Some(report)) = (&mut steps.tests, report) {
-        tests.add(report);
+        tests.runs.extend(report.runs);
     }
     tested?;
 
     if find_program("cargo-deny").is_some() {
         steps.run("deny", || run_command(&mut cargo(&["deny", "check"])))?;
     } else {
-        steps.not_run("deny", "cargo-deny is not installed");
+        steps.done.push(("deny", "not run: cargo-deny is not installed".into()));
     }
     Ok(())
 }
 
-/// The steps so far.
+/// The steps so far, each with its outcome.
 #[derive(Debug, Default)]
 struct Steps {
-    done: Vec<(&'static str, Outcome)>,
+    done: Vec<(&'static str, String)>,
     tests: Option<test::Report>,
-}
-
-#[derive(Debug)]
-enum Outcome {
-    Passed(Duration),
-    Failed(Duration),
-    NotRun(&'static str),
 }
 
 impl Steps {
     fn run(&mut self, name: &'static str, step: impl FnOnce() -> Result<()>) -> Result<()> {
         println!("\n== {name}");
-        let start = Instant::now();
-        let result = step();
-        let took = start.elapsed();
-        let outcome = if result.is_ok() { Outcome::Passed(took) } else { Outcome::Failed(took) };
-        self.done.push((name, outcome));
+        let (start, result) = (Instant::now(), step());
+        let word = if result.is_ok() { "passed" } else { "FAILED" };
+        self.done.push((name, format!("{word}  {:>7.1} s", start.elapsed().as_secs_f64())));
         result.with_context(|| format!("ci failed at {name}"))
     }
 
-    fn not_run(&mut self, name: &'static str, why: &'static str) {
-        self.done.push((name, Outcome::NotRun(why)));
-    }
-
     fn summary(&self) -> String {
-        let mut summary = String::from("\n== summary\n");
-        for (name, outcome) in &self.done {
-            summary += &match outcome {
-                Outcome::Passed(took) => {
-                    format!("  {name:<12} passed  {:>7.1} s\n", took.as_secs_f64())
-                }
-                Outcome::Failed(took) => {
-                    format!("  {name:<12} FAILED  {:>7.1} s\n", took.as_secs_f64())
-                }
-                Outcome::NotRun(why) => format!("  {name:<12} not run: {why}\n"),
-            };
-        }
-        summary + "\n"
+        let lines = self.done.iter().map(|(name, outcome)| format!("  {name:<12} {outcome}\n"));
+        format!("\n== summary\n{}\n", lines.collect::<String>())
     }
 }
 
@@ -112,15 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_tells_passed_failed_and_not_run_apart() {
+    fn the_summary_tells_passed_and_failed_apart() {
         let mut steps = Steps::default();
         steps.run("fmt", || Ok(())).unwrap();
         let error = steps.run("doc", || bail!("broken link")).unwrap_err();
-        steps.not_run("deny", "cargo-deny is not installed");
+        steps.done.push(("deny", "not run: cargo-deny is not installed".into()));
         assert_eq!(error.to_string(), "ci failed at doc");
         let summary = steps.summary();
         assert!(summary.contains("fmt          passed"), "{summary}");
         assert!(summary.contains("doc          FAILED"), "{summary}");
-        assert!(summary.contains("deny         not run: cargo-deny"), "{summary}");
     }
 }

@@ -13,6 +13,7 @@ use crate::checkout::repo_root;
 use crate::cuda::{target_folder, toolkit};
 use crate::machine;
 use crate::shell::{cargo, output, run as run_command};
+use crate::tidy::collect_files;
 
 /// The largest bundle. Some machines with a GPU accept no larger file.
 const MOST_BYTES: u64 = 40 << 20;
@@ -20,32 +21,14 @@ const MOST_BYTES: u64 = 40 << 20;
 /// NVIDIA's compiler of kernels at run time. It needs no GPU.
 const NVRTC: &str = "libnvrtc.so.13";
 
-/// A program of the bundle.
-struct Program {
-    name: &'static str,
-    /// The arguments of cargo that choose it.
-    chosen: [&'static str; 2],
-    /// The folder below the profile's in which cargo puts it.
-    folder: &'static str,
-    is_test: bool,
-}
-
-const PROGRAMS: [Program; 5] = [
-    Program { name: "gpu", chosen: ["--test", "gpu"], folder: "deps", is_test: true },
-    Program { name: "ops", chosen: ["--test", "ops"], folder: "deps", is_test: true },
-    Program {
-        name: "conformance",
-        chosen: ["--test", "conformance"],
-        folder: "deps",
-        is_test: true,
-    },
-    Program {
-        name: "mnist_dist",
-        chosen: ["--example", "mnist_dist"],
-        folder: "examples",
-        is_test: false,
-    },
-    Program { name: "bench-player", chosen: ["--bin", "bench-player"], folder: "", is_test: false },
+/// The programs of the bundle: the arguments of cargo that choose each, and the folder below the
+/// profile's in which cargo puts it.
+const PROGRAMS: [([&str; 2], &str); 5] = [
+    (["--test", "gpu"], "deps"),
+    (["--test", "ops"], "deps"),
+    (["--test", "conformance"], "deps"),
+    (["--example", "mnist_dist"], "examples"),
+    (["--bin", "bench-player"], ""),
 ];
 
 /// Builds the folder.
@@ -61,8 +44,8 @@ pub(crate) fn build() -> Result<PathBuf> {
         }
         // For the whole workspace, so that all programs have one set of features.
         command.args(["--workspace", "--features", "candelabrum/cuda"]);
-        let programs = PROGRAMS.iter().filter(|program| program.is_test == is_test);
-        command.args(programs.flat_map(|program| program.chosen));
+        let programs = PROGRAMS.iter().filter(|(chosen, _)| (chosen[0] == "--test") == is_test);
+        command.args(programs.flat_map(|(chosen, _)| chosen));
         command
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
@@ -76,10 +59,9 @@ pub(crate) fn build() -> Result<PathBuf> {
     }
     let programs = bundle.join("programs");
     fs::create_dir_all(&programs).with_context(|| format!("make {}", programs.display()))?;
-    for program in &PROGRAMS {
-        let built = folder.join("release").join(program.folder);
-        let from = newest(&built, program.name)?;
-        let to = programs.join(program.name);
+    for ([_, name], built) in PROGRAMS {
+        let from = newest(&folder.join("release").join(built), name)?;
+        let to = programs.join(name);
         copy(&from, &to)?;
         // Each program has candle's kernels in it, as text.
         run_command(Command::new("gzip").arg("-9").arg(&to))?;
@@ -96,7 +78,9 @@ pub(crate) fn build() -> Result<PathBuf> {
     let commit = commit.unwrap_or_else(|| "not in a repository".to_owned());
     fs::write(bundle.join("BUILT"), commit).context("write BUILT")?;
 
-    let bytes = size(&bundle)?;
+    let mut files = Vec::new();
+    collect_files(&bundle, &mut files)?;
+    let bytes: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
     println!("{}: {:.1} MB", bundle.display(), bytes as f64 / 1e6);
     ensure!(bytes <= MOST_BYTES, "the bundle has {bytes} bytes, more than {MOST_BYTES}");
     Ok(bundle)
@@ -162,18 +146,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn size(folder: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in folder.read_dir().with_context(|| format!("read {}", folder.display()))? {
-        let (path, data) = {
-            let entry = entry?;
-            (entry.path(), entry.metadata()?)
-        };
-        bytes += if data.is_dir() { size(&path)? } else { data.len() };
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,15 +161,5 @@ mod tests {
         }
         let found = newest(folder.path(), "conformance").expect("one");
         assert!(found.ends_with("conformance-abc"));
-    }
-
-    #[test]
-    fn a_folder_has_the_size_of_its_files() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        fs::create_dir(folder.path().join("programs"))?;
-        fs::write(folder.path().join("programs/a"), [0; 70])?;
-        fs::write(folder.path().join("b"), [0; 30])?;
-        assert_eq!(size(folder.path())?, 100);
-        Ok(())
     }
 }

@@ -1,12 +1,11 @@
 //! The optional parts of this machine: MPI, libclang, g++, PyTorch, MNIST, a GPU.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::checkout::repo_root;
-use crate::shell::{find_program, output, succeeds};
+use crate::shell::{find_program, succeeds};
 
 /// The missing parts for the `mpi` feature, in words. Empty if it can be built and run.
 pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {
@@ -17,7 +16,8 @@ pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {
     if find_program("mpiexec").is_none() {
         lacks.push("mpiexec");
     }
-    if libclang().is_none() {
+    // The same search as in bindgen, which reads `mpi.h` with it.
+    if clang_sys::load().is_err() {
         lacks.push("libclang");
     }
     lacks
@@ -35,35 +35,6 @@ pub(crate) fn has_mpi_library() -> bool {
     let packages = ["ompi", "mpich", "mpi"];
     succeeds(Command::new(wrapper).arg("-show"))
         || packages.iter().any(|name| succeeds(Command::new("pkg-config").args(["--exists", name])))
-}
-
-/// The folder with libclang, which bindgen needs to read `mpi.h`.
-pub(crate) fn libclang() -> Option<PathBuf> {
-    let named = env::var_os("LIBCLANG_PATH").map(PathBuf::from);
-    let told = output(Command::new("llvm-config").arg("--libdir")).map(PathBuf::from);
-    let usual = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/opt/llvm/lib"];
-    let multiarch = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
-    let versioned = fs::read_dir("/usr/lib").into_iter().flatten().flatten().filter_map(|entry| {
-        let is_llvm = entry.file_name().to_string_lossy().starts_with("llvm");
-        is_llvm.then(|| entry.path().join("lib"))
-    });
-    let folders = named.into_iter().chain(told).chain(usual.map(PathBuf::from));
-    folders.chain([PathBuf::from(multiarch)]).chain(versioned).find(|place| holds_libclang(place))
-}
-
-/// LIBCLANG_PATH may be the path of the library or of its folder.
-fn holds_libclang(place: &Path) -> bool {
-    let is_libclang = |name: &str| {
-        let plain = name.starts_with("libclang.") || name.starts_with("libclang-");
-        plain
-            && !name.starts_with("libclang-cpp")
-            && (name.contains(".so") || name.ends_with("dylib"))
-    };
-    if place.is_file() {
-        return place.file_name().is_some_and(|name| is_libclang(&name.to_string_lossy()));
-    }
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| is_libclang(&entry.file_name().to_string_lossy()))
 }
 
 /// A Python that can `import torch`: the repository's `.venv`, `$CANDELABRUM_PYTHON`, `python3`.
@@ -93,15 +64,4 @@ pub(crate) fn mnist() -> Option<PathBuf> {
 /// Whether there is a CUDA device.
 pub(crate) fn has_gpu() -> bool {
     Path::new("/dev/nvidia0").exists() || succeeds(Command::new("nvidia-smi").arg("-L"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_without_libclang_holds_none() {
-        assert!(!holds_libclang(Path::new(env!("CARGO_MANIFEST_DIR"))));
-        assert!(!holds_libclang(Path::new("no/such/folder")));
-    }
 }

@@ -7,7 +7,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::machine;
 use crate::shell::{cargo, display};
@@ -35,15 +35,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Runs the tests and prints the table.
 pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
     let mut report = Report { runs: Vec::new(), left_out: left_out() };
-    let lacks = machine::lacks_for_mpi();
-    if args.all && !lacks.is_empty() {
-        println!(
-            "--all will fail: no {} here. `cargo xtask setup` installs it.",
-            lacks.join(", no ")
-        );
+    let missing = report.missing().join(", ");
+    if args.all && !missing.is_empty() {
+        println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
     }
     report.runs.push(Run::start("workspace", cargo(&["test", "--no-fail-fast", "--workspace"]))?);
-    if lacks.is_empty() {
+    if machine::lacks_for_mpi().is_empty() {
         // For the whole workspace, as in every build here: for a single package cargo would choose
         // other features of its dependencies, and build candle again.
         let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
@@ -58,24 +55,18 @@ pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
 /// The results of all runs.
 #[derive(Debug)]
 pub(crate) struct Report {
-    runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
     left_out: Vec<LeftOut>,
 }
 
-/// One `cargo test`.
-#[derive(Debug)]
+/// One `cargo test`: the sums of its `test result:` lines.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run {
     name: &'static str,
-    tally: Tally,
-    succeeded: bool,
-}
-
-/// The sums of the `test result:` lines.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Tally {
     passed: usize,
     failed: usize,
     ignored: usize,
+    succeeded: bool,
 }
 
 /// A part that was not run.
@@ -89,27 +80,26 @@ struct LeftOut {
 
 fn left_out() -> Vec<LeftOut> {
     let mut list = Vec::new();
-    let mut add = |what, why: String, setup_installs| {
-        list.push(LeftOut { what, why, setup_installs });
-    };
-    let lacks = machine::lacks_for_mpi();
-    if !lacks.is_empty() {
-        add("MPI", format!("no {}: cargo xtask setup", lacks.join(", no ")), true);
+    for (what, lacks) in
+        [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())]
+    {
+        let why = format!("no {}: cargo xtask setup", lacks.join(", no "));
+        list.extend((!lacks.is_empty()).then_some(LeftOut { what, why, setup_installs: true }));
     }
-    let lacks = machine::lacks_for_softgpu();
-    if !lacks.is_empty() {
-        add("gpu-test", format!("no {}: cargo xtask setup", lacks.join(", no ")), true);
-    }
-    if machine::mnist().is_none() {
-        let why = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
-        add("MNIST", why.into(), false);
-    }
-    if machine::python_with_torch().is_none() {
-        let why = "not installed: tests compare with the golden files it made";
-        add("PyTorch", why.into(), false);
-    }
-    if !machine::has_gpu() {
-        add("GPU", "none on this machine".into(), false);
+    for (what, why, is_here) in [
+        (
+            "MNIST",
+            "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested",
+            machine::mnist().is_some(),
+        ),
+        (
+            "PyTorch",
+            "not installed: tests compare with the golden files it made",
+            machine::python_with_torch().is_some(),
+        ),
+        ("GPU", "none on this machine", machine::has_gpu()),
+    ] {
+        list.extend((!is_here).then(|| LeftOut { what, why: why.into(), setup_installs: false }));
     }
     list
 }
@@ -127,58 +117,49 @@ impl Run {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start `{shown}`"))?;
-        let pipe = child.stdout.take().expect("stdout was asked for");
-        let mut tally = Tally::default();
-        let mut line = Vec::new();
-        let mut reader = BufReader::new(pipe);
+        let mut reader = BufReader::new(child.stdout.take().context("it has no output")?);
+        let (mut run, mut line) = (Run { name, ..Run::default() }, Vec::new());
         while reader.read_until(b'\n', &mut line)? > 0 {
             io::stdout().write_all(&line)?;
-            tally.add_line(&String::from_utf8_lossy(&line));
+            run.add_line(&String::from_utf8_lossy(&line));
             line.clear();
         }
-        let succeeded = child.wait()?.success();
-        Ok(Run { name, tally, succeeded })
+        run.succeeded = child.wait()?.success();
+        Ok(run)
     }
 
-    /// Failed without a failed test: the build failed, or a test program crashed.
-    fn broke_off(&self) -> bool {
-        !self.succeeded && self.tally.failed == 0
-    }
-}
-
-impl Tally {
     /// Adds the counts of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn add_line(&mut self, line: &str) {
         let Some((_, counts)) = line.split_once("test result: ") else { return };
-        let count = |what| -> usize {
-            let words: Vec<_> = counts.split([' ', ';']).collect();
-            let place = words.iter().position(|&word| word == what);
-            place.and_then(|i| words[i.checked_sub(1)?].parse().ok()).unwrap_or(0)
+        let words: Vec<&str> = counts.split([' ', ';']).collect();
+        let count = |what: &str| -> usize {
+            let pair = words.windows(2).find(|pair| pair[1] == what);
+            pair.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
         };
         self.passed += count("passed");
         self.failed += count("failed");
         self.ignored += count("ignored");
     }
+
+    /// Failed without a failed test: the build failed, or a test program crashed.
+    fn broke_off(&self) -> bool {
+        !self.succeeded && self.failed == 0
+    }
 }
 
 impl Report {
-    /// These runs only, with nothing left out.
-    pub(crate) fn of(runs: Vec<Run>) -> Report {
-        Report { runs, left_out: Vec::new() }
-    }
-
-    /// Adds the other report's runs, so that the closing line counts them.
-    pub(crate) fn add(&mut self, other: Report) {
-        self.runs.extend(other.runs);
+    /// These runs, with nothing left out.
+    pub(crate) fn of(runs: Vec<Run>) -> Self {
+        Self { runs, left_out: Vec::new() }
     }
 
     pub(crate) fn table(&self) -> String {
         let mut table = String::from("\nran\n");
         for run in &self.runs {
-            let Tally { passed, failed, ignored } = run.tally;
+            let Run { name, passed, failed, ignored, .. } = run;
             let end = if run.broke_off() { "; broke off: see above" } else { "" };
-            let counts = format!("{passed} passed, {failed} failed, {ignored} ignored{end}");
-            table += &format!("  {:<12} {counts}\n", run.name);
+            table +=
+                &format!("  {name:<12} {passed} passed, {failed} failed, {ignored} ignored{end}\n");
         }
         if !self.left_out.is_empty() {
             table += "left out\n";
@@ -191,24 +172,24 @@ impl Report {
 
     /// `N passed, N failed` over all runs. A run that broke off counts as one failure.
     pub(crate) fn closing_line(&self) -> String {
-        let passed: usize = self.runs.iter().map(|run| run.tally.passed).sum();
-        let failed: usize = self.runs.iter().map(|run| run.tally.failed).sum();
-        let broken = self.runs.iter().filter(|run| run.broke_off()).count();
-        format!("{passed} passed, {} failed", failed + broken)
+        let passed: usize = self.runs.iter().map(|run| run.passed).sum();
+        let failed = self.runs.iter().map(|run| run.failed + usize::from(run.broke_off()));
+        format!("{passed} passed, {} failed", failed.sum::<usize>())
+    }
+
+    /// The parts that were left out, although `cargo xtask setup` installs them.
+    fn missing(&self) -> Vec<&'static str> {
+        let installable = self.left_out.iter().filter(|item| item.setup_installs);
+        installable.map(|item| item.what).collect()
     }
 
     /// Success, or the command's final error.
     pub(crate) fn verdict(&self, args: &Args) -> Result<()> {
-        let failed: Vec<_> = self.runs.iter().filter(|run| !run.succeeded).collect();
-        if !failed.is_empty() {
-            let names: Vec<_> = failed.iter().map(|run| run.name).collect();
-            bail!("tests failed: {}", names.join(", "));
-        }
-        let installable = self.left_out.iter().filter(|item| item.setup_installs);
-        let missing: Vec<_> = installable.map(|item| item.what).collect();
-        if args.all && !missing.is_empty() {
-            bail!("left out: {}; run `cargo xtask setup`", missing.join(", "));
-        }
+        let failed = self.runs.iter().filter(|run| !run.succeeded).map(|run| run.name);
+        let failed: Vec<&str> = failed.collect();
+        ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+        let missing = self.missing().join(", ");
+        ensure!(!args.all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
         Ok(())
     }
 }
@@ -223,9 +204,10 @@ mod tests {
     use crate::checkout::repo_root;
     use crate::tidy::collect_files;
 
-    fn report(tally: Tally, succeeded: bool, setup_installs: bool) -> Report {
+    fn report(succeeded: bool, setup_installs: bool) -> Report {
         let left_out = vec![LeftOut { what: "thing", why: "absent".into(), setup_installs }];
-        Report { runs: vec![Run { name: "workspace", tally, succeeded }], left_out }
+        let runs = vec![Run { name: "workspace", passed: 5, succeeded, ..Run::default() }];
+        Report { runs, left_out }
     }
 
     #[test]
@@ -250,7 +232,7 @@ mod tests {
 
     #[test]
     fn result_lines_are_summed_and_others_are_not() {
-        let mut tally = Tally::default();
+        let mut run = Run::default();
         for line in [
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
@@ -258,23 +240,21 @@ mod tests {
             "test 7 passed; 9 failed ... ok",
             "test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
         ] {
-            tally.add_line(line);
+            run.add_line(line);
         }
-        assert_eq!(tally, Tally { passed: 13, failed: 2, ignored: 1 });
+        assert_eq!(run, Run { passed: 13, failed: 2, ignored: 1, ..Run::default() });
     }
 
     #[test]
-    fn all_fails_only_for_what_setup_installs() {
-        let all = Args { all: true };
-        assert!(report(Tally::default(), true, true).verdict(&all).is_err());
-        assert!(report(Tally::default(), true, true).verdict(&Args { all: false }).is_ok());
-        assert!(report(Tally::default(), true, false).verdict(&all).is_ok());
+    fn all_fails_only_for_parts_that_setup_installs() {
+        let verdict = |setup_installs, all| report(true, setup_installs).verdict(&Args { all });
+        assert!(verdict(true, true).is_err());
+        assert!(verdict(true, false).is_ok() && verdict(false, true).is_ok());
     }
 
     #[test]
     fn a_run_that_broke_off_counts_as_a_failure() {
-        let tally = Tally { passed: 5, failed: 0, ignored: 0 };
-        let broken = report(tally, false, false);
+        let broken = report(false, false);
         assert_eq!(broken.closing_line(), "5 passed, 1 failed");
         assert!(broken.table().contains("broke off"));
         assert!(broken.verdict(&Args { all: false }).is_err());

@@ -50,7 +50,8 @@ impl Grouped<'_> {
         }
         if let Some((figure, title)) = self.beside {
             let bar = |same: &[&Row], name: String, look| {
-                let most = same.iter().filter_map(|row| row.median(figure)).reduce(f64::max);
+                let ends = same.iter().filter_map(|row| Some(row.figures.get(figure)?.max));
+                let most = ends.reduce(f64::max);
                 let text = most.map_or_else(|| "unknown".into(), super::figures::short);
                 Bar::plain(name, look, most.unwrap_or(0.0), text)
             };

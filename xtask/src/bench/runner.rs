@@ -55,15 +55,13 @@ impl Schedule {
     ) -> Result<(), Interrupted> {
         let first = rows.len();
         rows.extend(block.trials().map(Trial::row));
-        let rows = &mut rows[first..];
         let mut rounds = 0..0;
         for start in 0..self.starts {
             rounds = rounds.end..self.rounds * (start + 1) / self.starts;
             let mut turns = self.start(block, watch, observer)?;
-            let mut at = 0;
+            let mut rest = &mut rows[first..];
             for leg in &block.legs {
-                let rows = &mut rows[at..at + leg.len()];
-                at += leg.len();
+                let rows = rest.split_off_mut(..leg.len()).unwrap_or_default();
                 let measured = rounds.clone().try_for_each(|round| {
                     leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
                         observer.turn(trial);
@@ -78,23 +76,12 @@ impl Schedule {
                     row.failure = row.failure.take().or(turn.failure.clone());
                     row.summarise();
                 }
-                if measured.is_err() || (start + 1 == self.starts && block.legs.len() > 1) {
+                if measured.is_err() || start + 1 == self.starts {
                     observer.finished(rows);
                 }
                 measured?;
             }
-            for (player, turn) in turns.iter_mut().enumerate() {
-                let last = turn.finish(watch)?;
-                for (trial, row) in block.trials().zip(&mut *rows) {
-                    if trial.player == player {
-                        row.facts.extend(last.clone());
-                        row.failure = row.failure.take().or(turn.failure.clone());
-                    }
-                }
-            }
-        }
-        if block.legs.len() == 1 {
-            observer.finished(rows);
+            turns.into_iter().try_for_each(|turn| turn.finish(watch))?;
         }
         Ok(())
     }
@@ -110,8 +97,8 @@ impl Schedule {
             let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
             block
                 .trials()
-                .filter(|trial| trial.player == index)
-                .take(1)
+                .find(|trial| trial.player == index)
+                .iter()
                 .for_each(|t| observer.turn(t));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
             match player.launch.commands(&player.call).and_then(|c| Live::start(c, deadline)) {
@@ -171,11 +158,14 @@ impl Turn {
         self.note(answer)
     }
 
-    /// Lets the player end, and returns its last facts.
-    fn finish(&mut self, watch: &Watch) -> Result<Facts, Interrupted> {
-        let Some(mut live) = self.live.take() else { return Ok(Facts::new()) };
+    /// Lets the player end. It has given all its samples, so that a failure no longer matters.
+    fn finish(self, watch: &Watch) -> Result<(), Interrupted> {
+        let Some(mut live) = self.live else { return Ok(()) };
         live.go_on();
-        Ok(self.note(live.finish(watch))?.unwrap_or_default())
+        match live.finish(watch) {
+            Err(Trouble::Interrupted(interrupted)) => Err(interrupted),
+            Ok(_) | Err(Trouble::Failed(_)) => Ok(()),
+        }
     }
 
     fn note<T>(&mut self, answer: Result<T, Trouble>) -> Result<Option<T>, Interrupted> {
@@ -255,7 +245,7 @@ mod tests {
         assert_eq!(samples, [3, 1, 0, 0]);
         assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!((rows[0].median("steps"), rows[0].median("correct")), (Some(3.0), Some(1.0)));
-        assert_eq!((reason(&rows[0]), &rows[0].facts["peak_rss_mb"]), (None, &json!(7.5)));
+        assert_eq!((reason(&rows[0]), &rows[0].facts["ranks"]), (None, &json!(1)));
         assert_eq!(reason(&rows[1]).unwrap(), "exit status: 5");
         assert_eq!(reason(&rows[2]).unwrap(), "no compiler (exit status: 1)");
         assert_eq!(reason(&rows[3]).unwrap(), "asked for ranks 1, it has 2");

@@ -53,6 +53,11 @@ impl Column {
         Self::new(head, 8, text)
     }
 
+    /// The peak memory of the player's first process.
+    pub(crate) fn peak_memory() -> Self {
+        Self::new("peak MB", 8, |row| Some(format!("{:.0}", row.figures.get("peak_rss_mb")?.max)))
+    }
+
     /// The median of a comparison.
     pub(crate) fn ratio(head: impl Into<String>, name: &'static str) -> Self {
         Self::new(head, 8, |row| Some(format!("{:.2}", row.ratio(name)?)))

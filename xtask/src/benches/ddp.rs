@@ -125,7 +125,7 @@ impl Bench for Ddp {
             Column::ratio("× alone", "times_one_worker"),
             Column::ratio("× best DDP", "times_best_ddp"),
             Column::percent("of strangers", "ratio_to_strangers"),
-            Column::figure("peak MB", "peak_rss_mb", 1.0, 0),
+            Column::peak_memory(),
         ]);
         vec![columns]
     }

@@ -182,7 +182,7 @@ impl Bench for Step {
             Column::ratio("× candle", "ratio_to_candle"),
             Column::ratio("× best torch", "ratio_to_best_pytorch"),
             Column::percent("of strangers", "ratio_to_strangers"),
-            Column::figure("peak MB", "peak_rss_mb", 1.0, 0),
+            Column::peak_memory(),
             Column::figure("cores", "cores_used", 1.0, 2),
             Column::new(loss, 8, |row| Some(format!("{:.5}", compared_loss(row)?))),
         ]);
