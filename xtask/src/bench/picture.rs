@@ -128,7 +128,8 @@ const NOTE: i32 = 20;
 const BAR: i32 = 21;
 const AXIS: i32 = 44;
 const LINES_SIZE: (i32, i32) = (560, 340);
-const BARS_WIDTH: i32 = 330;
+/// The width of bars without their names, by the number of charts side by side.
+const BARS_WIDTHS: [i32; 3] = [560, 400, 330];
 
 impl Picture {
     pub(crate) fn svg(&self) -> Result<String> {
@@ -156,13 +157,19 @@ impl Picture {
 }
 
 impl Band {
+    /// The width and height of each chart, with its title.
+    fn sizes(&self) -> impl Iterator<Item = (i32, i32)> {
+        let bars = BARS_WIDTHS[self.charts.len().clamp(1, BARS_WIDTHS.len()) - 1];
+        self.charts.iter().map(move |chart| chart.size(bars))
+    }
+
     fn width(&self) -> i32 {
-        let charts: i32 = self.charts.iter().map(|chart| chart.size().0 + BETWEEN).sum();
+        let charts: i32 = self.sizes().map(|size| size.0 + BETWEEN).sum();
         charts - BETWEEN
     }
 
     fn height(&self, width: i32) -> i32 {
-        let charts = self.charts.iter().map(|chart| chart.size().1).max().unwrap_or(0);
+        let charts = self.sizes().map(|size| size.1).max().unwrap_or(0);
         HEADING + self.key_places(width).1 + charts + BETWEEN / 2
     }
 
@@ -190,9 +197,9 @@ impl Band {
             sheet.text(name, (x + SAMPLE, y), TEXT, BLACK, HPos::Left)?;
         }
         let mut left = MARGIN;
-        for chart in &self.charts {
-            chart.draw(sheet, (left, top + HEADING + key_height))?;
-            left += chart.size().0 + BETWEEN;
+        for (chart, size) in self.charts.iter().zip(self.sizes()) {
+            chart.draw(sheet, (left, top + HEADING + key_height), size)?;
+            left += size.0 + BETWEEN;
         }
         Ok(())
     }
@@ -324,20 +331,24 @@ impl Chart {
         Self { title: title.into(), content: Content::Bars { bars, with_names, axis: None } }
     }
 
-    /// Width and height, with the title.
-    fn size(&self) -> (i32, i32) {
+    /// Width and height, with the title, if bars without their names have this width.
+    fn size(&self, bars_width: i32) -> (i32, i32) {
         match &self.content {
             Content::Lines { .. } => (LINES_SIZE.0, LINES_SIZE.1 + HEADING),
             Content::Bars { bars, with_names, axis } => {
                 let names = if *with_names { names_width(bars) } else { 0 };
                 let below = if axis.is_some() { AXIS } else { 0 };
-                (names + BARS_WIDTH, HEADING + BAR * bars.len() as i32 + below)
+                (names + bars_width, HEADING + BAR * bars.len() as i32 + below)
             }
         }
     }
 
-    fn draw(&self, sheet: &Sheet<'_>, (left, top): Place) -> Result<()> {
-        let (width, height) = self.size();
+    fn draw(
+        &self,
+        sheet: &Sheet<'_>,
+        (left, top): Place,
+        (width, height): (i32, i32),
+    ) -> Result<()> {
         let indent = match &self.content {
             Content::Bars { bars, with_names: true, .. } => names_width(bars),
             _ => 0,
@@ -357,25 +368,26 @@ fn names_width(bars: &[Bar]) -> i32 {
 
 fn draw_bars(area: &Area<'_>, bars: &[Bar], names: i32, axis: Option<&str>) -> Result<()> {
     // The longest bar leaves space for the figure behind it.
-    let room = |bar: &Bar| f64::from((BARS_WIDTH - 20 - text_width(&bar.figure, TEXT)).max(40));
-    let most = bars.iter().map(|bar| bar.reach() * f64::from(BARS_WIDTH) / room(bar));
+    let width = area.dim_in_pixel().0 as i32 - names;
+    let room = |bar: &Bar| f64::from((width - 20 - text_width(&bar.figure, TEXT)).max(40));
+    let most = bars.iter().map(|bar| bar.reach() * f64::from(width) / room(bar));
     let most = most.fold(1e-9, f64::max);
+    let mut scale = Axis { to: most, ..Axis::linear(axis.unwrap_or(""), most) };
+    scale.ticks.retain(|_| axis.is_some());
     let count = bars.len() as f64;
-    let scale = Axis { to: most, ..Axis::linear(axis.unwrap_or(""), most) };
-    let middle = |place: usize| count - place as f64 - 0.5;
-    let places = Axis { name: String::new(), from: 0.0, to: count, ticks: Vec::new() };
+    let rows = || (0..).map(|place| count - f64::from(place) - 0.5).zip(bars);
+    let named = rows().filter(|(_, bar)| names > 0 && !bar.pieces.is_empty());
+    let ticks = named.map(|(y, bar)| (y, bar.name.clone())).collect();
+    let places = Axis { name: String::new(), from: 0.0, to: count, ticks };
     let mut chart = ChartBuilder::on(area)
         .set_label_area_size(LabelAreaPosition::Left, names)
         .set_label_area_size(LabelAreaPosition::Bottom, if axis.is_some() { AXIS } else { 0 })
         .build_cartesian_2d(scale.clone(), places)?;
     let mut mesh = chart.configure_mesh();
-    mesh.disable_y_mesh().bold_line_style(LIGHT).axis_style(BLACK).label_style(style(TEXT, GREY));
-    match axis {
-        Some(name) => mesh.x_desc(name).draw()?,
-        None => mesh.disable_mesh().disable_x_axis().draw()?,
-    }
-    for (place, bar) in bars.iter().enumerate() {
-        let y = middle(place);
+    mesh.disable_y_mesh().bold_line_style(LIGHT).axis_style(BLACK).set_all_tick_mark_size(4);
+    mesh.x_label_style(style(TEXT, GREY)).y_label_style(style(TEXT, BLACK)).x_desc(&scale.name);
+    mesh.draw()?;
+    for (y, bar) in rows() {
         let mut from = 0.0;
         for &(look, value) in &bar.pieces {
             let corners = [(from, y - 0.36), (from + value, y + 0.36)];
@@ -390,26 +402,13 @@ fn draw_bars(area: &Area<'_>, bars: &[Bar], names: i32, axis: Option<&str>) -> R
             let lines = [vec![(low, y), (high, y)]].into_iter().chain(caps);
             chart.draw_series(lines.map(|line| PathElement::new(line, BLACK)))?;
         }
-        let is_heading = bar.pieces.is_empty();
-        let beside = |text: &str, at: i32, colour: RGBColor, side: HPos| {
-            let style = style(TEXT, colour).pos(Pos::new(side, VPos::Center));
-            (text.to_owned(), at, style)
+        let (text, colour) = match (bar.pieces.is_empty(), bar.reach() > 0.0) {
+            (true, _) => (&bar.name, GREY),
+            (_, is_known) => (&bar.figure, if is_known { BLACK } else { GREY }),
         };
-        let grey = if bar.reach() > 0.0 { BLACK } else { GREY };
-        let figure = beside(&bar.figure, 8, grey, HPos::Left);
-        let name = match is_heading {
-            true => beside(&bar.name, -names, GREY, HPos::Left),
-            false => beside(&bar.name, -8, BLACK, HPos::Right),
-        };
-        let texts = [(bar.reach(), figure), (0.0, name)];
-        let texts = texts.into_iter().filter(|(_, text)| names > 0 || text.1 > 0);
-        // Drawn on the whole area, because a chart cuts off text beside it.
-        let at = |x: f64| chart.backend_coord(&(x, y));
-        for (x, (text, aside, style)) in texts {
-            let (origin, at) = (area.get_base_pixel(), at(x));
-            let place = (at.0 - origin.0 + aside, at.1 - origin.1);
-            area.draw(&Text::new(text, place, style))?;
-        }
+        let style = style(TEXT, colour).pos(Pos::new(HPos::Left, VPos::Center));
+        let text = Text::new(text.clone(), (8, 0), style);
+        chart.draw_series([EmptyElement::at((bar.reach(), y)) + text])?;
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::network::Network;
 use super::parts;
+use super::training::title;
 use crate::bench::figures::Spread;
 use crate::bench::hosts::Hosts;
 use crate::bench::launch::{Call, Launch};
@@ -158,7 +159,7 @@ impl Bench for Overlap {
             title: format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0)),
             content: Content::Bars { bars, with_names: true, axis },
         };
-        let title = format!("{}, batch {} per rank", self.network.about().label, self.batch_size);
+        let title = format!("{}, batch {} per rank", title(&report.rows[0]), self.batch_size);
         Picture {
             title: "Overlap of communication with backward (shorter is better)".into(),
             subtitle: report.circumstances(),

@@ -206,7 +206,11 @@ impl Bench for Scaling {
         notes.extend(crowded(report));
         Picture {
             title: "Data-parallel training: speed and cost by strategy".into(),
-            subtitle: report.circumstances(),
+            subtitle: format!(
+                "{}; batch {} and one compute thread per rank",
+                report.circumstances(),
+                self.batch_size
+            ),
             bands,
             notes,
         }

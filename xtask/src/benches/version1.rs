@@ -1,5 +1,5 @@
-//! A test: every number that a report of the first version has is in a report of today that is made
-//! from the same samples.
+//! Tests with reports of the first version: every number in them is in a report of today that is made
+//! from the same samples, and their tables and pictures can be drawn.
 
 use std::fs;
 
@@ -7,9 +7,10 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{allreduce, ddp, overlap, scaling, step};
+use crate::bench::report::Report;
 use crate::bench::run::Bench;
 use crate::bench::sample::Row;
-use crate::bench::saved::read;
+use crate::bench::{saved, table};
 use crate::checkout::repo_root;
 
 /// Every number in a value.
@@ -23,19 +24,28 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// The numbers of the old file that the new one lacks.
-fn lost<B: Bench + Args>() -> Vec<f64> {
+/// An old file, the benchmark, and the report of today.
+fn read<B: Bench + Args>() -> (Value, B, Report) {
     let path = repo_root().join(format!("xtask/fixtures/{}_1.json", B::FILE));
-    let old: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let old = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let matches = B::augment_args(clap::Command::new("x")).get_matches_from(["x"]);
     let bench = B::from_arg_matches(&matches).unwrap();
-    let mut report = read(&path, B::NAME).unwrap();
-    assert!(!report.rows.is_empty());
-    // Rows are compared within a block or a leg.
+    let mut report = saved::read(&path, B::NAME).unwrap();
+    legs(&mut report).for_each(|rows| bench.derive(rows));
+    (old, bench, report)
+}
+
+/// The rows that were compared with each other.
+fn legs(report: &mut Report) -> impl Iterator<Item = &mut [Row]> {
     let place = |row: &Row| {
         ["network", "threads", "backend", "size"].map(|name| row.point.get(name).cloned())
     };
-    report.rows.chunk_by_mut(|a, b| place(a) == place(b)).for_each(|rows| bench.derive(rows));
+    report.rows.chunk_by_mut(move |a, b| place(a) == place(b))
+}
+
+/// The numbers of the old file that the new one lacks.
+fn lost<B: Bench + Args>() -> Vec<f64> {
+    let (old, _, report) = read::<B>();
     let now = numbers(&serde_json::to_value(&report).unwrap());
     let is_there = |old: &f64| now.iter().any(|new| (new - old).abs() <= 1e-9 * old.abs());
     numbers(&old).into_iter().filter(|old| !is_there(old)).collect()
@@ -48,4 +58,58 @@ fn every_number_of_the_first_version_is_in_todays() {
     assert_eq!(lost::<scaling::Scaling>(), [0.0; 0]);
     assert_eq!(lost::<allreduce::AllReduce>(), [0.0; 0]);
     assert_eq!(lost::<overlap::Overlap>(), [0.0; 0]);
+}
+
+/// Draws the picture into the folder of builds, and checks the words of it and of the tables.
+fn shown<B: Bench + Args>(words: &[&str]) {
+    let (_, bench, mut report) = read::<B>();
+    let picture = bench.picture(&report).svg().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = std::env::var_os("PICTURES").map_or(folder.path().to_owned(), Into::into);
+    fs::write(folder.join(format!("{}.svg", B::FILE)), &picture).unwrap();
+    let mut text = bench.notes(&report).join("\n");
+    for rows in legs(&mut report) {
+        for columns in bench.tables(rows) {
+            text += &table::lines(&columns, rows, true);
+        }
+    }
+    for word in words {
+        assert!(picture.contains(word) || text.contains(word), "{word}: {text}\n{picture}");
+    }
+}
+
+#[test]
+fn tables_and_pictures_name_what_was_measured() {
+    shown::<step::Step>(&[
+        "MNIST CNN",
+        "2 threads, images per second",
+        "PyTorch, channels last",
+        "× PyTorch)",
+        "peak memory, MB",
+        "candle's loss differs",
+    ]);
+    shown::<ddp::Ddp>(&[
+        "Candelabrum to the best DDP: ",
+        "bucket views",
+        "2 workers",
+        "× best DDP",
+    ]);
+    shown::<scaling::Scaling>(&[
+        "images per second",
+        "workers (ranks)",
+        "milliseconds per step",
+        "sparseTopK",
+        "exposed communication",
+        "cnn, local backend, 2 workers",
+        "KB received",
+    ]);
+    shown::<allreduce::AllReduce>(&[
+        "2 ranks",
+        "C, MPI_Allreduce",
+        "100 ms",
+        "1 MB",
+        "1.7 MB",
+        "of memory",
+    ]);
+    shown::<overlap::Overlap>(&["overlap off", "overlap hides 8 ", "1230 Mbit/s", "busy comm."]);
 }
