@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 use std::rc::Rc;
 use std::str::FromStr;
 
@@ -120,13 +121,17 @@ impl Bench for AllReduce {
             made.set_rate(rate)?;
             hosts = Some(made);
         }
+        let has_c = setup.programs.has_mpi && contenders.contains(&MpiC);
+        let c = has_c.then(|| compile_mpi("benches/player/allreduce.c", "bench-allreduce-c"));
+        let c = c.transpose()?;
         let sizes = self.sizes()?;
         let mut blocks = Vec::new();
         for ranks in ranks {
             let mut block = Block::new(format!("{ranks} ranks, microseconds"));
             block.legs = vec![Vec::new(); sizes.len()];
             for &who in &contenders {
-                let Some(player) = self.player(who, ranks, hosts.as_ref(), &setup.programs)? else {
+                let programs = (&setup.programs, c.as_deref());
+                let Some(player) = self.player(who, ranks, hosts.as_ref(), programs) else {
                     continue;
                 };
                 block.players.push(player);
@@ -260,23 +265,20 @@ impl AllReduce {
         who: Contender,
         ranks: usize,
         hosts: Option<&Rc<Hosts>>,
-        programs: &Programs,
-    ) -> Result<Option<Player>> {
+        (programs, c): (&Programs, Option<&Path>),
+    ) -> Option<Player> {
         let ours = |numbers| Call::new(&programs.player).args(["allreduce", "--numbers", numbers]);
         let (call, backend) = match (who, &programs.python) {
             (Local, _) => (ours("segment"), Some("local")),
             (LocalSlice, _) => (ours("slice"), Some("local")),
             (Memory, _) => (ours("alone"), Some("local")),
             (Mpi, _) if programs.has_mpi => (ours("segment"), Some("mpi")),
-            (MpiC, _) if programs.has_mpi => {
-                let program = compile_mpi("benches/player/allreduce.c", "bench-allreduce-c")?;
-                (Call::new(&program), None)
-            }
+            (MpiC, _) => (Call::new(c?), None),
             (Gloo, Some(python)) => {
                 let script = repo_root().join("scripts/bench_allreduce.py");
                 (Call::new(python).args([script.display()]).threads(1), None)
             }
-            (Mpi | MpiC | Gloo, _) => return Ok(None),
+            (Mpi | Gloo, _) => return None,
         };
         let launch = match (hosts, matches!(who, Mpi | MpiC)) {
             (None, true) => Launch::Mpi(ranks),
@@ -288,7 +290,7 @@ impl AllReduce {
         let mut expects = point([("ranks", json!(ranks))]);
         expects.extend(backend.map(|backend| ("backend".to_owned(), json!(backend))));
         let is_ours = matches!(who, Local | LocalSlice | Mpi);
-        Ok(Some(Player { launch, call, is_ours, expects }))
+        Some(Player { launch, call, is_ours, expects })
     }
 }
 

@@ -91,7 +91,8 @@ impl Bench for Scaling {
                 let training = Training { network, batch_size: self.batch_size.get(), threads: 1 };
                 let mut block = Block::new(format!("{}, {backend} backend", network.name));
                 let place = |workers: usize| {
-                    let mut place = place(network, [("workers", workers)]);
+                    let settings = [("batch_size", self.batch_size.get()), ("workers", workers)];
+                    let mut place = place(network, settings);
                     place.insert("backend".into(), json!(backend));
                     place
                 };
