@@ -45,12 +45,7 @@ const PROGRAMS: [Program; 5] = [
         folder: "examples",
         is_test: false,
     },
-    Program {
-        name: "bench-player",
-        chosen: ["--bin", "bench-player"],
-        folder: "",
-        is_test: false,
-    },
+    Program { name: "bench-player", chosen: ["--bin", "bench-player"], folder: "", is_test: false },
 ];
 
 /// Builds the folder.

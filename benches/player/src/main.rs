@@ -47,33 +47,38 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Err(error) = run(&cli::parse()) else { return ExitCode::SUCCESS };
+    let mut world = None;
+    let Err(error) = run(&cli::parse(), &mut world) else { return ExitCode::SUCCESS };
     // On one line, because the caller shows it in a table.
     eprintln!("error: {error:#}");
+    if let Some(world) = world {
+        world.abort(&format!("{error:#}")); // With MPI this process ends here.
+    }
     ExitCode::FAILURE
 }
 
-fn run(command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Train(args) if args.is_candle() => train::run(args, &World::single()),
-        Command::Train(args) => on_ranks(args.settings.threads, |world| train::run(args, world)),
-        Command::Overlap(args) => on_ranks(args.threads, |world| overlap::run(args, world)),
-        Command::Allreduce(args) => {
-            on_ranks(NonZeroUsize::MIN, |world| allreduce::run(args, world))
+fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
+    let threads = match command {
+        Command::Train(args) => args.threads(),
+        Command::Overlap(settings) => Some(settings.threads),
+        Command::Allreduce(_) => Some(NonZeroUsize::MIN),
+        Command::Strategies => None,
+    };
+    let world = match threads {
+        Some(threads) => {
+            launch::limit_threads(threads.get())?;
+            World::from_env()?
         }
+        None => World::single(),
+    };
+    let world = joined.insert(world);
+    match command {
+        Command::Train(args) => train::run(args, world),
+        Command::Overlap(settings) => overlap::run(settings, world),
+        Command::Allreduce(args) => allreduce::run(args, world),
         Command::Strategies => {
             DistOption::ALL.iter().for_each(|strategy| println!("{strategy}"));
             Ok(())
         }
     }
-}
-
-/// Runs `part` on the ranks of this process's world, each with this many compute threads.
-fn on_ranks(
-    threads: NonZeroUsize,
-    part: impl FnOnce(&World) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    launch::limit_threads(threads.get())?;
-    let world = World::from_env()?;
-    part(&world).inspect_err(|error| world.abort(&format!("{error:#}")))
 }

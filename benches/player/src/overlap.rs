@@ -80,7 +80,9 @@ impl Exchange {
             (left, cap) = (left - left.min(cap), config.bucket_bytes);
         }
         let mut exchange = Self { buckets, pace: Pace::new(world) };
-        exchange.run(Seconds(0.0))?; // The pace of the next one is known then.
+        for _ in 0..2 {
+            exchange.run(Seconds(0.01))?; // Finds the pace. The first run touches new memory.
+        }
         Ok(exchange)
     }
 

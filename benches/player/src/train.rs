@@ -1,5 +1,6 @@
 //! `bench-player train`: one contender trains one network.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -27,10 +28,10 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// candle knows no ranks. It keeps its defaults for threads: there RAYON_NUM_THREADS, which the
-    /// caller sets, limits both of its pools.
-    pub(crate) fn is_candle(&self) -> bool {
-        self.contender == Contender::Candle
+    /// The compute threads of a rank. `None` for candle, which knows no ranks and keeps its defaults:
+    /// there RAYON_NUM_THREADS, which the caller sets, limits both of its pools.
+    pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
+        (self.contender == Contender::Ours).then_some(self.settings.threads)
     }
 }
 
