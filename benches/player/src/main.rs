@@ -30,6 +30,9 @@ use candelabrum::nn::DistOption;
 use candelabrum::train::cli;
 use clap::Parser;
 
+use crate::ours::Settings;
+use crate::serve::Seconds;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,9 +40,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Debug, Parser)]
 enum Command {
     /// Train a network; a request is {"seconds":S} or {"steps":N}
-    Train(train::Args),
+    Train {
+        #[command(flatten)]
+        settings: Settings,
+        /// Instead of samples, the time of each operation in some seconds of training
+        #[arg(long, value_parser = |text: &str| serde_json::from_str::<Seconds>(text))]
+        profile: Option<Seconds>,
+    },
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
-    Overlap(ours::Settings),
+    Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
     Allreduce(allreduce::Args),
     /// Print the names of the strategies, one per line
@@ -59,8 +68,7 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     let threads = match command {
-        Command::Train(args) => args.threads(),
-        Command::Overlap(settings) => Some(settings.threads),
+        Command::Train { settings, .. } | Command::Overlap(settings) => settings.threads(),
         Command::Allreduce(_) => Some(NonZeroUsize::MIN),
         Command::Strategies => None,
     };
@@ -73,7 +81,7 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     };
     let world = joined.insert(world);
     match command {
-        Command::Train(args) => train::run(args, world),
+        Command::Train { settings, profile } => train::run(settings, *profile, world),
         Command::Overlap(settings) => overlap::run(settings, world),
         Command::Allreduce(args) => allreduce::run(args, world),
         Command::Strategies => {

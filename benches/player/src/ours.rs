@@ -18,6 +18,8 @@ use crate::training::{Cost, Train};
 /// The settings of a training, as options of the program.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct Settings {
+    #[arg(long, default_value = "ours")]
+    pub(crate) contender: Contender,
     #[arg(long)]
     pub(crate) network: Network,
     /// Examples in a rank's batch
@@ -41,21 +43,26 @@ pub(crate) struct Settings {
     /// Share of the elements that sparseTopK sends, or magnitude from which on sparseThreshold sends
     #[arg(long, default_value_t = 0.05)]
     pub(crate) spars: f32,
-    #[arg(skip)]
-    pub(crate) contender: Contender,
+    /// Share nothing with the other ranks while training: the bound by which they are measured
+    #[arg(long)]
+    pub(crate) strangers: bool,
     /// Whether units of gradients leave during the backward pass.
     #[arg(skip = true)]
     pub(crate) overlap: bool,
-    /// Whether each rank trains in a world of its own.
-    #[arg(skip)]
-    pub(crate) strangers: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Contender {
-    #[default]
     Ours,
     Candle,
+}
+
+impl Settings {
+    /// The compute threads of a rank. `None` for candle, which knows no ranks and keeps its defaults:
+    /// there RAYON_NUM_THREADS, which the caller sets, limits both of its pools.
+    pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
+        (self.contender == Contender::Ours).then_some(self.threads)
+    }
 }
 
 /// The loss of a model for a batch.

@@ -83,8 +83,15 @@ fn two_ranks_reduce_and_are_right() {
                 line["seconds"].as_f64() > Some(0.0) && line["correct"] == json!(true),
                 "{line}"
             );
+            assert!(
+                line["operations"].as_u64() > Some(1),
+                "one of them is too short for the clock"
+            );
         }
     }
+    let large =
+        &play_well(1, "allreduce --numbers alone", "{\"elements\":16777216,\"seconds\":0}")[1];
+    assert_eq!((&large["operations"], &large["batches"]), (&json!(1), &json!(3)));
 }
 
 #[test]
