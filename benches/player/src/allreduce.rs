@@ -46,12 +46,15 @@ enum Numbers {
 }
 
 pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
-    let (numbers, late) = (args.numbers, Duration::from_millis(args.late_ms));
-    let (segment, slice, world) = (None, Vec::new(), world.clone());
-    serve(
-        &mut AllReduce { world: world.clone(), numbers, late, segment, slice, batch: None },
-        &world,
-    )
+    let mut all_reduce = AllReduce {
+        world: world.clone(),
+        numbers: args.numbers,
+        late: Duration::from_millis(args.late_ms),
+        segment: None,
+        slice: Vec::new(),
+        batch: None,
+    };
+    serve(&mut all_reduce, world)
 }
 
 struct AllReduce {

@@ -27,10 +27,10 @@ pub(crate) const EMBEDDING: usize = 64;
 pub(crate) const HIDDEN: usize = 128;
 
 /// The number of batches that a rank uses in turn.
-pub(crate) const BATCHES: usize = 8;
+const BATCHES: usize = 8;
 
 /// The number of tokens in a sequence.
-pub(crate) const SEQUENCE: usize = 32;
+const SEQUENCE: usize = 32;
 
 /// Streams of the hash: one for each batch of each of up to 12 ranks. Lower streams are those of
 /// the parameters.
