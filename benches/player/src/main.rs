@@ -30,6 +30,9 @@ use candelabrum::nn::DistOption;
 use candelabrum::train::cli;
 use clap::Parser;
 
+use crate::ours::Settings;
+use crate::serve::Seconds;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,9 +40,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Debug, Parser)]
 enum Command {
     /// Train a network; a request is {"seconds":S} or {"steps":N}
-    Train(train::Args),
+    Train {
+        #[command(flatten)]
+        settings: Settings,
+        /// Instead of samples, the time of each operation in some seconds of training
+        #[arg(long, value_parser = |text: &str| serde_json::from_str::<Seconds>(text))]
+        profile: Option<Seconds>,
+    },
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
-    Overlap(ours::Settings),
+    Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
     Allreduce(allreduce::Args),
     /// Print the names of the strategies, one per line
@@ -47,33 +56,37 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Err(error) = run(&cli::parse()) else { return ExitCode::SUCCESS };
+    let mut world = None;
+    let Err(error) = run(&cli::parse(), &mut world) else { return ExitCode::SUCCESS };
     // On one line, because the caller shows it in a table.
     eprintln!("error: {error:#}");
+    if let Some(world) = world {
+        world.abort(&format!("{error:#}")); // With MPI this process ends here.
+    }
     ExitCode::FAILURE
 }
 
-fn run(command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Train(args) if args.is_candle() => train::run(args, &World::single()),
-        Command::Train(args) => on_ranks(args.settings.threads, |world| train::run(args, world)),
-        Command::Overlap(args) => on_ranks(args.threads, |world| overlap::run(args, world)),
-        Command::Allreduce(args) => {
-            on_ranks(NonZeroUsize::MIN, |world| allreduce::run(args, world))
+fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
+    let threads = match command {
+        Command::Train { settings, .. } | Command::Overlap(settings) => settings.threads(),
+        Command::Allreduce(_) => Some(NonZeroUsize::MIN),
+        Command::Strategies => None,
+    };
+    let world = match threads {
+        Some(threads) => {
+            launch::limit_threads(threads.get())?;
+            World::from_env()?
         }
+        None => World::single(),
+    };
+    let world = joined.insert(world);
+    match command {
+        Command::Train { settings, profile } => train::run(settings, *profile, world),
+        Command::Overlap(settings) => overlap::run(settings, world),
+        Command::Allreduce(args) => allreduce::run(args, world),
         Command::Strategies => {
             DistOption::ALL.iter().for_each(|strategy| println!("{strategy}"));
             Ok(())
         }
     }
-}
-
-/// Runs `part` on the ranks of this process's world, each with this many compute threads.
-fn on_ranks(
-    threads: NonZeroUsize,
-    part: impl FnOnce(&World) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    launch::limit_threads(threads.get())?;
-    let world = World::from_env()?;
-    part(&world).inspect_err(|error| world.abort(&format!("{error:#}")))
 }

@@ -18,6 +18,8 @@ use crate::training::{Cost, Train};
 /// The settings of a training, as options of the program.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct Settings {
+    #[arg(long, default_value = "ours")]
+    pub(crate) contender: Contender,
     #[arg(long)]
     pub(crate) network: Network,
     /// Examples in a rank's batch
@@ -41,21 +43,29 @@ pub(crate) struct Settings {
     /// Share of the elements that sparseTopK sends, or magnitude from which on sparseThreshold sends
     #[arg(long, default_value_t = 0.05)]
     pub(crate) spars: f32,
-    #[arg(skip)]
-    pub(crate) contender: Contender,
+    /// Share nothing with the other ranks while training: the bound by which they are measured
+    #[arg(long)]
+    pub(crate) strangers: bool,
+    /// Copy as many bytes as the parameters and their momentum have, every so many steps; 0 never does
+    #[arg(long, default_value_t = 0)]
+    pub(crate) copy_every: usize,
     /// Whether units of gradients leave during the backward pass.
     #[arg(skip = true)]
     pub(crate) overlap: bool,
-    /// Whether each rank trains in a world of its own.
-    #[arg(skip)]
-    pub(crate) strangers: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Contender {
-    #[default]
     Ours,
     Candle,
+}
+
+impl Settings {
+    /// The compute threads of a rank. `None` for candle, which knows no ranks and keeps its defaults:
+    /// there RAYON_NUM_THREADS, which the caller sets, limits both of its pools.
+    pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
+        (self.contender == Contender::Ours).then_some(self.threads)
+    }
 }
 
 /// The loss of a model for a batch.
@@ -68,6 +78,8 @@ pub(crate) struct Ours {
     strategy: DistOption,
     spars: f32,
     graph: Option<StepGraph<2, 1>>,
+    /// The steps between two copies, the steps so far, and the last copy.
+    copies: (usize, usize, Vec<Tensor>),
     /// The time that the steps so far spent on the forward pass and the loss.
     forward: Duration,
 }
@@ -108,12 +120,21 @@ impl Ours {
         let config = DistOptConfig { overlap, ..DistOptConfig::default() };
         let opt = DistOpt::with_config(sgd, &params, world, config)?;
         let graph = settings.graph.then(StepGraph::default);
-        Ok(Self { loss, opt, strategy, spars, graph, forward: Duration::ZERO })
+        let copies = (settings.copy_every, 0, Vec::new());
+        Ok(Self { loss, opt, strategy, spars, graph, copies, forward: Duration::ZERO })
     }
 }
 
 impl Train for Ours {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
+        let (every, steps, copy) = &mut self.copies;
+        *steps += 1;
+        if *every > 0 && steps.is_multiple_of(*every) {
+            // The momentum has the size of the parameters.
+            let params = self.opt.params().list().into_iter().cycle();
+            let params = params.take(2 * self.opt.params().list().len());
+            *copy = params.map(|param| param.var().copy()).collect::<Result<_, _>>()?;
+        }
         let Self { loss, opt, graph, forward, .. } = self;
         let settings = (self.strategy, self.spars);
         // The work of `Model::train_one_batch`, with a clock around the forward pass.

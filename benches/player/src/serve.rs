@@ -22,11 +22,6 @@ pub(crate) trait Player {
     }
 
     fn sample(&mut self, request: Self::Request) -> anyhow::Result<Value>;
-
-    /// The fields of the last line.
-    fn done(&self) -> Value {
-        json!({})
-    }
 }
 
 /// A requested time: from 0 to below a million seconds.
@@ -70,7 +65,7 @@ fn serve_lines(
         // All ranks parse the same text, so all of them refuse the same requests.
         let line = world.comm().broadcast_text(&line, 0)?;
         if line.is_empty() {
-            return Ok(say("done", player.done())?);
+            return Ok(say("done", json!({}))?);
         }
         let line = line.trim_end();
         let request = serde_json::from_str(line).with_context(|| format!("asked for `{line}`"))?;

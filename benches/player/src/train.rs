@@ -7,38 +7,19 @@ use candelabrum::dist::World;
 use candelabrum::nn::ops::profile;
 use serde_json::{Value, json};
 
-use crate::ours::{Contender, Settings};
+use crate::ours::Settings;
 use crate::pace::Request;
 use crate::serve::{Player, Seconds, serve};
 use crate::training::Training;
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(long)]
-    contender: Contender,
-    #[command(flatten)]
-    pub(crate) settings: Settings,
-    /// Share nothing with the other ranks while training: the bound by which they are measured
-    #[arg(long)]
-    strangers: bool,
-    /// Instead of samples, the time of each operation in some seconds of training
-    #[arg(long, value_parser = |text: &str| serde_json::from_str::<Seconds>(text))]
-    profile: Option<Seconds>,
-}
-
-impl Args {
-    /// candle knows no ranks. It keeps its defaults for threads: there RAYON_NUM_THREADS, which the
-    /// caller sets, limits both of its pools.
-    pub(crate) fn is_candle(&self) -> bool {
-        self.contender == Contender::Candle
-    }
-}
-
-pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
-    let &Args { contender, strangers, .. } = args;
-    let settings = Settings { contender, strangers, ..args.settings.clone() };
-    let mut training = Training::new(&settings, world)?;
-    let Some(seconds) = args.profile else { return serve(&mut training, world) };
+/// Serves requests; or prints the time of each operation in some seconds of training.
+pub(crate) fn run(
+    settings: &Settings,
+    profiled: Option<Seconds>,
+    world: &World,
+) -> anyhow::Result<()> {
+    let mut training = Training::new(settings, world)?;
+    let Some(seconds) = profiled else { return serve(&mut training, world) };
     println!("{}", profile(&mut training, seconds)?);
     Ok(())
 }

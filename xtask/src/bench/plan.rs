@@ -45,7 +45,7 @@ pub(crate) struct Trial {
     pub(crate) contender: String,
     /// The player's index in the block.
     pub(crate) player: usize,
-    /// A JSON object, to which the seconds of a sample are added.
+    /// A JSON object, to which the seconds of a sample are added unless it asks for steps.
     pub(crate) request: Map<String, Value>,
 }
 

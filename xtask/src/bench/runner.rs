@@ -126,7 +126,9 @@ impl Schedule {
         watch: &Watch,
     ) -> Result<Option<Sample>, Interrupted> {
         let mut request = trial.request.clone();
-        request.entry("seconds").or_insert_with(|| self.seconds.into());
+        if !request.contains_key("steps") {
+            request.insert("seconds".into(), self.seconds.into());
+        }
         let mut others_cpu_share = None;
         let said = turn.ask(watch, |live| {
             let ids = live.ids();
