@@ -38,11 +38,12 @@ use self::region::{Membership, stride};
 use self::segment::{Segment, WORLD};
 use self::slots::{SLOT, Slots};
 use super::collective::Header;
-use super::members::Failure;
+use super::membership::Failure;
+use super::messages::Messages;
 use super::network::Network;
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Messages, Transport};
+use super::transport::Transport;
 use super::{Borrowed, Communicator, Payload};
 use crate::{Error, Result};
 

@@ -17,7 +17,7 @@ use super::messages::{AllMessages, MessageGroup};
 use super::news::{LOOK_AFTER, News};
 use super::raw::MpiGroup;
 use super::{Mpi, life};
-use crate::comm::members::Failure;
+use crate::comm::membership::Failure;
 use crate::comm::transport::Transport;
 use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};

@@ -13,8 +13,8 @@ use super::leave::Job;
 use super::mail::{HEADER_BYTES, enclosed, words};
 use super::raw::{Batch, Letter, MpiGroup, Tag};
 use crate::comm::collective::Header;
+use crate::comm::messages::Messages;
 use crate::comm::pending::Started;
-use crate::comm::transport::Messages;
 use crate::comm::{Collective, ElementType, Payload, Pending};
 use crate::{Error, Result};
 

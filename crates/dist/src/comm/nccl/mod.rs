@@ -79,13 +79,12 @@ use self::control::{Control, News, OverControl, in_operation};
 use self::raw::{ID_BYTES, NcclComm};
 use self::watch::Watch;
 use super::collective::Header;
-use super::members::{Context, Failure};
+use super::membership::{Context, Failure};
+use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Messages, Progress, Transport};
+use super::transport::{Progress, Transport};
 use super::{Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
-
-pub(super) use self::memory::{Ready, check_not_recorded, ready};
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = true;

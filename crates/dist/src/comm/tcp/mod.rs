@@ -22,12 +22,13 @@ use sha2::{Digest, Sha256};
 
 use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{Header, check_agreement};
-use super::members::Failure;
+use super::membership::Failure;
+use super::messages::Messages;
 use super::network::{Awaited, Body, Kind, Network};
 use super::pending::Started;
 use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Abort, Messages, Transport};
+use super::transport::{Abort, Transport};
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
