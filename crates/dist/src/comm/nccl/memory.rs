@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{self, CudaMemory, cuda_error};
+use candelabrum_memory::cuda::{CudaMemory, cuda_error};
+use candelabrum_memory::{Flat, Location};
 use candle_core::Device;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
 
@@ -24,7 +24,8 @@ pub(super) fn payload_of(element: ElementType, len: usize, slice: CudaSlice<u8>)
 
 /// A copy on the device.
 pub(super) fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
-    let mut copy = cuda::zeros(device, payload.element_type(), payload.len())?;
+    let location = Location::of(device);
+    let mut copy = Flat::zeros_on(&location, payload.element_type(), payload.len())?;
     copy.copy_from_host(payload)?;
     Ok(copy.into())
 }
