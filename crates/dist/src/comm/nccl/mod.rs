@@ -60,6 +60,7 @@ mod calls;
 mod control;
 mod execute;
 mod flight;
+mod list;
 mod memory;
 mod plan;
 mod raw;
@@ -74,8 +75,8 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 use parking_lot::Mutex;
 
-use self::agree::List;
 use self::control::{Control, News, OverControl, in_operation};
+use self::list::List;
 use self::raw::{ID_BYTES, NcclComm};
 use self::watch::Watch;
 use super::collective::Header;

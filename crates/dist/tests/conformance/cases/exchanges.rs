@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result};
 use half::{bf16, f16};
 
-use super::{Comm, is_bits};
+use super::check::{Comm, is_bits};
 use crate::data::{Value, mix, reduced, values};
 
 pub(super) fn all(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
