@@ -15,11 +15,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use candelabrum_dist::{Collective, ElementType, Payload, Pending, ReduceOp, Result};
+use candelabrum_testkit::split_mix;
 use half::{bf16, f16};
 
 use self::check::{ANY_ORDER, operations};
 pub(crate) use self::check::{Comm, is_bits};
-use crate::data::{Value, mix, reduced, values};
+use crate::data::{Value, reduced, values};
 
 /// Runs every case. Returns a digest of all results, which must not depend on rank or backend.
 pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
@@ -334,7 +335,7 @@ fn a_random_programme(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> 
         Ok(())
     }
     for i in 0..60 {
-        let bits = mix(1_000 + i);
+        let bits = split_mix(1_000 + i);
         match bits & 7 {
             0 => step::<f16>(comm, bits, digest)?,
             1 => step::<bf16>(comm, bits, digest)?,
