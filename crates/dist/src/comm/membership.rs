@@ -1,4 +1,5 @@
-//! A rank's place in a group: what the group's handle, its engine and its operations under way share.
+//! A rank's place in a group: the data that the group's handle, its engine and its operations under
+//! way share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,5 @@
-//! When numbers in a GPU's memory are complete, for an operation that is started on them.
+//! The point at which numbers in a GPU's memory are complete. An operation that is started on the
+//! numbers waits for it.
 
 use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::cuda_error;

@@ -1,4 +1,4 @@
-//! What a step was asked for.
+//! The request of a step.
 
 use candelabrum_nn::DistOption;
 

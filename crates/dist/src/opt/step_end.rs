@@ -1,4 +1,4 @@
-//! How a step ended.
+//! The end of a step.
 
 use crate::Error;
 

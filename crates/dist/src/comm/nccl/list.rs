@@ -1,4 +1,4 @@
-//! The list of operations that a rank has announced. [`agree`](super::agree) says what it is for.
+//! The list of operations that a rank has announced. [`agree`](super::agree) describes its purpose.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What all cases share: the communicator, the reductions, and the comparison of results.
+//! The parts of all cases: the communicator, the reductions, and the comparison of results.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
