@@ -1,15 +1,11 @@
-//! The directory for downloads, and writing complete files to it.
+//! The directory for downloads.
 
-use std::{
-    fs::Permissions,
-    io::Write,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use crate::{
     environment::Environment,
     error::{Error, Result},
+    whole_file::write_whole,
 };
 
 /// The directory of MNIST: `$CANDELABRUM_CACHE/mnist`, or else `$XDG_CACHE_HOME/candelabrum/mnist`,
@@ -26,23 +22,11 @@ pub fn cache_dir(environment: &Environment) -> Option<PathBuf> {
     Some(own?.join("mnist"))
 }
 
-/// Writes a file so that no process ever sees a part of it: the content is written to a temporary
-/// file in the same directory, which is then renamed. If several processes write at the same time,
-/// the last one wins.
-///
-/// By default only its user can access a temporary file. This one gets the permissions of any new
-/// file, because several users may share a cache.
+/// Makes a file of the cache, and its directory where that is missing.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-    let mut file = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(dir)
-        .map_err(Error::io("write into", dir))?;
-    file.write_all(content).map_err(Error::io("write", path))?;
-    file.as_file().sync_all().map_err(Error::io("write", path))?;
-    file.persist(path).map_err(|error| Error::io("write", path)(error.error))?;
-    Ok(())
+    write_whole(path, |out| out.write_all(content)).map_err(Error::io("write", path))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod sampler;
 mod scaling;
 mod source;
 pub mod synthetic;
+mod whole_file;
 
 pub use augment::Augmentation;
 pub use auto::{DatasetKind, Loaded, Located, Request, locate, locate_with};
@@ -32,3 +33,5 @@ pub use partition::{Partition, Remainder, partition};
 pub use sampler::{DistributedSampler, EpochOrder, SamplerConfig};
 pub use scaling::Scaling;
 pub use source::Source;
+#[doc(hidden)]
+pub use whole_file::write_whole;

@@ -90,7 +90,7 @@ fn assert_within(case: Case, what: &str, got: &[f32], expected: &Elements) {
 /// Runs all cases on `world_size` ranks and compares them with the reference.
 fn compare(world_size: usize) {
     let dir = tempfile::tempdir().unwrap();
-    let ranks = RanksOf::test("rank_main").env(crate::CASE, "exact");
+    let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "exact");
     ranks.env(DIR, dir.path().display()).run_all_good(world_size);
     let read = |rank: usize, case: usize, what: &str| read(dir.path(), rank, case, what);
     for (number, case) in CASES.into_iter().enumerate() {
@@ -146,9 +146,10 @@ fn under_mpiexec_every_strategy_gives_the_local_backends_bits() {
         lines
     };
     for world_size in [2, 3] {
-        let ranks = RanksOf::test("rank_main").env(crate::CASE, "exact");
+        let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "exact");
         let Some(output) = ranks.run_under_mpiexec(world_size) else { return };
-        let local = RanksOf::test("rank_main").env(crate::CASE, "exact").run_all_good(world_size);
+        let local =
+            RanksOf::test("rank_main").env(crate::problem::CASE, "exact").run_all_good(world_size);
         let local: String = local.iter().map(|output| output.text.as_str()).collect();
         assert_eq!(output.code, Some(0), "{}", output.text);
         assert_eq!(digests(&output.text).len(), world_size * CASES.len());

@@ -145,7 +145,7 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
 /// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
 fn refuse(fault: &str, option: DistOption, parts: &[&str]) {
     let case = format!("{fault} {option}");
-    let outputs = RanksOf::test("rank_main").env(crate::CASE, &case).run_all_good(3);
+    let outputs = RanksOf::test("rank_main").env(crate::problem::CASE, &case).run_all_good(3);
     for (rank, output) in outputs.iter().enumerate() {
         let says = format!("rank {rank} says: ");
         let line = output.text.lines().find_map(|line| line.strip_prefix(&says));
@@ -178,7 +178,7 @@ fn an_overflow_of_fp16_names_the_parameter() {
 
 #[test]
 fn an_overflow_is_skipped_by_all_ranks_where_that_was_asked_for() {
-    let outputs = RanksOf::test("rank_main").env(crate::CASE, "skip fp16").run_all_good(3);
+    let outputs = RanksOf::test("rank_main").env(crate::problem::CASE, "skip fp16").run_all_good(3);
     for output in &outputs {
         assert!(output.text.contains("skipped 1 of 3 steps"), "{}", output.text);
     }
@@ -186,14 +186,14 @@ fn an_overflow_is_skipped_by_all_ranks_where_that_was_asked_for() {
 
 #[test]
 fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
-    RanksOf::test("rank_main").env(crate::CASE, "sparse-overflow").run_all_good(2);
+    RanksOf::test("rank_main").env(crate::problem::CASE, "sparse-overflow").run_all_good(2);
 }
 
 #[test]
 fn a_rank_that_fails_by_itself_tells_the_others_why() {
     refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
     // Over MPI the failing rank ends the job, but prints the cause first.
-    let ranks = RanksOf::test("rank_main").env(crate::CASE, "stranger fp32");
+    let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "stranger fp32");
     let Some(output) = ranks.run_under_mpiexec(2) else { return };
     assert!(output.text.contains("rank 1 says: a message of unit 0"), "{}", output.text);
 }

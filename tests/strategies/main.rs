@@ -14,8 +14,7 @@ mod traffic;
 use candelabrum::prelude::World;
 use candelabrum_testkit::ranks::is_rank;
 
-/// The variable with the case of a rank.
-const CASE: &str = "STRATEGIES_CASE";
+use crate::problem::CASE;
 
 /// Not a test: the program of a rank.
 #[test]

@@ -32,6 +32,9 @@ pub(crate) struct Case {
     pub(crate) corr: bool,
 }
 
+/// The variable with the case of a rank.
+pub(crate) const CASE: &str = "STRATEGIES_CASE";
+
 /// Every case. Of the last four, some units are sent whole in some worlds.
 pub(crate) const CASES: [Case; 12] = [
     case(DistOption::Fp32, 0.5, true),

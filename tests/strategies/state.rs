@@ -181,6 +181,6 @@ fn sums(world: &World) {
 #[test]
 fn what_a_strategy_keeps_survives_a_load_and_other_buckets() {
     for world_size in [2, 3] {
-        RanksOf::test("rank_main").env(crate::CASE, "state").run_all_good(world_size);
+        RanksOf::test("rank_main").env(crate::problem::CASE, "state").run_all_good(world_size);
     }
 }

@@ -61,7 +61,7 @@ fn read(text: &str, what: &str) -> (f64, usize) {
 #[test]
 fn payload_is_what_the_strategy_promises_and_dense_begins_at_the_break_even() {
     for world_size in [2, 4] {
-        let ranks = RanksOf::test("rank_main").env(crate::CASE, "traffic");
+        let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "traffic");
         let outputs = ranks.run_all_good(world_size);
         for output in &outputs {
             let read = |what: &str| read(&output.text, what);

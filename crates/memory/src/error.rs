@@ -74,3 +74,11 @@ impl From<Error> for candle_core::Error {
         Self::wrap(error)
     }
 }
+
+pub(crate) fn kernel_on_host() -> Error {
+    Error::Unsupported { what: "a kernel of a GPU on numbers in host memory".to_owned() }
+}
+
+pub(crate) fn check_len(op: &'static str, expected: usize, got: usize) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
+}

@@ -7,7 +7,7 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use crate::cuda::{self, CudaMemory, CudaNumbers, CudaNumbersMut};
-use crate::span::kernel_on_host;
+use crate::error::kernel_on_host;
 use crate::{Element, ElementType, Error, Result, Span, SpanMut};
 
 /// The memory of numbers: host memory, or the memory of one GPU.
@@ -91,7 +91,10 @@ impl Flat {
     pub fn zeros_on(location: &Location, element: ElementType, len: usize) -> Result<Self> {
         match &location.0 {
             Device::Cpu => Ok(Self::zeros(element, len)),
-            Device::Cuda(_) => cuda::zeros(&location.0, element, len),
+            Device::Cuda(_) => {
+                let memory = cuda::zeros(&location.0, len * element.size())?;
+                Ok(Self::cuda(element, len, memory))
+            }
             Device::Metal(_) => Err(Error::Unsupported { what: "a buffer on Metal".to_owned() }),
         }
     }

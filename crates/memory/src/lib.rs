@@ -25,12 +25,13 @@ pub mod reduce;
 pub mod simd;
 
 #[cfg(not(feature = "cuda"))]
-#[path = "no_cuda.rs"]
+#[path = "no_cuda/mod.rs"]
 pub mod cuda;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
 mod convolution;
+mod copies;
 mod element;
 mod error;
 mod finite;

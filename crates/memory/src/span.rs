@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use crate::chunks::{by_chunks, squares};
 use crate::cuda::{CudaNorm, CudaSpan, CudaSpanMut};
-use crate::{Error, Flat, Result};
+use crate::error::{check_len, kernel_on_host};
+use crate::{Error, Result};
 
 /// A run of f32 numbers.
 #[derive(Clone, Copy, Debug)]
@@ -87,17 +88,6 @@ impl<'a> Span<'a> {
         match self {
             Self::Cuda(values) => Ok(values),
             Self::Host(_) => Err(kernel_on_host()),
-        }
-    }
-
-    /// A copy of the numbers, in the same kind of memory.
-    ///
-    /// # Errors
-    /// Too little memory on the device.
-    pub fn to_flat(self) -> Result<Flat> {
-        match self {
-            Self::Host(values) => Ok(Flat::from_slice(values)),
-            Self::Cuda(values) => values.to_flat(),
         }
     }
 
@@ -298,14 +288,6 @@ impl<'a> SpanMut<'a> {
         }
         Ok(())
     }
-}
-
-pub(crate) fn kernel_on_host() -> Error {
-    Error::Unsupported { what: "a kernel of a GPU on numbers in host memory".to_owned() }
-}
-
-pub(crate) fn check_len(op: &'static str, expected: usize, got: usize) -> Result<()> {
-    if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
 }
 
 /// The Euclidean norm of several spans together, in f64. The bits of the result depend only on the

@@ -84,14 +84,19 @@ impl Drop for NoiseRecorder {
     }
 }
 
-/// Notes that `scope` has drawn this seed.
-pub(crate) fn drawn(scope: &Scope, seed: u64) {
-    RECORDING.with_borrow_mut(|recording| {
-        if let Some(noise) = recording {
-            noise.scopes.push(scope.clone());
-            noise.seeds.push(seed);
-        }
-    });
+impl Scope {
+    /// A new seed for noise in this scope. It differs from call to call and is the same in every
+    /// run.
+    pub fn noise_seed(&self) -> u64 {
+        let seed = self.next_noise_seed();
+        RECORDING.with_borrow_mut(|recording| {
+            if let Some(noise) = recording {
+                noise.scopes.push(self.clone());
+                noise.seeds.push(seed);
+            }
+        });
+        seed
+    }
 }
 
 /// Calls `f` with the memory from which a kernel must read the key of this seed, or with `None` if it

@@ -14,7 +14,6 @@ use candle_nn::VarMap;
 
 use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
-use crate::noise;
 use crate::tensors::{Values, with_span, with_variable};
 use crate::together::update_together;
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
@@ -476,17 +475,14 @@ impl Scope {
         self.params.is_training()
     }
 
-    /// A new seed for noise in this scope. It differs from call to call and is the same in every
-    /// run.
-    pub fn noise_seed(&self) -> u64 {
+    /// See [`Self::noise_seed`].
+    pub(crate) fn next_noise_seed(&self) -> u64 {
         let store = &self.params.0;
         let (NoiseStream::Chosen(stream) | NoiseStream::Suggested(stream)) =
             *self.params.noise_stream();
         let stream = seed::nth(store.seed, stream);
         let draw = store.noise_draws.fetch_add(1, Ordering::Relaxed);
-        let seed = seed::nth(seed::derive(stream, &self.path), draw);
-        noise::drawn(self, seed);
-        seed
+        seed::nth(seed::derive(stream, &self.path), draw)
     }
 
     /// Adds the layer of this scope with its `output` to the summary, if one is being made.

@@ -1,28 +1,9 @@
-// Devices and their contexts. SOFTGPU_COUNT is the number of devices; all of them share the host's
-// memory, and each has one context.
+// The calls about devices and their contexts.
 #include "fault.h"
 #include "memory.h"
 #include "streams.h"
 
-const int MOST_DEVICES = 64;
 static std::atomic<bool> initialised;
-static thread_local Context *current_ctx = nullptr;
-
-Context *current() { return current_ctx; }
-
-int device_count() {
-    static int n = (int)std::min<long>(env("SOFTGPU_COUNT", 1), MOST_DEVICES);
-    return n;
-}
-
-Context *context_of(int device) {
-    static Context *all = [] {
-        auto *made = new Context[MOST_DEVICES];
-        for (int i = 0; i < MOST_DEVICES; i++) made[i].device = i;
-        return made;
-    }();
-    return &all[device];
-}
 
 API int cuInit(unsigned) {
     if (device_count() < 1) return NO_DEVICE;
@@ -111,18 +92,18 @@ API int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) {
     return OK;
 }
 API int cuCtxSetCurrent(void *c) {
-    current_ctx = (Context *)c;
+    set_current((Context *)c);
     return OK;
 }
 API int cuCtxGetCurrent(void **c) {
-    *c = current_ctx;
+    *c = current();
     return OK;
 }
 API int cuCtxPushCurrent_v2(void *c) { return cuCtxSetCurrent(c); }
 API int cuCtxPopCurrent_v2(void **c) { return cuCtxGetCurrent(c); }
 API int cuCtxGetDevice(int *d) {
-    if (!current_ctx) return BAD_CONTEXT;
-    *d = current_ctx->device;
+    if (!current()) return BAD_CONTEXT;
+    *d = current()->device;
     return OK;
 }
 API int cuCtxSetFlags(unsigned) { return OK; }
@@ -143,7 +124,7 @@ API int cuCtxGetCacheConfig(int *v) {
     return OK;
 }
 API int cuCtxSynchronize() {
-    Context *c = current_ctx;
+    Context *c = current();
     if (!c) return BAD_CONTEXT;
     std::vector<MarkP> marks;
     for (auto *s : streams_of(c)) marks.push_back(s->mark());

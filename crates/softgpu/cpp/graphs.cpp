@@ -12,7 +12,7 @@ API int cuStreamBeginCapture_v2(void *h, int) {
     STREAM(h);
     if ((uintptr_t)h < 2) return CAPTURING;
     if (s->capture) return BAD_STATE;
-    s->capture = std::make_shared<Graph>();
+    s->capture = GraphP(new Graph, delete_graph);
     s->capture->origin = s;
     return OK;
 }

@@ -92,8 +92,8 @@ bool launch_memory(const Graph &g) {
         }
     return true;
 }
-Graph::~Graph() {
-    for (devptr p : allocates) {
+void delete_graph(Graph *g) {
+    for (devptr p : g->allocates) {
         bool still_used;
         {
             std::lock_guard<std::mutex> l(table);
@@ -101,8 +101,9 @@ Graph::~Graph() {
             of_graphs.erase(p);
         }
         // What is still allocated is now like other memory.
-        if (!still_used) origin->add([p, n = forget(p)] { release(p, n); });
+        if (!still_used) g->origin->add([p, n = forget(p)] { release(p, n); });
     }
+    delete g;
 }
 
 API int cuMemAlloc_v2(devptr *p, size_t n) {

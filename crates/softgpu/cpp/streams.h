@@ -1,8 +1,7 @@
-// Streams are threads with a queue; contexts are devices; events and graphs are made of both.
+// Streams are threads with a queue; events and graphs are made of them.
 #pragma once
-#include "common.h"
+#include "contexts.h"
 #include "status.h"
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,7 +22,6 @@ struct Mark {
 };
 using MarkP = std::shared_ptr<Mark>;
 
-struct Context;
 struct Stream;
 using Operation = std::function<void()>;
 
@@ -39,7 +37,6 @@ struct Graph {
     bool invalid = false;                 // a call that a capture does not permit has spoilt it
     bool frees_itself = false;            // a launch frees what earlier ones have left allocated
     std::vector<devptr> allocates, frees; // by each launch
-    ~Graph();
     // The streams that were forked from the origin, and how many operations there were when each
     // was last used. A stream leaves when another one waits for all that it has done.
     std::map<Stream *, size_t> forked;
@@ -68,30 +65,20 @@ private:
     void run();
 };
 
-struct Context {
-    int device = 0;
-    std::atomic<int> error{0}; // stays, as on a GPU
-    std::mutex m;
-    unsigned created = 0; // streams so far
-    std::vector<Stream *> streams;
-    Stream *legacy = nullptr;
-};
-
 // The stream of a handle, the default streams 0, 1 and 2 included; null without a context.
 Stream *stream_of(void *handle);
 // Adds the operation as a call on this stream does. With SOFTGPU_SYNC it also waits for it, unless
 // `may_block` is false.
 void enqueue(Stream *s, Operation op, bool may_block = true);
 void synchronize(Stream *s);
-Context *current();
-Context *context_of(int device);
-int device_count();
 Stream *new_stream(Context *c, bool blocking);
 // All streams of the context, the legacy one included.
 std::vector<Stream *> streams_of(Context *c);
 
 // Notes what a launch allocates and frees. False if it is not possible now.
 bool launch_memory(const Graph &g);
+// Frees what launches have left allocated and nothing will free, and deletes the graph.
+void delete_graph(Graph *g);
 // Spoils the capture of the stream, and returns the code.
 int spoil(Stream *s, int code);
 

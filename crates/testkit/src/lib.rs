@@ -21,5 +21,5 @@ pub use allocations::{Large, LargeAllocations};
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
-pub use random::{integers, uniform};
+pub use random::{integers, split_mix, uniform};
 pub use spans::SpanCount;

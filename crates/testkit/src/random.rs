@@ -49,10 +49,19 @@ pub(crate) fn units(seed: u64, count: usize) -> impl Iterator<Item = f64> {
     (0..count as u64).map(move |i| (hash(seed, i) >> 40) as f64 / f64::from(1 << 24))
 }
 
+/// 2^64 divided by the golden ratio: the distance of two states of SplitMix64.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
 fn hash(seed: u64, i: u64) -> u64 {
-    mix(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(i).wrapping_add(1))
+    mix(seed.wrapping_mul(GOLDEN).wrapping_add(i).wrapping_add(1))
 }
 
+/// The first number of SplitMix64 from this seed.
+pub fn split_mix(seed: u64) -> u64 {
+    mix(seed.wrapping_add(GOLDEN))
+}
+
+// As in `candelabrum_nn::seed`: the test kit depends on none of our packages.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

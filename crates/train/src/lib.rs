@@ -23,7 +23,6 @@ mod report;
 mod threads;
 mod timeline;
 mod trainer;
-mod whole_file;
 
 pub mod cli;
 

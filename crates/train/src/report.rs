@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use candelabrum_datasets::write_whole;
 use candelabrum_dist::StepFigures;
 use candelabrum_nn::DistOption;
 use serde::Serialize;
 
-use crate::whole_file::write_whole;
 use crate::{Error, Result};
 
 /// The report that `--report` writes. Scripts rely on the field names.

@@ -1,71 +1,73 @@
 //! `cargo xtask tidy`: the project's rules that neither rustc nor clippy checks.
 //!
-//! Every check is a function from text to findings, so a few lines are enough to test it.
+//! A check is a function from text to findings, each with its line, so a few lines are enough to test
+//! it. The check of circles reads files, because they name each other.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::checkout::repo_root;
+use crate::shell::cargo;
 
 mod arrows;
-mod code;
+mod circles;
 mod source;
 mod text;
 
-/// One broken rule and its place.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    /// Relative to the root of the repository.
-    file: String,
-    /// Counted from one.
-    line: usize,
-    what: String,
-}
-
-impl Finding {
-    fn new(file: &str, line: usize, what: impl Into<String>) -> Self {
-        Finding { file: file.into(), line, what: what.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file, self.line, self.what)
-    }
-}
-
-/// Checks every text file of the repository, and the arrows between its packages.
+/// Checks every text file of the repository, and the packages.
 pub(crate) fn run() -> Result<()> {
     let root = repo_root();
     let mut files = Vec::new();
     collect_files(&root, &mut files)?;
     files.sort();
-    let mut findings = Vec::new();
+    let mut count = 0;
+    let mut report = |file: &Path, (line, what): (usize, String)| {
+        let what = what.replace(&format!("{}/", root.display()), "");
+        println!("{}:{line}: {what}", file.strip_prefix(&root).unwrap_or(file).display());
+        count += 1;
+    };
     for path in &files {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         if let Ok(text) = String::from_utf8(bytes) {
-            let name = path.strip_prefix(&root)?.to_string_lossy().replace('\\', "/");
-            findings.extend(check_file(&root, &name, &text));
+            let name = path.strip_prefix(&root)?.to_string_lossy();
+            check_file(path, &name, &text).into_iter().for_each(|found| report(path, found));
         }
     }
-    findings.extend(arrows::check_workspace(&root)?);
-    for finding in &findings {
-        println!("{finding}");
+    let output = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
+    let output = output.context("cannot start cargo metadata")?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+        .context("cannot read what `cargo metadata` printed")?;
+    for package in metadata["packages"].as_array().context("cargo metadata without packages")? {
+        let path = |value: &Value| PathBuf::from(value.as_str().unwrap_or_default());
+        let manifest = path(&package["manifest_path"]);
+        let found = arrows::check(package, &fs::read_to_string(&manifest)?);
+        found.into_iter().for_each(|found| report(&manifest, found));
+        for target in package["targets"].as_array().into_iter().flatten() {
+            // The programs and tasks of the benchmarks are being written anew.
+            let circles = circles::check(&path(&target["src_path"]))?.into_iter();
+            for (file, line, what) in circles.filter(|(file, ..)| !is_of_a_benchmark(file)) {
+                report(&file, (line, what));
+            }
+        }
     }
-    ensure!(findings.is_empty(), "tidy: {} findings", findings.len());
+    ensure!(count == 0, "tidy: {count} findings");
     println!("tidy: {} files, nothing found", files.len());
     Ok(())
 }
 
-fn check_file(root: &Path, name: &str, text: &str) -> Vec<Finding> {
-    let mut findings = text::whitespace(name, text);
-    findings.extend(text::home_paths(name, text));
+fn is_of_a_benchmark(file: &Path) -> bool {
+    file.iter().any(|part| part.to_string_lossy().starts_with("bench"))
+}
+
+fn check_file(path: &Path, name: &str, text: &str) -> Vec<(usize, String)> {
+    let mut findings = text::whitespace(text);
+    findings.extend(text::home_paths(text));
     if name.ends_with(".md") {
-        let folder = root.join(name).parent().expect("a file has a folder").to_path_buf();
-        findings.extend(text::links(name, text, |target| folder.join(target).exists()));
+        findings.extend(text::links(text, |target| path.with_file_name(target).exists()));
     }
     if name.ends_with(".rs") {
         findings.extend(source::check(name, text));

@@ -9,11 +9,12 @@
 //!
 //! | idea | file |
 //! |---|---|
-//! | operations and headers | `collective.rs`, `announced.rs`, `payload.rs`, `blocking.rs` |
-//! | groups and their turns | `threaded.rs`, `members.rs`, `engine.rs`, `layers.rs` |
+//! | operations and headers | `collective.rs`, `announced.rs`, `blocking.rs` |
+//! | the numbers of operations | `payload.rs`, `borrowed.rs`, `ready.rs` |
+//! | groups and their turns | `threaded.rs`, `members.rs`, `membership.rs`, `engine.rs`, `layers.rs` |
 //! | operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
-//! | messages between two ranks, deaths and failures | `network/`, `mailbox.rs` |
+//! | messages between two ranks, deaths and failures | `messages.rs`, `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
 //!
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
@@ -22,12 +23,15 @@
 mod announced;
 mod answer;
 mod blocking;
+mod borrowed;
 mod collective;
 mod engine;
 mod layers;
 mod local;
 mod mailbox;
 mod members;
+mod membership;
+mod messages;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(not(feature = "mpi"))]
@@ -41,6 +45,11 @@ mod nccl;
 mod network;
 mod payload;
 mod pending;
+#[cfg(feature = "cuda")]
+mod ready;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_ready.rs"]
+mod ready;
 mod rendezvous;
 mod single;
 mod slice;
@@ -55,9 +64,10 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use announced::Announced;
+pub use borrowed::Borrowed;
 pub use candelabrum_memory::{Element, ElementType, ReduceOp};
 pub use collective::Collective;
-pub use payload::{Borrowed, Label, Payload};
+pub use payload::{Label, Payload};
 pub use pending::Pending;
 pub use stats::CommStats;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::Device;
 
-use super::{Communicator, Group, Payload};
+use super::{Communicator, Group};
 use crate::{Error, Result};
 
 /// Whether this build has the NCCL backend.
@@ -19,21 +19,4 @@ pub(crate) fn connect(
     _deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
     Err(Error::NotCompiled { what: "NCCL".to_owned(), feature: "cuda" })
-}
-
-/// # Errors
-/// None.
-#[expect(clippy::unnecessary_wraps, reason = "the backend's own function can fail")]
-pub(super) fn check_not_recorded(_payload: &Payload) -> Result<()> {
-    Ok(())
-}
-
-/// A point of a GPU's stream.
-pub(super) enum Ready {}
-
-/// # Errors
-/// None.
-#[expect(clippy::unnecessary_wraps, reason = "the backend's own function can fail")]
-pub(super) fn ready(_payload: &mut Payload) -> Result<Option<Ready>> {
-    Ok(None)
 }

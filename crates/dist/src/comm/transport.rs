@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::collective::Header;
-use super::members::Context;
+use super::membership::Context;
+use super::messages::Messages;
 use super::{Borrowed, ElementType, Payload, Pending};
 use crate::{Error, Result};
 
@@ -141,15 +142,6 @@ pub(super) fn zeros(element: ElementType, len: usize) -> Result<Payload> {
 pub(super) fn no_room(element: ElementType, len: usize) -> Error {
     let bytes = len as u128 * element.size() as u128;
     Error::io(format!("allocate {bytes} bytes of memory"), ErrorKind::OutOfMemory)
-}
-
-/// The messages between two ranks of a group. Any thread may start a message at any time, because a
-/// message waits neither for the engine's turn nor for a collective.
-pub(crate) trait Messages: Send + Sync {
-    /// Starts a send or a receive. Receives get messages in the order in which the receives were
-    /// started. Waiting for the result fails after the deadline. If the transport drives messages,
-    /// the caller checks the deadline instead.
-    fn start(&self, header: Header, payload: Payload) -> Pending;
 }
 
 /// Reports failures between ranks. Any thread may use it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::members::Context;
+use super::membership::Context;
 use super::pending::Started;
 use super::stats::Moved;
 use super::{Payload, Pending};

@@ -8,8 +8,9 @@
 
 use candelabrum_nn::DistOption;
 
-use super::step::StepEnd;
-use super::{DistOpt, Request};
+use super::DistOpt;
+use super::request::Request;
+use super::step_end::StepEnd;
 use crate::comm::{Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 

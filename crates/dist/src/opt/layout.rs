@@ -244,6 +244,15 @@ impl Layout {
         Ok(())
     }
 
+    /// Checks that every parameter has a gradient. With `allow_unused`, missing gradients become zeros.
+    pub(super) fn complete(&mut self, allow_unused: bool) -> Result<()> {
+        if allow_unused {
+            return Ok(self.gradients.zero_rest()?);
+        }
+        let names: Vec<&str> = self.gradients.without_gradient().map(Param::name).collect();
+        if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
+    }
+
     /// Memory for each unit's numbers in the type `element`, at the place where the backend reduces
     /// fastest. All ranks call it together. [`Self::put_wire`] returns the memory.
     pub(super) fn take_wire(

@@ -7,7 +7,7 @@
 
 use candle_core::{Device, Tensor};
 
-use super::step::StepEnd;
+use super::step_end::StepEnd;
 use crate::{Error, Result};
 
 /// The factor of the loss. Powers of two change no bit of f32 gradients.

@@ -10,7 +10,7 @@
 //! | ranks that run out of batches | `join.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
-//! | the passes of a step as CUDA graphs | `recording.rs`, `step_graph.rs` |
+//! | the passes of a step as CUDA graphs | `recording.rs`, `replay.rs`, `step_graph.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | the parameters in units, with their buckets | `layout.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
@@ -26,10 +26,13 @@ mod journal;
 mod layout;
 mod loss_scale;
 mod recording;
+mod replay;
 mod replicas;
+mod request;
 mod singa;
 mod state;
 mod step;
+mod step_end;
 mod step_graph;
 #[cfg(test)]
 mod tests;
@@ -52,12 +55,14 @@ use self::journal::Journal;
 use self::layout::Layouts;
 use self::loss_scale::LossScaler;
 use self::recording::Stage;
-use self::step::{Batch, Step, StepEnd};
+use self::request::Request;
+use self::step::{Batch, Step};
+use self::step_end::StepEnd;
 use self::used::{UsedStrategies, Way};
 use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
-use crate::strategy::{self, StrategyConfig, Subject};
+use crate::strategy::{self, Subject};
 use crate::unit_plan::Sizing;
 use crate::{Error, Result};
 
@@ -105,15 +110,6 @@ enum Drift {
     /// The state of the optimizer. The parameters have been averaged.
     Momentum,
     Parameters,
-}
-
-/// The arguments and settings of a step.
-#[derive(Clone, Debug, PartialEq)]
-struct Request {
-    option: DistOption,
-    config: StrategyConfig,
-    spars: f32,
-    sizing: Sizing,
 }
 
 impl DistOpt {
@@ -248,7 +244,7 @@ impl DistOpt {
             }
             let scaled = opt.scaler.scaled(loss)?;
             let local = layout.gradients.backward(&scaled).map_err(Error::from).and_then(|()| {
-                step::complete(layout, opt.config.allow_unused)?;
+                layout.complete(opt.config.allow_unused)?;
                 if !fault::is_finite(loss)? {
                     layout.fill(f32::NAN)?;
                 }

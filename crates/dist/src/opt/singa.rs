@@ -18,7 +18,8 @@
 use candelabrum_nn::{DistOption, to_flat};
 use candle_core::{DType, Tensor};
 
-use super::{DistOpt, Request};
+use super::DistOpt;
+use super::request::Request;
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;

@@ -17,16 +17,16 @@ use candelabrum_nn::Param;
 use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
-use super::config::OnOverflow;
+use super::config::{DistOptConfig, OnOverflow};
 use super::dispatcher::Dispatcher;
 use super::fault::Fault;
-use super::figures::timed;
+use super::figures::{StepFigures, timed};
 use super::journal::Journal;
 use super::layout::Layout;
 use super::loss_scale::LossScaler;
 use super::recording::Recording;
 use super::replicas::average_replicas;
-use super::{DistOptConfig, StepFigures};
+use super::step_end::StepEnd;
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
 use crate::strategy::Subject;
 use crate::{Error, Result};
@@ -56,17 +56,6 @@ pub(super) enum Batch<'a> {
     Loss(&'a Tensor),
     /// The replay computes the forward pass too.
     Recorded(&'a Recording),
-}
-
-/// The end of a step, the same on every rank.
-#[derive(Debug)]
-pub(super) enum StepEnd {
-    /// The parameters have been updated.
-    Taken,
-    /// An average overflowed, and the settings ask to leave out such a step.
-    Skipped,
-    /// The step failed with this error and changed nothing.
-    Failed(Error),
 }
 
 impl Step<'_> {
@@ -154,7 +143,7 @@ impl Step<'_> {
         }
         if !self.config.overlap || dispatcher.subject != Subject::Gradients {
             let result = self.layout.gradients.backward(loss).map_err(Error::from);
-            return (dispatcher, Ok(()), result.and_then(|()| complete(self.layout, allow_unused)));
+            return (dispatcher, Ok(()), result.and_then(|()| self.layout.complete(allow_unused)));
         }
         let state = (dispatcher, Ok(()));
         let ((dispatcher, sent), result) =
@@ -162,7 +151,7 @@ impl Step<'_> {
                 *sent = dispatcher.accept_early(unit, bucket);
                 sent.clone()
             });
-        (dispatcher, sent, result.and_then(|()| complete(self.layout, allow_unused)))
+        (dispatcher, sent, result.and_then(|()| self.layout.complete(allow_unused)))
     }
 
     /// Repeats a recorded pass, during which complete units leave. Returns as
@@ -397,15 +386,6 @@ impl Step<'_> {
             Ok(())
         })
     }
-}
-
-/// Checks that every parameter has a gradient. With `allow_unused`, missing gradients become zeros.
-pub(super) fn complete(layout: &mut Layout, allow_unused: bool) -> Result<()> {
-    if allow_unused {
-        return Ok(layout.gradients.zero_rest()?);
-    }
-    let names: Vec<&str> = layout.gradients.without_gradient().map(Param::name).collect();
-    if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
 }
 
 /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose

@@ -1,6 +1,7 @@
 //! Values of each rank that all ranks can compute, and sequential reductions of them.
 
 use candelabrum_dist::{Element, ReduceOp};
+use candelabrum_testkit::split_mix;
 use half::{bf16, f16};
 
 /// An element type with its sequential reduction.
@@ -20,7 +21,8 @@ pub(crate) trait Value: Element {
 
 /// The values of a rank's buffer. Buffers differ by their `salt`.
 pub(crate) fn values<T: Value>(rank: usize, salt: u64, len: usize) -> Vec<T> {
-    (0..len as u64).map(|i| T::from_bits(mix(mix(salt << 8 | rank as u64) ^ i))).collect()
+    let start = split_mix(salt << 8 | rank as u64);
+    (0..len as u64).map(|i| T::from_bits(split_mix(start ^ i))).collect()
 }
 
 /// The reduction of all ranks' [`values`].
@@ -33,14 +35,6 @@ pub(crate) fn reduced<T: Value>(op: ReduceOp, world_size: usize, salt: u64, len:
         T::reduce(op, &column)
     };
     (0..len).map(reduce).collect()
-}
-
-/// SplitMix64.
-pub(crate) fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }
 
 macro_rules! reduce_floats {

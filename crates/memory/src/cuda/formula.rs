@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::compiler::Source;
-use super::launch::{Arg, Grid, SHARE, launch};
+use super::launch::{Arg, Grid, SETS, SHARE, Sets, launch};
 use super::memory::allocate_unset;
 use super::region::Region;
 use super::{CudaSpan, CudaSpanMut, Formula, SCALARS};
@@ -19,12 +19,6 @@ use crate::{ElementType, Result};
 
 /// Elements that one block updates: `PIECE` in formula.cu.
 const PIECE: usize = 1024;
-
-/// The sets of scalars in one launch: `SETS` in formula.cu.
-const SETS: usize = 16;
-
-/// The sets of scalars of one launch.
-pub(super) type Sets = [[f64; SCALARS]; SETS];
 
 /// The kernels before the text of a formula.
 const KERNELS: &str = concat!(include_str!("kernels/sums.cu"), include_str!("kernels/formula.cu"));

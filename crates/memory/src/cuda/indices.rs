@@ -4,6 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CudaStorage, Layout};
 
+use super::launch::Arg;
 use super::region::Region;
 use super::tensor::contiguous;
 use crate::{Error, Result};
@@ -51,4 +52,10 @@ pub fn indices<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaIndi
         }
     };
     Ok(CudaIndices { region: contiguous(all, element_size, layout)?, element_size })
+}
+
+impl<'a> From<CudaIndices<'a>> for Arg<'a> {
+    fn from(indices: CudaIndices<'a>) -> Self {
+        Self::Memory(indices.region())
+    }
 }

@@ -11,11 +11,9 @@ use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 
 use super::compiler::{Source, function};
 use super::cuda_error;
-use super::formula::Sets;
 use super::region::{Region, bind};
-use super::rounding::Runs;
-use super::{BLOCK, CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut};
 use crate::Result;
+use crate::kernels::{BLOCK, SCALARS};
 
 /// Numbers that one block adds: `SHARE` in sums.cu.
 pub(super) const SHARE: usize = 8192;
@@ -23,6 +21,18 @@ pub(super) const SHARE: usize = 8192;
 /// Blocks of a kernel whose threads take several numbers each. More blocks than the largest GPUs
 /// run at a time would not be faster.
 const MOST_BLOCKS: usize = 4096;
+
+/// The sets of scalars in one launch: `SETS` in formula.cu.
+pub(super) const SETS: usize = 16;
+
+/// The sets of scalars of one launch.
+pub(super) type Sets = [[f64; SCALARS]; SETS];
+
+/// The runs in one launch: `RUNS` in rounding.cu.
+pub(super) const RUNS: usize = 64;
+
+/// `struct Runs` of rounding.cu: addresses of the runs and of their results, lengths, first blocks.
+pub(super) type Runs = [[u64; RUNS]; 4];
 
 /// The blocks of a launch, and the count that the kernel gets as its last argument.
 #[derive(Clone, Copy, Debug)]
@@ -78,56 +88,10 @@ pub enum Arg<'a> {
     Runs(&'a Runs),
 }
 
-impl<'a> From<CudaSpan<'a>> for Arg<'a> {
-    fn from(numbers: CudaSpan<'a>) -> Self {
-        Self::Memory(numbers.region())
-    }
-}
-
-/// For numbers that the kernel writes.
-impl<'a> From<&'a mut CudaSpanMut<'_>> for Arg<'a> {
-    fn from(numbers: &'a mut CudaSpanMut<'_>) -> Self {
-        Self::Memory(numbers.region())
-    }
-}
-
-impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
-    fn from(numbers: CudaNumbers<'a>) -> Self {
-        Self::Memory(numbers.region())
-    }
-}
-
-/// For numbers that the kernel writes.
-impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
-    fn from(numbers: &'a mut CudaNumbersMut<'_>) -> Self {
-        Self::Memory(numbers.region())
-    }
-}
-
 /// Memory that the kernel may not use.
 impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
     fn from(memory: Option<T>) -> Self {
         memory.map_or(Self::Nothing, T::into)
-    }
-}
-
-/// Numbers of any type.
-impl<'a> From<&'a CudaMemory> for Arg<'a> {
-    fn from(memory: &'a CudaMemory) -> Self {
-        Self::Memory(Region::of(&memory.0))
-    }
-}
-
-/// Numbers of any type that the kernel writes.
-impl<'a> From<&'a mut CudaMemory> for Arg<'a> {
-    fn from(memory: &'a mut CudaMemory) -> Self {
-        Self::Memory(Region::of(&memory.0))
-    }
-}
-
-impl<'a> From<CudaIndices<'a>> for Arg<'a> {
-    fn from(indices: CudaIndices<'a>) -> Self {
-        Self::Memory(indices.region())
     }
 }
 

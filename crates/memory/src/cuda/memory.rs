@@ -7,11 +7,10 @@ use candle_core::{Device, Tensor};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::cuda_error;
-use super::numbers::{CudaNumbers, CudaNumbersMut};
+use super::launch::Arg;
 use super::region::{Region, wait};
-use super::span::{CudaSpan, CudaSpanMut};
 use super::tensor::{fill_tensor, with_tensor};
-use crate::{ElementType, Flat, Result};
+use crate::{ElementType, Result};
 
 /// Bytes on a GPU. They belong to the stream of candle's device.
 #[derive(Debug)]
@@ -21,10 +20,8 @@ pub struct CudaMemory(pub CudaSlice<u8>);
 ///
 /// # Errors
 /// Too little memory on the device.
-pub fn zeros(device: &Device, element: ElementType, len: usize) -> Result<Flat> {
-    let stream = device.as_cuda_device()?.cuda_stream();
-    let memory = CudaMemory(allocate(&stream, len * element.size())?);
-    Ok(Flat::cuda(element, len, memory))
+pub(crate) fn zeros(device: &Device, bytes: usize) -> Result<CudaMemory> {
+    allocate(&device.as_cuda_device()?.cuda_stream(), bytes).map(CudaMemory)
 }
 
 /// Zeroed memory of at least one byte, because the driver has no empty memory.
@@ -68,30 +65,6 @@ pub fn download(stream: &Arc<CudaStream>, from: &CudaSlice<u8>, to: &mut [u8]) -
 }
 
 impl CudaMemory {
-    /// The first `len` f32 numbers.
-    pub(crate) fn span(&self, len: usize) -> CudaSpan<'_> {
-        CudaSpan::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
-    }
-
-    /// The first `len` f32 numbers, mutable.
-    pub(crate) fn span_mut(&mut self, len: usize) -> CudaSpanMut<'_> {
-        CudaSpanMut::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
-    }
-
-    /// The first `len` numbers of this type.
-    pub(crate) fn numbers(&self, element: ElementType, len: usize) -> Result<CudaNumbers<'_>> {
-        CudaNumbers::new(self.region(len * element.size()), element)
-    }
-
-    /// The first `len` numbers of this type, mutable.
-    pub(crate) fn numbers_mut(
-        &mut self,
-        element: ElementType,
-        len: usize,
-    ) -> Result<CudaNumbersMut<'_>> {
-        CudaNumbersMut::new(self.region(len * element.size()), element)
-    }
-
     /// The memory as `len` elements of a type of which all bits are a value.
     ///
     /// # Panics
@@ -139,5 +112,19 @@ impl CudaMemory {
         tensor: &Tensor,
     ) -> Result<()> {
         fill_tensor(tensor, element, len, self.region(len * element.size()))
+    }
+}
+
+/// Numbers of any type.
+impl<'a> From<&'a CudaMemory> for Arg<'a> {
+    fn from(memory: &'a CudaMemory) -> Self {
+        Self::Memory(Region::of(&memory.0))
+    }
+}
+
+/// Numbers of any type that the kernel writes.
+impl<'a> From<&'a mut CudaMemory> for Arg<'a> {
+    fn from(memory: &'a mut CudaMemory) -> Self {
+        Self::Memory(Region::of(&memory.0))
     }
 }

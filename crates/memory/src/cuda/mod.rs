@@ -55,11 +55,11 @@ pub use self::gpu::{Gpu, Matrix};
 pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
 pub use self::launch::{Arg, Grid};
-pub use self::memory::{CudaMemory, allocate, download, upload, zeros};
-pub use self::numbers::{CudaNumbers, CudaNumbersMut};
+pub(crate) use self::memory::zeros;
+pub use self::memory::{CudaMemory, allocate, download, upload};
+pub use self::numbers::{CudaNumbers, CudaNumbersMut, numbers};
 pub use self::rounding::round_all;
-pub use self::span::{CudaSpan, CudaSpanMut};
-pub use self::tensor::{numbers, span, span_mut};
+pub use self::span::{CudaSpan, CudaSpanMut, span, span_mut};
 use crate::Error;
 pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
 

@@ -1,13 +1,17 @@
 //! A borrowed run of f32, f16 or bf16 numbers on a GPU, for operations that compute in any of these
 //! types.
 
+use candle_core::cuda::CudaStorageSlice;
+use candle_core::{CudaStorage, Layout};
+
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::Region;
-use super::{CudaSpan, CudaSpanMut};
-use crate::span::check_len;
-use crate::{ElementType, Error, Flat, Result};
+use super::span::{CudaSpan, CudaSpanMut};
+use super::tensor::elements;
+use crate::error::check_len;
+use crate::{ElementType, Error, Result};
 
 /// The kernels of this file.
 fn kernels(number: ElementType) -> Source {
@@ -28,6 +32,49 @@ pub struct CudaNumbersMut<'a>(CudaNumbers<'a>);
 /// Whether `element` is one of the types of [`CudaNumbers`].
 pub(super) fn is_number(element: ElementType) -> bool {
     matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16)
+}
+
+/// The elements of a contiguous f32, f16 or bf16 tensor.
+///
+/// # Errors
+/// A tensor of another type, or that is not contiguous.
+pub fn numbers<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaNumbers<'a>> {
+    let element = match &storage.slice {
+        CudaStorageSlice::F16(_) => ElementType::F16,
+        CudaStorageSlice::BF16(_) => ElementType::Bf16,
+        _ => ElementType::F32,
+    };
+    let len = layout.shape().elem_count();
+    CudaNumbers::new(elements(storage, layout, element, len)?, element)
+}
+
+impl CudaMemory {
+    /// The first `len` numbers of this type.
+    pub(crate) fn numbers(&self, element: ElementType, len: usize) -> Result<CudaNumbers<'_>> {
+        CudaNumbers::new(self.region(len * element.size()), element)
+    }
+
+    /// The first `len` numbers of this type, mutable.
+    pub(crate) fn numbers_mut(
+        &mut self,
+        element: ElementType,
+        len: usize,
+    ) -> Result<CudaNumbersMut<'_>> {
+        CudaNumbersMut::new(self.region(len * element.size()), element)
+    }
+}
+
+impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
+    fn from(numbers: CudaNumbers<'a>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// For numbers that the kernel writes.
+impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
+    fn from(numbers: &'a mut CudaNumbersMut<'_>) -> Self {
+        Self::Memory(numbers.region())
+    }
 }
 
 impl<'a> From<CudaSpan<'a>> for CudaNumbers<'a> {
@@ -89,14 +136,11 @@ impl<'a> CudaNumbers<'a> {
     }
 
     /// A copy on the device, in the same type.
-    ///
-    /// # Errors
-    /// Too little memory on the device.
-    pub fn to_flat(self) -> Result<Flat> {
+    pub(crate) fn copy(self) -> Result<CudaMemory> {
         let bytes = self.region.bytes();
         let memory = CudaMemory(allocate_unset(self.region.stream(), bytes)?);
         memory.region(bytes).copy_from(self.region)?;
-        Ok(Flat::cuda(self.element, self.len(), memory))
+        Ok(memory)
     }
 
     pub(super) fn region(self) -> Region<'a> {
@@ -197,7 +241,29 @@ impl<'a> CudaNumbersMut<'a> {
     }
 }
 
+impl CudaSpan<'_> {
+    /// Writes the numbers divided by `divisor` to `to`, in fp16 or bf16 (`element`), rounded to
+    /// nearest, ties to even.
+    pub(crate) fn narrow(
+        self,
+        divisor: f32,
+        element: ElementType,
+        to: &mut CudaMemory,
+    ) -> Result<()> {
+        to.numbers_mut(element, self.len())?.narrow_from(self, divisor)
+    }
+}
+
 impl CudaSpanMut<'_> {
+    pub(crate) fn add(&mut self, from: CudaSpan<'_>) -> Result<()> {
+        self.add_numbers(from.into())
+    }
+
+    /// Replaces the numbers by those of `from`, in fp16 or bf16 (`element`), exactly.
+    pub(crate) fn widen(&mut self, element: ElementType, from: &CudaMemory) -> Result<()> {
+        self.widen_from(from.numbers(element, self.len())?)
+    }
+
     /// Replaces the numbers by as many of `from`, exactly.
     ///
     /// # Errors

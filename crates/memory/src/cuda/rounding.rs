@@ -4,16 +4,12 @@ use candle_core::{CudaStorage, Layout};
 
 use super::CudaSpan;
 use super::compiler::Source;
-use super::launch::{Arg, Grid, launch};
+use super::launch::{Arg, Grid, RUNS, Runs, launch};
 use super::tensor::{elements, half_type};
 use crate::Result;
 
-/// Runs in one launch, and numbers that one block rounds: `RUNS` and `PIECE` in rounding.cu.
-const RUNS: usize = 64;
+/// Numbers that one block rounds: `PIECE` in rounding.cu.
 const PIECE: usize = 1024;
-
-/// `struct Runs` of rounding.cu: addresses of the runs and of their results, lengths, first blocks.
-pub(super) type Runs = [[u64; RUNS]; 4];
 
 /// Sets the elements of each contiguous f16 or bf16 tensor to the values beside it, rounded to nearest,
 /// ties to even. The storages are borrowed as for [`span_mut`](super::span_mut).

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
+use candle_core::{CudaStorage, Layout};
+
 use super::compiler::Source;
 use super::launch::{Arg, Grid, launch};
 use super::memory::CudaMemory;
-use super::numbers::CudaNumbers;
 use super::region::Region;
-use crate::{ElementType, Flat, Result};
+use super::tensor::elements;
+use crate::{ElementType, Result};
 
 /// The kernels of this file.
 const KERNELS: Source =
@@ -20,6 +22,52 @@ pub struct CudaSpan<'a>(Region<'a>);
 /// A mutable run of f32 numbers on a GPU.
 #[derive(Debug)]
 pub struct CudaSpanMut<'a>(Region<'a>);
+
+/// The elements of a contiguous f32 tensor.
+///
+/// # Errors
+/// A tensor of another type, or that is not contiguous.
+pub fn span<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpan<'a>> {
+    Ok(CudaSpan::new(elements(storage, layout, ElementType::F32, layout.shape().elem_count())?))
+}
+
+/// The elements of a contiguous f32 tensor, mutable.
+///
+/// The borrow of the storage keeps the memory alive. It need not be mutable: a change is work on the
+/// stream, which runs after all earlier work and before all later work, whatever is locked on the host.
+/// The caller must have only one mutable span of a storage at a time.
+///
+/// # Errors
+/// Those of [`span`].
+pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpanMut<'a>> {
+    let len = layout.shape().elem_count();
+    Ok(CudaSpanMut::new(elements(storage, layout, ElementType::F32, len)?))
+}
+
+impl CudaMemory {
+    /// The first `len` f32 numbers.
+    pub(crate) fn span(&self, len: usize) -> CudaSpan<'_> {
+        CudaSpan::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+    }
+
+    /// The first `len` f32 numbers, mutable.
+    pub(crate) fn span_mut(&mut self, len: usize) -> CudaSpanMut<'_> {
+        CudaSpanMut::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+    }
+}
+
+impl<'a> From<CudaSpan<'a>> for Arg<'a> {
+    fn from(numbers: CudaSpan<'a>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
+
+/// For numbers that the kernel writes.
+impl<'a> From<&'a mut CudaSpanMut<'_>> for Arg<'a> {
+    fn from(numbers: &'a mut CudaSpanMut<'_>) -> Self {
+        Self::Memory(numbers.region())
+    }
+}
 
 impl<'a> CudaSpan<'a> {
     /// The numbers of these bytes, which must be whole f32 numbers.
@@ -51,28 +99,12 @@ impl<'a> CudaSpan<'a> {
         Self(self.0.range(in_bytes(range)))
     }
 
-    /// A copy on the device.
-    pub(crate) fn to_flat(self) -> Result<Flat> {
-        CudaNumbers::from(self).to_flat()
-    }
-
     /// Copies the numbers to the host, and waits for the copy. `to` must have as many.
     ///
     /// # Errors
     /// The driver's error.
     pub fn download(self, to: &mut [f32]) -> Result<()> {
         self.0.download(bytemuck::cast_slice_mut(to))
-    }
-
-    /// Writes the numbers divided by `divisor` to `to`, in fp16 or bf16 (`element`), rounded to
-    /// nearest, ties to even.
-    pub(crate) fn narrow(
-        self,
-        divisor: f32,
-        element: ElementType,
-        to: &mut CudaMemory,
-    ) -> Result<()> {
-        to.numbers_mut(element, self.len())?.narrow_from(self, divisor)
     }
 
     pub(super) fn region(self) -> Region<'a> {
@@ -154,10 +186,6 @@ impl<'a> CudaSpanMut<'a> {
         self.0.copy_from(from.0)
     }
 
-    pub(crate) fn add(&mut self, from: CudaSpan<'_>) -> Result<()> {
-        self.add_numbers(from.into())
-    }
-
     /// Replaces the first number by NaN if one of `others` is not finite.
     pub(crate) fn poison_unless_finite(&mut self, others: CudaSpan<'_>) -> Result<()> {
         if self.is_empty() {
@@ -165,11 +193,6 @@ impl<'a> CudaSpanMut<'a> {
         }
         let args = [Arg::Memory(self.0), Arg::Memory(others.0)];
         launch(self.0.stream(), KERNELS, "poison", Grid::for_each(others.len()), &args)
-    }
-
-    /// Replaces the numbers by those of `from`, in fp16 or bf16 (`element`), exactly.
-    pub(crate) fn widen(&mut self, element: ElementType, from: &CudaMemory) -> Result<()> {
-        self.widen_from(from.numbers(element, self.len())?)
     }
 
     pub(super) fn region(&mut self) -> Region<'_> {

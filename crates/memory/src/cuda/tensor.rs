@@ -4,45 +4,8 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
 
-use super::numbers::CudaNumbers;
 use super::region::Region;
-use super::span::{CudaSpan, CudaSpanMut};
 use crate::{ElementType, Error, Result};
-
-/// The elements of a contiguous f32 tensor.
-///
-/// # Errors
-/// A tensor of another type, or that is not contiguous.
-pub fn span<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpan<'a>> {
-    Ok(CudaSpan::new(elements(storage, layout, ElementType::F32, layout.shape().elem_count())?))
-}
-
-/// The elements of a contiguous f32, f16 or bf16 tensor.
-///
-/// # Errors
-/// A tensor of another type, or that is not contiguous.
-pub fn numbers<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaNumbers<'a>> {
-    let element = match &storage.slice {
-        CudaStorageSlice::F16(_) => ElementType::F16,
-        CudaStorageSlice::BF16(_) => ElementType::Bf16,
-        _ => ElementType::F32,
-    };
-    let len = layout.shape().elem_count();
-    CudaNumbers::new(elements(storage, layout, element, len)?, element)
-}
-
-/// The elements of a contiguous f32 tensor, mutable.
-///
-/// The borrow of the storage keeps the memory alive. It need not be mutable: a change is work on the
-/// stream, which runs after all earlier work and before all later work, whatever is locked on the host.
-/// The caller must have only one mutable span of a storage at a time.
-///
-/// # Errors
-/// Those of [`span`].
-pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpanMut<'a>> {
-    let len = layout.shape().elem_count();
-    Ok(CudaSpanMut::new(elements(storage, layout, ElementType::F32, len)?))
-}
 
 /// The type of a storage of 16-bit floats.
 pub(super) fn half_type(storage: &CudaStorage) -> ElementType {

@@ -16,12 +16,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use candelabrum_datasets::write_whole;
 use candelabrum_dist::World;
 use tracing_subscriber::layer::SubscriberExt;
 
 use self::clock::Clock;
 use self::record::{Recorder, Recording};
-use crate::whole_file::write_whole;
 use crate::{Error, Result};
 
 /// The recording of one run: all spans of every rank and thread, with their times.

@@ -17,6 +17,7 @@
 mod cell;
 mod cells;
 mod collectives;
+mod config;
 mod exchange;
 mod reduction;
 mod region;
@@ -33,16 +34,17 @@ use candelabrum_memory::Flat;
 
 use self::cell::Cell;
 use self::cells::Cells;
+pub(crate) use self::config::LocalConfig;
 use self::exchange::Exchange;
 use self::region::{Membership, stride};
 use self::segment::{Segment, WORLD};
 use self::slots::{SLOT, Slots};
 use super::collective::Header;
-use super::members::Failure;
+use super::membership::Failure;
+use super::messages::Messages;
 use super::network::Network;
-use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Messages, Transport};
+use super::transport::Transport;
 use super::{Borrowed, Communicator, Payload};
 use crate::{Error, Result};
 
@@ -51,15 +53,6 @@ const LIGHT: usize = 256 * 1024;
 
 /// The bytes per rank of a group's two regions: the cells and the slots.
 const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
-
-/// This rank's place in a job, and the deadline of every wait.
-#[derive(Clone, Debug)]
-pub(crate) struct LocalConfig {
-    pub(crate) job: JobId,
-    pub(crate) rank: usize,
-    pub(crate) world_size: usize,
-    pub(crate) deadline: Duration,
-}
 
 /// Connects this rank with the other ranks of `config.job`.
 pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {

@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use sha2::{Digest, Sha256};
 
-use super::LocalConfig;
+use super::config::LocalConfig;
 use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 

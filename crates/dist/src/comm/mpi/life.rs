@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::leave::Job;
+use super::news::News;
 use super::raw;
 use crate::Error;
 use crate::comm::transport::Abort;
@@ -92,7 +92,7 @@ extern "C" fn at_exit() {
 }
 
 /// Ends the job, or reports a failure of this rank, from any thread.
-pub(super) struct Aborter(pub(super) Arc<Job>);
+pub(super) struct Aborter(pub(super) Arc<News>);
 
 impl Abort for Aborter {
     fn abort(&self, message: &str) {
@@ -105,7 +105,7 @@ impl Abort for Aborter {
 
     fn fail(&self, error: &Error) {
         self.0.fail();
-        self.0.news.leave(error.to_string());
+        self.0.leave(error.to_string());
     }
 }
 

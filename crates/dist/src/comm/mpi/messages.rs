@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::leave::Job;
 use super::mail::{HEADER_BYTES, enclosed, words};
+use super::news::News;
 use super::raw::{Batch, Letter, MpiGroup, Tag};
 use crate::comm::collective::Header;
+use crate::comm::messages::Messages;
 use crate::comm::pending::Started;
-use crate::comm::transport::Messages;
 use crate::comm::{Collective, ElementType, Payload, Pending};
 use crate::{Error, Result};
 
 /// The messages of a group, as its handle sees them.
 pub(super) struct GroupMessages {
-    pub(super) job: Arc<Job>,
+    pub(super) all: Arc<AllMessages>,
     pub(super) group: Arc<MessageGroup>,
 }
 
@@ -28,7 +28,7 @@ impl Messages for GroupMessages {
     fn start(&self, header: Header, payload: Payload) -> Pending {
         let (reply, answer) = oneshot::channel();
         let group = Arc::clone(&self.group);
-        self.job.messages.ask(Request { group, header, payload, reply: Some(reply) });
+        self.all.ask(Request { group, header, payload, reply: Some(reply) });
         let rank = self.group.group.ranks[self.group.rank];
         Pending::new(Asked { rank, answer })
     }
@@ -161,7 +161,7 @@ impl AllMessages {
     }
 
     /// Moves all messages on, on the thread that has the turn. Returns whether any are left.
-    pub(super) fn progress(&self, job: &Job) -> bool {
+    pub(super) fn progress(&self, news: &News) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -185,7 +185,7 @@ impl AllMessages {
                     let mut receive = Receive { group, from, header, payload, letter, rest, reply };
                     match receive.begin() {
                         Ok(()) => receives.push(receive),
-                        Err(error) => receive.end(Err(error), job),
+                        Err(error) => receive.end(Err(error), news),
                     }
                 }
             }
@@ -197,7 +197,7 @@ impl AllMessages {
             .filter_map(|mut receive| match receive.poll().transpose() {
                 None => Some(receive),
                 Some(result) => {
-                    receive.end(result, job);
+                    receive.end(result, news);
                     None
                 }
             })
@@ -208,8 +208,8 @@ impl AllMessages {
     }
 
     /// Whether messages of this rank are still on their way.
-    pub(super) fn are_sending(&self, job: &Job) -> bool {
-        self.progress(job) && !self.underway.lock().sends.is_empty()
+    pub(super) fn are_sending(&self, news: &News) -> bool {
+        self.progress(news) && !self.underway.lock().sends.is_empty()
     }
 }
 
@@ -287,13 +287,13 @@ impl Receive {
         Ok(batch)
     }
 
-    fn end(self, result: Result<Payload>, job: &Job) {
+    fn end(self, result: Result<Payload>, news: &News) {
         self.group.awaited.fetch_sub(1, Ordering::Relaxed);
         let failed = result.is_err();
         // If no thread waits any more, the result is dropped, and an error has no effect.
         let heard = self.reply.is_some_and(|reply| reply.send(result).is_ok());
         if failed && heard {
-            job.fail();
+            news.fail();
         }
     }
 }

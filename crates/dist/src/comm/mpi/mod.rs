@@ -28,11 +28,13 @@
 //! not for thousands.
 
 mod collectives;
+mod job;
 mod leave;
 mod life;
 mod mail;
 mod messages;
 mod news;
+mod pace;
 mod pipeline;
 mod raw;
 
@@ -44,16 +46,17 @@ use std::time::Duration;
 use mpi::Threading;
 use mpi::environment::Universe;
 
-use self::leave::Job;
+use self::job::Job;
 use self::mail::{Peer, Words};
 use self::messages::{GroupMessages, MessageGroup};
 use self::news::LOOK_AFTER;
-use self::pipeline::Pace;
+use self::pace::Pace;
 use self::raw::{Batch, MpiGroup};
 use super::collective::Header;
-use super::members::Failure;
+use super::membership::Failure;
+use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Messages, Transport};
+use super::transport::Transport;
 use super::wait::{Load, Wait};
 use super::{Collective, Communicator, Payload};
 use crate::{Error, Result};
@@ -110,7 +113,7 @@ fn join(
     }
     let any_thread = threading >= Threading::Serialized;
     let job = Arc::new(Job::new(&group, rank, host, failure)?);
-    let abort = Arc::new(life::Aborter(Arc::clone(&job)));
+    let abort = Arc::new(life::Aborter(Arc::clone(&job.news)));
     let mut transport = Mpi::new(job, group, rank, any_thread, deadline)?;
     transport.universe = Some(universe);
     Ok(Connected { transport, rank, world_size, deadline, abort })
@@ -148,19 +151,19 @@ impl Transport for Mpi {
     }
 
     fn messages(&self) -> Arc<dyn Messages> {
-        let (job, group) = (Arc::clone(&self.job), Arc::clone(&self.messages));
-        Arc::new(GroupMessages { job, group })
+        let (all, group) = (Arc::clone(&self.job.messages), Arc::clone(&self.messages));
+        Arc::new(GroupMessages { all, group })
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
-        self.collective(header, payload).inspect_err(|_| self.job.fail())
+        self.collective(header, payload).inspect_err(|_| self.job.news.fail())
     }
 
     /// The new groups get a number that none of their members uses. The tags of their messages
     /// contain it. A group has no MPI communicator of its own, because some libraries have only
     /// 2,000, and creating one blocks without a deadline.
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        self.split_off(members).inspect_err(|_| self.job.fail())
+        self.split_off(members).inspect_err(|_| self.job.news.fail())
     }
 
     fn progress(&mut self) -> bool {
@@ -171,13 +174,13 @@ impl Transport for Mpi {
             // A failure is stored: the waiting thread, or the next operation, returns it.
             drop(self.job.news.look());
         }
-        self.job.messages.progress(&self.job)
+        self.job.messages.progress(&self.job.news)
     }
 
     fn leave(&mut self) {
         if let Err(error) = self.say_goodbye() {
             tracing::error!("leaving a group: {error}");
-            self.job.fail();
+            self.job.news.fail();
         }
     }
 

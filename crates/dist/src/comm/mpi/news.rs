@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::raw::{LETTER, Letter, MpiGroup, Tag};
-use crate::comm::members::Failure;
+use crate::comm::membership::Failure;
 use crate::{Error, Result};
 
 /// A wait that has lasted this long looks for news.
@@ -23,18 +23,24 @@ pub(super) struct News {
     failure: Failure,
     /// The cause of this rank's failure, until it has been sent.
     untold: Mutex<Option<String>>,
-    /// Whether a letter of a rank that has failed has arrived.
-    heard: AtomicBool,
+    /// Whether this rank has failed, or a letter of a rank that has failed has arrived.
+    failed: AtomicBool,
 }
 
 impl News {
     pub(super) fn new(world: MpiGroup, rank: usize, failure: Failure) -> Self {
-        Self { world, rank, failure, untold: Mutex::default(), heard: AtomicBool::new(false) }
+        Self { world, rank, failure, untold: Mutex::default(), failed: AtomicBool::new(false) }
     }
 
-    /// Whether another rank has sent the cause of its failure.
-    pub(super) fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+    /// Notes a failure. MPI will then not be finalised, see [`super::life`].
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this rank or another one has failed. A rank that knows of a failure says no goodbye:
+    /// one that does not know of it yet would take the goodbye for the cause.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Stores the cause of this rank's failure. The next call of [`Self::tell`] sends it.
@@ -72,7 +78,7 @@ impl News {
             let text = String::from_utf8_lossy(letter.bytes());
             let message = text.trim_end_matches('\0').to_owned();
             self.failure.set(&Error::PeerFailed { peer, message });
-            self.heard.store(true, Ordering::Relaxed);
+            self.fail();
         }
         self.failure.get().map_or(Ok(()), Err)
     }

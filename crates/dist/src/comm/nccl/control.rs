@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 
 use super::memory::to_device;
 use crate::comm::collective::Header;
-use crate::comm::members::Failure;
+use crate::comm::membership::Failure;
+use crate::comm::messages::Messages;
 use crate::comm::pending::Started;
-use crate::comm::transport::{Abort, Messages};
+use crate::comm::transport::Abort;
 use crate::comm::{Collective, Group, Payload, Pending};
 use crate::{Error, Result};
 

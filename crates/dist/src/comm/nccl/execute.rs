@@ -10,11 +10,12 @@ use cudarc::driver::CudaSlice;
 use super::Nccl;
 use super::control::in_operation;
 use super::flight::{Flight, Gives, Held, OnDevice, lost};
-use super::memory::{Ready, allocate, download, take, to_device, upload};
+use super::memory::{allocate, download, take, to_device, upload};
 use super::plan::{Outcome, Participant, Plan};
 use crate::Result;
 use crate::comm::collective::Header;
-use crate::comm::members::Context;
+use crate::comm::membership::Context;
+use crate::comm::ready::Ready;
 use crate::comm::transport::Progress;
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
 

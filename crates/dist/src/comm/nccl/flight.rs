@@ -16,7 +16,7 @@ use super::control::News;
 use super::memory::{self, payload_of, slice_of};
 use super::raw::{Launched, NcclComm};
 use crate::comm::collective::Header;
-use crate::comm::members::Context;
+use crate::comm::membership::Context;
 use crate::comm::pending::Started;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{self, CudaMemory, cuda_error};
+use candelabrum_memory::cuda::{CudaMemory, cuda_error};
+use candelabrum_memory::{Flat, Location};
 use candle_core::Device;
-use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, sys};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
 
+use crate::Result;
 use crate::comm::{ElementType, Payload};
-use crate::{Error, Result};
 
 pub(super) use candelabrum_memory::cuda::{allocate, download, upload};
 
@@ -24,7 +24,8 @@ pub(super) fn payload_of(element: ElementType, len: usize, slice: CudaSlice<u8>)
 
 /// A copy on the device.
 pub(super) fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
-    let mut copy = cuda::zeros(device, payload.element_type(), payload.len())?;
+    let location = Location::of(device);
+    let mut copy = Flat::zeros_on(&location, payload.element_type(), payload.len())?;
     copy.copy_from_host(payload)?;
     Ok(copy.into())
 }
@@ -39,32 +40,6 @@ pub(super) fn take(
         Some(memory) => Ok(memory),
         None => Ok(allocate(stream, bytes)?),
     }
-}
-
-/// # Errors
-/// A payload on the device whose stream is being captured. The driver's error.
-pub(in crate::comm) fn check_not_recorded(payload: &Payload) -> Result<()> {
-    let Some(memory) = payload.cuda_memory() else { return Ok(()) };
-    let status = memory.0.stream().capture_status();
-    let status = status.map_err(|error| cuda_error("cuStreamIsCapturing", error))?;
-    if status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-        return Ok(());
-    }
-    let what = "a collective in a step that is recorded as CUDA graphs".to_owned();
-    Err(Error::Unsupported { what })
-}
-
-/// The point that the stream of a payload's memory has reached now.
-pub(in crate::comm) struct Ready(pub(super) CudaEvent);
-
-/// Notes the point that the stream of the payload's memory has reached now, if it is on the device.
-///
-/// # Errors
-/// The driver's error.
-pub(in crate::comm) fn ready(payload: &mut Payload) -> Result<Option<Ready>> {
-    let Some(slice) = slice_of(payload) else { return Ok(None) };
-    let event = slice.stream().record_event(None);
-    Ok(Some(Ready(event.map_err(|error| cuda_error("cuEventRecord", error))?)))
 }
 
 /// Orders the work that the stream of the payload's memory is given from now on after `event`.

@@ -60,6 +60,7 @@ mod calls;
 mod control;
 mod execute;
 mod flight;
+mod list;
 mod memory;
 mod plan;
 mod raw;
@@ -74,18 +75,17 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 use parking_lot::Mutex;
 
-use self::agree::List;
 use self::control::{Control, News, OverControl, in_operation};
+use self::list::List;
 use self::raw::{ID_BYTES, NcclComm};
 use self::watch::Watch;
 use super::collective::Header;
-use super::members::{Context, Failure};
+use super::membership::{Context, Failure};
+use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Messages, Progress, Transport};
+use super::transport::{Progress, Transport};
 use super::{Communicator, Group, Payload, Pending};
 use crate::{Error, Result};
-
-pub(super) use self::memory::{Ready, check_not_recorded, ready};
 
 /// Whether this build has the NCCL backend.
 pub(crate) const COMPILED: bool = true;

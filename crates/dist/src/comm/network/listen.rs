@@ -107,7 +107,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
-    use crate::comm::members::Failure;
+    use crate::comm::membership::Failure;
     use crate::comm::network::NO_GROUP;
 
     fn pair() -> (OwnedFd, OwnedFd) {

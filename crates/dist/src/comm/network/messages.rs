@@ -9,8 +9,8 @@ use super::frame::Head;
 use super::{Body, Kind, NAP, Network};
 use crate::comm::collective::Header;
 use crate::comm::mailbox::Posted;
+use crate::comm::messages::Messages;
 use crate::comm::pending::Started;
-use crate::comm::transport::Messages;
 use crate::comm::{Collective, Payload, Pending};
 use crate::{Error, Result};
 

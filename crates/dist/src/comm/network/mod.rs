@@ -37,7 +37,7 @@ use self::frame::{Head, Outgoing};
 use self::line::{LONGEST_TEXT, Line};
 use self::news::{Limit, News, WINDOW};
 use super::Payload;
-use super::members::Failure;
+use super::membership::Failure;
 use super::transport::Abort;
 use crate::{Error, Result};
 

@@ -10,7 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 
-use super::{Hello, RETRY};
+use super::hello::Hello;
+
+/// The pause between two attempts, for instance to reach a rank that does not listen yet.
+pub(super) const RETRY: Duration = Duration::from_millis(5);
 
 /// A caller whose whole hello has not arrived after this time is turned away.
 pub(super) const TO_SPEAK: Duration = Duration::from_secs(2);

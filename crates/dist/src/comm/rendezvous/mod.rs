@@ -9,6 +9,7 @@
 //! on every rank.
 
 mod callers;
+mod hello;
 
 use std::io;
 use std::ops::Range;
@@ -21,20 +22,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 pub(super) use self::callers::Callers;
-use self::callers::wait;
+use self::callers::{RETRY, wait};
+pub(super) use self::hello::Hello;
+pub(crate) use self::hello::JobId;
+use self::hello::VERSION;
 use crate::{Error, Result};
-
-/// A number that every rank of a job knows, and no other process.
-pub(crate) type JobId = [u8; 32];
-
-/// First bytes of every connection.
-const MAGIC: [u8; 8] = *b"candlbrn";
-
-/// The version of the protocol: raised when the meaning of its bytes changes.
-const VERSION: u32 = 2;
-
-/// The pause between two attempts, for instance to reach a rank that does not listen yet.
-const RETRY: Duration = Duration::from_millis(5);
 
 /// The time in which rank 0 still answers late callers after the meeting has failed.
 const TO_TURN_AWAY: Duration = Duration::from_millis(300);
@@ -50,40 +42,6 @@ const LONGEST_REASON: usize = 4096;
 const WELCOME: u8 = 0;
 /// The first byte of an answer: the meeting has failed, and the reason follows.
 const REFUSED: u8 = 1;
-
-/// The job, the version and the rank of a caller.
-///
-/// On the wire: magic, job, version, rank, number of ranks; little-endian. Magic, job and version
-/// have the same place in every version, and no version is shorter. So a rank can distinguish a
-/// stranger from a rank of its own job with another version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) job: JobId,
-    pub(super) version: u32,
-    pub(super) rank: u32,
-    pub(super) world_size: u32,
-}
-
-impl Hello {
-    const BYTES: usize = MAGIC.len() + size_of::<JobId>() + 3 * size_of::<u32>();
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(self.job);
-        for word in [self.version, self.rank, self.world_size] {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// `None` if the bytes are not a whole hello.
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (job, words) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
-        let mut words = words.chunks_exact(4).map(|word| word.try_into().map(u32::from_le_bytes));
-        let mut word = || words.next()?.ok();
-        Some(Self { job: *job, version: word()?, rank: word()?, world_size: word()? })
-    }
-}
 
 /// The reason to turn a caller away.
 enum Refusal {

@@ -8,26 +8,27 @@
 //! backend is meant for the few small messages by which the ranks of another backend meet and agree
 //! (NCCL's id and headers), not for gradients.
 
+mod config;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_memory::reduce;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::config::TcpConfig;
 use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{Header, check_agreement};
-use super::members::Failure;
+use super::membership::Failure;
+use super::messages::Messages;
 use super::network::{Awaited, Body, Kind, Network};
 use super::pending::Started;
-use super::rendezvous::JobId;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Abort, Messages, Transport};
+use super::transport::{Abort, Transport};
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
@@ -36,20 +37,6 @@ const HEADER: usize = Header::WORDS * 8;
 
 /// The number of the group of all ranks.
 const WORLD: u64 = 0;
-
-/// The job, its meeting point and its deadline.
-#[derive(Clone, Debug)]
-pub(crate) struct TcpConfig {
-    pub(crate) job: JobId,
-    pub(crate) rank: usize,
-    pub(crate) world_size: usize,
-    pub(crate) deadline: Duration,
-    /// Rank 0's host: a name or an address.
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    /// The only address at which rank 0 listens, if there is one.
-    pub(crate) interface: Option<IpAddr>,
-}
 
 /// Joins the ranks of `config.job`.
 ///

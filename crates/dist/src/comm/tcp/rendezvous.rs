@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use super::TcpConfig;
+use super::config::TcpConfig;
 use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 

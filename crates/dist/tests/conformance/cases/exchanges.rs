@@ -4,10 +4,11 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
 use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result};
+use candelabrum_testkit::split_mix;
 use half::{bf16, f16};
 
-use super::{Comm, is_bits};
-use crate::data::{Value, mix, reduced, values};
+use super::check::{Comm, is_bits};
+use crate::data::{Value, reduced, values};
 
 pub(super) fn all(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
     every_type::<f32>(comm, digest)?;
@@ -61,7 +62,7 @@ fn equal_parts<T: Value>(
 
 /// The number of elements that one rank sends to another.
 fn amount(from: usize, to: usize, len: usize) -> usize {
-    mix((from * 31 + to) as u64) as usize % (len + 1)
+    split_mix((from * 31 + to) as u64) as usize % (len + 1)
 }
 
 fn unequal_parts<T: Value>(

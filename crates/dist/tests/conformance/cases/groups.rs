@@ -2,7 +2,7 @@
 
 use candelabrum_dist::{Collective, ElementType, Group, Payload, ReduceOp, Result};
 
-use super::{Comm, is_bits};
+use super::check::{Comm, is_bits};
 use crate::data::{Value, values};
 
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {

@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result, World};
 use half::f16;
 
-use super::is_bits;
+use super::check::{is_bits, operations};
 use crate::data::{Value, reduced, values};
 
 /// All cases of this file. `hosts` has one letter for each rank: its host.
@@ -68,7 +68,7 @@ fn layered_sums<T: Value>(world: &World, hosts: &[char], digest: &mut DefaultHas
     let comm = world.hierarchical()?;
     assert_eq!((comm.rank(), comm.world_size()), (rank, n));
     for (salt, len) in [0, 1, 7, 1_000, 90_001].into_iter().enumerate() {
-        for op in super::operations::<T>() {
+        for op in operations::<T>() {
             let salt = salt as u64;
             let expected = expected::<T>(op, hosts, salt, len);
             let mut mine = values::<T>(rank, salt, len);

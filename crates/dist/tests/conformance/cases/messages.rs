@@ -3,7 +3,7 @@
 use candelabrum_dist::{Collective, Element, ElementType, Payload, Pending, ReduceOp, Result};
 use half::f16;
 
-use super::{Comm, is_bits};
+use super::check::{Comm, is_bits};
 use crate::data::values;
 
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {

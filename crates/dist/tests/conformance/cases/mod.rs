@@ -1,6 +1,7 @@
 //! The cases that every communicator must pass. All ranks of a world call each case together. Each
 //! result is compared with a sequential one, bit by bit, because all backends add in rank order.
 
+mod check;
 mod exchanges;
 mod groups;
 pub(crate) mod hosts;
@@ -9,19 +10,17 @@ mod slices;
 mod threads;
 
 use std::collections::hash_map::DefaultHasher;
-use std::fmt::Debug;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use candelabrum_dist::{
-    Collective, Communicator, Element, ElementType, Payload, Pending, ReduceOp, Result,
-};
+use candelabrum_dist::{Collective, ElementType, Payload, Pending, ReduceOp, Result};
+use candelabrum_testkit::split_mix;
 use half::{bf16, f16};
 
-use crate::data::{Value, mix, reduced, values};
-
-pub(crate) type Comm<'a> = &'a (dyn Communicator + 'static);
+use self::check::{ANY_ORDER, operations};
+pub(crate) use self::check::{Comm, is_bits};
+use crate::data::{Value, reduced, values};
 
 /// Runs every case. Returns a digest of all results, which must not depend on rank or backend.
 pub(crate) fn all(comm: Comm<'_>) -> Result<u64> {
@@ -110,50 +109,6 @@ pub(crate) fn long(comm: Comm<'_>) -> Result<()> {
     comm.broadcast(&mut numbers, root)?;
     is(&numbers, 0, &|i| value(root, i), "broadcast");
     Ok(())
-}
-
-pub(crate) fn is_bits<T: Element>(got: &[T], expected: &[T], what: impl Debug) {
-    assert_eq!(got.len(), expected.len(), "length of {what:?}");
-    // One comparison of all bytes is much faster than a comparison of each element.
-    if bytemuck::cast_slice::<T, u8>(got) == bytemuck::cast_slice::<T, u8>(expected) {
-        return;
-    }
-    let any_order = ANY_ORDER.load(Ordering::Relaxed);
-    let same = |a: &T, b: &T| {
-        let (a, b) = (bytemuck::bytes_of(a), bytemuck::bytes_of(b));
-        a == b || (any_order && is_close(T::TYPE, a, b))
-    };
-    let differs = got.iter().zip(expected).position(|(a, b)| !same(a, b));
-    if let Some(i) = differs {
-        panic!("{what:?}: element {i} is {:?}, not {:?}", got[i], expected[i]);
-    }
-}
-
-/// Whether the backend may add in any order.
-static ANY_ORDER: AtomicBool = AtomicBool::new(false);
-
-/// Whether two floats differ by no more than the rounding of a few additions of numbers below 8, or
-/// of a product of five such numbers.
-fn is_close(element: ElementType, a: &[u8], b: &[u8]) -> bool {
-    let pair = |read: fn(&[u8]) -> f64| (read(a), read(b));
-    let ((a, b), epsilon) = match element {
-        ElementType::F64 => (pair(bytemuck::pod_read_unaligned::<f64>), f64::EPSILON),
-        ElementType::F32 => {
-            (pair(|x| f64::from(bytemuck::pod_read_unaligned::<f32>(x))), f64::from(f32::EPSILON))
-        }
-        ElementType::F16 => {
-            (pair(|x| bytemuck::pod_read_unaligned::<f16>(x).to_f64()), f16::EPSILON.to_f64())
-        }
-        ElementType::Bf16 => {
-            (pair(|x| bytemuck::pod_read_unaligned::<bf16>(x).to_f64()), bf16::EPSILON.to_f64())
-        }
-        _ => return false,
-    };
-    (a - b).abs() <= 8.0 * epsilon * (40.0 + a.abs().max(b.abs()))
-}
-
-pub(crate) fn operations<T: Value>() -> Vec<ReduceOp> {
-    ReduceOp::ALL.into_iter().filter(|&op| op != ReduceOp::Mean || T::HAS_MEAN).collect()
 }
 
 /// Every collective of one element type, with awkward lengths.
@@ -380,7 +335,7 @@ fn a_random_programme(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> 
         Ok(())
     }
     for i in 0..60 {
-        let bits = mix(1_000 + i);
+        let bits = split_mix(1_000 + i);
         match bits & 7 {
             0 => step::<f16>(comm, bits, digest)?,
             1 => step::<bf16>(comm, bits, digest)?,

@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result};
 use half::{bf16, f16};
 
-use super::{Comm, is_bits, operations};
+use super::check::{Comm, is_bits, operations};
 use crate::data::{Value, reduced, values};
 
 /// Bytes of a piece of the local backend, before rounding to whole cache lines for every rank.

@@ -5,7 +5,7 @@ use std::thread;
 
 use candelabrum_dist::{Collective, Payload, ReduceOp, Result};
 
-use super::{Comm, is_bits};
+use super::check::{Comm, is_bits};
 use crate::data::{reduced, values};
 
 pub(super) fn all(comm: Comm<'_>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::BatchNorm2d;
 use super::geometry::Planes;
-use super::line::Line;
+use super::line::{Line, Totals};
 use crate::ops::elementwise::rectified;
 use crate::ops::float::Float;
 use crate::ops::moments::{Moments, Sums, moments};
@@ -12,16 +12,6 @@ use candelabrum_memory::simd::{simd, simd_once};
 /// Shorter planes are copied together first, because sums over a few values do not benefit from
 /// vectors.
 const SHORT_PLANE: usize = 32;
-
-/// The sums over the whole batch in the gradient of the input.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Totals {
-    /// The number of values of a channel.
-    pub(super) count: f64,
-    /// The gradients of weight and bias.
-    pub(super) dw: f64,
-    pub(super) db: f64,
-}
 
 impl BatchNorm2d {
     /// Mean and variance of a channel in this batch.

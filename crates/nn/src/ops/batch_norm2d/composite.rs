@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
 
+use super::config::NAME;
 use super::geometry::Geometry;
-use super::{BatchNorm2d, NAME, replicas};
+use super::{BatchNorm2d, replicas};
 use crate::ops::activations;
 use crate::ops::fused::widen;
 use crate::ops::moments::Moments;

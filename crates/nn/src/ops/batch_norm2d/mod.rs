@@ -21,55 +21,27 @@
 
 mod channel;
 mod composite;
+mod config;
 mod geometry;
 mod line;
 mod replicas;
+
+pub use self::config::{BatchNormConfig, RunningStatistics};
 
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 
-use self::channel::Totals;
+use self::config::NAME;
 use self::geometry::{Geometry, Planes};
-use self::line::Line;
+use self::line::{Line, Totals};
 use super::activations;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Moments;
 use super::parallel::worth_threads;
 use super::pool::Pooled;
-use crate::{Activation, Buffer, StatisticsExchange};
-
-const NAME: &str = "batch_norm2d";
-
-/// The mean and the variance of every channel (C) over past batches.
-#[derive(Clone, Debug)]
-pub struct RunningStatistics {
-    /// Starts at 0.
-    pub mean: Buffer,
-    /// The unbiased variance. Starts at 1.
-    pub variance: Buffer,
-}
-
-/// The options of a batch normalisation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BatchNormConfig {
-    /// Whether to normalise by the statistics of the batch instead of the running statistics.
-    pub training: bool,
-    /// The weight of a new batch in the running statistics.
-    pub momentum: f64,
-    /// Added to the variance.
-    pub eps: f64,
-    /// Applied to the result.
-    pub activation: Option<Activation>,
-}
-
-/// PyTorch's defaults: training, momentum 0.1, eps 1e-5, no activation.
-impl Default for BatchNormConfig {
-    fn default() -> Self {
-        Self { training: true, momentum: 0.1, eps: 1e-5, activation: None }
-    }
-}
+use crate::{Activation, StatisticsExchange};
 
 /// Normalises each channel, scales it by `weight` and adds `bias`.
 ///

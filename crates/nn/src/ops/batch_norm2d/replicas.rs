@@ -10,7 +10,7 @@
 
 use candle_core::{Result, bail};
 
-use super::NAME;
+use super::config::NAME;
 use crate::StatisticsExchange;
 use crate::ops::float::Float;
 use crate::ops::moments::Moments;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Shape, bail};
 
-use super::{Conv2dConfig, NAME};
+use super::config::{Conv2dConfig, NAME};
 
 /// From this number of result pixels on, the rows of one image are long enough.
 const SMALL: usize = 64;

@@ -9,6 +9,7 @@
 //! stored.
 
 mod composite;
+mod config;
 mod conv;
 mod geometry;
 mod kernel;
@@ -16,8 +17,11 @@ mod patches;
 mod small;
 mod weight;
 
+pub use self::config::Conv2dConfig;
+
 use candle_core::{Result, Tensor, bail};
 
+use self::config::NAME;
 use self::conv::{Conv, Gradients};
 use self::geometry::Geometry;
 use self::weight::{crop, uncrop};
@@ -28,27 +32,6 @@ use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::activation::Activation;
-
-const NAME: &str = "conv2d";
-
-/// The options of a 2-d convolution, each pair as (height, width).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Conv2dConfig {
-    /// The step between two windows.
-    pub stride: (usize, usize),
-    /// Zeros added on both sides.
-    pub padding: (usize, usize),
-    /// The step between two elements of a window.
-    pub dilation: (usize, usize),
-    /// The number of independent convolutions into which the channels are split.
-    pub groups: usize,
-}
-
-impl Default for Conv2dConfig {
-    fn default() -> Self {
-        Self { stride: (1, 1), padding: (0, 0), dilation: (1, 1), groups: 1 }
-    }
-}
 
 /// `act(conv(xs, weight) + bias)`.
 ///

@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 
-use super::Fused;
+use super::operation::Fused;
 use crate::hooks;
 use crate::master::is_half;
 use crate::ops::profile::{self, Phase};

@@ -1,60 +1,19 @@
 //! Fused operations on a GPU, in f32, f16 and bf16: the same graph as on the CPU, with numbers on the
 //! GPU. Sums and functions are computed in f32, and results are rounded to the type of the inputs.
 
-use candelabrum_memory::cuda::{self, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu};
+use candelabrum_memory::cuda::{CudaNumbersMut, CudaSpanMut, Gpu};
 use candelabrum_memory::{ElementType, Flat};
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail};
 
 use super::composite;
+use super::elements::with_numbers;
 use super::link::Inbox;
 use super::node::{self, Node, Target};
-use super::{Fused, Pooled, Values};
+use super::on_gpu::GpuBackward;
+use super::operation::Fused;
+use crate::ops::pool::{Pooled, Values};
 use crate::ops::profile::{self, Phase};
 use crate::pass::{self, Place};
-
-/// The kernels of an operation on a GPU.
-pub(in crate::ops) trait OnGpu {
-    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted input
-    /// is `None`. Returns the numbers for [`GpuBackward::saved`].
-    ///
-    /// # Errors
-    /// Those of the device.
-    fn forward(
-        &self,
-        gpu: &Gpu,
-        inputs: &[Option<CudaNumbers<'_>>],
-        ys: CudaNumbersMut<'_>,
-    ) -> Result<Option<Flat>>;
-
-    /// Writes every element of each wanted gradient.
-    ///
-    /// # Errors
-    /// Those of the device.
-    fn backward(&self, pass: GpuBackward<'_>) -> Result<()>;
-
-    /// Whether the backward can write the gradient of this input in f32, whatever type the numbers
-    /// have. The gradient of a parameter then goes to its place without being rounded.
-    fn has_wide_gradient(&self, _input: usize) -> bool {
-        false
-    }
-}
-
-/// The arguments of a backward on a GPU, as [`Backward`](super::Backward).
-pub(in crate::ops) struct GpuBackward<'a> {
-    pub(in crate::ops) gpu: &'a Gpu,
-    /// The inputs that the operation [reads](Fused::reads). Other inputs are `None`.
-    pub(in crate::ops) inputs: &'a [Option<CudaNumbers<'a>>],
-    /// The result, if the operation reads it.
-    pub(in crate::ops) ys: Option<CudaNumbers<'a>>,
-    /// The numbers that the forward returned.
-    pub(in crate::ops) saved: Option<CudaNumbers<'a>>,
-    /// The gradient of the result. The operation may use it as scratch memory.
-    pub(in crate::ops) dys: CudaNumbersMut<'a>,
-    /// The places of the inputs' gradients, `None` if a gradient is not needed. Their contents are
-    /// unspecified. Their type is that of the result, or also f32 where
-    /// [`OnGpu::has_wide_gradient`].
-    pub(in crate::ops) grads: Vec<Option<CudaNumbersMut<'a>>>,
-}
 
 /// The GPU, if kernels of the operation compute it there.
 pub(super) fn wanted<F: Fused>(op: &F, dtype: DType, device: &Device) -> Option<Gpu> {
@@ -206,33 +165,4 @@ fn element_of(dtype: DType) -> ElementType {
         DType::BF16 => ElementType::Bf16,
         _ => ElementType::F32,
     }
-}
-
-/// A copy of a tensor's elements on a GPU, in their type.
-pub(super) fn to_flat(tensor: &Tensor) -> Result<Flat> {
-    let tensor = tensor.contiguous()?;
-    with_numbers(&[Some(&tensor)], |numbers| match numbers {
-        [Some(numbers)] => Ok(numbers.to_flat()?),
-        _ => bail!("a tensor without numbers, this is a bug"),
-    })
-}
-
-/// Calls `f` with the elements of each tensor, which is contiguous and on a GPU.
-fn with_numbers<R>(
-    tensors: &[Option<&Tensor>],
-    f: impl FnOnce(&[Option<CudaNumbers<'_>>]) -> Result<R>,
-) -> Result<R> {
-    let guards: Vec<_> =
-        tensors.iter().map(|tensor| tensor.map(Tensor::storage_and_layout)).collect();
-    let mut numbers = Vec::with_capacity(guards.len());
-    for guard in &guards {
-        numbers.push(match guard {
-            None => None,
-            Some((storage, layout)) => match &**storage {
-                Storage::Cuda(storage) => Some(cuda::numbers(storage, layout)?),
-                _ => bail!("one input is on a GPU, another is not"),
-            },
-        });
-    }
-    f(&numbers)
 }

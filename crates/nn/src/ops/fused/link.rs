@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use candelabrum_memory::Flat;
 use candle_core::{Result, Storage, Tensor};
 
-use super::{Pooled, Values};
+use super::elements::with_inputs;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
+use crate::ops::pool::{Pooled, Values};
 use crate::pass;
 
 /// Collects the gradient of a result during a backward pass, with the number of the pass.
@@ -120,7 +121,5 @@ fn address(tensor: &Tensor) -> usize {
 /// The elements of a gradient that candle computed.
 pub(super) fn values_of<T: Float>(gradient: &Tensor) -> Result<Pooled<T>> {
     let gradient = gradient.contiguous()?;
-    super::with_inputs(&[Some(&gradient)], "gradient", |slices: &[&[T]]| {
-        Ok(Pooled::copy_of(slices[0]))
-    })
+    with_inputs(&[Some(&gradient)], "gradient", |slices: &[&[T]]| Ok(Pooled::copy_of(slices[0])))
 }

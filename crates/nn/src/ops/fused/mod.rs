@@ -19,119 +19,26 @@
 //! mix these operations with candle's in any way.
 
 mod composite;
+mod elements;
 mod gpu;
 mod link;
 mod node;
+mod on_gpu;
+mod operation;
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
 
 pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
-pub(super) use self::gpu::{GpuBackward, OnGpu};
+use self::elements::with_inputs;
 pub(super) use self::link::Inbox;
-use super::float::{Float, cpu_slice, for_float};
-use super::pool::{Poolable, Pooled, Values};
+pub(super) use self::on_gpu::{GpuBackward, OnGpu};
+pub(super) use self::operation::{Backward, Fused, Reads};
+use super::float::for_float;
+use super::pool::Poolable;
 use super::profile::{self, Phase};
 use crate::hooks;
 use crate::master::is_half;
-
-/// An operation with its own backward: a kernel in f32 and f64, and a composite.
-pub(super) trait Fused: Send + Sync + 'static {
-    /// The operation's name in errors and profiles.
-    const NAME: &'static str;
-
-    /// The tensors that the backward reads. Other tensors are not kept alive for it.
-    fn reads(&self) -> Reads;
-
-    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted
-    /// input is an empty slice. Returns the values for [`Backward::saved`], or [`Pooled::none`].
-    ///
-    /// # Errors
-    /// Inputs that the caller could not check.
-    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>>;
-
-    /// Writes every element of each wanted gradient.
-    ///
-    /// # Errors
-    /// Only errors that the forward would have found.
-    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
-
-    /// The kernels of the operation on a GPU, in f32, f16 and bf16. `None` if it has none: then a GPU
-    /// computes the composite.
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        None
-    }
-
-    /// The operation in candle's own differentiable operations, for devices without a kernel and to
-    /// check the kernel. Result and gradients differ from the kernel's by rounding only. Ties, NaN
-    /// and infinities give PyTorch's results.
-    ///
-    /// The inputs are contiguous, and an omitted input is `None`. [`run`] gives the result its
-    /// shape, so only the order of the elements matters here. Parameters should be right operands:
-    /// candle differentiates by the right operand first, so the gradients of parameters are
-    /// complete before those of the input are computed. If candle's own backward of an operation is
-    /// wrong or missing, a composite avoids the operation and states the reason.
-    ///
-    /// # Errors
-    /// Those of the forward.
-    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
-}
-
-/// The tensors that a backward reads beside the gradient of the result.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reads {
-    /// Bit `i`: input number `i`.
-    pub(super) inputs: u32,
-    pub(super) output: bool,
-}
-
-impl Reads {
-    pub(super) const NOTHING: Self = Self { inputs: 0, output: false };
-
-    /// The inputs with these numbers.
-    pub(super) const fn inputs(numbers: &[u32]) -> Self {
-        let mut inputs = 0;
-        let mut i = 0;
-        while i < numbers.len() {
-            inputs |= 1 << numbers[i];
-            i += 1;
-        }
-        Self { inputs, output: false }
-    }
-
-    /// And the result, if `reads`.
-    pub(super) const fn and_output(self, reads: bool) -> Self {
-        Self { output: reads, ..self }
-    }
-
-    fn input(self, number: usize) -> bool {
-        self.inputs >> number & 1 == 1
-    }
-}
-
-/// The arguments of a backward.
-pub(super) struct Backward<'a, T> {
-    /// The inputs that the operation [reads](Fused::reads). Other inputs are empty.
-    pub(super) inputs: &'a [&'a [T]],
-    /// The result, if the operation reads it.
-    pub(super) ys: &'a [T],
-    /// The values that the forward saved.
-    pub(super) saved: &'a [T],
-    /// The gradient of the result. The operation may use it as scratch memory.
-    pub(super) dys: &'a mut [T],
-    pub(super) grads: Grads<'a, T>,
-}
-
-/// The places of the inputs' gradients. Their contents are unspecified.
-pub(super) struct Grads<'a, T>(Vec<Option<&'a mut [T]>>);
-
-impl<'a, T> Grads<'a, T> {
-    /// The place for the gradient of input `number`, at the first call. `None` if the gradient is
-    /// not needed.
-    pub(super) fn take(&mut self, number: usize) -> Option<&'a mut [T]> {
-        self.0.get_mut(number).and_then(Option::take)
-    }
-}
 
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
 /// kernel computes it on the CPU and, if the operation has one for the dtype, on a GPU. The composite
@@ -183,26 +90,4 @@ fn run_wide<F: Fused>(
         inputs.into_iter().map(|input| input.map(wide).transpose()).collect::<Result<_>>()?;
     let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
     run(op, shape, &inputs)?.to_dtype(dtype)
-}
-
-/// Calls `f` with the elements of each tensor, contiguous and on the CPU. `None` becomes an empty
-/// slice.
-fn with_inputs<T: Float, R>(
-    tensors: &[Option<&Tensor>],
-    op: &'static str,
-    f: impl FnOnce(&[&[T]]) -> Result<R>,
-) -> Result<R> {
-    let guards: Vec<_> =
-        tensors.iter().map(|tensor| tensor.map(Tensor::storage_and_layout)).collect();
-    let mut slices: Vec<&[T]> = Vec::with_capacity(guards.len());
-    for guard in &guards {
-        slices.push(match guard {
-            None => &[],
-            Some((storage, layout)) => match &**storage {
-                Storage::Cpu(storage) => cpu_slice(storage, layout, op)?,
-                _ => bail!("{op}: one input is on the CPU, another is not"),
-            },
-        });
-    }
-    f(&slices)
 }

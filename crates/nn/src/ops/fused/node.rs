@@ -9,11 +9,13 @@ use candle_core::{
     Storage, Tensor, TensorId, bail,
 };
 
+use super::elements::{to_flat, with_inputs};
 use super::link::{self, Inbox, Link, Mark};
-use super::{Backward, Fused, Grads, Pooled, Values, gpu, with_inputs};
+use super::operation::{Backward, Fused, Grads};
 use crate::hooks::{self, Watched};
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::{Float, for_float};
+use crate::ops::pool::{Pooled, Values};
 use crate::ops::profile::{self, Phase};
 use crate::pass::Place;
 
@@ -502,7 +504,7 @@ impl CustomOp1 for Emit {
     fn bwd(&self, token: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
         let inbox = self.mark.inbox();
         if dys.device().is_cuda() {
-            inbox.deliver_on_gpu(gpu::to_flat(dys)?)?;
+            inbox.deliver_on_gpu(to_flat(dys)?)?;
         } else {
             for_float!(dys.dtype(), self.ys.name, T => {
                 inbox.deliver(link::values_of::<T>(dys)?);

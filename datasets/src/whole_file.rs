@@ -5,23 +5,29 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Makes the file at `path` from the output of `write`, and replaces an existing file.
+/// Makes the file at `path` from the output of `write`, and replaces an existing file. If several
+/// processes write at the same time, the last one wins.
 ///
 /// The bytes are written to a temporary file in the same directory, which is then renamed. After an
 /// error the temporary file is removed, and an existing file is unchanged.
-pub(crate) fn write_whole(
+///
+/// # Errors
+/// Those of `write` and of the file system.
+pub fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
-        // By default only its user can read a temporary file, but a report is for everybody.
+        // By default only its user can read a temporary file. But a report is for everybody, and several users may share a
+        // cache.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(parent.unwrap_or(Path::new(".")))?;
     let mut out = BufWriter::new(file.as_file_mut());
     write(&mut out)?;
     out.flush()?;
     drop(out);
+    file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
 }

@@ -1,0 +1,101 @@
+//! A rank's place in a group: the data that the group's handle, its engine and its operations under
+//! way share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::collective::Header;
+use super::messages::Messages;
+use super::stats::{Counters, Moved};
+use super::{Collective, Label};
+use crate::Error;
+
+/// The number of the world among a rank's groups. It is the first group.
+pub(super) const WORLD: usize = 0;
+
+/// The first failure of a rank's communication. All groups of the rank share it, and every later
+/// operation returns it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Failure {
+    error: Arc<OnceLock<Error>>,
+    /// Whether the program has it: an operation has returned it, or the program has reported it.
+    pub(super) is_told: Arc<AtomicBool>,
+}
+
+impl Failure {
+    /// The failure, for the program.
+    pub(super) fn get(&self) -> Option<Error> {
+        let error = self.error.get().cloned()?;
+        self.is_told.store(true, Ordering::SeqCst);
+        Some(error)
+    }
+
+    /// Stores the error, which the program gets, if it is the first one. Returns whether it is.
+    pub(super) fn set(&self, error: &Error) -> bool {
+        self.is_told.store(true, Ordering::SeqCst);
+        self.note(error)
+    }
+
+    /// As [`Self::set`], for an error that no operation of the program returns yet.
+    pub(super) fn note(&self, error: &Error) -> bool {
+        self.error.set(error.clone()).is_ok()
+    }
+}
+
+/// The data that both a group's handle and its engine have.
+#[derive(Clone)]
+pub(super) struct Membership {
+    pub(super) id: usize,
+    pub(super) rank: usize,
+    /// The members' ranks in the world.
+    pub(super) ranks: Arc<[usize]>,
+    pub(super) counters: Arc<Counters>,
+    /// The messages between two members.
+    pub(super) messages: Arc<dyn Messages>,
+}
+
+impl Membership {
+    /// This rank's number in the world.
+    pub(super) fn own(&self) -> usize {
+        self.ranks[self.rank]
+    }
+
+    /// Counts an operation that is complete.
+    pub(super) fn count(&self, op: Collective, moved: Moved, busy: Duration) {
+        self.counters.count(op, moved, self.rank, self.ranks.len(), busy);
+    }
+
+    /// Adds the content of the payload, and the group, to the message of an error.
+    pub(super) fn explain(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
+        let label = label.map_or(String::new(), |label| format!(" ({})", label.text()));
+        let group = if self.id == WORLD {
+            String::new()
+        } else {
+            let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
+            format!(" in the group of ranks {}", ranks.join(", "))
+        };
+        error.with_context(self.own(), &header.to_string(), &label, &group)
+    }
+}
+
+/// The data by which an operation is named in an error, and the place where the error is stored.
+pub(crate) struct Context {
+    pub(super) membership: Membership,
+    pub(super) header: Header,
+    pub(super) label: Option<Label>,
+    pub(super) failure: Failure,
+}
+
+impl Context {
+    /// Adds the content of the payload, and the group, to the message of an error.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        self.membership.explain(error, self.header, self.label.as_ref())
+    }
+
+    /// Stores an error that the program gets.
+    pub(super) fn fail(&self, error: Error) -> Error {
+        self.failure.set(&error);
+        error
+    }
+}

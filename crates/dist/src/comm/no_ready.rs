@@ -1,0 +1,22 @@
+//! The replacement of `ready.rs` in builds without GPUs.
+
+use candelabrum_memory::Flat;
+
+use crate::Result;
+
+/// # Errors
+/// None.
+#[expect(clippy::unnecessary_wraps, reason = "with a GPU this function can fail")]
+pub(super) fn check_not_recorded(_flat: &Flat) -> Result<()> {
+    Ok(())
+}
+
+/// A point of a GPU's stream.
+pub(super) enum Ready {}
+
+/// # Errors
+/// None.
+#[expect(clippy::unnecessary_wraps, reason = "with a GPU this function can fail")]
+pub(super) fn ready(_flat: &mut Flat) -> Result<Option<Ready>> {
+    Ok(None)
+}

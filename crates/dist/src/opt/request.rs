@@ -1,0 +1,15 @@
+//! The request of a step.
+
+use candelabrum_nn::DistOption;
+
+use crate::strategy::StrategyConfig;
+use crate::unit_plan::Sizing;
+
+/// The arguments and settings of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Request {
+    pub(super) option: DistOption,
+    pub(super) config: StrategyConfig,
+    pub(super) spars: f32,
+    pub(super) sizing: Sizing,
+}

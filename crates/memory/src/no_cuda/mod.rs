@@ -1,0 +1,26 @@
+//! Replaces `cuda` in builds without it. There is no memory on a GPU, so no value of these types
+//! exists. The files have the names of those that they replace.
+
+mod checks;
+mod formula;
+mod gpu;
+mod graph;
+mod launch;
+mod memory;
+
+pub use self::checks::{CudaNorm, CudaSearch};
+pub use self::formula::{JointUpdate, UpdateTable};
+pub use self::gpu::{Epilogue, Gpu, Matrix};
+pub use self::graph::{Capture, Graph};
+pub use self::launch::{Arg, Grid};
+pub(crate) use self::memory::zeros;
+pub use self::memory::{
+    CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut, indices, numbers,
+    round_all, span, span_mut,
+};
+use crate::Error;
+pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
+
+fn not_compiled() -> Error {
+    Error::NotCompiled { what: "a buffer on a GPU".to_owned(), feature: "cuda" }
+}

@@ -1,0 +1,105 @@
+//! An operation with its own backward.
+
+use candle_core::{Result, Tensor};
+
+use super::on_gpu::OnGpu;
+use crate::ops::float::Float;
+use crate::ops::pool::Pooled;
+
+/// An operation with its own backward: a kernel in f32 and f64, and a composite.
+pub(in crate::ops) trait Fused: Send + Sync + 'static {
+    /// The operation's name in errors and profiles.
+    const NAME: &'static str;
+
+    /// The tensors that the backward reads. Other tensors are not kept alive for it.
+    fn reads(&self) -> Reads;
+
+    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted
+    /// input is an empty slice. Returns the values for [`Backward::saved`], or [`Pooled::none`].
+    ///
+    /// # Errors
+    /// Inputs that the caller could not check.
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>>;
+
+    /// Writes every element of each wanted gradient.
+    ///
+    /// # Errors
+    /// Only errors that the forward would have found.
+    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
+
+    /// The kernels of the operation on a GPU, in f32, f16 and bf16. `None` if it has none: then a GPU
+    /// computes the composite.
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        None
+    }
+
+    /// The operation in candle's own differentiable operations, for devices without a kernel and to
+    /// check the kernel. Result and gradients differ from the kernel's by rounding only. Ties, NaN
+    /// and infinities give PyTorch's results.
+    ///
+    /// The inputs are contiguous, and an omitted input is `None`. [`run`](super::run) gives the result its
+    /// shape, so only the order of the elements matters here. Parameters should be right operands:
+    /// candle differentiates by the right operand first, so the gradients of parameters are
+    /// complete before those of the input are computed. If candle's own backward of an operation is
+    /// wrong or missing, a composite avoids the operation and states the reason.
+    ///
+    /// # Errors
+    /// Those of the forward.
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
+}
+
+/// The tensors that a backward reads beside the gradient of the result.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ops) struct Reads {
+    /// Bit `i`: input number `i`.
+    pub(in crate::ops) inputs: u32,
+    pub(in crate::ops) output: bool,
+}
+
+impl Reads {
+    pub(in crate::ops) const NOTHING: Self = Self { inputs: 0, output: false };
+
+    /// The inputs with these numbers.
+    pub(in crate::ops) const fn inputs(numbers: &[u32]) -> Self {
+        let mut inputs = 0;
+        let mut i = 0;
+        while i < numbers.len() {
+            inputs |= 1 << numbers[i];
+            i += 1;
+        }
+        Self { inputs, output: false }
+    }
+
+    /// And the result, if `reads`.
+    pub(in crate::ops) const fn and_output(self, reads: bool) -> Self {
+        Self { output: reads, ..self }
+    }
+
+    pub(super) fn input(self, number: usize) -> bool {
+        self.inputs >> number & 1 == 1
+    }
+}
+
+/// The arguments of a backward.
+pub(in crate::ops) struct Backward<'a, T> {
+    /// The inputs that the operation [reads](Fused::reads). Other inputs are empty.
+    pub(in crate::ops) inputs: &'a [&'a [T]],
+    /// The result, if the operation reads it.
+    pub(in crate::ops) ys: &'a [T],
+    /// The values that the forward saved.
+    pub(in crate::ops) saved: &'a [T],
+    /// The gradient of the result. The operation may use it as scratch memory.
+    pub(in crate::ops) dys: &'a mut [T],
+    pub(in crate::ops) grads: Grads<'a, T>,
+}
+
+/// The places of the inputs' gradients. Their contents are unspecified.
+pub(in crate::ops) struct Grads<'a, T>(pub(super) Vec<Option<&'a mut [T]>>);
+
+impl<'a, T> Grads<'a, T> {
+    /// The place for the gradient of input `number`, at the first call. `None` if the gradient is
+    /// not needed.
+    pub(in crate::ops) fn take(&mut self, number: usize) -> Option<&'a mut [T]> {
+        self.0.get_mut(number).and_then(Option::take)
+    }
+}
