@@ -44,24 +44,27 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { upper } else { (sorted[middle - 1] + upper) / 2.0 })
 }
 
-/// The ends of the range that holds the median of the population with 95 % confidence, whatever its
-/// distribution is: two order statistics of the values (the sign test's interval). Fewer than six
-/// values give their whole range, whose confidence is lower.
-pub(crate) fn noise(values: &[f64]) -> Option<(f64, f64)> {
-    let (sorted, n) = (sorted(values), values.len() as i32);
-    // The chance that at most `k` of `n` values are below the median is the sum of the binomial
-    // coefficients up to `k`, divided by 2^n.
-    let (mut outside, mut below, mut chance) = (0, 0.0, 0.5_f64.powi(n));
-    for k in 0..n / 2 {
+/// The value below which this share of the values lies, and the ends of the range that holds it for
+/// the whole population with 95 % confidence, whatever its distribution is: two order statistics of
+/// the values, by the binomial distribution. The range of few values is their own end.
+pub(crate) fn quantile(values: &[f64], share: f64) -> Option<(f64, [f64; 2])> {
+    let (sorted, n) = (sorted(values), values.len());
+    let last = n.checked_sub(1)?;
+    // `chance` is that of `k` values below the quantile, `below` that of at most `k`.
+    let (mut chance, mut below) = ((1.0 - share).powi(n as i32), 0.0);
+    let (mut low, mut high) = (0, last);
+    for k in 0..n {
         below += chance;
-        if below > 0.025 {
-            break;
+        if below <= 0.025 {
+            low = k;
         }
-        outside = k as usize + 1;
-        chance *= f64::from(n - k) / f64::from(k + 1);
+        if below >= 0.975 {
+            high = high.min(k);
+        }
+        chance *= (n - k) as f64 / (k + 1) as f64 * share / (1.0 - share);
     }
-    let cut = outside.saturating_sub(1);
-    Some((*sorted.get(cut)?, *sorted.get(sorted.len() - 1 - cut)?))
+    let middle = (share * n as f64) as usize;
+    Some((sorted[middle.min(last)], [sorted[low], sorted[high]]))
 }
 
 /// About three digits, with a comma between groups of three.
@@ -91,13 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn the_noise_of_a_median_leaves_out_the_ends_of_many_values() {
-        let of = |n: i32| noise(&(1..=n).map(f64::from).collect::<Vec<_>>());
-        // The sign test's table: 5 values [1, 5] (93.8 %), 9 values [2, 8], 15 values [4, 12].
-        let ends = [1, 5, 6, 9, 15].map(of);
-        let expected = [(1.0, 1.0), (1.0, 5.0), (1.0, 6.0), (2.0, 8.0), (4.0, 12.0)];
-        assert_eq!(ends, expected.map(Some));
-        assert_eq!(of(0), None);
+    fn a_quantile_has_the_range_of_the_binomial_distribution() {
+        let of = |n: i32, share| quantile(&(1..=n).map(f64::from).collect::<Vec<_>>(), share);
+        // The sign test's table of 15 values has the median between the 4th and the 12th.
+        assert_eq!(of(15, 0.5), Some((8.0, [4.0, 12.0])));
+        assert_eq!(of(151, 0.9), Some((136.0, [128.0, 144.0])));
+        assert_eq!([of(1, 0.9), of(0, 0.9)], [Some((1.0, [1.0, 1.0])), None]);
     }
 
     #[test]

@@ -71,17 +71,18 @@ pub(crate) struct Defaults {
     pub(crate) deadline: u64,
 }
 
-/// The rounds and starts of a comparison with another commit, whose differences are small.
-const ROUNDS_AGAINST: usize = 15;
+/// A comparison with another commit, whose differences are small, takes many short samples.
+const AGAINST: Defaults = Defaults { rounds: 151, seconds: 0.1, deadline: 600 };
 const STARTS_AGAINST: usize = 3;
 
 /// The options that all benchmarks have.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Common {
-    /// Samples of every contender [default: 3 to 7, by benchmark; 15 with --against]
+    /// Samples of every contender [default: 3 to 7, by benchmark; 151 with --against]
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
-    /// Measured seconds of a sample, at least one step [default: 0.1 to 3, by benchmark]
+    /// Measured seconds of a sample, at least one step [default: 0.1 to 3, by benchmark; 0.1 with
+    /// --against]
     #[arg(long)]
     pub(crate) seconds: Option<f64>,
     /// Seconds that a contender may take to get ready, and for each sample [default: 120 to 600, by
@@ -115,8 +116,8 @@ impl Common {
     /// The schedule, or the reason in one line why it is impossible.
     pub(crate) fn schedule(&self, defaults: Defaults) -> Result<Schedule> {
         let against = self.against.is_some();
-        let rounds = if against { ROUNDS_AGAINST } else { defaults.rounds };
-        let rounds = self.rounds.unwrap_or(rounds);
+        let defaults = if against { AGAINST } else { defaults };
+        let rounds = self.rounds.unwrap_or(defaults.rounds);
         let seconds = self.seconds.unwrap_or(defaults.seconds);
         ensure!(rounds > 0, "--rounds starts at 1");
         ensure!(seconds > 0.0 && seconds < 1e6, "--seconds is a number above 0");
@@ -124,7 +125,9 @@ impl Common {
         ensure!(compares || !self.fail_if_slower, "--fail-if-slower needs --compare or --against");
         let starts = if against { STARTS_AGAINST.min(rounds) } else { 1 };
         let deadline = Duration::from_secs(self.deadline.unwrap_or(defaults.deadline).max(1));
-        Ok(Schedule { rounds, starts, seconds, deadline })
+        // Slow steps exceed the seconds of a sample, and get fewer rounds.
+        let patience = if against { 3.0 } else { f64::INFINITY };
+        Ok(Schedule { rounds, starts, seconds, deadline, patience })
     }
 }
 
@@ -189,14 +192,17 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
 
     let mut slower = 0;
     if let Some(earlier) = earlier {
-        println!("\nSince {} ({}):", earlier.machine.date, earlier.machine.commit);
+        println!(
+            "\nUndisturbed speed since {} ({}):",
+            earlier.machine.date, earlier.machine.commit
+        );
         if earlier.machine.cpu != report.machine.cpu {
             println!("The machines differ: {} then.", earlier.machine.cpu);
         }
-        slower += tell(&with_earlier(&report, &earlier, B::METRIC));
+        slower += tell(&with_earlier(&report.rows, &earlier.rows, B::METRIC));
     }
     if let Some(suffix) = suffix {
-        println!("\nThis work tree's speed to that of {}, median over the rounds:", &suffix[1..]);
+        println!("\nThis work tree's undisturbed speed to that of {}:", &suffix[1..]);
         slower += tell(&with_commit(&report.rows, &suffix, B::METRIC));
     }
     ensure!(slower == 0 || !common.fail_if_slower, "{slower} became slower");
@@ -266,7 +272,7 @@ mod tests {
         };
         let counts = |schedule: Schedule| (schedule.rounds, schedule.starts);
         assert_eq!(counts(schedule(None, None)), (5, 1));
-        assert_eq!(counts(schedule(Some("HEAD"), None)), (15, 3));
+        assert_eq!(counts(schedule(Some("HEAD"), None)), (151, 3));
         assert_eq!(counts(schedule(Some("HEAD"), Some(2))), (2, 2));
     }
 }

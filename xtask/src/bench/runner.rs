@@ -4,7 +4,7 @@
 //! Between its samples a player is stopped (SIGSTOP), because threads that spin while they wait for
 //! work would disturb the player that is being measured.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -26,7 +26,11 @@ pub(crate) struct Schedule {
     pub(crate) seconds: f64,
     /// The time that a player may take to get ready, and for each sample besides its seconds.
     pub(crate) deadline: Duration,
+    /// A leg ends after [`LEAST_ROUNDS`] of a start if it has taken so many times its seconds.
+    pub(crate) patience: f64,
 }
+
+const LEAST_ROUNDS: usize = 5;
 
 /// What happens while a block is measured.
 pub(crate) trait Observer {
@@ -62,7 +66,12 @@ impl Schedule {
             let mut rest = &mut rows[first..];
             for leg in &block.legs {
                 let rows = rest.split_off_mut(..leg.len()).unwrap_or_default();
-                let measured = rounds.clone().try_for_each(|round| {
+                let limit = self.patience * self.seconds * (rounds.len() * leg.len()) as f64;
+                let begun = Instant::now();
+                let is_due = |round: &usize| {
+                    round - rounds.start < LEAST_ROUNDS || begun.elapsed().as_secs_f64() < limit
+                };
+                let measured = rounds.clone().take_while(is_due).try_for_each(|round| {
                     leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
                         observer.turn(trial);
                         let turn = &mut turns[trial.player];
@@ -225,7 +234,8 @@ mod tests {
             block.add(name, &point([("threads", json!(1))]), player);
         }
         let deadline = Duration::from_secs(20);
-        let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline };
+        let patience = f64::INFINITY;
+        let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline, patience };
         let (mut rows, mut count) = (Vec::new(), Count::default());
         schedule.measure(&block, &mut rows, &Watch::quiet(), &mut count).unwrap();
         (rows, count)
