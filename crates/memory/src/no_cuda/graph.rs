@@ -17,7 +17,7 @@ pub struct Graph(Infallible);
 
 impl Capture {
     /// # Errors
-    /// Always [`Error::NotCompiled`].
+    /// Always [`Error::NotCompiled`](crate::Error::NotCompiled).
     pub fn begin(_device: &Device) -> Result<Self> {
         Err(not_compiled())
     }

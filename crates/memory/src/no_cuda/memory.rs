@@ -34,25 +34,25 @@ pub struct CudaNumbersMut<'a>(pub(super) Infallible, PhantomData<&'a mut [u8]>);
 pub struct CudaIndices<'a>(pub(super) Infallible, PhantomData<&'a [u8]>);
 
 /// # Errors
-/// Always [`Error::NotCompiled`].
+/// Always [`Error::NotCompiled`](crate::Error::NotCompiled).
 pub(crate) fn zeros(_device: &Device, _bytes: usize) -> Result<CudaMemory> {
     Err(not_compiled())
 }
 
 /// # Errors
-/// Always [`Error::NotCompiled`].
+/// Always [`Error::NotCompiled`](crate::Error::NotCompiled).
 pub fn span<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpan<'a>> {
     Err(not_compiled())
 }
 
 /// # Errors
-/// Always [`Error::NotCompiled`].
+/// Always [`Error::NotCompiled`](crate::Error::NotCompiled).
 pub fn numbers<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaNumbers<'a>> {
     Err(not_compiled())
 }
 
 /// # Errors
-/// Always [`Error::NotCompiled`].
+/// Always [`Error::NotCompiled`](crate::Error::NotCompiled).
 pub fn span_mut<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaSpanMut<'a>> {
     Err(not_compiled())
 }
@@ -64,7 +64,7 @@ pub fn round_all(_rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<(
 }
 
 /// # Errors
-/// Always [`Error::NotCompiled`].
+/// Always [`Error::NotCompiled`](crate::Error::NotCompiled).
 pub fn indices<'a>(_storage: &'a CudaStorage, _layout: &Layout) -> Result<CudaIndices<'a>> {
     Err(not_compiled())
 }
