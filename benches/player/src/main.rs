@@ -14,11 +14,13 @@
 
 mod allreduce;
 mod candle;
+mod contender;
 mod ours;
 mod overlap;
 mod pace;
 mod problem;
 mod serve;
+mod settings;
 mod train;
 mod training;
 
@@ -30,8 +32,8 @@ use candelabrum::nn::DistOption;
 use candelabrum::train::cli;
 use clap::Parser;
 
-use crate::ours::Settings;
 use crate::serve::Seconds;
+use crate::settings::Settings;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -3,70 +3,15 @@
 //! A world of one rank also contains all parts of distributed training: buckets, the check of every
 //! gradient, the collective.
 
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::{DistOptConfig, Error, StepGraph};
 use candelabrum::models;
 use candelabrum::prelude::*;
-use candelabrum::train::cli::Precision;
-use clap::{Parser, ValueEnum};
 
+use crate::contender::{Cost, Train};
 use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY, initialise};
-use crate::training::{Cost, Train};
-
-/// The settings of a training, as options of the program.
-#[derive(Clone, Debug, Parser)]
-pub(crate) struct Settings {
-    #[arg(long, default_value = "ours")]
-    pub(crate) contender: Contender,
-    #[arg(long)]
-    pub(crate) network: Network,
-    /// Examples in a rank's batch
-    #[arg(long)]
-    pub(crate) batch_size: NonZeroUsize,
-    /// Compute threads of each rank
-    #[arg(long, default_value = "1")]
-    pub(crate) threads: NonZeroUsize,
-    /// Steps before the first sample
-    #[arg(long, default_value_t = 2)]
-    pub(crate) warm_up: usize,
-    /// The type of parameters and activations
-    #[arg(long, default_value = "f32")]
-    pub(crate) precision: Precision,
-    /// Record the step as CUDA graphs and replay them; a step that is not recorded is an error
-    #[arg(long)]
-    pub(crate) graph: bool,
-    /// How ranks exchange gradients
-    #[arg(long, default_value_t = DistOption::Fp32)]
-    pub(crate) strategy: DistOption,
-    /// Share of the elements that sparseTopK sends, or magnitude from which on sparseThreshold sends
-    #[arg(long, default_value_t = 0.05)]
-    pub(crate) spars: f32,
-    /// Share nothing with the other ranks while training: the bound by which they are measured
-    #[arg(long)]
-    pub(crate) strangers: bool,
-    /// Copy as many bytes as the parameters and their momentum have, every so many steps; 0 never does
-    #[arg(long, default_value_t = 0)]
-    pub(crate) copy_every: usize,
-    /// Whether units of gradients leave during the backward pass.
-    #[arg(skip = true)]
-    pub(crate) overlap: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Contender {
-    Ours,
-    Candle,
-}
-
-impl Settings {
-    /// The compute threads of a rank. `None` for candle, which knows no ranks and keeps its defaults:
-    /// there RAYON_NUM_THREADS, which the caller sets, limits both of its pools.
-    pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
-        (self.contender == Contender::Ours).then_some(self.threads)
-    }
-}
+use crate::settings::Settings;
 
 /// The loss of a model for a batch.
 type Loss = Box<dyn Fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>>;

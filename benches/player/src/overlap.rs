@@ -9,9 +9,9 @@ use candelabrum::dist::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::ours::{Contender, Settings};
 use crate::pace::{Pace, Request, Timed};
 use crate::serve::{Player, Seconds, serve};
+use crate::settings::{Contender, Settings};
 use crate::training::Training;
 
 pub(crate) fn run(settings: &Settings, world: &World) -> anyhow::Result<()> {

@@ -7,9 +7,9 @@ use candelabrum::dist::World;
 use candelabrum::nn::ops::profile;
 use serde_json::{Value, json};
 
-use crate::ours::Settings;
 use crate::pace::Request;
 use crate::serve::{Player, Seconds, serve};
+use crate::settings::Settings;
 use crate::training::Training;
 
 /// Serves requests; or prints the time of each operation in some seconds of training.

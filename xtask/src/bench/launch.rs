@@ -52,11 +52,11 @@ impl Call {
     }
 
     /// An option and its value.
-    pub(crate) fn option(self, name: &str, value: impl ToString) -> Self {
+    pub(crate) fn option(self, name: &str, value: impl ToString + Copy) -> Self {
         self.args([name.to_owned(), value.to_string()])
     }
 
-    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl ToString + Copy) -> Self {
         self.variables.push((name.to_owned(), value.to_string()));
         self
     }
@@ -86,15 +86,14 @@ impl Launch {
             Self::One => Ok(vec![call.command()]),
             Self::Ranks(ranks) => {
                 let port = free_port()?;
-                let variables = |rank| torchrun(rank, *ranks, *ranks, "127.0.0.1", port);
-                // All ranks are on this host, whatever its name is.
                 let of = |rank| {
-                    variables(rank).into_iter().fold(
-                        call.clone().env("GLOO_SOCKET_IFNAME", "lo"),
-                        |call, (name, value)| call.env(name, value),
-                    )
+                    // All ranks are on this host, whatever its name is.
+                    let mut call = call.clone().env("GLOO_SOCKET_IFNAME", "lo");
+                    let world = torchrun(rank, *ranks, *ranks, "127.0.0.1", port);
+                    call.variables.extend(world.map(|(name, value)| (name.to_owned(), value)));
+                    call.command()
                 };
-                Ok((0..*ranks).map(|rank| of(rank).command()).collect())
+                Ok((0..*ranks).map(of).collect())
             }
             Self::Mpi(ranks) => {
                 let mut mpiexec = Command::new("mpiexec");

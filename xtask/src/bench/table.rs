@@ -13,8 +13,10 @@ pub(crate) struct Column {
     is_name: bool,
     /// The contender whose row it shows, where a line is a leg.
     contender: Option<String>,
-    cell: Box<dyn Fn(&Row) -> Option<String>>,
+    cell: Cell,
 }
+
+type Cell = Box<dyn Fn(&Row) -> Option<String>>;
 
 impl Column {
     pub(crate) fn new(

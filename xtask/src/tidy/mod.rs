@@ -47,9 +47,7 @@ pub(crate) fn run() -> Result<()> {
         let found = arrows::check(package, &fs::read_to_string(&manifest)?);
         found.into_iter().for_each(|found| report(&manifest, found));
         for target in package["targets"].as_array().into_iter().flatten() {
-            // The programs and tasks of the benchmarks are being written anew.
-            let circles = circles::check(&path(&target["src_path"]))?.into_iter();
-            for (file, line, what) in circles.filter(|(file, ..)| !is_of_a_benchmark(file)) {
+            for (file, line, what) in circles::check(&path(&target["src_path"]))? {
                 report(&file, (line, what));
             }
         }
@@ -57,10 +55,6 @@ pub(crate) fn run() -> Result<()> {
     ensure!(count == 0, "tidy: {count} findings");
     println!("tidy: {} files, nothing found", files.len());
     Ok(())
-}
-
-fn is_of_a_benchmark(file: &Path) -> bool {
-    file.iter().any(|part| part.to_string_lossy().starts_with("bench"))
 }
 
 fn check_file(path: &Path, name: &str, text: &str) -> Vec<(usize, String)> {

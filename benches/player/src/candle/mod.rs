@@ -9,9 +9,10 @@ use candelabrum::nn::Params;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
 
-use crate::ours::{self, Settings};
+use crate::contender::Train;
+use crate::ours;
 use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY};
-use crate::training::Train;
+use crate::settings::Settings;
 
 const LR: f64 = 0.005;
 const MOMENTUM: f64 = 0.9;
