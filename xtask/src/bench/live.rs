@@ -41,6 +41,7 @@ pub(crate) struct Live {
     lines: Receiver<String>,
     stderr: Option<JoinHandle<VecDeque<String>>>,
     deadline: Duration,
+    family: Vec<u32>,
 }
 
 impl Live {
@@ -49,7 +50,14 @@ impl Live {
     pub(crate) fn start(commands: Vec<Command>, deadline: Duration) -> Result<Self> {
         let (errors, complaints) = pipe().context("cannot make a pipe")?;
         let (sender, lines) = channel();
-        let mut live = Self { children: Vec::new(), input: None, lines, stderr: None, deadline };
+        let mut live = Self {
+            children: Vec::new(),
+            input: None,
+            lines,
+            stderr: None,
+            deadline,
+            family: Vec::new(),
+        };
         for mut command in commands {
             // Runs in its own process group, so an interrupt of the terminal reaches only this
             // program. If this program is killed, the system wakes and ends a stopped group without
@@ -77,16 +85,24 @@ impl Live {
         Ok(live)
     }
 
-    /// The ids of the living processes of the player, and of their descendants.
-    pub(crate) fn ids(&mut self) -> Vec<u32> {
+    /// The ids of the processes of the player, and of their descendants, when it was ready.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.family
+    }
+
+    fn look_for_family(&mut self) {
         let alive =
             self.children.iter_mut().filter_map(|child| is_alive(child).then(|| child.id()));
-        family(&alive.collect::<Vec<_>>())
+        self.family = family(&alive.collect::<Vec<_>>());
     }
 
     /// Waits until the player is warm.
     pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Facts, Trouble> {
-        self.answer("ready", watch)
+        let ready = self.answer("ready", watch);
+        // Not again for each turn: a search of /proc takes so long that the processor falls asleep,
+        // and the next sample is disturbed.
+        self.look_for_family();
+        ready
     }
 
     /// Requests a sample.
@@ -113,19 +129,19 @@ impl Live {
     }
 
     /// Stops the player, so that it uses no processor.
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
     /// Lets the player continue.
-    pub(crate) fn go_on(&mut self) {
+    pub(crate) fn go_on(&self) {
         self.signal(Signal::CONT);
     }
 
     /// Sends a signal to all descendants: mpiexec puts its ranks into their own groups, and
     /// torch.compile has helper processes.
-    fn signal(&mut self, signal: Signal) {
-        for id in self.ids() {
+    fn signal(&self, signal: Signal) {
+        for &id in &self.family {
             if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
                 // The next wait for an answer detects a process that has ended.
                 let _gone = kill_process(id, signal);
@@ -193,6 +209,7 @@ impl Live {
     /// Waits until that time for the player to end, then kills it. Returns the exit status of a process
     /// that failed by itself, or else of one that failed, or of the first one.
     fn end(&mut self, until: Instant) -> Option<ExitStatus> {
+        self.look_for_family();
         self.go_on();
         while self.lives() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
@@ -319,6 +336,7 @@ mod tests {
         let mut live = start(&["sleep 60 & wait"]);
         while live.ids().len() < 2 {
             thread::sleep(Duration::from_millis(1));
+            live.look_for_family();
         }
         let sleep = live.ids()[1];
         drop(live);

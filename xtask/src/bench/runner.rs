@@ -140,10 +140,9 @@ impl Schedule {
         }
         let mut others_cpu_share = None;
         let said = turn.ask(watch, |live| {
-            let ids = live.ids();
-            let before = CpuTime::now(&ids);
+            let before = CpuTime::now(live.ids());
             let said = live.sample(&request, watch)?;
-            others_cpu_share = CpuTime::others_share(before, CpuTime::now(&ids));
+            others_cpu_share = CpuTime::others_share(before, CpuTime::now(live.ids()));
             Ok(said)
         })?;
         let number = |value: Value| value.as_f64().or(value.as_bool().map(f64::from));
@@ -171,7 +170,7 @@ impl Turn {
 
     /// Lets the player end. It has given all its samples, so that a failure no longer matters.
     fn finish(self, watch: &Watch) -> Result<(), Interrupted> {
-        let Some(mut live) = self.live else { return Ok(()) };
+        let Some(live) = self.live else { return Ok(()) };
         live.go_on();
         match live.finish(watch) {
             Err(Trouble::Interrupted(interrupted)) => Err(interrupted),
