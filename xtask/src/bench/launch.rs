@@ -61,6 +61,11 @@ impl Call {
         self
     }
 
+    /// Whether it has one thread that computes.
+    pub(crate) fn is_serial(&self) -> bool {
+        self.variables.iter().any(|(name, value)| name == "OMP_NUM_THREADS" && value == "1")
+    }
+
     /// Limits the pools of threads of all libraries. Our player limits candle's second pool itself.
     pub(crate) fn threads(self, count: usize) -> Self {
         let variables = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"];

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Map, Value};
 
 use super::host::family;
@@ -94,6 +95,20 @@ impl Live {
         let alive =
             self.children.iter_mut().filter_map(|child| is_alive(child).then(|| child.id()));
         self.family = family(&alive.collect::<Vec<_>>());
+    }
+
+    /// Lets the player run on one core only, the last one. Cores of a virtual machine are disturbed
+    /// independently of each other, so players with one thread are comparable on the same core only.
+    pub(crate) fn keep_on_one_core(&self) {
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let Some(last) = (0..CpuSet::MAX_CPU).rfind(|&core| allowed.is_set(core)) else { return };
+        let mut one = CpuSet::new();
+        one.set(last);
+        for child in &self.children {
+            let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            // Where it is not allowed, the samples are noisier.
+            let _refused = sched_setaffinity(id, &one);
+        }
     }
 
     /// Waits until the player is warm.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::host::CpuTime;
+use super::launch::Launch;
 use super::live::{Live, Trouble};
 use super::plan::{Block, Player, Trial};
 use super::sample::{Facts, Failure, Row, Sample};
@@ -111,7 +112,12 @@ impl Schedule {
                 .for_each(|t| observer.turn(t));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
             match player.launch.commands(&player.call).and_then(|c| Live::start(c, deadline)) {
-                Ok(live) => turn.live = Some(live),
+                Ok(live) => {
+                    if matches!(player.launch, Launch::One) && player.call.is_serial() {
+                        live.keep_on_one_core();
+                    }
+                    turn.live = Some(live);
+                }
                 Err(error) => turn.fail(format!("{error:#}")),
             }
             turn.facts = turn.ask(watch, |live| live.ready(watch))?.unwrap_or_default();
@@ -201,7 +207,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::launch::{Call, Launch};
+    use super::super::launch::Call;
     use super::super::sample::point;
     use super::*;
 
