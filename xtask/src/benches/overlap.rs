@@ -132,11 +132,11 @@ impl Bench for Overlap {
         let hidden = on.and_then(|row| {
             let (hideable, share) =
                 (row.ratio("hideable_seconds")?, row.ratios.get("hidden_share")?);
-            let share = share.map(|share| 100.0 * share);
+            let Spread { median, min, max } = share.map(|share| 100.0 * share);
             Some(format!(
-                "Of {:.1} ms that fit behind backward, overlap hides {}%.",
+                "Of {:.1} ms that fit behind backward, overlap hides {median:.0}% (from {min:.0}% to \
+                 {max:.0}%).",
                 1e3 * hideable,
-                share.text(0)
             ))
         });
         let shared = "Both hosts are this machine: compute and the network share its cores.";
