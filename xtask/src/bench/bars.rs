@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::picture::{Band, Bar, Chart, Look};
 use super::plan::once;
-use super::sample::Row;
+use super::sample::{Row, split_commit};
 
 /// How rows are grouped and named.
 pub(crate) struct Grouped<'a> {
@@ -68,8 +68,7 @@ impl Grouped<'_> {
             let contenders: Vec<&str> = group.iter().map(|row| row.contender.as_str()).collect();
             for contender in once(&contenders) {
                 let same = group.iter().copied().filter(|row| row.contender == contender);
-                let (own, commit) =
-                    contender.split_at(contender.find('@').unwrap_or(contender.len()));
+                let (own, commit) = split_commit(contender);
                 let (name, place) = (self.name)(own);
                 bars.push(bar(&same.collect::<Vec<_>>(), name + commit, Look::Bar(place)));
             }

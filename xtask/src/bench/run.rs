@@ -32,6 +32,11 @@ pub(crate) trait Bench: Serialize {
     const METRIC: Metric;
     const DEFAULTS: Defaults;
 
+    /// Refuses impossible options, before anything is built.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The programs that take part besides our players.
     fn wanted(&self) -> Wanted {
         Wanted::default()
@@ -136,6 +141,7 @@ impl Common {
 pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let Cli { bench, common } = cli;
     let schedule = common.schedule(B::DEFAULTS)?;
+    bench.check()?;
     let earlier = common.compare.as_deref().map(|path| saved::read(path, B::NAME)).transpose()?;
     let machine = Host::look();
     let output = Output::new(common.out.as_deref(), B::NAME)?;
@@ -209,7 +215,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     Ok(())
 }
 
-/// Prints the changes, the worst first, and returns how many are for the worse.
+/// Prints the changes, and returns how many are for the worse.
 #[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
 fn tell(changes: &[Change]) -> usize {
     let count = |verdict| changes.iter().filter(|change| change.verdict() == verdict).count();

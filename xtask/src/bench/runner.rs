@@ -12,7 +12,7 @@ use super::host::CpuTime;
 use super::launch::Launch;
 use super::live::{Live, Trouble};
 use super::plan::{Block, Player, Trial};
-use super::sample::{Facts, Failure, Row, Sample};
+use super::sample::{Facts, Failure, Row, Sample, figure};
 use crate::interrupt::{Interrupted, Watch};
 
 /// The common settings of all blocks.
@@ -151,9 +151,8 @@ impl Schedule {
             others_cpu_share = CpuTime::others_share(before, CpuTime::now(live.ids()));
             Ok(said)
         })?;
-        let number = |value: Value| value.as_f64().or(value.as_bool().map(f64::from));
         let figures = |said: Facts| {
-            said.into_iter().filter_map(|(name, value)| Some((name, number(value)?))).collect()
+            said.into_iter().filter_map(|(name, value)| Some((name, figure(&value)?))).collect()
         };
         Ok(said.map(|said| Sample { round, others_cpu_share, figures: figures(said) }))
     }

@@ -52,6 +52,16 @@ pub(crate) struct Metric {
     pub(crate) more_is_better: bool,
 }
 
+/// A figure as it is said: a number, or whether something holds.
+pub(crate) fn figure(value: &Value) -> Option<f64> {
+    value.as_f64().or(value.as_bool().map(f64::from))
+}
+
+/// A contender's name, and `@` and the commit of its build if that is another one.
+pub(crate) fn split_commit(contender: &str) -> (&str, &str) {
+    contender.split_at(contender.find('@').unwrap_or(contender.len()))
+}
+
 /// A point of these settings.
 pub(crate) fn point<const N: usize>(settings: [(&str, Value); N]) -> Point {
     settings.map(|(name, value)| (name.to_owned(), value)).into()

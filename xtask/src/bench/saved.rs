@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
 
 use super::report::{Report, VERSION};
-use super::sample::{Facts, Point, Row, Sample};
+use super::sample::{Facts, Point, Row, Sample, figure};
 
 /// Reads the JSON file of an earlier run of this benchmark.
 pub(crate) fn read(path: &Path, bench: &str) -> Result<Report> {
@@ -106,12 +106,11 @@ fn add(rows: &mut Vec<Row>, mut named: Map<String, Value>, facts: Facts) {
     let others_cpu_share = named.remove("others_cpu_share").and_then(|share| share.as_f64());
     let setting = |name: &str| Some((name.to_owned(), named.get(name)?.clone()));
     let point: Point = SETTINGS.iter().filter_map(|name| setting(name)).collect();
-    let number = |value: &Value| value.as_f64().or(value.as_bool().map(f64::from));
     let figures = named.iter().filter(|(name, _)| !point.contains_key(*name));
     let mut figures: BTreeMap<String, f64> =
-        figures.filter_map(|(name, value)| Some((name.clone(), number(value)?))).collect();
-    let figure = |name: &str| figures.get(name).copied();
-    if let (Some(steps), Some(seconds)) = (figure("steps"), figure("seconds")) {
+        figures.filter_map(|(name, value)| Some((name.clone(), figure(value)?))).collect();
+    let of_sample = |name: &str| figures.get(name).copied();
+    if let (Some(steps), Some(seconds)) = (of_sample("steps"), of_sample("seconds")) {
         let count = |name: &str| point.get(name).and_then(Value::as_f64).unwrap_or(1.0);
         // bench-overlap gave the seconds of one step, the others those of all.
         let is_one = ["off", "on", "exchange"].contains(&&*contender);

@@ -105,6 +105,11 @@ impl Bench for AllReduce {
     const METRIC: Metric = TIME;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 0.1, deadline: 120 };
 
+    fn check(&self) -> Result<()> {
+        ensure!(self.ranks.iter().all(|n| (2..=64).contains(n)), "--ranks are from 2 to 64");
+        Ok(())
+    }
+
     fn wanted(&self) -> Wanted {
         let mpi = self.contenders.iter().any(|who| matches!(who, Mpi | MpiC));
         Wanted { mpi, python: self.contenders.contains(&Gloo) }
@@ -112,7 +117,6 @@ impl Bench for AllReduce {
 
     fn plan(&self, setup: &Setup) -> Result<Plan> {
         let (mut ranks, mut contenders) = (once(&self.ranks), once(&self.contenders));
-        ensure!(ranks.iter().all(|n| (2..=64).contains(n)), "--ranks are from 2 to 64");
         let mut hosts = None;
         if let Some(rate) = self.link {
             ranks = vec![2];

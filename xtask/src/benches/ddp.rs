@@ -67,13 +67,17 @@ impl Bench for Ddp {
     const METRIC: Metric = SPEED;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 1.0, deadline: 300 };
 
+    fn check(&self) -> Result<()> {
+        // A rank uses eight of the hundred streams of random numbers for batches.
+        ensure!((2..=12).contains(&self.workers), "--workers is from 2 to 12");
+        Ok(())
+    }
+
     fn wanted(&self) -> Wanted {
         Wanted { mpi: true, python: true }
     }
 
     fn plan(&self, setup: &Setup) -> Result<Plan> {
-        // A rank uses eight of the hundred streams of random numbers for batches.
-        ensure!((2..=12).contains(&self.workers), "--workers is from 2 to 12");
         let (workers, programs) = (self.workers, &setup.programs);
         let (network, batch_size) = (self.network.about(), self.batch_size.get());
         let training = Training { network, batch_size, threads: 1 };

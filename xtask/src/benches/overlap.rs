@@ -26,7 +26,7 @@ use crate::bench::plan::{Block, Plan, Player, Trial};
 use crate::bench::programs::Wanted;
 use crate::bench::report::Report;
 use crate::bench::run::{Bench, Defaults, Setup};
-use crate::bench::sample::{Facts, Metric, Row, point};
+use crate::bench::sample::{Facts, Metric, Row, point, split_commit};
 use crate::bench::table::Column;
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -58,13 +58,17 @@ impl Bench for Overlap {
     const METRIC: Metric = STEP;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 3.0, deadline: 300 };
 
+    fn check(&self) -> Result<()> {
+        let possible = self.rate.is_none_or(|rate| (0.1..1e6).contains(&rate));
+        ensure!(possible, "--rate is from 0.1 to 1000000 (Mbit/s)");
+        Ok(())
+    }
+
     fn wanted(&self) -> Wanted {
         Wanted { mpi: true, python: false }
     }
 
     fn plan(&self, setup: &Setup) -> Result<Plan> {
-        let possible = self.rate.is_none_or(|rate| (0.1..1e6).contains(&rate));
-        ensure!(possible, "--rate is from 0.1 to 1000000 (Mbit/s)");
         let hosts = Rc::new(Hosts::make(setup.output.folder())?);
         let about = self.network.about();
         let player = Player {
@@ -171,7 +175,7 @@ impl Bench for Overlap {
 
 /// The name of a contender in tables, with the commit of its build.
 fn label(contender: &str) -> String {
-    let (name, commit) = contender.split_at(contender.find('@').unwrap_or(contender.len()));
+    let (name, commit) = split_commit(contender);
     let known = WAYS.iter().find(|(way, _)| *way == name).map_or(name, |(_, label)| label);
     format!("{known}{commit}")
 }

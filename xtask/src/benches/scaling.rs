@@ -65,14 +65,26 @@ impl Bench for Scaling {
     const METRIC: Metric = SPEED;
     const DEFAULTS: Defaults = Defaults { rounds: 3, seconds: 1.0, deadline: 300 };
 
+    fn check(&self) -> Result<()> {
+        let possible = |count: &usize| (1..=MOST_WORKERS).contains(count);
+        ensure!(
+            self.workers.iter().all(possible),
+            "--workers are numbers from 1 to {MOST_WORKERS}"
+        );
+        // As f32, like in the library: the conversion can round to 0 or to infinity.
+        let (share, magnitude) = (self.spars as f32, self.threshold_spars as f32);
+        ensure!(share > 0.0 && share <= 1.0, "--spars is above 0 and at most 1");
+        ensure!(magnitude > 0.0 && magnitude.is_finite(), "--threshold-spars is a number above 0");
+        Ok(())
+    }
+
     fn wanted(&self) -> Wanted {
         Wanted { mpi: self.backend.contains(&Backend::Mpi), python: false }
     }
 
     fn plan(&self, setup: &Setup) -> Result<Plan> {
-        self.check()?;
         let programs = &setup.programs;
-        let workers = worker_counts(&self.workers, setup.machine.cores)?;
+        let workers = worker_counts(&self.workers, setup.machine.cores);
         let networks: Vec<About> = Network::value_variants().iter().map(|n| n.about()).collect();
         let names: Vec<String> = networks.iter().map(|about| about.name.to_owned()).collect();
         let models = pick("--model", &self.model, &names)?;
@@ -218,30 +230,18 @@ impl Bench for Scaling {
     }
 }
 
-impl Scaling {
-    fn check(&self) -> Result<()> {
-        // As f32, like in the library: the conversion can round to 0 or to infinity.
-        let (share, magnitude) = (self.spars as f32, self.threshold_spars as f32);
-        ensure!(share > 0.0 && share <= 1.0, "--spars is above 0 and at most 1");
-        ensure!(magnitude > 0.0 && magnitude.is_finite(), "--threshold-spars is a number above 0");
-        Ok(())
-    }
-}
-
 /// The maximum number of ranks that the library starts on one machine.
 const MOST_WORKERS: usize = 256;
 
 /// The numbers of workers: the requested ones, or powers of two up to the number of cores.
-fn worker_counts(asked: &[usize], cores: usize) -> Result<Vec<usize>> {
-    let possible = |count: &usize| (1..=MOST_WORKERS).contains(count);
-    ensure!(asked.iter().all(possible), "--workers are numbers from 1 to {MOST_WORKERS}");
+fn worker_counts(asked: &[usize], cores: usize) -> Vec<usize> {
     let mut counts = asked.to_vec();
     if counts.is_empty() {
         counts = (0..usize::BITS).map(|power| 1 << power).take_while(|&n| n <= cores).collect();
     }
     counts.sort_unstable();
     counts.dedup();
-    Ok(counts)
+    counts
 }
 
 /// The requested names, or all names. `what` is the option for the error.
@@ -321,13 +321,12 @@ mod tests {
 
     #[test]
     fn the_default_is_powers_of_two_up_to_the_cores() {
-        let counts = |asked: &[usize], cores| worker_counts(asked, cores).unwrap();
+        let counts = |asked: &[usize], cores| worker_counts(asked, cores);
         assert_eq!(
             [counts(&[], 1), counts(&[], 2), counts(&[], 12)],
             [vec![1], vec![1, 2], vec![1, 2, 4, 8]]
         );
         assert_eq!(counts(&[4, 1, 4], 2), [1, 4]);
-        assert!(worker_counts(&[1, 0], 2).is_err());
     }
 
     #[test]
