@@ -19,8 +19,8 @@ pub fn write_whole(
 ) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
-        // By default only its user can read a temporary file. But a report is for everybody, and several users may share a
-        // cache.
+        // By default only its user can read a temporary file. But a report is for everybody, and
+        // several users may share a cache.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(parent.unwrap_or(Path::new(".")))?;
     let mut out = BufWriter::new(file.as_file_mut());

@@ -51,10 +51,16 @@ impl Hosts {
         lacks
     }
 
-    /// Makes the hosts, with a wire as fast as the machine. Their shell is a file in this folder.
-    pub(crate) fn make(folder: &Path) -> Result<Self> {
+    /// Refuses a machine on which no hosts can be made.
+    pub(crate) fn check() -> Result<()> {
         let lacks = Self::lacks();
         ensure!(lacks.is_empty(), "no hosts can be made here: no {}", lacks.join(", no "));
+        Ok(())
+    }
+
+    /// Makes the hosts, with a wire as fast as the machine. Their shell is a file in this folder.
+    pub(crate) fn make(folder: &Path) -> Result<Self> {
+        Self::check()?;
         remove_leftovers();
         let names = ["a", "b"].map(|host| format!("{PREFIX}-{}-{host}", process::id()));
         let hosts = Self { shell: folder.join("shell-of-hosts"), names };

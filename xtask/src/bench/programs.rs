@@ -56,8 +56,8 @@ impl Programs {
         if python == Some(None) {
             println!("PyTorch is not installed: left out (cargo xtask setup --pytorch)");
         }
-        let player = build(&mut cargo(&[]), has_mpi, &target_dir()?)?;
         let other = against.map(|commit| build_commit(commit, has_mpi)).transpose()?;
+        let player = build(&mut cargo(&[]), has_mpi, &target_dir()?)?;
         Ok(Self { player, other, python: python.flatten(), has_mpi })
     }
 }

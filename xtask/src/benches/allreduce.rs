@@ -107,7 +107,7 @@ impl Bench for AllReduce {
 
     fn check(&self) -> Result<()> {
         ensure!(self.ranks.iter().all(|n| (2..=64).contains(n)), "--ranks are from 2 to 64");
-        Ok(())
+        if self.link.is_some() { Hosts::check() } else { Ok(()) }
     }
 
     fn wanted(&self) -> Wanted {

@@ -61,7 +61,7 @@ impl Bench for Overlap {
     fn check(&self) -> Result<()> {
         let possible = self.rate.is_none_or(|rate| (0.1..1e6).contains(&rate));
         ensure!(possible, "--rate is from 0.1 to 1000000 (Mbit/s)");
-        Ok(())
+        Hosts::check()
     }
 
     fn wanted(&self) -> Wanted {

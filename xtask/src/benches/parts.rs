@@ -4,23 +4,20 @@ use crate::bench::picture::{Bar, Look};
 use crate::bench::sample::Row;
 use crate::bench::table::Column;
 
-/// The parts of a step: their figure, their name in a table, and in a picture.
-const PARTS: [(&str, &str, &str); 7] = [
-    ("forward_seconds", "forward", "forward"),
-    ("backward_seconds", "backward", "backward"),
-    ("compress_seconds", "compress", "compress"),
-    ("exposed_seconds", "exposed", "exposed communication"),
-    ("decompress_seconds", "decompress", "decompress"),
-    ("update_seconds", "update", "update"),
-    ("other_seconds", "other", "other"),
+/// The parts of a step: their figure, their name in a table and in a picture, and their look in a bar.
+const PARTS: [(&str, &str, &str, Look); 7] = [
+    ("forward_seconds", "forward", "forward", Look::Bar(4)),
+    ("backward_seconds", "backward", "backward", Look::Bar(0)),
+    ("compress_seconds", "compress", "compress", Look::Bar(1)),
+    ("exposed_seconds", "exposed", "exposed communication", Look::Bar(5)),
+    ("decompress_seconds", "decompress", "decompress", Look::Bar(6)),
+    ("update_seconds", "update", "update", Look::Bar(2)),
+    ("other_seconds", "other", "other", Look::Bar(7)),
 ];
-
-/// The looks of the parts in a bar.
-const PART_LOOKS: [usize; 7] = [4, 0, 1, 5, 6, 2, 7];
 
 /// The whole step, then its parts.
 pub(super) fn columns() -> Vec<Column> {
-    let parts = PARTS.map(|(figure, head, _)| Column::figure(head, figure, 1e3, 2));
+    let parts = PARTS.map(|(figure, head, ..)| Column::figure(head, figure, 1e3, 2));
     [Column::figure("step ms", "step_seconds", 1e3, 2)].into_iter().chain(parts).collect()
 }
 
@@ -28,17 +25,15 @@ pub(super) fn columns() -> Vec<Column> {
 /// whole, which the figure tells.
 pub(super) fn bar(row: &Row, name: String) -> Bar {
     let ms = |figure: &str| 1e3 * row.median(figure).unwrap_or(0.0);
-    let pieces =
-        PARTS.iter().zip(PART_LOOKS).map(|((figure, ..), look)| (Look::Bar(look), ms(figure)));
+    let pieces = PARTS.map(|(figure, .., look)| (look, ms(figure))).to_vec();
     let figure = match row.median("step_seconds") {
         Some(median) => format!("{:.2} ms", 1e3 * median),
         None => "not reached".into(),
     };
-    Bar { name, pieces: pieces.collect(), ends: None, figure }
+    Bar { name, pieces, ends: None, figure }
 }
 
 /// The key of the parts.
 pub(super) fn key() -> Vec<(Look, String)> {
-    let named = PARTS.iter().zip(PART_LOOKS);
-    named.map(|((.., name), look)| (Look::Bar(look), (*name).to_owned())).collect()
+    PARTS.map(|(_, _, name, look)| (look, name.to_owned())).to_vec()
 }
