@@ -53,23 +53,15 @@ impl fmt::Display for Change {
     }
 }
 
-/// The rows that an earlier report has too.
-pub(crate) fn with_earlier(now: &[Row], before: &[Row], metric: Metric) -> Vec<Change> {
-    let change = |row: &Row| {
-        let is_same = |old: &&Row| old.point == row.point && old.contender == row.contender;
-        change(row, before.iter().find(is_same)?, metric)
-    };
-    now.iter().filter_map(change).collect()
-}
-
-/// Contenders that took turns with their twins of another commit, whose names end in `suffix`.
-pub(crate) fn with_commit(rows: &[Row], suffix: &str, metric: Metric) -> Vec<Change> {
+/// The changes of all rows that are among the old ones too. `suffix` ends the old contenders' names:
+/// those of another commit took turns with ours, and are rows of the same report.
+pub(crate) fn changes(new: &[Row], old: &[Row], suffix: &str, metric: Metric) -> Vec<Change> {
     let change = |row: &Row| {
         let name = format!("{}{suffix}", row.contender);
-        let is_twin = |other: &&Row| other.point == row.point && other.contender == name;
-        change(row, rows.iter().find(is_twin)?, metric)
+        let is_same = |old: &&Row| old.point == row.point && old.contender == name;
+        change(row, old.iter().find(is_same)?, metric)
     };
-    rows.iter().filter_map(change).collect()
+    new.iter().filter_map(change).collect()
 }
 
 fn change(new: &Row, old: &Row, metric: Metric) -> Option<Change> {
@@ -110,7 +102,7 @@ mod tests {
     #[test]
     fn rows_differ_if_their_ranges_do_not_overlap() {
         let verdict = |new: &[f64], old: &[f64], metric| {
-            with_earlier(&[row("ours", new)], &[row("ours", old)], metric)[0].verdict()
+            changes(&[row("ours", new)], &[row("ours", old)], "", metric)[0].verdict()
         };
         let old = [100.0, 99.0, 102.0];
         assert_eq!(verdict(&[90.0, 91.0, 89.0], &old, SPEED), Verdict::Slower);
@@ -126,7 +118,7 @@ mod tests {
     #[test]
     fn a_contender_is_compared_with_its_twin() {
         let rows = [row("ours", &[90.0]), row("ours@abc", &[100.0]), row("theirs", &[1.0])];
-        let changes = with_commit(&rows, "@abc", SPEED);
+        let changes = changes(&rows, &rows, "@abc", SPEED);
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].to_string(), "SLOWER    0.900 [0.900-0.900]  ours");
     }

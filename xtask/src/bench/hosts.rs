@@ -100,25 +100,16 @@ impl Hosts {
         Ok(())
     }
 
-    /// Starts a program on both hosts, one rank each. Its arguments must not need quotes.
-    pub(crate) fn mpiexec(&self, program: &Path, arguments: &[String]) -> Command {
+    /// The options with which mpiexec puts a rank on each host.
+    pub(crate) fn options_of_mpiexec(&self) -> [String; 6] {
         let ranks = ADDRESSES.map(|address| format!("{address}:1")).join(",");
-        let shell = self.shell.display();
-        let mut command = Command::new(&self.shell);
-        command.arg(ADDRESSES[0]);
-        command.arg(format!(
-            "exec mpiexec --leave-session-attached --mca plm_rsh_agent {shell} --bind-to none \
-             --host {ranks} -n 2 {} {}",
-            program.display(),
-            arguments.join(" ")
-        ));
-        for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
-            command.env(variable, "1");
-        }
-        command
+        let shell = self.shell.display().to_string();
+        let words =
+            ["--leave-session-attached", "--mca", "plm_rsh_agent", &shell, "--host", &ranks];
+        words.map(str::to_owned)
     }
 
-    /// Starts a program on one of them; `line` needs no quotes.
+    /// A command on one of them; `line` needs no quotes.
     pub(crate) fn command(&self, host: usize, line: &str) -> Command {
         let mut command = Command::new(&self.shell);
         command.args([ADDRESSES[host], &format!("exec {line}")]);

@@ -11,14 +11,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Map, Value};
 
 use super::host::family;
 use super::sample::{Facts, Failure};
-use crate::interrupt::{Interrupted, Watch};
+use crate::interrupt::Watch;
 
 /// The number of lines of a failed player's standard error that are kept.
 const TAIL: usize = 12;
@@ -26,14 +26,8 @@ const TAIL: usize = 12;
 /// The time that a player may take to end. Then it is killed.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// The reason why a wait ended without an answer.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    Interrupted(Interrupted),
-    Failed(Failure),
-}
-
-/// A running or stopped player.
+/// A running or stopped player. A question to it ends with [`Interrupted`](crate::interrupt), or with
+/// a [`Failure`] after which it is gone.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// The first process receives the requests.
@@ -112,7 +106,7 @@ impl Live {
     }
 
     /// Waits until the player is warm.
-    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Facts, Trouble> {
+    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Facts> {
         let ready = self.answer("ready", watch);
         // Not again for each turn: a search of /proc takes so long that the processor falls asleep,
         // and the next sample is disturbed.
@@ -121,11 +115,7 @@ impl Live {
     }
 
     /// Requests a sample.
-    pub(crate) fn sample(
-        &mut self,
-        request: &Map<String, Value>,
-        watch: &Watch,
-    ) -> Result<Facts, Trouble> {
+    pub(crate) fn sample(&mut self, request: &Map<String, Value>, watch: &Watch) -> Result<Facts> {
         let asked = match (&mut self.input, serde_json::to_string(request)) {
             (Some(input), Ok(line)) => writeln!(input, "{line}").and_then(|()| input.flush()),
             _ => Ok(()),
@@ -136,7 +126,7 @@ impl Live {
     }
 
     /// Lets the player end, and returns its last answer.
-    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Facts, Trouble> {
+    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Facts> {
         self.input = None;
         let last = self.answer("done", watch)?;
         self.end(Instant::now() + FAREWELL);
@@ -165,30 +155,27 @@ impl Live {
     }
 
     /// The next answer, which must be this event. Libraries may print other lines too.
-    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Facts, Trouble> {
+    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Facts> {
         let until = Instant::now() + self.deadline;
         let mut heard = String::new();
         loop {
-            watch.check().map_err(Trouble::Interrupted)?;
+            watch.check()?;
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let seconds = self.deadline.as_secs_f64();
-                return Err(self.fail(format!("gave no answer for {seconds} s")));
+                bail!(self.fail(format!("gave no answer for {seconds} s")));
             }
             match self.lines.recv_timeout(left.min(Duration::from_millis(100))) {
                 Ok(line) => match serde_json::from_str::<Facts>(&line) {
                     Ok(mut said) => match said.remove("event") {
                         Some(Value::String(name)) if name == event => return Ok(said),
-                        _ => return Err(self.fail(format!("said {line} before `{event}`"))),
+                        _ => bail!(self.fail(format!("said {line} before `{event}`"))),
                     },
                     Err(_) => heard = line,
                 },
                 // If a rank fails, the rank that answers may wait for ever.
-                Err(RecvTimeoutError::Timeout) if self.has_failed() => {
-                    return Err(self.ended(&heard));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(&heard)),
+                Err(RecvTimeoutError::Timeout) if !self.has_failed() => {}
+                Err(_) => bail!(self.ended(&heard)),
             }
         }
     }
@@ -200,25 +187,23 @@ impl Live {
     }
 
     /// The player closed its output without an answer, or one of its processes failed.
-    fn ended(&mut self, heard: &str) -> Trouble {
+    fn ended(&mut self, heard: &str) -> Failure {
         let status = self.end(Instant::now() + FAREWELL);
         let how = status.map_or_else(|| "ended".to_owned(), |status| status.to_string());
-        let mut trouble = self.fail(how);
-        if let Trouble::Failed(failure) = &mut trouble {
-            let said = failure.stderr.iter().rev().find(|line| line.contains("rror: "));
-            let said = said.or(failure.stderr.last()).map_or(heard, String::as_str).trim();
-            if !said.is_empty() {
-                failure.reason = format!("{said} ({})", failure.reason);
-            }
+        let mut failure = self.fail(how);
+        let said = failure.stderr.iter().rev().find(|line| line.contains("rror: "));
+        let said = said.or(failure.stderr.last()).map_or(heard, String::as_str).trim();
+        if !said.is_empty() {
+            failure.reason = format!("{said} ({})", failure.reason);
         }
-        trouble
+        failure
     }
 
     /// Ends the player and collects its standard error.
-    fn fail(&mut self, reason: String) -> Trouble {
+    fn fail(&mut self, reason: String) -> Failure {
         self.end(Instant::now());
         let stderr = self.stderr.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        Trouble::Failed(Failure { reason, stderr: stderr.into() })
+        Failure { reason, stderr: stderr.into() }
     }
 
     /// Waits until that time for the player to end, then kills it. Returns the exit status of a process
@@ -289,11 +274,8 @@ mod tests {
         Live::start(commands, Duration::from_secs(20)).unwrap()
     }
 
-    fn failure<T: std::fmt::Debug>(result: Result<T, Trouble>) -> Failure {
-        match result {
-            Err(Trouble::Failed(failure)) => failure,
-            other => panic!("{other:?}"),
-        }
+    fn failure(answer: Result<Facts>) -> Failure {
+        answer.unwrap_err().downcast().unwrap()
     }
 
     #[test]

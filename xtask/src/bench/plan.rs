@@ -141,7 +141,7 @@ mod tests {
     fn ours_have_twins_of_another_commit_and_others_go() {
         let player = |program: &str, is_ours| {
             let call = Call::new(Path::new(program));
-            Player { launch: Launch::One, call, is_ours, expects: Point::new() }
+            Player { launch: Launch::here(1, false), call, is_ours, expects: Point::new() }
         };
         let place = point([("network", json!("cnn")), ("batch_size", json!(64))]);
         let mut block = Block::new("block");

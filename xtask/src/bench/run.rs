@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
-use super::compare::{Change, Verdict, with_commit, with_earlier};
+use super::compare::{Change, Verdict, changes};
 use super::host::Host;
 use super::picture::Picture;
 use super::plan::Plan;
@@ -205,11 +205,11 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
         if earlier.machine.cpu != report.machine.cpu {
             println!("The machines differ: {} then.", earlier.machine.cpu);
         }
-        slower += tell(&with_earlier(&report.rows, &earlier.rows, B::METRIC));
+        slower += tell(&changes(&report.rows, &earlier.rows, "", B::METRIC));
     }
     if let Some(suffix) = suffix {
         println!("\nThis work tree's undisturbed speed to that of {}:", &suffix[1..]);
-        slower += tell(&with_commit(&report.rows, &suffix, B::METRIC));
+        slower += tell(&changes(&report.rows, &report.rows, &suffix, B::METRIC));
     }
     ensure!(slower == 0 || !common.fail_if_slower, "{slower} became slower");
     Ok(())

@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use super::host::CpuTime;
-use super::launch::Launch;
-use super::live::{Live, Trouble};
+use super::live::Live;
 use super::plan::{Block, Player, Trial};
 use super::sample::{Facts, Failure, Row, Sample, figure};
 use crate::interrupt::{Interrupted, Watch};
@@ -57,7 +57,7 @@ impl Schedule {
         rows: &mut Vec<Row>,
         watch: &Watch,
         observer: &mut impl Observer,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<()> {
         let first = rows.len();
         rows.extend(block.trials().map(Trial::row));
         let mut rounds = 0..0;
@@ -72,14 +72,15 @@ impl Schedule {
                 let is_due = |round: &usize| {
                     round - rounds.start < LEAST_ROUNDS || begun.elapsed().as_secs_f64() < limit
                 };
-                let measured = rounds.clone().take_while(is_due).try_for_each(|round| {
-                    leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
-                        observer.turn(trial);
-                        let turn = &mut turns[trial.player];
-                        row.samples.extend(self.sample(turn, trial, round, watch)?);
-                        Ok(())
-                    })
-                });
+                let measured: Result<()> =
+                    rounds.clone().take_while(is_due).try_for_each(|round| {
+                        leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
+                            observer.turn(trial);
+                            let turn = &mut turns[trial.player];
+                            row.samples.extend(self.sample(turn, trial, round, watch)?);
+                            Ok(())
+                        })
+                    });
                 for (trial, row) in leg.iter().zip(&mut *rows) {
                     let turn = &turns[trial.player];
                     row.facts.extend(turn.facts.clone());
@@ -102,23 +103,19 @@ impl Schedule {
         block: &Block,
         watch: &Watch,
         observer: &mut impl Observer,
-    ) -> Result<Vec<Turn>, Interrupted> {
+    ) -> Result<Vec<Turn>> {
         let start = |(index, player): (usize, &Player)| {
             let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
-            block
-                .trials()
-                .find(|trial| trial.player == index)
-                .iter()
-                .for_each(|t| observer.turn(t));
+            let first = block.trials().find(|trial| trial.player == index);
+            first.into_iter().for_each(|trial| observer.turn(trial));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
-            match player.launch.commands(&player.call).and_then(|c| Live::start(c, deadline)) {
-                Ok(live) => {
-                    if matches!(player.launch, Launch::One) && player.call.is_serial() {
-                        live.keep_on_one_core();
-                    }
-                    turn.live = Some(live);
-                }
-                Err(error) => turn.fail(format!("{error:#}")),
+            let commands = player.launch.commands(&player.call);
+            turn.live = turn.note(commands.and_then(|them| Live::start(them, deadline)))?;
+            if let Some(live) = &turn.live
+                && player.launch.ranks == 1
+                && player.call.is_serial()
+            {
+                live.keep_on_one_core();
             }
             turn.facts = turn.ask(watch, |live| live.ready(watch))?.unwrap_or_default();
             let differs = |(name, value): &(&String, &Value)| turn.facts.get(*name) != Some(*value);
@@ -126,7 +123,7 @@ impl Schedule {
                 && let Some((name, value)) = player.expects.iter().find(differs)
             {
                 let said = turn.facts.get(name).unwrap_or(&Value::Null);
-                turn.fail(format!("asked for {name} {value}, it has {said}"));
+                turn.note::<()>(Err(anyhow!("asked for {name} {value}, it has {said}")))?;
             }
             Ok(turn)
         };
@@ -139,7 +136,7 @@ impl Schedule {
         trial: &Trial,
         round: usize,
         watch: &Watch,
-    ) -> Result<Option<Sample>, Interrupted> {
+    ) -> Result<Option<Sample>> {
         let mut request = trial.request.clone();
         if !request.contains_key("steps") {
             request.insert("seconds".into(), self.seconds.into());
@@ -163,8 +160,8 @@ impl Turn {
     fn ask<T>(
         &mut self,
         watch: &Watch,
-        question: impl FnOnce(&mut Live) -> Result<T, Trouble>,
-    ) -> Result<Option<T>, Interrupted> {
+        question: impl FnOnce(&mut Live) -> Result<T>,
+    ) -> Result<Option<T>> {
         watch.check()?;
         let Some(live) = &mut self.live else { return Ok(None) };
         live.go_on();
@@ -174,28 +171,25 @@ impl Turn {
     }
 
     /// Lets the player end. It has given all its samples, so that a failure no longer matters.
-    fn finish(self, watch: &Watch) -> Result<(), Interrupted> {
+    fn finish(self, watch: &Watch) -> Result<()> {
         let Some(live) = self.live else { return Ok(()) };
         live.go_on();
-        match live.finish(watch) {
-            Err(Trouble::Interrupted(interrupted)) => Err(interrupted),
-            Ok(_) | Err(Trouble::Failed(_)) => Ok(()),
-        }
+        live.finish(watch)
+            .map(drop)
+            .or_else(|error| if error.is::<Interrupted>() { Err(error) } else { Ok(()) })
     }
 
-    fn note<T>(&mut self, answer: Result<T, Trouble>) -> Result<Option<T>, Interrupted> {
-        match answer {
+    /// The answer, if there is one. A failure is kept as the reason why there will be no other.
+    fn note<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
+        let error = match answer {
             Ok(answer) => return Ok(Some(answer)),
-            Err(Trouble::Interrupted(interrupted)) => return Err(interrupted),
-            Err(Trouble::Failed(failure)) => self.failure = Some(failure),
-        }
+            Err(error) if error.is::<Interrupted>() => return Err(error),
+            Err(error) => error,
+        };
         self.live = None;
+        let told = |error| Failure { reason: format!("{error:#}"), stderr: Vec::new() };
+        self.failure = Some(error.downcast().unwrap_or_else(told));
         Ok(None)
-    }
-
-    fn fail(&mut self, reason: String) {
-        self.live = None;
-        self.failure = Some(Failure { reason, stderr: Vec::new() });
     }
 }
 
@@ -206,7 +200,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::launch::Call;
+    use super::super::launch::{Call, Launch};
     use super::super::sample::point;
     use super::*;
 
@@ -234,7 +228,7 @@ mod tests {
         for (name, script) in scripts {
             let call = Call::new(Path::new("sh")).args(["-c", script]);
             let expects = point([("ranks", json!(1))]);
-            let player = Player { launch: Launch::One, call, is_ours: true, expects };
+            let player = Player { launch: Launch::here(1, false), call, is_ours: true, expects };
             block.add(name, &point([("threads", json!(1))]), player);
         }
         let deadline = Duration::from_secs(20);
@@ -279,8 +273,8 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_a_failure_of_its_row() {
         let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
-        let error = Live::start(vec![Command::new("no-such-program")], Duration::ZERO).unwrap_err();
-        turn.fail(format!("{error:#}"));
+        let live = Live::start(vec![Command::new("no-such-program")], Duration::ZERO);
+        assert!(turn.note(live).unwrap().is_none());
         assert!(turn.failure.unwrap().reason.starts_with("cannot start it"));
     }
 }

@@ -1,6 +1,7 @@
 //! What is measured: a contender at a point, its samples, and their summary.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -30,6 +31,14 @@ pub(crate) struct Failure {
     /// The end of the contender's standard error.
     pub(crate) stderr: Vec<String>,
 }
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Failure {}
 
 /// A contender at a point, with all samples so far and their summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -284,12 +284,8 @@ impl AllReduce {
             }
             (Mpi | Gloo, _) => return None,
         };
-        let launch = match (hosts, matches!(who, Mpi | MpiC)) {
-            (None, true) => Launch::Mpi(ranks),
-            (None, false) => Launch::Ranks(ranks),
-            (Some(hosts), true) => Launch::MpiOn(Rc::clone(hosts)),
-            (Some(hosts), false) => Launch::RanksOn(Rc::clone(hosts)),
-        };
+        let launch =
+            Launch { hosts: hosts.cloned(), ..Launch::here(ranks, matches!(who, Mpi | MpiC)) };
         let call = if hosts.is_some() { call.option("--late-ms", self.late_ms) } else { call };
         let mut expects = point([("ranks", json!(ranks))]);
         expects.extend(backend.map(|backend| ("backend".to_owned(), json!(backend))));

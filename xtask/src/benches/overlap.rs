@@ -10,7 +10,7 @@
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use super::training::title;
 use crate::bench::figures::Spread;
 use crate::bench::hosts::Hosts;
 use crate::bench::launch::{Call, Launch};
-use crate::bench::live::{Live, Trouble};
+use crate::bench::live::Live;
 use crate::bench::picture::{Band, Bar, Chart, Content, Look, Picture};
 use crate::bench::plan::{Block, Plan, Player, Trial};
 use crate::bench::programs::Wanted;
@@ -72,7 +72,7 @@ impl Bench for Overlap {
         let hosts = Rc::new(Hosts::make(setup.output.folder())?);
         let about = self.network.about();
         let player = Player {
-            launch: Launch::MpiOn(Rc::clone(&hosts)),
+            launch: Launch { hosts: Some(Rc::clone(&hosts)), ..Launch::here(2, true) },
             call: Call::new(&setup.programs.player)
                 .args(["overlap", "--network", about.name])
                 .option("--batch-size", self.batch_size),
@@ -81,7 +81,7 @@ impl Bench for Overlap {
         };
         let rate = match self.rate {
             Some(rate) => rate,
-            None => balanced_rate(&player, &hosts, setup)?,
+            None => balanced_rate(&player, &hosts, setup).context("the search for the rate")?,
         };
         hosts.set_rate(rate)?;
         let place = point([("network", json!(about.name)), ("batch_size", json!(self.batch_size))]);
@@ -183,16 +183,12 @@ fn label(contender: &str) -> String {
 /// The rate at which an exchange takes as long as backward, in Mbit/s.
 fn balanced_rate(player: &Player, hosts: &Hosts, setup: &Setup) -> Result<f64> {
     let within = |rate: f64| rate.clamp(0.1, 1e6);
-    let told = |trouble| match trouble {
-        Trouble::Interrupted(interrupted) => interrupted.into(),
-        Trouble::Failed(failure) => anyhow!("the ranks failed: {}", failure.reason),
-    };
     let mut live = Live::start(player.launch.commands(&player.call)?, setup.schedule.deadline)?;
     let watch = &setup.watch;
-    let ready = live.ready(watch).map_err(told)?;
+    let ready = live.ready(watch)?;
     let mut ask = |way: &str| -> Result<Facts> {
         let request = [("way".to_owned(), json!(way)), ("seconds".to_owned(), json!(1.0))];
-        live.sample(&request.into_iter().collect(), watch).map_err(told)
+        live.sample(&request.into_iter().collect(), watch)
     };
     let number = |facts: &Facts, name: &str| {
         facts.get(name).and_then(Value::as_f64).with_context(|| format!("no {name} was said"))
@@ -202,7 +198,7 @@ fn balanced_rate(player: &Player, hosts: &Hosts, setup: &Setup) -> Result<f64> {
     hosts.set_rate(first)?;
     // An all-reduce may send more bytes than it reduces.
     let exchange = number(&ask("exchange")?, STEP.figure)?;
-    live.finish(watch).map_err(told)?;
+    live.finish(watch)?;
     Ok(within(first * exchange / backward))
 }
 

@@ -51,7 +51,7 @@ pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> R
     let mut entries = Vec::new();
     for training in trainings {
         let call = training.rust(&programs.player, "ours").option("--profile", seconds);
-        let mut command = Launch::One.commands(&call)?.remove(0);
+        let mut command = Launch::here(1, false).commands(&call)?.remove(0);
         let shown = display(&command);
         let line = output(&mut command).with_context(|| format!("`{shown}` failed"))?;
         let profile: Profile =

@@ -58,11 +58,7 @@ impl Training {
 
 /// So many ranks of ours, which must find each other over this backend.
 pub(super) fn ranks(count: usize, backend: &str, call: Call) -> Player {
-    let launch = match (count, backend) {
-        (1, _) => Launch::One,
-        (_, "mpi") => Launch::Mpi(count),
-        _ => Launch::Ranks(count),
-    };
+    let launch = Launch::here(count, count > 1 && backend == "mpi");
     let mut expects = point([("ranks", json!(count))]);
     expects.extend((count > 1).then(|| ("backend".to_owned(), json!(backend))));
     Player { launch, call, is_ours: true, expects }
