@@ -79,24 +79,12 @@ fn change(new: &Row, old: &Row, metric: Metric) -> Option<Change> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use super::super::sample::{Sample, point};
     use super::*;
 
     const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
 
     fn row(contender: &str, speeds: &[f64]) -> Row {
-        let mut row = Row::new(point([]), contender);
-        row.samples = (0..)
-            .zip(speeds)
-            .map(|(round, &speed)| {
-                let figures = BTreeMap::from([("speed".to_owned(), speed)]);
-                Sample { round, others_cpu_share: None, figures }
-            })
-            .collect();
-        row.summarise();
-        row
+        Row::measured(contender, 0, "speed", speeds)
     }
 
     #[test]

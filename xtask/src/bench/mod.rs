@@ -1,20 +1,37 @@
 //! The harness of all benchmarks: contenders take turns in one run, medians and ratios are formed
 //! within rounds, and tables, pictures and files come out. `run.rs` shows the way of a run.
 
-pub(crate) mod bars;
-pub(crate) mod compare;
-pub(crate) mod figures;
-pub(crate) mod host;
-pub(crate) mod hosts;
-pub(crate) mod launch;
-pub(crate) mod live;
-pub(crate) mod picture;
-pub(crate) mod plan;
-pub(crate) mod programs;
-pub(crate) mod report;
+mod bars;
+mod compare;
+mod figures;
+mod host;
+mod hosts;
+mod launch;
+mod live;
+mod picture;
+mod plan;
+mod programs;
+mod report;
 pub(crate) mod run;
-pub(crate) mod runner;
-pub(crate) mod sample;
+mod runner;
+mod sample;
 pub(crate) mod saved;
-pub(crate) mod screen;
+mod screen;
 pub(crate) mod table;
+
+// What a benchmark declares itself with.
+pub(crate) use self::bars::Grouped;
+pub(crate) use self::figures::{Spread, plural, short};
+pub(crate) use self::host::{Host, last_cache};
+pub(crate) use self::hosts::Hosts;
+pub(crate) use self::launch::{Call, Launch};
+pub(crate) use self::live::Live;
+pub(crate) use self::picture::{Axis, Band, Bar, Chart, Content, Line, Look, Picture};
+pub(crate) use self::plan::{Block, Plan, Player, Trial, once};
+pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
+pub(crate) use self::report::{Output, Report};
+pub(crate) use self::run::{Bench, Cli, Defaults, Setup};
+pub(crate) use self::sample::{
+    Facts, Metric, Point, Row, best, compare, named, point, split_commit,
+};
+pub(crate) use self::table::Column;

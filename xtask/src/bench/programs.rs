@@ -63,7 +63,7 @@ impl Programs {
 }
 
 /// The names that a player prints for a subcommand, one per line.
-pub(crate) fn list(player: &Path, subcommand: &str) -> Result<Vec<String>> {
+pub(crate) fn list_names(player: &Path, subcommand: &str) -> Result<Vec<String>> {
     let mut command = Command::new(player);
     let text = output(command.arg(subcommand));
     let text = text.with_context(|| format!("`{}` printed nothing", display(&command)))?;

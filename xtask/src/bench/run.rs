@@ -181,6 +181,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
 
     report.notes = versions(&report.rows);
     report.notes.extend(bench.notes(&report));
+    report.notes.extend(crowded(&report));
     report.notes.extend(busy(&report.rows));
     println!();
     report.notes.iter().for_each(|note| println!("{note}"));
@@ -239,6 +240,13 @@ fn versions(rows: &[Row]) -> Vec<String> {
     versions.sort();
     versions.dedup();
     versions
+}
+
+/// The line about ranks that share cores.
+fn crowded(report: &Report) -> Option<String> {
+    let ranks = |row: &Row| row.number("ranks").max(row.number("workers"));
+    let (most, cores) = (report.rows.iter().map(ranks).max()?, report.machine.cores);
+    (most > cores).then(|| format!("{most} ranks are more than this machine's {cores} cores."))
 }
 
 /// The line about other programs that used the machine. `None` if it was almost idle.

@@ -83,6 +83,19 @@ impl Row {
         Self { point, contender, figures, ratios, facts, failure: None, samples: Vec::new() }
     }
 
+    /// A row with a sample of a figure in each round from `first` on.
+    #[cfg(test)]
+    pub(crate) fn measured(contender: &str, first: usize, figure: &str, values: &[f64]) -> Self {
+        let sample = |(round, &value): (usize, &f64)| {
+            let figures = [(figure.to_owned(), value)].into();
+            Sample { round, others_cpu_share: None, figures }
+        };
+        let mut row = Self::new(Point::new(), contender);
+        row.samples = (first..).zip(values).map(sample).collect();
+        row.summarise();
+        row
+    }
+
     /// A setting as text, empty if the point has none.
     pub(crate) fn text(&self, setting: &str) -> &str {
         self.point.get(setting).and_then(Value::as_str).unwrap_or("")
@@ -158,6 +171,11 @@ pub(crate) fn compare(
     }
 }
 
+/// The row of this contender, as a base of [`compare`].
+pub(crate) fn named(contender: &str) -> impl Fn(&Row, &[Row]) -> Option<usize> {
+    move |_, rows| rows.iter().position(|row| row.contender == contender)
+}
+
 /// The index of the row with the best median, of those that `takes_part` admits.
 pub(crate) fn best(
     rows: &[Row],
@@ -181,26 +199,12 @@ mod tests {
 
     const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
 
-    fn row(contender: &str, speeds: &[(usize, f64)]) -> Row {
-        let mut row = Row::new(point([("batch_size", json!(64))]), contender);
-        row.samples = speeds
-            .iter()
-            .map(|&(round, speed)| Sample {
-                round,
-                others_cpu_share: None,
-                figures: [("speed".to_owned(), speed)].into(),
-            })
-            .collect();
-        row.summarise();
-        row
-    }
-
     #[test]
     fn rows_are_compared_within_the_rounds_that_both_reached() {
         // In round 1 the machine has half its speed. The other contender did not reach round 2.
         let mut rows = [
-            row("ours", &[(0, 400.0), (1, 200.0), (2, 410.0)]),
-            row("other", &[(0, 100.0), (1, 50.0)]),
+            Row::measured("ours", 0, "speed", &[400.0, 200.0, 410.0]),
+            Row::measured("other", 0, "speed", &[100.0, 50.0]),
         ];
         let other = |row: &Row| row.contender == "other";
         compare(&mut rows, "to_other", SPEED, |_, rows| best(rows, SPEED, other));
@@ -214,9 +218,16 @@ mod tests {
 
     #[test]
     fn a_row_without_a_common_round_is_compared_with_nothing() {
-        let mut rows = [row("ours", &[(0, 400.0)]), row("other", &[(1, 1000.0)])];
+        let row = |contender, round| Row::measured(contender, round, "speed", &[1.0]);
+        let mut rows = [row("ours", 0), row("other", 1)];
         compare(&mut rows, "to_other", SPEED, |_, _| Some(1));
         assert!(rows[0].ratios.is_empty());
-        assert_eq!((rows[0].number("batch_size"), rows[0].text("batch_size")), (64, ""));
+    }
+
+    #[test]
+    fn a_setting_that_a_point_lacks_is_0_or_empty() {
+        let row = Row::new(point([("batch_size", json!(64))]), "ours");
+        assert_eq!((row.number("batch_size"), row.text("batch_size")), (64, ""));
+        assert_eq!((row.number("network"), row.text("network")), (0, ""));
     }
 }

@@ -14,17 +14,11 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::bench::figures::{Spread, short};
-use crate::bench::host::last_cache;
-use crate::bench::hosts::Hosts;
-use crate::bench::launch::{Call, Launch};
-use crate::bench::picture::{Axis, Band, Chart, Content, Line, Look, Picture};
-use crate::bench::plan::{Block, Plan, Player, Trial, once};
-use crate::bench::programs::{Programs, Wanted, compile_mpi};
-use crate::bench::report::Report;
-use crate::bench::run::{Bench, Cli, Defaults, Setup};
-use crate::bench::sample::{Metric, Row, best, compare, point};
-use crate::bench::table::Column;
+use crate::bench::{
+    Axis, Band, Bench, Block, Call, Chart, Cli, Column, Content, Defaults, Hosts, Launch, Line,
+    Look, Metric, Picture, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best,
+    compare, compile_mpi, last_cache, named, once, point, short,
+};
 use crate::checkout::repo_root;
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -158,11 +152,10 @@ impl Bench for AllReduce {
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        let named = |rows: &[Row], name| rows.iter().position(|row| row.contender == name);
         let is_peer = |row: &Row| ["mpi-c", "gloo"].contains(&&*row.contender);
         compare(rows, "to_best_peer", TIME, |_, rows| best(rows, TIME, is_peer));
-        compare(rows, "to_mpi_c", TIME, |_, rows| named(rows, "mpi-c"));
-        compare(rows, "share_of_memory_speed", TIME, |_, rows| named(rows, "memory"));
+        compare(rows, "to_mpi_c", TIME, named("mpi-c"));
+        compare(rows, "share_of_memory_speed", TIME, named("memory"));
         // The name of the best peer, which the table shows.
         let peer = best(rows, TIME, is_peer).map(|index| json!(rows[index].contender));
         for row in rows {
@@ -188,20 +181,15 @@ impl Bench for AllReduce {
         vec![columns]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
-        let mut notes = vec![
+    fn notes(&self, _: &Report) -> Vec<String> {
+        vec![
             "×: median of the ratios of times within a round; above 1, ours is faster.".to_owned(),
             format!(
                 "of memory: the time in which as many processes change their numbers in place, each \
                  on its own, to ours; where all ranks' numbers exceed the last cache ({} MB).",
                 last_cache() / 1_000_000
             ),
-        ];
-        let most = report.rows.iter().map(|row| row.number("ranks")).max().unwrap_or(0);
-        if most > report.machine.cores {
-            notes.push(format!("{most} ranks are more than this machine's cores."));
-        }
-        notes
+        ]
     }
 
     fn picture(&self, report: &Report) -> Picture {

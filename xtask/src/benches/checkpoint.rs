@@ -6,13 +6,10 @@ use serde::Serialize;
 
 use super::network::Network;
 use super::training::{SPEED, Training, one, place, speed, title};
-use crate::bench::bars::Grouped;
-use crate::bench::picture::Picture;
-use crate::bench::plan::{Block, Plan, once};
-use crate::bench::report::Report;
-use crate::bench::run::{Bench, Defaults, Setup};
-use crate::bench::sample::{Metric, Row, compare};
-use crate::bench::table::Column;
+use crate::bench::{
+    Bench, Block, Column, Defaults, Grouped, Metric, Picture, Plan, Report, Row, Setup, compare,
+    once,
+};
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct Checkpoint {

@@ -13,15 +13,10 @@ use super::training::{
     SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, ranks,
     speed, title,
 };
-use crate::bench::bars::Grouped;
-use crate::bench::figures::plural;
-use crate::bench::picture::Picture;
-use crate::bench::plan::{Block, Plan};
-use crate::bench::programs::Wanted;
-use crate::bench::report::Report;
-use crate::bench::run::{Bench, Defaults, Setup};
-use crate::bench::sample::{Metric, Row, best, compare};
-use crate::bench::table::Column;
+use crate::bench::{
+    Bench, Block, Column, Defaults, Grouped, Metric, Picture, Plan, Report, Row, Setup, Wanted,
+    best, compare, plural,
+};
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct Ddp {
@@ -141,9 +136,6 @@ impl Bench for Ddp {
                 .to_owned(),
         ];
         notes.extend(loss_notes(report, |row| row.contender.clone()));
-        if self.workers > report.machine.cores {
-            notes.push(format!("{} workers are more than this machine's cores.", self.workers));
-        }
         notes
     }
 

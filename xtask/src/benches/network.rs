@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::bench::sample::Row;
+use crate::bench::Row;
 
 /// A network to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -17,17 +17,11 @@ use serde_json::{Value, json};
 use super::network::Network;
 use super::parts;
 use super::training::title;
-use crate::bench::figures::Spread;
-use crate::bench::hosts::Hosts;
-use crate::bench::launch::{Call, Launch};
-use crate::bench::live::Live;
-use crate::bench::picture::{Band, Bar, Chart, Content, Look, Picture};
-use crate::bench::plan::{Block, Plan, Player, Trial};
-use crate::bench::programs::Wanted;
-use crate::bench::report::Report;
-use crate::bench::run::{Bench, Defaults, Setup};
-use crate::bench::sample::{Facts, Metric, Row, point, split_commit};
-use crate::bench::table::Column;
+use crate::bench::{
+    Band, Bar, Bench, Block, Call, Chart, Column, Content, Defaults, Facts, Hosts, Launch, Live,
+    Look, Metric, Picture, Plan, Player, Report, Row, Setup, Spread, Trial, Wanted, point,
+    split_commit,
+};
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct Overlap {
@@ -204,12 +198,9 @@ fn balanced_rate(player: &Player, hosts: &Hosts, setup: &Setup) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use clap::Parser;
 
     use super::*;
-    use crate::bench::sample::{Point, Sample};
 
     #[derive(Parser)]
     struct Cli {
@@ -221,16 +212,10 @@ mod tests {
     fn the_hidden_time_is_measured_by_the_time_that_can_be_hidden() {
         // Backward takes 0.3 and the exchange alone 0.4, so 0.3 can be hidden. The step saves 0.27.
         let row = |way: &str, seconds: [f64; 2]| {
-            let mut row = Row::new(Point::new(), way);
-            row.samples = (0..)
-                .zip(seconds)
-                .map(|(round, seconds)| {
-                    let figures = [("step_seconds", seconds), ("backward_seconds", 0.3)];
-                    let figures = figures.map(|(name, value)| (name.to_owned(), value));
-                    let figures = BTreeMap::from(figures);
-                    Sample { round, others_cpu_share: None, figures }
-                })
-                .collect();
+            let mut row = Row::measured(way, 0, STEP.figure, &seconds);
+            for sample in &mut row.samples {
+                sample.figures.insert("backward_seconds".into(), 0.3);
+            }
             row
         };
         let mut rows =

@@ -1,8 +1,6 @@
 //! The parts of a step's time: as columns of a table, and as pieces of a bar.
 
-use crate::bench::picture::{Bar, Look};
-use crate::bench::sample::Row;
-use crate::bench::table::Column;
+use crate::bench::{Bar, Column, Look, Row};
 
 /// The parts of a step: their figure, their name in a table and in a picture, and their look in a bar.
 const PARTS: [(&str, &str, &str, Look); 7] = [

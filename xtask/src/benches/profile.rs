@@ -6,11 +6,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::training::Training;
-use crate::bench::figures::plural;
-use crate::bench::launch::Launch;
-use crate::bench::programs::{Programs, Wanted};
-use crate::bench::report::Output;
 use crate::bench::table;
+use crate::bench::{Launch, Output, Programs, Wanted, plural};
 use crate::shell::{display, output};
 
 /// The player's output: seconds of one mean step.

@@ -1,5 +1,6 @@
 //! `cargo xtask bench-scaling`: the speed-up of training with more ranks, and the cost of strategies.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
 use anyhow::{Result, bail, ensure};
@@ -10,14 +11,10 @@ use serde_json::json;
 use super::network::{About, Network};
 use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place, ranks};
-use crate::bench::figures::plural;
-use crate::bench::picture::{Axis, Band, Chart, Content, Line, Look, Picture};
-use crate::bench::plan::{Block, Plan, once};
-use crate::bench::programs::{Wanted, list};
-use crate::bench::report::Report;
-use crate::bench::run::{Bench, Defaults, Setup};
-use crate::bench::sample::{Metric, Row, compare};
-use crate::bench::table::Column;
+use crate::bench::{
+    Axis, Band, Bench, Block, Chart, Column, Content, Defaults, Line, Look, Metric, Picture, Plan,
+    Report, Row, Setup, Wanted, compare, list_names, once, plural,
+};
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
 const BASELINE: &str = "fp32";
@@ -88,7 +85,7 @@ impl Bench for Scaling {
         let networks: Vec<About> = Network::value_variants().iter().map(|n| n.about()).collect();
         let names: Vec<String> = networks.iter().map(|about| about.name.to_owned()).collect();
         let models = pick("--model", &self.model, &names)?;
-        let strategies = list(&programs.player, "strategies")?;
+        let strategies = list_names(&programs.player, "strategies")?;
         let strategies = pick("--strategies", &self.strategies, &strategies)?;
         let mut blocks = Vec::new();
         for network in
@@ -117,7 +114,7 @@ impl Bench for Scaling {
                         block.add(strategy, &place(count), ranks(count, backend, ours.clone()));
                     }
                 }
-                for &count in workers.iter().filter(|&&count| count > 1) {
+                for &count in workers.range(2..) {
                     let strangers = training.strangers(&programs.player, count);
                     block.add(STRANGERS, &place(count), strangers);
                 }
@@ -179,7 +176,6 @@ impl Bench for Scaling {
                 "-: 1 worker with {BASELINE} was not measured, so there is no speed-up."
             ));
         }
-        notes.extend(crowded(report));
         notes
     }
 
@@ -211,12 +207,6 @@ impl Bench for Scaling {
                 charts: rows.iter().map(|rows| steps(rows)).collect(),
             });
         }
-        let mut notes = vec![
-            "Medians over the rounds; whiskers: slowest and fastest run. Points of one number of \
-             workers stand side by side."
-                .to_owned(),
-        ];
-        notes.extend(crowded(report));
         Picture {
             title: "Data-parallel training: speed and cost by strategy".into(),
             subtitle: format!(
@@ -225,7 +215,11 @@ impl Bench for Scaling {
                 self.batch_size
             ),
             bands,
-            notes,
+            notes: vec![
+                "Medians over the rounds; whiskers: slowest and fastest run. Points of one number of \
+                 workers stand side by side."
+                    .into(),
+            ],
         }
     }
 }
@@ -234,14 +228,11 @@ impl Bench for Scaling {
 const MOST_WORKERS: usize = 256;
 
 /// The numbers of workers: the requested ones, or powers of two up to the number of cores.
-fn worker_counts(asked: &[usize], cores: usize) -> Vec<usize> {
-    let mut counts = asked.to_vec();
-    if counts.is_empty() {
-        counts = (0..usize::BITS).map(|power| 1 << power).take_while(|&n| n <= cores).collect();
+fn worker_counts(asked: &[usize], cores: usize) -> BTreeSet<usize> {
+    if asked.is_empty() {
+        return (0..usize::BITS).map(|power| 1 << power).take_while(|&n| n <= cores).collect();
     }
-    counts.sort_unstable();
-    counts.dedup();
-    counts
+    asked.iter().copied().collect()
 }
 
 /// The requested names, or all names. `what` is the option for the error.
@@ -255,18 +246,9 @@ fn pick(what: &str, asked: &[String], known: &[String]) -> Result<Vec<String>> {
     Ok(once(asked))
 }
 
-/// The line about ranks that share cores.
-fn crowded(report: &Report) -> Option<String> {
-    let cores = report.machine.cores;
-    let is_crowded = report.rows.iter().any(|row| row.number("workers") > cores);
-    is_crowded.then(|| format!("More than {cores} ranks share this machine's {cores} cores."))
-}
-
 /// Throughput by workers: a line per strategy, and what ranks reach that share nothing.
 fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
-    let mut counts: Vec<usize> = rows.iter().map(|row| row.number("workers")).collect();
-    counts.sort_unstable();
-    counts.dedup();
+    let counts: BTreeSet<usize> = rows.iter().map(|row| row.number("workers")).collect();
     let place = |row: &Row| {
         counts.iter().position(|&count| count == row.number("workers")).unwrap_or(0) as f64
     };
@@ -321,12 +303,9 @@ mod tests {
 
     #[test]
     fn the_default_is_powers_of_two_up_to_the_cores() {
-        let counts = |asked: &[usize], cores| worker_counts(asked, cores);
-        assert_eq!(
-            [counts(&[], 1), counts(&[], 2), counts(&[], 12)],
-            [vec![1], vec![1, 2], vec![1, 2, 4, 8]]
-        );
-        assert_eq!(counts(&[4, 1, 4], 2), [1, 4]);
+        let counts = |asked: &[usize], cores| Vec::from_iter(worker_counts(asked, cores));
+        assert_eq!([counts(&[], 1), counts(&[], 2)], [vec![1], vec![1, 2]]);
+        assert_eq!([counts(&[], 12), counts(&[4, 1, 4], 2)], [vec![1, 2, 4, 8], vec![1, 4]]);
     }
 
     #[test]

@@ -14,16 +14,10 @@ use super::profile;
 use super::training::{
     SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, speed, title,
 };
-use crate::bench::bars::Grouped;
-use crate::bench::figures::plural;
-use crate::bench::host::Host;
-use crate::bench::picture::Picture;
-use crate::bench::plan::{Block, Plan, once};
-use crate::bench::programs::Wanted;
-use crate::bench::report::Report;
-use crate::bench::run::{Bench, Cli, Defaults, Setup};
-use crate::bench::sample::{Metric, Row, best, compare};
-use crate::bench::table::Column;
+use crate::bench::{
+    Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Picture, Plan, Report, Row, Setup,
+    Wanted, best, compare, named, once, plural,
+};
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct Step {
@@ -165,8 +159,7 @@ impl Bench for Step {
             }
             row.summarise();
         }
-        let candle = |_: &Row, rows: &[Row]| rows.iter().position(|row| row.contender == "candle");
-        compare(rows, "ratio_to_candle", SPEED, candle);
+        compare(rows, "ratio_to_candle", SPEED, named("candle"));
         compare_with_strangers(rows);
         compare(rows, "ratio_to_best_pytorch", SPEED, |_, rows| {
             best(rows, SPEED, |row| row.contender.starts_with("pytorch"))

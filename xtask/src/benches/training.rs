@@ -5,11 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::network::{About, Network, losses_agree};
-use crate::bench::launch::{Call, Launch};
-use crate::bench::plan::Player;
-use crate::bench::report::Report;
-use crate::bench::sample::{Metric, Point, Row, compare, point};
-use crate::bench::table::Column;
+use crate::bench::{Call, Column, Launch, Metric, Player, Point, Report, Row, compare, point};
 use crate::checkout::repo_root;
 
 /// Images or sequences of all ranks.

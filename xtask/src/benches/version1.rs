@@ -7,9 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{allreduce, ddp, overlap, scaling, step};
-use crate::bench::report::Report;
-use crate::bench::run::Bench;
-use crate::bench::sample::Row;
+use crate::bench::{Bench, Report, Row};
 use crate::bench::{saved, table};
 use crate::checkout::repo_root;
 
