@@ -318,7 +318,8 @@ def peak_rss_mb():
 
 def say(event, **figures):
     if talks():
-        print(json.dumps({"event": event, **figures}), flush=True)
+        # A loss that is not a number is an error, because no reader of JSON takes it.
+        print(json.dumps({"event": event, **figures}, allow_nan=False), flush=True)
 
 
 def main():

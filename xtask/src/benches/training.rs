@@ -5,7 +5,9 @@ use std::path::Path;
 use serde_json::json;
 
 use super::network::{About, Network, losses_agree};
-use crate::bench::{Call, Column, Launch, Metric, Player, Point, Report, Row, compare, point};
+use crate::bench::{
+    Call, Column, Launch, Metric, Player, Point, Report, Row, compare, once, point,
+};
 use crate::checkout::repo_root;
 
 /// Images or sequences of all ranks.
@@ -91,36 +93,60 @@ pub(super) fn speed(network: About) -> [Column; 2] {
     ]
 }
 
-/// Lines about contenders whose losses show that they do not train the same way.
+/// Lines about contenders whose losses differ from those of the first one at their place, which shows
+/// that they do not train the same way.
 pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<String> {
-    let (mut wrong, mut candles) = (Vec::new(), Vec::new());
-    for row in report.rows.iter().filter(|row| row.contender != STRANGERS) {
-        let peers = report.rows.iter().filter(|other| other.point == row.point);
-        let mut peers = peers.filter(|other| other.contender != STRANGERS);
-        if peers.all(|peer| peer.contender == "candle" || losses_agree(row, peer)) {
-            continue;
-        }
-        if row.contender == "candle" { candles.push(name(row)) } else { wrong.push(name(row)) }
-    }
-    wrong.dedup();
-    let mut notes = Vec::new();
-    if !wrong.is_empty() {
-        let wrong = wrong.join("; ");
-        notes.push(format!(
-            "WARNING: the losses differ, these contenders do not train the same way: {wrong}"
-        ));
-    }
-    if !candles.is_empty() {
-        notes.push(format!(
-            "candle's loss differs: {}. Its max-pool passes back a quarter of the gradient (1/k² for a \
-             k×k pool), so the layers before it learn more slowly.",
-            candles.join("; ")
-        ));
-    }
-    notes
+    let trains = |row: &&Row| row.contender != STRANGERS;
+    let differs = |row: &&Row| {
+        let mut peers = report.rows.iter().filter(trains).filter(|peer| peer.point == row.point);
+        peers.next().is_some_and(|first| !losses_agree(row, first))
+    };
+    // The gradient of its max-pool differs, and all networks with convolutions have one.
+    let is_known = |row: &&Row| row.contender == "candle" && Network::of(row).has_convolutions;
+    let (known, wrong): (Vec<&Row>, Vec<&Row>) =
+        report.rows.iter().filter(trains).filter(differs).partition(is_known);
+    let names = |rows: Vec<&Row>| {
+        let names: Vec<String> = rows.into_iter().map(&name).collect();
+        (!names.is_empty()).then(|| once(&names).join("; "))
+    };
+    let wrong = names(wrong).map(|names| {
+        format!("WARNING: the losses differ, these contenders do not train the same way: {names}")
+    });
+    let known = names(known).map(|names| {
+        format!(
+            "candle's loss differs: {names}. Its max-pool passes back a quarter of the gradient (1/k² \
+             for a k×k pool), so the layers before it learn more slowly."
+        )
+    });
+    wrong.into_iter().chain(known).collect()
 }
 
 /// The title of a row's network.
 pub(super) fn title(row: &Row) -> String {
     Network::of(row).label.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Host;
+
+    #[test]
+    fn a_contender_that_trains_another_way_is_named() {
+        let notes = |network, losses: [(&str, f64); 3]| {
+            let mut report = Report::new("bench", Host::look(), Point::new());
+            let row = |(contender, loss): (&str, f64)| {
+                let mut row = Row::new(point([("network", json!(network))]), contender);
+                row.facts.insert("warm_up_losses".into(), json!(vec![loss; 14]));
+                row
+            };
+            report.rows = losses.map(row).to_vec();
+            loss_notes(&report, |row| row.contender.clone()).join("\n")
+        };
+        let of = |candle, torch| [("ours", 1.0), ("candle", candle), ("pytorch", torch)];
+        assert_eq!(notes("mlp", of(1.0, 1.00001)), "");
+        assert!(notes("mlp", of(2.0, 1.0)).ends_with("the same way: candle"));
+        assert!(notes("cnn", of(2.0, 1.0)).starts_with("candle's loss differs: candle."));
+        assert!(notes("cnn", of(1.0, 3.0)).ends_with("the same way: pytorch"));
+    }
 }
