@@ -18,7 +18,7 @@ use crate::bench::figures::{Spread, short};
 use crate::bench::host::last_cache;
 use crate::bench::hosts::Hosts;
 use crate::bench::launch::{Call, Launch};
-use crate::bench::picture::{Axis, Band, Chart, Content, Line, Look, Picture};
+use crate::bench::picture::{Axis, Band, Chart, Line, Look, Picture};
 use crate::bench::plan::{Block, Plan, Player, Trial, once};
 use crate::bench::programs::{Programs, Wanted, compile_mpi};
 use crate::bench::report::Report;
@@ -231,7 +231,7 @@ impl Bench for AllReduce {
             let lines = measured.iter().rev().map(line).collect();
             let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };
             let title = format!("{ranks} ranks{crowded}");
-            Chart { title, content: Content::Lines { x, y, lines } }
+            Chart::lines(title, x, y, lines)
         };
         let ranks: BTreeSet<usize> = rows().map(|row| row.number("ranks")).collect();
         Picture {

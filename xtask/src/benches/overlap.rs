@@ -21,7 +21,7 @@ use crate::bench::figures::Spread;
 use crate::bench::hosts::Hosts;
 use crate::bench::launch::{Call, Launch};
 use crate::bench::live::{Live, Trouble};
-use crate::bench::picture::{Band, Bar, Chart, Content, Look, Picture};
+use crate::bench::picture::{Band, Bar, Chart, Look, Picture};
 use crate::bench::plan::{Block, Plan, Player, Trial};
 use crate::bench::programs::Wanted;
 use crate::bench::report::Report;
@@ -152,17 +152,14 @@ impl Bench for Overlap {
             let mut bar = parts::bar(row, label(&row.contender));
             if row.contender.starts_with("exchange") {
                 let exchange = 1e3 * row.median(STEP.figure).unwrap_or(0.0);
-                bar = Bar { pieces: vec![(Look::Bar(5), exchange)], ..bar };
+                bar = Bar::plain(bar.name, Look::Bar(5), exchange, bar.figure);
             }
             bar
         };
         let bars = report.rows.iter().map(bar).collect();
-        let axis = Some("milliseconds per step".to_owned());
         let rate = report.plan.get("wire_megabits_per_second").and_then(Value::as_f64);
-        let chart = Chart {
-            title: format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0)),
-            content: Content::Bars { bars, with_names: true, axis },
-        };
+        let hosts = format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0));
+        let chart = Chart::bars(hosts, 500, "milliseconds per step", bars);
         let title = format!("{}, batch {} per rank", title(&report.rows[0]), self.batch_size);
         Picture {
             title: "Overlap of communication with backward (shorter is better)".into(),
