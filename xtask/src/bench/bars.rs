@@ -38,7 +38,7 @@ impl Grouped<'_> {
                 None => Bar::plain("", look, 0.0, String::new()),
             };
             let title = (self.title)(chart, own[0]);
-            charts.push(Chart::bars(title, width, "", self.bars(rows, &bar)));
+            charts.push(Chart::bars(&title, width, "", self.bars(rows, &bar)));
         }
         if let Some((figure, title)) = self.beside {
             let bar = |same: &[&Row], look| {
@@ -52,13 +52,16 @@ impl Grouped<'_> {
         Band { title: (self.title)(band, rows[0]), key: Vec::new(), charts }
     }
 
-    /// A row's figure with its comparison.
+    /// The median of a row's figure with its whisker and its comparison, or the reason why it has none.
     fn bar(&self, row: &Row, look: Look) -> Bar {
-        let mut bar = Bar::of(row, "", look, self.figure);
-        if let Some(times) = row.ratio(self.ratio.0).filter(|&times| times != 1.0) {
-            bar.figure += &format!(" ({times:.2}×{})", self.ratio.1);
-        }
-        bar
+        let Some(&spread) = row.figures.get(self.figure) else {
+            let reason = if row.failure.is_some() { "failed" } else { "not reached" };
+            return Bar::plain("", look, 0.0, reason.into());
+        };
+        let ratio = row.ratio(self.ratio.0).filter(|&times| times != 1.0);
+        let ratio = ratio.map(|times| format!(" ({times:.2}×{})", self.ratio.1));
+        let figure = short(spread.median) + &ratio.unwrap_or_default();
+        Bar { spread: Some(spread), ..Bar::plain("", look, spread.median, figure) }
     }
 
     /// A heading for each value of the third setting, and a bar for each contender below it.

@@ -11,7 +11,6 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::figures::{Spread, short};
-use super::sample::Row;
 
 /// The whole picture. Its title and texts are lines.
 pub(crate) struct Picture {
@@ -107,7 +106,7 @@ const HEADING: i32 = 30;
 const LINE: i32 = 21;
 /// The height of an axis with its labels and its name.
 const AXIS: i32 = 44;
-/// The least width that a key may fill.
+/// The width of a key.
 const KEY: i32 = 800;
 /// The width of the sample before a name in a key.
 const SAMPLE: i32 = 46;
@@ -149,26 +148,25 @@ impl Picture {
 }
 
 impl Band {
-    /// The width of a column of the key, the number of columns, and the height of all lines.
-    fn key_size(&self) -> (i32, usize, i32) {
-        let column = SAMPLE + widest(self.key.iter().map(|(_, name)| name));
-        let charts: i32 = self.charts.iter().map(|chart| chart.size().0).sum();
-        let columns = (charts.max(KEY) / column).max(1) as usize;
-        (column, columns, LINE * self.key.len().div_ceil(columns) as i32)
+    /// The number of columns of the key, and its height.
+    fn key_size(&self) -> (usize, i32) {
+        let widest = SAMPLE + widest(self.key.iter().map(|(_, name)| name));
+        let columns = (KEY / widest).max(1) as usize;
+        (columns, LINE * self.key.len().div_ceil(columns) as i32)
     }
 
     fn size(&self) -> (i32, i32) {
-        let (wide, heights): (Vec<_>, Vec<_>) = self.charts.iter().map(Chart::size).unzip();
-        let ((column, columns, key), charts) = (self.key_size(), heights.into_iter().max());
-        let names = column * self.key.len().min(columns) as i32;
-        (wide.into_iter().sum::<i32>().max(names), HEADING + key + charts.unwrap_or(0) + MARGIN / 2)
+        let (wide, heights): (Vec<i32>, Vec<i32>) = self.charts.iter().map(Chart::size).unzip();
+        let key = if self.key.is_empty() { 0 } else { KEY };
+        let height = HEADING + self.key_size().1 + MARGIN / 2;
+        (wide.iter().sum::<i32>().max(key), height + heights.into_iter().max().unwrap_or(0))
     }
 
     fn draw(&self, sheet: &Sheet<'_>, top: i32) -> Result<()> {
         text(sheet, &self.title, (MARGIN, top + HEADING / 2), 16, BLACK)?;
-        let (column, columns, height) = self.key_size();
+        let (columns, height) = self.key_size();
         for (place, (look, name)) in self.key.iter().enumerate() {
-            let x = MARGIN + column * (place % columns) as i32;
+            let x = MARGIN + KEY * (place % columns) as i32 / columns as i32;
             let y = top + HEADING + LINE * (place / columns) as i32 + LINE / 2;
             let ends = [(x + 6, y), (x + SAMPLE - 14, y)];
             if let Look::Bar(_) = look {
@@ -188,17 +186,12 @@ impl Band {
 }
 
 impl Chart {
-    pub(crate) fn lines(title: impl Into<String>, x: Axis, y: Axis, lines: Vec<Line>) -> Self {
-        Self { title: title.into(), size: (470, 300), x, y, bars: Vec::new(), lines }
+    pub(crate) fn lines(title: String, x: Axis, y: Axis, lines: Vec<Line>) -> Self {
+        Self { title, size: (470, 300), x, y, bars: Vec::new(), lines }
     }
 
     /// Bars one below the other, with their names at the left. Without a unit there is no axis below.
-    pub(crate) fn bars(
-        title: impl Into<String>,
-        width: i32,
-        unit: impl Into<String>,
-        bars: Vec<Bar>,
-    ) -> Self {
+    pub(crate) fn bars(title: &str, width: i32, unit: &str, bars: Vec<Bar>) -> Self {
         let count = bars.len() as f64;
         let names = bars.iter().enumerate().filter(|(_, bar)| !bar.name.is_empty());
         let ticks = names.map(|(place, bar)| (place as f64 + 0.5, bar.name.clone())).collect();
@@ -322,17 +315,6 @@ impl Bar {
         Self { name: name.into(), pieces, spread: None, figure }
     }
 
-    /// The median of a row's figure with its whisker, or the reason why the row has none.
-    pub(crate) fn of(row: &Row, name: impl Into<String>, look: Look, figure: &str) -> Self {
-        let spread = row.figures.get(figure).copied();
-        let text = match spread {
-            Some(spread) => short(spread.median),
-            None if row.failure.is_some() => "failed".into(),
-            None => "not reached".into(),
-        };
-        Self { spread, ..Self::plain(name, look, spread.map_or(0.0, |spread| spread.median), text) }
-    }
-
     /// The heading of the bars below it.
     pub(crate) fn heading(title: String) -> Self {
         Self::plain("", Look::Gap, 0.0, title)
@@ -366,31 +348,27 @@ impl Bar {
 
 impl Axis {
     /// From 0 to a little more than `most`, with round ticks.
-    pub(crate) fn linear(name: impl Into<String>, most: f64) -> Self {
+    pub(crate) fn linear(name: &str, most: f64) -> Self {
         let to = 1.04 * most.max(1e-9);
         let round = RangedCoordf64::from(0.0..to).key_points(BoldPoints(10));
-        let ticks = round.into_iter().map(|at| (at, short_tick(at))).collect();
+        let label =
+            |at: f64| if at < 1000.0 { ((at * 1e6).round() / 1e6).to_string() } else { short(at) };
+        let ticks = round.into_iter().map(|at| (at, label(at))).collect();
         Self { name: name.into(), from: 0.0, to, ticks }
     }
 
-    /// Over whole powers of ten, whose exponents are the places on the axis. `units` has the names of
-    /// some powers, lowest first.
-    pub(crate) fn decades(
-        name: impl Into<String>,
-        values: impl Iterator<Item = f64>,
-        units: &[(i32, &str)],
-    ) -> Self {
-        let logs: Vec<f64> = values.map(f64::log10).filter(|log| log.is_finite()).collect();
+    /// Over whole powers of ten, whose exponents are the places on the axis. `units` has the exponent
+    /// of the first unit's power, and units that are a thousand times as large each.
+    pub(crate) fn decades(name: &str, values: Vec<f64>, units: (i32, [&str; 4])) -> Self {
+        let logs: Vec<f64> = values.into_iter().map(f64::log10).filter(|v| v.is_finite()).collect();
         let from = logs.iter().copied().fold(f64::INFINITY, f64::min).floor().min(1e3);
         let to = logs.iter().copied().fold(from + 1.0, f64::max).ceil();
-        let label = |power: i32| {
-            let unit = units.iter().rev().find(|(lowest, _)| *lowest <= power).or(units.first());
-            unit.map_or_else(String::new, |(lowest, name)| {
-                format!("{} {name}", 10_f64.powi(power - lowest))
-            })
+        let tick = |power: i32| {
+            let unit = (power - units.0).div_euclid(3).clamp(0, 3);
+            let count = 10_f64.powi(power - units.0 - 3 * unit);
+            (f64::from(power), format!("{count} {}", units.1[unit as usize]))
         };
-        let ticks =
-            (from as i32..=to as i32).map(|power| (f64::from(power), label(power))).collect();
+        let ticks = (from as i32..=to as i32).map(tick).collect();
         Self { name: name.into(), from, to, ticks }
     }
 
@@ -404,10 +382,6 @@ impl Axis {
         let tick = self.ticks.iter().find(|(at, _)| self.pixel(*at, pixels) == pixel);
         tick.map_or_else(String::new, |(_, label)| label.clone())
     }
-}
-
-fn short_tick(value: f64) -> String {
-    if value >= 1000.0 { short(value) } else { format!("{}", (value * 1e6).round() / 1e6) }
 }
 
 fn style(size: i32, colour: RGBColor) -> TextStyle<'static> {

@@ -216,10 +216,10 @@ impl Bench for AllReduce {
         let all: Vec<&Spread> = rows().filter_map(|row| row.figures.get("seconds")).collect();
         let chart = |ranks: usize| {
             let size = |row: &Row| row.number("size") as f64;
-            let units = [(0, "B"), (3, "KB"), (6, "MB"), (9, "GB")];
-            let x = Axis::decades("numbers of one rank", rows().map(size), &units);
-            let units = [(-9, "ns"), (-6, "µs"), (-3, "ms"), (0, "s")];
-            let y = Axis::decades("", all.iter().flat_map(|s| [s.min, s.max]), &units);
+            let (sizes, units) = (rows().map(size).collect(), (0, ["B", "KB", "MB", "GB"]));
+            let x = Axis::decades("numbers of one rank", sizes, units);
+            let times = all.iter().flat_map(|s| [s.min, s.max]).collect();
+            let y = Axis::decades("", times, (-9, ["ns", "µs", "ms", "s"]));
             // Ours is drawn last, so that it is on top.
             let line = |&who: &Contender| {
                 let own = rows().filter(|row| is(row, who) && row.number("ranks") == ranks);

@@ -159,7 +159,7 @@ impl Bench for Overlap {
         let bars = report.rows.iter().map(bar).collect();
         let rate = report.plan.get("wire_megabits_per_second").and_then(Value::as_f64);
         let hosts = format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0));
-        let chart = Chart::bars(hosts, 500, "milliseconds per step", bars);
+        let chart = Chart::bars(&hosts, 500, "milliseconds per step", bars);
         let title = format!("{}, batch {} per rank", title(&report.rows[0]), self.batch_size);
         Picture {
             title: "Overlap of communication with backward (shorter is better)".into(),

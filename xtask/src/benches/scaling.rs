@@ -305,7 +305,7 @@ fn steps(rows: &[Row]) -> Chart {
     let rows_of_most = rows.iter().filter(|row| row.number("workers") == most);
     let bars = rows_of_most.map(|row| parts::bar(row, row.contender.clone())).collect();
     let title = format!("{}, {most} worker{}", title(rows), plural(most));
-    Chart::bars(title, 400, "milliseconds per step", bars)
+    Chart::bars(&title, 400, "milliseconds per step", bars)
 }
 
 #[cfg(test)]
