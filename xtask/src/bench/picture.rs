@@ -125,24 +125,23 @@ impl Picture {
         let lines = HEADING + LINE * (1 + self.notes.len() as i32);
         let height = lines + heights.iter().sum::<i32>() + 2 * MARGIN;
         let mut svg = String::new();
-        {
-            let size = (width as u32, height as u32);
-            let sheet = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-            sheet.fill(&WHITE)?;
-            text(&sheet, &self.title, (MARGIN, MARGIN), TITLE, BLACK)?;
-            text(&sheet, &self.subtitle, (MARGIN, MARGIN + HEADING), TEXT, GREY)?;
-            let mut top = MARGIN + HEADING + LINE;
-            for (band, height) in self.bands.iter().zip(heights) {
-                let ends = vec![(MARGIN, top), (width - MARGIN, top)];
-                sheet.draw(&PathElement::new(ends, LIGHT))?;
-                band.draw(&sheet, top)?;
-                top += height;
-            }
-            for (note, place) in self.notes.iter().zip(0..) {
-                text(&sheet, note, (MARGIN, top + LINE * place + LINE / 2), TEXT, GREY)?;
-            }
-            sheet.present()?;
+        let size = (width as u32, height as u32);
+        let sheet = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        sheet.fill(&WHITE)?;
+        text(&sheet, &self.title, (MARGIN, MARGIN), TITLE, BLACK)?;
+        text(&sheet, &self.subtitle, (MARGIN, MARGIN + HEADING), TEXT, GREY)?;
+        let mut top = MARGIN + HEADING + LINE;
+        for (band, height) in self.bands.iter().zip(heights) {
+            let ends = vec![(MARGIN, top), (width - MARGIN, top)];
+            sheet.draw(&PathElement::new(ends, LIGHT))?;
+            band.draw(&sheet, top)?;
+            top += height;
         }
+        for (note, place) in self.notes.iter().zip(0..) {
+            text(&sheet, note, (MARGIN, top + LINE * place + LINE / 2), TEXT, GREY)?;
+        }
+        sheet.present()?;
+        drop(sheet);
         Ok(svg)
     }
 }
@@ -241,9 +240,7 @@ impl Chart {
             mesh.disable_y_mesh();
         }
         mesh.bold_line_style(LIGHT)
-            .axis_style(BLACK)
-            .label_style(style(TEXT, BLACK))
-            .axis_desc_style(style(TEXT, GREY))
+            .label_style(("sans-serif", TEXT))
             .set_all_tick_mark_size(4)
             .x_desc(&self.x.name)
             .y_desc(&self.y.name)
@@ -384,13 +381,10 @@ impl Axis {
     }
 }
 
-fn style(size: i32, colour: RGBColor) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&colour)
-}
-
 /// A line of text that begins at a place, at half its height.
 fn text(sheet: &Sheet<'_>, text: &str, at: Place, size: i32, colour: RGBColor) -> Result<()> {
-    let style = style(size, colour).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = ("sans-serif", size).into_font().color(&colour);
+    let style = style.pos(Pos::new(HPos::Left, VPos::Center));
     Ok(sheet.draw(&Text::new(text, at, style))?)
 }
 
