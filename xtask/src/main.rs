@@ -21,7 +21,6 @@ mod interrupt;
 mod machine;
 mod rebuild;
 mod setup;
-mod sheet;
 mod shell;
 mod softgpu;
 mod test;

@@ -7,13 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use plotters::coord::ranged1d::{BoldPoints, Ranged};
-use plotters::coord::types::RangedCoordf64;
-use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
 use serde::Deserialize;
 
-use crate::sheet::{GREY, LIGHT, okabe_ito, svg, text_width};
+use crate::bench::{Band, Bar, Chart, Look, Picture};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,21 +46,12 @@ struct Event {
     args: serde_json::Value,
 }
 
-/// A thread's spans in the window, each with its level of nesting.
+/// A thread's spans in the window. Each lane has those of a level of nesting.
 #[derive(Debug)]
 struct Row {
     title: String,
-    spans: Vec<(usize, Event)>,
-    levels: usize,
+    lanes: Vec<Vec<Event>>,
 }
-
-const WIDTH: i32 = 1200;
-const LEFT: i32 = 150;
-const RIGHT: i32 = 20;
-const TOP: i32 = 40;
-const LANE: i32 = 20;
-const GAP: i32 = 14;
-const BOTTOM: i32 = 40;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let file = &args.file;
@@ -74,8 +61,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (step, window) = window(&document.trace_events, args.step)?;
     let rows = rows(&document.trace_events, window);
     let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
-    draw(&out, step, window, &rows)?;
-    println!("step {step}, {:.2} ms: {}", (window[1] - window[0]) / 1e3, out.display());
+    let title = format!("step {step}, {:.2} ms", (window[1] - window[0]) / 1e3);
+    let picture = picture(&title, file, window, &rows).svg()?;
+    fs::write(&out, picture).with_context(|| format!("cannot write {}", out.display()))?;
+    println!("{title}: {}", out.display());
     Ok(())
 }
 
@@ -115,54 +104,40 @@ fn rows(events: &[Event], [start, end]: [f64; 2]) -> Vec<Row> {
     let row = |(place, mut spans): ((usize, usize), Vec<Event>)| {
         // If two spans begin at the same time, the longer one is the outer one.
         spans.sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
-        let mut around: Vec<f64> = Vec::new();
-        let mut levels = 0;
-        let spans = spans.into_iter().map(|span| {
+        let (mut around, mut lanes) = (Vec::new(), Vec::<Vec<Event>>::new());
+        for span in spans {
             around.retain(|&end| end > span.ts);
+            lanes.resize(lanes.len().max(around.len() + 1), Vec::new());
             around.push(span.ts + span.dur);
-            levels = levels.max(around.len());
-            (around.len() - 1, span)
-        });
-        let spans: Vec<(usize, Event)> = spans.collect();
-        Row { title: format!("rank {}, {}", place.0, name_of(place)), spans, levels }
+            lanes[around.len() - 1].push(span);
+        }
+        Row { title: format!("rank {}, {}", place.0, name_of(place)), lanes }
     };
     threads.into_iter().map(row).collect()
 }
 
-fn draw(out: &Path, step: usize, [start, end]: [f64; 2], rows: &[Row]) -> Result<()> {
-    let heights = rows.iter().map(|row| row.levels as i32 * LANE + GAP);
-    let height = TOP + heights.sum::<i32>() + BOTTOM;
-    let scale = f64::from(WIDTH - LEFT - RIGHT) / (end - start).max(1e-9);
-    let across = |time: f64| LEFT + ((time.clamp(start, end) - start) * scale).round() as i32;
-    let picture = svg((WIDTH, height), |sheet| {
-        sheet.text(&format!("step {step}"), (LEFT, TOP / 2), 16, BLACK, HPos::Left)?;
-        for tick in RangedCoordf64::from(0.0..(end - start) / 1e3).key_points(BoldPoints(10)) {
-            let x = across(start + tick * 1e3);
-            sheet.line(&[(x, TOP), (x, height - BOTTOM)], LIGHT)?;
-            // Rounded, so that 3 times 0.1 is written 0.3.
-            let tick = (tick * 1e6).round() / 1e6;
-            let at = (x, height - BOTTOM / 2);
-            sheet.text(&format!("{tick} ms"), at, 12, GREY, HPos::Center)?;
-        }
-        let mut top = TOP;
-        for row in rows {
-            let middle = top + row.levels as i32 * LANE / 2;
-            sheet.text(&row.title, (LEFT - 10, middle), 12, BLACK, HPos::Right)?;
-            for (level, span) in &row.spans {
-                let (left, right) = (across(span.ts), across(span.ts + span.dur));
-                let upper = top + *level as i32 * LANE;
-                let corners = [(left, upper + 1), (right.max(left + 1), upper + LANE - 1)];
-                sheet.rectangle(corners, colour(span).filled())?;
-                let label = label(span);
-                if text_width(&label, 11) + 4 < right - left {
-                    sheet.text(&label, (left + 3, upper + LANE / 2), 11, BLACK, HPos::Left)?;
-                }
+/// A bar for each lane, and a space below each thread.
+fn picture(title: &str, file: &Path, [start, end]: [f64; 2], rows: &[Row]) -> Picture {
+    let mut bars = Vec::new();
+    for row in rows {
+        for (level, lane) in row.lanes.iter().enumerate() {
+            let (mut pieces, mut at) = (Vec::new(), start);
+            for span in lane {
+                let [from, to] = [span.ts, span.ts + span.dur].map(|time| time.clamp(start, end));
+                pieces.push((Look::Gap, (from - at) / 1e3, String::new()));
+                pieces.push((look(span), (to - from) / 1e3, label(span)));
+                at = to;
             }
-            top += row.levels as i32 * LANE + GAP;
+            let name = if level == 0 { row.title.clone() } else { String::new() };
+            bars.push(Bar { name, pieces, spread: None, figure: String::new() });
         }
-        Ok(())
-    })?;
-    fs::write(out, picture).with_context(|| format!("cannot write {}", out.display()))
+        bars.push(Bar::heading(String::new()));
+    }
+    let order = "A span stands below the one around it.";
+    let charts = vec![Chart::bars(order, 1050, "milliseconds", bars)];
+    let bands = vec![Band { title: "Spans of each rank's threads".into(), key: vec![], charts }];
+    let subtitle = file.display().to_string();
+    Picture { title: title.into(), subtitle, bands, notes: vec![] }
 }
 
 /// The text in a span: its name, and its bucket or buffer.
@@ -177,19 +152,17 @@ fn label(span: &Event) -> String {
     about.map_or(span.name.clone(), |about| format!("{} {about}", span.name))
 }
 
-fn colour(span: &Event) -> RGBColor {
-    use okabe_ito::{BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW};
-    match (span.name.as_str(), span.args["phase"].as_str()) {
-        ("step", _) => LIGHT,
-        ("forward", _) => BLUE,
-        ("backward", _) => ORANGE,
-        ("transfer", _) => GREEN,
-        ("wait", _) => VERMILLION,
-        ("update", _) => PURPLE,
-        (_, Some("Forward")) => SKY,
-        (_, Some("Backward")) => YELLOW,
-        _ => RGBColor(190, 190, 190),
-    }
+fn look(span: &Event) -> Look {
+    Look::Bar(match (span.name.as_str(), span.args["phase"].as_str()) {
+        ("forward", _) => 0,
+        ("backward", _) => 1,
+        ("transfer", _) => 2,
+        ("update", _) => 3,
+        (_, Some("Forward")) => 4,
+        ("wait", _) => 5,
+        (_, Some("Backward")) => 6,
+        _ => 7,
+    })
 }
 
 #[cfg(test)]
@@ -223,10 +196,9 @@ mod tests {
     fn spans_inside_of_others_lie_a_lane_deeper() {
         let rows = rows(&events(), [10.0, 100.0]);
         assert_eq!(rows.len(), 2);
-        assert_eq!((rows[0].title.as_str(), rows[0].levels), ("rank 0, compute", 2));
-        let lanes: Vec<_> =
-            rows[0].spans.iter().map(|(level, span)| (*level, span.name.as_str())).collect();
-        assert_eq!(lanes, [(0, "step"), (1, "forward")]);
+        assert_eq!(rows[0].title, "rank 0, compute");
+        let lanes = rows[0].lanes.iter().map(|lane| lane.iter().map(|span| &*span.name).collect());
+        assert_eq!(lanes.collect::<Vec<Vec<_>>>(), [["step"], ["forward"]]);
     }
 
     #[test]
@@ -236,7 +208,7 @@ mod tests {
         fs::write(&file, TIMELINE).unwrap();
         run(&Args { file, out: None, step: None }).unwrap();
         let picture = fs::read_to_string(out).unwrap();
-        for text in ["transfer bucket 0", "rank 1", "step 1", "0.02 ms"] {
+        for text in ["transfer bucket 0", "rank 1", "step 1, 0.11 ms", "0.02", "milliseconds"] {
             assert!(picture.contains(text), "{text}");
         }
     }

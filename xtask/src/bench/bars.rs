@@ -1,7 +1,6 @@
 //! Rows as bars: a band, a chart and a heading for each value of three settings.
 
-use serde_json::Value;
-
+use super::figures::short;
 use super::picture::{Band, Bar, Chart, Look};
 use super::plan::once;
 use super::sample::{Row, split_commit};
@@ -24,62 +23,68 @@ pub(crate) struct Grouped<'a> {
 impl Grouped<'_> {
     pub(crate) fn bands(&self, rows: &[Row]) -> Vec<Band> {
         let rows: Vec<&Row> = rows.iter().collect();
-        let bands = split(&rows, self.settings[0]);
-        bands.into_iter().map(|rows| self.band(&rows)).collect()
+        let bands = split(&rows, |row| row.point.get(self.settings[0]));
+        bands.iter().map(|rows| self.band(rows)).collect()
     }
 
     fn band(&self, rows: &[&Row]) -> Band {
         let [band, chart, _] = self.settings;
+        let width = if self.beside.is_some() { 190 } else { 400 };
         let mut charts = Vec::new();
-        for own in split(rows, chart) {
-            let has_setting = |row: &&Row| row.point.get(chart) == own[0].point.get(chart);
-            let bar =
-                |same: &[&Row], name: String, look| match same.iter().copied().find(has_setting) {
-                    Some(row) => {
-                        let mut bar = Bar::of(row, name, look, self.figure);
-                        let ratio = row.ratio(self.ratio.0).filter(|&ratio| ratio != 1.0);
-                        let words = self.ratio.1;
-                        bar.figure += &ratio
-                            .map_or_else(String::new, |times| format!(" ({times:.2}×{words})"));
-                        bar
-                    }
-                    None => Bar::plain(name, look, 0.0, String::new()),
-                };
+        for own in split(rows, |row| row.point.get(chart)) {
+            let is_own = |row: &&&Row| row.point.get(chart) == own[0].point.get(chart);
+            let bar = |same: &[&Row], look| match same.iter().find(is_own) {
+                Some(row) => self.bar(row, look),
+                None => Bar::plain("", look, 0.0, String::new()),
+            };
             let title = (self.title)(chart, own[0]);
-            charts.push(Chart::bars(title, self.bars(rows, &bar), charts.is_empty()));
+            charts.push(Chart::bars(&title, width, "", self.bars(rows, &bar)));
         }
         if let Some((figure, title)) = self.beside {
-            let bar = |same: &[&Row], name: String, look| {
+            let bar = |same: &[&Row], look| {
                 let ends = same.iter().filter_map(|row| Some(row.figures.get(figure)?.max));
                 let most = ends.reduce(f64::max);
-                let text = most.map_or_else(|| "unknown".into(), super::figures::short);
-                Bar::plain(name, look, most.unwrap_or(0.0), text)
+                Bar::plain("", look, most.unwrap_or(0.0), most.map_or("unknown".into(), short))
             };
-            charts.push(Chart::bars(title, self.bars(rows, &bar), false));
+            charts.push(Chart::bars(title, width, "", self.bars(rows, &bar)));
         }
+        charts.iter_mut().skip(1).for_each(Chart::hide_names);
         Band { title: (self.title)(band, rows[0]), key: Vec::new(), charts }
     }
 
+    /// The median of a row's figure with its whisker and its comparison, or the reason why it has none.
+    fn bar(&self, row: &Row, look: Look) -> Bar {
+        let Some(&spread) = row.figures.get(self.figure) else {
+            let reason = if row.failure.is_some() { "failed" } else { "not reached" };
+            return Bar::plain("", look, 0.0, reason.into());
+        };
+        let ratio = row.ratio(self.ratio.0).filter(|&times| times != 1.0);
+        let ratio = ratio.map(|times| format!(" ({times:.2}×{})", self.ratio.1));
+        let figure = short(spread.median) + &ratio.unwrap_or_default();
+        Bar { spread: Some(spread), ..Bar::plain("", look, spread.median, figure) }
+    }
+
     /// A heading for each value of the third setting, and a bar for each contender below it.
-    fn bars(&self, rows: &[&Row], bar: &dyn Fn(&[&Row], String, Look) -> Bar) -> Vec<Bar> {
+    fn bars(&self, rows: &[&Row], bar: &dyn Fn(&[&Row], Look) -> Bar) -> Vec<Bar> {
         let mut bars = Vec::new();
-        for group in split(rows, self.settings[2]) {
+        for group in split(rows, |row| row.point.get(self.settings[2])) {
             bars.push(Bar::heading((self.title)(self.settings[2], group[0])));
-            let contenders: Vec<&str> = group.iter().map(|row| row.contender.as_str()).collect();
-            for contender in once(&contenders) {
-                let same = group.iter().copied().filter(|row| row.contender == contender);
-                let (own, commit) = split_commit(contender);
+            for same in split(&group, |row| &row.contender) {
+                let (own, commit) = split_commit(&same[0].contender);
                 let (name, place) = (self.name)(own);
-                bars.push(bar(&same.collect::<Vec<_>>(), name + commit, Look::Bar(place)));
+                bars.push(Bar { name: name + commit, ..bar(&same, Look::Bar(place)) });
             }
         }
         bars
     }
 }
 
-/// The rows by the values of a setting, in the order of the values' first occurrence.
-fn split<'a>(rows: &[&'a Row], setting: &str) -> Vec<Vec<&'a Row>> {
-    let values: Vec<Option<&Value>> = rows.iter().map(|row| row.point.get(setting)).collect();
-    let of = |value| rows.iter().copied().filter(|row| row.point.get(setting) == value).collect();
+/// The rows by a property, in the order of its values' first occurrence.
+fn split<'a, T: Clone + PartialEq>(
+    rows: &[&'a Row],
+    property: impl Fn(&'a Row) -> T,
+) -> Vec<Vec<&'a Row>> {
+    let values: Vec<T> = rows.iter().map(|row| property(row)).collect();
+    let of = |value: T| rows.iter().copied().filter(|row| property(row) == value).collect();
     once(&values).into_iter().map(of).collect()
 }

@@ -26,7 +26,7 @@ pub(crate) use self::host::{Host, last_cache};
 pub(crate) use self::hosts::Hosts;
 pub(crate) use self::launch::{Call, Launch};
 pub(crate) use self::live::Live;
-pub(crate) use self::picture::{Axis, Band, Bar, Chart, Content, Line, Look, Picture};
+pub(crate) use self::picture::{Axis, Band, Bar, Chart, Line, Look, Picture};
 pub(crate) use self::plan::{Block, Plan, Player, Trial, once};
 pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
 pub(crate) use self::report::{Output, Report};

@@ -5,12 +5,11 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table as Sheet, Width};
 
 use super::sample::Row;
 
-/// A column: its head and the cell of a row.
+/// A column: its head and the cell of a row. The first column of a table is names.
 pub(crate) struct Column {
     head: String,
     /// The least width, so that lines printed one after the other stand below each other.
-    width: u16,
-    is_name: bool,
+    width: usize,
     /// The contender whose row it shows, where a line is a leg.
     contender: Option<String>,
     cell: Cell,
@@ -19,40 +18,27 @@ pub(crate) struct Column {
 type Cell = Box<dyn Fn(&Row) -> Option<String>>;
 
 impl Column {
-    pub(crate) fn new(
-        head: impl Into<String>,
-        width: u16,
-        cell: impl Fn(&Row) -> Option<String> + 'static,
-    ) -> Self {
-        let (head, cell) = (head.into(), Box::new(cell));
-        Self { head, width, is_name: false, contender: None, cell }
+    pub(crate) fn new<F>(head: &str, width: usize, cell: F) -> Self
+    where
+        F: Fn(&Row) -> Option<String> + 'static,
+    {
+        let width = width.max(head.chars().count());
+        Self { head: head.to_owned(), width, contender: None, cell: Box::new(cell) }
     }
 
-    /// A column of names, at the left of their cells.
-    pub(crate) fn name(width: u16, cell: impl Fn(&Row) -> String + 'static) -> Self {
-        Self { is_name: true, ..Self::new("", width, move |row| Some(cell(row))) }
+    pub(crate) fn name(width: usize, cell: impl Fn(&Row) -> String + 'static) -> Self {
+        Self::new("", width, move |row| Some(cell(row)))
     }
 
     /// A figure's median and ends, times `scale`, with so many digits after the point.
-    pub(crate) fn spread(
-        head: impl Into<String>,
-        figure: &'static str,
-        scale: f64,
-        digits: usize,
-    ) -> Self {
-        let text = move |row: &Row| Some(row.figures.get(figure)?.map(|v| scale * v).text(digits));
-        Self::new(head, 24, text)
+    pub(crate) fn spread(head: &str, figure: &'static str, scale: f64, digits: usize) -> Self {
+        let scaled = move |row: &Row| Some(row.figures.get(figure)?.map(|value| scale * value));
+        Self::new(head, 24, move |row| Some(scaled(row)?.text(digits)))
     }
 
     /// A figure's median times `scale`.
-    pub(crate) fn figure(
-        head: impl Into<String>,
-        figure: &'static str,
-        scale: f64,
-        digits: usize,
-    ) -> Self {
-        let text = move |row: &Row| Some(format!("{:.digits$}", scale * row.median(figure)?));
-        Self::new(head, 8, text)
+    pub(crate) fn figure(head: &str, figure: &'static str, scale: f64, digits: usize) -> Self {
+        Self::new(head, 8, move |row| Some(format!("{:.digits$}", scale * row.median(figure)?)))
     }
 
     /// The peak memory of the player's first process.
@@ -61,12 +47,12 @@ impl Column {
     }
 
     /// The median of a comparison.
-    pub(crate) fn ratio(head: impl Into<String>, name: &'static str) -> Self {
+    pub(crate) fn ratio(head: &str, name: &'static str) -> Self {
         Self::new(head, 8, |row| Some(format!("{:.2}", row.ratio(name)?)))
     }
 
     /// The median of a comparison in percent.
-    pub(crate) fn percent(head: impl Into<String>, name: &'static str) -> Self {
+    pub(crate) fn percent(head: &str, name: &'static str) -> Self {
         Self::new(head, 8, |row| Some(format!("{:.0}%", 100.0 * row.ratio(name)?)))
     }
 
@@ -88,29 +74,27 @@ pub(crate) fn lines(columns: &[Column], rows: &[Row], with_heads: bool) -> Strin
     let leg_is_line = columns.iter().any(|column| column.contender.is_some());
     let lines = rows.chunks(if leg_is_line { rows.len().max(1) } else { 1 });
     let cells = |line| columns.iter().map(|column| column.text(line)).collect();
-    let heads: Vec<&str> = columns.iter().map(|column| &*column.head).collect();
-    let shape =
-        |column: &Column| (column.width.max(column.head.chars().count() as u16), column.is_name);
-    let shapes: Vec<(u16, bool)> = columns.iter().map(shape).collect();
-    sheet(with_heads.then_some(&heads), &shapes, &lines.map(cells).collect::<Vec<_>>())
+    let (heads, widths): (Vec<&str>, Vec<usize>) =
+        columns.iter().map(|column| (&*column.head, column.width)).unzip();
+    let lines: Vec<Vec<String>> = lines.map(cells).collect();
+    sheet(if with_heads { &heads } else { &[] }, &widths, 1, &lines)
 }
 
 /// A whole table. Its first `names` columns are names.
 pub(crate) fn text(heads: &[&str], names: usize, lines: &[Vec<String>]) -> String {
-    let shapes: Vec<(u16, bool)> = (0..heads.len()).map(|place| (0, place < names)).collect();
-    sheet(Some(heads), &shapes, lines)
+    sheet(heads, &vec![0; heads.len()], names, lines)
 }
 
 /// Columns of at least these widths. Names stand at the left, numbers at the right.
-fn sheet(heads: Option<&[&str]>, shapes: &[(u16, bool)], lines: &[Vec<String>]) -> String {
+fn sheet(heads: &[&str], widths: &[usize], names: usize, lines: &[Vec<String>]) -> String {
     let mut sheet = Sheet::new();
-    sheet.load_style(NOTHING);
-    if let Some(heads) = heads {
+    sheet.load_style(NOTHING).add_rows(lines);
+    if !heads.is_empty() {
         sheet.set_header(heads);
     }
-    sheet.add_rows(lines);
-    for (column, &(width, is_name)) in sheet.column_iter_mut().zip(shapes) {
-        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width + 2)));
+    for (place, (column, width)) in sheet.column_iter_mut().zip(widths).enumerate() {
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(*width as u16 + 2)));
+        let is_name = place < names;
         column.set_cell_alignment(if is_name { CellAlignment::Left } else { CellAlignment::Right });
     }
     sheet.lines().map(|line| line.trim_end().to_owned() + "\n").collect()

@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::{
-    Axis, Band, Bench, Block, Call, Chart, Cli, Column, Content, Defaults, Hosts, Launch, Line,
-    Look, Metric, Picture, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best,
+    Axis, Band, Bench, Block, Call, Chart, Cli, Column, Defaults, Hosts, Launch, Line, Look,
+    Metric, Picture, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best,
     compare, compile_mpi, last_cache, named, once, point, short,
 };
 use crate::checkout::repo_root;
@@ -204,10 +204,10 @@ impl Bench for AllReduce {
         let all: Vec<&Spread> = rows().filter_map(|row| row.figures.get("seconds")).collect();
         let chart = |ranks: usize| {
             let size = |row: &Row| row.number("size") as f64;
-            let units = [(0, "B"), (3, "KB"), (6, "MB"), (9, "GB")];
-            let x = Axis::decades("numbers of one rank", rows().map(size), &units);
-            let units = [(-9, "ns"), (-6, "µs"), (-3, "ms"), (0, "s")];
-            let y = Axis::decades("", all.iter().flat_map(|s| [s.min, s.max]), &units);
+            let (sizes, units) = (rows().map(size).collect(), (0, ["B", "KB", "MB", "GB"]));
+            let x = Axis::decades("numbers of one rank", sizes, units);
+            let times = all.iter().flat_map(|s| [s.min, s.max]).collect();
+            let y = Axis::decades("", times, (-9, ["ns", "µs", "ms", "s"]));
             // Ours is drawn last, so that it is on top.
             let line = |&who: &Contender| {
                 let own = rows().filter(|row| is(row, who) && row.number("ranks") == ranks);
@@ -219,7 +219,7 @@ impl Bench for AllReduce {
             let lines = measured.iter().rev().map(line).collect();
             let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };
             let title = format!("{ranks} ranks{crowded}");
-            Chart { title, content: Content::Lines { x, y, lines } }
+            Chart::lines(title, x, y, lines)
         };
         let ranks: BTreeSet<usize> = rows().map(|row| row.number("ranks")).collect();
         Picture {

@@ -18,9 +18,8 @@ use super::network::Network;
 use super::parts;
 use super::training::title;
 use crate::bench::{
-    Band, Bar, Bench, Block, Call, Chart, Column, Content, Defaults, Facts, Hosts, Launch, Live,
-    Look, Metric, Picture, Plan, Player, Report, Row, Setup, Spread, Trial, Wanted, point,
-    split_commit,
+    Band, Bar, Bench, Block, Call, Chart, Column, Defaults, Facts, Hosts, Launch, Live, Look,
+    Metric, Picture, Plan, Player, Report, Row, Setup, Spread, Trial, Wanted, point, split_commit,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -146,17 +145,14 @@ impl Bench for Overlap {
             let mut bar = parts::bar(row, label(&row.contender));
             if row.contender.starts_with("exchange") {
                 let exchange = 1e3 * row.median(STEP.figure).unwrap_or(0.0);
-                bar = Bar { pieces: vec![(Look::Bar(5), exchange)], ..bar };
+                bar = Bar::plain(bar.name, Look::Bar(5), exchange, bar.figure);
             }
             bar
         };
         let bars = report.rows.iter().map(bar).collect();
-        let axis = Some("milliseconds per step".to_owned());
         let rate = report.plan.get("wire_megabits_per_second").and_then(Value::as_f64);
-        let chart = Chart {
-            title: format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0)),
-            content: Content::Bars { bars, with_names: true, axis },
-        };
+        let hosts = format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0));
+        let chart = Chart::bars(&hosts, 500, "milliseconds per step", bars);
         let title = format!("{}, batch {} per rank", title(&report.rows[0]), self.batch_size);
         Picture {
             title: "Overlap of communication with backward (shorter is better)".into(),

@@ -23,12 +23,12 @@ pub(super) fn columns() -> Vec<Column> {
 /// whole, which the figure tells.
 pub(super) fn bar(row: &Row, name: String) -> Bar {
     let ms = |figure: &str| 1e3 * row.median(figure).unwrap_or(0.0);
-    let pieces = PARTS.map(|(figure, .., look)| (look, ms(figure))).to_vec();
+    let pieces = PARTS.map(|(figure, .., look)| (look, ms(figure), String::new())).to_vec();
     let figure = match row.median("step_seconds") {
         Some(median) => format!("{:.2} ms", 1e3 * median),
         None => "not reached".into(),
     };
-    Bar { name, pieces, ends: None, figure }
+    Bar { name, pieces, spread: None, figure }
 }
 
 /// The key of the parts.

@@ -12,8 +12,8 @@ use super::network::{About, Network};
 use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place, ranks};
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Column, Content, Defaults, Line, Look, Metric, Picture, Plan,
-    Report, Row, Setup, Wanted, compare, list_names, once, plural,
+    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Picture, Plan, Report,
+    Row, Setup, Wanted, compare, list_names, once, plural,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -274,8 +274,7 @@ fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
         to: counts.len() as f64 - 0.5,
         ticks: ticks.collect(),
     };
-    let content = Content::Lines { x, y: Axis::linear("images per second", most), lines };
-    Chart { title: title(rows), content }
+    Chart::lines(title(rows), x, Axis::linear("images per second", most), lines)
 }
 
 fn title(rows: &[Row]) -> String {
@@ -287,14 +286,8 @@ fn steps(rows: &[Row]) -> Chart {
     let most = rows.iter().map(|row| row.number("workers")).max().unwrap_or(1);
     let rows_of_most = rows.iter().filter(|row| row.number("workers") == most);
     let bars = rows_of_most.map(|row| parts::bar(row, row.contender.clone())).collect();
-    Chart {
-        title: format!("{}, {most} worker{}", title(rows), plural(most)),
-        content: Content::Bars {
-            bars,
-            with_names: true,
-            axis: Some("milliseconds per step".into()),
-        },
-    }
+    let title = format!("{}, {most} worker{}", title(rows), plural(most));
+    Chart::bars(&title, 400, "milliseconds per step", bars)
 }
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ impl Bench for Step {
             Column::percent("of strangers", "ratio_to_strangers"),
             Column::peak_memory(),
             Column::figure("cores", "cores_used", 1.0, 2),
-            Column::new(loss, 8, |row| Some(format!("{:.5}", compared_loss(row)?))),
+            Column::new(&loss, 8, |row| Some(format!("{:.5}", compared_loss(row)?))),
         ]);
         vec![columns]
     }

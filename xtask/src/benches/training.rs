@@ -88,7 +88,7 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
 /// The speed and the time of a step.
 pub(super) fn speed(network: About) -> [Column; 2] {
     [
-        Column::spread(format!("{}/s [min-max]", network.unit), SPEED.figure, 1.0, 0),
+        Column::spread(&format!("{}/s [min-max]", network.unit), SPEED.figure, 1.0, 0),
         Column::figure("ms/step", "step_seconds", 1e3, 2),
     ]
 }
