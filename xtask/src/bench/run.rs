@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::compare::{Change, Verdict, changes};
 use super::host::Host;
-use super::picture::Picture;
+use super::picture::{Band, Picture};
 use super::plan::Plan;
 use super::programs::{Programs, Wanted};
 use super::report::{Output, Report};
@@ -31,6 +31,10 @@ pub(crate) trait Bench: Serialize {
     const FILE: &'static str;
     const METRIC: Metric;
     const DEFAULTS: Defaults;
+    /// The title of the picture.
+    const TITLE: &'static str;
+    /// Lines below the tables and the picture that explain their words.
+    const LEGEND: &'static [&'static str] = &[];
 
     /// Refuses impossible options, before anything is built.
     fn check(&self) -> Result<()> {
@@ -50,12 +54,13 @@ pub(crate) trait Bench: Serialize {
     /// The columns of each table in which these rows stand.
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>>;
 
-    /// Lines below the tables.
+    /// Further lines, about these results.
     fn notes(&self, _: &Report) -> Vec<String> {
         Vec::new()
     }
 
-    fn picture(&self, report: &Report) -> Picture;
+    /// The charts of the picture.
+    fn bands(&self, report: &Report) -> Vec<Band>;
 }
 
 /// The command line of a benchmark.
@@ -179,10 +184,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     }
     screen.end();
 
-    report.notes = versions(&report.rows);
-    report.notes.extend(bench.notes(&report));
-    report.notes.extend(crowded(&report));
-    report.notes.extend(busy(&report.rows));
+    annotate(bench, &mut report);
     println!();
     report.notes.iter().for_each(|note| println!("{note}"));
     let paths = write::<B>(bench, &report, &output)?;
@@ -226,10 +228,30 @@ fn tell(changes: &[Change]) -> usize {
     slower
 }
 
+/// Completes the notes of a report.
+pub(crate) fn annotate<B: Bench>(bench: &B, report: &mut Report) {
+    report.notes = B::LEGEND.iter().map(|&line| line.to_owned()).collect();
+    let found = [bench.notes(report), versions(&report.rows)].into_iter().flatten();
+    let found = found.chain(crowded(report)).chain(busy(&report.rows));
+    report.notes.extend(found.collect::<Vec<_>>());
+}
+
+/// The picture of a report with its notes.
+pub(crate) fn picture<B: Bench>(bench: &B, report: &Report) -> Picture {
+    let whiskers = "Medians of the samples. Whiskers: the least and the greatest sample.";
+    let notes = [whiskers].into_iter().chain(report.notes.iter().map(String::as_str));
+    Picture {
+        title: B::TITLE.to_owned(),
+        subtitle: report.circumstances(),
+        bands: bench.bands(report),
+        notes: notes.flat_map(|note| textwrap::wrap(note, 130)).map(Into::into).collect(),
+    }
+}
+
 fn write<B: Bench>(bench: &B, report: &Report, output: &Output) -> Result<[PathBuf; 3]> {
     let json = output.json(&format!("{}.json", B::FILE), report)?;
     let csv = output.write(&format!("{}.csv", B::FILE), &report.csv())?;
-    let svg = output.write(&format!("{}.svg", B::FILE), &bench.picture(report).svg()?)?;
+    let svg = output.write(&format!("{}.svg", B::FILE), &picture(bench, report).svg()?)?;
     Ok([json, csv, svg])
 }
 

@@ -16,8 +16,8 @@ use serde_json::json;
 
 use crate::bench::{
     Axis, Band, Bench, Block, Call, Chart, Cli, Column, Defaults, Hosts, Launch, Line, Look,
-    Metric, Picture, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best,
-    compare, compile_mpi, last_cache, named, once, point, short,
+    Metric, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best, compare,
+    compile_mpi, last_cache, named, once, point, short,
 };
 use crate::checkout::repo_root;
 
@@ -98,6 +98,12 @@ impl Bench for AllReduce {
     const FILE: &'static str = "allreduce";
     const METRIC: Metric = TIME;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 0.1, deadline: 120 };
+    const TITLE: &'static str = "All-reduce, sum of f32 in place: time by size (lower is better)";
+    const LEGEND: &'static [&'static str] = &[
+        "×: median of the ratios of times within a round; above 1, ours is faster.",
+        "memory, the limit: as many processes change their numbers in place, each on its own.",
+        "It is measured where all ranks' numbers exceed the last cache.",
+    ];
 
     fn check(&self) -> Result<()> {
         ensure!(self.ranks.iter().all(|n| (2..=64).contains(n)), "--ranks are from 2 to 64");
@@ -182,17 +188,10 @@ impl Bench for AllReduce {
     }
 
     fn notes(&self, _: &Report) -> Vec<String> {
-        vec![
-            "×: median of the ratios of times within a round; above 1, ours is faster.".to_owned(),
-            format!(
-                "of memory: the time in which as many processes change their numbers in place, each \
-                 on its own, to ours; where all ranks' numbers exceed the last cache ({} MB).",
-                last_cache() / 1_000_000
-            ),
-        ]
+        vec![format!("The last cache of this machine has {} MB.", last_cache() / 1_000_000)]
     }
 
-    fn picture(&self, report: &Report) -> Picture {
+    fn bands(&self, report: &Report) -> Vec<Band> {
         let rows = || report.rows.iter().filter(|row| !row.samples.is_empty());
         let look = |who: Contender| match who {
             Memory => Look::Limit,
@@ -222,20 +221,9 @@ impl Bench for AllReduce {
             Chart::lines(title, x, y, lines)
         };
         let ranks: BTreeSet<usize> = rows().map(|row| row.number("ranks")).collect();
-        Picture {
-            title: "All-reduce, sum of f32 in place: time by size (lower is better)".into(),
-            subtitle: report.circumstances(),
-            bands: vec![Band {
-                title: "One operation".into(),
-                key: measured.iter().map(|&who| (look(who), who.names().1.to_owned())).collect(),
-                charts: ranks.into_iter().map(chart).collect(),
-            }],
-            notes: vec![
-                "The limit: as many processes change their numbers in place, each on its own; where all \
-                 ranks' numbers exceed the last cache."
-                    .into(),
-            ],
-        }
+        let key = measured.iter().map(|&who| (look(who), who.names().1.to_owned())).collect();
+        let charts = ranks.into_iter().map(chart).collect();
+        vec![Band { title: "One operation".into(), key, charts }]
     }
 }
 

@@ -7,8 +7,7 @@ use serde::Serialize;
 use super::network::Network;
 use super::training::{SPEED, Training, one, place, speed, title};
 use crate::bench::{
-    Bench, Block, Column, Defaults, Grouped, Metric, Picture, Plan, Report, Row, Setup, compare,
-    once,
+    Band, Bench, Block, Column, Defaults, Grouped, Metric, Plan, Report, Row, Setup, compare, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -26,6 +25,8 @@ impl Bench for Checkpoint {
     const FILE: &'static str = "checkpoint";
     const METRIC: Metric = SPEED;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 1.0, deadline: 120 };
+    const TITLE: &'static str = "Training with copies of the whole state (higher is better)";
+    const LEGEND: &'static [&'static str] = &["×: median of the ratios within a round."];
 
     fn plan(&self, setup: &Setup) -> Result<Plan> {
         let training = Training { network: self.network.about(), batch_size: 64, threads: 1 };
@@ -54,7 +55,7 @@ impl Bench for Checkpoint {
         vec![columns]
     }
 
-    fn picture(&self, report: &Report) -> Picture {
+    fn bands(&self, report: &Report) -> Vec<Band> {
         let grouped = Grouped {
             settings: ["network", "", "copy_every"],
             figure: SPEED.figure,
@@ -63,9 +64,7 @@ impl Bench for Checkpoint {
             title: &|setting, row| if setting == "copy_every" { copies(row) } else { title(row) },
             name: &|_| ("Candelabrum".into(), 0),
         };
-        let bands = grouped.bands(&report.rows);
-        let title = "Training with copies of the whole state (higher is better)".into();
-        Picture { title, subtitle: report.circumstances(), bands, notes: Vec::new() }
+        grouped.bands(&report.rows)
     }
 }
 

@@ -14,8 +14,8 @@ use super::training::{
     speed, title,
 };
 use crate::bench::{
-    Bench, Block, Column, Defaults, Grouped, Metric, Picture, Plan, Report, Row, Setup, Wanted,
-    best, compare, plural,
+    Band, Bench, Block, Column, Defaults, Grouped, Metric, Plan, Report, Row, Setup, Wanted, best,
+    compare, plural,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -61,6 +61,11 @@ impl Bench for Ddp {
     const FILE: &'static str = "ddp";
     const METRIC: Metric = SPEED;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 1.0, deadline: 300 };
+    const TITLE: &'static str = "Data-parallel training (higher is better)";
+    const LEGEND: &'static [&'static str] = &[
+        "×: median of the ratios within a round; alone, and in the picture: to one worker of the library.",
+        "strangers: as many workers that share nothing.",
+    ];
 
     fn check(&self) -> Result<()> {
         // A rank uses eight of the hundred streams of random numbers for batches.
@@ -130,16 +135,14 @@ impl Bench for Ddp {
     }
 
     fn notes(&self, report: &Report) -> Vec<String> {
-        let mut notes = vec![
-            "×: median of the ratios within a round; alone: one worker of the library; strangers: as \
-             many workers that share nothing."
-                .to_owned(),
-        ];
-        notes.extend(loss_notes(report, |row| row.contender.clone()));
-        notes
+        let ours = report.rows.iter().find(|row| row.contender == "ours-local");
+        let best = ours.and_then(|row| row.ratio("times_best_ddp"));
+        let best = best.map(|times| format!("Candelabrum to the best DDP: {times:.2}×."));
+        let losses = loss_notes(report, |row| row.contender.clone());
+        best.into_iter().chain(losses).collect()
     }
 
-    fn picture(&self, report: &Report) -> Picture {
+    fn bands(&self, report: &Report) -> Vec<Band> {
         let workers = |row: &Row| {
             let count = row.number("workers");
             format!("{count} worker{}", plural(count))
@@ -159,16 +162,6 @@ impl Bench for Ddp {
                 (label.to_owned(), place)
             },
         };
-        let ours = report.rows.iter().find(|row| row.contender == "ours-local");
-        let best = ours.and_then(|row| row.ratio("times_best_ddp"));
-        let best = best.map(|times| format!("Candelabrum to the best DDP: {times:.2}×."));
-        let whiskers = "Whiskers: slowest and fastest sample. ×: to one worker of the same library, \
-                        median of the ratios within a round.";
-        Picture {
-            title: "Data-parallel training (higher is better)".into(),
-            subtitle: report.circumstances(),
-            bands: grouped.bands(&report.rows),
-            notes: [whiskers.to_owned()].into_iter().chain(best).collect(),
-        }
+        grouped.bands(&report.rows)
     }
 }

@@ -19,7 +19,7 @@ use super::parts;
 use super::training::title;
 use crate::bench::{
     Band, Bar, Bench, Block, Call, Chart, Column, Defaults, Facts, Hosts, Launch, Live, Look,
-    Metric, Picture, Plan, Player, Report, Row, Setup, Spread, Trial, Wanted, point, split_commit,
+    Metric, Plan, Player, Report, Row, Setup, Spread, Trial, Wanted, point, split_commit,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -50,6 +50,9 @@ impl Bench for Overlap {
     const FILE: &'static str = "overlap";
     const METRIC: Metric = STEP;
     const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 3.0, deadline: 300 };
+    const TITLE: &'static str = "Overlap of communication with backward (shorter is better)";
+    const LEGEND: &'static [&'static str] =
+        &["Both hosts are this machine: compute and the network share its cores."];
 
     fn check(&self) -> Result<()> {
         let possible = self.rate.is_none_or(|rate| (0.1..1e6).contains(&rate));
@@ -136,11 +139,10 @@ impl Bench for Overlap {
                 1e3 * hideable,
             ))
         });
-        let shared = "Both hosts are this machine: compute and the network share its cores.";
-        hidden.into_iter().chain([shared.to_owned()]).collect()
+        hidden.into_iter().collect()
     }
 
-    fn picture(&self, report: &Report) -> Picture {
+    fn bands(&self, report: &Report) -> Vec<Band> {
         let bar = |row: &Row| {
             let mut bar = parts::bar(row, label(&row.contender));
             if row.contender.starts_with("exchange") {
@@ -154,12 +156,7 @@ impl Bench for Overlap {
         let hosts = format!("two hosts, {:.0} Mbit/s", rate.unwrap_or(0.0));
         let chart = Chart::bars(&hosts, 500, "milliseconds per step", bars);
         let title = format!("{}, batch {} per rank", title(&report.rows[0]), self.batch_size);
-        Picture {
-            title: "Overlap of communication with backward (shorter is better)".into(),
-            subtitle: report.circumstances(),
-            bands: vec![Band { title, key: parts::key(), charts: vec![chart] }],
-            notes: self.notes(report),
-        }
+        vec![Band { title, key: parts::key(), charts: vec![chart] }]
     }
 }
 

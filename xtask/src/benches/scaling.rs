@@ -12,8 +12,8 @@ use super::network::{About, Network};
 use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place, ranks};
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Picture, Plan, Report,
-    Row, Setup, Wanted, compare, list_names, once, plural,
+    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Plan, Report, Row,
+    Setup, Wanted, compare, list_names, once, plural,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -61,6 +61,15 @@ impl Bench for Scaling {
     const FILE: &'static str = "scaling";
     const METRIC: Metric = SPEED;
     const DEFAULTS: Defaults = Defaults { rounds: 3, seconds: 1.0, deadline: 300 };
+    const TITLE: &'static str = "Data-parallel training: speed and cost by strategy";
+    const LEGEND: &'static [&'static str] = &[
+        "Every rank has one compute thread. images/s: of all ranks together. efficiency: speed-up \
+         divided by ranks.",
+        "speed-up: to 1 rank with fp32, same model and backend, median of the ratios within a round.",
+        "strangers: as many ranks that train without any exchange.",
+        "Times, KB sent and KB received (payload): rank 0's mean step. other: what no part contains.",
+        "Points of one number of workers stand side by side.",
+    ];
 
     fn check(&self) -> Result<()> {
         let possible = |count: &usize| (1..=MOST_WORKERS).contains(count);
@@ -161,25 +170,12 @@ impl Bench for Scaling {
     }
 
     fn notes(&self, report: &Report) -> Vec<String> {
-        let mut notes = vec![
-            format!(
-                "images/s: of all ranks together. speed-up: to 1 worker with {BASELINE}, same model \
-                 and backend, median of the ratios within a round; efficiency: speed-up divided by \
-                 workers; strangers: as many ranks that train without any exchange."
-            ),
-            "Times, KB sent and KB received (payload): rank 0's mean step. other: the rest of a step, \
-             which no part contains."
-                .to_owned(),
-        ];
-        if report.rows.iter().any(|row| row.ratio("speed_up").is_none()) {
-            notes.push(format!(
-                "-: 1 worker with {BASELINE} was not measured, so there is no speed-up."
-            ));
-        }
-        notes
+        let lacks = report.rows.iter().any(|row| row.ratio("speed_up").is_none());
+        let why = "-: 1 worker with fp32 was not measured, so there is no speed-up.";
+        lacks.then(|| why.to_owned()).into_iter().collect()
     }
 
-    fn picture(&self, report: &Report) -> Picture {
+    fn bands(&self, report: &Report) -> Vec<Band> {
         let panels: Vec<&[Row]> = report
             .rows
             .chunk_by(|a, b| {
@@ -207,20 +203,7 @@ impl Bench for Scaling {
                 charts: rows.iter().map(|rows| steps(rows)).collect(),
             });
         }
-        Picture {
-            title: "Data-parallel training: speed and cost by strategy".into(),
-            subtitle: format!(
-                "{}; batch {} and one compute thread per rank",
-                report.circumstances(),
-                self.batch_size
-            ),
-            bands,
-            notes: vec![
-                "Medians over the rounds; whiskers: slowest and fastest run. Points of one number of \
-                 workers stand side by side."
-                    .into(),
-            ],
-        }
+        bands
     }
 }
 

@@ -15,7 +15,7 @@ use super::training::{
     SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, speed, title,
 };
 use crate::bench::{
-    Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Picture, Plan, Report, Row, Setup,
+    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Plan, Report, Row, Setup,
     Wanted, best, compare, named, once, plural,
 };
 
@@ -120,6 +120,14 @@ impl Bench for Step {
     const FILE: &'static str = "bench_step";
     const METRIC: Metric = SPEED;
     const DEFAULTS: Defaults = Defaults { rounds: 5, seconds: 1.0, deadline: 600 };
+    const TITLE: &'static str =
+        "Training throughput (higher is better) and peak memory (lower is better)";
+    const LEGEND: &'static [&'static str] = &[
+        "×: median of the ratios within a round. PyTorch: the fastest of its modes there.",
+        "of strangers: the share of the speed of as many processes with one thread that share nothing.",
+        "cores: processor time over time. loss N: of the Nth warm-up step, the same step for all.",
+        "Memory: the most that the process held; of several numbers of threads, the highest.",
+    ];
 
     fn wanted(&self) -> Wanted {
         let is_torch = |who| matches!(who, Pytorch | PytorchChannelsLast | PytorchCompile);
@@ -183,18 +191,10 @@ impl Bench for Step {
     }
 
     fn notes(&self, report: &Report) -> Vec<String> {
-        let mut notes = vec![
-            "×: median of the ratios within a round. cores: processor time over time. loss N: of the \
-             Nth warm-up step, the same step for all."
-                .to_owned(),
-            "of strangers: the share of the speed of as many processes with one thread, each with a \
-             batch of its own, that share nothing."
-                .to_owned(),
-        ];
         let name = |row: &Row| {
             configuration(row.text("network"), row.number("batch_size"), row.number("threads"))
         };
-        notes.extend(loss_notes(report, name));
+        let mut notes = loss_notes(report, name);
         // A small difference of the clocks is allowed.
         let exceeds = |row: &&Row| {
             row.median("cores_used")
@@ -207,7 +207,7 @@ impl Bench for Step {
         notes
     }
 
-    fn picture(&self, report: &Report) -> Picture {
+    fn bands(&self, report: &Report) -> Vec<Band> {
         let threads = |row: &Row| {
             let count = row.number("threads");
             format!("{count} thread{}, {} per second", plural(count), Network::of(row).unit)
@@ -227,18 +227,7 @@ impl Bench for Step {
                 (who.names().1.to_owned(), if who == Strangers { 7 } else { who as usize })
             },
         };
-        Picture {
-            title: "Training throughput (higher is better) and peak memory (lower is better)".into(),
-            subtitle: report.circumstances(),
-            bands: grouped.bands(&report.rows),
-            notes: vec![
-                "Whiskers: slowest and fastest sample. ×: median of the ratios within a round, to the \
-                 fastest PyTorch there."
-                    .into(),
-                "Memory: the most that the process held; of several numbers of threads, the highest."
-                    .into(),
-            ],
-        }
+        grouped.bands(&report.rows)
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{allreduce, ddp, overlap, scaling, step};
+use crate::bench::run::{annotate, picture};
 use crate::bench::{Bench, Report, Row};
 use crate::bench::{saved, table};
 use crate::checkout::repo_root;
@@ -61,11 +62,12 @@ fn every_number_of_the_first_version_is_in_todays() {
 /// Draws the picture into the folder of builds, and checks the words of it and of the tables.
 fn shown<B: Bench + Args>(words: &[&str]) {
     let (_, bench, mut report) = read::<B>();
-    let picture = bench.picture(&report).svg().unwrap();
+    annotate(&bench, &mut report);
+    let picture = picture(&bench, &report).svg().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let folder = std::env::var_os("PICTURES").map_or(folder.path().to_owned(), Into::into);
     fs::write(folder.join(format!("{}.svg", B::FILE)), &picture).unwrap();
-    let mut text = bench.notes(&report).join("\n");
+    let mut text = report.notes.join("\n");
     for rows in legs(&mut report) {
         for columns in bench.tables(rows) {
             text += &table::lines(&columns, rows, true);
