@@ -8,13 +8,16 @@ use super::launch::{Call, Launch};
 use super::sample::{Point, Row};
 
 /// Everything that is measured, in the order of the tables.
-#[derive(Default)]
 pub(crate) struct Plan {
+    pub(crate) blocks: Vec<Block>,
     /// Settings that the benchmark finds itself, for the file.
     pub(crate) found: Point,
-    /// One line about the whole measurement.
-    pub(crate) heading: String,
-    pub(crate) blocks: Vec<Block>,
+}
+
+impl From<Vec<Block>> for Plan {
+    fn from(blocks: Vec<Block>) -> Self {
+        Self { blocks, found: Point::new() }
+    }
 }
 
 /// Players that live at the same time, and take turns.

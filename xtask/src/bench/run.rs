@@ -31,7 +31,7 @@ pub(crate) trait Bench: Serialize {
     const FILE: &'static str;
     const METRIC: Metric;
     const DEFAULTS: Defaults;
-    /// The title of the picture.
+    /// What it measures, and which direction is better.
     const TITLE: &'static str;
     /// Lines below the tables and the picture that explain their words.
     const LEGEND: &'static [&'static str] = &[];
@@ -153,7 +153,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let watch = Watch::start()?;
     let programs = Programs::find(bench.wanted(), common.against.as_deref())?;
     let setup = Setup { machine, schedule, programs, output, watch };
-    let Plan { heading, mut blocks, found } = bench.plan(&setup)?;
+    let Plan { mut blocks, found } = bench.plan(&setup)?;
     let Setup { machine, programs, output, watch, .. } = setup;
     let suffix = programs.other.as_ref().map(|other| format!("@{}", other.commit));
     if let (Some(other), Some(suffix)) = (&programs.other, &suffix) {
@@ -164,8 +164,9 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
 
     let (turns, time) = estimate(&blocks, &schedule);
     let Schedule { rounds, seconds, .. } = schedule;
-    println!("\n{heading}, {rounds} rounds of {seconds} s, about {}", HumanDuration(time));
+    println!("\n{}", B::TITLE);
     println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
+    println!("{rounds} rounds of {seconds} s, about {}", HumanDuration(time));
     let mut settings: Point = serde_json::from_value(serde_json::to_value(bench)?)?;
     settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);

@@ -154,7 +154,7 @@ impl Bench for AllReduce {
             blocks.push(block);
         }
         let found = point([("cache", json!(last_cache()))]);
-        Ok(Plan { heading: "all-reduce: sum of f32, in place".into(), blocks, found })
+        Ok(Plan { blocks, found })
     }
 
     fn derive(&self, rows: &mut [Row]) {

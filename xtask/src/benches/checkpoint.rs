@@ -35,11 +35,7 @@ impl Bench for Checkpoint {
             let call = training.rust(&setup.programs.player, "ours").option("--copy-every", every);
             block.add("ours", &place(training.network, [("copy_every", every)]), one(call));
         }
-        Ok(Plan {
-            heading: "training with copies of its state".into(),
-            blocks: vec![block],
-            ..Plan::default()
-        })
+        Ok(vec![block].into())
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -102,11 +102,7 @@ impl Bench for Ddp {
                 block.add(&ddp, &several, other(ranks(workers, "gloo", call)));
             }
         }
-        Ok(Plan {
-            heading: "data-parallel training".into(),
-            blocks: vec![block],
-            ..Plan::default()
-        })
+        Ok(vec![block].into())
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -86,13 +86,15 @@ impl Bench for Overlap {
             Trial::new(way, &place, 0, request)
         };
         let block = Block {
-            title: format!("two hosts, {rate:.0} Mbit/s, milliseconds"),
+            title: format!(
+                "{}, batch {} per rank, two hosts, {rate:.0} Mbit/s, milliseconds",
+                about.label, self.batch_size
+            ),
             legs: vec![WAYS.iter().map(trial).collect()],
             players: vec![player],
         };
-        let heading = format!("{}, batch {} per rank", about.label, self.batch_size);
         let found = point([("wire_megabits_per_second", json!(rate))]);
-        Ok(Plan { heading, blocks: vec![block], found })
+        Ok(Plan { blocks: vec![block], found })
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -107,7 +107,11 @@ impl Bench for Scaling {
                     Backend::Mpi => continue,
                 };
                 let training = Training { network, batch_size: self.batch_size.get(), threads: 1 };
-                let mut block = Block::new(format!("{}, {backend} backend", network.name));
+                let title = format!(
+                    "{}, batch {} per rank, {backend} backend",
+                    network.name, self.batch_size
+                );
+                let mut block = Block::new(title);
                 let place = |workers: usize| {
                     let settings = [("batch_size", self.batch_size.get()), ("workers", workers)];
                     let mut place = place(network, settings);
@@ -135,9 +139,7 @@ impl Bench for Scaling {
                 blocks.push(block);
             }
         }
-        let heading =
-            format!("training, batch {} and one compute thread per rank", self.batch_size);
-        Ok(Plan { heading, blocks, ..Plan::default() })
+        Ok(blocks.into())
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -153,8 +153,8 @@ impl Bench for Step {
             }
             block
         };
-        let blocks = self.trainings(setup.machine.cores).into_iter().map(block).collect();
-        Ok(Plan { heading: "training step".into(), blocks, ..Plan::default() })
+        let blocks = self.trainings(setup.machine.cores).into_iter().map(block);
+        Ok(blocks.collect::<Vec<_>>().into())
     }
 
     fn derive(&self, rows: &mut [Row]) {
