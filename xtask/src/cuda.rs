@@ -3,7 +3,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -37,10 +36,6 @@ fn with_stand_in(command: &mut Command) -> &mut Command {
         .env("PATH", path.unwrap_or_else(|_| bin.into_os_string()))
         .env("CUDA_COMPUTE_CAP", "90")
         .env("CUDARC_CUDA_VERSION", "13000")
-}
-
-pub(crate) fn target_folder() -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 
 /// The environment of a build with nvcc: the current one if it has nvcc, otherwise that of a

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::checkout::repo_root;
-use crate::cuda::{target_folder, toolkit};
+use crate::checkout::{repo_root, target_folder};
+use crate::cuda::toolkit;
 use crate::machine;
 use crate::shell::{cargo, output, run as run_command};
 use crate::tidy::collect_files;

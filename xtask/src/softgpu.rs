@@ -6,8 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use candelabrum_softgpu::Kit;
 
-use crate::checkout::repo_root;
-use crate::cuda::target_folder;
+use crate::checkout::{repo_root, target_folder};
 use crate::machine;
 use crate::shell::{cargo, display, run_as, without_package};
 use crate::test::{self, Report, Run};

@@ -7,10 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
-use crate::checkout::repo_root;
-use crate::shell::cargo;
+use crate::checkout::{repo_root, workspace};
 
 mod arrows;
 mod circles;
@@ -36,18 +34,13 @@ pub(crate) fn run() -> Result<()> {
             check_file(path, &name, &text).into_iter().for_each(|found| report(path, found));
         }
     }
-    let output = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
-    let output = output.context("cannot start cargo metadata")?;
-    let metadata: Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
-        .context("cannot read what `cargo metadata` printed")?;
-    for package in metadata["packages"].as_array().context("cargo metadata without packages")? {
-        let path = |value: &Value| PathBuf::from(value.as_str().unwrap_or_default());
-        let manifest = path(&package["manifest_path"]);
-        let found = arrows::check(package, &fs::read_to_string(&manifest)?);
-        found.into_iter().for_each(|found| report(&manifest, found));
-        for target in package["targets"].as_array().into_iter().flatten() {
-            for (file, line, what) in circles::check(&path(&target["src_path"]))? {
+    for package in &workspace().packages {
+        let manifest = package.manifest_path.as_std_path();
+        let found =
+            arrows::check(&package.name, &package.dependencies, &fs::read_to_string(manifest)?);
+        found.into_iter().for_each(|found| report(manifest, found));
+        for target in &package.targets {
+            for (file, line, what) in circles::check(target.src_path.as_std_path())? {
                 report(&file, (line, what));
             }
         }
