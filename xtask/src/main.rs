@@ -15,7 +15,6 @@ mod bench;
 mod benches;
 mod checkout;
 mod ci;
-mod cuda;
 mod gpu_bundle;
 mod interrupt;
 mod machine;
@@ -60,7 +59,6 @@ enum Command {
     /// Measure how training speeds up with more ranks, by strategy, model and backend
     BenchScaling(Cli<scaling::Scaling>),
     /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
-    #[command(name = "bench-allreduce")]
     BenchAllreduce(Cli<allreduce::AllReduce>),
     /// Measure how much of the communication overlap hides, between two hosts made on this machine
     BenchOverlap(Cli<overlap::Overlap>),

@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -51,15 +52,21 @@ fn word(word: &OsStr) -> String {
 /// Runs the command with its output as part of ours. Any result other than success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = display(command);
-    run_as(&shown, command)
-}
-
-/// As [`run`], but announced by this text.
-pub(crate) fn run_as(shown: &str, command: &mut Command) -> Result<()> {
     println!("$ {shown}");
     let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
     ensure!(status.success(), "`{shown}` failed ({status})");
     Ok(())
+}
+
+/// Runs the command and gives each line of its output to `read`.
+pub(crate) fn read_lines(command: &mut Command, mut read: impl FnMut(&str)) -> Result<ExitStatus> {
+    let shown = display(command);
+    println!("$ {shown}");
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("cannot start `{shown}`"))?;
+    let lines = BufReader::new(child.stdout.take().context("it has no output")?).split(b'\n');
+    lines.map_while(Result::ok).for_each(|line| read(&String::from_utf8_lossy(&line)));
+    Ok(child.wait()?)
 }
 
 /// Whether the command starts and succeeds. Its output is ignored.

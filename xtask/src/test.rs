@@ -4,13 +4,12 @@
 //! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
 //! files, so missing ones are only reported.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::machine;
-use crate::shell::{cargo, display};
+use crate::shell::{cargo, read_lines};
 
 /// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
 /// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
@@ -39,21 +38,23 @@ pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
     if args.all && !missing.is_empty() {
         println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
     }
-    report.runs.push(Run::start("workspace", cargo(&["test", "--no-fail-fast", "--workspace"]))?);
+    report
+        .runs
+        .push(Run::start("workspace", &mut cargo(&["test", "--no-fail-fast", "--workspace"]))?);
     if machine::lacks_for_mpi().is_empty() {
         // For the whole workspace, as in every build here: for a single package cargo would choose
         // other features of its dependencies, and build candle again.
         let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
         command.args(UNDER_MPIEXEC.iter().flat_map(|name| ["--test", name]));
         command.args(["--features", "candelabrum/mpi"]);
-        report.runs.push(Run::start("with MPI", command)?);
+        report.runs.push(Run::start("with MPI", &mut command)?);
     }
     print!("{}", report.table());
     Ok(report)
 }
 
 /// The results of all runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
     left_out: Vec<LeftOut>,
@@ -106,25 +107,13 @@ fn left_out() -> Vec<LeftOut> {
 
 impl Run {
     /// Runs the tests, passes their output on immediately and reads the results from it.
-    fn start(name: &'static str, command: Command) -> Result<Run> {
-        Run::start_as(name, &display(&command), command)
-    }
-
-    /// As [`Run::start`], but announced by this text.
-    pub(crate) fn start_as(name: &'static str, shown: &str, mut command: Command) -> Result<Run> {
-        println!("$ {shown}");
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start `{shown}`"))?;
-        let mut reader = BufReader::new(child.stdout.take().context("it has no output")?);
-        let (mut run, mut line) = (Run { name, ..Run::default() }, Vec::new());
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            io::stdout().write_all(&line)?;
-            run.add_line(&String::from_utf8_lossy(&line));
-            line.clear();
-        }
-        run.succeeded = child.wait()?.success();
+    pub(crate) fn start(name: &'static str, command: &mut Command) -> Result<Run> {
+        let mut run = Run { name, ..Run::default() };
+        let status = read_lines(command, |line| {
+            println!("{line}");
+            run.add_line(line);
+        })?;
+        run.succeeded = status.success();
         Ok(run)
     }
 
@@ -148,11 +137,6 @@ impl Run {
 }
 
 impl Report {
-    /// These runs, with nothing left out.
-    pub(crate) fn of(runs: Vec<Run>) -> Self {
-        Self { runs, left_out: Vec::new() }
-    }
-
     pub(crate) fn table(&self) -> String {
         let mut table = String::from("\nran\n");
         for run in &self.runs {
