@@ -46,14 +46,13 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })?;
-    let all = test::Args { all: true };
     steps.run("test --all", || {
-        *report = test::run_and_report(&all)?;
-        report.verdict(&all)
+        *report = test::run_and_report(true)?;
+        report.verdict(true)
     })?;
     steps.run("gpu-test", || {
         report.runs.extend(softgpu::run_tests()?.runs);
-        report.verdict(&all)
+        report.verdict(true)
     })?;
     if find_program("cargo-deny").is_some() {
         steps.run("deny", || run_command(&mut cargo(&["deny", "check"])))

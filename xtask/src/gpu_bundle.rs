@@ -13,7 +13,7 @@ use fs_err as fs;
 use crate::checkout::{repo_root, target_folder};
 use crate::machine;
 use crate::shell::{cargo, find_program, output, read_lines, run as run_command};
-use crate::tidy::collect_files;
+use crate::tidy::files_below;
 
 /// The largest bundle. Some machines with a GPU accept no larger file.
 const MOST_BYTES: u64 = 40 << 20;
@@ -72,9 +72,8 @@ pub(crate) fn build() -> Result<PathBuf> {
     let commit = commit.unwrap_or_else(|| "not in a repository".to_owned());
     fs::write(bundle.join("BUILT"), commit)?;
 
-    let mut files = Vec::new();
-    collect_files(&bundle, &mut files)?;
-    let bytes: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
+    let sizes = files_below(&bundle)?.into_iter().map(|file| fs::metadata(file).map(|it| it.len()));
+    let bytes = sizes.sum::<std::io::Result<u64>>()?;
     println!("{}: {:.1} MB", bundle.display(), bytes as f64 / 1e6);
     ensure!(bytes <= MOST_BYTES, "the bundle has {bytes} bytes, more than {MOST_BYTES}");
     Ok(bundle)

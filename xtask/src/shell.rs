@@ -33,20 +33,16 @@ pub(crate) fn without_package(command: &mut Command) {
 
 /// The command as a user would type it, with the variables that were set for it.
 pub(crate) fn display(command: &Command) -> String {
+    let quoted = |text: &OsStr| {
+        let text = text.to_string_lossy();
+        shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.to_string())
+    };
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
-    let variables = command.get_envs().filter_map(|(name, value)| {
-        let value = value?.to_string_lossy();
-        let quote = if value.contains(' ') { "\"" } else { "" };
-        Some(format!("{}={quote}{value}{quote}", name.to_string_lossy()))
-    });
-    let words = std::iter::once(program).chain(command.get_args()).map(word);
+    let variables = command
+        .get_envs()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quoted(value?))));
+    let words = std::iter::once(program).chain(command.get_args()).map(quoted);
     variables.chain(words).collect::<Vec<_>>().join(" ")
-}
-
-fn word(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    let plain = !word.is_empty() && !word.contains([' ', '*', '\'', '"', '$']);
-    if plain { word.into_owned() } else { format!("'{word}'") }
 }
 
 /// Runs the command with its output as part of ours. Any result other than success is an error.
@@ -96,7 +92,7 @@ mod tests {
     fn a_command_is_shown_as_it_would_be_typed() {
         let mut command = Command::new("/usr/bin/cargo");
         command.args(["test", "--test", "*"]).env("RUSTDOCFLAGS", "-D warnings");
-        assert_eq!(display(&command), "RUSTDOCFLAGS=\"-D warnings\" cargo test --test '*'");
+        assert_eq!(display(&command), "RUSTDOCFLAGS='-D warnings' cargo test --test '*'");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use candelabrum_softgpu::Kit;
 use crate::checkout::{repo_root, target_folder};
 use crate::machine;
 use crate::shell::{cargo, display, run as run_command, without_package};
-use crate::test::{self, Report, Run};
+use crate::test::{Report, Run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +50,7 @@ pub(crate) fn gpu_test() -> Result<()> {
     let report = run_tests()?;
     print!("{}", report.table());
     println!("{}", report.closing_line());
-    report.verdict(&test::Args { all: true })
+    report.verdict(true)
 }
 
 /// Builds the GPU tests together and runs them one after the other.

@@ -4,18 +4,14 @@
 //! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
 //! files, so missing ones are only reported.
 
+use anyhow::{Result, ensure};
+use fs_err as fs;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
-
+use crate::checkout::workspace;
 use crate::machine;
 use crate::shell::{cargo, read_lines};
-
-/// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
-/// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
-/// ranks themselves.
-const UNDER_MPIEXEC: [&str; 6] =
-    ["conformance", "failed_step", "faults", "interface", "mpiexec", "strategies"];
+use crate::tidy::files_below;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,31 +22,46 @@ pub(crate) struct Args {
 
 /// Runs the tests, prints the table and the closing line, and fails if a test failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let report = run_and_report(args)?;
+    let report = run_and_report(args.all)?;
     println!("{}", report.closing_line());
-    report.verdict(args)
+    report.verdict(args.all)
 }
 
 /// Runs the tests and prints the table.
-pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
+pub(crate) fn run_and_report(all: bool) -> Result<Report> {
     let mut report = Report { runs: Vec::new(), left_out: left_out() };
-    let missing = report.missing().join(", ");
-    if args.all && !missing.is_empty() {
+    let missing = report.missing();
+    if all && !missing.is_empty() {
         println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
     }
-    report
-        .runs
-        .push(Run::start("workspace", &mut cargo(&["test", "--no-fail-fast", "--workspace"]))?);
+    // For the whole workspace, as in every build here: for a single package cargo would choose other
+    // features of its dependencies, and build candle again.
+    const TEST: [&str; 3] = ["test", "--no-fail-fast", "--workspace"];
+    report.runs.push(Run::start("workspace", &mut cargo(&TEST))?);
     if machine::lacks_for_mpi().is_empty() {
-        // For the whole workspace, as in every build here: for a single package cargo would choose
-        // other features of its dependencies, and build candle again.
-        let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
-        command.args(UNDER_MPIEXEC.iter().flat_map(|name| ["--test", name]));
+        let mut command = cargo(&TEST);
+        command.arg("--lib").args(under_mpiexec()?.iter().flat_map(|name| ["--test", name]));
         command.args(["--features", "candelabrum/mpi"]);
         report.runs.push(Run::start("with MPI", &mut command)?);
     }
     print!("{}", report.table());
     Ok(report)
+}
+
+/// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
+/// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
+/// ranks themselves.
+fn under_mpiexec() -> Result<Vec<&'static str>> {
+    let mut programs = Vec::new();
+    for target in workspace().packages.iter().flat_map(|package| &package.targets) {
+        let path = target.src_path.as_std_path();
+        let source = path.parent().filter(|_| path.ends_with("main.rs")).unwrap_or(path);
+        let calls = |file| fs::read_to_string(file).is_ok_and(|text| text.contains("mpiexec("));
+        if target.is_test() && files_below(source)?.into_iter().any(calls) {
+            programs.push(&*target.name);
+        }
+    }
+    Ok(programs)
 }
 
 /// The results of all runs.
@@ -80,29 +91,23 @@ struct LeftOut {
 }
 
 fn left_out() -> Vec<LeftOut> {
-    let mut list = Vec::new();
-    for (what, lacks) in
-        [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())]
-    {
+    let installable = |what, lacks: Vec<&str>| {
         let why = format!("no {}: cargo xtask setup", lacks.join(", no "));
-        list.extend((!lacks.is_empty()).then_some(LeftOut { what, why, setup_installs: true }));
-    }
-    for (what, why, is_here) in [
-        (
-            "MNIST",
-            "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested",
-            machine::mnist().is_some(),
-        ),
-        (
-            "PyTorch",
-            "not installed: tests compare with the golden files it made",
-            machine::python_with_torch().is_some(),
-        ),
-        ("GPU", "none on this machine", machine::has_gpu()),
-    ] {
-        list.extend((!is_here).then(|| LeftOut { what, why: why.into(), setup_installs: false }));
-    }
-    list
+        (!lacks.is_empty()).then_some(LeftOut { what, why, setup_installs: true })
+    };
+    let other = |what, is_here: bool, why: &str| {
+        (!is_here).then(|| LeftOut { what, why: why.to_owned(), setup_installs: false })
+    };
+    let no_mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
+    let no_torch = "not installed: tests compare with the golden files it made";
+    let parts = [
+        installable("MPI", machine::lacks_for_mpi()),
+        installable("gpu-test", machine::lacks_for_softgpu()),
+        other("MNIST", machine::mnist().is_some(), no_mnist),
+        other("PyTorch", machine::python_with_torch().is_some(), no_torch),
+        other("GPU", machine::has_gpu(), "none on this machine"),
+    ];
+    parts.into_iter().flatten().collect()
 }
 
 impl Run {
@@ -162,31 +167,24 @@ impl Report {
     }
 
     /// The parts that were left out, although `cargo xtask setup` installs them.
-    fn missing(&self) -> Vec<&'static str> {
+    fn missing(&self) -> String {
         let installable = self.left_out.iter().filter(|item| item.setup_installs);
-        installable.map(|item| item.what).collect()
+        installable.map(|item| item.what).collect::<Vec<_>>().join(", ")
     }
 
     /// Success, or the command's final error.
-    pub(crate) fn verdict(&self, args: &Args) -> Result<()> {
+    pub(crate) fn verdict(&self, all: bool) -> Result<()> {
         let failed = self.runs.iter().filter(|run| !run.succeeded).map(|run| run.name);
-        let failed: Vec<&str> = failed.collect();
-        ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
-        let missing = self.missing().join(", ");
-        ensure!(!args.all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
+        let (failed, missing) = (failed.collect::<Vec<_>>().join(", "), self.missing());
+        ensure!(failed.is_empty(), "tests failed: {failed}");
+        ensure!(!all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-    use std::path::Path;
-
     use super::*;
-    use crate::checkout::repo_root;
-    use crate::tidy::collect_files;
 
     fn report(succeeded: bool, setup_installs: bool) -> Report {
         let left_out = vec![LeftOut { what: "thing", why: "absent".into(), setup_installs }];
@@ -196,22 +194,9 @@ mod tests {
 
     #[test]
     fn every_test_program_that_calls_mpiexec_runs_with_mpi_too() {
-        let root = repo_root();
-        let mut found = BTreeSet::new();
-        for folder in ["tests", "crates/dist/tests"].map(|folder| root.join(folder)) {
-            let mut files = Vec::new();
-            collect_files(&folder, &mut files).unwrap();
-            for file in files {
-                let text = fs::read_to_string(&file).unwrap_or_default();
-                if text.contains("mpiexec(") {
-                    let program = file.strip_prefix(&folder).unwrap().iter().next().unwrap();
-                    found.insert(
-                        Path::new(program).file_stem().unwrap().to_str().unwrap().to_owned(),
-                    );
-                }
-            }
-        }
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), UNDER_MPIEXEC);
+        let found = under_mpiexec().unwrap();
+        assert!(["conformance", "mpiexec", "interface"].iter().all(|name| found.contains(name)));
+        assert!(!found.contains(&"golden_cnn"));
     }
 
     #[test]
@@ -231,7 +216,7 @@ mod tests {
 
     #[test]
     fn all_fails_only_for_parts_that_setup_installs() {
-        let verdict = |setup_installs, all| report(true, setup_installs).verdict(&Args { all });
+        let verdict = |setup_installs, all| report(true, setup_installs).verdict(all);
         assert!(verdict(true, true).is_err());
         assert!(verdict(true, false).is_ok() && verdict(false, true).is_ok());
     }
@@ -241,6 +226,6 @@ mod tests {
         let broken = report(false, false);
         assert_eq!(broken.closing_line(), "5 passed, 1 failed");
         assert!(broken.table().contains("broke off"));
-        assert!(broken.verdict(&Args { all: false }).is_err());
+        assert!(broken.verdict(false).is_err());
     }
 }

@@ -3,10 +3,11 @@
 //! A check is a function from text to findings, each with its line, so a few lines are enough to test
 //! it. The check of circles reads files, because they name each other.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
+use walkdir::{DirEntry, WalkDir};
 
 use crate::checkout::{repo_root, workspace};
 
@@ -18,9 +19,7 @@ mod text;
 /// Checks every text file of the repository, and the packages.
 pub(crate) fn run() -> Result<()> {
     let root = repo_root();
-    let mut files = Vec::new();
-    collect_files(&root, &mut files)?;
-    files.sort();
+    let files = files_below(&root)?;
     let mut count = 0;
     let mut report = |file: &Path, (line, what): (usize, String)| {
         let what = what.replace(&format!("{}/", root.display()), "");
@@ -28,8 +27,7 @@ pub(crate) fn run() -> Result<()> {
         count += 1;
     };
     for path in &files {
-        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        if let Ok(text) = String::from_utf8(bytes) {
+        if let Ok(text) = String::from_utf8(fs::read(path)?) {
             let name = path.strip_prefix(&root)?.to_string_lossy();
             check_file(path, &name, &text).into_iter().for_each(|found| report(path, found));
         }
@@ -62,19 +60,13 @@ fn check_file(path: &Path, name: &str, text: &str) -> Vec<(usize, String)> {
     findings
 }
 
-/// Every file below the folder, except the files of tools.
-pub(crate) fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+/// Every file below the folder, except the files of tools, or the file itself.
+pub(crate) fn files_below(start: &Path) -> Result<Vec<PathBuf>> {
     const OF_TOOLS: [&str; 5] = [".git", ".venv", "target", "__pycache__", "proptest-regressions"];
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    for entry in entries {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_file() {
-            files.push(entry.path());
-        } else if kind.is_dir() && !OF_TOOLS.contains(&&*entry.file_name().to_string_lossy()) {
-            collect_files(&entry.path(), files)?;
-        }
-    }
-    Ok(())
+    let is_ours = |entry: &DirEntry| {
+        entry.depth() == 0 || !OF_TOOLS.iter().any(|name| entry.file_name() == *name)
+    };
+    let entries = WalkDir::new(start).sort_by_file_name().into_iter().filter_entry(is_ours);
+    let files = entries.filter(|entry| entry.as_ref().map_or(true, |e| e.file_type().is_file()));
+    Ok(files.map(|file| file.map(DirEntry::into_path)).collect::<Result<_, _>>()?)
 }
