@@ -4,9 +4,10 @@
 //! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
 //! files, so missing ones are only reported.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 use fs_err as fs;
-use std::process::Command;
 
 use crate::checkout::workspace;
 use crate::machine;
