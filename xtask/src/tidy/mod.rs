@@ -27,10 +27,16 @@ pub(crate) fn run() -> Result<()> {
         count += 1;
     };
     for path in &files {
-        if let Ok(text) = String::from_utf8(fs::read(path)?) {
-            let name = path.strip_prefix(&root)?.to_string_lossy();
-            check_file(path, &name, &text).into_iter().for_each(|found| report(path, found));
+        let Ok(text) = String::from_utf8(fs::read(path)?) else { continue };
+        let name = path.strip_prefix(&root)?.to_string_lossy();
+        let mut findings = [text::whitespace(&text), text::home_paths(&text)].concat();
+        if name.ends_with(".md") {
+            findings.extend(text::links(&text, |target| path.with_file_name(target).exists()));
         }
+        if name.ends_with(".rs") {
+            findings.extend(source::check(&name, &text));
+        }
+        findings.into_iter().for_each(|found| report(path, found));
     }
     for package in &workspace().packages {
         let manifest = package.manifest_path.as_std_path();
@@ -46,18 +52,6 @@ pub(crate) fn run() -> Result<()> {
     ensure!(count == 0, "tidy: {count} findings");
     println!("tidy: {} files, nothing found", files.len());
     Ok(())
-}
-
-fn check_file(path: &Path, name: &str, text: &str) -> Vec<(usize, String)> {
-    let mut findings = text::whitespace(text);
-    findings.extend(text::home_paths(text));
-    if name.ends_with(".md") {
-        findings.extend(text::links(text, |target| path.with_file_name(target).exists()));
-    }
-    if name.ends_with(".rs") {
-        findings.extend(source::check(name, text));
-    }
-    findings
 }
 
 /// Every file below the folder, except the files of tools, or the file itself.
