@@ -22,32 +22,25 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
-    const DENY_WARNINGS: [&str; 3] = ["--", "--deny", "warnings"];
-    let has_mpi = machine::lacks_for_mpi().is_empty();
-    let with_and_without_mpi =
-        || [Some(""), has_mpi.then_some("candelabrum/mpi")].into_iter().flatten();
-
+    let mpi = machine::lacks_for_mpi().is_empty().then_some("candelabrum/mpi");
+    let clippy = |options: &[&str], prepare: fn(&mut Command) -> &mut Command| {
+        [Some(""), mpi].into_iter().flatten().try_for_each(|mpi| {
+            let mut command = cargo(&["clippy", "--workspace", "--features", mpi]);
+            run_command(prepare(command.args(options).args(["--", "--deny", "warnings"])))
+        })
+    };
     steps.run("fmt", || run_command(&mut cargo(&["fmt", "--all", "--check"])))?;
     steps.run("tidy", tidy::run)?;
-    steps.run("clippy", || {
-        with_and_without_mpi().try_for_each(|mpi| {
-            let mut clippy = cargo(&["clippy", "--workspace", "--all-targets", "--features", mpi]);
-            run_command(clippy.args(DENY_WARNINGS))
-        })
-    })?;
+    steps.run("clippy", || clippy(&["--all-targets"], |command| command))?;
     // It needs no CUDA: only programs link the libraries, and a check builds no programs.
-    steps.run("cuda", || {
-        with_and_without_mpi().try_for_each(|mpi| {
-            let mut clippy = cargo(&["clippy", "--workspace", "--features", "candelabrum/cuda"]);
-            run_command(with_stand_in(clippy.args(["--features", mpi]).args(DENY_WARNINGS)))
-        })
-    })?;
+    steps.run("cuda", || clippy(&["--features", "candelabrum/cuda"], with_stand_in))?;
     steps.run("doc", || {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })?;
     steps.run("test --all", || {
-        *report = test::run_and_report(true)?;
+        *report = test::run_tests(true)?;
+        print!("{}", report.table());
         report.verdict(true)
     })?;
     steps.run("gpu-test", || {
@@ -66,13 +59,12 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
 fn with_stand_in(command: &mut Command) -> &mut Command {
     let folder = repo_root().join("scripts/cuda/stand-in");
     let bin = folder.join("bin");
-    let path = env::var_os("PATH").unwrap_or_default();
-    let path = env::join_paths([bin.clone()].into_iter().chain(env::split_paths(&path)));
+    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     command
         .env("CUDA_HOME", &folder)
         .env("CUDA_PATH", &folder)
         .env("NVCC", bin.join("nvcc"))
-        .env("PATH", path.unwrap_or_else(|_| bin.into_os_string()))
+        .env("PATH", path)
         .env("CUDA_COMPUTE_CAP", "90")
         .env("CUDARC_CUDA_VERSION", "13000")
 }

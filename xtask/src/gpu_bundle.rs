@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::{Artifact, Message};
+use cargo_metadata::Message;
 use fs_err as fs;
 
 use crate::checkout::{repo_root, target_folder};
@@ -49,11 +49,8 @@ pub(crate) fn build() -> Result<PathBuf> {
         .env("CARGO_TARGET_DIR", target_folder().join("gpu"));
     let mut built = BTreeMap::new();
     let status = read_lines(&mut command, |line| {
-        let message = serde_json::from_str(line);
-        if let Ok(Message::CompilerArtifact(Artifact { target, executable: Some(file), .. })) =
-            message
-        {
-            built.insert(target.name, file);
+        if let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) {
+            built.extend(artifact.executable.map(|program| (artifact.target.name, program)));
         }
     })?;
     ensure!(status.success(), "the build of the bundle failed ({status})");
@@ -85,17 +82,13 @@ fn toolkit() -> Result<BTreeMap<String, String>> {
     if find_program("nvcc").is_some() {
         return Ok(BTreeMap::new());
     }
-    let script = repo_root().join("scripts/cuda/toolkit.sh");
-    let exports = output(&mut Command::new(&script));
-    let exports = exports.with_context(|| {
-        format!("no nvcc on the PATH, and {} could not make one", script.display())
-    })?;
+    let exports = output(&mut Command::new(repo_root().join("scripts/cuda/toolkit.sh")));
+    let exports =
+        exports.context("no nvcc on the PATH, and scripts/cuda/toolkit.sh could not make one")?;
     let path = env::var("PATH").unwrap_or_default();
-    let parse = |line: &str| {
-        let (name, value) = line.strip_prefix("export ")?.split_once('=')?;
-        Some((name.to_owned(), value.replace("$PATH", &path)))
-    };
-    Ok(exports.lines().filter_map(parse).collect())
+    let variables =
+        exports.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
+    Ok(variables.map(|(name, value)| (name.to_owned(), value.replace("$PATH", &path))).collect())
 }
 
 /// Compiles our kernels by NVRTC into this folder, if the toolkit has it. A mistake in a kernel would

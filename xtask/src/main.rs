@@ -81,12 +81,12 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Test(args) => test::run(&args),
+        Command::Test(args) => test::run_tests(args.all)?.finish(args.all),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
         Command::GpuCheck => gpu_bundle::check(),
         Command::GpuBundle => gpu_bundle::build().map(drop),
-        Command::GpuTest => softgpu::gpu_test(),
+        Command::GpuTest => softgpu::run_tests()?.finish(true),
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => step::run(&args),

@@ -45,14 +45,6 @@ const TESTS: [(&str, &[&str]); 5] = [
     ("conformance", &["nccl"]),
 ];
 
-/// Runs the GPU tests, and fails if one failed.
-pub(crate) fn gpu_test() -> Result<()> {
-    let report = run_tests()?;
-    print!("{}", report.table());
-    println!("{}", report.closing_line());
-    report.verdict(true)
-}
-
 /// Builds the GPU tests together and runs them one after the other.
 pub(crate) fn run_tests() -> Result<Report> {
     run_command(

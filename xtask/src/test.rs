@@ -21,18 +21,11 @@ pub(crate) struct Args {
     pub(crate) all: bool,
 }
 
-/// Runs the tests, prints the table and the closing line, and fails if a test failed.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let report = run_and_report(args.all)?;
-    println!("{}", report.closing_line());
-    report.verdict(args.all)
-}
-
-/// Runs the tests and prints the table.
-pub(crate) fn run_and_report(all: bool) -> Result<Report> {
-    let mut report = Report { runs: Vec::new(), left_out: left_out() };
-    let missing = report.missing();
-    if all && !missing.is_empty() {
+/// Runs the tests.
+pub(crate) fn run_tests(all: bool) -> Result<Report> {
+    let mut report = Report::before_runs();
+    if all && !report.missing.is_empty() {
+        let missing = report.names_of_missing();
         println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
     }
     // For the whole workspace, as in every build here: for a single package cargo would choose other
@@ -45,7 +38,6 @@ pub(crate) fn run_and_report(all: bool) -> Result<Report> {
         command.args(["--features", "candelabrum/mpi"]);
         report.runs.push(Run::start("with MPI", &mut command)?);
     }
-    print!("{}", report.table());
     Ok(report)
 }
 
@@ -65,11 +57,13 @@ fn under_mpiexec() -> Result<Vec<&'static str>> {
     Ok(programs)
 }
 
-/// The results of all runs.
+/// The results of all runs, and the parts that were not run, each with the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
-    left_out: Vec<LeftOut>,
+    /// What `cargo xtask setup` would have installed.
+    missing: Vec<(&'static str, String)>,
+    left_out: Vec<(&'static str, &'static str)>,
 }
 
 /// One `cargo test`: the sums of its `test result:` lines.
@@ -80,35 +74,6 @@ pub(crate) struct Run {
     failed: usize,
     ignored: usize,
     succeeded: bool,
-}
-
-/// A part that was not run.
-#[derive(Debug)]
-struct LeftOut {
-    what: &'static str,
-    why: String,
-    /// Whether `cargo xtask setup` would have installed the missing part.
-    setup_installs: bool,
-}
-
-fn left_out() -> Vec<LeftOut> {
-    let installable = |what, lacks: Vec<&str>| {
-        let why = format!("no {}: cargo xtask setup", lacks.join(", no "));
-        (!lacks.is_empty()).then_some(LeftOut { what, why, setup_installs: true })
-    };
-    let other = |what, is_here: bool, why: &str| {
-        (!is_here).then(|| LeftOut { what, why: why.to_owned(), setup_installs: false })
-    };
-    let no_mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
-    let no_torch = "not installed: tests compare with the golden files it made";
-    let parts = [
-        installable("MPI", machine::lacks_for_mpi()),
-        installable("gpu-test", machine::lacks_for_softgpu()),
-        other("MNIST", machine::mnist().is_some(), no_mnist),
-        other("PyTorch", machine::python_with_torch().is_some(), no_torch),
-        other("GPU", machine::has_gpu(), "none on this machine"),
-    ];
-    parts.into_iter().flatten().collect()
 }
 
 impl Run {
@@ -143,6 +108,27 @@ impl Run {
 }
 
 impl Report {
+    /// No runs, and what this machine lacks.
+    fn before_runs() -> Self {
+        let mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
+        let pytorch = "not installed: tests compare with the golden files it made";
+        let installable =
+            [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())];
+        let others = [
+            (machine::mnist().is_some(), ("MNIST", mnist)),
+            (machine::python_with_torch().is_some(), ("PyTorch", pytorch)),
+            (machine::has_gpu(), ("GPU", "none on this machine")),
+        ];
+        let why = |lacks: &[&str]| format!("no {}: cargo xtask setup", lacks.join(", no "));
+        let missing = installable.iter().filter(|(_, lacks)| !lacks.is_empty());
+        let left_out = others.iter().filter(|(is_here, _)| !is_here);
+        Self {
+            runs: Vec::new(),
+            missing: missing.map(|(what, lacks)| (*what, why(lacks))).collect(),
+            left_out: left_out.map(|(_, part)| *part).collect(),
+        }
+    }
+
     pub(crate) fn table(&self) -> String {
         let mut table = String::from("\nran\n");
         for run in &self.runs {
@@ -151,10 +137,9 @@ impl Report {
             table +=
                 &format!("  {name:<12} {passed} passed, {failed} failed, {ignored} ignored{end}\n");
         }
-        if !self.left_out.is_empty() {
-            table += "left out\n";
-        }
-        for LeftOut { what, why, .. } in &self.left_out {
+        let missing = self.missing.iter().map(|(what, why)| (*what, &**why));
+        for (at, (what, why)) in missing.chain(self.left_out.iter().copied()).enumerate() {
+            table += if at == 0 { "left out\n" } else { "" };
             table += &format!("  {what:<12} {why}\n");
         }
         table + "\n"
@@ -167,16 +152,20 @@ impl Report {
         format!("{passed} passed, {} failed", failed.sum::<usize>())
     }
 
-    /// The parts that were left out, although `cargo xtask setup` installs them.
-    fn missing(&self) -> String {
-        let installable = self.left_out.iter().filter(|item| item.setup_installs);
-        installable.map(|item| item.what).collect::<Vec<_>>().join(", ")
+    fn names_of_missing(&self) -> String {
+        self.missing.iter().map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Prints the table and the closing line, and fails if a test failed.
+    pub(crate) fn finish(&self, all: bool) -> Result<()> {
+        println!("{}{}", self.table(), self.closing_line());
+        self.verdict(all)
     }
 
     /// Success, or the command's final error.
     pub(crate) fn verdict(&self, all: bool) -> Result<()> {
         let failed = self.runs.iter().filter(|run| !run.succeeded).map(|run| run.name);
-        let (failed, missing) = (failed.collect::<Vec<_>>().join(", "), self.missing());
+        let (failed, missing) = (failed.collect::<Vec<_>>().join(", "), self.names_of_missing());
         ensure!(failed.is_empty(), "tests failed: {failed}");
         ensure!(!all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
         Ok(())
@@ -187,10 +176,10 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report(succeeded: bool, setup_installs: bool) -> Report {
-        let left_out = vec![LeftOut { what: "thing", why: "absent".into(), setup_installs }];
+    fn report(succeeded: bool, is_missing: bool) -> Report {
+        let missing = is_missing.then(|| ("thing", "absent".to_owned())).into_iter().collect();
         let runs = vec![Run { name: "workspace", passed: 5, succeeded, ..Run::default() }];
-        Report { runs, left_out }
+        Report { runs, missing, left_out: vec![("GPU", "none")] }
     }
 
     #[test]
@@ -217,7 +206,7 @@ mod tests {
 
     #[test]
     fn all_fails_only_for_parts_that_setup_installs() {
-        let verdict = |setup_installs, all| report(true, setup_installs).verdict(all);
+        let verdict = |is_missing, all| report(true, is_missing).verdict(all);
         assert!(verdict(true, true).is_err());
         assert!(verdict(true, false).is_ok() && verdict(false, true).is_ok());
     }
