@@ -45,14 +45,13 @@ pub(crate) fn target_folder() -> PathBuf {
 /// The workspace around `folder`, which must be this project's.
 fn workspace_around(folder: &Path) -> Result<Metadata> {
     let describe = |folder: &Path| MetadataCommand::new().no_deps().current_dir(folder).exec().ok();
-    let found = describe(folder);
-    let found =
-        found.with_context(|| format!("{} is in no checkout of Candelabrum", folder.display()))?;
+    let (found, name) = (describe(folder), folder.display());
+    let found = found.with_context(|| format!("{name} is in no checkout of Candelabrum"))?;
     let root = &found.workspace_root;
     ensure!(
         found.packages.iter().any(|package| package.name == "candelabrum"),
-        "{} is in the workspace {root}, which is not Candelabrum's: call `cargo xtask` in a checkout",
-        folder.display(),
+        "{name} is in the workspace {root}, which is not Candelabrum's: call `cargo xtask` in a \
+         checkout"
     );
     // Again from there, since a user's setting of the target folder may be relative.
     describe(root.as_std_path()).context("cargo does not describe the checkout")
@@ -79,9 +78,7 @@ mod tests {
     fn this_program_finds_its_own_checkout() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         assert_eq!(Some(&*repo_root()), package.parent());
-        assert_eq!(
-            workspace_around(&package.join("src/bench")).unwrap().workspace_root,
-            repo_root()
-        );
+        let found = workspace_around(&package.join("src/bench")).unwrap();
+        assert_eq!(found.workspace_root, repo_root());
     }
 }

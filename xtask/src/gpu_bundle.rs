@@ -1,5 +1,5 @@
-//! `cargo xtask gpu-bundle`: one folder that checks and measures everything on a machine with a GPU,
-//! without Rust and without the repository.
+//! `cargo xtask gpu-bundle`: one folder that checks and measures everything on a machine with a
+//! GPU, without Rust and without the repository.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -91,8 +91,8 @@ fn toolkit() -> Result<BTreeMap<String, String>> {
     Ok(variables.map(|(name, value)| (name.to_owned(), value.replace("$PATH", &path))).collect())
 }
 
-/// Compiles our kernels by NVRTC into this folder, if the toolkit has it. A mistake in a kernel would
-/// otherwise show only on the other machine.
+/// Compiles our kernels by NVRTC into this folder, if the toolkit has it. A mistake in a kernel
+/// would otherwise show only on the other machine.
 fn compile_kernels(variables: &BTreeMap<String, String>, kernels: &Path) -> Result<()> {
     let home = variables.get("CUDA_HOME").cloned().or_else(|| env::var("CUDA_HOME").ok());
     let Some(home) = home else { return Ok(()) };

@@ -71,8 +71,7 @@ enum Command {
 fn main() -> ExitCode {
     let command = Tasks::parse().command;
     let result = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
-    let result = result.and_then(|()| run(command));
-    let Err(error) = result else { return ExitCode::SUCCESS };
+    let Err(error) = result.and_then(|()| run(command)) else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
     // and its own output is above.
     eprintln!("error: {error:#}");

@@ -38,7 +38,8 @@ fn install_missing() -> Result<()> {
     let packages = packages_for(&missing);
     ensure!(
         find_program("apt-get").is_some(),
-        "no apt-get on this system. Install with its own package manager: {} (Debian calls them {})",
+        "no apt-get on this system. Install with its own package manager: {} (Debian calls \
+         them {})",
         missing.join(", "),
         packages.join(", ")
     );

@@ -33,10 +33,8 @@ pub(crate) fn without_package(command: &mut Command) {
 
 /// The command as a user would type it, with the variables that were set for it.
 pub(crate) fn display(command: &Command) -> String {
-    let quoted = |text: &OsStr| {
-        let text = text.to_string_lossy();
-        shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.to_string())
-    };
+    let quoted =
+        |text: &OsStr| shlex::try_quote(&text.to_string_lossy()).unwrap_or_default().into_owned();
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let variables = command
         .get_envs()

@@ -28,8 +28,8 @@ pub(crate) fn run_tests(all: bool) -> Result<Report> {
         let missing = report.names_of_missing();
         println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
     }
-    // For the whole workspace, as in every build here: for a single package cargo would choose other
-    // features of its dependencies, and build candle again.
+    // For the whole workspace, as in every build here: for a single package cargo would choose
+    // other features of its dependencies, and build candle again.
     const TEST: [&str; 3] = ["test", "--no-fail-fast", "--workspace"];
     report.runs.push(Run::start("workspace", &mut cargo(&TEST))?);
     if machine::lacks_for_mpi().is_empty() {

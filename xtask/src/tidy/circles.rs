@@ -1,8 +1,8 @@
 //! No files of a program or library take names from each other in a loop.
 //!
-//! A file depends on the file that defines a name, wherever that name is re-exported. So a module may
-//! declare and re-export its children. Methods are not followed, because only the compiler knows
-//! where they are defined. Code for tests and modules inside a file do not count.
+//! A file depends on the file that defines a name, wherever that name is re-exported. So a module
+//! may declare and re-export its children. Methods are not followed, because only the compiler
+//! knows where they are defined. Code for tests and modules inside a file do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

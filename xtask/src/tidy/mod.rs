@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: the project's rules that neither rustc nor clippy checks.
 //!
-//! A check is a function from text to findings, each with its line, so a few lines are enough to test
-//! it. The check of circles reads files, because they name each other.
+//! A check is a function from text to findings, each with its line, so a few lines are enough to
+//! test it. The check of circles reads files, because they name each other.
 
 use std::path::{Path, PathBuf};
 

@@ -20,8 +20,8 @@ pub(super) fn check(file: &str, text: &str) -> Vec<(usize, String)> {
     findings
 }
 
-/// The lines where the code asks for a feature. A feature decides which modules exist, and never the
-/// behaviour of the code in them.
+/// The lines where the code asks for a feature. A feature decides which modules exist, and never
+/// the behaviour of the code in them.
 fn feature_gates(code: TokenStream) -> Vec<usize> {
     let (mut lines, mut gate) = (Vec::new(), None);
     for token in code {
