@@ -6,51 +6,55 @@
 //! paths below its root, which are the same in every clone. So cargo would use the other clone's
 //! programs and tests for this one's, as long as this clone's files are not newer.
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
+use std::{env, fs};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::{Metadata, MetadataCommand};
 
-static ROOT: OnceLock<PathBuf> = OnceLock::new();
+static WORKSPACE: OnceLock<Metadata> = OnceLock::new();
 
-/// Looks for the checkout around the current folder. [`repo_root`] returns it from then on. Returns
+/// Looks for the checkout around the current folder. [`workspace`] returns it from then on. Returns
 /// the root of the checkout in which this program was compiled, if that is another one.
 pub(crate) fn enter() -> Result<Option<&'static Path>> {
-    let root = root_above(&env::current_dir().context("there is no current folder")?)?;
-    let root = ROOT.get_or_init(|| root);
+    let found = workspace_around(&env::current_dir().context("there is no current folder")?)?;
+    let root = &WORKSPACE.get_or_init(|| found).workspace_root;
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled_in = package.parent().unwrap_or(package);
     let is_this = fs::canonicalize(compiled_in).ok() == fs::canonicalize(root).ok();
     Ok((!is_this).then_some(compiled_in))
 }
 
-/// The root of the checkout from which this program was called.
-pub(crate) fn repo_root() -> PathBuf {
+/// The checkout from which this program was called, as cargo describes it.
+pub(crate) fn workspace() -> &'static Metadata {
     // Tests start here, because cargo runs them in the folder of this package.
-    let find = || env::current_dir().map(|folder| root_above(&folder));
-    ROOT.get_or_init(|| find().expect("a current folder").expect("a checkout around it")).clone()
+    WORKSPACE.get_or_init(|| workspace_around(Path::new(".")).expect("a checkout around it"))
 }
 
-/// The root of the workspace around `folder`, which must be this project's.
-fn root_above(folder: &Path) -> Result<PathBuf> {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["locate-project", "--workspace", "--message-format", "plain"]);
-    let output = command.current_dir(folder).output().context("cannot start cargo")?;
-    let manifest = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let Some(root) = manifest.parent().filter(|_| output.status.success()) else {
-        bail!("{} is in no checkout of Candelabrum", folder.display());
-    };
-    let text = fs::read_to_string(&manifest).unwrap_or_default();
+/// The root of the checkout.
+pub(crate) fn repo_root() -> PathBuf {
+    workspace().workspace_root.clone().into()
+}
+
+/// The folder of cargo's builds, with the user's settings.
+pub(crate) fn target_folder() -> PathBuf {
+    workspace().target_directory.clone().into()
+}
+
+/// The workspace around `folder`, which must be this project's.
+fn workspace_around(folder: &Path) -> Result<Metadata> {
+    let describe = |folder: &Path| MetadataCommand::new().no_deps().current_dir(folder).exec().ok();
+    let (found, name) = (describe(folder), folder.display());
+    let found = found.with_context(|| format!("{name} is in no checkout of Candelabrum"))?;
+    let root = &found.workspace_root;
     ensure!(
-        text.lines().any(|line| line == "name = \"candelabrum\""),
-        "{} is in the workspace {}, which is not Candelabrum's: call `cargo xtask` in a checkout",
-        folder.display(),
-        root.display()
+        found.packages.iter().any(|package| package.name == "candelabrum"),
+        "{name} is in the workspace {root}, which is not Candelabrum's: call `cargo xtask` in a \
+         checkout"
     );
-    Ok(root.to_path_buf())
+    // Again from there, since a user's setting of the target folder may be relative.
+    describe(root.as_std_path()).context("cargo does not describe the checkout")
 }
 
 #[cfg(test)]
@@ -60,7 +64,7 @@ mod tests {
     #[test]
     fn outside_of_a_checkout_nothing_is_done() {
         let folder = tempfile::tempdir().unwrap();
-        let message = |folder: &Path| root_above(folder).unwrap_err().to_string();
+        let message = |folder: &Path| workspace_around(folder).unwrap_err().to_string();
         assert!(message(folder.path()).contains("in no checkout"));
         // Another project, perhaps inside of a checkout.
         fs::create_dir(folder.path().join("src")).unwrap();
@@ -74,6 +78,7 @@ mod tests {
     fn this_program_finds_its_own_checkout() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         assert_eq!(Some(&*repo_root()), package.parent());
-        assert_eq!(root_above(&package.join("src/bench")).unwrap(), repo_root());
+        let found = workspace_around(&package.join("src/bench")).unwrap();
+        assert_eq!(found.workspace_root, repo_root());
     }
 }

@@ -1,15 +1,16 @@
 //! Interrupts during a benchmark, without a loss of the samples so far.
 
-use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::signal_name;
 
 /// A signal asked this program to stop. `main` ends with the corresponding exit code.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted by {}", signal_name(*.0).unwrap_or("a signal"))]
 pub(crate) struct Interrupted(i32);
 
 impl Interrupted {
@@ -17,15 +18,6 @@ impl Interrupted {
         u8::try_from(128 + self.0).map_or(ExitCode::FAILURE, ExitCode::from)
     }
 }
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = signal_hook::low_level::signal_name(self.0).unwrap_or("a signal");
-        write!(f, "interrupted by {name}")
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// From its creation on, signals are recorded and no longer end this program.
 #[derive(Debug)]
@@ -61,17 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interrupt_has_a_name_and_its_own_exit_code() {
-        let interrupted = Interrupted(SIGINT);
-        assert_eq!(interrupted.to_string(), "interrupted by SIGINT");
-        assert_eq!(format!("{:?}", interrupted.exit_code()), format!("{:?}", ExitCode::from(130)));
-    }
-
-    #[test]
-    fn a_noted_signal_is_an_error_from_then_on() {
+    fn a_noted_signal_is_an_error_with_a_name_and_its_own_exit_code() {
         let watch = Watch::quiet();
         assert!(watch.check().is_ok());
-        watch.0.store(15, Ordering::Relaxed);
-        assert_eq!(watch.check().unwrap_err().to_string(), "interrupted by SIGTERM");
+        for (signal, name, code) in [(2, "SIGINT", 130), (15, "SIGTERM", 143)] {
+            watch.0.store(signal, Ordering::Relaxed);
+            let interrupted = watch.check().unwrap_err();
+            assert_eq!(interrupted.to_string(), format!("interrupted by {name}"));
+            assert_eq!(interrupted.exit_code(), ExitCode::from(code));
+        }
     }
 }

@@ -9,18 +9,13 @@ use crate::shell::{find_program, succeeds};
 
 /// The missing parts for the `mpi` feature, in words. Empty if it can be built and run.
 pub(crate) fn lacks_for_mpi() -> Vec<&'static str> {
-    let mut lacks = Vec::new();
-    if !has_mpi_library() {
-        lacks.push("an MPI library");
-    }
-    if find_program("mpiexec").is_none() {
-        lacks.push("mpiexec");
-    }
-    // The same search as in bindgen, which reads `mpi.h` with it.
-    if clang_sys::load().is_err() {
-        lacks.push("libclang");
-    }
-    lacks
+    let parts = [
+        ("an MPI library", has_mpi_library()),
+        ("mpiexec", find_program("mpiexec").is_some()),
+        // The same search as in bindgen, which reads `mpi.h` with it.
+        ("libclang", clang_sys::load().is_ok()),
+    ];
+    parts.iter().filter(|(_, is_here)| !is_here).map(|(part, _)| *part).collect()
 }
 
 /// The missing programs of the software GPU.
@@ -30,7 +25,7 @@ pub(crate) fn lacks_for_softgpu() -> Vec<&'static str> {
 }
 
 /// Whether there is an MPI library, with the same search as in rsmpi's build script.
-pub(crate) fn has_mpi_library() -> bool {
+fn has_mpi_library() -> bool {
     let wrapper = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     let packages = ["ompi", "mpich", "mpi"];
     succeeds(Command::new(wrapper).arg("-show"))

@@ -15,7 +15,6 @@ mod bench;
 mod benches;
 mod checkout;
 mod ci;
-mod cuda;
 mod gpu_bundle;
 mod interrupt;
 mod machine;
@@ -59,7 +58,6 @@ enum Command {
     /// Measure how training speeds up with more ranks, by strategy, model and backend
     BenchScaling(Cli<scaling::Scaling>),
     /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
-    #[command(name = "bench-allreduce")]
     BenchAllreduce(Cli<allreduce::AllReduce>),
     /// Measure how much of the communication overlap hides, between two hosts made on this machine
     BenchOverlap(Cli<overlap::Overlap>),
@@ -72,8 +70,7 @@ enum Command {
 fn main() -> ExitCode {
     let command = Tasks::parse().command;
     let result = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
-    let result = result.and_then(|()| run(command));
-    let Err(error) = result else { return ExitCode::SUCCESS };
+    let Err(error) = result.and_then(|()| run(command)) else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
     // and its own output is above.
     eprintln!("error: {error:#}");
@@ -82,12 +79,12 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Test(args) => test::run(&args),
+        Command::Test(args) => test::run_tests(args.all)?.finish(args.all),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
         Command::GpuCheck => gpu_bundle::check(),
         Command::GpuBundle => gpu_bundle::build().map(drop),
-        Command::GpuTest => softgpu::gpu_test(),
+        Command::GpuTest => softgpu::run_tests()?.finish(true),
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => step::run(&args),

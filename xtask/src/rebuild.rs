@@ -6,17 +6,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::checkout::repo_root;
+use crate::checkout::workspace;
 use crate::shell::{cargo, run};
 
 /// Set for the second attempt, after another clone's build has been removed.
 const BUILT_AGAIN: &str = "CANDELABRUM_XTASK_BUILT_AGAIN";
 
-/// Removes the build of the checkout `other` from the target directory, builds this checkout's tasks
-/// and runs them in place of this process. Returns only if that fails.
+/// Removes the build of the checkout `other` from the target directory, builds this checkout's
+/// tasks and runs them in place of this process. Returns only if that fails.
 pub(crate) fn rebuild(other: &Path) -> Result<()> {
-    let (other, own) = (other.display(), repo_root());
-    let own = own.display();
+    let (other, own) = (other.display(), &workspace().workspace_root);
     ensure!(
         env::var_os(BUILT_AGAIN).is_none(),
         "built in {own}, this program says it was in {other}"

@@ -3,14 +3,15 @@
 //! It checks for the parts and not for package names. So it keeps an MPICH, or an Open MPI built
 //! from source.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::checkout::repo_root;
 use crate::machine;
-use crate::shell::{find_program, output, run as run_command};
+use crate::shell::{find_program, run as run_command};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -20,82 +21,59 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    install_mpi()?;
-    install_compiler()?;
-    if args.pytorch {
-        install_pytorch()?;
-    }
-    Ok(())
+    install_missing()?;
+    if args.pytorch { install_pytorch() } else { Ok(()) }
 }
 
-fn install_mpi() -> Result<()> {
-    install("MPI library, mpiexec and libclang", machine::lacks_for_mpi)
-}
-
-/// What compiles the software GPU of the GPU tests.
-fn install_compiler() -> Result<()> {
-    install("g++, ar and python3", machine::lacks_for_softgpu)
-}
-
-/// Installs the packages with what `lacks` names. `parts` names all of the parts.
-fn install(parts: &str, lacks: fn() -> Vec<&'static str>) -> Result<()> {
-    let still_missing = lacks;
-    let lacks = lacks();
-    if lacks.is_empty() {
-        println!("{parts}: already here");
+/// Installs the packages with what MPI and the software GPU of the GPU tests lack.
+fn install_missing() -> Result<()> {
+    const PARTS: &str = "MPI library, mpiexec, libclang, g++, ar and python3";
+    let find_missing = || [machine::lacks_for_mpi(), machine::lacks_for_softgpu()].concat();
+    let missing = find_missing();
+    if missing.is_empty() {
+        println!("{PARTS}: already here");
         return Ok(());
     }
-    println!("missing: {}", lacks.join(", "));
-    let packages = packages_for(&lacks);
-    if find_program("apt-get").is_none() {
-        bail!(
-            "no apt-get on this system. Install with its own package manager: {} (Debian calls \
-             them {})",
-            lacks.join(", "),
-            packages.join(", ")
-        );
-    }
-    run_command(&mut apt_get(&["update"])?)?;
-    let mut install = apt_get(&["install", "--yes", "--no-install-recommends"])?;
-    run_command(install.args(&packages))?;
-    let still = still_missing();
+    println!("missing: {}", missing.join(", "));
+    let packages = packages_for(&missing);
+    ensure!(
+        find_program("apt-get").is_some(),
+        "no apt-get on this system. Install with its own package manager: {} (Debian calls \
+         them {})",
+        missing.join(", "),
+        packages.join(", ")
+    );
+    run_command(apt_get()?.arg("update"))?;
+    let options = ["install", "--yes", "--no-install-recommends"];
+    run_command(apt_get()?.args(options).args(&packages))?;
+    let still = find_missing();
     ensure!(still.is_empty(), "still missing after the installation: {}", still.join(", "));
-    println!("{parts}: installed");
+    println!("{PARTS}: installed");
     Ok(())
 }
 
 /// The Debian packages with the missing parts.
-fn packages_for(lacks: &[&str]) -> Vec<&'static str> {
-    let mut packages = Vec::new();
-    let lacks_any = |parts: &[&str]| parts.iter().any(|part| lacks.contains(part));
-    if lacks_any(&["an MPI library", "mpiexec"]) {
-        packages.extend(["libopenmpi-dev", "openmpi-bin"]);
-    }
-    if lacks_any(&["libclang"]) {
-        packages.push("libclang-dev");
-    }
-    if lacks_any(&["g++", "ar"]) {
-        packages.push("g++");
-    }
-    if lacks_any(&["python3"]) {
-        packages.push("python3");
-    }
-    packages
+fn packages_for(missing: &[&str]) -> Vec<&'static str> {
+    let package = |part: &&str| match *part {
+        "an MPI library" | "mpiexec" => &["libopenmpi-dev", "openmpi-bin"][..],
+        "libclang" => &["libclang-dev"],
+        "g++" | "ar" => &["g++"],
+        "python3" => &["python3"],
+        _ => &[],
+    };
+    BTreeSet::from_iter(missing.iter().flat_map(package).copied()).into_iter().collect()
 }
 
-/// `apt-get <args>` as root: directly, or through sudo.
-fn apt_get(args: &[&str]) -> Result<Command> {
-    let is_root = output(Command::new("id").arg("-u")).as_deref() == Some("0");
-    let mut command = if is_root {
-        Command::new("apt-get")
-    } else if find_program("sudo").is_some() {
-        let mut sudo = Command::new("sudo");
-        sudo.args(["--preserve-env=DEBIAN_FRONTEND", "apt-get"]);
-        sudo
-    } else {
-        bail!("not root and no sudo here: run `cargo xtask setup` as root");
-    };
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+/// `apt-get` as root: directly, or through sudo.
+fn apt_get() -> Result<Command> {
+    let is_root = rustix::process::geteuid().is_root();
+    let has_sudo = find_program("sudo").is_some();
+    ensure!(is_root || has_sudo, "not root and no sudo here: run `cargo xtask setup` as root");
+    let mut command = Command::new(if is_root { "apt-get" } else { "sudo" });
+    if !is_root {
+        command.args(["--preserve-env=DEBIAN_FRONTEND", "apt-get"]);
+    }
+    command.env("DEBIAN_FRONTEND", "noninteractive");
     Ok(command)
 }
 
@@ -129,6 +107,6 @@ mod tests {
         assert_eq!(packages_for(&["g++", "ar", "python3"]), ["g++", "python3"]);
         assert_eq!(packages_for(&["mpiexec"]), ["libopenmpi-dev", "openmpi-bin"]);
         let all = packages_for(&["an MPI library", "mpiexec", "libclang"]);
-        assert_eq!(all, ["libopenmpi-dev", "openmpi-bin", "libclang-dev"]);
+        assert_eq!(all, ["libclang-dev", "libopenmpi-dev", "openmpi-bin"]);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -32,34 +33,34 @@ pub(crate) fn without_package(command: &mut Command) {
 
 /// The command as a user would type it, with the variables that were set for it.
 pub(crate) fn display(command: &Command) -> String {
+    let quoted =
+        |text: &OsStr| shlex::try_quote(&text.to_string_lossy()).unwrap_or_default().into_owned();
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
-    let variables = command.get_envs().filter_map(|(name, value)| {
-        let value = value?.to_string_lossy();
-        let quote = if value.contains(' ') { "\"" } else { "" };
-        Some(format!("{}={quote}{value}{quote}", name.to_string_lossy()))
-    });
-    let words = std::iter::once(program).chain(command.get_args()).map(word);
+    let variables = command
+        .get_envs()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quoted(value?))));
+    let words = std::iter::once(program).chain(command.get_args()).map(quoted);
     variables.chain(words).collect::<Vec<_>>().join(" ")
-}
-
-fn word(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    let plain = !word.is_empty() && !word.contains([' ', '*', '\'', '"', '$']);
-    if plain { word.into_owned() } else { format!("'{word}'") }
 }
 
 /// Runs the command with its output as part of ours. Any result other than success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = display(command);
-    run_as(&shown, command)
-}
-
-/// As [`run`], but announced by this text.
-pub(crate) fn run_as(shown: &str, command: &mut Command) -> Result<()> {
     println!("$ {shown}");
     let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
     ensure!(status.success(), "`{shown}` failed ({status})");
     Ok(())
+}
+
+/// Runs the command and gives each line of its output to `read`.
+pub(crate) fn read_lines(command: &mut Command, mut read: impl FnMut(&str)) -> Result<ExitStatus> {
+    let shown = display(command);
+    println!("$ {shown}");
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("cannot start `{shown}`"))?;
+    let lines = BufReader::new(child.stdout.take().context("it has no output")?).split(b'\n');
+    lines.map_while(Result::ok).for_each(|line| read(&String::from_utf8_lossy(&line)));
+    Ok(child.wait()?)
 }
 
 /// Whether the command starts and succeeds. Its output is ignored.
@@ -89,7 +90,7 @@ mod tests {
     fn a_command_is_shown_as_it_would_be_typed() {
         let mut command = Command::new("/usr/bin/cargo");
         command.args(["test", "--test", "*"]).env("RUSTDOCFLAGS", "-D warnings");
-        assert_eq!(display(&command), "RUSTDOCFLAGS=\"-D warnings\" cargo test --test '*'");
+        assert_eq!(display(&command), "RUSTDOCFLAGS='-D warnings' cargo test --test '*'");
     }
 
     #[test]

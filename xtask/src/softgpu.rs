@@ -6,11 +6,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use candelabrum_softgpu::Kit;
 
-use crate::checkout::repo_root;
-use crate::cuda::target_folder;
+use crate::checkout::{repo_root, target_folder};
 use crate::machine;
-use crate::shell::{cargo, display, run_as, without_package};
-use crate::test::{self, Report, Run};
+use crate::shell::{cargo, display, run as run_command, without_package};
+use crate::test::{Report, Run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,73 +18,51 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the command in the current folder. cargo builds below the kit's folder there, unless the
-/// command has a `--target-dir`.
+/// Builds the kit, and runs the command in its environment and in the current folder. cargo builds
+/// below the kit's folder there, unless the command has a `--target-dir`.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let lacks = machine::lacks_for_softgpu().join(" and ");
+    ensure!(lacks.is_empty(), "the software GPU needs {lacks}: cargo xtask setup installs it");
+    let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;
     let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
-    let shown = display(&command);
+    let shown = display(command.args(&args.command[1..]));
     without_package(&mut command);
+    command.envs(kit.environment()).env("CARGO_TARGET_DIR", kit.build_folder());
     // Not announced: what the command prints may be read by another program.
-    let status = with_software_gpu(&mut command)?.status();
-    let status = status.with_context(|| format!("cannot start `{shown}`"))?;
+    let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
     ensure!(status.success(), "`{shown}` failed ({status})");
     Ok(())
 }
 
-/// Builds the kit, and gives the command its environment.
-fn with_software_gpu(command: &mut Command) -> Result<&mut Command> {
-    let lacks = machine::lacks_for_softgpu();
-    ensure!(
-        lacks.is_empty(),
-        "the software GPU needs {}: cargo xtask setup installs it",
-        lacks.join(" and ")
-    );
-    let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;
-    Ok(command.envs(kit.environment()).env("CARGO_TARGET_DIR", kit.build_folder()))
-}
-
-/// One of the GPU tests.
-struct Target {
-    /// The test program, by its name in all of the workspace.
-    program: &'static str,
-    /// Only tests with one of these in their names; all if empty.
-    only: &'static [&'static str],
-}
-
-const TARGETS: &[Target] = &[
-    Target { program: "softgpu", only: &[] },
-    Target { program: "gpu", only: &[] },
-    Target { program: "ops", only: &["composites", "on_a_gpu"] },
-    Target { program: "examples", only: &["on_a_gpu"] },
+/// The GPU tests: the test programs, by their names in all of the workspace, and for each the tests
+/// to run, those with one of these in their names, or all.
+const TESTS: [(&str, &[&str]); 5] = [
+    ("softgpu", &[]),
+    ("gpu", &[]),
+    ("ops", &["composites", "on_a_gpu"]),
+    ("examples", &["on_a_gpu"]),
     // Over the other backends, ranks that see a GPU would take it.
-    Target { program: "conformance", only: &["nccl"] },
+    ("conformance", &["nccl"]),
 ];
-
-/// One set of features for all of them, since cargo would otherwise build candle several times.
-const FEATURES: &str = "candelabrum/cuda,candelabrum-softgpu/cuda";
-
-/// Runs the GPU tests, and fails if one failed.
-pub(crate) fn gpu_test() -> Result<()> {
-    let report = run_tests()?;
-    print!("{}", report.table());
-    println!("{}", report.closing_line());
-    report.verdict(&test::Args { all: true })
-}
 
 /// Builds the GPU tests together and runs them one after the other.
 pub(crate) fn run_tests() -> Result<Report> {
-    let mut build = cargo(&["test", "--workspace", "--features", FEATURES, "--no-run"]);
-    build.args(TARGETS.iter().flat_map(|target| ["--test", target.program]));
-    let shown = format!("cargo xtask softgpu -- {}", display(&build));
-    run_as(&shown, with_software_gpu(&mut build)?)?;
-    let mut runs = Vec::new();
-    for target in TARGETS {
-        let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--features", FEATURES]);
-        command.args(["--test", target.program, "--"]).args(target.only);
-        let shown = format!("REQUIRE_GPUS=1 cargo xtask softgpu -- {}", display(&command));
-        with_software_gpu(&mut command)?.env("REQUIRE_GPUS", "1");
-        runs.push(Run::start_as(target.program, &shown, command)?);
+    run_command(
+        cargo_test().arg("--no-run").args(TESTS.iter().flat_map(|(name, _)| ["--test", name])),
+    )?;
+    let mut report = Report::default();
+    for (program, only) in TESTS {
+        let mut command = cargo_test();
+        command.args(["--no-fail-fast", "--test", program, "--"]).args(only);
+        report.runs.push(Run::start(program, command.env("REQUIRE_GPUS", "1"))?);
     }
-    Ok(Report::of(runs))
+    Ok(report)
+}
+
+/// `cargo test` with the software GPU. One set of features for all programs, since cargo would
+/// otherwise build candle several times.
+fn cargo_test() -> Command {
+    let mut command = cargo(&["xtask", "softgpu", "--", "cargo", "test", "--workspace"]);
+    command.args(["--features", "candelabrum/cuda,candelabrum-softgpu/cuda"]);
+    command
 }

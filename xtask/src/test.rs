@@ -4,19 +4,15 @@
 //! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
 //! files, so missing ones are only reported.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
+use crate::checkout::workspace;
 use crate::machine;
-use crate::shell::{cargo, display};
-
-/// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
-/// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
-/// ranks themselves.
-const UNDER_MPIEXEC: [&str; 6] =
-    ["conformance", "failed_step", "faults", "interface", "mpiexec", "strategies"];
+use crate::shell::{cargo, read_lines};
+use crate::tidy::files_below;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -25,38 +21,49 @@ pub(crate) struct Args {
     pub(crate) all: bool,
 }
 
-/// Runs the tests, prints the table and the closing line, and fails if a test failed.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let report = run_and_report(args)?;
-    println!("{}", report.closing_line());
-    report.verdict(args)
-}
-
-/// Runs the tests and prints the table.
-pub(crate) fn run_and_report(args: &Args) -> Result<Report> {
-    let mut report = Report { runs: Vec::new(), left_out: left_out() };
-    let missing = report.missing().join(", ");
-    if args.all && !missing.is_empty() {
+/// Runs the tests.
+pub(crate) fn run_tests(all: bool) -> Result<Report> {
+    let mut report = Report::before_runs();
+    if all && !report.missing.is_empty() {
+        let missing = report.names_of_missing();
         println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
     }
-    report.runs.push(Run::start("workspace", cargo(&["test", "--no-fail-fast", "--workspace"]))?);
+    // For the whole workspace, as in every build here: for a single package cargo would choose
+    // other features of its dependencies, and build candle again.
+    const TEST: [&str; 3] = ["test", "--no-fail-fast", "--workspace"];
+    report.runs.push(Run::start("workspace", &mut cargo(&TEST))?);
     if machine::lacks_for_mpi().is_empty() {
-        // For the whole workspace, as in every build here: for a single package cargo would choose
-        // other features of its dependencies, and build candle again.
-        let mut command = cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
-        command.args(UNDER_MPIEXEC.iter().flat_map(|name| ["--test", name]));
+        let mut command = cargo(&TEST);
+        command.arg("--lib").args(under_mpiexec()?.iter().flat_map(|name| ["--test", name]));
         command.args(["--features", "candelabrum/mpi"]);
-        report.runs.push(Run::start("with MPI", command)?);
+        report.runs.push(Run::start("with MPI", &mut command)?);
     }
-    print!("{}", report.table());
     Ok(report)
 }
 
-/// The results of all runs.
-#[derive(Debug)]
+/// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
+/// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
+/// ranks themselves.
+fn under_mpiexec() -> Result<Vec<&'static str>> {
+    let mut programs = Vec::new();
+    for target in workspace().packages.iter().flat_map(|package| &package.targets) {
+        let path = target.src_path.as_std_path();
+        let source = path.parent().filter(|_| path.ends_with("main.rs")).unwrap_or(path);
+        let calls = |file| fs::read_to_string(file).is_ok_and(|text| text.contains("mpiexec("));
+        if target.is_test() && files_below(source)?.into_iter().any(calls) {
+            programs.push(&*target.name);
+        }
+    }
+    Ok(programs)
+}
+
+/// The results of all runs, and the parts that were not run, each with the reason.
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) runs: Vec<Run>,
-    left_out: Vec<LeftOut>,
+    /// What `cargo xtask setup` would have installed.
+    missing: Vec<(&'static str, String)>,
+    left_out: Vec<(&'static str, &'static str)>,
 }
 
 /// One `cargo test`: the sums of its `test result:` lines.
@@ -69,62 +76,15 @@ pub(crate) struct Run {
     succeeded: bool,
 }
 
-/// A part that was not run.
-#[derive(Debug)]
-struct LeftOut {
-    what: &'static str,
-    why: String,
-    /// Whether `cargo xtask setup` would have installed the missing part.
-    setup_installs: bool,
-}
-
-fn left_out() -> Vec<LeftOut> {
-    let mut list = Vec::new();
-    for (what, lacks) in
-        [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())]
-    {
-        let why = format!("no {}: cargo xtask setup", lacks.join(", no "));
-        list.extend((!lacks.is_empty()).then_some(LeftOut { what, why, setup_installs: true }));
-    }
-    for (what, why, is_here) in [
-        (
-            "MNIST",
-            "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested",
-            machine::mnist().is_some(),
-        ),
-        (
-            "PyTorch",
-            "not installed: tests compare with the golden files it made",
-            machine::python_with_torch().is_some(),
-        ),
-        ("GPU", "none on this machine", machine::has_gpu()),
-    ] {
-        list.extend((!is_here).then(|| LeftOut { what, why: why.into(), setup_installs: false }));
-    }
-    list
-}
-
 impl Run {
     /// Runs the tests, passes their output on immediately and reads the results from it.
-    fn start(name: &'static str, command: Command) -> Result<Run> {
-        Run::start_as(name, &display(&command), command)
-    }
-
-    /// As [`Run::start`], but announced by this text.
-    pub(crate) fn start_as(name: &'static str, shown: &str, mut command: Command) -> Result<Run> {
-        println!("$ {shown}");
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start `{shown}`"))?;
-        let mut reader = BufReader::new(child.stdout.take().context("it has no output")?);
-        let (mut run, mut line) = (Run { name, ..Run::default() }, Vec::new());
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            io::stdout().write_all(&line)?;
-            run.add_line(&String::from_utf8_lossy(&line));
-            line.clear();
-        }
-        run.succeeded = child.wait()?.success();
+    pub(crate) fn start(name: &'static str, command: &mut Command) -> Result<Run> {
+        let mut run = Run { name, ..Run::default() };
+        let status = read_lines(command, |line| {
+            println!("{line}");
+            run.add_line(line);
+        })?;
+        run.succeeded = status.success();
         Ok(run)
     }
 
@@ -148,9 +108,25 @@ impl Run {
 }
 
 impl Report {
-    /// These runs, with nothing left out.
-    pub(crate) fn of(runs: Vec<Run>) -> Self {
-        Self { runs, left_out: Vec::new() }
+    /// No runs, and what this machine lacks.
+    fn before_runs() -> Self {
+        let mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
+        let pytorch = "not installed: tests compare with the golden files it made";
+        let installable =
+            [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())];
+        let others = [
+            (machine::mnist().is_some(), ("MNIST", mnist)),
+            (machine::python_with_torch().is_some(), ("PyTorch", pytorch)),
+            (machine::has_gpu(), ("GPU", "none on this machine")),
+        ];
+        let why = |lacks: &[&str]| format!("no {}: cargo xtask setup", lacks.join(", no "));
+        let missing = installable.iter().filter(|(_, lacks)| !lacks.is_empty());
+        let left_out = others.iter().filter(|(is_here, _)| !is_here);
+        Self {
+            runs: Vec::new(),
+            missing: missing.map(|(what, lacks)| (*what, why(lacks))).collect(),
+            left_out: left_out.map(|(_, part)| *part).collect(),
+        }
     }
 
     pub(crate) fn table(&self) -> String {
@@ -161,10 +137,9 @@ impl Report {
             table +=
                 &format!("  {name:<12} {passed} passed, {failed} failed, {ignored} ignored{end}\n");
         }
-        if !self.left_out.is_empty() {
-            table += "left out\n";
-        }
-        for LeftOut { what, why, .. } in &self.left_out {
+        let missing = self.missing.iter().map(|(what, why)| (*what, &**why));
+        for (at, (what, why)) in missing.chain(self.left_out.iter().copied()).enumerate() {
+            table += if at == 0 { "left out\n" } else { "" };
             table += &format!("  {what:<12} {why}\n");
         }
         table + "\n"
@@ -177,57 +152,41 @@ impl Report {
         format!("{passed} passed, {} failed", failed.sum::<usize>())
     }
 
-    /// The parts that were left out, although `cargo xtask setup` installs them.
-    fn missing(&self) -> Vec<&'static str> {
-        let installable = self.left_out.iter().filter(|item| item.setup_installs);
-        installable.map(|item| item.what).collect()
+    fn names_of_missing(&self) -> String {
+        self.missing.iter().map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Prints the table and the closing line, and fails if a test failed.
+    pub(crate) fn finish(&self, all: bool) -> Result<()> {
+        println!("{}{}", self.table(), self.closing_line());
+        self.verdict(all)
     }
 
     /// Success, or the command's final error.
-    pub(crate) fn verdict(&self, args: &Args) -> Result<()> {
+    pub(crate) fn verdict(&self, all: bool) -> Result<()> {
         let failed = self.runs.iter().filter(|run| !run.succeeded).map(|run| run.name);
-        let failed: Vec<&str> = failed.collect();
-        ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
-        let missing = self.missing().join(", ");
-        ensure!(!args.all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
+        let (failed, missing) = (failed.collect::<Vec<_>>().join(", "), self.names_of_missing());
+        ensure!(failed.is_empty(), "tests failed: {failed}");
+        ensure!(!all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-    use std::path::Path;
-
     use super::*;
-    use crate::checkout::repo_root;
-    use crate::tidy::collect_files;
 
-    fn report(succeeded: bool, setup_installs: bool) -> Report {
-        let left_out = vec![LeftOut { what: "thing", why: "absent".into(), setup_installs }];
+    fn report(succeeded: bool, is_missing: bool) -> Report {
+        let missing = is_missing.then(|| ("thing", "absent".to_owned())).into_iter().collect();
         let runs = vec![Run { name: "workspace", passed: 5, succeeded, ..Run::default() }];
-        Report { runs, left_out }
+        Report { runs, missing, left_out: vec![("GPU", "none")] }
     }
 
     #[test]
     fn every_test_program_that_calls_mpiexec_runs_with_mpi_too() {
-        let root = repo_root();
-        let mut found = BTreeSet::new();
-        for folder in ["tests", "crates/dist/tests"].map(|folder| root.join(folder)) {
-            let mut files = Vec::new();
-            collect_files(&folder, &mut files).unwrap();
-            for file in files {
-                let text = fs::read_to_string(&file).unwrap_or_default();
-                if text.contains("mpiexec(") {
-                    let program = file.strip_prefix(&folder).unwrap().iter().next().unwrap();
-                    found.insert(
-                        Path::new(program).file_stem().unwrap().to_str().unwrap().to_owned(),
-                    );
-                }
-            }
-        }
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), UNDER_MPIEXEC);
+        let found = under_mpiexec().unwrap();
+        assert!(["conformance", "mpiexec", "interface"].iter().all(|name| found.contains(name)));
+        assert!(!found.contains(&"golden_cnn"));
     }
 
     #[test]
@@ -247,7 +206,7 @@ mod tests {
 
     #[test]
     fn all_fails_only_for_parts_that_setup_installs() {
-        let verdict = |setup_installs, all| report(true, setup_installs).verdict(&Args { all });
+        let verdict = |is_missing, all| report(true, is_missing).verdict(all);
         assert!(verdict(true, true).is_err());
         assert!(verdict(true, false).is_ok() && verdict(false, true).is_ok());
     }
@@ -257,6 +216,6 @@ mod tests {
         let broken = report(false, false);
         assert_eq!(broken.closing_line(), "5 passed, 1 failed");
         assert!(broken.table().contains("broke off"));
-        assert!(broken.verdict(&Args { all: false }).is_err());
+        assert!(broken.verdict(false).is_err());
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::checkout::repo_root;
+use crate::checkout::{repo_root, target_folder};
 use crate::machine;
 use crate::shell::{cargo, display, output, run};
 
@@ -57,7 +57,7 @@ impl Programs {
             println!("PyTorch is not installed: left out (cargo xtask setup --pytorch)");
         }
         let other = against.map(|commit| build_commit(commit, has_mpi)).transpose()?;
-        let player = build(&mut cargo(&[]), has_mpi, &target_dir()?)?;
+        let player = build(&mut cargo(&[]), has_mpi, &target_folder())?;
         Ok(Self { player, other, python: python.flatten(), has_mpi })
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn list_names(player: &Path, subcommand: &str) -> Result<Vec<String>>
 
 /// Compiles a C program against MPI and returns its path.
 pub(crate) fn compile_mpi(source: &str, program: &str) -> Result<PathBuf> {
-    let folder = target_dir()?.join("release");
+    let folder = target_folder().join("release");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = folder.join(program);
     let compiler = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
@@ -102,7 +102,7 @@ fn build_commit(commit: &str, with_mpi: bool) -> Result<Other> {
     let name = format!("{commit}^{{commit}}");
     let short = output(git(&root).args(["rev-parse", "--short", "--verify", "--quiet", &name]));
     let short = short.with_context(|| format!("--against: this repository has no {commit}"))?;
-    let folder = target_dir()?.join("against");
+    let folder = target_folder().join("against");
     let (tree, target) = (folder.join("tree"), folder.join("target"));
     if !tree.join(".git").exists() {
         println!("the first build of another commit compiles candle again, which takes minutes");
@@ -119,13 +119,4 @@ fn build_commit(commit: &str, with_mpi: bool) -> Result<Other> {
     command.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
     let program = build(&mut command, with_mpi, &target)?;
     Ok(Other { commit: short, program })
-}
-
-/// The folder of cargo's builds, with the user's settings.
-fn target_dir() -> Result<PathBuf> {
-    let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]));
-    let metadata: serde_json::Value =
-        serde_json::from_str(&text.context("`cargo metadata` failed")?)?;
-    let folder = metadata["target_directory"].as_str().context("cargo names no target folder")?;
-    Ok(folder.into())
 }

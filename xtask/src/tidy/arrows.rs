@@ -3,83 +3,71 @@
 //! Only normal dependencies count: a test may use any package. The test kit is the reverse case:
 //! every package may have it as a dev-dependency, and none as a normal one.
 
-use serde_json::Value;
+use cargo_metadata::{Dependency, DependencyKind};
 
-/// Each package, and our packages that it may use, without the prefix `candelabrum-`.
-const ARROWS: &str = "
-    memory:
-    nn: memory
-    optim: memory
-    dist: memory nn optim
-    models: nn
-    datasets:
-    train: datasets dist nn optim
-    candelabrum: datasets dist memory models nn optim train
-    testkit:
-    softgpu:
-    bench-player: candelabrum
-    xtask: softgpu
-";
-
-/// The packages that a package may use; `None` if it is not in the table.
-fn allowed(package: &str) -> Option<Vec<&'static str>> {
-    let rows = ARROWS.lines().filter_map(|row| row.trim().split_once(':'));
-    let row = rows.into_iter().find(|(name, _)| *name == short(package));
-    row.map(|(_, others)| others.split_whitespace().collect())
+/// Our packages that a package may use, without the prefix `candelabrum-`. `None` if it is none of
+/// ours.
+fn allowed(package: &str) -> Option<&'static [&'static str]> {
+    Some(match short(package) {
+        "memory" | "datasets" | "testkit" | "softgpu" => &[],
+        "nn" | "optim" => &["memory"],
+        "models" => &["nn"],
+        "dist" => &["memory", "nn", "optim"],
+        "train" => &["datasets", "dist", "nn", "optim"],
+        "candelabrum" => &["datasets", "dist", "memory", "models", "nn", "optim", "train"],
+        "bench-player" => &["candelabrum"],
+        "xtask" => &["softgpu"],
+        _ => return None,
+    })
 }
 
 fn short(package: &str) -> &str {
     package.strip_prefix("candelabrum-").unwrap_or(package)
 }
 
-/// The forbidden dependencies of a package, as cargo describes it, with their lines in the manifest.
-pub(super) fn check(package: &Value, manifest: &str) -> Vec<(usize, String)> {
-    let name = package["name"].as_str().unwrap_or_default();
+/// The forbidden dependencies of a package, with their lines in its manifest.
+pub(super) fn check(name: &str, all: &[Dependency], manifest: &str) -> Vec<(usize, String)> {
     let Some(allowed_here) = allowed(name) else {
         return vec![(1, format!("{name} is not in the table of xtask/src/tidy/arrows.rs"))];
     };
-    let dependencies = package["dependencies"].as_array().into_iter().flatten();
-    let normal = dependencies.filter(|other| other["kind"] != "dev");
-    let names = normal.filter_map(|other| other["name"].as_str());
-    let line = |other: &str| manifest.lines().position(|line| line.starts_with(other));
-    names
-        .filter(|other| allowed(other).is_some() && !allowed_here.contains(&short(other)))
-        .map(|other| {
-            (line(other).map_or(1, |i| i + 1), format!("{name} must not depend on {other}"))
-        })
-        .collect()
+    let mut findings = Vec::new();
+    for Dependency { name: other, kind, .. } in all {
+        let counts = allowed(other).is_some() && *kind != DependencyKind::Development;
+        if counts && !allowed_here.contains(&short(other)) {
+            let line = manifest.lines().position(|line| line.starts_with(&**other));
+            let what = format!("{name} must not depend on {other}");
+            findings.push((line.map_or(1, |i| i + 1), what));
+        }
+    }
+    findings
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{from_value, json};
 
     use super::*;
 
     /// Checks a package that uses one other, in a dependency of this kind.
     fn findings(name: &str, other: &str, kind: Option<&str>) -> Vec<(usize, String)> {
-        let package = json!({ "name": name, "dependencies": [{ "name": other, "kind": kind }] });
-        check(&package, &format!("[dependencies]\n{other}.workspace = true\n"))
+        let dependency = json!({
+            "name": other, "kind": kind, "req": "*", "optional": false, "features": [],
+            "uses_default_features": true,
+        });
+        let manifest = format!("[dependencies]\n{other}.workspace = true\n");
+        check(name, &[from_value(dependency).unwrap()], &manifest)
     }
 
     #[test]
     fn arrows_against_the_grain_are_found() {
-        let what = "candelabrum-nn must not depend on candelabrum-optim".to_owned();
-        assert_eq!(findings("candelabrum-nn", "candelabrum-optim", None), [(2, what)]);
-        assert_eq!(findings("candelabrum-nn", "candelabrum-optim", Some("build")).len(), 1);
-        assert!(findings("candelabrum-optim", "candelabrum-memory", None).is_empty());
-        assert!(findings("candelabrum-nn", "candle-core", None).is_empty());
-    }
-
-    #[test]
-    fn the_test_kit_is_for_tests_only() {
-        let kit = "candelabrum-testkit";
-        assert!(findings("candelabrum-nn", kit, Some("dev")).is_empty());
-        assert_eq!(findings("candelabrum-nn", kit, None).len(), 1);
-    }
-
-    #[test]
-    fn a_package_outside_the_table_is_found() {
+        let [nn, optim] = ["candelabrum-nn", "candelabrum-optim"];
+        let what = format!("{nn} must not depend on {optim}");
+        assert_eq!(findings(nn, optim, None), [(2, what)]);
+        assert_eq!(findings(nn, optim, Some("build")).len(), 1);
+        assert!(findings(optim, "candelabrum-memory", None).is_empty());
+        assert!(findings(nn, "candle-core", None).is_empty());
+        assert!(findings(nn, "candelabrum-testkit", Some("dev")).is_empty());
+        assert_eq!(findings(nn, "candelabrum-testkit", None).len(), 1);
         assert!(findings("newcomer", "anyhow", None)[0].1.contains("not in the table"));
     }
 }

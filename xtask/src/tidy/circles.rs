@@ -1,18 +1,20 @@
 //! No files of a program or library take names from each other in a loop.
 //!
-//! A file depends on the file that defines a name, wherever that name is re-exported. So a module may
-//! declare and re-export its children. Methods are not followed, because only the compiler knows
-//! where they are defined. Code for tests and modules inside a file do not count.
+//! A file depends on the file that defines a name, wherever that name is re-exported. So a module
+//! may declare and re-export its children. Methods are not followed, because only the compiler
+//! knows where they are defined. Code for tests and modules inside a file do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use fs_err as fs;
+use proc_macro2::{Ident, Span};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ItemMod, ItemUse, Lit, Meta, MetaNameValue, Token, UseTree, Visibility,
+    Attribute, Expr, ExprLit, ItemMod, ItemUse, Lit, Meta, MetaNameValue, Token, UseTree,
+    Visibility,
 };
 
 /// The loops among the files of the program or library that begins with the file `start`: the names
@@ -20,27 +22,25 @@ use syn::{
 pub(super) fn check(start: &Path) -> Result<Vec<(PathBuf, usize, String)>> {
     let modules = read(start)?;
     let mut arrows = Arrows::new();
-    for (at, module) in modules.iter().enumerate() {
-        for (path, line) in &module.uses {
-            let name = path.last().map_or("", |name| name);
-            for owner in owners(&modules, at, path).into_iter().filter(|&owner| owner != at) {
-                let uses = arrows.entry(&module.file).or_default();
-                uses.entry(&*modules[owner].file).or_insert((name, *line));
+    for (file, module) in &modules {
+        for path in &module.uses {
+            for owner in owners(&modules, file, path).into_iter().filter(|owner| owner != file) {
+                arrows.entry(file).or_default().entry(owner).or_insert(&path[path.len() - 1]);
             }
         }
     }
     let mut findings = Vec::new();
-    for (&from, uses) in &arrows {
-        for (to, (name, line)) in uses.iter().filter(|(to, _)| leads(&arrows, to, from)) {
+    for (from, uses) in &arrows {
+        for (to, name) in uses.iter().filter(|(to, _)| leads(&arrows, to, from)) {
             let what = format!("takes {name} from {}, which depends on this file", to.display());
-            findings.push((from.to_path_buf(), *line, what));
+            findings.push((from.to_path_buf(), name.span().start().line, what));
         }
     }
     Ok(findings)
 }
 
-/// By file: the files that it depends on, each with one name that it takes and the line.
-type Arrows<'a> = BTreeMap<&'a Path, BTreeMap<&'a Path, (&'a str, usize)>>;
+/// By file: the files that it depends on, each with one name that it takes.
+type Arrows<'a> = BTreeMap<&'a Path, BTreeMap<&'a Path, &'a Ident>>;
 
 /// Whether dependencies lead from one file to another.
 fn leads(arrows: &Arrows<'_>, from: &Path, to: &Path) -> bool {
@@ -54,136 +54,106 @@ fn leads(arrows: &Arrows<'_>, from: &Path, to: &Path) -> bool {
 }
 
 /// A path in the code, by its names.
-type Names = Vec<String>;
+type Names = Vec<Ident>;
 
 #[derive(Default)]
 struct Module {
-    file: PathBuf,
-    parent: usize,
-    /// The modules that it declares. An attribute may give the file.
-    declared: Vec<(String, Option<String>)>,
-    /// A name may stand for one module with a feature and for another one without it.
-    children: BTreeMap<String, Vec<usize>>,
-    imports: BTreeMap<String, Vec<Names>>,
-    /// The paths in the code, with their lines. A re-export is not among them.
-    uses: Vec<(Names, usize)>,
+    folder: PathBuf,
+    /// The files of the modules that a name stands for: of one with a feature and of another one
+    /// without it. `crate`, `self` and `super` are such names.
+    modules: BTreeMap<Ident, Vec<PathBuf>>,
+    imports: BTreeMap<Ident, Vec<Names>>,
+    /// The paths in the code. A re-export is not among them.
+    uses: Vec<Names>,
 }
 
-/// All modules of a program or library. The first one is the root.
-fn read(start: &Path) -> Result<Vec<Module>> {
-    let mut all = vec![Module::read(start, 0)?];
-    let mut at = 0;
-    while at < all.len() {
-        let folder = all[at].file.parent().unwrap_or(Path::new("")).to_path_buf();
-        for (name, written) in std::mem::take(&mut all[at].declared) {
-            let beside = folder.join(written.unwrap_or(format!("{name}.rs")));
-            let below = folder.join(&name).join("mod.rs");
-            let child = Module::read(if beside.exists() { &beside } else { &below }, at)?;
-            let number = all.len();
-            all[at].children.entry(name).or_default().push(number);
-            all.push(child);
+/// All modules of a program or library, by file.
+fn read(start: &Path) -> Result<BTreeMap<PathBuf, Module>> {
+    let (mut all, mut next) = (BTreeMap::new(), vec![(start.to_owned(), start.to_owned())]);
+    while let Some((file, parent)) = next.pop() {
+        let syntax = syn::parse_file(&fs::read_to_string(&file)?);
+        let syntax = syntax.with_context(|| format!("cannot parse {}", file.display()))?;
+        let mut module = Module { folder: file.with_file_name(""), ..Module::default() };
+        module.visit_file(&syntax);
+        next.extend(module.modules.values().flatten().map(|child| (child.clone(), file.clone())));
+        for (name, known) in [("crate", start), ("self", &file), ("super", &parent)] {
+            module.modules.insert(Ident::new(name, Span::call_site()), vec![known.to_owned()]);
         }
-        at += 1;
+        all.insert(file, module);
     }
     Ok(all)
 }
 
-/// The modules that define what a path in a module names. A name from another package or inside a
-/// function counts as a definition of the module itself.
-fn owners(modules: &[Module], at: usize, path: &[String]) -> Vec<usize> {
+/// The files that define what a path in a file names. A name from another package or inside a
+/// function counts as a definition of the file itself.
+fn owners<'a>(all: &'a BTreeMap<PathBuf, Module>, file: &'a Path, path: &[Ident]) -> Vec<&'a Path> {
     let Some((first, rest)) = path.split_first() else { return Vec::new() };
-    let module = &modules[at];
-    match first.as_str() {
-        "crate" => return owners(modules, 0, rest),
-        "self" => return owners(modules, at, rest),
-        "super" => return owners(modules, module.parent, rest),
-        _ => {}
+    let Module { modules, imports, .. } = &all[file];
+    if let Some(files) = modules.get(first) {
+        return files.iter().flat_map(|file| owners(all, file, rest)).collect();
     }
-    if let Some(children) = module.children.get(first) {
-        return children.iter().flat_map(|&child| owners(modules, child, rest)).collect();
-    }
-    let Some(imports) = module.imports.get(first) else { return vec![at] };
-    let is_ours = |path: &&Names| {
-        ["crate", "self", "super"].contains(&&*path[0]) || module.children.contains_key(&path[0])
+    let Some(imports) = imports.get(first) else { return vec![file] };
+    let ours = imports.iter().filter(|path| modules.contains_key(&path[0]));
+    ours.flat_map(|path| owners(all, file, &[path, rest].concat())).collect()
+}
+
+/// The paths that a `use` imports, each with its name from then on.
+fn imports(tree: &UseTree) -> Vec<(Names, Ident)> {
+    let (end, name) = match tree {
+        UseTree::Path(outer) => {
+            let outer_name = |name| if name == "self" { outer.ident.clone() } else { name };
+            let inner = imports(&outer.tree).into_iter();
+            return inner
+                .map(|(path, name)| ([vec![outer.ident.clone()], path].concat(), outer_name(name)))
+                .collect();
+        }
+        UseTree::Group(group) => return group.items.iter().flat_map(imports).collect(),
+        // Only tests and preludes import all names of a module.
+        UseTree::Glob(_) => return Vec::new(),
+        UseTree::Name(name) => (&name.ident, &name.ident),
+        UseTree::Rename(rename) => (&rename.ident, &rename.rename),
     };
-    let ours = imports.iter().filter(is_ours);
-    ours.flat_map(|path| owners(modules, at, &[path, rest].concat())).collect()
-}
-
-impl Module {
-    fn read(file: &Path, parent: usize) -> Result<Self> {
-        let name = file.display();
-        let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
-        let syntax = syn::parse_file(&text).with_context(|| format!("cannot parse {name}"))?;
-        let mut module = Self { file: file.to_path_buf(), parent, ..Self::default() };
-        module.visit_file(&syntax);
-        Ok(module)
-    }
-
-    fn import(&mut self, tree: &UseTree, mut path: Names, is_used: bool) {
-        let (end, name) = match tree {
-            UseTree::Path(inner) => {
-                path.push(inner.ident.to_string());
-                return self.import(&inner.tree, path, is_used);
-            }
-            UseTree::Group(group) => {
-                let trees = group.items.iter();
-                return trees.for_each(|tree| self.import(tree, path.clone(), is_used));
-            }
-            // Only tests and preludes import all names of a module.
-            UseTree::Glob(_) => return,
-            UseTree::Name(name) => (&name.ident, &name.ident),
-            UseTree::Rename(rename) => (&rename.ident, &rename.rename),
-        };
-        if end != "self" {
-            path.push(end.to_string());
-        }
-        let name = if name == "self" { path.last().cloned() } else { Some(name.to_string()) };
-        if is_used {
-            self.uses.push((path.clone(), end.span().start().line));
-        }
-        self.imports.entry(name.unwrap_or_default()).or_default().push(path);
-    }
-}
-
-/// The value of an attribute: `test` for `#[cfg(test)]`, `x.rs` for `#[path = "x.rs"]`.
-fn value(attributes: &[Attribute], name: &str) -> Option<String> {
-    let named = attributes.iter().find(|attribute| attribute.path().is_ident(name))?;
-    match &named.meta {
-        Meta::List(list) => Some(list.tokens.to_string()),
-        Meta::NameValue(MetaNameValue { value: Expr::Lit(literal), .. }) => match &literal.lit {
-            Lit::Str(text) => Some(text.value()),
-            _ => None,
-        },
-        _ => None,
-    }
+    vec![(if end == "self" { Vec::new() } else { vec![end.clone()] }, name.clone())]
 }
 
 fn is_for_tests(attributes: &[Attribute]) -> bool {
-    value(attributes, "cfg").as_deref() == Some("test")
+    let is_test = |cfg: &Attribute| cfg.parse_args::<Ident>().is_ok_and(|word| word == "test");
+    attributes.iter().any(|attribute| attribute.path().is_ident("cfg") && is_test(attribute))
 }
 
-impl<'ast> Visit<'ast> for Module {
-    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+/// The value of an attribute `#[path = "x.rs"]`.
+fn written_path(attribute: &Attribute) -> Option<String> {
+    let Meta::NameValue(MetaNameValue { path, value, .. }) = &attribute.meta else { return None };
+    let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = value else { return None };
+    path.is_ident("path").then(|| text.value())
+}
+
+impl Visit<'_> for Module {
+    fn visit_item_mod(&mut self, item: &ItemMod) {
         if item.content.is_none() && !is_for_tests(&item.attrs) {
-            self.declared.push((item.ident.to_string(), value(&item.attrs, "path")));
+            let written = item.attrs.iter().find_map(written_path);
+            let beside = self.folder.join(written.unwrap_or(format!("{}.rs", item.ident)));
+            let below = self.folder.join(format!("{}/mod.rs", item.ident));
+            let file = if beside.exists() { beside } else { below };
+            self.modules.entry(item.ident.clone()).or_default().push(file);
         }
     }
 
-    fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        if !is_for_tests(&item.attrs) {
-            self.import(&item.tree, Names::new(), matches!(item.vis, Visibility::Inherited));
+    fn visit_item_use(&mut self, item: &ItemUse) {
+        for (path, name) in imports(&item.tree).into_iter().filter(|_| !is_for_tests(&item.attrs)) {
+            if matches!(item.vis, Visibility::Inherited) {
+                self.uses.push(path.clone());
+            }
+            self.imports.entry(name).or_default().push(path);
         }
     }
 
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        let line = path.segments.first().map_or(1, |first| first.ident.span().start().line);
-        self.uses.push((names, line));
+    fn visit_path(&mut self, path: &syn::Path) {
+        self.uses.push(path.segments.iter().map(|segment| segment.ident.clone()).collect());
         visit::visit_path(self, path);
     }
 
-    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+    fn visit_macro(&mut self, call: &syn::Macro) {
         let arguments = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated);
         arguments.iter().flatten().for_each(|argument| self.visit_expr(argument));
         visit::visit_macro(self, call);

@@ -1,16 +1,15 @@
 //! `cargo xtask tidy`: the project's rules that neither rustc nor clippy checks.
 //!
-//! A check is a function from text to findings, each with its line, so a few lines are enough to test
-//! it. The check of circles reads files, because they name each other.
+//! A check is a function from text to findings, each with its line, so a few lines are enough to
+//! test it. The check of circles reads files, because they name each other.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
+use fs_err as fs;
+use walkdir::{DirEntry, WalkDir};
 
-use crate::checkout::repo_root;
-use crate::shell::cargo;
+use crate::checkout::{repo_root, workspace};
 
 mod arrows;
 mod circles;
@@ -20,9 +19,7 @@ mod text;
 /// Checks every text file of the repository, and the packages.
 pub(crate) fn run() -> Result<()> {
     let root = repo_root();
-    let mut files = Vec::new();
-    collect_files(&root, &mut files)?;
-    files.sort();
+    let files = files_below(&root)?;
     let mut count = 0;
     let mut report = |file: &Path, (line, what): (usize, String)| {
         let what = what.replace(&format!("{}/", root.display()), "");
@@ -30,24 +27,24 @@ pub(crate) fn run() -> Result<()> {
         count += 1;
     };
     for path in &files {
-        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        if let Ok(text) = String::from_utf8(bytes) {
-            let name = path.strip_prefix(&root)?.to_string_lossy();
-            check_file(path, &name, &text).into_iter().for_each(|found| report(path, found));
+        let Ok(text) = String::from_utf8(fs::read(path)?) else { continue };
+        let name = path.strip_prefix(&root)?.to_string_lossy();
+        let mut findings = [text::whitespace(&text), text::home_paths(&text)].concat();
+        if name.ends_with(".md") {
+            findings.extend(text::links(&text, |target| path.with_file_name(target).exists()));
         }
+        if name.ends_with(".rs") {
+            findings.extend(source::check(&name, &text));
+        }
+        findings.into_iter().for_each(|found| report(path, found));
     }
-    let output = cargo(&["metadata", "--no-deps", "--format-version", "1"]).output();
-    let output = output.context("cannot start cargo metadata")?;
-    let metadata: Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
-        .context("cannot read what `cargo metadata` printed")?;
-    for package in metadata["packages"].as_array().context("cargo metadata without packages")? {
-        let path = |value: &Value| PathBuf::from(value.as_str().unwrap_or_default());
-        let manifest = path(&package["manifest_path"]);
-        let found = arrows::check(package, &fs::read_to_string(&manifest)?);
-        found.into_iter().for_each(|found| report(&manifest, found));
-        for target in package["targets"].as_array().into_iter().flatten() {
-            for (file, line, what) in circles::check(&path(&target["src_path"]))? {
+    for package in &workspace().packages {
+        let manifest = package.manifest_path.as_std_path();
+        let found =
+            arrows::check(&package.name, &package.dependencies, &fs::read_to_string(manifest)?);
+        found.into_iter().for_each(|found| report(manifest, found));
+        for target in &package.targets {
+            for (file, line, what) in circles::check(target.src_path.as_std_path())? {
                 report(&file, (line, what));
             }
         }
@@ -57,31 +54,13 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-fn check_file(path: &Path, name: &str, text: &str) -> Vec<(usize, String)> {
-    let mut findings = text::whitespace(text);
-    findings.extend(text::home_paths(text));
-    if name.ends_with(".md") {
-        findings.extend(text::links(text, |target| path.with_file_name(target).exists()));
-    }
-    if name.ends_with(".rs") {
-        findings.extend(source::check(name, text));
-    }
-    findings
-}
-
-/// Every file below the folder, except the files of tools.
-pub(crate) fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+/// Every file below the folder, except the files of tools, or the file itself.
+pub(crate) fn files_below(start: &Path) -> Result<Vec<PathBuf>> {
     const OF_TOOLS: [&str; 5] = [".git", ".venv", "target", "__pycache__", "proptest-regressions"];
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    for entry in entries {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_file() {
-            files.push(entry.path());
-        } else if kind.is_dir() && !OF_TOOLS.contains(&&*entry.file_name().to_string_lossy()) {
-            collect_files(&entry.path(), files)?;
-        }
-    }
-    Ok(())
+    let is_ours = |entry: &DirEntry| {
+        entry.depth() == 0 || !OF_TOOLS.iter().any(|name| entry.file_name() == *name)
+    };
+    let entries = WalkDir::new(start).sort_by_file_name().into_iter().filter_entry(is_ours);
+    let files = entries.filter(|entry| entry.as_ref().map_or(true, |e| e.file_type().is_file()));
+    Ok(files.map(|file| file.map(DirEntry::into_path)).collect::<Result<_, _>>()?)
 }

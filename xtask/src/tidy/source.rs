@@ -7,23 +7,21 @@ use proc_macro2::{TokenStream, TokenTree};
 const FEATURE_DOORS: &[&str] = &["crates/dist/src/comm/mod.rs"];
 
 pub(super) fn check(file: &str, text: &str) -> Vec<(usize, String)> {
-    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
     let mut findings = Vec::new();
-    if !first.starts_with("//!") && !first.starts_with("#![doc") {
+    if !["//!", "#![doc"].iter().any(|opening| text.trim_start().starts_with(opening)) {
         let what = "does not open with a //! comment that says what the file is";
         findings.push((1, what.to_owned()));
     }
-    let is_test = file.starts_with("tests/") || file.contains("/tests/");
+    let is_test = file.split('/').any(|folder| folder == "tests");
     if !is_test && !file.ends_with("src/lib.rs") && !FEATURE_DOORS.contains(&file) {
         let lines = text.parse().map_or(Vec::new(), feature_gates).into_iter();
-        findings
-            .extend(lines.map(|at| (at, "cfg(feature) outside the door of a module".to_owned())));
+        findings.extend(lines.map(|at| (at, "cfg(feature) outside the door of a module".into())));
     }
     findings
 }
 
-/// The lines where the code asks for a feature. A feature decides which modules exist, and never the
-/// behaviour of the code in them.
+/// The lines where the code asks for a feature. A feature decides which modules exist, and never
+/// the behaviour of the code in them.
 fn feature_gates(code: TokenStream) -> Vec<usize> {
     let (mut lines, mut gate) = (Vec::new(), None);
     for token in code {
@@ -61,30 +59,32 @@ mod tests {
 
     #[test]
     fn features_stand_at_the_doors_and_in_tests_only() {
-        let gate = "#[cfg(feature = \"mpi\")]\nmod mpi;\n";
-        assert!(findings("crates/dist/src/lib.rs", gate).is_empty());
-        assert!(findings(FEATURE_DOORS[0], gate).is_empty());
-        assert!(findings("tests/mpi.rs", "#![cfg(feature = \"mpi\")]\n").is_empty());
-        assert_eq!(findings("crates/dist/src/world.rs", gate), [2]);
-        assert_eq!(findings("src/a.rs", "#![cfg(feature = \"mpi\")]\n"), [2]);
-        assert_eq!(findings("src/a.rs", "#[cfg(all(unix, feature = \"mpi\"))]\n"), [2]);
-        assert_eq!(findings("src/a.rs", "#[cfg_attr(feature = \"mpi\", test)]\n"), [2]);
         let inside = "fn a() {\n    if cfg!(feature = \"mpi\") {}\n}\n";
         assert_eq!(findings("src/a.rs", inside), [3]);
-        assert!(findings("crates/dist/tests/conformance/main.rs", inside).is_empty());
+        for gate in [
+            "#[cfg(feature = \"mpi\")]\nmod mpi;\n",
+            "#![cfg(feature = \"mpi\")]\n",
+            "#[cfg(all(unix, feature = \"mpi\"))]\n",
+            "#[cfg_attr(feature = \"mpi\", test)]\n",
+        ] {
+            assert_eq!(findings("crates/dist/src/world.rs", gate), [2]);
+            for door in
+                ["crates/dist/src/lib.rs", FEATURE_DOORS[0], "tests/mpi.rs", "a/tests/b/main.rs"]
+            {
+                assert!(findings(door, gate).is_empty());
+            }
+        }
     }
 
     #[test]
     fn words_about_features_are_not_gates() {
-        assert!(findings("src/a.rs", "// #[cfg(feature = \"mpi\")]\n").is_empty());
-        assert!(
-            findings("src/a.rs", "/* /* cfg(feature = */ x */ fn f<'a>(r#type: &'a u8) {}\n")
-                .is_empty()
-        );
-        assert!(
-            findings("src/a.rs", "#[cfg(unix)]\nconst A: &str = \"cfg(feature = x)\";\n")
-                .is_empty()
-        );
-        assert!(findings("src/a.rs", "const A: &str = r#\"a \" cfg(feature = b)\"#;\n").is_empty());
+        for words in [
+            "// #[cfg(feature = \"mpi\")]\n",
+            "/* /* cfg(feature = */ x */ fn f<'a>(r#type: &'a u8) {}\n",
+            "#[cfg(unix)]\nconst A: &str = \"cfg(feature = x)\";\n",
+            "const A: &str = r#\"a \" cfg(feature = b)\"#;\n",
+        ] {
+            assert!(findings("src/a.rs", words).is_empty());
+        }
     }
 }
