@@ -1,7 +1,6 @@
 //! What is measured: a contender at a point, its samples, and their summary.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -25,20 +24,13 @@ pub(crate) struct Sample {
 }
 
 /// The reason why there is no further sample of a contender.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}")]
 pub(crate) struct Failure {
     pub(crate) reason: String,
     /// The end of the contender's standard error.
     pub(crate) stderr: Vec<String>,
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// A contender at a point, with all samples so far and their summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
