@@ -25,6 +25,7 @@ pub(crate) struct Screen<'a> {
     bar: ProgressBar,
     /// `None` on a terminal.
     last_line: Option<Instant>,
+    begun: Instant,
     /// The block's title, until its first line is printed.
     title: Option<String>,
 }
@@ -48,7 +49,7 @@ impl<'a> Screen<'a> {
         let bar = ProgressBar::new(turns).with_style(style.expect("the template is correct"));
         bar.enable_steady_tick(Duration::from_secs(1));
         let last_line = (!stderr().is_terminal()).then(Instant::now);
-        Self { derive, tables, bar, last_line, title: None }
+        Self { derive, tables, bar, last_line, begun: Instant::now(), title: None }
     }
 
     /// The next rows are those of this block.
@@ -66,8 +67,9 @@ impl<'a> Screen<'a> {
             return;
         };
         *last = Instant::now();
-        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-        eprintln!("{done}/{all}, {} left: {}", HumanDuration(self.bar.eta()), trial.describe());
+        let share = self.bar.position() as f64 / self.bar.length().unwrap_or(1).max(1) as f64;
+        let left = self.begun.elapsed().mul_f64((1.0 - share).max(0.0) / share.max(1e-3));
+        eprintln!("{:.0}%, {} left: {}", 100.0 * share, HumanDuration(left), trial.describe());
     }
 }
 
