@@ -45,7 +45,7 @@ impl<'a> Screen<'a> {
         derive: &'a dyn Fn(&mut [Row]),
         tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
     ) -> Self {
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left");
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {msg}");
         let bar = ProgressBar::new(turns).with_style(style.expect("the template is correct"));
         bar.enable_steady_tick(Duration::from_secs(1));
         let last_line = (!stderr().is_terminal()).then(Instant::now);
@@ -61,23 +61,30 @@ impl<'a> Screen<'a> {
         self.bar.finish_and_clear();
     }
 
+    /// The time that is left if the rest goes on as fast as everything so far, and the trial. The
+    /// bar's own estimate follows the last seconds, in which players may have been started.
+    fn message(&self, trial: &Trial) -> String {
+        let share = self.bar.position() as f64 / self.bar.length().unwrap_or(1).max(1) as f64;
+        let left = self.begun.elapsed().mul_f64((1.0 - share).max(0.0) / share.max(1e-3));
+        format!("{} left: {}", HumanDuration(left), trial.describe())
+    }
+
     #[expect(clippy::print_stderr, reason = "a long run in a log says that it goes on")]
-    fn log(&mut self, trial: &Trial) {
+    fn log(&mut self, message: &str) {
         let Some(last) = self.last_line.as_mut().filter(|last| last.elapsed() >= PAUSE) else {
             return;
         };
         *last = Instant::now();
-        let share = self.bar.position() as f64 / self.bar.length().unwrap_or(1).max(1) as f64;
-        let left = self.begun.elapsed().mul_f64((1.0 - share).max(0.0) / share.max(1e-3));
-        eprintln!("{:.0}%, {} left: {}", 100.0 * share, HumanDuration(left), trial.describe());
+        eprintln!("{}/{}, {message}", self.bar.position(), self.bar.length().unwrap_or(0));
     }
 }
 
 impl Observer for Screen<'_> {
     fn turn(&mut self, trial: &Trial) {
-        self.bar.set_message(trial.describe());
         self.bar.inc(1);
-        self.log(trial);
+        let message = self.message(trial);
+        self.log(&message);
+        self.bar.set_message(message);
     }
 
     fn finished(&mut self, rows: &mut [Row]) {
