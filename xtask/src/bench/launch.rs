@@ -75,11 +75,11 @@ impl Launch {
     pub(crate) fn commands(&self, call: &Call) -> Result<Vec<Command>> {
         let Self { ranks, by_mpi, hosts } = self;
         let start = |rank: usize, words: &[String]| {
-            let mut command = match hosts {
-                Some(hosts) => hosts.command(rank, &words.join(" ")),
-                None => Command::new(&words[0]),
-            };
-            command.args(if hosts.is_some() { &[] } else { &words[1..] });
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]);
+            if let Some(hosts) = hosts {
+                command = hosts.command(rank, &words.join(" "));
+            }
             command.env_remove("CANDLE_NUM_THREADS");
             command.envs(call.variables.iter().map(|(name, value)| (name, value)));
             command

@@ -174,9 +174,10 @@ impl Turn {
     fn finish(self, watch: &Watch) -> Result<()> {
         let Some(live) = self.live else { return Ok(()) };
         live.go_on();
-        live.finish(watch)
-            .map(drop)
-            .or_else(|error| if error.is::<Interrupted>() { Err(error) } else { Ok(()) })
+        match live.finish(watch) {
+            Err(error) if error.is::<Interrupted>() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The answer, if there is one. A failure is kept as the reason why there will be no other.
