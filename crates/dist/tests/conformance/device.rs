@@ -239,9 +239,13 @@ fn overlap(world: &World) -> Result<()> {
     let complete = start.elapsed();
     all(second)?;
     println!("rank {rank}: started {returned:?}, begun {begun:?}, complete {complete:?}");
-    assert!(complete > Duration::from_secs(1), "rank 1 was late: {complete:?}");
     assert!(2 * begun < complete, "begun after {begun:?} of {complete:?}");
+    // The operations were behind rank 1's other work, so that is over too. How long it takes is not
+    // said here, since the load of the machine changes.
+    let both = start.elapsed();
     busy.iter().try_for_each(ends)?;
+    let all_work = start.elapsed();
+    assert!(all_work < 2 * both, "complete after {both:?}, the work before it after {all_work:?}");
 
     // Work that the stream is given after the start is not waited for, although the other rank is
     // late and the operation is given to the device later than this work.
