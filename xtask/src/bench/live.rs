@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::host::family;
-use super::sample::{Facts, Failure};
+use super::sample::{Failure, Values};
 use crate::interrupt::Watch;
 
 /// The number of lines of a failed player's standard error that are kept.
@@ -106,7 +106,7 @@ impl Live {
     }
 
     /// Waits until the player is warm.
-    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Facts> {
+    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Values> {
         let ready = self.answer("ready", watch);
         // Not again for each turn: a search of /proc takes so long that the processor falls asleep,
         // and the next sample is disturbed.
@@ -115,7 +115,7 @@ impl Live {
     }
 
     /// Requests a sample.
-    pub(crate) fn sample(&mut self, request: &Map<String, Value>, watch: &Watch) -> Result<Facts> {
+    pub(crate) fn sample(&mut self, request: &Values, watch: &Watch) -> Result<Values> {
         let asked = match (&mut self.input, serde_json::to_string(request)) {
             (Some(input), Ok(line)) => writeln!(input, "{line}").and_then(|()| input.flush()),
             _ => Ok(()),
@@ -126,7 +126,7 @@ impl Live {
     }
 
     /// Lets the player end, and returns its last answer.
-    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Facts> {
+    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Values> {
         self.input = None;
         let last = self.answer("done", watch)?;
         self.end(Instant::now() + FAREWELL);
@@ -155,7 +155,7 @@ impl Live {
     }
 
     /// The next answer, which must be this event. Libraries may print other lines too.
-    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Facts> {
+    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Values> {
         let until = Instant::now() + self.deadline;
         let mut heard = String::new();
         loop {
@@ -166,7 +166,7 @@ impl Live {
                 bail!(self.fail(format!("gave no answer for {seconds} s")));
             }
             match self.lines.recv_timeout(left.min(Duration::from_millis(100))) {
-                Ok(line) => match serde_json::from_str::<Facts>(&line) {
+                Ok(line) => match serde_json::from_str::<Values>(&line) {
                     Ok(mut said) => match said.remove("event") {
                         Some(Value::String(name)) if name == event => return Ok(said),
                         _ => bail!(self.fail(format!("said {line} before `{event}`"))),
@@ -274,7 +274,7 @@ mod tests {
         Live::start(commands, Duration::from_secs(20)).unwrap()
     }
 
-    fn failure(answer: Result<Facts>) -> Failure {
+    fn failure(answer: Result<Values>) -> Failure {
         answer.unwrap_err().downcast().unwrap()
     }
 
@@ -291,7 +291,7 @@ mod tests {
             live.stop();
             for _ in 0..2 {
                 live.go_on();
-                assert_eq!(live.sample(&Map::new(), &watch).unwrap()["steps"], 3);
+                assert_eq!(live.sample(&Values::new(), &watch).unwrap()["steps"], 3);
                 live.stop();
             }
             live.go_on();
@@ -306,7 +306,7 @@ mod tests {
         live.ready(&watch).unwrap();
         live.stop();
         live.deadline = Duration::from_millis(200);
-        assert_eq!(failure(live.sample(&Map::new(), &watch)).reason, "gave no answer for 0.2 s");
+        assert_eq!(failure(live.sample(&Values::new(), &watch)).reason, "gave no answer for 0.2 s");
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         {
             let mut live = start(scripts);
             live.ready(&watch).unwrap();
-            let failure = failure(live.sample(&Map::new(), &watch));
+            let failure = failure(live.sample(&Values::new(), &watch));
             assert_eq!(failure.reason, "error: no memory (exit status: 3)");
             assert_eq!(failure.stderr, ["error: no memory", "a hint"]);
         }

@@ -13,11 +13,11 @@ use serde::Serialize;
 use super::compare::{Change, Verdict, changes};
 use super::host::Host;
 use super::picture::{Band, Picture};
-use super::plan::Plan;
+use super::plan::Block;
 use super::programs::{Programs, Wanted};
 use super::report::{Output, Report};
 use super::runner::Schedule;
-use super::sample::{Metric, Point, Row};
+use super::sample::{Metric, Row, Values};
 use super::saved;
 use super::screen::{Screen, estimate};
 use super::table::Column;
@@ -46,7 +46,8 @@ pub(crate) trait Bench: Serialize {
         Wanted::default()
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan>;
+    /// Everything that is measured, in the order of the tables.
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>>;
 
     /// Compares the rows of a leg, whose rounds are over, with each other.
     fn derive(&self, rows: &mut [Row]);
@@ -120,6 +121,8 @@ pub(crate) struct Setup {
     pub(crate) programs: Programs,
     pub(crate) output: Output,
     pub(crate) watch: Watch,
+    /// Settings that the benchmark finds itself, for the file.
+    pub(crate) found: Values,
 }
 
 impl Common {
@@ -152,9 +155,10 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let output = Output::new(common.out.as_deref(), B::NAME)?;
     let watch = Watch::start()?;
     let programs = Programs::find(bench.wanted(), common.against.as_deref())?;
-    let setup = Setup { machine, schedule, programs, output, watch };
-    let Plan { mut blocks, found } = bench.plan(&setup)?;
-    let Setup { machine, programs, output, watch, .. } = setup;
+    let found = Values::new();
+    let mut setup = Setup { machine, schedule, programs, output, watch, found };
+    let mut blocks = bench.plan(&mut setup)?;
+    let Setup { machine, programs, output, watch, found, .. } = setup;
     let suffix = programs.other.as_ref().map(|other| format!("@{}", other.commit));
     if let (Some(other), Some(suffix)) = (&programs.other, &suffix) {
         blocks = blocks.into_iter().map(|block| block.with_twins(suffix, &other.program)).collect();
@@ -167,7 +171,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     println!("\n{}", B::TITLE);
     println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
     println!("{rounds} rounds of {seconds} s, about {}", HumanDuration(time));
-    let mut settings: Point = serde_json::from_value(serde_json::to_value(bench)?)?;
+    let mut settings: Values = serde_json::from_value(serde_json::to_value(bench)?)?;
     settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
     let mut report = Report::new(B::NAME, machine, settings);

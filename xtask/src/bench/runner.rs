@@ -10,9 +10,10 @@ use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use super::host::CpuTime;
+use super::launch::Player;
 use super::live::Live;
-use super::plan::{Block, Player, Trial};
-use super::sample::{Facts, Failure, Row, Sample, figure};
+use super::plan::{Block, Trial};
+use super::sample::{Failure, Row, Sample, Values, figure};
 use crate::interrupt::{Interrupted, Watch};
 
 /// The common settings of all blocks.
@@ -44,7 +45,7 @@ pub(crate) trait Observer {
 /// A player that runs or is stopped. After a failure it gets no more requests.
 struct Turn {
     live: Option<Live>,
-    facts: Facts,
+    facts: Values,
     failure: Option<Failure>,
 }
 
@@ -105,15 +106,14 @@ impl Schedule {
         observer: &mut impl Observer,
     ) -> Result<Vec<Turn>> {
         let start = |(index, player): (usize, &Player)| {
-            let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
+            let mut turn = Turn { live: None, facts: Values::new(), failure: None };
             let first = block.trials().find(|trial| trial.player == index);
             first.into_iter().for_each(|trial| observer.turn(trial));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
-            let commands = player.launch.commands(&player.call);
-            turn.live = turn.note(commands.and_then(|them| Live::start(them, deadline)))?;
+            turn.live =
+                turn.note(player.commands().and_then(|them| Live::start(them, deadline)))?;
             if let Some(live) = &turn.live
-                && player.launch.ranks == 1
-                && player.call.is_serial()
+                && player.is_serial()
             {
                 live.keep_on_one_core();
             }
@@ -148,7 +148,7 @@ impl Schedule {
             others_cpu_share = CpuTime::others_share(before, CpuTime::now(live.ids()));
             Ok(said)
         })?;
-        let figures = |said: Facts| {
+        let figures = |said: Values| {
             said.into_iter().filter_map(|(name, value)| Some((name, figure(&value)?))).collect()
         };
         Ok(said.map(|said| Sample { round, others_cpu_share, figures: figures(said) }))
@@ -201,8 +201,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::launch::{Call, Launch};
-    use super::super::sample::point;
+    use super::super::sample::values;
     use super::*;
 
     const READY: &str = r#"echo '{"event":"ready","ranks":1}'"#;
@@ -227,10 +226,8 @@ mod tests {
     fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, Count) {
         let mut block = Block::new("block");
         for (name, script) in scripts {
-            let call = Call::new(Path::new("sh")).args(["-c", script]);
-            let expects = point([("ranks", json!(1))]);
-            let player = Player { launch: Launch::here(1, false), call, is_ours: true, expects };
-            block.add(name, &point([("threads", json!(1))]), player);
+            let player = Player::new(Path::new("sh")).args(["-c", script]);
+            block.add(name, &values([("threads", 1)]), player);
         }
         let deadline = Duration::from_secs(20);
         let patience = f64::INFINITY;
@@ -273,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_a_failure_of_its_row() {
-        let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
+        let mut turn = Turn { live: None, facts: Values::new(), failure: None };
         let live = Live::start(vec![Command::new("no-such-program")], Duration::ZERO);
         assert!(turn.note(live).unwrap().is_none());
         assert!(turn.failure.unwrap().reason.starts_with("cannot start it"));

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::figures::{Spread, median};
 
-/// The settings of a measurement, by name.
-pub(crate) type Point = BTreeMap<String, Value>;
-
-/// What a contender says of itself: its version, its ranks, the losses of its warm-up.
-pub(crate) type Facts = Map<String, Value>;
+/// Named values: the settings of a measurement, a request, or what a contender says of itself.
+pub(crate) type Values = Map<String, Value>;
 
 /// One measurement and its circumstances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,13 +32,15 @@ pub(crate) struct Failure {
 /// A contender at a point, with all samples so far and their summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    pub(crate) point: Point,
+    /// The settings.
+    pub(crate) point: Values,
     pub(crate) contender: String,
     /// Of each figure that samples have.
     pub(crate) figures: BTreeMap<String, Spread>,
     /// Of comparisons with other rows, over the rounds that both reached.
     pub(crate) ratios: BTreeMap<String, Spread>,
-    pub(crate) facts: Facts,
+    /// Its version, its ranks, the losses of its warm-up.
+    pub(crate) facts: Values,
     pub(crate) failure: Option<Failure>,
     pub(crate) samples: Vec<Sample>,
 }
@@ -63,15 +62,15 @@ pub(crate) fn split_commit(contender: &str) -> (&str, &str) {
     contender.split_at(contender.find('@').unwrap_or(contender.len()))
 }
 
-/// A point of these settings.
-pub(crate) fn point<const N: usize>(settings: [(&str, Value); N]) -> Point {
-    settings.map(|(name, value)| (name.to_owned(), value)).into()
+/// These values by these names.
+pub(crate) fn values<T: Serialize, const N: usize>(list: [(&str, T); N]) -> Values {
+    list.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
 impl Row {
-    pub(crate) fn new(point: Point, contender: &str) -> Self {
+    pub(crate) fn new(point: Values, contender: &str) -> Self {
         let contender = contender.to_owned();
-        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), Facts::new());
+        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), Values::new());
         Self { point, contender, figures, ratios, facts, failure: None, samples: Vec::new() }
     }
 
@@ -82,7 +81,7 @@ impl Row {
             let figures = [(figure.to_owned(), value)].into();
             Sample { round, others_cpu_share: None, figures }
         };
-        let mut row = Self::new(Point::new(), contender);
+        let mut row = Self::new(Values::new(), contender);
         row.samples = (first..).zip(values).map(sample).collect();
         row.summarise();
         row
@@ -185,8 +184,6 @@ pub(crate) fn best(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
@@ -218,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_setting_that_a_point_lacks_is_0_or_empty() {
-        let row = Row::new(point([("batch_size", json!(64))]), "ours");
+        let row = Row::new(values([("batch_size", 64)]), "ours");
         assert_eq!((row.number("batch_size"), row.text("batch_size")), (64, ""));
         assert_eq!((row.number("network"), row.text("network")), (0, ""));
     }

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::report::{Report, VERSION};
-use super::sample::{Facts, Point, Row, Sample, figure};
+use super::sample::{Row, Sample, Values, figure};
 
 /// Reads the JSON file of an earlier run of this benchmark.
 pub(crate) fn read(path: &Path, bench: &str) -> Result<Report> {
@@ -49,18 +49,18 @@ const SETTINGS: [&str; 7] =
 /// A file without a version: samples with their settings, in rows or in a list of their own.
 fn first_version(file: &Value, bench: &str) -> Result<Report> {
     let machine = serde_json::from_value(file["machine"].clone()).context("it has no machine")?;
-    let mut common = Map::new();
+    let mut common = Values::new();
     for part in ["plan", "settings"] {
         common.extend(file[part].as_object().cloned().unwrap_or_default());
     }
     let rate = file.get("wire_megabits_per_second").cloned();
     common.extend(rate.map(|rate| ("wire_megabits_per_second".to_owned(), rate)));
-    let mut report = Report::new(bench, machine, common.clone().into_iter().collect());
+    let mut report = Report::new(bench, machine, common.clone());
     let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
-    let mut samples: Vec<(Map<String, Value>, Facts)> = Vec::new();
+    let mut samples: Vec<(Values, Values)> = Vec::new();
     for row in list(file, "rows") {
         let about = |name: &str| Some((name.to_owned(), row.get(name)?.clone()));
-        let facts: Facts =
+        let facts: Values =
             ["warm_up_losses", "peak_rss_mb"].into_iter().filter_map(about).collect();
         for mut sample in list(&row, "samples").into_iter().filter_map(|s| s.as_object().cloned()) {
             let settings = SETTINGS.iter().chain(["contender"].iter());
@@ -72,7 +72,7 @@ fn first_version(file: &Value, bench: &str) -> Result<Report> {
     let facts = file["ranks"].as_object().cloned().unwrap_or_default();
     samples.extend(apart.map(|sample| (sample, facts.clone())));
     for (sample, facts) in samples {
-        let mut named: Map<String, Value> = Map::new();
+        let mut named: Values = Values::new();
         // Where all rows had the same, it stood in the plan.
         for name in ["network", "batch_size"] {
             named.extend(common.get(name).map(|value| (name.to_owned(), value.clone())));
@@ -96,7 +96,7 @@ fn first_version(file: &Value, bench: &str) -> Result<Report> {
 }
 
 /// Adds a sample to its row.
-fn add(rows: &mut Vec<Row>, mut named: Map<String, Value>, facts: Facts) {
+fn add(rows: &mut Vec<Row>, mut named: Values, facts: Values) {
     let contender = match named.remove("contender") {
         Some(Value::String(name)) => name,
         Some(Value::Object(of_torch)) => ddp(&Value::Object(of_torch)).to_owned(),
@@ -105,7 +105,7 @@ fn add(rows: &mut Vec<Row>, mut named: Map<String, Value>, facts: Facts) {
     let round = named.remove("round").and_then(|round| round.as_u64()).unwrap_or(0) as usize;
     let others_cpu_share = named.remove("others_cpu_share").and_then(|share| share.as_f64());
     let setting = |name: &str| Some((name.to_owned(), named.get(name)?.clone()));
-    let point: Point = SETTINGS.iter().filter_map(|name| setting(name)).collect();
+    let point: Values = SETTINGS.iter().filter_map(|name| setting(name)).collect();
     let figures = named.iter().filter(|(name, _)| !point.contains_key(*name));
     let mut figures: BTreeMap<String, f64> =
         figures.filter_map(|(name, value)| Some((name.clone(), figure(value)?))).collect();

@@ -15,11 +15,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::{
-    Axis, Band, Bench, Block, Call, Chart, Cli, Column, Defaults, Hosts, Launch, Line, Look,
-    Metric, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best, compare,
-    compile_mpi, last_cache, named, once, point, short,
+    Axis, Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player,
+    Programs, Report, Row, Setup, Spread, Trial, Wanted, best, compare, compile_mpi, last_cache,
+    named, once, short, values,
 };
-use crate::checkout::repo_root;
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct AllReduce {
@@ -115,7 +114,7 @@ impl Bench for AllReduce {
         Wanted { mpi, python: self.contenders.contains(&Gloo) }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (mut ranks, mut contenders) = (once(&self.ranks), once(&self.contenders));
         let mut hosts = None;
         if let Some(rate) = self.link {
@@ -145,16 +144,15 @@ impl Bench for AllReduce {
                     if who == Memory && ranks * bytes <= last_cache() {
                         continue;
                     }
-                    let place = point([("ranks", json!(ranks)), ("size", json!(bytes))]);
-                    let elements = json!(bytes / size_of::<f32>());
-                    let request = [("elements".to_owned(), elements)].into_iter().collect();
+                    let place = values([("ranks", ranks), ("size", bytes)]);
+                    let request = values([("elements", bytes / size_of::<f32>())]);
                     leg.push(Trial::new(who.names().0, &place, player, request));
                 }
             }
             blocks.push(block);
         }
-        let found = point([("cache", json!(last_cache()))]);
-        Ok(Plan { blocks, found })
+        setup.found = values([("cache", last_cache())]);
+        Ok(blocks)
     }
 
     fn derive(&self, rows: &mut [Row]) {
@@ -247,26 +245,23 @@ impl AllReduce {
         hosts: Option<&Rc<Hosts>>,
         (programs, c): (&Programs, Option<&Path>),
     ) -> Option<Player> {
-        let ours = |numbers| Call::new(&programs.player).args(["allreduce", "--numbers", numbers]);
-        let (call, backend) = match (who, &programs.python) {
-            (Local, _) => (ours("segment"), Some("local")),
-            (LocalSlice, _) => (ours("slice"), Some("local")),
-            (Memory, _) => (ours("alone"), Some("local")),
-            (Mpi, _) if programs.has_mpi => (ours("segment"), Some("mpi")),
-            (MpiC, _) => (Call::new(c?), None),
+        let ours = |numbers, backend| {
+            let player = Player::new(&programs.player).args(["allreduce", "--numbers", numbers]);
+            player.ranks(ranks, backend)
+        };
+        let player = match (who, &programs.python) {
+            (Local, _) => ours("segment", "local"),
+            (LocalSlice, _) => ours("slice", "local"),
+            (Memory, _) => ours("alone", "local").other(),
+            (Mpi, _) if programs.has_mpi => ours("segment", "mpi"),
+            (MpiC, _) => Player::new(c?).ranks(ranks, "mpi").other(),
             (Gloo, Some(python)) => {
-                let script = repo_root().join("scripts/bench_allreduce.py");
-                (Call::new(python).args([script.display()]).threads(1), None)
+                Player::script(python, "bench_allreduce.py").threads(1).ranks(ranks, "gloo")
             }
             (Mpi | Gloo, _) => return None,
         };
-        let launch =
-            Launch { hosts: hosts.cloned(), ..Launch::here(ranks, matches!(who, Mpi | MpiC)) };
-        let call = if hosts.is_some() { call.option("--late-ms", self.late_ms) } else { call };
-        let mut expects = point([("ranks", json!(ranks))]);
-        expects.extend(backend.map(|backend| ("backend".to_owned(), json!(backend))));
-        let is_ours = matches!(who, Local | LocalSlice | Mpi);
-        Some(Player { launch, call, is_ours, expects })
+        let player = player.on(hosts);
+        Some(if hosts.is_some() { player.option("--late-ms", self.late_ms) } else { player })
     }
 }
 

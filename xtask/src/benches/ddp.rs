@@ -10,11 +10,10 @@ use serde::Serialize;
 
 use super::network::Network;
 use super::training::{
-    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, ranks,
-    speed, title,
+    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, place, speed, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Plan, Report, Row, Setup, Wanted, best,
+    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, best,
     compare, plural,
 };
 
@@ -77,7 +76,7 @@ impl Bench for Ddp {
         Wanted { mpi: true, python: true }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (workers, programs) = (self.workers, &setup.programs);
         let (network, batch_size) = (self.network.about(), self.batch_size.get());
         let training = Training { network, batch_size, threads: 1 };
@@ -85,24 +84,23 @@ impl Bench for Ddp {
             .map(|count| place(network, [("batch_size", batch_size), ("workers", count)]));
         let mut block = Block::new(format!("{}, batch {batch_size} per worker", network.label));
         let ours = training.rust(&programs.player, "ours");
-        block.add("ours-alone", &single, one(ours.clone()));
-        block.add("ours-local", &several, ranks(workers, "local", ours.clone()));
+        block.add("ours-alone", &single, ours.clone());
+        block.add("ours-local", &several, ours.clone().ranks(workers, "local"));
         if programs.has_mpi {
-            block.add("ours-mpi", &several, ranks(workers, "mpi", ours));
+            block.add("ours-mpi", &several, ours.ranks(workers, "mpi"));
         }
         block.add(STRANGERS, &several, training.strangers(&programs.player, workers));
         let layouts = [("pytorch", ""), ("pytorch-channels-last", "-channels-last")];
         for (mode, layout) in &layouts[..if network.has_convolutions { 2 } else { 1 }] {
             let Some(python) = &programs.python else { break };
             let torch = training.torch(python, mode);
-            block.add(mode, &single, other(one(torch.clone())));
+            block.add(mode, &single, torch.clone());
             for (buckets, view) in [("default", ""), ("bucket-view", "-bucket-view")] {
-                let call = torch.clone().option("--ddp", buckets);
-                let ddp = format!("ddp{layout}{view}");
-                block.add(&ddp, &several, other(ranks(workers, "gloo", call)));
+                let player = torch.clone().option("--ddp", buckets).ranks(workers, "gloo");
+                block.add(&format!("ddp{layout}{view}"), &several, player);
             }
         }
-        Ok(vec![block].into())
+        Ok(vec![block])
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::network::{About, Network};
 use super::parts;
-use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place, ranks};
+use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Plan, Report, Row,
-    Setup, Wanted, compare, list_names, once, plural,
+    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Report, Row, Setup,
+    Wanted, compare, list_names, once, plural,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -88,7 +88,7 @@ impl Bench for Scaling {
         Wanted { mpi: self.backend.contains(&Backend::Mpi), python: false }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let programs = &setup.programs;
         let workers = worker_counts(&self.workers, setup.machine.cores);
         let networks: Vec<About> = Network::value_variants().iter().map(|n| n.about()).collect();
@@ -124,7 +124,7 @@ impl Bench for Scaling {
                     let ours = training.rust(&programs.player, "ours");
                     let ours = ours.option("--strategy", strategy).option("--spars", spars);
                     for &count in &workers {
-                        block.add(strategy, &place(count), ranks(count, backend, ours.clone()));
+                        block.add(strategy, &place(count), ours.clone().ranks(count, backend));
                     }
                 }
                 for &count in workers.range(2..) {
@@ -139,7 +139,7 @@ impl Bench for Scaling {
                 blocks.push(block);
             }
         }
-        Ok(blocks.into())
+        Ok(blocks)
     }
 
     fn derive(&self, rows: &mut [Row]) {

@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::network::{Network, compared_loss};
 use super::profile;
 use super::training::{
-    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, speed, title,
+    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, place, speed, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Plan, Report, Row, Setup,
-    Wanted, best, compare, named, once, plural,
+    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Setup, Wanted,
+    best, compare, named, once, plural,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -134,7 +134,7 @@ impl Bench for Step {
         Wanted { python: self.contenders.iter().copied().any(is_torch), ..Wanted::default() }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (ours, python) = (&setup.programs.player, &setup.programs.python);
         let block = |training: Training| {
             let Training { network, batch_size, threads } = training;
@@ -143,18 +143,17 @@ impl Bench for Step {
             for who in once(&self.contenders).into_iter().filter(|who| who.can_train(&training)) {
                 let name = who.names().0;
                 let player = match (who, python) {
-                    (Ours, _) => one(training.rust(ours, name)),
-                    (Candle, _) => other(one(training.rust(ours, name))),
+                    (Ours, _) => training.rust(ours, name),
+                    (Candle, _) => training.rust(ours, name).other(),
                     (Strangers, _) => training.strangers(ours, threads),
-                    (_, Some(python)) => other(one(training.torch(python, name))),
+                    (_, Some(python)) => training.torch(python, name),
                     (_, None) => continue,
                 };
                 block.add(name, &place, player);
             }
             block
         };
-        let blocks = self.trainings(setup.machine.cores).into_iter().map(block);
-        Ok(blocks.collect::<Vec<_>>().into())
+        Ok(self.trainings(setup.machine.cores).into_iter().map(block).collect())
     }
 
     fn derive(&self, rows: &mut [Row]) {
