@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 
-use super::host::family;
+use super::host::{family, send};
 use crate::machine;
 use crate::shell::{display, find_program, output};
 
@@ -134,9 +134,9 @@ fn call(program: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn processes(name: &str) -> Vec<u32> {
+fn processes(name: &str) -> Vec<Pid> {
     let text = output(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
-    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+    text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect()
 }
 
 /// Ends all processes on a host and removes the host with its end of the wire.
@@ -144,12 +144,7 @@ fn remove(name: &str) {
     if !Path::new(NAMES).join(name).exists() {
         return;
     }
-    for id in family(&processes(name)) {
-        if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-            // The process may have ended meanwhile.
-            let _gone = kill_process(id, Signal::KILL);
-        }
-    }
+    send(Signal::KILL, &family(&processes(name)));
     // If the removal fails now, the next run tries again.
     drop(call("ip", &["netns", "del", name]));
 }

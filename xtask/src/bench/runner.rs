@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::host::CpuTime;
 use super::launch::Player;
 use super::live::Live;
 use super::plan::{Block, Trial};
-use super::sample::{Failure, Row, Sample, Values, figure};
+use super::sample::{Failure, Row, Sample, Values, figures};
 use crate::interrupt::{Interrupted, Watch};
 
 /// The common settings of all blocks.
@@ -42,7 +42,8 @@ pub(crate) trait Observer {
     fn finished(&mut self, rows: &mut [Row]);
 }
 
-/// A player that runs or is stopped. After a failure it gets no more requests.
+/// A player. After a failure it gets no more requests.
+#[derive(Default)]
 struct Turn {
     live: Option<Live>,
     facts: Values,
@@ -106,25 +107,24 @@ impl Schedule {
         observer: &mut impl Observer,
     ) -> Result<Vec<Turn>> {
         let start = |(index, player): (usize, &Player)| {
-            let mut turn = Turn { live: None, facts: Values::new(), failure: None };
+            let mut turn = Turn::default();
             let first = block.trials().find(|trial| trial.player == index);
             first.into_iter().for_each(|trial| observer.turn(trial));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
-            turn.live =
-                turn.note(player.commands().and_then(|them| Live::start(them, deadline)))?;
-            if let Some(live) = &turn.live
-                && player.is_serial()
-            {
-                live.keep_on_one_core();
-            }
-            turn.facts = turn.ask(watch, |live| live.ready(watch))?.unwrap_or_default();
-            let differs = |(name, value): &(&String, &Value)| turn.facts.get(*name) != Some(*value);
-            if turn.live.is_some()
-                && let Some((name, value)) = player.expects.iter().find(differs)
-            {
-                let said = turn.facts.get(name).unwrap_or(&Value::Null);
-                turn.note::<()>(Err(anyhow!("asked for {name} {value}, it has {said}")))?;
-            }
+            let commands = player.commands();
+            turn.live = turn.note(commands.and_then(|them| Live::start(them, deadline)))?;
+            let facts = turn.ask(watch, |live| {
+                if player.is_serial() {
+                    live.keep_on_one_core();
+                }
+                let facts = live.ready(watch)?;
+                for (name, value) in &player.expects {
+                    let said = facts.get(name).unwrap_or(&Value::Null);
+                    ensure!(said == value, "asked for {name} {value}, it has {said}");
+                }
+                Ok(facts)
+            });
+            turn.facts = facts?.unwrap_or_default();
             Ok(turn)
         };
         block.players.iter().enumerate().map(start).collect()
@@ -141,22 +141,17 @@ impl Schedule {
         if !request.contains_key("steps") {
             request.insert("seconds".into(), self.seconds.into());
         }
-        let mut others_cpu_share = None;
-        let said = turn.ask(watch, |live| {
-            let before = CpuTime::now(live.ids());
-            let said = live.sample(&request, watch)?;
-            others_cpu_share = CpuTime::others_share(before, CpuTime::now(live.ids()));
-            Ok(said)
-        })?;
-        let figures = |said: Values| {
-            said.into_iter().filter_map(|(name, value)| Some((name, figure(&value)?))).collect()
-        };
-        Ok(said.map(|said| Sample { round, others_cpu_share, figures: figures(said) }))
+        turn.ask(watch, |live| {
+            let before = CpuTime::now(&live.family);
+            let figures = figures(&live.sample(&request, watch)?);
+            let others_cpu_share = CpuTime::others_share(before, CpuTime::now(&live.family));
+            Ok(Sample { round, others_cpu_share, figures })
+        })
     }
 }
 
 impl Turn {
-    /// Wakes the player for a request, and stops it afterwards.
+    /// Asks the player, if it has not failed.
     fn ask<T>(
         &mut self,
         watch: &Watch,
@@ -164,16 +159,13 @@ impl Turn {
     ) -> Result<Option<T>> {
         watch.check()?;
         let Some(live) = &mut self.live else { return Ok(None) };
-        live.go_on();
         let answer = question(live);
-        live.stop();
         self.note(answer)
     }
 
     /// Lets the player end. It has given all its samples, so that a failure no longer matters.
     fn finish(self, watch: &Watch) -> Result<()> {
         let Some(live) = self.live else { return Ok(()) };
-        live.go_on();
         match live.finish(watch) {
             Err(error) if error.is::<Interrupted>() => Err(error),
             _ => Ok(()),
@@ -270,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_a_failure_of_its_row() {
-        let mut turn = Turn { live: None, facts: Values::new(), failure: None };
+        let mut turn = Turn::default();
         let live = Live::start(vec![Command::new("no-such-program")], Duration::ZERO);
         assert!(turn.note(live).unwrap().is_none());
         assert!(turn.failure.unwrap().reason.starts_with("cannot start it"));

@@ -52,9 +52,10 @@ pub(crate) struct Metric {
     pub(crate) more_is_better: bool,
 }
 
-/// A figure as it is said: a number, or whether something holds.
-pub(crate) fn figure(value: &Value) -> Option<f64> {
-    value.as_f64().or(value.as_bool().map(f64::from))
+/// The figures among values: numbers, and whether something holds.
+pub(crate) fn figures(values: &Values) -> BTreeMap<String, f64> {
+    let figure = |value: &Value| value.as_f64().or(value.as_bool().map(f64::from));
+    values.iter().filter_map(|(name, value)| Some((name.clone(), figure(value)?))).collect()
 }
 
 /// A contender's name, and `@` and the commit of its build if that is another one.
