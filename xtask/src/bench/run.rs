@@ -3,6 +3,7 @@
 //! A benchmark declares what it measures ([`Bench::plan`]), which rows are compared, its tables and
 //! its picture. This file builds, measures, prints, writes, and compares with other runs.
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
-use super::compare::{Change, Verdict, changes};
+use super::compare::{Change, changes};
 use super::host::Host;
 use super::picture::{Band, Picture};
 use super::plan::Block;
@@ -71,6 +72,11 @@ pub(crate) struct Cli<B: clap::Args> {
     pub(crate) bench: B,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// The name of a choice on the command line.
+pub(crate) fn choice_name(choice: &impl clap::ValueEnum) -> String {
+    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// The options' values where the user gives none.
@@ -226,8 +232,8 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
 /// Prints the changes, and returns how many are for the worse.
 #[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
 fn tell(changes: &[Change]) -> usize {
-    let count = |verdict| changes.iter().filter(|change| change.verdict() == verdict).count();
-    let (slower, faster) = (count(Verdict::Slower), count(Verdict::Faster));
+    let count = |speed| changes.iter().filter(|change| change.speed() == speed).count();
+    let (slower, faster) = (count(Ordering::Less), count(Ordering::Greater));
     changes.iter().for_each(|change| println!("  {change}"));
     println!("{slower} slower, {faster} faster, {} the same", changes.len() - slower - faster);
     slower

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::figures::{Spread, median};
+use super::figures::Spread;
 
 /// Named values: the settings of a measurement, a request, or what a contender says of itself.
 pub(crate) type Values = Map<String, Value>;
@@ -174,12 +174,9 @@ pub(crate) fn best(
     metric: Metric,
     takes_part: impl Fn(&Row) -> bool,
 ) -> Option<usize> {
-    let value = |row: &Row| {
-        let median = median(&row.values(metric.figure))?;
-        Some(if metric.more_is_better { median } else { -median })
-    };
+    let sign = if metric.more_is_better { 1.0 } else { -1.0 };
     let known = rows.iter().enumerate().filter(|(_, row)| takes_part(row));
-    let known = known.filter_map(|(index, row)| Some((index, value(row)?)));
+    let known = known.filter_map(|(index, row)| Some((index, sign * row.median(metric.figure)?)));
     known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
 }
 

@@ -16,8 +16,8 @@ use serde_json::json;
 
 use crate::bench::{
     Axis, Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player,
-    Programs, Report, Row, Setup, Spread, Trial, Wanted, best, compare, compile_mpi, last_cache,
-    named, once, short, values,
+    Programs, Report, Row, Setup, Trial, Wanted, best, choice_name, compare, compile_mpi,
+    last_cache, named, once, short, values,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -62,21 +62,15 @@ enum Contender {
 
 use Contender::{Gloo, Local, LocalSlice, Memory, Mpi, MpiC};
 
-impl Contender {
-    const ALL: [Self; 6] = [Local, LocalSlice, Mpi, MpiC, Gloo, Memory];
-
-    /// The names on the command line and in a picture.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Local => ("local", "Candelabrum, local"),
-            LocalSlice => ("local-slice", "Candelabrum, local, caller's memory"),
-            Mpi => ("mpi", "Candelabrum, MPI"),
-            MpiC => ("mpi-c", "C, MPI_Allreduce in place"),
-            Gloo => ("gloo", "PyTorch, Gloo"),
-            Memory => ("memory", "limit: processes that share nothing"),
-        }
-    }
-}
+/// The contenders' names in a picture, in the order of the options.
+const LABELS: [&str; 6] = [
+    "Candelabrum, local",
+    "Candelabrum, local, caller's memory",
+    "Candelabrum, MPI",
+    "C, MPI_Allreduce in place",
+    "PyTorch, Gloo",
+    "limit: processes that share nothing",
+];
 
 const TIME: Metric = Metric { figure: "seconds", more_is_better: false };
 
@@ -146,7 +140,7 @@ impl Bench for AllReduce {
                     }
                     let place = values([("ranks", ranks), ("size", bytes)]);
                     let request = values([("elements", bytes / size_of::<f32>())]);
-                    leg.push(Trial::new(who.names().0, &place, player, request));
+                    leg.push(Trial::new(&choice_name(&who), &place, player, request));
                 }
             }
             blocks.push(block);
@@ -191,36 +185,35 @@ impl Bench for AllReduce {
 
     fn bands(&self, report: &Report) -> Vec<Band> {
         let rows = || report.rows.iter().filter(|row| !row.samples.is_empty());
-        let look = |who: Contender| match who {
-            Memory => Look::Limit,
-            _ => Look::Line(who as usize),
-        };
-        let is = |row: &Row, who: Contender| row.contender == who.names().0;
-        let measured = Contender::ALL.into_iter().filter(|&who| rows().any(|row| is(row, who)));
-        let measured: Vec<Contender> = measured.collect();
-        let all: Vec<&Spread> = rows().filter_map(|row| row.figures.get("seconds")).collect();
-        let chart = |ranks: usize| {
-            let size = |row: &Row| row.number("size") as f64;
+        let size = |row: &Row| row.number("size") as f64;
+        let spread = |row: &Row| row.figures.get(TIME.figure).copied();
+        let chart = |ranks: usize, lines: &[(Look, String)]| {
             let (sizes, units) = (rows().map(size).collect(), (0, ["B", "KB", "MB", "GB"]));
             let x = Axis::decades("numbers of one rank", sizes, units);
-            let times = all.iter().flat_map(|s| [s.min, s.max]).collect();
+            let times = rows().filter_map(spread).flat_map(|s| [s.min, s.max]).collect();
             let y = Axis::decades("", times, (-9, ["ns", "µs", "ms", "s"]));
-            // Ours is drawn last, so that it is on top.
-            let line = |&who: &Contender| {
-                let own = rows().filter(|row| is(row, who) && row.number("ranks") == ranks);
-                let at = |row: &Row| {
-                    Some((size(row).log10(), row.figures.get("seconds")?.map(f64::log10)))
-                };
-                Line { look: look(who), points: own.filter_map(at).collect() }
+            let line = |(look, name): &(Look, String)| {
+                let own = rows().filter(|row| row.contender == *name);
+                let own = own.filter(|row| row.number("ranks") == ranks);
+                let at = |row: &Row| Some((size(row).log10(), spread(row)?.map(f64::log10)));
+                Line { look: *look, points: own.filter_map(at).collect() }
             };
-            let lines = measured.iter().rev().map(line).collect();
             let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };
             let title = format!("{ranks} ranks{crowded}");
-            Chart::lines(title, x, y, lines)
+            // Ours is drawn last, so that it is on top.
+            Chart::lines(title, x, y, lines.iter().rev().map(line).collect())
         };
+        let (mut key, mut lines) = (Vec::new(), Vec::new());
+        for (place, (&who, label)) in Contender::value_variants().iter().zip(LABELS).enumerate() {
+            let look = if who == Memory { Look::Limit } else { Look::Line(place) };
+            let name = choice_name(&who);
+            if rows().any(|row| row.contender == name) {
+                key.push((look, label.to_owned()));
+                lines.push((look, name));
+            }
+        }
         let ranks: BTreeSet<usize> = rows().map(|row| row.number("ranks")).collect();
-        let key = measured.iter().map(|&who| (look(who), who.names().1.to_owned())).collect();
-        let charts = ranks.into_iter().map(chart).collect();
+        let charts = ranks.into_iter().map(|ranks| chart(ranks, &lines)).collect();
         vec![Band { title: "One operation".into(), key, charts }]
     }
 }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::network::Network;
-use super::training::{SPEED, Training, place, speed, title};
+use super::training::{SPEED, Training, columns, label, place, title};
 use crate::bench::{
     Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, compare, once,
 };
@@ -46,8 +46,7 @@ impl Bench for Checkpoint {
     }
 
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
-        let mut columns = vec![Column::name(24, copies)];
-        columns.extend(speed(Network::of(&rows[0])));
+        let mut columns = columns(Column::name(24, copies), Network::of(&rows[0]));
         columns.push(Column::ratio("× no copy", "ratio_to_no_copy"));
         vec![columns]
     }
@@ -59,7 +58,7 @@ impl Bench for Checkpoint {
             ratio: ("ratio_to_no_copy", ""),
             beside: None,
             title: &|setting, row| if setting == "copy_every" { copies(row) } else { title(row) },
-            name: &|_| ("Candelabrum".into(), 0),
+            name: &label,
         };
         grouped.bands(&report.rows)
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::network::Network;
 use super::training::{
-    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, place, speed, title,
+    SPEED, STRANGERS, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
     Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, best,
@@ -30,29 +30,16 @@ pub(crate) struct Ddp {
     batch_size: NonZeroUsize,
 }
 
-/// The contenders: their name, the name of the one with one worker to which they are compared, the
-/// name in a picture, and the place of their colour.
-const CONTENDERS: [(&str, &str, &str, usize); 10] = [
-    ("ours-alone", "ours-alone", "Candelabrum", 0),
-    ("ours-local", "ours-alone", "Candelabrum", 0),
-    ("ours-mpi", "ours-alone", "Candelabrum, MPI", 4),
-    (STRANGERS, "ours-alone", "processes that share nothing", 7),
-    ("pytorch", "pytorch", "PyTorch", 2),
-    ("ddp", "pytorch", "PyTorch DDP", 2),
-    ("ddp-bucket-view", "pytorch", "PyTorch DDP, bucket views", 2),
-    ("pytorch-channels-last", "pytorch-channels-last", "PyTorch, channels last", 3),
-    ("ddp-channels-last", "pytorch-channels-last", "PyTorch DDP, channels last", 3),
-    (
-        "ddp-channels-last-bucket-view",
-        "pytorch-channels-last",
-        "PyTorch DDP, channels last, bucket views",
-        3,
-    ),
-];
-
-/// The contender of this name.
-fn about(name: &str) -> (&'static str, &'static str, &'static str, usize) {
-    CONTENDERS.into_iter().find(|(known, ..)| *known == name).unwrap_or(CONTENDERS[0])
+/// The contender with one worker to which this one is compared.
+fn alone(contender: &str) -> &'static str {
+    match (
+        contender.contains("pytorch") || contender.contains("ddp"),
+        contender.contains("channels-last"),
+    ) {
+        (false, _) => "ours-alone",
+        (true, false) => "pytorch",
+        (true, true) => "pytorch-channels-last",
+    }
 }
 
 impl Bench for Ddp {
@@ -105,7 +92,7 @@ impl Bench for Ddp {
 
     fn derive(&self, rows: &mut [Row]) {
         compare(rows, "times_one_worker", SPEED, |row, rows| {
-            rows.iter().position(|other| other.contender == about(&row.contender).1)
+            rows.iter().position(|other| other.contender == alone(&row.contender))
         });
         compare(rows, "times_best_ddp", SPEED, |_, rows| {
             best(rows, SPEED, |row| row.contender.starts_with("ddp"))
@@ -114,11 +101,10 @@ impl Bench for Ddp {
     }
 
     fn tables(&self, _: &[Row]) -> Vec<Vec<Column>> {
-        let mut columns = vec![
-            Column::name(32, |row| row.contender.clone()),
-            Column::new("workers", 7, |row| Some(row.number("workers").to_string())),
-        ];
-        columns.extend(speed(self.network.about()));
+        let names = Column::name(32, |row| row.contender.clone());
+        let mut columns = columns(names, self.network.about());
+        let workers = |row: &Row| Some(row.number("workers").to_string());
+        columns.insert(1, Column::new("workers", 7, workers));
         columns.extend([
             Column::ratio("× alone", "times_one_worker"),
             Column::ratio("× best DDP", "times_best_ddp"),
@@ -151,10 +137,7 @@ impl Bench for Ddp {
                 "workers" => workers(row),
                 _ => format!("{} per second of all workers", Network::of(row).unit),
             },
-            name: &|contender| {
-                let (.., label, place) = about(contender);
-                (label.to_owned(), place)
-            },
+            name: &label,
         };
         grouped.bands(&report.rows)
     }

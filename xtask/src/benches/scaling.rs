@@ -13,7 +13,7 @@ use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
     Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Report, Row, Setup,
-    Wanted, compare, list_names, once, plural,
+    Wanted, choice_name, compare, list_names, once, plural,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -101,11 +101,10 @@ impl Bench for Scaling {
             networks.into_iter().filter(|about| models.iter().any(|name| name == about.name))
         {
             for backend in once(&self.backend) {
-                let backend = match backend {
-                    Backend::Local => "local",
-                    Backend::Mpi if programs.has_mpi => "mpi",
-                    Backend::Mpi => continue,
-                };
+                if backend == Backend::Mpi && !programs.has_mpi {
+                    continue;
+                }
+                let backend = &choice_name(&backend);
                 let training = Training { network, batch_size: self.batch_size.get(), threads: 1 };
                 let title = format!(
                     "{}, batch {} per rank, {backend} backend",

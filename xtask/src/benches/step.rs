@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::network::{Network, compared_loss};
 use super::profile;
 use super::training::{
-    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, place, speed, title,
+    SPEED, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
     Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Setup, Wanted,
-    best, compare, named, once, plural,
+    best, choice_name, compare, named, once, plural,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -62,18 +62,6 @@ enum Contender {
 use Contender::{Candle, Ours, Pytorch, PytorchChannelsLast, PytorchCompile, Strangers};
 
 impl Contender {
-    /// The names on the command line and in a picture.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Ours => ("ours", "Candelabrum"),
-            Candle => ("candle", "candle"),
-            Pytorch => ("pytorch", "PyTorch"),
-            PytorchChannelsLast => ("pytorch-channels-last", "PyTorch, channels last"),
-            PytorchCompile => ("pytorch-compile", "PyTorch, compiled"),
-            Strangers => (STRANGERS, "processes that share nothing"),
-        }
-    }
-
     /// Whether the contender exists in a configuration: a memory layout of images needs images, and
     /// one thread shares nothing with itself.
     fn can_train(self, training: &Training) -> bool {
@@ -141,7 +129,7 @@ impl Bench for Step {
             let place = place(network, [("batch_size", batch_size), ("threads", threads)]);
             let mut block = Block::new(configuration(network.name, batch_size, threads));
             for who in once(&self.contenders).into_iter().filter(|who| who.can_train(&training)) {
-                let name = who.names().0;
+                let name = &choice_name(&who);
                 let player = match (who, python) {
                     (Ours, _) => training.rust(ours, name),
                     (Candle, _) => training.rust(ours, name).other(),
@@ -176,8 +164,7 @@ impl Bench for Step {
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
         let network = Network::of(&rows[0]);
         let loss = format!("loss {}", network.loss_step);
-        let mut columns = vec![Column::name(22, |row| row.contender.clone())];
-        columns.extend(speed(network));
+        let mut columns = columns(Column::name(22, |row| row.contender.clone()), network);
         columns.extend([
             Column::ratio("× candle", "ratio_to_candle"),
             Column::ratio("× best torch", "ratio_to_best_pytorch"),
@@ -221,10 +208,7 @@ impl Bench for Step {
                 "threads" => threads(row),
                 _ => format!("batch {}", row.number("batch_size")),
             },
-            name: &|contender| {
-                let who = Contender::from_str(contender, false).unwrap_or(Ours);
-                (who.names().1.to_owned(), if who == Strangers { 7 } else { who as usize })
-            },
+            name: &label,
         };
         grouped.bands(&report.rows)
     }

@@ -11,6 +11,23 @@ pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is
 /// Processes of ours that share nothing: what as many ranks or threads can reach here.
 pub(super) const STRANGERS: &str = "strangers";
 
+/// The contenders that train: their name, their name in a picture, and the place of their colour.
+const LABELS: [(&str, &str, usize); 13] = [
+    ("ours", "Candelabrum", 0),
+    ("ours-alone", "Candelabrum", 0),
+    ("ours-local", "Candelabrum", 0),
+    ("ours-mpi", "Candelabrum, MPI", 4),
+    ("candle", "candle", 1),
+    ("pytorch", "PyTorch", 2),
+    ("pytorch-channels-last", "PyTorch, channels last", 3),
+    ("pytorch-compile", "PyTorch, compiled", 4),
+    ("ddp", "PyTorch DDP", 2),
+    ("ddp-bucket-view", "PyTorch DDP, bucket views", 2),
+    ("ddp-channels-last", "PyTorch DDP, channels last", 3),
+    ("ddp-channels-last-bucket-view", "PyTorch DDP, channels last, bucket views", 3),
+    (STRANGERS, "processes that share nothing", 7),
+];
+
 /// The common settings of the contenders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Training {
@@ -61,12 +78,11 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
     });
 }
 
-/// The speed and the time of a step.
-pub(super) fn speed(network: About) -> [Column; 2] {
-    [
-        Column::spread(&format!("{}/s [min-max]", network.unit), SPEED.figure, 1.0, 0),
-        Column::figure("ms/step", "step_seconds", 1e3, 2),
-    ]
+/// The first columns of a table: names, the speed, and the time of a step.
+pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
+    let speed = format!("{}/s [min-max]", network.unit);
+    let speed = Column::spread(&speed, SPEED.figure, 1.0, 0);
+    vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
 
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
@@ -95,6 +111,13 @@ pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<
         )
     });
     wrong.into_iter().chain(known).collect()
+}
+
+/// A contender's name in a picture, and the place of its colour.
+pub(super) fn label(contender: &str) -> (String, usize) {
+    let known = LABELS.iter().find(|(name, ..)| *name == contender);
+    let &(_, label, colour) = known.unwrap_or(&LABELS[0]);
+    (label.to_owned(), colour)
 }
 
 /// The title of a row's network.
