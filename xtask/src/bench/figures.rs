@@ -71,9 +71,9 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// The ending of a noun after a number.
-pub(crate) fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
+/// A number and its noun: `1 rank`, `2 ranks`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) mod table;
 
 // What a benchmark declares itself with.
 pub(crate) use self::bars::Grouped;
-pub(crate) use self::figures::{Spread, plural, short};
+pub(crate) use self::figures::{Spread, counted, short};
 pub(crate) use self::host::{Host, last_cache};
 pub(crate) use self::hosts::Hosts;
 pub(crate) use self::launch::Player;

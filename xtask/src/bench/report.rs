@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::figures::plural;
+use super::figures::counted;
 use super::host::Host;
 use super::sample::{Row, Values};
 use crate::checkout::repo_root;
@@ -50,10 +50,8 @@ impl Report {
     pub(crate) fn circumstances(&self) -> String {
         let Host { cpu, cores, commit, .. } = &self.machine;
         let rounds = self.plan.get("rounds").and_then(Value::as_u64).unwrap_or(0) as usize;
-        format!(
-            "{cpu}, {cores} cores; medians of {rounds} round{}; commit {commit}",
-            plural(rounds)
-        )
+        let rounds = counted(rounds, "round");
+        format!("{cpu}, {cores} cores; medians of {rounds}; commit {commit}")
     }
 
     /// A line per row: the point, the contender, every figure's and every comparison's spread. A cell

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
-use super::figures::plural;
+use super::figures::counted;
 use super::plan::{Block, Trial};
 use super::runner::{Observer, Schedule};
 use super::sample::Row;
@@ -110,7 +110,7 @@ fn failure(row: &Row) -> Option<String> {
     let failure = row.failure.as_ref()?;
     let after = match row.samples.len() {
         0 => String::new(),
-        count => format!(" after {count} sample{}", plural(count)),
+        count => format!(" after {}", counted(count, "sample")),
     };
     Some(format!("{} failed{after}: {}\n", row.contender, failure.reason))
 }

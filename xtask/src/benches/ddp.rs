@@ -14,7 +14,7 @@ use super::training::{
 };
 use crate::bench::{
     Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, best,
-    compare, plural,
+    compare, counted,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -123,10 +123,6 @@ impl Bench for Ddp {
     }
 
     fn bands(&self, report: &Report) -> Vec<Band> {
-        let workers = |row: &Row| {
-            let count = row.number("workers");
-            format!("{count} worker{}", plural(count))
-        };
         let grouped = Grouped {
             settings: ["network", "", "workers"],
             figure: SPEED.figure,
@@ -134,7 +130,7 @@ impl Bench for Ddp {
             beside: None,
             title: &|setting, row| match setting {
                 "network" => format!("{}, batch {} per worker", title(row), self.batch_size),
-                "workers" => workers(row),
+                "workers" => counted(row.number("workers"), "worker"),
                 _ => format!("{} per second of all workers", Network::of(row).unit),
             },
             name: &label,

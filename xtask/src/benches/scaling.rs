@@ -13,7 +13,7 @@ use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
     Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Report, Row, Setup,
-    Wanted, choice_name, compare, list_names, once, plural,
+    Wanted, choice_name, compare, counted, list_names, once,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -270,7 +270,7 @@ fn steps(rows: &[Row]) -> Chart {
     let most = rows.iter().map(|row| row.number("workers")).max().unwrap_or(1);
     let rows_of_most = rows.iter().filter(|row| row.number("workers") == most);
     let bars = rows_of_most.map(|row| parts::bar(row, row.contender.clone())).collect();
-    let title = format!("{}, {most} worker{}", title(rows), plural(most));
+    let title = format!("{}, {}", title(rows), counted(most, "worker"));
     Chart::bars(&title, 400, "milliseconds per step", bars)
 }
 

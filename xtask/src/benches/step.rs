@@ -16,7 +16,7 @@ use super::training::{
 };
 use crate::bench::{
     Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Setup, Wanted,
-    best, choice_name, compare, named, once, plural,
+    best, choice_name, compare, counted, named, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -195,8 +195,8 @@ impl Bench for Step {
 
     fn bands(&self, report: &Report) -> Vec<Band> {
         let threads = |row: &Row| {
-            let count = row.number("threads");
-            format!("{count} thread{}, {} per second", plural(count), Network::of(row).unit)
+            let threads = counted(row.number("threads"), "thread");
+            format!("{threads}, {} per second", Network::of(row).unit)
         };
         let grouped = Grouped {
             settings: ["network", "threads", "batch_size"],
@@ -215,5 +215,5 @@ impl Bench for Step {
 }
 
 fn configuration(network: &str, batch_size: usize, threads: usize) -> String {
-    format!("{network}, batch {batch_size}, {threads} thread{}", plural(threads))
+    format!("{network}, batch {batch_size}, {}", counted(threads, "thread"))
 }
