@@ -9,7 +9,6 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use super::figures::quantile;
-use super::plan::describe;
 use super::sample::{Metric, Row};
 
 /// The least change that counts.
@@ -68,7 +67,7 @@ fn change(new: &Row, old: &Row, metric: Metric) -> Option<Change> {
     };
     let ((new_speed, [low, high]), (old_speed, [old_low, old_high])) =
         (undisturbed(new)?, undisturbed(old)?);
-    let what = describe(&new.point, &new.contender);
+    let what = new.describe();
     Some(Change { what, times: new_speed / old_speed, range: (low / old_high, high / old_low) })
 }
 

@@ -17,8 +17,8 @@ pub(crate) struct Block {
 /// A contender at a point: a request to a player.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    pub(crate) point: Values,
-    pub(crate) contender: String,
+    /// Its row, without samples.
+    pub(crate) row: Row,
     /// The player's index in the block.
     pub(crate) player: usize,
     /// A JSON object, to which the seconds of a sample are added unless it asks for steps.
@@ -52,8 +52,8 @@ impl Block {
         }
         let twins = |trial: Trial| {
             let player = places[trial.player]?;
-            let contender = format!("{}{suffix}", trial.contender);
-            let twin = Trial { contender, player: player + 1, ..trial.clone() };
+            let mut twin = Trial { player: player + 1, ..trial.clone() };
+            twin.row.contender += suffix;
             Some([Trial { player, ..trial }, twin])
         };
         let legs = self.legs.into_iter();
@@ -68,26 +68,8 @@ impl Block {
 
 impl Trial {
     pub(crate) fn new(contender: &str, point: &Values, player: usize, request: Values) -> Self {
-        Self { point: point.clone(), contender: contender.to_owned(), player, request }
+        Self { row: Row::new(point.clone(), contender), player, request }
     }
-
-    /// Its row, without samples.
-    pub(crate) fn row(&self) -> Row {
-        Row::new(self.point.clone(), &self.contender)
-    }
-
-    /// `cnn, batch_size 64, threads 1, ours`.
-    pub(crate) fn describe(&self) -> String {
-        describe(&self.point, &self.contender)
-    }
-}
-
-/// The settings and the contender in one line, names before numbers.
-pub(crate) fn describe(point: &Values, contender: &str) -> String {
-    let names = point.values().filter_map(|value| value.as_str().map(str::to_owned));
-    let numbers = point.iter().filter(|(_, value)| !value.is_string());
-    let numbers = numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " ")));
-    names.chain(numbers).chain([contender.to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
 /// The requested items, each once, in the order of their first occurrence.
@@ -115,7 +97,7 @@ mod tests {
         block.add("python", &place, Player::new(Path::new("python")).other());
         block.add("ours", &place, Player::new(Path::new("new")));
         let block = block.with_twins("@abc", Path::new("old"));
-        let names: Vec<String> = block.trials().map(Trial::describe).collect();
+        let names: Vec<String> = block.trials().map(|trial| trial.row.describe()).collect();
         assert_eq!(names, ["cnn, batch size 64, ours", "cnn, batch size 64, ours@abc"]);
         assert_eq!(block.trials().map(|trial| trial.player).collect::<Vec<_>>(), [0, 1]);
         let commands = block.players[1].commands().unwrap();

@@ -61,7 +61,7 @@ impl Schedule {
         observer: &mut impl Observer,
     ) -> Result<()> {
         let first = rows.len();
-        rows.extend(block.trials().map(Trial::row));
+        rows.extend(block.trials().map(|trial| trial.row.clone()));
         let mut rounds = 0..0;
         for start in 0..self.starts {
             rounds = rounds.end..self.rounds * (start + 1) / self.starts;

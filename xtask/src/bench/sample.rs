@@ -103,6 +103,14 @@ impl Row {
         self.facts.get(name)?.as_str()
     }
 
+    /// Its settings and contender in one line, names before numbers: `cnn, batch size 64, ours`.
+    pub(crate) fn describe(&self) -> String {
+        let names = self.point.values().filter_map(|value| value.as_str().map(str::to_owned));
+        let numbers = self.point.iter().filter(|(_, value)| !value.is_string());
+        let numbers = numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " ")));
+        names.chain(numbers).chain([self.contender.clone()]).collect::<Vec<_>>().join(", ")
+    }
+
     /// The median of a figure.
     pub(crate) fn median(&self, figure: &str) -> Option<f64> {
         Some(self.figures.get(figure)?.median)

@@ -66,7 +66,7 @@ impl<'a> Screen<'a> {
     fn message(&self, trial: &Trial) -> String {
         let share = self.bar.position() as f64 / self.bar.length().unwrap_or(1).max(1) as f64;
         let left = self.begun.elapsed().mul_f64((1.0 - share).max(0.0) / share.max(1e-3));
-        format!("{} left: {}", HumanDuration(left), trial.describe())
+        format!("{} left: {}", HumanDuration(left), trial.row.describe())
     }
 
     #[expect(clippy::print_stderr, reason = "a long run in a log says that it goes on")]
