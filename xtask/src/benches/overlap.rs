@@ -19,7 +19,7 @@ use super::parts;
 use super::training::{place, title};
 use crate::bench::{
     Band, Bar, Bench, Block, Chart, Column, Defaults, Hosts, Live, Look, Metric, Player, Report,
-    Row, Setup, Spread, Trial, Values, Wanted, split_commit, values,
+    Row, Sample, Setup, Spread, Trial, Values, Wanted, split_commit, values,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -97,18 +97,13 @@ impl Bench for Overlap {
         else {
             return;
         };
-        let (mut hideable, mut hidden) = (Vec::new(), Vec::new());
-        for sample in &rows[off].samples {
-            let at = |row: usize, figure| rows[row].at(sample.round, figure);
-            let step = |row| at(row, STEP.figure);
-            let backward = at(off, "backward_seconds");
-            if let (Some(off), Some(on), Some(exchange), Some(backward)) =
-                (step(off), step(on), step(exchange), backward)
-            {
-                hideable.push(exchange.min(backward));
-                hidden.push((off - on) / exchange.min(backward));
-            }
-        }
+        let within = |sample: &Sample| {
+            let step = |row: usize| rows[row].at(sample.round, STEP.figure);
+            let hideable = step(exchange)?.min(*sample.figures.get("backward_seconds")?);
+            Some((hideable, (step(off)? - step(on)?) / hideable))
+        };
+        let (hideable, hidden): (Vec<f64>, Vec<f64>) =
+            rows[off].samples.iter().filter_map(within).unzip();
         let row = &mut rows[on];
         for (name, values) in [("hideable_seconds", hideable), ("hidden_share", hidden)] {
             row.ratios.extend(Spread::of(&values).map(|spread| (name.to_owned(), spread)));

@@ -183,28 +183,23 @@ impl Bench for Scaling {
                 (a.text("network"), a.text("backend")) == (b.text("network"), b.text("backend"))
             })
             .collect();
-        let names = |rows: &[Row]| -> Vec<String> {
-            let known = rows.iter().map(|row| row.contender.clone());
-            once(&known.filter(|name| name != STRANGERS).collect::<Vec<_>>())
-        };
-        let strategies = names(&report.rows);
+        let names = report.rows.iter().map(|row| row.contender.clone());
+        let strategies = once(&names.filter(|name| name != STRANGERS).collect::<Vec<_>>());
         let mut key: Vec<(Look, String)> =
             (0..).zip(&strategies).map(|(place, name)| (Look::Line(place), name.clone())).collect();
         key.push((Look::Limit, "limit: as many ranks that share nothing".into()));
-        let mut bands = Vec::new();
-        for rows in panels.chunks(2) {
-            let charts = rows.iter().map(|rows| throughput(rows, &strategies)).collect();
-            let title = "Throughput of all ranks together".into();
-            bands.push(Band { title, key: key.clone(), charts });
-        }
-        for rows in panels.chunks(2) {
-            bands.push(Band {
-                title: "Where the time of a step goes (rank 0)".into(),
-                key: parts::key(),
-                charts: rows.iter().map(|rows| steps(rows)).collect(),
-            });
-        }
-        bands
+        let bands = |title: &str, key: &[(Look, String)], chart: &dyn Fn(&[Row]) -> Chart| {
+            let band = |rows: &[&[Row]]| Band {
+                title: title.to_owned(),
+                key: key.to_vec(),
+                charts: rows.iter().map(|rows| chart(rows)).collect(),
+            };
+            panels.chunks(2).map(band).collect::<Vec<_>>()
+        };
+        let speeds = |rows: &[Row]| throughput(rows, &strategies);
+        let speeds = bands("Throughput of all ranks together", &key, &speeds);
+        let times = bands("Where the time of a step goes (rank 0)", &parts::key(), &steps);
+        speeds.into_iter().chain(times).collect()
     }
 }
 
@@ -233,22 +228,20 @@ fn pick(what: &str, asked: &[String], known: &[String]) -> Result<Vec<String>> {
 /// Throughput by workers: a line per strategy, and what ranks reach that share nothing.
 fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
     let counts: BTreeSet<usize> = rows.iter().map(|row| row.number("workers")).collect();
-    let place = |row: &Row| {
-        counts.iter().position(|&count| count == row.number("workers")).unwrap_or(0) as f64
+    let points = |rows: Vec<&Row>, aside: f64| {
+        let place = |row: &Row| counts.iter().position(|&count| count == row.number("workers"));
+        let point = |row: &Row| Some((place(row)? as f64 + aside, *row.figures.get(SPEED.figure)?));
+        rows.into_iter().filter_map(point).collect()
     };
-    let speeds = |row: &Row| row.figures.get(SPEED.figure).copied();
-    let mut lines = Vec::new();
     let alone = rows.iter().find(|row| row.contender == BASELINE && row.number("workers") == 1);
     let limit = alone.into_iter().chain(rows.iter().filter(|row| row.contender == STRANGERS));
-    let limit = limit.filter_map(|row| Some((place(row), speeds(row)?))).collect();
-    lines.push(Line { look: Look::Limit, points: limit });
+    let mut lines = vec![Line { look: Look::Limit, points: points(limit.collect(), 0.0) }];
     // Strategies are often equally fast, so their points stand side by side.
     let aside = 0.6 / strategies.len().max(1) as f64;
     for (index, name) in strategies.iter().enumerate() {
         let beside = (index as f64 - (strategies.len() as f64 - 1.0) / 2.0) * aside;
         let own = rows.iter().filter(|row| row.contender == *name);
-        let points = own.filter_map(|row| Some((place(row) + beside, speeds(row)?))).collect();
-        lines.push(Line { look: Look::Line(index), points });
+        lines.push(Line { look: Look::Line(index), points: points(own.collect(), beside) });
     }
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, s)| s.max).fold(1.0, f64::max);
     let ticks = counts.iter().enumerate().map(|(at, count)| (at as f64, count.to_string()));

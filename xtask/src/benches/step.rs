@@ -15,8 +15,8 @@ use super::training::{
     SPEED, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Setup, Wanted,
-    best, choice_name, compare, counted, named, once,
+    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Sample, Setup,
+    Wanted, best, choice_name, compare, counted, named, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -89,14 +89,10 @@ impl Step {
             asked => once(asked).into_iter().map(NonZeroUsize::get).collect::<Vec<_>>(),
         };
         let mut trainings = Vec::new();
-        for network in once(&self.network) {
-            for batch_size in once(&self.batch_size) {
-                let (network, batch_size) = (network.about(), batch_size.get());
-                trainings.extend(threads.iter().map(|&threads| Training {
-                    network,
-                    batch_size,
-                    threads,
-                }));
+        for network in once(&self.network).into_iter().map(Network::about) {
+            for batch_size in once(&self.batch_size).into_iter().map(NonZeroUsize::get) {
+                let training = |&threads| Training { network, batch_size, threads };
+                trainings.extend(threads.iter().map(training));
             }
         }
         trainings
@@ -146,11 +142,10 @@ impl Bench for Step {
 
     fn derive(&self, rows: &mut [Row]) {
         for row in &mut *rows {
-            for sample in &mut row.samples {
-                let figure = |name| sample.figures.get(name).copied();
-                if let (Some(used), Some(seconds)) = (figure("cpu_seconds"), figure("seconds")) {
-                    sample.figures.insert("cores_used".into(), used / seconds);
-                }
+            for Sample { figures, .. } in &mut row.samples {
+                let cores = figures.get("cpu_seconds").zip(figures.get("seconds"));
+                let cores = cores.map(|(used, seconds)| used / seconds);
+                figures.extend(cores.map(|cores| ("cores_used".to_owned(), cores)));
             }
             row.summarise();
         }
