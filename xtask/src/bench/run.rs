@@ -17,7 +17,7 @@ use super::picture::{Band, Picture};
 use super::plan::Block;
 use super::programs::{Programs, Wanted};
 use super::report::{Output, Report};
-use super::runner::Schedule;
+use super::runner::{Event, Schedule};
 use super::sample::{Metric, Row, Values};
 use super::saved;
 use super::screen::{Screen, estimate};
@@ -181,13 +181,17 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
     let mut report = Report::new(B::NAME, machine, settings);
-    let (derive, tables) =
-        (|rows: &mut [Row]| bench.derive(rows), |rows: &[Row]| bench.tables(rows));
-    let mut screen = Screen::new(turns, &derive, &tables);
+    let mut screen = Screen::new(turns);
     let mut measured = Ok(());
     for block in &blocks {
         screen.begin(block);
-        measured = schedule.measure(block, &mut report.rows, &watch, &mut screen);
+        measured = schedule.measure(block, &mut report.rows, &watch, &mut |event| match event {
+            Event::Turn(trial) => screen.turn(trial),
+            Event::Finished(rows) => {
+                bench.derive(rows);
+                screen.print(rows, &bench.tables(rows));
+            }
+        });
         if measured.is_err() {
             break;
         }

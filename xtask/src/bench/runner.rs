@@ -35,11 +35,11 @@ pub(crate) struct Schedule {
 const LEAST_ROUNDS: usize = 5;
 
 /// What happens while a block is measured.
-pub(crate) trait Observer {
+pub(crate) enum Event<'a> {
     /// A player of this trial is started, or gives a sample.
-    fn turn(&mut self, trial: &Trial);
+    Turn(&'a Trial),
     /// All rounds of these rows are over, or an interrupt has ended them.
-    fn finished(&mut self, rows: &mut [Row]);
+    Finished(&'a mut [Row]),
 }
 
 /// A player. After a failure it gets no more requests.
@@ -58,14 +58,14 @@ impl Schedule {
         block: &Block,
         rows: &mut Vec<Row>,
         watch: &Watch,
-        observer: &mut impl Observer,
+        tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<()> {
         let first = rows.len();
         rows.extend(block.trials().map(|trial| trial.row.clone()));
         let mut rounds = 0..0;
         for start in 0..self.starts {
             rounds = rounds.end..self.rounds * (start + 1) / self.starts;
-            let mut turns = self.start(block, watch, observer)?;
+            let mut turns = self.start(block, watch, tell)?;
             let mut rest = &mut rows[first..];
             for leg in &block.legs {
                 let rows = rest.split_off_mut(..leg.len()).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Schedule {
                 let measured: Result<()> =
                     rounds.clone().take_while(is_due).try_for_each(|round| {
                         leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
-                            observer.turn(trial);
+                            tell(Event::Turn(trial));
                             let turn = &mut turns[trial.player];
                             row.samples.extend(self.sample(turn, trial, round, watch)?);
                             Ok(())
@@ -90,7 +90,7 @@ impl Schedule {
                     row.summarise();
                 }
                 if measured.is_err() || start + 1 == self.starts {
-                    observer.finished(rows);
+                    tell(Event::Finished(rows));
                 }
                 measured?;
             }
@@ -104,12 +104,12 @@ impl Schedule {
         &self,
         block: &Block,
         watch: &Watch,
-        observer: &mut impl Observer,
+        tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<Vec<Turn>> {
         let start = |(index, player): (usize, &Player)| {
             let mut turn = Turn::default();
             let first = block.trials().find(|trial| trial.player == index);
-            first.into_iter().for_each(|trial| observer.turn(trial));
+            first.into_iter().for_each(|trial| tell(Event::Turn(trial)));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
             let commands = player.commands();
             turn.live = turn.note(commands.and_then(|them| Live::start(them, deadline)))?;
@@ -200,22 +200,8 @@ mod tests {
     const SAMPLE: &str = r#"echo '{"event":"sample","steps":3,"correct":true,"way":"on"}'"#;
     const DONE: &str = r#"echo '{"event":"done","peak_rss_mb":7.5}'"#;
 
-    #[derive(Default)]
-    struct Count {
-        turns: usize,
-        finished: Vec<String>,
-    }
-
-    impl Observer for Count {
-        fn turn(&mut self, _: &Trial) {
-            self.turns += 1;
-        }
-        fn finished(&mut self, rows: &mut [Row]) {
-            self.finished.extend(rows.iter().map(|row| row.contender.clone()));
-        }
-    }
-
-    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, Count) {
+    /// The rows, the number of turns, and the number of rows that were finished.
+    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, [usize; 2]) {
         let mut block = Block::new("block");
         for (name, script) in scripts {
             let player = Player::new(Path::new("sh")).args(["-c", script]);
@@ -224,14 +210,18 @@ mod tests {
         let deadline = Duration::from_secs(20);
         let patience = f64::INFINITY;
         let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline, patience };
-        let (mut rows, mut count) = (Vec::new(), Count::default());
+        let (mut rows, mut counts) = (Vec::new(), [0, 0]);
+        let mut count = |event: Event<'_>| match event {
+            Event::Turn(_) => counts[0] += 1,
+            Event::Finished(rows) => counts[1] += rows.len(),
+        };
         schedule.measure(&block, &mut rows, &Watch::quiet(), &mut count).unwrap();
-        (rows, count)
+        (rows, counts)
     }
 
     #[test]
     fn a_player_that_fails_does_not_keep_the_others_from_going_on() {
-        let (rows, count) = measure(
+        let (rows, counts) = measure(
             1,
             &[
                 ("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}")),
@@ -249,15 +239,15 @@ mod tests {
         assert_eq!(reason(&rows[1]).unwrap(), "exit status: 5");
         assert_eq!(reason(&rows[2]).unwrap(), "no compiler (exit status: 1)");
         assert_eq!(reason(&rows[3]).unwrap(), "asked for ranks 1, it has 2");
-        assert_eq!((count.turns, count.finished.len()), (4 + 3 * 4, 4));
+        assert_eq!(counts, [4 + 3 * 4, 4]);
     }
 
     #[test]
     fn the_rounds_are_divided_among_the_starts() {
-        let (rows, count) =
+        let (rows, counts) =
             measure(2, &[("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}"))]);
         assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!((count.turns, count.finished.len()), (2 + 3, 1));
+        assert_eq!(counts, [2 + 3, 1]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 use super::figures::counted;
 use super::plan::{Block, Trial};
-use super::runner::{Observer, Schedule};
+use super::runner::Schedule;
 use super::sample::Row;
 use super::table::{Column, lines};
 
@@ -18,10 +18,8 @@ const START: Duration = Duration::from_secs(4);
 /// The time between two lines in a log.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Completes the rows of a leg, whose rounds are over, and has the tables in which they stand.
-pub(crate) struct Screen<'a> {
-    derive: &'a dyn Fn(&mut [Row]),
-    tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
+/// The bar, and what was printed last.
+pub(crate) struct Screen {
     bar: ProgressBar,
     /// `None` on a terminal.
     last_line: Option<Instant>,
@@ -39,17 +37,13 @@ pub(crate) fn estimate(blocks: &[Block], schedule: &Schedule) -> (u64, Duration)
     ((starts + samples) as u64, time)
 }
 
-impl<'a> Screen<'a> {
-    pub(crate) fn new(
-        turns: u64,
-        derive: &'a dyn Fn(&mut [Row]),
-        tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
-    ) -> Self {
+impl Screen {
+    pub(crate) fn new(turns: u64) -> Self {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {msg}");
         let bar = ProgressBar::new(turns).with_style(style.expect("the template is correct"));
         bar.enable_steady_tick(Duration::from_secs(1));
         let last_line = (!stderr().is_terminal()).then(Instant::now);
-        Self { derive, tables, bar, last_line, begun: Instant::now(), title: None }
+        Self { bar, last_line, begun: Instant::now(), title: None }
     }
 
     /// The next rows are those of this block.
@@ -77,19 +71,18 @@ impl<'a> Screen<'a> {
         *last = Instant::now();
         eprintln!("{}/{}, {message}", self.bar.position(), self.bar.length().unwrap_or(0));
     }
-}
 
-impl Observer for Screen<'_> {
-    fn turn(&mut self, trial: &Trial) {
+    /// A player of this trial has its turn.
+    pub(crate) fn turn(&mut self, trial: &Trial) {
         self.bar.inc(1);
         let message = self.message(trial);
         self.log(&message);
         self.bar.set_message(message);
     }
 
-    fn finished(&mut self, rows: &mut [Row]) {
-        (self.derive)(rows);
-        let (tables, title) = ((self.tables)(rows), self.title.take());
+    /// Prints the lines of a leg, whose rounds are over, in each table.
+    pub(crate) fn print(&mut self, rows: &[Row], tables: &[Vec<Column>]) {
+        let title = self.title.take();
         let mut text = title.as_ref().map_or_else(String::new, |title| format!("\n{title}\n"));
         for (i, table) in tables.iter().enumerate() {
             text += if i > 0 { "\n" } else { "" };
