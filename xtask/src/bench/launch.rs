@@ -89,8 +89,9 @@ impl Player {
 
     /// The same player in another program.
     pub(crate) fn of(&self, program: &Path) -> Self {
-        let words = [&Self::new(program).words, &self.words[1..]].concat();
-        Self { words, ..self.clone() }
+        let mut twin = self.clone();
+        twin.words[0] = program.display().to_string();
+        twin
     }
 
     /// Whether it is one process with one thread that computes.

@@ -116,7 +116,7 @@ impl Live {
     }
 
     /// Lets the player end, and returns its last answer.
-    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Values> {
+    pub(crate) fn finish(&mut self, watch: &Watch) -> Result<Values> {
         self.input = None;
         let last = self.answer("done", watch)?;
         self.end(Instant::now() + FAREWELL);

@@ -94,7 +94,10 @@ impl Schedule {
                 }
                 measured?;
             }
-            turns.into_iter().try_for_each(|turn| turn.finish(watch))?;
+            // They have given all their samples, so that a failure no longer matters.
+            for turn in &mut turns {
+                turn.ask(watch, |live| live.finish(watch))?;
+            }
         }
         Ok(())
     }
@@ -161,15 +164,6 @@ impl Turn {
         let Some(live) = &mut self.live else { return Ok(None) };
         let answer = question(live);
         self.note(answer)
-    }
-
-    /// Lets the player end. It has given all its samples, so that a failure no longer matters.
-    fn finish(self, watch: &Watch) -> Result<()> {
-        let Some(live) = self.live else { return Ok(()) };
-        match live.finish(watch) {
-            Err(error) if error.is::<Interrupted>() => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// The answer, if there is one. A failure is kept as the reason why there will be no other.

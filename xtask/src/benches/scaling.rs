@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 
-use super::network::{About, Network};
+use super::network::Network;
 use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
@@ -91,15 +91,14 @@ impl Bench for Scaling {
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let programs = &setup.programs;
         let workers = worker_counts(&self.workers, setup.machine.cores);
-        let networks: Vec<About> = Network::value_variants().iter().map(|n| n.about()).collect();
-        let names: Vec<String> = networks.iter().map(|about| about.name.to_owned()).collect();
+        let names: Vec<String> = Network::value_variants().iter().map(choice_name).collect();
         let models = pick("--model", &self.model, &names)?;
         let strategies = list_names(&programs.player, "strategies")?;
         let strategies = pick("--strategies", &self.strategies, &strategies)?;
         let mut blocks = Vec::new();
-        for network in
-            networks.into_iter().filter(|about| models.iter().any(|name| name == about.name))
-        {
+        let networks = Network::value_variants().iter();
+        for network in networks.filter(|network| models.contains(&choice_name(*network))) {
+            let network = network.about();
             for backend in once(&self.backend) {
                 if backend == Backend::Mpi && !programs.has_mpi {
                     continue;
