@@ -31,7 +31,5 @@ pub(crate) use self::plan::{Block, Trial, once};
 pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
 pub(crate) use self::report::{Output, Report};
 pub(crate) use self::run::{Bench, Cli, Defaults, Setup, choice_name};
-pub(crate) use self::sample::{
-    Metric, Row, Sample, Values, best, compare, named, split_commit, values,
-};
+pub(crate) use self::sample::{Metric, Row, Sample, Values, best, compare, split_commit, values};
 pub(crate) use self::table::Column;

@@ -155,37 +155,35 @@ impl Row {
     }
 }
 
-/// Writes into each row how many times as good as another one it is, round by round. `base` chooses
-/// the other one by its index. A row without another one, or without a common round, gets nothing.
+/// Writes into each row how many times as good as another one it is, round by round: the best one of
+/// those that `is_base` admits for it. A row without such a one, or without a common round with it,
+/// gets nothing.
 pub(crate) fn compare(
     rows: &mut [Row],
     name: &str,
     metric: Metric,
-    base: impl Fn(&Row, &[Row]) -> Option<usize>,
+    is_base: impl Fn(&Row, &Row) -> bool,
 ) {
-    let shared = &*rows;
-    let times = |row: &Row| Spread::of(&row.times(&shared[base(row, shared)?], metric));
-    let found: Vec<Option<Spread>> = shared.iter().map(times).collect();
+    let times = |row: &Row| {
+        let base = best(rows, metric, |other| is_base(row, other))?;
+        Spread::of(&row.times(base, metric))
+    };
+    let found: Vec<Option<Spread>> = rows.iter().map(times).collect();
     for (row, spread) in rows.iter_mut().zip(found) {
         row.ratios.extend(spread.map(|spread| (name.to_owned(), spread)));
     }
 }
 
-/// The row of this contender, as a base of [`compare`].
-pub(crate) fn named(contender: &str) -> impl Fn(&Row, &[Row]) -> Option<usize> {
-    move |_, rows| rows.iter().position(|row| row.contender == contender)
-}
-
-/// The index of the row with the best median, of those that `takes_part` admits.
+/// The row with the best median, of those that `takes_part` admits.
 pub(crate) fn best(
     rows: &[Row],
     metric: Metric,
     takes_part: impl Fn(&Row) -> bool,
-) -> Option<usize> {
+) -> Option<&Row> {
     let sign = if metric.more_is_better { 1.0 } else { -1.0 };
-    let known = rows.iter().enumerate().filter(|(_, row)| takes_part(row));
-    let known = known.filter_map(|(index, row)| Some((index, sign * row.median(metric.figure)?)));
-    known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
+    let known = rows.iter().filter(|row| takes_part(row));
+    let known = known.filter_map(|row| Some((row, sign * row.median(metric.figure)?)));
+    known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(row, _)| row)
 }
 
 #[cfg(test)]
@@ -201,21 +199,21 @@ mod tests {
             Row::measured("ours", 0, "speed", &[400.0, 200.0, 410.0]),
             Row::measured("other", 0, "speed", &[100.0, 50.0]),
         ];
-        let other = |row: &Row| row.contender == "other";
-        compare(&mut rows, "to_other", SPEED, |_, rows| best(rows, SPEED, other));
+        compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         let expected = Spread { median: 4.0, min: 4.0, max: 4.0 };
         assert_eq!(rows[0].ratios["to_other"], expected);
         assert_eq!(rows[0].figures["speed"], Spread { median: 400.0, min: 200.0, max: 410.0 });
         let time = Metric { more_is_better: false, ..SPEED };
         assert_eq!(rows[0].times(&rows[1], time), [0.25, 0.25]);
-        assert_eq!((best(&rows, SPEED, |_| true), best(&rows, time, |_| true)), (Some(0), Some(1)));
+        let best = |metric| best(&rows, metric, |_| true).unwrap().contender.as_str();
+        assert_eq!([best(SPEED), best(time)], ["ours", "other"]);
     }
 
     #[test]
     fn a_row_without_a_common_round_is_compared_with_nothing() {
         let row = |contender, round| Row::measured(contender, round, "speed", &[1.0]);
         let mut rows = [row("ours", 0), row("other", 1)];
-        compare(&mut rows, "to_other", SPEED, |_, _| Some(1));
+        compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         assert!(rows[0].ratios.is_empty());
     }
 

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::bench::{
     Axis, Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player,
     Programs, Report, Row, Setup, Trial, Wanted, best, choice_name, compare, compile_mpi,
-    last_cache, named, once, short, values,
+    last_cache, once, short, values,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -121,7 +121,12 @@ impl Bench for AllReduce {
         let has_c = setup.programs.has_mpi && contenders.contains(&MpiC);
         let c = has_c.then(|| compile_mpi("benches/player/allreduce.c", "bench-allreduce-c"));
         let c = c.transpose()?;
-        let sizes = self.sizes()?;
+        let usual: &[&str] = if self.quick { &QUICK } else { &SIZES };
+        let mut sizes = once(&self.sizes);
+        if sizes.is_empty() {
+            sizes = usual.iter().map(|size| size.parse()).collect::<Result<_>>()?;
+        }
+        sizes.sort_unstable();
         let mut blocks = Vec::new();
         for ranks in ranks {
             let mut block = Block::new(format!("{ranks} ranks, microseconds"));
@@ -151,11 +156,11 @@ impl Bench for AllReduce {
 
     fn derive(&self, rows: &mut [Row]) {
         let is_peer = |row: &Row| ["mpi-c", "gloo"].contains(&&*row.contender);
-        compare(rows, "to_best_peer", TIME, |_, rows| best(rows, TIME, is_peer));
-        compare(rows, "to_mpi_c", TIME, named("mpi-c"));
-        compare(rows, "share_of_memory_speed", TIME, named("memory"));
+        compare(rows, "to_best_peer", TIME, |_, other| is_peer(other));
+        compare(rows, "to_mpi_c", TIME, |_, other| other.contender == "mpi-c");
+        compare(rows, "share_of_memory_speed", TIME, |_, other| other.contender == "memory");
         // The name of the best peer, which the table shows.
-        let peer = best(rows, TIME, is_peer).map(|index| json!(rows[index].contender));
+        let peer = best(rows, TIME, is_peer).map(|row| json!(row.contender));
         for row in rows {
             row.facts.extend(peer.clone().map(|peer| ("best_peer".to_owned(), peer)));
         }
@@ -219,17 +224,6 @@ impl Bench for AllReduce {
 }
 
 impl AllReduce {
-    /// The sizes, smallest first.
-    fn sizes(&self) -> Result<Vec<Size>> {
-        let usual: &[&str] = if self.quick { &QUICK } else { &SIZES };
-        let mut sizes = match &self.sizes[..] {
-            [] => usual.iter().map(|size| size.parse()).collect::<Result<_>>()?,
-            asked => once(asked),
-        };
-        sizes.sort_unstable();
-        Ok(sizes)
-    }
-
     /// The ranks of a contender. `None` if this machine lacks its program.
     fn player(
         &self,

@@ -13,8 +13,8 @@ use super::training::{
     SPEED, STRANGERS, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, best,
-    compare, counted,
+    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, compare,
+    counted,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -91,12 +91,10 @@ impl Bench for Ddp {
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        compare(rows, "times_one_worker", SPEED, |row, rows| {
-            rows.iter().position(|other| other.contender == alone(&row.contender))
+        compare(rows, "times_one_worker", SPEED, |row, other| {
+            other.contender == alone(&row.contender)
         });
-        compare(rows, "times_best_ddp", SPEED, |_, rows| {
-            best(rows, SPEED, |row| row.contender.starts_with("ddp"))
-        });
+        compare(rows, "times_best_ddp", SPEED, |_, other| other.contender.starts_with("ddp"));
         compare_with_strangers(rows);
     }
 

@@ -141,8 +141,7 @@ impl Bench for Scaling {
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        let is_base = |row: &Row| row.contender == BASELINE && row.number("workers") == 1;
-        compare(rows, "speed_up", SPEED, |_, rows| rows.iter().position(is_base));
+        compare(rows, "speed_up", SPEED, |_, other| is_base(other));
         compare_with_strangers(rows);
         for row in rows {
             let workers = row.number("workers") as f64;
@@ -224,6 +223,11 @@ fn pick(what: &str, asked: &[String], known: &[String]) -> Result<Vec<String>> {
     Ok(once(asked))
 }
 
+/// Whether speed-ups are those to this row.
+fn is_base(row: &Row) -> bool {
+    row.contender == BASELINE && row.number("workers") == 1
+}
+
 /// Throughput by workers: a line per strategy, and what ranks reach that share nothing.
 fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
     let counts: BTreeSet<usize> = rows.iter().map(|row| row.number("workers")).collect();
@@ -232,8 +236,7 @@ fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
         let point = |row: &Row| Some((place(row)? as f64 + aside, *row.figures.get(SPEED.figure)?));
         rows.into_iter().filter_map(point).collect()
     };
-    let alone = rows.iter().find(|row| row.contender == BASELINE && row.number("workers") == 1);
-    let limit = alone.into_iter().chain(rows.iter().filter(|row| row.contender == STRANGERS));
+    let limit = rows.iter().filter(|row| is_base(row) || row.contender == STRANGERS);
     let mut lines = vec![Line { look: Look::Limit, points: points(limit.collect(), 0.0) }];
     // Strategies are often equally fast, so their points stand side by side.
     let aside = 0.6 / strategies.len().max(1) as f64;

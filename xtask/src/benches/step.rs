@@ -16,7 +16,7 @@ use super::training::{
 };
 use crate::bench::{
     Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Sample, Setup,
-    Wanted, best, choice_name, compare, counted, named, once,
+    Wanted, choice_name, compare, counted, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -149,10 +149,10 @@ impl Bench for Step {
             }
             row.summarise();
         }
-        compare(rows, "ratio_to_candle", SPEED, named("candle"));
+        compare(rows, "ratio_to_candle", SPEED, |_, other| other.contender == "candle");
         compare_with_strangers(rows);
-        compare(rows, "ratio_to_best_pytorch", SPEED, |_, rows| {
-            best(rows, SPEED, |row| row.contender.starts_with("pytorch"))
+        compare(rows, "ratio_to_best_pytorch", SPEED, |_, other| {
+            other.contender.starts_with("pytorch")
         });
     }
 

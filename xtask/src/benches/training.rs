@@ -73,8 +73,8 @@ pub(super) fn place<const N: usize>(network: About, settings: [(&str, usize); N]
 
 /// Compares every row with the strangers at its place.
 pub(super) fn compare_with_strangers(rows: &mut [Row]) {
-    compare(rows, "ratio_to_strangers", SPEED, |row, rows| {
-        rows.iter().position(|other| other.contender == STRANGERS && other.point == row.point)
+    compare(rows, "ratio_to_strangers", SPEED, |row, other| {
+        other.contender == STRANGERS && other.point == row.point
     });
 }
 
