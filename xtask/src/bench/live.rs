@@ -27,8 +27,8 @@ const TAIL: usize = 12;
 /// The time that a player may take to end. Then it is killed.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A player, which runs from a question to its answer and is stopped else. A question to it ends with
-/// [`Interrupted`](crate::interrupt), or with a [`Failure`] after which it is gone.
+/// A player, which runs from a question to its answer and is stopped otherwise. A question to it
+/// ends with [`Interrupted`](crate::interrupt), or with a [`Failure`] after which it is gone.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// The first process receives the requests.

@@ -155,9 +155,9 @@ impl Row {
     }
 }
 
-/// Writes into each row how many times as good as another one it is, round by round: the best one of
-/// those that `is_base` admits for it. A row without such a one, or without a common round with it,
-/// gets nothing.
+/// Writes into each row how many times as good as another one it is, round by round. The other one
+/// is the best of those that `is_base` admits for it. A row without another one, or without a
+/// common round, gets nothing.
 pub(crate) fn compare(
     rows: &mut [Row],
     name: &str,

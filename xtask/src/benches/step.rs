@@ -177,10 +177,8 @@ impl Bench for Step {
         };
         let mut notes = loss_notes(report, name);
         // A small difference of the clocks is allowed.
-        let exceeds = |row: &&Row| {
-            row.median("cores_used")
-                .is_some_and(|cores| cores > 1.05 * row.number("threads") as f64)
-        };
+        let exceeds =
+            |row: &&Row| row.median("cores_used") > Some(1.05 * row.number("threads") as f64);
         notes.extend(report.rows.iter().filter(exceeds).map(|row| {
             let who = &row.contender;
             format!("WARNING: {who} used more threads than it was given: {}", name(row))
