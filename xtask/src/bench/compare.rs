@@ -5,10 +5,10 @@
 //! ranges in which both speeds lie do not overlap, and from [`LEAST`] on, because two builds of the
 //! same code differ by a percent.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use super::figures::quantile;
-use super::plan::describe;
 use super::sample::{Metric, Row};
 
 /// The least change that counts.
@@ -24,29 +24,23 @@ pub(crate) struct Change {
     range: (f64, f64),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Slower,
-    Faster,
-    Same,
-}
-
 impl Change {
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// Whether its speed is now less than before, greater, or within the noise the same.
+    pub(crate) fn speed(&self) -> Ordering {
         match self.range {
-            (_, high) if high < 1.0 - LEAST => Verdict::Slower,
-            (low, _) if low > 1.0 + LEAST => Verdict::Faster,
-            _ => Verdict::Same,
+            (_, high) if high < 1.0 - LEAST => Ordering::Less,
+            (low, _) if low > 1.0 + LEAST => Ordering::Greater,
+            _ => Ordering::Equal,
         }
     }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = match self.verdict() {
-            Verdict::Slower => "SLOWER",
-            Verdict::Faster => "faster",
-            Verdict::Same => "same",
+        let word = match self.speed() {
+            Ordering::Less => "SLOWER",
+            Ordering::Greater => "faster",
+            Ordering::Equal => "same",
         };
         let (low, high) = self.range;
         write!(f, "{word:<8}{:>7.3} [{low:.3}-{high:.3}]  {}", self.times, self.what)
@@ -73,7 +67,7 @@ fn change(new: &Row, old: &Row, metric: Metric) -> Option<Change> {
     };
     let ((new_speed, [low, high]), (old_speed, [old_low, old_high])) =
         (undisturbed(new)?, undisturbed(old)?);
-    let what = describe(&new.point, &new.contender);
+    let what = new.describe();
     Some(Change { what, times: new_speed / old_speed, range: (low / old_high, high / old_low) })
 }
 
@@ -89,18 +83,18 @@ mod tests {
 
     #[test]
     fn rows_differ_if_their_ranges_do_not_overlap() {
-        let verdict = |new: &[f64], old: &[f64], metric| {
-            changes(&[row("ours", new)], &[row("ours", old)], "", metric)[0].verdict()
+        let speed = |new: &[f64], old: &[f64], metric| {
+            changes(&[row("ours", new)], &[row("ours", old)], "", metric)[0].speed()
         };
         let old = [100.0, 99.0, 102.0];
-        assert_eq!(verdict(&[90.0, 91.0, 89.0], &old, SPEED), Verdict::Slower);
-        assert_eq!(verdict(&[110.0, 112.0, 109.0], &old, SPEED), Verdict::Faster);
+        assert_eq!(speed(&[90.0, 91.0, 89.0], &old, SPEED), Ordering::Less);
+        assert_eq!(speed(&[110.0, 112.0, 109.0], &old, SPEED), Ordering::Greater);
         let time = Metric { more_is_better: false, ..SPEED };
-        assert_eq!(verdict(&[90.0, 91.0, 89.0], &old, time), Verdict::Faster);
+        assert_eq!(speed(&[90.0, 91.0, 89.0], &old, time), Ordering::Greater);
         // Two of three samples were disturbed.
-        assert_eq!(verdict(&[50.0, 101.0, 70.0], &old, SPEED), Verdict::Same);
+        assert_eq!(speed(&[50.0, 101.0, 70.0], &old, SPEED), Ordering::Equal);
         // Beyond the noise, but as little as another build of the same code.
-        assert_eq!(verdict(&[98.5, 98.4, 98.6], &[100.0, 99.9, 100.1], SPEED), Verdict::Same);
+        assert_eq!(speed(&[98.5, 98.4, 98.6], &[100.0, 99.9, 100.1], SPEED), Ordering::Equal);
     }
 
     #[test]

@@ -16,7 +16,8 @@ impl Spread {
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
-        Some(Self { median: median(values)?, min, max })
+        let median = sorted[sorted.len() / 2].midpoint(sorted[(sorted.len() - 1) / 2]);
+        Some(Self { median, min, max })
     }
 
     /// The median and both ends, each changed by a function that keeps their order.
@@ -36,12 +37,6 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted
-}
-
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
-    let (sorted, middle) = (sorted(values), values.len() / 2);
-    let upper = *sorted.get(middle)?;
-    Some(if sorted.len() % 2 == 1 { upper } else { (sorted[middle - 1] + upper) / 2.0 })
 }
 
 /// The value below which this share of the values lies, and the ends of the range that holds it for
@@ -76,9 +71,9 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// The ending of a noun after a number.
-pub(crate) fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
+/// A number and its noun: `1 rank`, `2 ranks`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

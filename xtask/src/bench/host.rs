@@ -6,6 +6,7 @@ use std::thread;
 
 use procfs::process::{Process, Stat, all_processes};
 use procfs::{CpuInfo, Current, CurrentSI, KernelStats};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::checkout::repo_root;
@@ -63,21 +64,30 @@ fn locked_version(package: &str) -> Option<String> {
 
 /// These processes and all their descendants, parents before children. Only these processes if there
 /// is no /proc.
-pub(crate) fn family(roots: &[u32]) -> Vec<u32> {
+pub(crate) fn family(roots: &[Pid]) -> Vec<Pid> {
     let stats: Vec<Stat> = all_processes()
         .map(|all| all.filter_map(|process| process.ok()?.stat().ok()).collect())
         .unwrap_or_default();
     let mut family = roots.to_vec();
     let mut at = 0;
     while let Some(&parent) = family.get(at) {
-        for child in stats.iter().filter(|stat| stat.ppid as u32 == parent) {
-            if !family.contains(&(child.pid as u32)) {
-                family.push(child.pid as u32);
+        let children = stats.iter().filter(|stat| Pid::from_raw(stat.ppid) == Some(parent));
+        for child in children.filter_map(|stat| Pid::from_raw(stat.pid)) {
+            if !family.contains(&child) {
+                family.push(child);
             }
         }
         at += 1;
     }
     family
+}
+
+/// Sends a signal to processes.
+pub(crate) fn send(signal: Signal, processes: &[Pid]) {
+    for &process in processes {
+        // It may have ended meanwhile.
+        let _gone = kill_process(process, signal);
+    }
 }
 
 /// Processor time so far, in the kernel's ticks.
@@ -93,7 +103,7 @@ pub(crate) struct CpuTime {
 
 impl CpuTime {
     /// Includes the measured processes while they live. `None` if there is no /proc.
-    pub(crate) fn now(measured: &[u32]) -> Option<Self> {
+    pub(crate) fn now(measured: &[Pid]) -> Option<Self> {
         let total = KernelStats::current().ok()?.total;
         let idle = total.idle + total.iowait.unwrap_or(0);
         let of_system =
@@ -104,8 +114,8 @@ impl CpuTime {
             let stat = process.stat().ok()?;
             Some(stat.utime + stat.stime + (stat.cutime + stat.cstime) as u64)
         };
-        let theirs: Option<u64> =
-            measured.iter().map(|&id| used(Process::new(id as i32).ok()?)).sum();
+        let of = |id: &Pid| used(Process::new(id.as_raw_nonzero().get()).ok()?);
+        let theirs: Option<u64> = measured.iter().map(of).sum();
         Some(Self { all: busy + idle, busy, ours: used(Process::myself().ok()?)? + theirs? })
     }
 
@@ -122,7 +132,9 @@ impl CpuTime {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::process::{self, Stdio};
+    use std::process::Stdio;
+
+    use rustix::process::getpid;
 
     use super::*;
 
@@ -132,9 +144,12 @@ mod tests {
         let share = CpuTime::others_share(time(200, 100, 0), time(300, 180, 60)).unwrap();
         assert!((share - 0.2).abs() < 1e-9, "{share}");
         assert_eq!(CpuTime::others_share(time(200, 100, 0), time(200, 100, 0)), None);
-        let now = CpuTime::now(&[process::id()]).unwrap();
+        let now = CpuTime::now(&[getpid()]).unwrap();
         assert!(now.all >= now.busy && now.busy > 0);
-        assert!(CpuTime::now(&[u32::MAX >> 1]).is_none(), "a process that is gone");
+        assert!(
+            CpuTime::now(&[Pid::from_raw(i32::MAX).unwrap()]).is_none(),
+            "a process that is gone"
+        );
     }
 
     #[test]
@@ -143,11 +158,12 @@ mod tests {
         shell.args(["-c", "sleep 60 & echo; wait"]).stdout(Stdio::piped());
         let mut shell = shell.spawn().unwrap();
         shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let family = family(&[process::id()]);
-        assert_eq!(family[0], process::id());
-        let grandchild = super::family(&[shell.id()])[1];
-        assert!(family.contains(&shell.id()) && family.contains(&grandchild));
-        Command::new("kill").arg(grandchild.to_string()).status().unwrap();
+        let ours = family(&[getpid()]);
+        let [child, grandchild] = family(&[Pid::from_child(&shell)])[..] else {
+            panic!("{ours:?}")
+        };
+        assert!(ours[0] == getpid() && ours.contains(&child) && ours.contains(&grandchild));
+        send(Signal::TERM, &[grandchild]);
         shell.wait().unwrap();
     }
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid};
 
-use super::host::family;
+use super::host::{family, send};
 use crate::machine;
 use crate::shell::{display, find_program, output};
 
@@ -35,25 +35,16 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// The missing parts for two hosts, in words. Empty if the hosts can be made.
-    fn lacks() -> Vec<&'static str> {
-        let mut lacks = machine::lacks_for_mpi();
-        for (program, package) in
-            [("ip", "ip (Debian: iproute2)"), ("tc", "tc (iproute2)"), ("unshare", "unshare")]
-        {
-            if find_program(program).is_none() {
-                lacks.push(package);
-            }
-        }
-        if output(Command::new("id").arg("-u")).as_deref() != Some("0") {
-            lacks.push("right to make network namespaces (run it as root)");
-        }
-        lacks
-    }
-
     /// Refuses a machine on which no hosts can be made.
     pub(crate) fn check() -> Result<()> {
-        let lacks = Self::lacks();
+        let mut lacks = machine::lacks_for_mpi();
+        let needed =
+            [("ip", "ip (Debian: iproute2)"), ("tc", "tc (iproute2)"), ("unshare", "unshare")];
+        let missing = needed.into_iter().filter(|(program, _)| find_program(program).is_none());
+        lacks.extend(missing.map(|(_, package)| package));
+        if !geteuid().is_root() {
+            lacks.push("right to make network namespaces (run it as root)");
+        }
         ensure!(lacks.is_empty(), "no hosts can be made here: no {}", lacks.join(", no "));
         Ok(())
     }
@@ -134,22 +125,14 @@ fn call(program: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn processes(name: &str) -> Vec<u32> {
-    let text = output(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
-    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
-}
-
 /// Ends all processes on a host and removes the host with its end of the wire.
 fn remove(name: &str) {
     if !Path::new(NAMES).join(name).exists() {
         return;
     }
-    for id in family(&processes(name)) {
-        if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-            // The process may have ended meanwhile.
-            let _gone = kill_process(id, Signal::KILL);
-        }
-    }
+    let ids = output(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
+    let ids = ids.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?));
+    send(Signal::KILL, &family(&ids.collect::<Vec<_>>()));
     // If the removal fails now, the next run tries again.
     drop(call("ip", &["netns", "del", name]));
 }

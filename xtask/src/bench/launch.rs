@@ -8,39 +8,48 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 use super::hosts::{ADDRESSES, DEVICE, Hosts};
+use super::sample::{Values, values};
+use crate::checkout::repo_root;
 
 /// The seconds for which our ranks may be stopped while other players are measured, without a
 /// timeout.
 const STANDSTILL: &str = "86400";
 
-/// A program with its arguments and variables, from which commands are made.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Call {
+/// A program to measure, of one process or of several ranks, of which the first talks.
+#[derive(Clone, Debug)]
+pub(crate) struct Player {
     /// The program, then its arguments.
     words: Vec<String>,
     variables: Vec<(String, String)>,
-}
-
-/// The processes of a call.
-#[derive(Clone, Debug)]
-pub(crate) struct Launch {
-    pub(crate) ranks: usize,
+    ranks: usize,
     /// mpiexec starts the ranks. Others find each other by torchrun's variables.
-    pub(crate) by_mpi: bool,
+    by_mpi: bool,
     /// Two hosts with a rank each.
-    pub(crate) hosts: Option<Rc<Hosts>>,
+    hosts: Option<Rc<Hosts>>,
+    /// Whether another commit's build of it is compared with this one.
+    pub(crate) is_ours: bool,
+    /// Facts that it must say when it is ready. Ranks that do not find each other would each be a
+    /// world of one.
+    pub(crate) expects: Values,
 }
 
-impl Call {
+impl Player {
+    /// One process of ours.
     pub(crate) fn new(program: &Path) -> Self {
-        let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), STANDSTILL.to_owned())];
-        Self { words: vec![program.display().to_string()], variables }
+        Self {
+            words: vec![program.display().to_string()],
+            variables: vec![("CANDELABRUM_TIMEOUT".to_owned(), STANDSTILL.to_owned())],
+            ranks: 1,
+            by_mpi: false,
+            hosts: None,
+            is_ours: true,
+            expects: values([("ranks", 1)]),
+        }
     }
 
-    /// The same call of another program.
-    pub(crate) fn of(&self, program: &Path) -> Self {
-        let words = [&Self::new(program).words, &self.words[1..]].concat();
-        Self { words, ..self.clone() }
+    /// A script of the repository, which is not ours in a comparison.
+    pub(crate) fn script(python: &Path, name: &str) -> Self {
+        Self::new(python).args([repo_root().join("scripts").join(name).display()]).other()
     }
 
     pub(crate) fn args<T: ToString>(mut self, arguments: impl IntoIterator<Item = T>) -> Self {
@@ -60,20 +69,39 @@ impl Call {
         self
     }
 
-    /// Whether it has one thread that computes.
+    /// So many ranks, which must find each other over this backend.
+    pub(crate) fn ranks(mut self, count: usize, backend: &str) -> Self {
+        (self.ranks, self.by_mpi) = (count, count > 1 && backend == "mpi");
+        self.expects = values([("ranks", count)]);
+        self.expects.extend((count > 1).then(|| ("backend".to_owned(), backend.into())));
+        self
+    }
+
+    /// With its two ranks on these hosts, if there are any.
+    pub(crate) fn on(self, hosts: Option<&Rc<Hosts>>) -> Self {
+        Self { hosts: hosts.cloned(), ..self }
+    }
+
+    /// The same, which no other commit's build is compared with.
+    pub(crate) fn other(self) -> Self {
+        Self { is_ours: false, ..self }
+    }
+
+    /// The same player in another program.
+    pub(crate) fn of(&self, program: &Path) -> Self {
+        let mut twin = self.clone();
+        twin.words[0] = program.display().to_string();
+        twin
+    }
+
+    /// Whether it is one process with one thread that computes.
     pub(crate) fn is_serial(&self) -> bool {
-        self.variables.iter().any(|(name, value)| name == "OMP_NUM_THREADS" && value == "1")
-    }
-}
-
-impl Launch {
-    /// So many ranks on this host, or one process that is no rank.
-    pub(crate) fn here(ranks: usize, by_mpi: bool) -> Self {
-        Self { ranks, by_mpi, hosts: None }
+        let one = ("OMP_NUM_THREADS".to_owned(), "1".to_owned());
+        self.ranks == 1 && self.variables.contains(&one)
     }
 
-    pub(crate) fn commands(&self, call: &Call) -> Result<Vec<Command>> {
-        let Self { ranks, by_mpi, hosts } = self;
+    pub(crate) fn commands(&self) -> Result<Vec<Command>> {
+        let Self { ranks, by_mpi, hosts, .. } = self;
         let start = |rank: usize, words: &[String]| {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]);
@@ -81,14 +109,14 @@ impl Launch {
                 command = hosts.command(rank, &words.join(" "));
             }
             command.env_remove("CANDLE_NUM_THREADS");
-            command.envs(call.variables.iter().map(|(name, value)| (name, value)));
+            command.envs(self.variables.iter().map(|(name, value)| (name, value)));
             command
         };
         if *by_mpi {
             let mut words = ["mpiexec", "--bind-to", "none", "-n"].map(str::to_owned).to_vec();
             words.push(ranks.to_string());
             words.extend(hosts.iter().flat_map(|hosts| hosts.options_of_mpiexec()));
-            words.extend(call.words.iter().cloned());
+            words.extend(self.words.iter().cloned());
             let mut mpiexec = start(0, &words);
             // As variables, because the mpiexec of another MPI would refuse the options.
             let root = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
@@ -97,7 +125,7 @@ impl Launch {
             return Ok(vec![mpiexec]);
         }
         if *ranks == 1 {
-            return Ok(vec![start(0, &call.words)]);
+            return Ok(vec![start(0, &self.words)]);
         }
         let (local_ranks, address, port, device) = match hosts {
             Some(_) => (1, ADDRESSES[0], 29500, DEVICE),
@@ -105,7 +133,7 @@ impl Launch {
             None => (*ranks, "127.0.0.1", free_port()?, "lo"),
         };
         let of = |rank: usize| {
-            let mut command = start(rank, &call.words);
+            let mut command = start(rank, &self.words);
             let numbers = [
                 ("RANK", rank),
                 ("LOCAL_RANK", rank % local_ranks),
@@ -132,14 +160,14 @@ mod tests {
     use super::*;
     use crate::shell::display;
 
-    fn shown(launch: &Launch) -> Vec<String> {
-        let call = Call::new(Path::new("rank")).option("--batch-size", 64).threads(1);
-        launch.commands(&call).unwrap().iter().map(display).collect()
+    fn shown(ranks: usize, backend: &str) -> Vec<String> {
+        let player = Player::new(Path::new("rank")).option("--batch-size", 64).threads(1);
+        player.ranks(ranks, backend).commands().unwrap().iter().map(display).collect()
     }
 
     #[test]
     fn every_rank_knows_its_place() {
-        let ranks = shown(&Launch::here(2, false));
+        let ranks = shown(2, "local");
         for word in ["LOCAL_RANK=1", "WORLD_SIZE=2", "OMP_NUM_THREADS=1", "rank --batch-size 64"] {
             assert!(ranks[1].contains(word), "{word}: {ranks:?}");
         }
@@ -151,8 +179,7 @@ mod tests {
 
     #[test]
     fn one_process_and_mpiexec_are_one_command() {
-        let [one, mpi] =
-            [(1, false), (3, true)].map(|(ranks, by_mpi)| shown(&Launch::here(ranks, by_mpi)));
+        let (one, mpi) = (shown(1, "local"), shown(3, "mpi"));
         assert!(one.len() == 1 && !one[0].contains("RANK="), "{one:?}");
         assert!(mpi[0].contains("mpiexec --bind-to none -n 3 rank --batch-size 64"), "{mpi:?}");
     }

@@ -3,21 +3,22 @@
 //! A request is a line of JSON on the first process's standard input. Its answer is a line of JSON,
 //! whose `event` is `ready`, `sample` or `done`. Every wait has a deadline.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write, pipe};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde_json::{Map, Value};
+use serde_json::Value;
+use tempfile::tempfile;
 
-use super::host::family;
-use super::sample::{Facts, Failure};
+use super::host::{family, send};
+use super::sample::{Failure, Values};
 use crate::interrupt::Watch;
 
 /// The number of lines of a failed player's standard error that are kept.
@@ -26,46 +27,40 @@ const TAIL: usize = 12;
 /// The time that a player may take to end. Then it is killed.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A running or stopped player. A question to it ends with [`Interrupted`](crate::interrupt), or with
-/// a [`Failure`] after which it is gone.
+/// A player, which runs from a question to its answer and is stopped otherwise. A question to it
+/// ends with [`Interrupted`](crate::interrupt), or with a [`Failure`] after which it is gone.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// The first process receives the requests.
     children: Vec<Child>,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
-    stderr: Option<JoinHandle<VecDeque<String>>>,
+    stderr: File,
     deadline: Duration,
-    family: Vec<u32>,
+    /// The processes and their descendants when it was ready.
+    pub(crate) family: Vec<Pid>,
 }
 
 impl Live {
     /// Starts a player, with one process per command. Each of its answers may take as long as
     /// `deadline`.
     pub(crate) fn start(commands: Vec<Command>, deadline: Duration) -> Result<Self> {
-        let (errors, complaints) = pipe().context("cannot make a pipe")?;
+        let stderr = tempfile().context("cannot make a temporary file")?;
         let (sender, lines) = channel();
-        let mut live = Self {
-            children: Vec::new(),
-            input: None,
-            lines,
-            stderr: None,
-            deadline,
-            family: Vec::new(),
-        };
+        let (children, family) = (Vec::new(), Vec::new());
+        let mut live = Self { children, input: None, lines, stderr, deadline, family };
         for mut command in commands {
             // Runs in its own process group, so an interrupt of the terminal reaches only this
             // program. If this program is killed, the system wakes and ends a stopped group without
             // a parent.
-            let leader = live.children.first().map_or(Ok(0), |first| i32::try_from(first.id()))?;
-            command.process_group(leader).stderr(complaints.try_clone()?);
+            let leader = live.children.first().map(Pid::from_child);
+            command.process_group(Pid::as_raw(leader)).stderr(live.stderr.try_clone()?);
             match live.children.is_empty() {
                 true => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
                 false => command.stdin(Stdio::null()).stdout(Stdio::null()),
             };
             live.children.push(command.spawn().context("cannot start it")?);
         }
-        drop(complaints);
         let first = live.children.first_mut().context("there is nothing to start")?;
         live.input = first.stdin.take();
         let output = first.stdout.take().context("it has no output")?;
@@ -76,19 +71,12 @@ impl Live {
                 }
             }
         });
-        live.stderr = Some(thread::spawn(move || tail(errors)));
         Ok(live)
     }
 
-    /// The ids of the processes of the player, and of their descendants, when it was ready.
-    pub(crate) fn ids(&self) -> &[u32] {
-        &self.family
-    }
-
     fn look_for_family(&mut self) {
-        let alive =
-            self.children.iter_mut().filter_map(|child| is_alive(child).then(|| child.id()));
-        self.family = family(&alive.collect::<Vec<_>>());
+        let alive = |child: &mut Child| is_alive(child).then(|| Pid::from_child(child));
+        self.family = family(&self.children.iter_mut().filter_map(alive).collect::<Vec<_>>());
     }
 
     /// Lets the player run on one core only, the last one. Cores of a virtual machine are disturbed
@@ -99,63 +87,53 @@ impl Live {
         let mut one = CpuSet::new();
         one.set(last);
         for child in &self.children {
-            let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             // Where it is not allowed, the samples are noisier.
-            let _refused = sched_setaffinity(id, &one);
+            let _refused = sched_setaffinity(Some(Pid::from_child(child)), &one);
         }
     }
 
     /// Waits until the player is warm.
-    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Facts> {
-        let ready = self.answer("ready", watch);
+    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Values> {
+        let ready = self.answer("ready", watch)?;
         // Not again for each turn: a search of /proc takes so long that the processor falls asleep,
         // and the next sample is disturbed.
         self.look_for_family();
-        ready
+        self.signal(Signal::STOP);
+        Ok(ready)
     }
 
     /// Requests a sample.
-    pub(crate) fn sample(&mut self, request: &Map<String, Value>, watch: &Watch) -> Result<Facts> {
+    pub(crate) fn sample(&mut self, request: &Values, watch: &Watch) -> Result<Values> {
         let asked = match (&mut self.input, serde_json::to_string(request)) {
             (Some(input), Ok(line)) => writeln!(input, "{line}").and_then(|()| input.flush()),
             _ => Ok(()),
         };
         // If the pipe is broken, a process has ended, and `answer` finds out which and why.
         drop(asked);
-        self.answer("sample", watch)
+        let sample = self.answer("sample", watch)?;
+        self.signal(Signal::STOP);
+        Ok(sample)
     }
 
     /// Lets the player end, and returns its last answer.
-    pub(crate) fn finish(mut self, watch: &Watch) -> Result<Facts> {
+    pub(crate) fn finish(&mut self, watch: &Watch) -> Result<Values> {
         self.input = None;
         let last = self.answer("done", watch)?;
         self.end(Instant::now() + FAREWELL);
         Ok(last)
     }
 
-    /// Stops the player, so that it uses no processor.
-    pub(crate) fn stop(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    /// Lets the player continue.
-    pub(crate) fn go_on(&self) {
-        self.signal(Signal::CONT);
-    }
-
     /// Sends a signal to all descendants: mpiexec puts its ranks into their own groups, and
     /// torch.compile has helper processes.
     fn signal(&self, signal: Signal) {
-        for &id in &self.family {
-            if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-                // The next wait for an answer detects a process that has ended.
-                let _gone = kill_process(id, signal);
-            }
-        }
+        // The next wait for an answer detects a process that has ended.
+        send(signal, &self.family);
     }
 
-    /// The next answer, which must be this event. Libraries may print other lines too.
-    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Facts> {
+    /// Lets the player go on until its next answer, which must be this event. Libraries may print
+    /// other lines too.
+    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Values> {
+        self.signal(Signal::CONT);
         let until = Instant::now() + self.deadline;
         let mut heard = String::new();
         loop {
@@ -166,7 +144,7 @@ impl Live {
                 bail!(self.fail(format!("gave no answer for {seconds} s")));
             }
             match self.lines.recv_timeout(left.min(Duration::from_millis(100))) {
-                Ok(line) => match serde_json::from_str::<Facts>(&line) {
+                Ok(line) => match serde_json::from_str::<Values>(&line) {
                     Ok(mut said) => match said.remove("event") {
                         Some(Value::String(name)) if name == event => return Ok(said),
                         _ => bail!(self.fail(format!("said {line} before `{event}`"))),
@@ -202,15 +180,18 @@ impl Live {
     /// Ends the player and collects its standard error.
     fn fail(&mut self, reason: String) -> Failure {
         self.end(Instant::now());
-        let stderr = self.stderr.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        Failure { reason, stderr: stderr.into() }
+        let mut stderr = Vec::new();
+        let read = self.stderr.rewind().and_then(|()| self.stderr.read_to_end(&mut stderr));
+        // Without its text a failure still has its reason.
+        drop(read);
+        Failure { reason, stderr: tail(&String::from_utf8_lossy(&stderr)) }
     }
 
     /// Waits until that time for the player to end, then kills it. Returns the exit status of a process
     /// that failed by itself, or else of one that failed, or of the first one.
     fn end(&mut self, until: Instant) -> Option<ExitStatus> {
         self.look_for_family();
-        self.go_on();
+        self.signal(Signal::CONT);
         while self.lives() && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
@@ -239,24 +220,16 @@ impl Drop for Live {
     }
 }
 
-/// The last lines of a text.
-fn tail(text: impl Read) -> VecDeque<String> {
-    let mut tail = VecDeque::new();
-    for line in BufReader::new(text).split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line).into_owned();
-        if line.trim().is_empty() {
-            continue;
-        }
-        if tail.len() == TAIL {
-            tail.pop_front();
-        }
-        tail.push_back(line);
-    }
-    tail
+/// The last lines of a text that are not blank.
+fn tail(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(TAIL)..].iter().map(|&line| line.to_owned()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs::process::Process;
+
     use super::*;
 
     const READY: &str = r#"echo '{"event":"ready","ranks":1}'"#;
@@ -274,8 +247,21 @@ mod tests {
         Live::start(commands, Duration::from_secs(20)).unwrap()
     }
 
-    fn failure(answer: Result<Facts>) -> Failure {
+    fn failure(answer: Result<Values>) -> Failure {
         answer.unwrap_err().downcast().unwrap()
+    }
+
+    /// The letter of a process's state.
+    fn state(process: Pid) -> Option<char> {
+        Some(Process::new(process.as_raw_nonzero().get()).ok()?.stat().ok()?.state)
+    }
+
+    fn wait_until(mut holds: impl FnMut() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < until);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]
@@ -288,25 +274,23 @@ mod tests {
         for scripts in [&[&*answers][..], &[&answers, "true"]] {
             let mut live = start(scripts);
             assert_eq!(live.ready(&watch).unwrap()["ranks"], 1);
-            live.stop();
             for _ in 0..2 {
-                live.go_on();
-                assert_eq!(live.sample(&Map::new(), &watch).unwrap()["steps"], 3);
-                live.stop();
+                assert_eq!(live.sample(&Values::new(), &watch).unwrap()["steps"], 3);
             }
-            live.go_on();
             assert_eq!(live.finish(&watch).unwrap()["peak_rss_mb"], 7.5);
         }
     }
 
     #[test]
-    fn a_stopped_player_stands_still_until_it_goes_on() {
+    fn a_player_stands_still_until_it_is_asked_and_must_answer_in_time() {
         let watch = Watch::quiet();
-        let mut live = start(&[&format!("{READY}; while read line; do {SAMPLE}; done; {DONE}")]);
+        let mut live = start(&[&format!("{READY}; read line; {SAMPLE}; read line; sleep 60")]);
         live.ready(&watch).unwrap();
-        live.stop();
+        wait_until(|| state(live.family[0]) == Some('T'));
+        live.sample(&Values::new(), &watch).unwrap();
+        wait_until(|| state(live.family[0]) == Some('T'));
         live.deadline = Duration::from_millis(200);
-        assert_eq!(failure(live.sample(&Map::new(), &watch)).reason, "gave no answer for 0.2 s");
+        assert_eq!(failure(live.sample(&Values::new(), &watch)).reason, "gave no answer for 0.2 s");
     }
 
     #[test]
@@ -318,7 +302,7 @@ mod tests {
         {
             let mut live = start(scripts);
             live.ready(&watch).unwrap();
-            let failure = failure(live.sample(&Map::new(), &watch));
+            let failure = failure(live.sample(&Values::new(), &watch));
             assert_eq!(failure.reason, "error: no memory (exit status: 3)");
             assert_eq!(failure.stderr, ["error: no memory", "a hint"]);
         }
@@ -331,27 +315,19 @@ mod tests {
     #[test]
     fn what_a_player_started_ends_with_it() {
         let mut live = start(&["sleep 60 & wait"]);
-        while live.ids().len() < 2 {
-            thread::sleep(Duration::from_millis(1));
+        wait_until(|| {
             live.look_for_family();
-        }
-        let sleep = live.ids()[1];
+            live.family.len() == 2
+        });
+        let sleep = live.family[1];
         drop(live);
-        let lives = || {
-            let stat = std::fs::read_to_string(format!("/proc/{sleep}/stat"));
-            stat.is_ok_and(|stat| !stat.contains(") Z "))
-        };
-        let until = Instant::now() + Duration::from_secs(20);
-        while lives() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert!(!lives());
+        wait_until(|| matches!(state(sleep), None | Some('Z')));
     }
 
     #[test]
     fn only_the_end_of_a_long_text_is_kept() {
         let text: String = (0..100).map(|n| format!("line {n}\n\n")).collect();
-        let kept = tail(text.as_bytes());
+        let kept = tail(&text);
         assert_eq!((kept.len(), kept[TAIL - 1].as_str()), (TAIL, "line 99"));
     }
 }

@@ -21,17 +21,15 @@ pub(crate) mod table;
 
 // What a benchmark declares itself with.
 pub(crate) use self::bars::Grouped;
-pub(crate) use self::figures::{Spread, plural, short};
+pub(crate) use self::figures::{Spread, counted, short};
 pub(crate) use self::host::{Host, last_cache};
 pub(crate) use self::hosts::Hosts;
-pub(crate) use self::launch::{Call, Launch};
+pub(crate) use self::launch::Player;
 pub(crate) use self::live::Live;
 pub(crate) use self::picture::{Axis, Band, Bar, Chart, Line, Look, Picture};
-pub(crate) use self::plan::{Block, Plan, Player, Trial, once};
+pub(crate) use self::plan::{Block, Trial, once};
 pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
 pub(crate) use self::report::{Output, Report};
-pub(crate) use self::run::{Bench, Cli, Defaults, Setup};
-pub(crate) use self::sample::{
-    Facts, Metric, Point, Row, best, compare, named, point, split_commit,
-};
+pub(crate) use self::run::{Bench, Cli, Defaults, Setup, choice_name};
+pub(crate) use self::sample::{Metric, Row, Sample, Values, best, compare, split_commit, values};
 pub(crate) use self::table::Column;

@@ -2,23 +2,8 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
-
-use super::launch::{Call, Launch};
-use super::sample::{Point, Row};
-
-/// Everything that is measured, in the order of the tables.
-pub(crate) struct Plan {
-    pub(crate) blocks: Vec<Block>,
-    /// Settings that the benchmark finds itself, for the file.
-    pub(crate) found: Point,
-}
-
-impl From<Vec<Block>> for Plan {
-    fn from(blocks: Vec<Block>) -> Self {
-        Self { blocks, found: Point::new() }
-    }
-}
+use super::launch::Player;
+use super::sample::{Row, Values};
 
 /// Players that live at the same time, and take turns.
 pub(crate) struct Block {
@@ -29,27 +14,15 @@ pub(crate) struct Block {
     pub(crate) legs: Vec<Vec<Trial>>,
 }
 
-/// A program to measure, of one process or of several ranks, of which the first talks.
-#[derive(Clone, Debug)]
-pub(crate) struct Player {
-    pub(crate) launch: Launch,
-    pub(crate) call: Call,
-    /// Whether another commit's build of it is compared with this one.
-    pub(crate) is_ours: bool,
-    /// Facts that it must say when it is ready. Ranks that do not find each other would each be a
-    /// world of one.
-    pub(crate) expects: Point,
-}
-
 /// A contender at a point: a request to a player.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    pub(crate) point: Point,
-    pub(crate) contender: String,
+    /// Its row, without samples.
+    pub(crate) row: Row,
     /// The player's index in the block.
     pub(crate) player: usize,
     /// A JSON object, to which the seconds of a sample are added unless it asks for steps.
-    pub(crate) request: Map<String, Value>,
+    pub(crate) request: Values,
 }
 
 impl Block {
@@ -58,11 +31,11 @@ impl Block {
     }
 
     /// Adds a player with one trial, to the only leg.
-    pub(crate) fn add(&mut self, contender: &str, point: &Point, player: Player) {
+    pub(crate) fn add(&mut self, contender: &str, point: &Values, player: Player) {
         self.players.push(player);
         let player = self.players.len() - 1;
         self.legs.resize(1, Vec::new());
-        self.legs[0].push(Trial::new(contender, point, player, Map::new()));
+        self.legs[0].push(Trial::new(contender, point, player, Values::new()));
     }
 
     /// Gives every contender of ours a twin of another build, whose name ends in `suffix`, and drops
@@ -73,14 +46,14 @@ impl Block {
         for player in self.players {
             places.push(player.is_ours.then_some(players.len()));
             if player.is_ours {
-                let call = player.call.of(program);
-                players.extend([player.clone(), Player { call, ..player }]);
+                let twin = player.of(program);
+                players.extend([player, twin]);
             }
         }
         let twins = |trial: Trial| {
             let player = places[trial.player]?;
-            let contender = format!("{}{suffix}", trial.contender);
-            let twin = Trial { contender, player: player + 1, ..trial.clone() };
+            let mut twin = Trial { player: player + 1, ..trial.clone() };
+            twin.row.contender += suffix;
             Some([Trial { player, ..trial }, twin])
         };
         let legs = self.legs.into_iter();
@@ -94,32 +67,9 @@ impl Block {
 }
 
 impl Trial {
-    pub(crate) fn new(
-        contender: &str,
-        point: &Point,
-        player: usize,
-        request: Map<String, Value>,
-    ) -> Self {
-        Self { point: point.clone(), contender: contender.to_owned(), player, request }
+    pub(crate) fn new(contender: &str, point: &Values, player: usize, request: Values) -> Self {
+        Self { row: Row::new(point.clone(), contender), player, request }
     }
-
-    /// Its row, without samples.
-    pub(crate) fn row(&self) -> Row {
-        Row::new(self.point.clone(), &self.contender)
-    }
-
-    /// `cnn, batch_size 64, threads 1, ours`.
-    pub(crate) fn describe(&self) -> String {
-        describe(&self.point, &self.contender)
-    }
-}
-
-/// The settings and the contender in one line, names before numbers.
-pub(crate) fn describe(point: &Point, contender: &str) -> String {
-    let names = point.values().filter_map(|value| value.as_str().map(str::to_owned));
-    let numbers = point.iter().filter(|(_, value)| !value.is_string());
-    let numbers = numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " ")));
-    names.chain(numbers).chain([contender.to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
 /// The requested items, each once, in the order of their first occurrence.
@@ -137,24 +87,21 @@ pub(crate) fn once<T: Clone + PartialEq>(asked: &[T]) -> Vec<T> {
 mod tests {
     use serde_json::json;
 
-    use super::super::sample::point;
+    use super::super::sample::values;
     use super::*;
 
     #[test]
     fn ours_have_twins_of_another_commit_and_others_go() {
-        let player = |program: &str, is_ours| {
-            let call = Call::new(Path::new(program));
-            Player { launch: Launch::here(1, false), call, is_ours, expects: Point::new() }
-        };
-        let place = point([("network", json!("cnn")), ("batch_size", json!(64))]);
+        let place = values([("network", json!("cnn")), ("batch_size", json!(64))]);
         let mut block = Block::new("block");
-        block.add("python", &place, player("python", false));
-        block.add("ours", &place, player("new", true));
+        block.add("python", &place, Player::new(Path::new("python")).other());
+        block.add("ours", &place, Player::new(Path::new("new")));
         let block = block.with_twins("@abc", Path::new("old"));
-        let names: Vec<String> = block.trials().map(Trial::describe).collect();
+        let names: Vec<String> = block.trials().map(|trial| trial.row.describe()).collect();
         assert_eq!(names, ["cnn, batch size 64, ours", "cnn, batch size 64, ours@abc"]);
         assert_eq!(block.trials().map(|trial| trial.player).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(block.players[1].call, Call::new(Path::new("old")));
+        let commands = block.players[1].commands().unwrap();
+        assert_eq!(commands[0].get_program(), "old");
         assert_eq!(once(&[4, 1, 4]), [4, 1]);
     }
 }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::figures::plural;
+use super::figures::counted;
 use super::host::Host;
-use super::sample::{Point, Row};
+use super::sample::{Row, Values};
 use crate::checkout::repo_root;
 
 /// The version of the JSON file.
@@ -33,13 +33,13 @@ pub(crate) struct Report {
     pub(crate) bench: String,
     pub(crate) machine: Host,
     /// The settings.
-    pub(crate) plan: Point,
+    pub(crate) plan: Values,
     pub(crate) notes: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
-    pub(crate) fn new(bench: &str, machine: Host, plan: Point) -> Self {
+    pub(crate) fn new(bench: &str, machine: Host, plan: Values) -> Self {
         let (notes, rows) = (Vec::new(), Vec::new());
         let (bench, about_version) = (bench.to_owned(), CHANGES.to_owned());
         Self { version: VERSION, about_version, bench, machine, plan, notes, rows }
@@ -50,10 +50,8 @@ impl Report {
     pub(crate) fn circumstances(&self) -> String {
         let Host { cpu, cores, commit, .. } = &self.machine;
         let rounds = self.plan.get("rounds").and_then(Value::as_u64).unwrap_or(0) as usize;
-        format!(
-            "{cpu}, {cores} cores; medians of {rounds} round{}; commit {commit}",
-            plural(rounds)
-        )
+        let rounds = counted(rounds, "round");
+        format!("{cpu}, {cores} cores; medians of {rounds}; commit {commit}")
     }
 
     /// A line per row: the point, the contender, every figure's and every comparison's spread. A cell
@@ -132,7 +130,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::figures::Spread;
-    use super::super::sample::point;
+    use super::super::sample::values;
     use super::*;
 
     #[test]
@@ -148,10 +146,10 @@ mod tests {
 
     #[test]
     fn every_line_of_the_csv_has_a_cell_for_every_column() {
-        let mut report = Report::new("bench", Host::look(), Point::new());
-        let mut row = Row::new(point([("network", json!("cnn")), ("workers", json!(4))]), "ours");
+        let mut report = Report::new("bench", Host::look(), Values::new());
+        let mut row = Row::new(values([("network", json!("cnn")), ("workers", json!(4))]), "ours");
         row.figures.insert("speed".into(), Spread { median: 2.0, min: 1.5, max: 3.0 });
-        report.rows = vec![row, Row::new(point([("workers", json!(1))]), "other")];
+        report.rows = vec![row, Row::new(values([("workers", json!(1))]), "other")];
         let expected = "network,workers,contender,samples,speed_median,speed_min,speed_max\n\
             cnn,4,ours,0,2,1.5,3\n,1,other,0,,,\n";
         assert_eq!(report.csv(), expected);

@@ -3,6 +3,7 @@
 //! A benchmark declares what it measures ([`Bench::plan`]), which rows are compared, its tables and
 //! its picture. This file builds, measures, prints, writes, and compares with other runs.
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use anyhow::{Context, Result, ensure};
 use indicatif::HumanDuration;
 use serde::Serialize;
 
-use super::compare::{Change, Verdict, changes};
+use super::compare::{Change, changes};
 use super::host::Host;
 use super::picture::{Band, Picture};
-use super::plan::Plan;
+use super::plan::Block;
 use super::programs::{Programs, Wanted};
 use super::report::{Output, Report};
-use super::runner::Schedule;
-use super::sample::{Metric, Point, Row};
+use super::runner::{Event, Schedule};
+use super::sample::{Metric, Row, Values};
 use super::saved;
 use super::screen::{Screen, estimate};
 use super::table::Column;
@@ -46,7 +47,8 @@ pub(crate) trait Bench: Serialize {
         Wanted::default()
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan>;
+    /// Everything that is measured, in the order of the tables.
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>>;
 
     /// Compares the rows of a leg, whose rounds are over, with each other.
     fn derive(&self, rows: &mut [Row]);
@@ -70,6 +72,11 @@ pub(crate) struct Cli<B: clap::Args> {
     pub(crate) bench: B,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// The name of a choice on the command line.
+pub(crate) fn choice_name(choice: &impl clap::ValueEnum) -> String {
+    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// The options' values where the user gives none.
@@ -120,6 +127,8 @@ pub(crate) struct Setup {
     pub(crate) programs: Programs,
     pub(crate) output: Output,
     pub(crate) watch: Watch,
+    /// Settings that the benchmark finds itself, for the file.
+    pub(crate) found: Values,
 }
 
 impl Common {
@@ -152,9 +161,10 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let output = Output::new(common.out.as_deref(), B::NAME)?;
     let watch = Watch::start()?;
     let programs = Programs::find(bench.wanted(), common.against.as_deref())?;
-    let setup = Setup { machine, schedule, programs, output, watch };
-    let Plan { mut blocks, found } = bench.plan(&setup)?;
-    let Setup { machine, programs, output, watch, .. } = setup;
+    let found = Values::new();
+    let mut setup = Setup { machine, schedule, programs, output, watch, found };
+    let mut blocks = bench.plan(&mut setup)?;
+    let Setup { machine, programs, output, watch, found, .. } = setup;
     let suffix = programs.other.as_ref().map(|other| format!("@{}", other.commit));
     if let (Some(other), Some(suffix)) = (&programs.other, &suffix) {
         blocks = blocks.into_iter().map(|block| block.with_twins(suffix, &other.program)).collect();
@@ -167,17 +177,21 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     println!("\n{}", B::TITLE);
     println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
     println!("{rounds} rounds of {seconds} s, about {}", HumanDuration(time));
-    let mut settings: Point = serde_json::from_value(serde_json::to_value(bench)?)?;
+    let mut settings: Values = serde_json::from_value(serde_json::to_value(bench)?)?;
     settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
     let mut report = Report::new(B::NAME, machine, settings);
-    let (derive, tables) =
-        (|rows: &mut [Row]| bench.derive(rows), |rows: &[Row]| bench.tables(rows));
-    let mut screen = Screen::new(turns, &derive, &tables);
+    let mut screen = Screen::new(turns);
     let mut measured = Ok(());
     for block in &blocks {
         screen.begin(block);
-        measured = schedule.measure(block, &mut report.rows, &watch, &mut screen);
+        measured = schedule.measure(block, &mut report.rows, &watch, &mut |event| match event {
+            Event::Turn(trial) => screen.turn(trial),
+            Event::Finished(rows) => {
+                bench.derive(rows);
+                screen.print(rows, &bench.tables(rows));
+            }
+        });
         if measured.is_err() {
             break;
         }
@@ -222,8 +236,8 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
 /// Prints the changes, and returns how many are for the worse.
 #[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
 fn tell(changes: &[Change]) -> usize {
-    let count = |verdict| changes.iter().filter(|change| change.verdict() == verdict).count();
-    let (slower, faster) = (count(Verdict::Slower), count(Verdict::Faster));
+    let count = |speed| changes.iter().filter(|change| change.speed() == speed).count();
+    let (slower, faster) = (count(Ordering::Less), count(Ordering::Greater));
     changes.iter().for_each(|change| println!("  {change}"));
     println!("{slower} slower, {faster} faster, {} the same", changes.len() - slower - faster);
     slower

@@ -6,13 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::host::CpuTime;
+use super::launch::Player;
 use super::live::Live;
-use super::plan::{Block, Player, Trial};
-use super::sample::{Facts, Failure, Row, Sample, figure};
+use super::plan::{Block, Trial};
+use super::sample::{Failure, Row, Sample, Values, figures};
 use crate::interrupt::{Interrupted, Watch};
 
 /// The common settings of all blocks.
@@ -34,17 +35,18 @@ pub(crate) struct Schedule {
 const LEAST_ROUNDS: usize = 5;
 
 /// What happens while a block is measured.
-pub(crate) trait Observer {
+pub(crate) enum Event<'a> {
     /// A player of this trial is started, or gives a sample.
-    fn turn(&mut self, trial: &Trial);
+    Turn(&'a Trial),
     /// All rounds of these rows are over, or an interrupt has ended them.
-    fn finished(&mut self, rows: &mut [Row]);
+    Finished(&'a mut [Row]),
 }
 
-/// A player that runs or is stopped. After a failure it gets no more requests.
+/// A player. After a failure it gets no more requests.
+#[derive(Default)]
 struct Turn {
     live: Option<Live>,
-    facts: Facts,
+    facts: Values,
     failure: Option<Failure>,
 }
 
@@ -56,14 +58,14 @@ impl Schedule {
         block: &Block,
         rows: &mut Vec<Row>,
         watch: &Watch,
-        observer: &mut impl Observer,
+        tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<()> {
         let first = rows.len();
-        rows.extend(block.trials().map(Trial::row));
+        rows.extend(block.trials().map(|trial| trial.row.clone()));
         let mut rounds = 0..0;
         for start in 0..self.starts {
             rounds = rounds.end..self.rounds * (start + 1) / self.starts;
-            let mut turns = self.start(block, watch, observer)?;
+            let mut turns = self.start(block, watch, tell)?;
             let mut rest = &mut rows[first..];
             for leg in &block.legs {
                 let rows = rest.split_off_mut(..leg.len()).unwrap_or_default();
@@ -75,7 +77,7 @@ impl Schedule {
                 let measured: Result<()> =
                     rounds.clone().take_while(is_due).try_for_each(|round| {
                         leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
-                            observer.turn(trial);
+                            tell(Event::Turn(trial));
                             let turn = &mut turns[trial.player];
                             row.samples.extend(self.sample(turn, trial, round, watch)?);
                             Ok(())
@@ -88,11 +90,14 @@ impl Schedule {
                     row.summarise();
                 }
                 if measured.is_err() || start + 1 == self.starts {
-                    observer.finished(rows);
+                    tell(Event::Finished(rows));
                 }
                 measured?;
             }
-            turns.into_iter().try_for_each(|turn| turn.finish(watch))?;
+            // They have given all their samples, so that a failure no longer matters.
+            for turn in &mut turns {
+                turn.ask(watch, |live| live.finish(watch))?;
+            }
         }
         Ok(())
     }
@@ -102,29 +107,27 @@ impl Schedule {
         &self,
         block: &Block,
         watch: &Watch,
-        observer: &mut impl Observer,
+        tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<Vec<Turn>> {
         let start = |(index, player): (usize, &Player)| {
-            let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
+            let mut turn = Turn::default();
             let first = block.trials().find(|trial| trial.player == index);
-            first.into_iter().for_each(|trial| observer.turn(trial));
+            first.into_iter().for_each(|trial| tell(Event::Turn(trial)));
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
-            let commands = player.launch.commands(&player.call);
+            let commands = player.commands();
             turn.live = turn.note(commands.and_then(|them| Live::start(them, deadline)))?;
-            if let Some(live) = &turn.live
-                && player.launch.ranks == 1
-                && player.call.is_serial()
-            {
-                live.keep_on_one_core();
-            }
-            turn.facts = turn.ask(watch, |live| live.ready(watch))?.unwrap_or_default();
-            let differs = |(name, value): &(&String, &Value)| turn.facts.get(*name) != Some(*value);
-            if turn.live.is_some()
-                && let Some((name, value)) = player.expects.iter().find(differs)
-            {
-                let said = turn.facts.get(name).unwrap_or(&Value::Null);
-                turn.note::<()>(Err(anyhow!("asked for {name} {value}, it has {said}")))?;
-            }
+            let facts = turn.ask(watch, |live| {
+                if player.is_serial() {
+                    live.keep_on_one_core();
+                }
+                let facts = live.ready(watch)?;
+                for (name, value) in &player.expects {
+                    let said = facts.get(name).unwrap_or(&Value::Null);
+                    ensure!(said == value, "asked for {name} {value}, it has {said}");
+                }
+                Ok(facts)
+            });
+            turn.facts = facts?.unwrap_or_default();
             Ok(turn)
         };
         block.players.iter().enumerate().map(start).collect()
@@ -141,22 +144,17 @@ impl Schedule {
         if !request.contains_key("steps") {
             request.insert("seconds".into(), self.seconds.into());
         }
-        let mut others_cpu_share = None;
-        let said = turn.ask(watch, |live| {
-            let before = CpuTime::now(live.ids());
-            let said = live.sample(&request, watch)?;
-            others_cpu_share = CpuTime::others_share(before, CpuTime::now(live.ids()));
-            Ok(said)
-        })?;
-        let figures = |said: Facts| {
-            said.into_iter().filter_map(|(name, value)| Some((name, figure(&value)?))).collect()
-        };
-        Ok(said.map(|said| Sample { round, others_cpu_share, figures: figures(said) }))
+        turn.ask(watch, |live| {
+            let before = CpuTime::now(&live.family);
+            let figures = figures(&live.sample(&request, watch)?);
+            let others_cpu_share = CpuTime::others_share(before, CpuTime::now(&live.family));
+            Ok(Sample { round, others_cpu_share, figures })
+        })
     }
 }
 
 impl Turn {
-    /// Wakes the player for a request, and stops it afterwards.
+    /// Asks the player, if it has not failed.
     fn ask<T>(
         &mut self,
         watch: &Watch,
@@ -164,20 +162,8 @@ impl Turn {
     ) -> Result<Option<T>> {
         watch.check()?;
         let Some(live) = &mut self.live else { return Ok(None) };
-        live.go_on();
         let answer = question(live);
-        live.stop();
         self.note(answer)
-    }
-
-    /// Lets the player end. It has given all its samples, so that a failure no longer matters.
-    fn finish(self, watch: &Watch) -> Result<()> {
-        let Some(live) = self.live else { return Ok(()) };
-        live.go_on();
-        match live.finish(watch) {
-            Err(error) if error.is::<Interrupted>() => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// The answer, if there is one. A failure is kept as the reason why there will be no other.
@@ -201,48 +187,35 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::launch::{Call, Launch};
-    use super::super::sample::point;
+    use super::super::sample::values;
     use super::*;
 
     const READY: &str = r#"echo '{"event":"ready","ranks":1}'"#;
     const SAMPLE: &str = r#"echo '{"event":"sample","steps":3,"correct":true,"way":"on"}'"#;
     const DONE: &str = r#"echo '{"event":"done","peak_rss_mb":7.5}'"#;
 
-    #[derive(Default)]
-    struct Count {
-        turns: usize,
-        finished: Vec<String>,
-    }
-
-    impl Observer for Count {
-        fn turn(&mut self, _: &Trial) {
-            self.turns += 1;
-        }
-        fn finished(&mut self, rows: &mut [Row]) {
-            self.finished.extend(rows.iter().map(|row| row.contender.clone()));
-        }
-    }
-
-    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, Count) {
+    /// The rows, the number of turns, and the number of rows that were finished.
+    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, [usize; 2]) {
         let mut block = Block::new("block");
         for (name, script) in scripts {
-            let call = Call::new(Path::new("sh")).args(["-c", script]);
-            let expects = point([("ranks", json!(1))]);
-            let player = Player { launch: Launch::here(1, false), call, is_ours: true, expects };
-            block.add(name, &point([("threads", json!(1))]), player);
+            let player = Player::new(Path::new("sh")).args(["-c", script]);
+            block.add(name, &values([("threads", 1)]), player);
         }
         let deadline = Duration::from_secs(20);
         let patience = f64::INFINITY;
         let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline, patience };
-        let (mut rows, mut count) = (Vec::new(), Count::default());
+        let (mut rows, mut counts) = (Vec::new(), [0, 0]);
+        let mut count = |event: Event<'_>| match event {
+            Event::Turn(_) => counts[0] += 1,
+            Event::Finished(rows) => counts[1] += rows.len(),
+        };
         schedule.measure(&block, &mut rows, &Watch::quiet(), &mut count).unwrap();
-        (rows, count)
+        (rows, counts)
     }
 
     #[test]
     fn a_player_that_fails_does_not_keep_the_others_from_going_on() {
-        let (rows, count) = measure(
+        let (rows, counts) = measure(
             1,
             &[
                 ("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}")),
@@ -260,20 +233,20 @@ mod tests {
         assert_eq!(reason(&rows[1]).unwrap(), "exit status: 5");
         assert_eq!(reason(&rows[2]).unwrap(), "no compiler (exit status: 1)");
         assert_eq!(reason(&rows[3]).unwrap(), "asked for ranks 1, it has 2");
-        assert_eq!((count.turns, count.finished.len()), (4 + 3 * 4, 4));
+        assert_eq!(counts, [4 + 3 * 4, 4]);
     }
 
     #[test]
     fn the_rounds_are_divided_among_the_starts() {
-        let (rows, count) =
+        let (rows, counts) =
             measure(2, &[("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}"))]);
         assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!((count.turns, count.finished.len()), (2 + 3, 1));
+        assert_eq!(counts, [2 + 3, 1]);
     }
 
     #[test]
     fn a_program_that_is_not_there_is_a_failure_of_its_row() {
-        let mut turn = Turn { live: None, facts: Facts::new(), failure: None };
+        let mut turn = Turn::default();
         let live = Live::start(vec![Command::new("no-such-program")], Duration::ZERO);
         assert!(turn.note(live).unwrap().is_none());
         assert!(turn.failure.unwrap().reason.starts_with("cannot start it"));

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::figures::{Spread, median};
+use super::figures::Spread;
 
-/// The settings of a measurement, by name.
-pub(crate) type Point = BTreeMap<String, Value>;
-
-/// What a contender says of itself: its version, its ranks, the losses of its warm-up.
-pub(crate) type Facts = Map<String, Value>;
+/// Named values: the settings of a measurement, a request, or what a contender says of itself.
+pub(crate) type Values = Map<String, Value>;
 
 /// One measurement and its circumstances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,13 +32,15 @@ pub(crate) struct Failure {
 /// A contender at a point, with all samples so far and their summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    pub(crate) point: Point,
+    /// The settings.
+    pub(crate) point: Values,
     pub(crate) contender: String,
     /// Of each figure that samples have.
     pub(crate) figures: BTreeMap<String, Spread>,
     /// Of comparisons with other rows, over the rounds that both reached.
     pub(crate) ratios: BTreeMap<String, Spread>,
-    pub(crate) facts: Facts,
+    /// Its version, its ranks, the losses of its warm-up.
+    pub(crate) facts: Values,
     pub(crate) failure: Option<Failure>,
     pub(crate) samples: Vec<Sample>,
 }
@@ -53,9 +52,10 @@ pub(crate) struct Metric {
     pub(crate) more_is_better: bool,
 }
 
-/// A figure as it is said: a number, or whether something holds.
-pub(crate) fn figure(value: &Value) -> Option<f64> {
-    value.as_f64().or(value.as_bool().map(f64::from))
+/// The figures among values: numbers, and whether something holds.
+pub(crate) fn figures(values: &Values) -> BTreeMap<String, f64> {
+    let figure = |value: &Value| value.as_f64().or(value.as_bool().map(f64::from));
+    values.iter().filter_map(|(name, value)| Some((name.clone(), figure(value)?))).collect()
 }
 
 /// A contender's name, and `@` and the commit of its build if that is another one.
@@ -63,15 +63,15 @@ pub(crate) fn split_commit(contender: &str) -> (&str, &str) {
     contender.split_at(contender.find('@').unwrap_or(contender.len()))
 }
 
-/// A point of these settings.
-pub(crate) fn point<const N: usize>(settings: [(&str, Value); N]) -> Point {
-    settings.map(|(name, value)| (name.to_owned(), value)).into()
+/// These values by these names.
+pub(crate) fn values<T: Serialize, const N: usize>(list: [(&str, T); N]) -> Values {
+    list.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
 impl Row {
-    pub(crate) fn new(point: Point, contender: &str) -> Self {
+    pub(crate) fn new(point: Values, contender: &str) -> Self {
         let contender = contender.to_owned();
-        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), Facts::new());
+        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), Values::new());
         Self { point, contender, figures, ratios, facts, failure: None, samples: Vec::new() }
     }
 
@@ -82,7 +82,7 @@ impl Row {
             let figures = [(figure.to_owned(), value)].into();
             Sample { round, others_cpu_share: None, figures }
         };
-        let mut row = Self::new(Point::new(), contender);
+        let mut row = Self::new(Values::new(), contender);
         row.samples = (first..).zip(values).map(sample).collect();
         row.summarise();
         row
@@ -101,6 +101,14 @@ impl Row {
     /// A fact as text.
     pub(crate) fn fact(&self, name: &str) -> Option<&str> {
         self.facts.get(name)?.as_str()
+    }
+
+    /// Its settings and contender in one line, names before numbers: `cnn, batch size 64, ours`.
+    pub(crate) fn describe(&self) -> String {
+        let names = self.point.values().filter_map(|value| value.as_str().map(str::to_owned));
+        let numbers = self.point.iter().filter(|(_, value)| !value.is_string());
+        let numbers = numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " ")));
+        names.chain(numbers).chain([self.contender.clone()]).collect::<Vec<_>>().join(", ")
     }
 
     /// The median of a figure.
@@ -147,46 +155,39 @@ impl Row {
     }
 }
 
-/// Writes into each row how many times as good as another one it is, round by round. `base` chooses
-/// the other one by its index. A row without another one, or without a common round, gets nothing.
+/// Writes into each row how many times as good as another one it is, round by round. The other one
+/// is the best of those that `is_base` admits for it. A row without another one, or without a
+/// common round, gets nothing.
 pub(crate) fn compare(
     rows: &mut [Row],
     name: &str,
     metric: Metric,
-    base: impl Fn(&Row, &[Row]) -> Option<usize>,
+    is_base: impl Fn(&Row, &Row) -> bool,
 ) {
-    let shared = &*rows;
-    let times = |row: &Row| Spread::of(&row.times(&shared[base(row, shared)?], metric));
-    let found: Vec<Option<Spread>> = shared.iter().map(times).collect();
+    let times = |row: &Row| {
+        let base = best(rows, metric, |other| is_base(row, other))?;
+        Spread::of(&row.times(base, metric))
+    };
+    let found: Vec<Option<Spread>> = rows.iter().map(times).collect();
     for (row, spread) in rows.iter_mut().zip(found) {
         row.ratios.extend(spread.map(|spread| (name.to_owned(), spread)));
     }
 }
 
-/// The row of this contender, as a base of [`compare`].
-pub(crate) fn named(contender: &str) -> impl Fn(&Row, &[Row]) -> Option<usize> {
-    move |_, rows| rows.iter().position(|row| row.contender == contender)
-}
-
-/// The index of the row with the best median, of those that `takes_part` admits.
+/// The row with the best median, of those that `takes_part` admits.
 pub(crate) fn best(
     rows: &[Row],
     metric: Metric,
     takes_part: impl Fn(&Row) -> bool,
-) -> Option<usize> {
-    let value = |row: &Row| {
-        let median = median(&row.values(metric.figure))?;
-        Some(if metric.more_is_better { median } else { -median })
-    };
-    let known = rows.iter().enumerate().filter(|(_, row)| takes_part(row));
-    let known = known.filter_map(|(index, row)| Some((index, value(row)?)));
-    known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
+) -> Option<&Row> {
+    let sign = if metric.more_is_better { 1.0 } else { -1.0 };
+    let known = rows.iter().filter(|row| takes_part(row));
+    let known = known.filter_map(|row| Some((row, sign * row.median(metric.figure)?)));
+    known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(row, _)| row)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
@@ -198,27 +199,27 @@ mod tests {
             Row::measured("ours", 0, "speed", &[400.0, 200.0, 410.0]),
             Row::measured("other", 0, "speed", &[100.0, 50.0]),
         ];
-        let other = |row: &Row| row.contender == "other";
-        compare(&mut rows, "to_other", SPEED, |_, rows| best(rows, SPEED, other));
+        compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         let expected = Spread { median: 4.0, min: 4.0, max: 4.0 };
         assert_eq!(rows[0].ratios["to_other"], expected);
         assert_eq!(rows[0].figures["speed"], Spread { median: 400.0, min: 200.0, max: 410.0 });
         let time = Metric { more_is_better: false, ..SPEED };
         assert_eq!(rows[0].times(&rows[1], time), [0.25, 0.25]);
-        assert_eq!((best(&rows, SPEED, |_| true), best(&rows, time, |_| true)), (Some(0), Some(1)));
+        let best = |metric| best(&rows, metric, |_| true).unwrap().contender.as_str();
+        assert_eq!([best(SPEED), best(time)], ["ours", "other"]);
     }
 
     #[test]
     fn a_row_without_a_common_round_is_compared_with_nothing() {
         let row = |contender, round| Row::measured(contender, round, "speed", &[1.0]);
         let mut rows = [row("ours", 0), row("other", 1)];
-        compare(&mut rows, "to_other", SPEED, |_, _| Some(1));
+        compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         assert!(rows[0].ratios.is_empty());
     }
 
     #[test]
     fn a_setting_that_a_point_lacks_is_0_or_empty() {
-        let row = Row::new(point([("batch_size", json!(64))]), "ours");
+        let row = Row::new(values([("batch_size", 64)]), "ours");
         assert_eq!((row.number("batch_size"), row.text("batch_size")), (64, ""));
         assert_eq!((row.number("network"), row.text("network")), (0, ""));
     }

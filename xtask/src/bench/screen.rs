@@ -1,14 +1,13 @@
 //! What a run shows while it measures: on a terminal a bar, in a log a line now and then, and in both
 //! each line of a table as soon as it is known.
 
-use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
-use super::figures::plural;
+use super::figures::counted;
 use super::plan::{Block, Trial};
-use super::runner::{Observer, Schedule};
+use super::runner::Schedule;
 use super::sample::Row;
 use super::table::{Column, lines};
 
@@ -18,14 +17,11 @@ const START: Duration = Duration::from_secs(4);
 /// The time between two lines in a log.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Completes the rows of a leg, whose rounds are over, and has the tables in which they stand.
-pub(crate) struct Screen<'a> {
-    derive: &'a dyn Fn(&mut [Row]),
-    tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
+/// The bar, and what was printed last.
+pub(crate) struct Screen {
     bar: ProgressBar,
-    /// `None` on a terminal.
-    last_line: Option<Instant>,
-    begun: Instant,
+    /// In a log.
+    last_line: Instant,
     /// The block's title, until its first line is printed.
     title: Option<String>,
 }
@@ -39,17 +35,12 @@ pub(crate) fn estimate(blocks: &[Block], schedule: &Schedule) -> (u64, Duration)
     ((starts + samples) as u64, time)
 }
 
-impl<'a> Screen<'a> {
-    pub(crate) fn new(
-        turns: u64,
-        derive: &'a dyn Fn(&mut [Row]),
-        tables: &'a dyn Fn(&[Row]) -> Vec<Vec<Column>>,
-    ) -> Self {
+impl Screen {
+    pub(crate) fn new(turns: u64) -> Self {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {msg}");
         let bar = ProgressBar::new(turns).with_style(style.expect("the template is correct"));
         bar.enable_steady_tick(Duration::from_secs(1));
-        let last_line = (!stderr().is_terminal()).then(Instant::now);
-        Self { derive, tables, bar, last_line, begun: Instant::now(), title: None }
+        Self { bar, last_line: Instant::now(), title: None }
     }
 
     /// The next rows are those of this block.
@@ -61,48 +52,35 @@ impl<'a> Screen<'a> {
         self.bar.finish_and_clear();
     }
 
-    /// The time that is left if the rest goes on as fast as everything so far, and the trial. The
-    /// bar's own estimate follows the last seconds, in which players may have been started.
-    fn message(&self, trial: &Trial) -> String {
-        let share = self.bar.position() as f64 / self.bar.length().unwrap_or(1).max(1) as f64;
-        let left = self.begun.elapsed().mul_f64((1.0 - share).max(0.0) / share.max(1e-3));
-        format!("{} left: {}", HumanDuration(left), trial.describe())
-    }
-
+    /// A player of this trial has its turn.
     #[expect(clippy::print_stderr, reason = "a long run in a log says that it goes on")]
-    fn log(&mut self, message: &str) {
-        let Some(last) = self.last_line.as_mut().filter(|last| last.elapsed() >= PAUSE) else {
-            return;
-        };
-        *last = Instant::now();
-        eprintln!("{}/{}, {message}", self.bar.position(), self.bar.length().unwrap_or(0));
-    }
-}
-
-impl Observer for Screen<'_> {
-    fn turn(&mut self, trial: &Trial) {
+    pub(crate) fn turn(&mut self, trial: &Trial) {
         self.bar.inc(1);
-        let message = self.message(trial);
-        self.log(&message);
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(1));
+        // If the rest goes on as fast as everything so far. The bar's own estimate follows the last
+        // seconds, in which players may have been started.
+        let share = done as f64 / all as f64;
+        let left = self.bar.elapsed().mul_f64((1.0 - share).max(0.0) / share);
+        let message = format!("{} left: {}", HumanDuration(left), trial.row.describe());
+        if self.bar.is_hidden() && self.last_line.elapsed() >= PAUSE {
+            self.last_line = Instant::now();
+            eprintln!("{done}/{all}, {message}");
+        }
         self.bar.set_message(message);
     }
 
-    fn finished(&mut self, rows: &mut [Row]) {
-        (self.derive)(rows);
-        let (tables, title) = ((self.tables)(rows), self.title.take());
+    /// Prints the lines of a leg, whose rounds are over, in each table.
+    #[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
+    pub(crate) fn print(&mut self, rows: &[Row], tables: &[Vec<Column>]) {
+        let title = self.title.take();
         let mut text = title.as_ref().map_or_else(String::new, |title| format!("\n{title}\n"));
         for (i, table) in tables.iter().enumerate() {
             text += if i > 0 { "\n" } else { "" };
             text += &lines(table, rows, title.is_some());
         }
         text.extend(rows.iter().filter_map(failure));
-        self.bar.suspend(|| print(&text));
+        self.bar.suspend(|| print!("{text}"));
     }
-}
-
-#[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
-fn print(text: &str) {
-    print!("{text}");
 }
 
 /// The line about a row that has fewer samples than it should.
@@ -110,7 +88,7 @@ fn failure(row: &Row) -> Option<String> {
     let failure = row.failure.as_ref()?;
     let after = match row.samples.len() {
         0 => String::new(),
-        count => format!(" after {count} sample{}", plural(count)),
+        count => format!(" after {}", counted(count, "sample")),
     };
     Some(format!("{} failed{after}: {}\n", row.contender, failure.reason))
 }

@@ -102,16 +102,14 @@ fn sheet(heads: &[&str], widths: &[usize], names: usize, lines: &[Vec<String>]) 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::figures::Spread;
-    use super::super::sample::point;
+    use super::super::sample::values;
     use super::*;
 
     #[test]
     fn lines_that_come_later_stand_below_the_first_ones() {
         let row = |name: &str, speed: f64| {
-            let mut row = Row::new(point([("size", json!(4))]), name);
+            let mut row = Row::new(values([("size", 4)]), name);
             let spread = Spread { median: speed, min: speed, max: 2.0 * speed };
             row.figures.insert("speed".into(), spread);
             row

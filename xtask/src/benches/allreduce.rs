@@ -15,11 +15,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::{
-    Axis, Band, Bench, Block, Call, Chart, Cli, Column, Defaults, Hosts, Launch, Line, Look,
-    Metric, Plan, Player, Programs, Report, Row, Setup, Spread, Trial, Wanted, best, compare,
-    compile_mpi, last_cache, named, once, point, short,
+    Axis, Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player,
+    Programs, Report, Row, Setup, Trial, Wanted, best, choice_name, compare, compile_mpi,
+    last_cache, once, short, values,
 };
-use crate::checkout::repo_root;
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct AllReduce {
@@ -63,21 +62,15 @@ enum Contender {
 
 use Contender::{Gloo, Local, LocalSlice, Memory, Mpi, MpiC};
 
-impl Contender {
-    const ALL: [Self; 6] = [Local, LocalSlice, Mpi, MpiC, Gloo, Memory];
-
-    /// The names on the command line and in a picture.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Local => ("local", "Candelabrum, local"),
-            LocalSlice => ("local-slice", "Candelabrum, local, caller's memory"),
-            Mpi => ("mpi", "Candelabrum, MPI"),
-            MpiC => ("mpi-c", "C, MPI_Allreduce in place"),
-            Gloo => ("gloo", "PyTorch, Gloo"),
-            Memory => ("memory", "limit: processes that share nothing"),
-        }
-    }
-}
+/// The contenders' names in a picture, in the order of the options.
+const LABELS: [&str; 6] = [
+    "Candelabrum, local",
+    "Candelabrum, local, caller's memory",
+    "Candelabrum, MPI",
+    "C, MPI_Allreduce in place",
+    "PyTorch, Gloo",
+    "limit: processes that share nothing",
+];
 
 const TIME: Metric = Metric { figure: "seconds", more_is_better: false };
 
@@ -115,7 +108,7 @@ impl Bench for AllReduce {
         Wanted { mpi, python: self.contenders.contains(&Gloo) }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (mut ranks, mut contenders) = (once(&self.ranks), once(&self.contenders));
         let mut hosts = None;
         if let Some(rate) = self.link {
@@ -128,7 +121,12 @@ impl Bench for AllReduce {
         let has_c = setup.programs.has_mpi && contenders.contains(&MpiC);
         let c = has_c.then(|| compile_mpi("benches/player/allreduce.c", "bench-allreduce-c"));
         let c = c.transpose()?;
-        let sizes = self.sizes()?;
+        let usual: &[&str] = if self.quick { &QUICK } else { &SIZES };
+        let mut sizes = once(&self.sizes);
+        if sizes.is_empty() {
+            sizes = usual.iter().map(|size| size.parse()).collect::<Result<_>>()?;
+        }
+        sizes.sort_unstable();
         let mut blocks = Vec::new();
         for ranks in ranks {
             let mut block = Block::new(format!("{ranks} ranks, microseconds"));
@@ -145,25 +143,24 @@ impl Bench for AllReduce {
                     if who == Memory && ranks * bytes <= last_cache() {
                         continue;
                     }
-                    let place = point([("ranks", json!(ranks)), ("size", json!(bytes))]);
-                    let elements = json!(bytes / size_of::<f32>());
-                    let request = [("elements".to_owned(), elements)].into_iter().collect();
-                    leg.push(Trial::new(who.names().0, &place, player, request));
+                    let place = values([("ranks", ranks), ("size", bytes)]);
+                    let request = values([("elements", bytes / size_of::<f32>())]);
+                    leg.push(Trial::new(&choice_name(&who), &place, player, request));
                 }
             }
             blocks.push(block);
         }
-        let found = point([("cache", json!(last_cache()))]);
-        Ok(Plan { blocks, found })
+        setup.found = values([("cache", last_cache())]);
+        Ok(blocks)
     }
 
     fn derive(&self, rows: &mut [Row]) {
         let is_peer = |row: &Row| ["mpi-c", "gloo"].contains(&&*row.contender);
-        compare(rows, "to_best_peer", TIME, |_, rows| best(rows, TIME, is_peer));
-        compare(rows, "to_mpi_c", TIME, named("mpi-c"));
-        compare(rows, "share_of_memory_speed", TIME, named("memory"));
+        compare(rows, "to_best_peer", TIME, |_, other| is_peer(other));
+        compare(rows, "to_mpi_c", TIME, |_, other| other.contender == "mpi-c");
+        compare(rows, "share_of_memory_speed", TIME, |_, other| other.contender == "memory");
         // The name of the best peer, which the table shows.
-        let peer = best(rows, TIME, is_peer).map(|index| json!(rows[index].contender));
+        let peer = best(rows, TIME, is_peer).map(|row| json!(row.contender));
         for row in rows {
             row.facts.extend(peer.clone().map(|peer| ("best_peer".to_owned(), peer)));
         }
@@ -193,52 +190,40 @@ impl Bench for AllReduce {
 
     fn bands(&self, report: &Report) -> Vec<Band> {
         let rows = || report.rows.iter().filter(|row| !row.samples.is_empty());
-        let look = |who: Contender| match who {
-            Memory => Look::Limit,
-            _ => Look::Line(who as usize),
-        };
-        let is = |row: &Row, who: Contender| row.contender == who.names().0;
-        let measured = Contender::ALL.into_iter().filter(|&who| rows().any(|row| is(row, who)));
-        let measured: Vec<Contender> = measured.collect();
-        let all: Vec<&Spread> = rows().filter_map(|row| row.figures.get("seconds")).collect();
-        let chart = |ranks: usize| {
-            let size = |row: &Row| row.number("size") as f64;
+        let size = |row: &Row| row.number("size") as f64;
+        let spread = |row: &Row| row.figures.get(TIME.figure).copied();
+        let chart = |ranks: usize, lines: &[(Look, String)]| {
             let (sizes, units) = (rows().map(size).collect(), (0, ["B", "KB", "MB", "GB"]));
             let x = Axis::decades("numbers of one rank", sizes, units);
-            let times = all.iter().flat_map(|s| [s.min, s.max]).collect();
+            let times = rows().filter_map(spread).flat_map(|s| [s.min, s.max]).collect();
             let y = Axis::decades("", times, (-9, ["ns", "µs", "ms", "s"]));
-            // Ours is drawn last, so that it is on top.
-            let line = |&who: &Contender| {
-                let own = rows().filter(|row| is(row, who) && row.number("ranks") == ranks);
-                let at = |row: &Row| {
-                    Some((size(row).log10(), row.figures.get("seconds")?.map(f64::log10)))
-                };
-                Line { look: look(who), points: own.filter_map(at).collect() }
+            let line = |(look, name): &(Look, String)| {
+                let own = rows().filter(|row| row.contender == *name);
+                let own = own.filter(|row| row.number("ranks") == ranks);
+                let at = |row: &Row| Some((size(row).log10(), spread(row)?.map(f64::log10)));
+                Line { look: *look, points: own.filter_map(at).collect() }
             };
-            let lines = measured.iter().rev().map(line).collect();
             let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };
             let title = format!("{ranks} ranks{crowded}");
-            Chart::lines(title, x, y, lines)
+            // Ours is drawn last, so that it is on top.
+            Chart::lines(title, x, y, lines.iter().rev().map(line).collect())
         };
+        let (mut key, mut lines) = (Vec::new(), Vec::new());
+        for (place, (&who, label)) in Contender::value_variants().iter().zip(LABELS).enumerate() {
+            let look = if who == Memory { Look::Limit } else { Look::Line(place) };
+            let name = choice_name(&who);
+            if rows().any(|row| row.contender == name) {
+                key.push((look, label.to_owned()));
+                lines.push((look, name));
+            }
+        }
         let ranks: BTreeSet<usize> = rows().map(|row| row.number("ranks")).collect();
-        let key = measured.iter().map(|&who| (look(who), who.names().1.to_owned())).collect();
-        let charts = ranks.into_iter().map(chart).collect();
+        let charts = ranks.into_iter().map(|ranks| chart(ranks, &lines)).collect();
         vec![Band { title: "One operation".into(), key, charts }]
     }
 }
 
 impl AllReduce {
-    /// The sizes, smallest first.
-    fn sizes(&self) -> Result<Vec<Size>> {
-        let usual: &[&str] = if self.quick { &QUICK } else { &SIZES };
-        let mut sizes = match &self.sizes[..] {
-            [] => usual.iter().map(|size| size.parse()).collect::<Result<_>>()?,
-            asked => once(asked),
-        };
-        sizes.sort_unstable();
-        Ok(sizes)
-    }
-
     /// The ranks of a contender. `None` if this machine lacks its program.
     fn player(
         &self,
@@ -247,26 +232,23 @@ impl AllReduce {
         hosts: Option<&Rc<Hosts>>,
         (programs, c): (&Programs, Option<&Path>),
     ) -> Option<Player> {
-        let ours = |numbers| Call::new(&programs.player).args(["allreduce", "--numbers", numbers]);
-        let (call, backend) = match (who, &programs.python) {
-            (Local, _) => (ours("segment"), Some("local")),
-            (LocalSlice, _) => (ours("slice"), Some("local")),
-            (Memory, _) => (ours("alone"), Some("local")),
-            (Mpi, _) if programs.has_mpi => (ours("segment"), Some("mpi")),
-            (MpiC, _) => (Call::new(c?), None),
+        let ours = |numbers, backend| {
+            let player = Player::new(&programs.player).args(["allreduce", "--numbers", numbers]);
+            player.ranks(ranks, backend)
+        };
+        let player = match (who, &programs.python) {
+            (Local, _) => ours("segment", "local"),
+            (LocalSlice, _) => ours("slice", "local"),
+            (Memory, _) => ours("alone", "local").other(),
+            (Mpi, _) if programs.has_mpi => ours("segment", "mpi"),
+            (MpiC, _) => Player::new(c?).ranks(ranks, "mpi").other(),
             (Gloo, Some(python)) => {
-                let script = repo_root().join("scripts/bench_allreduce.py");
-                (Call::new(python).args([script.display()]).threads(1), None)
+                Player::script(python, "bench_allreduce.py").threads(1).ranks(ranks, "gloo")
             }
             (Mpi | Gloo, _) => return None,
         };
-        let launch =
-            Launch { hosts: hosts.cloned(), ..Launch::here(ranks, matches!(who, Mpi | MpiC)) };
-        let call = if hosts.is_some() { call.option("--late-ms", self.late_ms) } else { call };
-        let mut expects = point([("ranks", json!(ranks))]);
-        expects.extend(backend.map(|backend| ("backend".to_owned(), json!(backend))));
-        let is_ours = matches!(who, Local | LocalSlice | Mpi);
-        Some(Player { launch, call, is_ours, expects })
+        let player = player.on(hosts);
+        Some(if hosts.is_some() { player.option("--late-ms", self.late_ms) } else { player })
     }
 }
 

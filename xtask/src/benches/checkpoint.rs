@@ -5,9 +5,9 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::network::Network;
-use super::training::{SPEED, Training, one, place, speed, title};
+use super::training::{SPEED, Training, columns, label, place, title};
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Plan, Report, Row, Setup, compare, once,
+    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, compare, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -28,25 +28,25 @@ impl Bench for Checkpoint {
     const TITLE: &'static str = "Training with copies of the whole state (higher is better)";
     const LEGEND: &'static [&'static str] = &["×: median of the ratios within a round."];
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let training = Training { network: self.network.about(), batch_size: 64, threads: 1 };
         let mut block = Block::new(training.network.label);
         for every in once(&self.every) {
-            let call = training.rust(&setup.programs.player, "ours").option("--copy-every", every);
-            block.add("ours", &place(training.network, [("copy_every", every)]), one(call));
+            let player = training.rust(&setup.programs.player, "ours");
+            let player = player.option("--copy-every", every);
+            block.add("ours", &place(training.network, [("copy_every", every)]), player);
         }
-        Ok(vec![block].into())
+        Ok(vec![block])
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        compare(rows, "ratio_to_no_copy", SPEED, |_, rows| {
-            rows.iter().position(|row| row.number("copy_every") == 0)
+        compare(rows, "ratio_to_no_copy", SPEED, |_, other| {
+            other.contender == "ours" && other.number("copy_every") == 0
         });
     }
 
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
-        let mut columns = vec![Column::name(24, copies)];
-        columns.extend(speed(Network::of(&rows[0])));
+        let mut columns = columns(Column::name(24, copies), Network::of(&rows[0]));
         columns.push(Column::ratio("× no copy", "ratio_to_no_copy"));
         vec![columns]
     }
@@ -58,7 +58,7 @@ impl Bench for Checkpoint {
             ratio: ("ratio_to_no_copy", ""),
             beside: None,
             title: &|setting, row| if setting == "copy_every" { copies(row) } else { title(row) },
-            name: &|_| ("Candelabrum".into(), 0),
+            name: &label,
         };
         grouped.bands(&report.rows)
     }

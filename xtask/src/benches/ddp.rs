@@ -10,12 +10,11 @@ use serde::Serialize;
 
 use super::network::Network;
 use super::training::{
-    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, ranks,
-    speed, title,
+    SPEED, STRANGERS, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Plan, Report, Row, Setup, Wanted, best,
-    compare, plural,
+    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, compare,
+    counted,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -31,29 +30,16 @@ pub(crate) struct Ddp {
     batch_size: NonZeroUsize,
 }
 
-/// The contenders: their name, the name of the one with one worker to which they are compared, the
-/// name in a picture, and the place of their colour.
-const CONTENDERS: [(&str, &str, &str, usize); 10] = [
-    ("ours-alone", "ours-alone", "Candelabrum", 0),
-    ("ours-local", "ours-alone", "Candelabrum", 0),
-    ("ours-mpi", "ours-alone", "Candelabrum, MPI", 4),
-    (STRANGERS, "ours-alone", "processes that share nothing", 7),
-    ("pytorch", "pytorch", "PyTorch", 2),
-    ("ddp", "pytorch", "PyTorch DDP", 2),
-    ("ddp-bucket-view", "pytorch", "PyTorch DDP, bucket views", 2),
-    ("pytorch-channels-last", "pytorch-channels-last", "PyTorch, channels last", 3),
-    ("ddp-channels-last", "pytorch-channels-last", "PyTorch DDP, channels last", 3),
-    (
-        "ddp-channels-last-bucket-view",
-        "pytorch-channels-last",
-        "PyTorch DDP, channels last, bucket views",
-        3,
-    ),
-];
-
-/// The contender of this name.
-fn about(name: &str) -> (&'static str, &'static str, &'static str, usize) {
-    CONTENDERS.into_iter().find(|(known, ..)| *known == name).unwrap_or(CONTENDERS[0])
+/// The contender with one worker to which this one is compared.
+fn alone(contender: &str) -> &'static str {
+    match (
+        contender.contains("pytorch") || contender.contains("ddp"),
+        contender.contains("channels-last"),
+    ) {
+        (false, _) => "ours-alone",
+        (true, false) => "pytorch",
+        (true, true) => "pytorch-channels-last",
+    }
 }
 
 impl Bench for Ddp {
@@ -77,7 +63,7 @@ impl Bench for Ddp {
         Wanted { mpi: true, python: true }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (workers, programs) = (self.workers, &setup.programs);
         let (network, batch_size) = (self.network.about(), self.batch_size.get());
         let training = Training { network, batch_size, threads: 1 };
@@ -85,42 +71,38 @@ impl Bench for Ddp {
             .map(|count| place(network, [("batch_size", batch_size), ("workers", count)]));
         let mut block = Block::new(format!("{}, batch {batch_size} per worker", network.label));
         let ours = training.rust(&programs.player, "ours");
-        block.add("ours-alone", &single, one(ours.clone()));
-        block.add("ours-local", &several, ranks(workers, "local", ours.clone()));
+        block.add("ours-alone", &single, ours.clone());
+        block.add("ours-local", &several, ours.clone().ranks(workers, "local"));
         if programs.has_mpi {
-            block.add("ours-mpi", &several, ranks(workers, "mpi", ours));
+            block.add("ours-mpi", &several, ours.ranks(workers, "mpi"));
         }
         block.add(STRANGERS, &several, training.strangers(&programs.player, workers));
         let layouts = [("pytorch", ""), ("pytorch-channels-last", "-channels-last")];
         for (mode, layout) in &layouts[..if network.has_convolutions { 2 } else { 1 }] {
             let Some(python) = &programs.python else { break };
             let torch = training.torch(python, mode);
-            block.add(mode, &single, other(one(torch.clone())));
+            block.add(mode, &single, torch.clone());
             for (buckets, view) in [("default", ""), ("bucket-view", "-bucket-view")] {
-                let call = torch.clone().option("--ddp", buckets);
-                let ddp = format!("ddp{layout}{view}");
-                block.add(&ddp, &several, other(ranks(workers, "gloo", call)));
+                let player = torch.clone().option("--ddp", buckets).ranks(workers, "gloo");
+                block.add(&format!("ddp{layout}{view}"), &several, player);
             }
         }
-        Ok(vec![block].into())
+        Ok(vec![block])
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        compare(rows, "times_one_worker", SPEED, |row, rows| {
-            rows.iter().position(|other| other.contender == about(&row.contender).1)
+        compare(rows, "times_one_worker", SPEED, |row, other| {
+            other.contender == alone(&row.contender)
         });
-        compare(rows, "times_best_ddp", SPEED, |_, rows| {
-            best(rows, SPEED, |row| row.contender.starts_with("ddp"))
-        });
+        compare(rows, "times_best_ddp", SPEED, |_, other| other.contender.starts_with("ddp"));
         compare_with_strangers(rows);
     }
 
     fn tables(&self, _: &[Row]) -> Vec<Vec<Column>> {
-        let mut columns = vec![
-            Column::name(32, |row| row.contender.clone()),
-            Column::new("workers", 7, |row| Some(row.number("workers").to_string())),
-        ];
-        columns.extend(speed(self.network.about()));
+        let names = Column::name(32, |row| row.contender.clone());
+        let mut columns = columns(names, self.network.about());
+        let workers = |row: &Row| Some(row.number("workers").to_string());
+        columns.insert(1, Column::new("workers", 7, workers));
         columns.extend([
             Column::ratio("× alone", "times_one_worker"),
             Column::ratio("× best DDP", "times_best_ddp"),
@@ -139,10 +121,6 @@ impl Bench for Ddp {
     }
 
     fn bands(&self, report: &Report) -> Vec<Band> {
-        let workers = |row: &Row| {
-            let count = row.number("workers");
-            format!("{count} worker{}", plural(count))
-        };
         let grouped = Grouped {
             settings: ["network", "", "workers"],
             figure: SPEED.figure,
@@ -150,13 +128,10 @@ impl Bench for Ddp {
             beside: None,
             title: &|setting, row| match setting {
                 "network" => format!("{}, batch {} per worker", title(row), self.batch_size),
-                "workers" => workers(row),
+                "workers" => counted(row.number("workers"), "worker"),
                 _ => format!("{} per second of all workers", Network::of(row).unit),
             },
-            name: &|contender| {
-                let (.., label, place) = about(contender);
-                (label.to_owned(), place)
-            },
+            name: &label,
         };
         grouped.bands(&report.rows)
     }

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use super::network::Network;
 use super::parts;
-use super::training::title;
+use super::training::{place, title};
 use crate::bench::{
-    Band, Bar, Bench, Block, Call, Chart, Column, Defaults, Facts, Hosts, Launch, Live, Look,
-    Metric, Plan, Player, Report, Row, Setup, Spread, Trial, Wanted, point, split_commit,
+    Band, Bar, Bench, Block, Chart, Column, Defaults, Hosts, Live, Look, Metric, Player, Report,
+    Row, Sample, Setup, Spread, Trial, Values, Wanted, split_commit, values,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -64,27 +64,21 @@ impl Bench for Overlap {
         Wanted { mpi: true, python: false }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let hosts = Rc::new(Hosts::make(setup.output.folder())?);
         let about = self.network.about();
-        let player = Player {
-            launch: Launch { hosts: Some(Rc::clone(&hosts)), ..Launch::here(2, true) },
-            call: Call::new(&setup.programs.player)
-                .args(["overlap", "--network", about.name])
-                .option("--batch-size", self.batch_size),
-            is_ours: true,
-            expects: point([("ranks", json!(2)), ("backend", json!("mpi"))]),
-        };
+        let player = Player::new(&setup.programs.player)
+            .args(["overlap", "--network", about.name])
+            .option("--batch-size", self.batch_size)
+            .ranks(2, "mpi")
+            .on(Some(&hosts));
         let rate = match self.rate {
             Some(rate) => rate,
             None => balanced_rate(&player, &hosts, setup).context("the search for the rate")?,
         };
         hosts.set_rate(rate)?;
-        let place = point([("network", json!(about.name)), ("batch_size", json!(self.batch_size))]);
-        let trial = |(way, _): &(&str, &str)| {
-            let request = [("way".to_owned(), json!(way))].into_iter().collect();
-            Trial::new(way, &place, 0, request)
-        };
+        let place = place(about, [("batch_size", self.batch_size.get())]);
+        let trial = |(way, _): &(&str, &str)| Trial::new(way, &place, 0, values([("way", way)]));
         let block = Block {
             title: format!(
                 "{}, batch {} per rank, two hosts, {rate:.0} Mbit/s, milliseconds",
@@ -93,8 +87,8 @@ impl Bench for Overlap {
             legs: vec![WAYS.iter().map(trial).collect()],
             players: vec![player],
         };
-        let found = point([("wire_megabits_per_second", json!(rate))]);
-        Ok(Plan { blocks: vec![block], found })
+        setup.found = values([("wire_megabits_per_second", rate)]);
+        Ok(vec![block])
     }
 
     fn derive(&self, rows: &mut [Row]) {
@@ -103,18 +97,13 @@ impl Bench for Overlap {
         else {
             return;
         };
-        let (mut hideable, mut hidden) = (Vec::new(), Vec::new());
-        for sample in &rows[off].samples {
-            let at = |row: usize, figure| rows[row].at(sample.round, figure);
-            let step = |row| at(row, STEP.figure);
-            let backward = at(off, "backward_seconds");
-            if let (Some(off), Some(on), Some(exchange), Some(backward)) =
-                (step(off), step(on), step(exchange), backward)
-            {
-                hideable.push(exchange.min(backward));
-                hidden.push((off - on) / exchange.min(backward));
-            }
-        }
+        let within = |sample: &Sample| {
+            let step = |row: usize| rows[row].at(sample.round, STEP.figure);
+            let hideable = step(exchange)?.min(*sample.figures.get("backward_seconds")?);
+            Some((hideable, (step(off)? - step(on)?) / hideable))
+        };
+        let (hideable, hidden): (Vec<f64>, Vec<f64>) =
+            rows[off].samples.iter().filter_map(within).unzip();
         let row = &mut rows[on];
         for (name, values) in [("hideable_seconds", hideable), ("hidden_share", hidden)] {
             row.ratios.extend(Spread::of(&values).map(|spread| (name.to_owned(), spread)));
@@ -172,14 +161,13 @@ fn label(contender: &str) -> String {
 /// The rate at which an exchange takes as long as backward, in Mbit/s.
 fn balanced_rate(player: &Player, hosts: &Hosts, setup: &Setup) -> Result<f64> {
     let within = |rate: f64| rate.clamp(0.1, 1e6);
-    let mut live = Live::start(player.launch.commands(&player.call)?, setup.schedule.deadline)?;
+    let mut live = Live::start(player.commands()?, setup.schedule.deadline)?;
     let watch = &setup.watch;
     let ready = live.ready(watch)?;
-    let mut ask = |way: &str| -> Result<Facts> {
-        let request = [("way".to_owned(), json!(way)), ("seconds".to_owned(), json!(1.0))];
-        live.sample(&request.into_iter().collect(), watch)
+    let mut ask = |way: &str| -> Result<Values> {
+        live.sample(&values([("way", json!(way)), ("seconds", json!(1.0))]), watch)
     };
-    let number = |facts: &Facts, name: &str| {
+    let number = |facts: &Values, name: &str| {
         facts.get(name).and_then(Value::as_f64).with_context(|| format!("no {name} was said"))
     };
     let backward = number(&ask("off")?, "backward_seconds")?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::training::Training;
 use crate::bench::table;
-use crate::bench::{Launch, Output, Programs, Wanted, plural};
+use crate::bench::{Output, Programs, Wanted, counted};
 use crate::shell::{display, output};
 
 /// The player's output: seconds of one mean step.
@@ -47,8 +47,8 @@ pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> R
     let programs = Programs::find(Wanted::default(), None)?;
     let mut entries = Vec::new();
     for training in trainings {
-        let call = training.rust(&programs.player, "ours").option("--profile", seconds);
-        let mut command = Launch::here(1, false).commands(&call)?.remove(0);
+        let player = training.rust(&programs.player, "ours").option("--profile", seconds);
+        let mut command = player.commands()?.remove(0);
         let shown = display(&command);
         let line = output(&mut command).with_context(|| format!("`{shown}` failed"))?;
         let profile: Profile =
@@ -56,9 +56,9 @@ pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> R
         let &Training { network, batch_size, threads } = training;
         let ms = 1000.0 * profile.step_seconds;
         println!(
-            "\nours, {}, batch {batch_size}, {threads} thread{}: {ms:.3} ms per step ({} steps)",
+            "\nours, {}, batch {batch_size}, {}: {ms:.3} ms per step ({} steps)",
             network.name,
-            plural(threads),
+            counted(threads, "thread"),
             profile.steps
         );
         print!("{}", operations(&profile));

@@ -8,12 +8,12 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 
-use super::network::{About, Network};
+use super::network::Network;
 use super::parts;
-use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place, ranks};
+use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Plan, Report, Row,
-    Setup, Wanted, compare, list_names, once, plural,
+    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Report, Row, Setup,
+    Wanted, choice_name, compare, counted, list_names, once,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -88,24 +88,22 @@ impl Bench for Scaling {
         Wanted { mpi: self.backend.contains(&Backend::Mpi), python: false }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let programs = &setup.programs;
         let workers = worker_counts(&self.workers, setup.machine.cores);
-        let networks: Vec<About> = Network::value_variants().iter().map(|n| n.about()).collect();
-        let names: Vec<String> = networks.iter().map(|about| about.name.to_owned()).collect();
+        let names: Vec<String> = Network::value_variants().iter().map(choice_name).collect();
         let models = pick("--model", &self.model, &names)?;
         let strategies = list_names(&programs.player, "strategies")?;
         let strategies = pick("--strategies", &self.strategies, &strategies)?;
         let mut blocks = Vec::new();
-        for network in
-            networks.into_iter().filter(|about| models.iter().any(|name| name == about.name))
-        {
+        let networks = Network::value_variants().iter();
+        for network in networks.filter(|network| models.contains(&choice_name(*network))) {
+            let network = network.about();
             for backend in once(&self.backend) {
-                let backend = match backend {
-                    Backend::Local => "local",
-                    Backend::Mpi if programs.has_mpi => "mpi",
-                    Backend::Mpi => continue,
-                };
+                if backend == Backend::Mpi && !programs.has_mpi {
+                    continue;
+                }
+                let backend = &choice_name(&backend);
                 let training = Training { network, batch_size: self.batch_size.get(), threads: 1 };
                 let title = format!(
                     "{}, batch {} per rank, {backend} backend",
@@ -124,7 +122,7 @@ impl Bench for Scaling {
                     let ours = training.rust(&programs.player, "ours");
                     let ours = ours.option("--strategy", strategy).option("--spars", spars);
                     for &count in &workers {
-                        block.add(strategy, &place(count), ranks(count, backend, ours.clone()));
+                        block.add(strategy, &place(count), ours.clone().ranks(count, backend));
                     }
                 }
                 for &count in workers.range(2..) {
@@ -139,12 +137,11 @@ impl Bench for Scaling {
                 blocks.push(block);
             }
         }
-        Ok(blocks.into())
+        Ok(blocks)
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        let is_base = |row: &Row| row.contender == BASELINE && row.number("workers") == 1;
-        compare(rows, "speed_up", SPEED, |_, rows| rows.iter().position(is_base));
+        compare(rows, "speed_up", SPEED, |_, other| is_base(other));
         compare_with_strangers(rows);
         for row in rows {
             let workers = row.number("workers") as f64;
@@ -184,28 +181,23 @@ impl Bench for Scaling {
                 (a.text("network"), a.text("backend")) == (b.text("network"), b.text("backend"))
             })
             .collect();
-        let names = |rows: &[Row]| -> Vec<String> {
-            let known = rows.iter().map(|row| row.contender.clone());
-            once(&known.filter(|name| name != STRANGERS).collect::<Vec<_>>())
-        };
-        let strategies = names(&report.rows);
+        let names = report.rows.iter().map(|row| row.contender.clone());
+        let strategies = once(&names.filter(|name| name != STRANGERS).collect::<Vec<_>>());
         let mut key: Vec<(Look, String)> =
             (0..).zip(&strategies).map(|(place, name)| (Look::Line(place), name.clone())).collect();
         key.push((Look::Limit, "limit: as many ranks that share nothing".into()));
-        let mut bands = Vec::new();
-        for rows in panels.chunks(2) {
-            let charts = rows.iter().map(|rows| throughput(rows, &strategies)).collect();
-            let title = "Throughput of all ranks together".into();
-            bands.push(Band { title, key: key.clone(), charts });
-        }
-        for rows in panels.chunks(2) {
-            bands.push(Band {
-                title: "Where the time of a step goes (rank 0)".into(),
-                key: parts::key(),
-                charts: rows.iter().map(|rows| steps(rows)).collect(),
-            });
-        }
-        bands
+        let bands = |title: &str, key: &[(Look, String)], chart: &dyn Fn(&[Row]) -> Chart| {
+            let band = |rows: &[&[Row]]| Band {
+                title: title.to_owned(),
+                key: key.to_vec(),
+                charts: rows.iter().map(|rows| chart(rows)).collect(),
+            };
+            panels.chunks(2).map(band).collect::<Vec<_>>()
+        };
+        let speeds = |rows: &[Row]| throughput(rows, &strategies);
+        let speeds = bands("Throughput of all ranks together", &key, &speeds);
+        let times = bands("Where the time of a step goes (rank 0)", &parts::key(), &steps);
+        speeds.into_iter().chain(times).collect()
     }
 }
 
@@ -231,25 +223,27 @@ fn pick(what: &str, asked: &[String], known: &[String]) -> Result<Vec<String>> {
     Ok(once(asked))
 }
 
+/// Whether speed-ups are those to this row.
+fn is_base(row: &Row) -> bool {
+    row.contender == BASELINE && row.number("workers") == 1
+}
+
 /// Throughput by workers: a line per strategy, and what ranks reach that share nothing.
 fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
     let counts: BTreeSet<usize> = rows.iter().map(|row| row.number("workers")).collect();
-    let place = |row: &Row| {
-        counts.iter().position(|&count| count == row.number("workers")).unwrap_or(0) as f64
+    let points = |rows: Vec<&Row>, aside: f64| {
+        let place = |row: &Row| counts.iter().position(|&count| count == row.number("workers"));
+        let point = |row: &Row| Some((place(row)? as f64 + aside, *row.figures.get(SPEED.figure)?));
+        rows.into_iter().filter_map(point).collect()
     };
-    let speeds = |row: &Row| row.figures.get(SPEED.figure).copied();
-    let mut lines = Vec::new();
-    let alone = rows.iter().find(|row| row.contender == BASELINE && row.number("workers") == 1);
-    let limit = alone.into_iter().chain(rows.iter().filter(|row| row.contender == STRANGERS));
-    let limit = limit.filter_map(|row| Some((place(row), speeds(row)?))).collect();
-    lines.push(Line { look: Look::Limit, points: limit });
+    let limit = rows.iter().filter(|row| is_base(row) || row.contender == STRANGERS);
+    let mut lines = vec![Line { look: Look::Limit, points: points(limit.collect(), 0.0) }];
     // Strategies are often equally fast, so their points stand side by side.
     let aside = 0.6 / strategies.len().max(1) as f64;
     for (index, name) in strategies.iter().enumerate() {
         let beside = (index as f64 - (strategies.len() as f64 - 1.0) / 2.0) * aside;
         let own = rows.iter().filter(|row| row.contender == *name);
-        let points = own.filter_map(|row| Some((place(row) + beside, speeds(row)?))).collect();
-        lines.push(Line { look: Look::Line(index), points });
+        lines.push(Line { look: Look::Line(index), points: points(own.collect(), beside) });
     }
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, s)| s.max).fold(1.0, f64::max);
     let ticks = counts.iter().enumerate().map(|(at, count)| (at as f64, count.to_string()));
@@ -271,7 +265,7 @@ fn steps(rows: &[Row]) -> Chart {
     let most = rows.iter().map(|row| row.number("workers")).max().unwrap_or(1);
     let rows_of_most = rows.iter().filter(|row| row.number("workers") == most);
     let bars = rows_of_most.map(|row| parts::bar(row, row.contender.clone())).collect();
-    let title = format!("{}, {most} worker{}", title(rows), plural(most));
+    let title = format!("{}, {}", title(rows), counted(most, "worker"));
     Chart::bars(&title, 400, "milliseconds per step", bars)
 }
 

@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::network::{Network, compared_loss};
 use super::profile;
 use super::training::{
-    SPEED, STRANGERS, Training, compare_with_strangers, loss_notes, one, other, place, speed, title,
+    SPEED, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Plan, Report, Row, Setup,
-    Wanted, best, compare, named, once, plural,
+    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Sample, Setup,
+    Wanted, choice_name, compare, counted, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -62,18 +62,6 @@ enum Contender {
 use Contender::{Candle, Ours, Pytorch, PytorchChannelsLast, PytorchCompile, Strangers};
 
 impl Contender {
-    /// The names on the command line and in a picture.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Ours => ("ours", "Candelabrum"),
-            Candle => ("candle", "candle"),
-            Pytorch => ("pytorch", "PyTorch"),
-            PytorchChannelsLast => ("pytorch-channels-last", "PyTorch, channels last"),
-            PytorchCompile => ("pytorch-compile", "PyTorch, compiled"),
-            Strangers => (STRANGERS, "processes that share nothing"),
-        }
-    }
-
     /// Whether the contender exists in a configuration: a memory layout of images needs images, and
     /// one thread shares nothing with itself.
     fn can_train(self, training: &Training) -> bool {
@@ -101,14 +89,10 @@ impl Step {
             asked => once(asked).into_iter().map(NonZeroUsize::get).collect::<Vec<_>>(),
         };
         let mut trainings = Vec::new();
-        for network in once(&self.network) {
-            for batch_size in once(&self.batch_size) {
-                let (network, batch_size) = (network.about(), batch_size.get());
-                trainings.extend(threads.iter().map(|&threads| Training {
-                    network,
-                    batch_size,
-                    threads,
-                }));
+        for network in once(&self.network).into_iter().map(Network::about) {
+            for batch_size in once(&self.batch_size).into_iter().map(NonZeroUsize::get) {
+                let training = |&threads| Training { network, batch_size, threads };
+                trainings.extend(threads.iter().map(training));
             }
         }
         trainings
@@ -134,51 +118,48 @@ impl Bench for Step {
         Wanted { python: self.contenders.iter().copied().any(is_torch), ..Wanted::default() }
     }
 
-    fn plan(&self, setup: &Setup) -> Result<Plan> {
+    fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (ours, python) = (&setup.programs.player, &setup.programs.python);
         let block = |training: Training| {
             let Training { network, batch_size, threads } = training;
             let place = place(network, [("batch_size", batch_size), ("threads", threads)]);
             let mut block = Block::new(configuration(network.name, batch_size, threads));
             for who in once(&self.contenders).into_iter().filter(|who| who.can_train(&training)) {
-                let name = who.names().0;
+                let name = &choice_name(&who);
                 let player = match (who, python) {
-                    (Ours, _) => one(training.rust(ours, name)),
-                    (Candle, _) => other(one(training.rust(ours, name))),
+                    (Ours, _) => training.rust(ours, name),
+                    (Candle, _) => training.rust(ours, name).other(),
                     (Strangers, _) => training.strangers(ours, threads),
-                    (_, Some(python)) => other(one(training.torch(python, name))),
+                    (_, Some(python)) => training.torch(python, name),
                     (_, None) => continue,
                 };
                 block.add(name, &place, player);
             }
             block
         };
-        let blocks = self.trainings(setup.machine.cores).into_iter().map(block);
-        Ok(blocks.collect::<Vec<_>>().into())
+        Ok(self.trainings(setup.machine.cores).into_iter().map(block).collect())
     }
 
     fn derive(&self, rows: &mut [Row]) {
         for row in &mut *rows {
-            for sample in &mut row.samples {
-                let figure = |name| sample.figures.get(name).copied();
-                if let (Some(used), Some(seconds)) = (figure("cpu_seconds"), figure("seconds")) {
-                    sample.figures.insert("cores_used".into(), used / seconds);
-                }
+            for Sample { figures, .. } in &mut row.samples {
+                let cores = figures.get("cpu_seconds").zip(figures.get("seconds"));
+                let cores = cores.map(|(used, seconds)| used / seconds);
+                figures.extend(cores.map(|cores| ("cores_used".to_owned(), cores)));
             }
             row.summarise();
         }
-        compare(rows, "ratio_to_candle", SPEED, named("candle"));
+        compare(rows, "ratio_to_candle", SPEED, |_, other| other.contender == "candle");
         compare_with_strangers(rows);
-        compare(rows, "ratio_to_best_pytorch", SPEED, |_, rows| {
-            best(rows, SPEED, |row| row.contender.starts_with("pytorch"))
+        compare(rows, "ratio_to_best_pytorch", SPEED, |_, other| {
+            other.contender.starts_with("pytorch")
         });
     }
 
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
         let network = Network::of(&rows[0]);
         let loss = format!("loss {}", network.loss_step);
-        let mut columns = vec![Column::name(22, |row| row.contender.clone())];
-        columns.extend(speed(network));
+        let mut columns = columns(Column::name(22, |row| row.contender.clone()), network);
         columns.extend([
             Column::ratio("× candle", "ratio_to_candle"),
             Column::ratio("× best torch", "ratio_to_best_pytorch"),
@@ -196,10 +177,8 @@ impl Bench for Step {
         };
         let mut notes = loss_notes(report, name);
         // A small difference of the clocks is allowed.
-        let exceeds = |row: &&Row| {
-            row.median("cores_used")
-                .is_some_and(|cores| cores > 1.05 * row.number("threads") as f64)
-        };
+        let exceeds =
+            |row: &&Row| row.median("cores_used") > Some(1.05 * row.number("threads") as f64);
         notes.extend(report.rows.iter().filter(exceeds).map(|row| {
             let who = &row.contender;
             format!("WARNING: {who} used more threads than it was given: {}", name(row))
@@ -209,8 +188,8 @@ impl Bench for Step {
 
     fn bands(&self, report: &Report) -> Vec<Band> {
         let threads = |row: &Row| {
-            let count = row.number("threads");
-            format!("{count} thread{}, {} per second", plural(count), Network::of(row).unit)
+            let threads = counted(row.number("threads"), "thread");
+            format!("{threads}, {} per second", Network::of(row).unit)
         };
         let grouped = Grouped {
             settings: ["network", "threads", "batch_size"],
@@ -222,15 +201,12 @@ impl Bench for Step {
                 "threads" => threads(row),
                 _ => format!("batch {}", row.number("batch_size")),
             },
-            name: &|contender| {
-                let who = Contender::from_str(contender, false).unwrap_or(Ours);
-                (who.names().1.to_owned(), if who == Strangers { 7 } else { who as usize })
-            },
+            name: &label,
         };
         grouped.bands(&report.rows)
     }
 }
 
 fn configuration(network: &str, batch_size: usize, threads: usize) -> String {
-    format!("{network}, batch {batch_size}, {threads} thread{}", plural(threads))
+    format!("{network}, batch {batch_size}, {}", counted(threads, "thread"))
 }

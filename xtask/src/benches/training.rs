@@ -2,19 +2,31 @@
 
 use std::path::Path;
 
-use serde_json::json;
-
 use super::network::{About, Network, losses_agree};
-use crate::bench::{
-    Call, Column, Launch, Metric, Player, Point, Report, Row, compare, once, point,
-};
-use crate::checkout::repo_root;
+use crate::bench::{Column, Metric, Player, Report, Row, Values, compare, once, values};
 
 /// Images or sequences of all ranks.
 pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is_better: true };
 
 /// Processes of ours that share nothing: what as many ranks or threads can reach here.
 pub(super) const STRANGERS: &str = "strangers";
+
+/// The contenders that train: their name, their name in a picture, and the place of their colour.
+const LABELS: [(&str, &str, usize); 13] = [
+    ("ours", "Candelabrum", 0),
+    ("ours-alone", "Candelabrum", 0),
+    ("ours-local", "Candelabrum", 0),
+    ("ours-mpi", "Candelabrum, MPI", 4),
+    ("candle", "candle", 1),
+    ("pytorch", "PyTorch", 2),
+    ("pytorch-channels-last", "PyTorch, channels last", 3),
+    ("pytorch-compile", "PyTorch, compiled", 4),
+    ("ddp", "PyTorch DDP", 2),
+    ("ddp-bucket-view", "PyTorch DDP, bucket views", 2),
+    ("ddp-channels-last", "PyTorch DDP, channels last", 3),
+    ("ddp-channels-last-bucket-view", "PyTorch DDP, channels last, bucket views", 3),
+    (STRANGERS, "processes that share nothing", 7),
+];
 
 /// The common settings of the contenders.
 #[derive(Clone, Copy, Debug)]
@@ -28,18 +40,18 @@ pub(super) struct Training {
 
 impl Training {
     /// A Rust contender, `ours` or `candle`.
-    pub(super) fn rust(&self, player: &Path, contender: &str) -> Call {
-        self.options(Call::new(player).args(["train"]), contender)
+    pub(super) fn rust(&self, player: &Path, contender: &str) -> Player {
+        self.options(Player::new(player).args(["train"]), contender)
     }
 
     /// A mode of PyTorch.
-    pub(super) fn torch(&self, python: &Path, contender: &str) -> Call {
-        let script = repo_root().join("scripts/bench_step.py");
-        self.options(Call::new(python).args([script.display()]), contender)
+    pub(super) fn torch(&self, python: &Path, contender: &str) -> Player {
+        self.options(Player::script(python, "bench_step.py"), contender)
     }
 
-    fn options(&self, call: Call, contender: &str) -> Call {
-        call.option("--contender", contender)
+    fn options(&self, player: Player, contender: &str) -> Player {
+        player
+            .option("--contender", contender)
             .option("--network", self.network.name)
             .option("--batch-size", self.batch_size)
             .option("--threads", self.threads)
@@ -50,47 +62,27 @@ impl Training {
     /// So many processes of one thread each that share nothing while they train.
     pub(super) fn strangers(&self, player: &Path, count: usize) -> Player {
         let alone = Self { threads: 1, ..*self };
-        other(ranks(count, "local", alone.rust(player, "ours").args(["--strangers"])))
+        alone.rust(player, "ours").args(["--strangers"]).ranks(count, "local").other()
     }
 }
 
-/// So many ranks of ours, which must find each other over this backend.
-pub(super) fn ranks(count: usize, backend: &str, call: Call) -> Player {
-    let launch = Launch::here(count, count > 1 && backend == "mpi");
-    let mut expects = point([("ranks", json!(count))]);
-    expects.extend((count > 1).then(|| ("backend".to_owned(), json!(backend))));
-    Player { launch, call, is_ours: true, expects }
-}
-
-/// One process of ours.
-pub(super) fn one(call: Call) -> Player {
-    ranks(1, "single", call)
-}
-
-/// The same player, which no other commit's build is compared with.
-pub(super) fn other(player: Player) -> Player {
-    Player { is_ours: false, ..player }
-}
-
 /// The place of a training: its network, and other settings.
-pub(super) fn place<const N: usize>(network: About, settings: [(&str, usize); N]) -> Point {
-    let settings = settings.map(|(name, value)| (name, json!(value)));
-    point([("network", json!(network.name))]).into_iter().chain(point(settings)).collect()
+pub(super) fn place<const N: usize>(network: About, settings: [(&str, usize); N]) -> Values {
+    values([("network", network.name)]).into_iter().chain(values(settings)).collect()
 }
 
 /// Compares every row with the strangers at its place.
 pub(super) fn compare_with_strangers(rows: &mut [Row]) {
-    compare(rows, "ratio_to_strangers", SPEED, |row, rows| {
-        rows.iter().position(|other| other.contender == STRANGERS && other.point == row.point)
+    compare(rows, "ratio_to_strangers", SPEED, |row, other| {
+        other.contender == STRANGERS && other.point == row.point
     });
 }
 
-/// The speed and the time of a step.
-pub(super) fn speed(network: About) -> [Column; 2] {
-    [
-        Column::spread(&format!("{}/s [min-max]", network.unit), SPEED.figure, 1.0, 0),
-        Column::figure("ms/step", "step_seconds", 1e3, 2),
-    ]
+/// The first columns of a table: names, the speed, and the time of a step.
+pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
+    let speed = format!("{}/s [min-max]", network.unit);
+    let speed = Column::spread(&speed, SPEED.figure, 1.0, 0);
+    vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
 
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
@@ -121,6 +113,13 @@ pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<
     wrong.into_iter().chain(known).collect()
 }
 
+/// A contender's name in a picture, and the place of its colour.
+pub(super) fn label(contender: &str) -> (String, usize) {
+    let known = LABELS.iter().find(|(name, ..)| *name == contender);
+    let &(_, label, colour) = known.unwrap_or(&LABELS[0]);
+    (label.to_owned(), colour)
+}
+
 /// The title of a row's network.
 pub(super) fn title(row: &Row) -> String {
     Network::of(row).label.to_owned()
@@ -128,15 +127,17 @@ pub(super) fn title(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::bench::Host;
 
     #[test]
     fn a_contender_that_trains_another_way_is_named() {
         let notes = |network, losses: [(&str, f64); 3]| {
-            let mut report = Report::new("bench", Host::look(), Point::new());
+            let mut report = Report::new("bench", Host::look(), Values::new());
             let row = |(contender, loss): (&str, f64)| {
-                let mut row = Row::new(point([("network", json!(network))]), contender);
+                let mut row = Row::new(values([("network", network)]), contender);
                 row.facts.insert("warm_up_losses".into(), json!(vec![loss; 14]));
                 row
             };
