@@ -49,9 +49,9 @@ impl Hosts {
         Ok(())
     }
 
-    /// Makes the hosts, with a wire as fast as the machine. Their shell is a file in this folder.
+    /// Makes the hosts after a [`check`](Self::check), with a wire as fast as the machine. Their
+    /// shell is a file in this folder.
     pub(crate) fn make(folder: &Path) -> Result<Self> {
-        Self::check()?;
         remove_leftovers();
         let names = ["a", "b"].map(|host| format!("{PREFIX}-{}-{host}", process::id()));
         let hosts = Self { shell: folder.join("shell-of-hosts"), names };

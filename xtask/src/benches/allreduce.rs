@@ -127,6 +127,7 @@ impl Bench for AllReduce {
             sizes = usual.iter().map(|size| size.parse()).collect::<Result<_>>()?;
         }
         sizes.sort_unstable();
+        let cache = last_cache();
         let mut blocks = Vec::new();
         for ranks in ranks {
             let mut block = Block::new(format!("{ranks} ranks, microseconds"));
@@ -140,7 +141,7 @@ impl Bench for AllReduce {
                 let player = block.players.len() - 1;
                 for (leg, &Size(bytes)) in block.legs.iter_mut().zip(&sizes) {
                     // The limit of the memory matters only for numbers that do not fit in the cache.
-                    if who == Memory && ranks * bytes <= last_cache() {
+                    if who == Memory && ranks * bytes <= cache {
                         continue;
                     }
                     let place = values([("ranks", ranks), ("size", bytes)]);
@@ -150,7 +151,7 @@ impl Bench for AllReduce {
             }
             blocks.push(block);
         }
-        setup.found = values([("cache", last_cache())]);
+        setup.found = values([("cache", cache)]);
         Ok(blocks)
     }
 
