@@ -61,6 +61,7 @@ mod tests {
     fn features_stand_at_the_doors_and_in_tests_only() {
         let inside = "fn a() {\n    if cfg!(feature = \"mpi\") {}\n}\n";
         assert_eq!(findings("src/a.rs", inside), [3]);
+        assert!(findings("crates/dist/tests/conformance/main.rs", inside).is_empty());
         for gate in [
             "#[cfg(feature = \"mpi\")]\nmod mpi;\n",
             "#![cfg(feature = \"mpi\")]\n",
