@@ -117,7 +117,7 @@ impl FlatGradients {
         params.iter().try_for_each(Param::watch)?;
         let mut by_variable = HashMap::new();
         for (i, param) in params.iter().enumerate() {
-            if let Some(other) = by_variable.insert(param.tensor().id(), i) {
+            if let Some(other) = by_variable.insert(param.variable(), i) {
                 bail!(
                     "gradients: `{}` and `{}` are one variable",
                     params[other].name(),
@@ -256,7 +256,7 @@ impl FlatGradients {
     fn add_candles(&mut self, store: &GradStore) -> Result<()> {
         let plans = Arc::clone(&self.plans);
         for slot in plans.iter().flat_map(|plan| &plan.slots) {
-            let variable = self.params[slot.param].tensor().id();
+            let variable = self.params[slot.param].variable();
             let Some(gradient) = store.get_id(variable) else { continue };
             self.states[slot.param].late = true;
             self.add(slot.param, gradient)?;

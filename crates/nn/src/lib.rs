@@ -14,6 +14,7 @@
 //! implement both traits.
 
 mod activation;
+mod arrival;
 mod buffers;
 mod dist_option;
 mod error;

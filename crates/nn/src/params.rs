@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use candelabrum_memory::{Span, SpanMut};
-use candle_core::{DType, Device, Shape, Tensor, Var, bail};
+use candle_core::{DType, Device, Shape, Tensor, TensorId, Var, bail};
 use candle_nn::VarMap;
 
+use crate::arrival::Arrival;
 use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
 use crate::tensors::{Values, with_span, with_variable};
@@ -25,6 +26,7 @@ pub struct Param {
     var: Var,
     watch: Watch,
     master: Master,
+    arrival: Arrival,
 }
 
 impl Param {
@@ -36,12 +38,45 @@ impl Param {
 
     /// The variable by which candle differentiates.
     pub fn var(&self) -> &Var {
+        self.arrive();
         &self.var
     }
 
     /// The value as a tensor that is part of the graph.
     pub fn tensor(&self) -> &Tensor {
+        self.arrive();
+        self.arrival.note_use();
         self.var.as_tensor()
+    }
+
+    /// candle's number of the variable.
+    pub(crate) fn variable(&self) -> TensorId {
+        self.var.as_tensor().id()
+    }
+
+    /// Says that new values are on their way. `fetch` waits for them and writes them. The next
+    /// access to this parameter calls it, as [`Self::update_in_place`] calls its `update`. Until
+    /// then the parameter has its old values. An error is for `fetch` to remember.
+    ///
+    /// A model that keeps a tensor of this parameter does not access the parameter, see
+    /// [`Self::take_use`].
+    pub fn expect(&self, fetch: impl FnOnce(SpanMut<'_>) + Send + 'static) {
+        self.arrival.expect(Box::new(fetch));
+    }
+
+    /// Whether [`Self::tensor`] was called since the last call of this method or of
+    /// [`Self::expect`]. A forward pass through this crate's layers calls it. A model of `candle_nn`
+    /// does not, because it keeps its tensors.
+    pub fn take_use(&self) -> bool {
+        self.arrival.take_use()
+    }
+
+    /// Waits for values that are on their way.
+    fn arrive(&self) {
+        self.arrival.complete(|fetch| {
+            // It fails only for a type that no optimizer updates, so that no values are expected.
+            drop(self.write(fetch));
+        });
     }
 
     /// Makes fused operations that are created from now on report to
@@ -72,6 +107,11 @@ impl Param {
     /// # Errors
     /// A parameter that is neither f32 nor f16 nor bf16.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        self.arrive();
+        self.write(update)
+    }
+
+    fn write<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.watch.changed(&self.var);
         if master::is_half(self.var.dtype()) {
             return Ok(self.master.update(&self.var, update)?);
@@ -91,7 +131,10 @@ impl Param {
         params: &[&Self],
         update: impl FnOnce(Vec<SpanMut<'_>>) -> R,
     ) -> Result<R> {
-        params.iter().for_each(|param| param.watch.changed(&param.var));
+        for param in params {
+            param.arrive();
+            param.watch.changed(&param.var);
+        }
         let params: Vec<_> = params.iter().map(|param| (&param.var, &param.master)).collect();
         Ok(update_together(&params, update)?)
     }
@@ -105,6 +148,7 @@ impl Param {
         &self,
         f: impl FnOnce(Span<'_>) -> candelabrum_memory::Result<R>,
     ) -> Result<R> {
+        self.arrive();
         let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
         Ok(if master::is_half(self.var.dtype()) {
             self.master.read(&self.var, f)?
@@ -127,6 +171,7 @@ impl Param {
                 got_dtype: value.dtype(),
             });
         }
+        self.arrive();
         self.watch.changed(&self.var);
         self.master.forget();
         Ok(self.var.set(&value.detach())?)
@@ -387,7 +432,8 @@ impl Params {
             return Err(Error::DuplicateName { name });
         }
         let (watch, master) = (Watch::default(), Master::default());
-        let param = Param { name: name.into(), var, watch, master };
+        let arrival = Arrival::default();
+        let param = Param { name: name.into(), var, watch, master, arrival };
         list.push(param.clone());
         Ok(param)
     }
@@ -519,6 +565,49 @@ mod tests {
         assert_eq!(names(&backward), ["b.weight", "a.weight"]);
         assert_eq!(a.tensor().to_vec1::<f32>()?, a2.tensor().to_vec1::<f32>()?);
         assert_ne!(a.tensor().to_vec1::<f32>()?, b.tensor().to_vec1::<f32>()?);
+        Ok(())
+    }
+
+    #[test]
+    fn expected_values_are_there_at_the_first_access_and_not_before() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", 2, Init::ZEROS)?;
+        let written = Arc::new(AtomicU64::new(0));
+        let expect = |value: f32| {
+            let written = Arc::clone(&written);
+            param.clone().expect(move |mut values| {
+                written.fetch_add(1, Ordering::Relaxed);
+                values.fill(value).expect("memory of the host");
+            });
+        };
+        let values = || Ok::<_, candle_core::Error>(param.tensor().to_vec1::<f32>()?);
+        expect(1.0);
+        assert_eq!(written.load(Ordering::Relaxed), 0);
+        assert_eq!(values()?, [1.0, 1.0]);
+        assert_eq!(values()?, [1.0, 1.0]);
+        assert_eq!(written.load(Ordering::Relaxed), 1);
+        expect(2.0);
+        expect(3.0);
+        let flat = param.with_values(|values| values.to_flat())?;
+        assert_eq!(flat.to_vec::<f32>().map_err(candle_core::Error::from)?, [3.0, 3.0]);
+        expect(4.0);
+        assert_eq!(param.var().to_vec1::<f32>()?, [4.0, 4.0]);
+        expect(5.0);
+        param.update_in_place(|mut values| values.scale(2.0))?.map_err(candle_core::Error::from)?;
+        assert_eq!((values()?, written.load(Ordering::Relaxed)), (vec![10.0, 10.0], 4));
+        Ok(())
+    }
+
+    #[test]
+    fn a_use_is_an_access_to_the_tensor() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", 2, Init::ZEROS)?;
+        assert!(!param.take_use());
+        param.var();
+        param.with_values(|_| Ok(()))?;
+        assert!(!param.take_use());
+        params.list()[0].tensor();
+        assert!(param.take_use() && !param.take_use());
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 //! root, `g / sqrt(s + eps)`, and has neither `lr_decay` nor an initial value.
 
 use candelabrum_memory::cuda::{Formula, SCALARS};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -19,7 +20,7 @@ use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 pub type AdaGrad = RuleOptimizer<AdaGradRule>;
 
 /// The formula of [`AdaGrad`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaGradRule {
     lr_decay: f64,
     initial_accumulator: f64,
@@ -75,6 +76,10 @@ impl Rule for AdaGradRule {
 
     fn initial_state(&self) -> f32 {
         self.initial_accumulator as f32
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {

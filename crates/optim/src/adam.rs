@@ -15,6 +15,7 @@
 //! default.
 
 use candelabrum_memory::cuda::{Formula, SCALARS};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -27,7 +28,7 @@ pub type Adam = RuleOptimizer<AdamRule<false>>;
 pub type AdamW = RuleOptimizer<AdamRule<true>>;
 
 /// The formula of [`Adam`] and [`AdamW`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamRule<const DECOUPLED: bool> {
     beta1: f64,
     beta2: f64,
@@ -97,6 +98,10 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
 
     fn states(&self) -> usize {
         if self.amsgrad { 3 } else { 2 }
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {

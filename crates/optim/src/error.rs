@@ -45,6 +45,14 @@ pub enum Error {
         /// The parameter's index.
         index: usize,
     },
+    /// An update of a part of a parameter by a formula that needs the whole parameter.
+    #[error("parameter number {index}: {optimizer} updates only whole parameters")]
+    Whole {
+        /// The parameter's index.
+        index: usize,
+        /// The optimizer.
+        optimizer: String,
+    },
     /// Slices of the wrong length.
     #[error(
         "parameter number {index} has {expected} elements, its value {value}, its gradient {grad}"

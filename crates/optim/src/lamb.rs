@@ -15,6 +15,7 @@
 
 use candelabrum_memory::chunks::squares;
 use candelabrum_memory::cuda::{Formula, SCALARS};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -24,7 +25,7 @@ use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 pub type Lamb = RuleOptimizer<LambRule>;
 
 /// The formula of [`Lamb`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LambRule {
     beta1: f64,
     beta2: f64,

@@ -13,6 +13,7 @@
 
 use candelabrum_memory::chunks::squares;
 use candelabrum_memory::cuda::{Formula, SCALARS};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::lamb::trust_ratio;
@@ -23,7 +24,7 @@ use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 pub type Lars = RuleOptimizer<LarsRule>;
 
 /// The formula of [`Lars`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LarsRule {
     momentum: f64,
     trust_coefficient: f64,

@@ -10,6 +10,7 @@
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
+//! | settings as data | [`Recipe`] |
 //! | the common part of all optimizers, for your own rule | [`RuleOptimizer`], [`Rule`] |
 //!
 //! ```
@@ -43,6 +44,7 @@ mod one_cycle;
 mod optimizer;
 mod param_group;
 mod parts;
+mod recipe;
 mod rms_prop;
 mod rule;
 mod rule_optimizer;
@@ -59,6 +61,7 @@ pub use one_cycle::{Anneal, OneCycle};
 pub use optimizer::{Optimizer, ParamInfo, Update};
 pub use param_group::ParamGroup;
 pub use parts::{MAX_STATES, Parts};
+pub use recipe::{Recipe, Settings};
 pub use rms_prop::{RmsProp, RmsPropRule};
 pub use rule::{Now, Rule};
 pub use rule_optimizer::RuleOptimizer;

@@ -7,6 +7,8 @@
 use std::f64::consts::PI;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Result;
 use crate::error::Range;
 
@@ -16,7 +18,7 @@ use crate::error::Range;
 /// Then it falls to `max_lr / div_factor / final_div_factor`. With `three_phase`, it falls to the
 /// first rate in as many steps as it rose, and to the last rate in the remaining steps. After
 /// `steps` steps the rate stays at the last one. PyTorch returns an error there.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OneCycle {
     /// The highest rate.
     pub max_lr: f64,
@@ -35,7 +37,7 @@ pub struct OneCycle {
 }
 
 /// The curve from one rate to another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Anneal {
     /// Along half a cosine wave.

@@ -1,10 +1,11 @@
 //! The interface between code that has gradients and code that updates parameters.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use candelabrum_memory::{Location, Span, SpanMut};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// The properties of a parameter that an optimizer needs.
 #[derive(Clone, Debug)]
@@ -65,6 +66,29 @@ pub trait Optimizer: Debug + Send {
     /// [`Error::Unbound`](crate::Error::Unbound) and [`Error::Length`](crate::Error::Length) if the
     /// index or a length does not fit the bound parameters.
     fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()>;
+
+    /// Whether [`update_range`](Self::update_range) can update a part of a parameter.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+
+    /// Does what [`update`](Self::update) does to the elements `range` of parameter number `index`,
+    /// whose values and gradients are `value` and `grad`. The other elements and their state stay as
+    /// they are. Only for parameters on the host.
+    ///
+    /// # Errors
+    /// Those of [`update`](Self::update), and [`Error::Whole`](crate::Error::Whole) if the optimizer
+    /// is not [element-wise](Self::is_elementwise).
+    fn update_range(
+        &mut self,
+        index: usize,
+        range: Range<usize>,
+        value: &mut [f32],
+        grad: &[f32],
+    ) -> Result<()> {
+        let _ = (range, value, grad);
+        Err(Error::Whole { index, optimizer: self.describe() })
+    }
 
     /// Does what [`update`](Self::update) does, for several different parameters. On a GPU one launch
     /// of a kernel for all of them costs less than one for each. On the host nothing is gained.

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Range;
 use crate::{Error, ParamInfo, Result, Schedule};
 
@@ -21,7 +23,7 @@ use crate::{Error, ParamInfo, Result, Schedule};
 ///     .group(ParamGroup::below_dims(2).weight_decay(0.0)) // biases and norms
 ///     .group(ParamGroup::matching("encoder.*").lr_scale(0.1));
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParamGroup {
     selection: Selection,
     pub(crate) lr: Option<Schedule>,
@@ -30,7 +32,7 @@ pub struct ParamGroup {
     pub(crate) trust_ratio: Option<bool>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Selection {
     Names(String),
     BelowDims(usize),

@@ -15,6 +15,7 @@
 //! rounding makes `s - a²` negative, PyTorch's value becomes NaN. Here the difference counts as 0.
 
 use candelabrum_memory::cuda::{Formula, SCALARS};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -24,7 +25,7 @@ use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 pub type RmsProp = RuleOptimizer<RmsPropRule>;
 
 /// The formula of [`RmsProp`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RmsPropRule {
     alpha: f64,
     eps: f64,
@@ -84,6 +85,10 @@ impl Rule for RmsPropRule {
 
     fn states(&self) -> usize {
         1 + usize::from(self.momentum != 0.0) + usize::from(self.centered)
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {

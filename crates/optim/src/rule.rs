@@ -31,6 +31,13 @@ pub trait Rule: Debug + Send {
         0.0
     }
 
+    /// Whether each element's next value depends on this element alone: on its value, gradient and
+    /// state. Only then may a part of a parameter be updated without the rest, as servers of a
+    /// key-value store do ([`Optimizer::update_range`](crate::Optimizer::update_range)).
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+
     /// The formula as a kernel, and its scalars for one parameter in one step. One launch updates
     /// parameters with the same formula and up to 16 different sets of scalars. Without a kernel,
     /// parameters on a GPU are copied to the host and back at every update. The kernel must compute

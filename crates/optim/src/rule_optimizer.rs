@@ -1,10 +1,12 @@
 //! The common part of all optimizers: learning rate, weight decay, groups, state and the count of
 //! steps.
 
+use std::ops::Range;
+
 use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, JointUpdate, UpdateTable};
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
-use crate::error::Range;
+use crate::error::Range as Allowed;
 use crate::parts::MAX_STATES;
 use crate::parts::Parts;
 use crate::rule::{Now, Rule};
@@ -15,9 +17,9 @@ use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule, Update};
 #[derive(Debug)]
 pub struct RuleOptimizer<R> {
     pub(crate) rule: R,
-    lr: Schedule,
-    weight_decay: f64,
-    groups: Vec<ParamGroup>,
+    pub(crate) lr: Schedule,
+    pub(crate) weight_decay: f64,
+    pub(crate) groups: Vec<ParamGroup>,
     steps: u64,
     /// The next step's rate, then one rate for each group, used if the group sets one.
     rates: Vec<f64>,
@@ -69,7 +71,7 @@ impl<R: Rule> RuleOptimizer<R> {
 
     fn check(&self) -> Result<()> {
         self.lr.check(R::NAME, "lr")?;
-        Range::NotNegative.check(R::NAME, "weight_decay", self.weight_decay)?;
+        Allowed::NotNegative.check(R::NAME, "weight_decay", self.weight_decay)?;
         self.rule.check()?;
         self.groups.iter().try_for_each(|group| group.check(R::NAME))
     }
@@ -87,7 +89,10 @@ impl<R: Rule> RuleOptimizer<R> {
         };
         for _ in 0..self.rule.states() {
             let mut state = Flat::zeros_on(&param.location, ElementType::F32, elements)?;
-            state.span_mut()?.fill(self.rule.initial_state())?;
+            // Fresh zeros take no memory before they are used, and a large table may never use most.
+            if self.rule.initial_state() != 0.0 {
+                state.span_mut()?.fill(self.rule.initial_state())?;
+            }
             bound.state.push(state);
         }
         for (index, group) in self.groups.iter().enumerate().filter(|(_, g)| g.selects(param)) {
@@ -141,7 +146,31 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
         param.check_len(index, value.len(), grad.len())?;
         let now = param.now(self.steps, &self.rates);
-        on_host(&self.rule, now, value.host()?, grad.host()?, &mut param.state)
+        on_host(&self.rule, now, value.host()?, grad.host()?, &mut param.state, 0..param.elements)
+    }
+
+    fn is_elementwise(&self) -> bool {
+        self.rule.is_elementwise()
+    }
+
+    fn update_range(
+        &mut self,
+        index: usize,
+        range: Range<usize>,
+        value: &mut [f32],
+        grad: &[f32],
+    ) -> Result<()> {
+        if !self.rule.is_elementwise() {
+            return Err(Error::Whole { index, optimizer: self.describe() });
+        }
+        let bound = self.params.len();
+        let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
+        let (expected, len) = (param.elements, range.len());
+        if range.end > expected || value.len() != len || grad.len() != len {
+            return Err(Error::Length { index, expected, value: value.len(), grad: grad.len() });
+        }
+        let now = param.now(self.steps, &self.rates);
+        on_host(&self.rule, now, value, grad, &mut param.state, range)
     }
 
     fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
@@ -153,11 +182,11 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             let param = param.take().ok_or(Error::Repeated { index })?;
             param.check_len(index, value.len(), grad.len())?;
             let now = param.now(self.steps, &self.rates);
-            let BoundParam { state, table, .. } = param;
+            let &mut BoundParam { elements, ref mut state, ref mut table, .. } = param;
             let (value, grad) = match (value, grad) {
                 (SpanMut::Cuda(value), Span::Cuda(grad)) => (value, grad),
                 (value, grad) => {
-                    on_host(&self.rule, now, value.host()?, grad.host()?, state)?;
+                    on_host(&self.rule, now, value.host()?, grad.host()?, state, 0..elements)?;
                     continue;
                 }
             };
@@ -232,10 +261,11 @@ fn on_host<R: Rule>(
     value: &mut [f32],
     grad: &[f32],
     state: &mut [Flat],
+    range: Range<usize>,
 ) -> Result<()> {
     let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
     for (vector, kept) in vectors.iter_mut().zip(state) {
-        *vector = kept.as_mut_slice()?;
+        *vector = &mut kept.as_mut_slice()?[range.clone()];
     }
     rule.update(now, Parts { value, grad, state: vectors });
     Ok(())
@@ -254,7 +284,7 @@ fn through_host<R: Rule>(
     value.as_span().download(&mut new)?;
     grad.download(&mut gradient)?;
     let mut copies = state.iter().map(Flat::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
-    on_host(rule, now, &mut new, &gradient, &mut copies)?;
+    on_host(rule, now, &mut new, &gradient, &mut copies, 0..len)?;
     value.upload(&new)?;
     for (vector, copy) in state.iter_mut().zip(&copies) {
         vector.copy_from_host(copy)?;

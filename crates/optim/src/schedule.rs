@@ -8,6 +8,8 @@
 use std::f64::consts::PI;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Range;
 use crate::{OneCycle, Result};
 
@@ -19,7 +21,7 @@ use crate::{OneCycle, Result};
 /// let cosine = Schedule::Cosine { lr: 0.1, steps: 900, min: 0.001 };
 /// let sgd = Sgd::new(cosine.warm_up(100, 0.1)).momentum(0.9);
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Schedule {
     /// A constant rate.

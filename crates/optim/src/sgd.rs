@@ -13,6 +13,7 @@
 //! parameter's first gradient is all 0.
 
 use candelabrum_memory::cuda::{Formula, SCALARS};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
@@ -22,7 +23,7 @@ use crate::{Error, Now, Result, Rule, RuleOptimizer, Schedule};
 pub type Sgd = RuleOptimizer<SgdRule>;
 
 /// The formula of [`Sgd`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SgdRule {
     momentum: f64,
     dampening: f64,
@@ -83,6 +84,11 @@ impl Rule for SgdRule {
 
     fn states(&self) -> usize {
         usize::from(self.momentum != 0.0)
+    }
+
+    fn is_elementwise(&self) -> bool {
+        // The first of several damped gradients is found by the whole velocity.
+        self.dampening == 0.0
     }
 
     fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {

@@ -1,8 +1,10 @@
 //! A collective that has been started.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::Payload;
+use super::wait::{Load, Wait};
 use crate::Result;
 
 /// An operation under way. [`wait`](Self::wait) returns its payload.
@@ -13,6 +15,16 @@ pub struct Pending(Box<dyn Started>);
 pub(crate) trait Started: Send {
     /// Whether `wait` would not block.
     fn is_complete(&mut self) -> bool;
+    /// See [`Pending::wait_for`].
+    fn wait_for(&mut self, limit: Duration) -> bool {
+        let (mut load, mut wait) = (Load::default(), Wait::begin());
+        while !self.is_complete() {
+            if wait.pause(&mut load) >= limit {
+                return false;
+            }
+        }
+        true
+    }
     /// Blocks until the operation is complete on this rank.
     fn wait(self: Box<Self>) -> Result<Payload>;
     /// See [`Pending::wait_on_stream`].
@@ -36,6 +48,13 @@ impl Pending {
     /// not block.
     pub fn is_complete(&mut self) -> bool {
         self.0.is_complete()
+    }
+
+    /// Blocks until the operation is complete on this rank or has failed, but at most for `limit`.
+    /// Returns whether [`Self::wait`] does not block. A passed limit is no error, and no deadline
+    /// applies, so a server can wait for requests for as long as the other ranks run.
+    pub fn wait_for(&mut self, limit: Duration) -> bool {
+        self.0.wait_for(limit)
     }
 
     /// Blocks until the operation is complete on this rank.

@@ -356,6 +356,23 @@ impl<T: Transport> Started for StartedMessage<T> {
         self.inner.is_complete()
     }
 
+    fn wait_for(&mut self, limit: Duration) -> bool {
+        if !T::DRIVES_MESSAGES {
+            return self.inner.wait_for(limit);
+        }
+        let (mut load, mut wait) = (Load::default(), Wait::begin());
+        while !self.is_complete() {
+            // After a failure no message can arrive any more, and `wait` returns the failure.
+            if self.common.failure.get().is_some() {
+                return true;
+            }
+            if wait.pause(&mut load) >= limit {
+                return false;
+            }
+        }
+        true
+    }
+
     fn wait(mut self: Box<Self>) -> Result<Payload> {
         let start = Instant::now();
         let blocks = !self.is_complete();

@@ -42,7 +42,7 @@ impl Network {
         self.tell_limits(limits);
         let mut peers = from.map_or_else(|| ranks.to_vec(), |from| vec![from]);
         peers.retain(|&peer| peer != self.rank);
-        Awaited { network: Arc::clone(self), group, peers, header, answer }
+        Awaited { network: Arc::clone(self), group, peers, header, answer, result: None }
     }
 }
 
@@ -82,7 +82,7 @@ impl GroupMessages {
         let body = Body::Payload(payload);
         network.send(Kind::Message, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);
-        Pending::new(Awaited { network, group, peers, header, answer })
+        Pending::new(Awaited { network, group, peers, header, answer, result: None })
     }
 }
 
@@ -94,31 +94,16 @@ pub(in crate::comm) struct Awaited {
     peers: Vec<usize>,
     header: Header,
     answer: oneshot::Receiver<Result<Payload>>,
+    /// The result, once a wait has taken it from `answer` or knows that none comes.
+    result: Option<Result<Payload>>,
 }
 
 impl Awaited {
-    /// Waits for the answer while it can still arrive, up to a limit.
-    pub(in crate::comm) fn wait_for(self, limit: Duration) -> Result<Payload> {
+    /// Waits for the answer, up to a limit. After the limit the operation has failed.
+    pub(in crate::comm) fn wait_within(mut self, limit: Duration) -> Result<Payload> {
         let start = Instant::now();
-        loop {
-            let left = limit.saturating_sub(start.elapsed());
-            let error = match self.answer.recv_timeout(left.min(NAP)) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) => match self.trouble() {
-                    Ok(()) if start.elapsed() < limit => continue,
-                    Ok(()) => self.late(start.elapsed()),
-                    Err(error) => error,
-                },
-                // The network has dropped the receive, because all peers have left the group.
-                Err(RecvTimeoutError::Disconnected) => match self.trouble() {
-                    Ok(()) => self.left(),
-                    Err(error) => error,
-                },
-            };
-            // The messages that a rank sent before it left have arrived before the news that it
-            // left.
-            return self.answer.try_recv().unwrap_or(Err(error));
-        }
+        self.wait_for(limit);
+        self.result.take().unwrap_or_else(|| Err(self.late(start.elapsed())))
     }
 
     fn trouble(&self) -> Result<()> {
@@ -139,11 +124,39 @@ impl Awaited {
 
 impl Started for Awaited {
     fn is_complete(&mut self) -> bool {
-        self.answer.has_message() || self.answer.is_closed()
+        self.result.is_some() || self.answer.has_message() || self.answer.is_closed()
+    }
+
+    /// Waits while the answer can still arrive.
+    fn wait_for(&mut self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while self.result.is_none() {
+            let left = limit.saturating_sub(start.elapsed());
+            let error = match self.answer.recv_timeout(left.min(NAP)) {
+                Ok(result) => {
+                    self.result = Some(result);
+                    break;
+                }
+                Err(RecvTimeoutError::Timeout) => match self.trouble() {
+                    Ok(()) if start.elapsed() < limit => continue,
+                    Ok(()) => return false,
+                    Err(error) => error,
+                },
+                // The network has dropped the receive, because all peers have left the group.
+                Err(RecvTimeoutError::Disconnected) => match self.trouble() {
+                    Ok(()) => self.left(),
+                    Err(error) => error,
+                },
+            };
+            // The messages that a rank sent before it left have arrived before the news that it
+            // left.
+            self.result = Some(self.answer.try_recv().unwrap_or(Err(error)));
+        }
+        true
     }
 
     fn wait(self: Box<Self>) -> Result<Payload> {
         let deadline = self.network.deadline;
-        self.wait_for(deadline)
+        self.wait_within(deadline)
     }
 }

@@ -103,7 +103,7 @@ impl Tcp {
         };
         if self.rank != 0 {
             send(self.ranks[0], own.into());
-            let all = self.ask(header, self.ranks[0]).wait_for(self.deadline + TO_HEAR_WHY)?;
+            let all = self.ask(header, self.ranks[0]).wait_within(self.deadline + TO_HEAR_WHY)?;
             return Ok(Arc::new(all.to_vec()?));
         }
         let parts = self.gather_parts(header, &own).inspect_err(|error| {
@@ -126,7 +126,7 @@ impl Tcp {
             self.ranks[1..].iter().map(|&rank| (rank, self.ask(header, rank))).collect();
         let mut parts = vec![Payload::from_slice(own)];
         while let Some((_, part)) = asked.pop_front() {
-            let part = part.wait_for(self.deadline.saturating_sub(start.elapsed()));
+            let part = part.wait_within(self.deadline.saturating_sub(start.elapsed()));
             parts.push(part.map_err(|error| match error {
                 Error::Timeout { rank, during, mut missing, .. } => {
                     asked.retain_mut(|(_, part)| !part.is_complete());
