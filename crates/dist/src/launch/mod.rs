@@ -1,13 +1,14 @@
 //! The start of this process and of further ranks. This is the only module that reads the
 //! environment.
 //!
-//! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm and
-//! any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts ranks on this host
-//! and supervises them.
+//! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm,
+//! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts
+//! ranks on this host and supervises them.
 
 mod ancestors;
 mod detect;
 mod device;
+mod dmlc;
 mod environment;
 mod interface;
 mod launchers;
@@ -34,6 +35,8 @@ pub(crate) use spawn::follow_parent;
 mod vars {
     pub(super) const RANK: &str = "CANDELABRUM_RANK";
     pub(super) const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
+    /// The number of ranks that are servers of the key-value store.
+    pub(super) const SERVERS: &str = "CANDELABRUM_SERVERS";
     /// A word that differs between jobs. Users may set it, too.
     pub(super) const JOB: &str = "CANDELABRUM_JOB";
     /// A word that only this job's user knows.
