@@ -38,8 +38,8 @@ impl World {
     /// must compute on the same kind of device.
     ///
     /// # Errors
-    /// A contradictory environment, ranks that do not start in time, or several hosts without MPI
-    /// and without GPUs.
+    /// A contradictory environment, ranks that do not start in time, several hosts without MPI and
+    /// without GPUs, or the scheduler of MXNet's tracker, which is no rank ([`launch::Scheduler`]).
     pub fn from_env() -> Result<Self> {
         Self::on(DeviceChoice::from_env()?)
     }
@@ -51,6 +51,7 @@ impl World {
     pub fn on(choice: DeviceChoice) -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
+        launch::keep_scheduler(&launch);
         let (device, why_no_gpu) = gpu::device(choice, launch.local_rank)?;
         let comm = connect(&launch, &device)?;
         Ok(Self { launch: Arc::new(launch), comm, device, why_no_gpu })

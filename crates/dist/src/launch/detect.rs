@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize};
 use super::variables::Variables;
-use super::{ancestors, dmlc, vars};
+use super::{dmlc, vars};
 use crate::{Error, Result};
 
 /// The deadline if `CANDELABRUM_TIMEOUT` is not set.
@@ -41,10 +41,7 @@ impl Launch {
     /// [`Error::Launch`] if variables contradict each other or are not numbers, or if this process
     /// is the scheduler of MXNet's tracker.
     pub fn detect() -> Result<Self> {
-        launch(&Variables {
-            variable: &|name| std::env::var(name).ok(),
-            started_by: &ancestors::nearest_without,
-        })
+        launch(&Variables::of_process())
     }
 
     /// A world of one.
@@ -120,7 +117,8 @@ fn job_id(job: &str, secret: &str) -> [u8; 32] {
 /// The launcher of this process and the place that the launcher gave to it.
 fn launch(env: &Variables<'_>) -> Result<Launch> {
     if dmlc::is_scheduler(env) {
-        let what = "this process is the scheduler of MXNet's tracker (DMLC_ROLE), not a rank";
+        let what = "this process is the scheduler of MXNet's tracker (DMLC_ROLE), not a rank: the \
+                    program must run `launch::Scheduler` in it instead of joining a world";
         return Err(Error::Launch { what: what.to_owned() });
     }
     let is_set = |name: &&str| env.get(name).is_some();
@@ -134,7 +132,7 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
     let rank = env.need(&[variables.rank])?;
     let world_size = match variables.world_size {
         WorldSize::Is(names) => env.need(names)?,
-        WorldSize::Sum([first, second]) => env.need(&[first])?.saturating_add(env.need(&[second])?),
+        WorldSize::From(count) => count(env)?,
     };
     if rank >= world_size {
         let what = format!("the environment says rank {rank} of {world_size}");

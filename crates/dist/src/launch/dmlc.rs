@@ -42,6 +42,29 @@ pub(super) fn is_scheduler(env: &Variables<'_>) -> bool {
         && env.get(vars::RANK).is_none()
 }
 
+/// The number of workers and servers.
+///
+/// # Errors
+/// A number that is missing or none.
+pub(super) fn ranks(env: &Variables<'_>) -> Result<usize> {
+    Ok(env.need(&[WORKERS])?.saturating_add(env.need(&[SERVERS])?))
+}
+
+/// The scheduler's host and port.
+///
+/// # Errors
+/// An address that is missing, or a port that is none.
+pub(super) fn root(env: &Variables<'_>) -> Result<(String, u16)> {
+    let port = env.need(&[ROOT_PORT])?;
+    let port = u16::try_from(port).map_err(|_| Error::Launch {
+        what: format!("{ROOT_PORT} is {port} in the environment, not a port"),
+    })?;
+    let host = env.get(ROOT_HOST).ok_or_else(|| Error::Launch {
+        what: format!("{ROOT_PORT} is set in the environment, but {ROOT_HOST} is not"),
+    })?;
+    Ok((host, port))
+}
+
 /// Whether the tracker starts all processes on one host.
 pub(super) fn is_on_one_host(env: &Variables<'_>) -> bool {
     let is_loopback = |host: String| {

@@ -3,6 +3,7 @@
 
 use super::variables::Variables;
 use super::{dmlc, vars};
+use crate::Result;
 
 /// The program that started the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,7 @@ pub(super) struct LauncherVariables {
 pub(super) enum WorldSize {
     /// The first of these variables that is set.
     Is(&'static [&'static str]),
-    /// The sum of these variables.
-    Sum([&'static str; 2]),
+    From(fn(&Variables<'_>) -> Result<usize>),
 }
 
 /// The source of this rank's number on its host, and of the number of ranks there.
@@ -128,7 +128,7 @@ const DMLC: LauncherVariables = LauncherVariables {
     launcher: Launcher::Dmlc,
     proof: &[dmlc::ROLE, dmlc::WORKERS, dmlc::SERVERS],
     rank: dmlc::TASK,
-    world_size: WorldSize::Sum([dmlc::WORKERS, dmlc::SERVERS]),
+    world_size: WorldSize::From(dmlc::ranks),
     on_host: OnHost::AllIf(dmlc::is_on_one_host),
     job: dmlc::job,
     mpi: &[],

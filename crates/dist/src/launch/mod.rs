@@ -14,6 +14,7 @@ mod interface;
 mod launchers;
 mod meeting;
 mod report;
+mod scheduler;
 mod signals;
 mod spawn;
 mod variables;
@@ -23,12 +24,14 @@ pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
 pub use launchers::Launcher;
 pub use report::report_failure;
+pub use scheduler::Scheduler;
 pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
 pub use device::DeviceChoice;
 pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
+pub(crate) use scheduler::keep_scheduler;
 pub(crate) use spawn::follow_parent;
 
 /// The environment variables of this project. The launcher sets some of them, users the others.

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::thread;
 
-use candelabrum_dist::launch::{self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment};
+use candelabrum_dist::launch::{
+    self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment, Scheduler,
+};
 use candelabrum_dist::{Error as DistError, World};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -22,9 +24,9 @@ type Failure = Box<dyn StdError + Send + Sync>;
 ///
 /// With `--workers N` this process starts `N` ranks, and further ones as servers of the key-value
 /// store, and watches them. Otherwise it is a rank, either alone or started by mpiexec, srun,
-/// torchrun or MXNet's tracker. An error ends all ranks, prints one line
-/// on standard error that names its cause, and sets the exit code 1. After an interrupt, the exit
-/// code is 128 plus the signal's number.
+/// torchrun or MXNet's tracker. The tracker's scheduler only waits until the ranks have ended. An
+/// error ends all ranks, prints one line on standard error that names its cause, and sets the exit
+/// code 1. After an interrupt, the exit code is 128 plus the signal's number.
 pub fn run<E: Into<Failure>>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
@@ -103,6 +105,7 @@ fn run_wanted<E: Into<Failure>>(
 ) -> ExitCode {
     match start(wanted) {
         Ok(Role::Rank { servers }) => rank(servers, wanted.device, program),
+        Ok(Role::Scheduler(scheduler)) => schedule(&scheduler),
         Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
         Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
         Ok(Role::Launcher(Outcome::Failed(message))) => complain(&message),
@@ -144,9 +147,13 @@ fn program_or_server<E: Into<Failure>>(
 enum Role {
     Rank { servers: usize },
     Launcher(Outcome),
+    Scheduler(Scheduler),
 }
 
 fn start(wanted: &Wanted<'_>) -> Result<Role> {
+    if let Some(scheduler) = Scheduler::from_env()? {
+        return Ok(Role::Scheduler(scheduler));
+    }
     let launch = Launch::detect()?;
     let &Wanted { workers, servers, threads, interface, .. } = wanted;
     let servers = match servers {
@@ -184,6 +191,11 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
             Ok(Role::Rank { servers })
         }
     }
+}
+
+fn schedule(scheduler: &Scheduler) -> ExitCode {
+    note(&format!("this process is {scheduler}; it only waits until they have ended"));
+    scheduler.run().map_or_else(|error| fail(&error.into()), |()| ExitCode::SUCCESS)
 }
 
 fn rank<E: Into<Failure>>(
