@@ -24,11 +24,20 @@ fn refuse(options: &[&str], parts: &[&str]) {
 #[test]
 fn options_out_of_range_are_refused() {
     let synthetic = ["--dataset", "synthetic"];
-    let cases: [(&[&str], &[&str]); 16] = [
+    let cases: [(&[&str], &[&str]); 22] = [
         (&["--batch-size", "0"], &["--batch-size", "at least 1"]),
         (&["--batch-size", "20000"], &["20000", "12000"]),
         (&["--workers", "0"], &["--workers", "from 1 to 256"]),
         (&["--workers", "100000"], &["--workers", "from 1 to 256"]),
+        (&["--servers", "0", "--kvstore", "dist_sync"], &["--servers", "at least 1"]),
+        (&["--workers", "2", "--servers", "2"], &["--servers is 2", "--kvstore dist_sync"]),
+        (&["--kvstore", "dist_device"], &["--kvstore", "dist_device", "dist_sync, dist_async"]),
+        (&["--kvstore", "dist_sync"], &["no worker", "--workers 1 --kvstore dist_sync"]),
+        (&["--kvstore", "dist_async", "--servers", "3"], &["3 server(s)", "no worker"]),
+        (
+            &["--workers", "256", "--kvstore", "dist_sync"],
+            &["--workers plus --servers is 257", "from 1 to 256"],
+        ),
         (&["--dist-option", "fp8"], &["fp8", "sparseTopK"]),
         (&["--dist-option", "sparseTopK", "--spars", "1.5"], &["spars is 1.5", "at most 1"]),
         (&["--dist-option", "sparseTopK", "--spars", "nan"], &["spars is NaN", "at most 1"]),

@@ -187,7 +187,15 @@ mod tests {
     #[test]
     fn every_test_program_that_calls_mpiexec_runs_with_mpi_too() {
         let found = BTreeSet::from_iter(under_mpiexec().unwrap());
-        let known = ["conformance", "failed_step", "faults", "interface", "mpiexec", "strategies"];
+        let known = [
+            "conformance",
+            "failed_step",
+            "faults",
+            "interface",
+            "mpiexec",
+            "servers",
+            "strategies",
+        ];
         assert_eq!(Vec::from_iter(found), known);
     }
 

@@ -26,8 +26,8 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the world that this process was started into by [`launch::spawn`], mpiexec, srun or
-    /// torchrun. A process that none of these started is a world of one.
+    /// Joins the world that this process was started into by [`launch::spawn`], mpiexec, srun,
+    /// torchrun or MXNet's tracker. A process that none of these started is a world of one.
     ///
     /// Under mpiexec the ranks use MPI if the crate was built with the feature `mpi`. Without the
     /// feature they use the local backend, if all ranks are on one host.
@@ -38,8 +38,8 @@ impl World {
     /// must compute on the same kind of device.
     ///
     /// # Errors
-    /// A contradictory environment, ranks that do not start in time, or several hosts without MPI
-    /// and without GPUs.
+    /// A contradictory environment, ranks that do not start in time, several hosts without MPI and
+    /// without GPUs, or the scheduler of MXNet's tracker, which is no rank ([`launch::Scheduler`]).
     pub fn from_env() -> Result<Self> {
         Self::on(DeviceChoice::from_env()?)
     }
@@ -51,6 +51,7 @@ impl World {
     pub fn on(choice: DeviceChoice) -> Result<Self> {
         let launch = Launch::detect()?;
         launch::follow_parent()?;
+        launch::keep_scheduler(&launch);
         let (device, why_no_gpu) = gpu::device(choice, launch.local_rank)?;
         let comm = connect(&launch, &device)?;
         Ok(Self { launch: Arc::new(launch), comm, device, why_no_gpu })
@@ -81,6 +82,27 @@ impl World {
     /// The number of processes on this host.
     pub fn local_size(&self) -> usize {
         self.launch.local_size
+    }
+
+    /// The number of ranks that are servers of the key-value store: those with the highest numbers.
+    /// The other ranks are its workers.
+    pub fn servers(&self) -> usize {
+        self.launch.servers
+    }
+
+    /// Whether this rank is a server of the key-value store.
+    pub fn is_server(&self) -> bool {
+        self.rank() >= self.world_size() - self.servers()
+    }
+
+    /// This world, with its last `servers` ranks as servers of the key-value store. mpiexec, srun
+    /// and torchrun do not say this number. All ranks must choose the same one.
+    ///
+    /// # Errors
+    /// Another number than the launcher's, if that is not 0, or no rank besides the servers.
+    pub fn with_servers(self, servers: usize) -> Result<Self> {
+        let launch = Arc::unwrap_or_clone(self.launch).with_servers(servers)?;
+        Ok(Self { launch: Arc::new(launch), ..self })
     }
 
     /// Whether this is rank 0, which prints and writes for all.

@@ -47,6 +47,16 @@ pub enum Error {
         /// The allowed values.
         range: String,
     },
+    /// A key-value store without a rank that works.
+    #[error(
+        "the key-value store has {servers} server(s), which leaves no worker among {ranks} rank(s): `--workers 1 --kvstore dist_sync` starts one worker and one server on this machine"
+    )]
+    NoWorkers {
+        /// The number of servers.
+        servers: usize,
+        /// The number of all ranks.
+        ranks: usize,
+    },
     /// The dataset is already partitioned, but this call divides a whole dataset.
     #[error(
         "the dataset is already a share of {shared_by} ranks: give the whole one, it is divided among the ranks here (`partition` is for loops of your own)"

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, LocalSize};
+use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize};
 use super::variables::Variables;
-use super::{ancestors, vars};
+use super::{dmlc, vars};
 use crate::{Error, Result};
 
 /// The deadline if `CANDELABRUM_TIMEOUT` is not set.
@@ -25,6 +25,10 @@ pub struct Launch {
     pub local_rank: usize,
     /// The number of processes on this host.
     pub local_size: usize,
+    /// The number of processes that are servers of the key-value store: those with the highest
+    /// ranks. It is in `CANDELABRUM_SERVERS`, and for a job of MXNet's tracker also in
+    /// DMLC_NUM_SERVER. A process that no launcher started is no server and has none.
+    pub servers: usize,
     job: Option<[u8; 32]>,
     /// Whether the launcher serves MPI libraries.
     mpi: bool,
@@ -34,12 +38,10 @@ impl Launch {
     /// Reads the environment.
     ///
     /// # Errors
-    /// [`Error::Launch`] if variables contradict each other or are not numbers.
+    /// [`Error::Launch`] if variables contradict each other or are not numbers, or if this process
+    /// is the scheduler of MXNet's tracker.
     pub fn detect() -> Result<Self> {
-        launch(&Variables {
-            variable: &|name| std::env::var(name).ok(),
-            started_by: &ancestors::nearest_without,
-        })
+        launch(&Variables::of_process())
     }
 
     /// A world of one.
@@ -50,9 +52,29 @@ impl Launch {
             world_size: 1,
             local_rank: 0,
             local_size: 1,
+            servers: 0,
             job: None,
             mpi: false,
         }
+    }
+
+    /// The same place in a world whose last `servers` ranks are servers of the key-value store.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if the environment has said another number of servers, or if no rank
+    /// remains as a worker.
+    pub fn with_servers(self, servers: usize) -> Result<Self> {
+        let Self { servers: said, world_size, .. } = self;
+        if said != 0 && said != servers {
+            let what = format!(
+                "the environment says that {said} of {world_size} ranks are servers of the key-value \
+                 store, but this program asks for {servers}: its options for them are --kvstore \
+                 and --servers"
+            );
+            return Err(Error::Launch { what });
+        }
+        check_servers(servers, world_size)?;
+        Ok(Self { servers, ..self })
     }
 
     /// A number that all ranks of this job have, and no rank of another job, see [`job_id`].
@@ -94,23 +116,39 @@ fn job_id(job: &str, secret: &str) -> [u8; 32] {
 
 /// The launcher of this process and the place that the launcher gave to it.
 fn launch(env: &Variables<'_>) -> Result<Launch> {
+    if dmlc::is_scheduler(env) {
+        let what = "this process is the scheduler of MXNet's tracker (DMLC_ROLE), not a rank: the \
+                    program must run `launch::Scheduler` in it instead of joining a world";
+        return Err(Error::Launch { what: what.to_owned() });
+    }
     let is_set = |name: &&str| env.get(name).is_some();
     let proven = |variables: &&LauncherVariables| variables.proof.iter().all(is_set);
     let Some(variables) = LAUNCHERS.iter().find(proven) else {
         return Ok(Launch::alone());
     };
-    let (rank, world_size) = (env.need(&[variables.rank])?, env.need(variables.world_size)?);
+    if variables.launcher == Launcher::Dmlc {
+        dmlc::check_place(env)?;
+    }
+    let rank = env.need(&[variables.rank])?;
+    let world_size = match variables.world_size {
+        WorldSize::Is(names) => env.need(names)?,
+        WorldSize::From(count) => count(env)?,
+    };
     if rank >= world_size {
         let what = format!("the environment says rank {rank} of {world_size}");
         return Err(Error::Launch { what });
     }
-    let local_rank = env.number(&[variables.local_rank])?;
-    let local_size = match variables.local_size {
-        LocalSize::Is(variable) => env.number(&[variable])?,
-        LocalSize::AllOnOne(hosts) => (env.number(hosts)?.unwrap_or(1) == 1).then_some(world_size),
+    let on_host = match variables.on_host {
+        OnHost::Is { rank, size } => (env.number(&[rank])?, env.number(&[size])?),
+        OnHost::AllOfOne { rank, hosts } => {
+            let is_one = env.number(hosts)?.unwrap_or(1) == 1;
+            (env.number(&[rank])?, is_one.then_some(world_size))
+        }
+        OnHost::AllIf(is_one) if is_one(env) => (Some(rank), Some(world_size)),
+        OnHost::AllIf(_) => (None, None),
     };
     // A launcher that does not count per host is taken to have one rank there.
-    let (local_rank, local_size) = match (local_rank, local_size) {
+    let (local_rank, local_size) = match on_host {
         (Some(rank), Some(size)) => (rank, size),
         (Some(rank), None) => (rank, rank + 1),
         (None, _) => (0, 1),
@@ -122,9 +160,33 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
         world_size,
         local_rank,
         local_size,
+        servers: servers(env, world_size)?,
         job: job.map(|job| job_id(&job, &env.get(vars::SECRET).unwrap_or_default())),
         mpi: variables.mpi.iter().any(is_set),
     })
+}
+
+/// The number of servers among `world_size` ranks.
+fn servers(env: &Variables<'_>, world_size: usize) -> Result<usize> {
+    let (ours, mxnets) = (env.number(&[vars::SERVERS])?, dmlc::servers(env, world_size)?);
+    if let (Some(ours), Some(mxnets)) = (ours, mxnets)
+        && ours != mxnets
+    {
+        let (own, other) = (vars::SERVERS, dmlc::SERVERS);
+        let what = format!("{own} is {ours} in the environment, but {other} is {mxnets}");
+        return Err(Error::Launch { what });
+    }
+    let servers = ours.or(mxnets).unwrap_or(0);
+    check_servers(servers, world_size)?;
+    Ok(servers)
+}
+
+fn check_servers(servers: usize, world_size: usize) -> Result<()> {
+    if servers < world_size {
+        return Ok(());
+    }
+    let what = format!("{servers} servers among {world_size} ranks leave no rank as a worker");
+    Err(Error::Launch { what })
 }
 
 /// The longest time that a rank waits for another one.
@@ -286,6 +348,133 @@ mod tests {
         }
         let ours = detect(&[("CANDELABRUM_RANK", "0"), ("CANDELABRUM_WORLD_SIZE", "2")])?;
         assert!(ours.job_id().is_err());
+        Ok(())
+    }
+
+    /// The variables of MXNet's tracker for one host, with 2 workers and 1 server.
+    const TRACKER: [(&str, &str); 6] = [
+        ("DMLC_ROLE", "worker"),
+        ("DMLC_NUM_WORKER", "2"),
+        ("DMLC_NUM_SERVER", "1"),
+        ("DMLC_PS_ROOT_URI", "10.0.0.7"),
+        ("DMLC_PS_ROOT_PORT", "9091"),
+        ("DMLC_JOB_CLUSTER", "local"),
+    ];
+
+    const OPEN_MPI: [(&str, &str); 4] = [
+        ("OMPI_COMM_WORLD_RANK", "2"),
+        ("OMPI_COMM_WORLD_SIZE", "3"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "3"),
+    ];
+
+    /// [`detect`] with further variables, which replace those of the same name.
+    fn detect_with(variables: &[(&str, &str)], more: &[(&str, &str)]) -> Result<Launch> {
+        detect(&[more, variables].concat())
+    }
+
+    #[track_caller]
+    fn refuse(variables: &[(&str, &str)], more: &[(&str, &str)], parts: &[&str]) {
+        let message = detect_with(variables, more).unwrap_err().to_string();
+        for part in parts {
+            assert!(message.contains(part), "`{part}` is missing: {message}");
+        }
+    }
+
+    #[test]
+    fn mxnets_tracker_numbers_the_workers_and_then_the_servers() -> Result<()> {
+        for (role, task, rank) in [("worker", "0", 0), ("worker", "1", 1), ("server", "2", 2)] {
+            let launch = detect_with(&TRACKER, &[("DMLC_ROLE", role), ("DMLC_TASK_ID", task)])?;
+            assert_eq!(launch.launcher, Launcher::Dmlc);
+            let place = (launch.rank, launch.world_size, launch.local_rank, launch.local_size);
+            assert_eq!(place, (rank, 3, rank, 3), "{role} {task}");
+            assert_eq!(launch.servers, 1);
+            assert_eq!(launch.job_id()?, job_id("10.0.0.7 9091 ", ""));
+        }
+        let again = [("DMLC_TASK_ID", "0"), ("DMLC_NUM_ATTEMPT", "1")];
+        assert_eq!(detect_with(&TRACKER, &again)?.job_id()?, job_id("10.0.0.7 9091 1", ""));
+        Ok(())
+    }
+
+    #[test]
+    fn mxnets_tracker_says_whether_all_its_processes_are_on_one_host() -> Result<()> {
+        for (cluster, host, local_size) in [
+            ("local", "10.0.0.7", 3),
+            ("yarn", "127.0.0.1", 1),
+            ("", "127.0.0.1", 3),
+            ("", "::1", 3),
+            ("", "localhost", 3),
+            ("", "10.0.0.7", 1),
+            ("", "", 1),
+        ] {
+            let more =
+                [("DMLC_TASK_ID", "1"), ("DMLC_JOB_CLUSTER", cluster), ("DMLC_PS_ROOT_URI", host)];
+            let launch = detect_with(&TRACKER, &more)?;
+            assert_eq!(launch.local_size, local_size, "{cluster} {host}");
+            assert_eq!(launch.local_rank, if local_size == 1 { 0 } else { 1 });
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_without_a_place_in_mxnets_job_is_refused() {
+        refuse(&TRACKER, &[("DMLC_ROLE", "scheduler")], &["scheduler", "DMLC_ROLE", "not a rank"]);
+        refuse(&TRACKER, &[], &["DMLC_TASK_ID", "`ssh`", "CANDELABRUM_SERVERS"]);
+        let with = |role, task| [("DMLC_ROLE", role), ("DMLC_TASK_ID", task)];
+        refuse(&TRACKER, &with("boss", "0"), &["DMLC_ROLE is `boss`", "worker or server"]);
+        refuse(&TRACKER, &with("worker", "one"), &["DMLC_TASK_ID is `one`"]);
+        refuse(&TRACKER, &with("worker", "3"), &["DMLC_ROLE is `worker`", "DMLC_TASK_ID is 3"]);
+        refuse(&TRACKER, &with("server", "0"), &["DMLC_ROLE is `server`", "DMLC_TASK_ID is 0"]);
+        refuse(&TRACKER, &with("server", "3"), &["rank 3 of 3"]);
+        let nobody = [("DMLC_ROLE", "server"), ("DMLC_TASK_ID", "0"), ("DMLC_NUM_WORKER", "0")];
+        refuse(&TRACKER, &nobody, &["1 servers among 1 ranks"]);
+    }
+
+    #[test]
+    fn mpi_has_the_numbers_where_mxnets_tracker_gives_none() -> Result<()> {
+        let launch = detect_with(&TRACKER, &OPEN_MPI)?;
+        let place = (launch.launcher, launch.rank, launch.world_size, launch.servers);
+        assert_eq!(place, (Launcher::OpenMpi, 2, 3, 1));
+        // Its tracker for one host gives numbers, also in a step of srun or mpiexec.
+        let inside = [&OPEN_MPI[..], &[("DMLC_TASK_ID", "0")]].concat();
+        assert_eq!(detect_with(&TRACKER, &inside)?.launcher, Launcher::Dmlc);
+        // Its tracker for MPI starts two jobs.
+        let workers = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+        let parts = ["2 ranks", "DMLC_NUM_WORKER", "`mpi`", "CANDELABRUM_SERVERS=1"];
+        refuse(&TRACKER, &workers, &parts);
+        let ours = [("CANDELABRUM_RANK", "0"), ("CANDELABRUM_WORLD_SIZE", "3")];
+        let scheduler = [&ours[..], &[("DMLC_ROLE", "scheduler")]].concat();
+        assert_eq!(detect_with(&TRACKER, &scheduler)?.launcher, Launcher::Candelabrum);
+        Ok(())
+    }
+
+    #[test]
+    fn every_launcher_takes_the_number_of_servers_from_our_variable() -> Result<()> {
+        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "4")];
+        assert_eq!(detect(&torchrun)?.servers, 0);
+        assert_eq!(detect_with(&torchrun, &[("CANDELABRUM_SERVERS", "3")])?.servers, 3);
+        assert_eq!(detect_with(&OPEN_MPI, &[("CANDELABRUM_SERVERS", "1")])?.servers, 1);
+        assert_eq!(detect(&[("CANDELABRUM_SERVERS", "1")])?.servers, 0);
+        let same = [("DMLC_TASK_ID", "0"), ("CANDELABRUM_SERVERS", "1")];
+        assert_eq!(detect_with(&TRACKER, &same)?.servers, 1);
+        refuse(&torchrun, &[("CANDELABRUM_SERVERS", "4")], &["4 servers among 4 ranks"]);
+        refuse(&torchrun, &[("CANDELABRUM_SERVERS", "-1")], &["CANDELABRUM_SERVERS is `-1`"]);
+        let other = [("DMLC_TASK_ID", "0"), ("CANDELABRUM_SERVERS", "2")];
+        refuse(&TRACKER, &other, &["CANDELABRUM_SERVERS is 2", "DMLC_NUM_SERVER is 1"]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_program_may_choose_the_servers_where_the_launcher_says_none() -> Result<()> {
+        let silent = detect(&OPEN_MPI)?;
+        assert_eq!(silent.clone().with_servers(2)?.servers, 2);
+        assert!(silent.with_servers(3).is_err());
+        let said = detect_with(&OPEN_MPI, &[("CANDELABRUM_SERVERS", "1")])?;
+        assert_eq!(said.clone().with_servers(1)?, said);
+        for other in [0, 2] {
+            let message = said.clone().with_servers(other).unwrap_err().to_string();
+            assert!(message.contains("1 of 3 ranks") && message.contains("--kvstore"), "{message}");
+        }
         Ok(())
     }
 

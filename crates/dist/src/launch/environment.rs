@@ -47,13 +47,16 @@ pub struct RankEnvironment {
     pub threads: usize,
     /// The network interface between ranks on several hosts. With `None` the libraries choose one.
     pub interface: Option<String>,
+    /// The number of ranks that are servers of the key-value store: those with the highest numbers.
+    pub servers: usize,
 }
 
 impl RankEnvironment {
-    /// `threads` compute threads, and the interface in `CANDELABRUM_INTERFACE`, if it is set.
+    /// `threads` compute threads, the interface in `CANDELABRUM_INTERFACE`, if it is set, and no
+    /// servers.
     pub fn new(threads: usize) -> Self {
         let interface = env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty());
-        Self { threads, interface }
+        Self { threads, interface, servers: 0 }
     }
 
     /// Replaces the interface by `name`, unless `name` is `None`.
@@ -63,7 +66,15 @@ impl RankEnvironment {
         self
     }
 
-    /// The variables that pass these settings to all libraries.
+    /// Makes the last `servers` ranks servers of the key-value store.
+    #[must_use]
+    pub fn servers(mut self, servers: usize) -> Self {
+        self.servers = servers;
+        self
+    }
+
+    /// The variables that pass the threads and the interface to all libraries. The servers are not
+    /// among them: they are a matter of the launcher, and no library reads them.
     ///
     /// # Errors
     /// An interface that this host does not have.
@@ -149,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
-        let wanted = RankEnvironment { threads: 1, interface: Some("wire7".to_owned()) };
+        let wanted = RankEnvironment::new(1).interface(Some("wire7"));
         let error = wanted.variables().unwrap_err().to_string();
         assert!(error.contains("`wire7`") && error.contains("lo"), "{error}");
     }

@@ -2,7 +2,8 @@
 //! [`LAUNCHERS`].
 
 use super::variables::Variables;
-use super::vars;
+use super::{dmlc, vars};
+use crate::Result;
 
 /// The program that started the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Launcher {
     Slurm,
     /// torchrun, or any other launcher that sets RANK and WORLD_SIZE.
     Torchrun,
+    /// MXNet's tracker, or `cargo xtask launch`.
+    Dmlc,
 }
 
 /// The environment variables of one launcher.
@@ -28,47 +31,55 @@ pub(super) struct LauncherVariables {
     /// The launcher started this process if all of these are set.
     pub(super) proof: &'static [&'static str],
     pub(super) rank: &'static str,
-    /// The first of these variables that is set is used.
-    pub(super) world_size: &'static [&'static str],
-    pub(super) local_rank: &'static str,
-    pub(super) local_size: LocalSize,
+    pub(super) world_size: WorldSize,
+    pub(super) on_host: OnHost,
     /// A word that all ranks of a job have, and no rank of another job.
     pub(super) job: fn(&Variables<'_>) -> Option<String>,
     /// The launcher serves MPI libraries if one of these is set.
     pub(super) mpi: &'static [&'static str],
 }
 
-/// The source of the number of ranks on this host.
-pub(super) enum LocalSize {
-    /// This variable.
-    Is(&'static str),
-    /// The number of hosts is in the first of these variables that is set. If the number is 1, or
-    /// none is set, all ranks are on this host.
-    AllOnOne(&'static [&'static str]),
+/// The source of the number of ranks.
+pub(super) enum WorldSize {
+    /// The first of these variables that is set.
+    Is(&'static [&'static str]),
+    From(fn(&Variables<'_>) -> Result<usize>),
+}
+
+/// The source of this rank's number on its host, and of the number of ranks there.
+pub(super) enum OnHost {
+    /// These variables.
+    Is { rank: &'static str, size: &'static str },
+    /// The rank's number is in a variable. The number of hosts is in the first of `hosts` that is
+    /// set. If the number is 1, or none is set, all ranks are on this host.
+    AllOfOne { rank: &'static str, hosts: &'static [&'static str] },
+    /// All ranks are on this host if this is true. Otherwise the launcher does not count per host.
+    AllIf(fn(&Variables<'_>) -> bool),
 }
 
 /// The first launcher of this table whose `proof` is set has started this process. The order
 /// matters: `srun --mpi=pmi2` sets `PMI_RANK` as Hydra does, but not Hydra's `MPI_LOCALRANKID`. In
 /// a batch script Slurm sets `SLURM_PROCID` although there is one process, so only `SLURM_STEP_ID`
-/// proves that srun has started it.
-pub(super) const LAUNCHERS: [LauncherVariables; 6] = [
+/// proves that srun has started it. MXNet's tracker for one host may run in a step of srun or
+/// mpiexec, and then gives each process a number that the step does not give. Its tracker for MPI
+/// leaves the numbers to mpiexec. Its tracker for ssh gives none, which is an error.
+pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
     LauncherVariables {
         launcher: Launcher::Candelabrum,
         proof: &[vars::RANK],
         rank: vars::RANK,
-        world_size: &[vars::WORLD_SIZE],
-        local_rank: vars::RANK,
-        local_size: LocalSize::Is(vars::WORLD_SIZE),
+        world_size: WorldSize::Is(&[vars::WORLD_SIZE]),
+        on_host: OnHost::Is { rank: vars::RANK, size: vars::WORLD_SIZE },
         job: |_| None,
         mpi: &[],
     },
+    LauncherVariables { proof: &[dmlc::ROLE, dmlc::WORKERS, dmlc::SERVERS, dmlc::TASK], ..DMLC },
     LauncherVariables {
         launcher: Launcher::Torchrun,
         proof: &["RANK", "WORLD_SIZE"],
         rank: "RANK",
-        world_size: &["WORLD_SIZE"],
-        local_rank: "LOCAL_RANK",
-        local_size: LocalSize::Is("LOCAL_WORLD_SIZE"),
+        world_size: WorldSize::Is(&["WORLD_SIZE"]),
+        on_host: OnHost::Is { rank: "LOCAL_RANK", size: "LOCAL_WORLD_SIZE" },
         job: torchrun_job,
         mpi: &[],
     },
@@ -76,9 +87,11 @@ pub(super) const LAUNCHERS: [LauncherVariables; 6] = [
         launcher: Launcher::OpenMpi,
         proof: &["OMPI_COMM_WORLD_RANK"],
         rank: "OMPI_COMM_WORLD_RANK",
-        world_size: &["OMPI_COMM_WORLD_SIZE"],
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_size: LocalSize::Is("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        world_size: WorldSize::Is(&["OMPI_COMM_WORLD_SIZE"]),
+        on_host: OnHost::Is {
+            rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+            size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        },
         job: |env| env.get("PMIX_NAMESPACE").or_else(|| env.started_by("OMPI_COMM_WORLD_RANK")),
         mpi: &["OMPI_COMM_WORLD_RANK"],
     },
@@ -87,26 +100,38 @@ pub(super) const LAUNCHERS: [LauncherVariables; 6] = [
         launcher: Launcher::Slurm,
         proof: &["SLURM_STEP_ID", "SLURM_PROCID"],
         rank: "SLURM_PROCID",
-        world_size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
-        local_rank: "SLURM_LOCALID",
-        // The allocation may have more nodes than the step.
-        local_size: LocalSize::AllOnOne(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES"]),
+        world_size: WorldSize::Is(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]),
+        on_host: OnHost::AllOfOne {
+            rank: "SLURM_LOCALID",
+            // The allocation may have more nodes than the step.
+            hosts: &["SLURM_STEP_NUM_NODES", "SLURM_NNODES"],
+        },
         job: |env| Some(format!("{}.{}", env.get("SLURM_JOB_ID")?, env.get("SLURM_STEP_ID")?)),
         // srun --mpi=pmix and --mpi=pmi2.
         mpi: &["PMIX_RANK", "PMI_RANK"],
     },
     HYDRA,
+    DMLC,
 ];
 
 const HYDRA: LauncherVariables = LauncherVariables {
     launcher: Launcher::Hydra,
     proof: &["PMI_RANK"],
     rank: "PMI_RANK",
-    world_size: &["PMI_SIZE"],
-    local_rank: "MPI_LOCALRANKID",
-    local_size: LocalSize::Is("MPI_LOCALNRANKS"),
+    world_size: WorldSize::Is(&["PMI_SIZE"]),
+    on_host: OnHost::Is { rank: "MPI_LOCALRANKID", size: "MPI_LOCALNRANKS" },
     job: |env| env.started_by("PMI_RANK"),
     mpi: &["PMI_RANK"],
+};
+
+const DMLC: LauncherVariables = LauncherVariables {
+    launcher: Launcher::Dmlc,
+    proof: &[dmlc::ROLE, dmlc::WORKERS, dmlc::SERVERS],
+    rank: dmlc::TASK,
+    world_size: WorldSize::From(dmlc::ranks),
+    on_host: OnHost::AllIf(dmlc::is_on_one_host),
+    job: dmlc::job,
+    mpi: &[],
 };
 
 /// The address, port, run id and restart count of torchrun, which together identify a job. `None`

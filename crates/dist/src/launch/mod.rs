@@ -1,18 +1,20 @@
 //! The start of this process and of further ranks. This is the only module that reads the
 //! environment.
 //!
-//! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm and
-//! any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts ranks on this host
-//! and supervises them.
+//! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm,
+//! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts
+//! ranks on this host and supervises them.
 
 mod ancestors;
 mod detect;
 mod device;
+mod dmlc;
 mod environment;
 mod interface;
 mod launchers;
 mod meeting;
 mod report;
+mod scheduler;
 mod signals;
 mod spawn;
 mod variables;
@@ -22,18 +24,22 @@ pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
 pub use launchers::Launcher;
 pub use report::report_failure;
+pub use scheduler::Scheduler;
 pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
 
 pub(crate) use detect::timeout;
 pub use device::DeviceChoice;
 pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
+pub(crate) use scheduler::keep_scheduler;
 pub(crate) use spawn::follow_parent;
 
 /// The environment variables of this project. The launcher sets some of them, users the others.
 mod vars {
     pub(super) const RANK: &str = "CANDELABRUM_RANK";
     pub(super) const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
+    /// The number of ranks that are servers of the key-value store.
+    pub(super) const SERVERS: &str = "CANDELABRUM_SERVERS";
     /// A word that differs between jobs. Users may set it, too.
     pub(super) const JOB: &str = "CANDELABRUM_JOB";
     /// A word that only this job's user knows.

@@ -10,7 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::report::{Report, Reports};
 use super::signals::Signals;
-use super::{RankEnvironment, vars};
+use super::{RankEnvironment, dmlc, vars};
 use crate::{Error, Result};
 
 /// The most ranks that [`spawn`] starts on one host.
@@ -50,32 +50,46 @@ pub fn spawn(workers: usize, threads: usize) -> Result<Outcome> {
     spawn_with(workers, &RankEnvironment::new(threads))
 }
 
-/// As [`spawn`], with all settings of the ranks' environment.
+/// As [`spawn`], with all settings of the ranks' environment, for `ranks` copies, servers included.
+///
+/// If some ranks are servers, each rank also gets the variables by which scripts for MXNet learn
+/// their role: DMLC_ROLE, DMLC_NUM_WORKER and DMLC_NUM_SERVER.
 ///
 /// # Errors
-/// Those of [`spawn`], and a network interface that this host does not have.
-pub fn spawn_with(workers: usize, environment: &RankEnvironment) -> Result<Outcome> {
-    if workers == 0 || workers > MAX_WORKERS {
+/// Those of [`spawn`], no rank besides the servers, and a network interface that this host does not
+/// have.
+pub fn spawn_with(ranks: usize, environment: &RankEnvironment) -> Result<Outcome> {
+    let servers = environment.servers;
+    if ranks == 0 || ranks > MAX_WORKERS {
         return Err(Error::Setting {
-            setting: "--workers",
-            value: workers.to_string(),
+            setting: if servers == 0 { "--workers" } else { "--workers plus --servers" },
+            value: ranks.to_string(),
             range: "from 1 to 256 on one host",
+        });
+    }
+    if servers >= ranks {
+        return Err(Error::Setting {
+            setting: "the number of servers",
+            value: servers.to_string(),
+            range: "less than the number of ranks",
         });
     }
     let mut variables = environment.variables()?;
     let signals = Signals::watch()?;
     let reports = Reports::open()?;
     variables.extend([
-        (vars::WORLD_SIZE, workers.to_string()),
+        (vars::WORLD_SIZE, ranks.to_string()),
+        (vars::SERVERS, servers.to_string()),
         (vars::JOB, unique_job()?),
         (vars::PARENT, std::process::id().to_string()),
         (vars::REPORTS, reports.path()),
     ]);
-    let mut ranks = Ranks::default();
-    for rank in 0..workers {
-        ranks.start(rank, &variables)?;
+    let mut children = Ranks::default();
+    for rank in 0..ranks {
+        let own = dmlc::of_rank(rank, ranks, servers);
+        children.start(rank, &[&variables[..], &own].concat())?;
     }
-    ranks.watch(reports, &signals)
+    children.watch(reports, &signals)
 }
 
 /// A word that cannot be guessed, so that no other user can take the names of the job's sockets.

@@ -1,5 +1,6 @@
 //! The environment variables that a launcher has set for this process.
 
+use super::ancestors;
 use crate::{Error, Result};
 
 /// The environment variables of this process and its ancestors.
@@ -7,6 +8,12 @@ pub(super) struct Variables<'a> {
     pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
     /// See [`super::ancestors::nearest_without`].
     pub(super) started_by: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Variables<'static> {
+    pub(super) fn of_process() -> Self {
+        Self { variable: &|name| std::env::var(name).ok(), started_by: &ancestors::nearest_without }
+    }
 }
 
 impl Variables<'_> {

@@ -9,8 +9,8 @@ use candelabrum_nn::DistOption;
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
-use super::Precision;
-use crate::{DOWNLOAD_TIME, FitConfig, Report, Result, Timeline};
+use super::{KvStoreKind, Precision};
+use crate::{DOWNLOAD_TIME, Error, FitConfig, Report, Result, Timeline};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -18,6 +18,17 @@ pub struct TrainArgs {
     /// Start this many ranks on this machine
     #[arg(long, value_name = "N", value_parser = parse_workers)]
     pub workers: Option<usize>,
+
+    /// This many further ranks are servers of the key-value store [default: the launcher's number,
+    /// or 1 with --kvstore]
+    #[arg(long, value_name = "S", value_parser = parse_positive)]
+    pub servers: Option<usize>,
+
+    /// Train by a key-value store on servers, as MXNet does. `--workers 4 --servers 2 --kvstore
+    /// dist_sync` starts 6 ranks on this machine. Of N ranks under mpiexec or srun the last S are
+    /// servers
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub kvstore: Option<KvStoreKind>,
 
     /// Directory of the dataset's files
     #[arg(long, value_name = "DIR")]
@@ -114,8 +125,16 @@ impl TrainArgs {
     /// Refuses values with which no run is possible.
     ///
     /// # Errors
-    /// Those of the strategy and the optimizer, or a report or timeline that could not be written.
+    /// Those of the strategy and the optimizer, servers without a store, or a report or timeline
+    /// that could not be written.
     pub fn check(&self) -> Result<()> {
+        if let (Some(servers), None) = (self.servers, self.kvstore) {
+            return Err(Error::Option {
+                option: "--servers",
+                value: servers.to_string(),
+                range: "used with --kvstore dist_sync or dist_async".to_owned(),
+            });
+        }
         let config = self.dist_opt_config()?;
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;

@@ -2,12 +2,14 @@
 
 mod args;
 mod data;
+mod kvstore;
 mod parse;
 mod precision;
 mod run;
 
 pub use args::TrainArgs;
 pub use data::load_data;
+pub use kvstore::KvStoreKind;
 pub use parse::parse;
 pub use precision::Precision;
-pub use run::{run, run_ranks};
+pub use run::{run, run_ranks, run_with_servers};

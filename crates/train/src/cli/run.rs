@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::thread;
 
-use candelabrum_dist::launch::{self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment};
+use candelabrum_dist::launch::{
+    self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment, Scheduler,
+};
 use candelabrum_dist::{Error as DistError, World};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -20,10 +22,11 @@ type Failure = Box<dyn StdError + Send + Sync>;
 
 /// Runs `program` on every rank that `args` or the launcher define.
 ///
-/// With `--workers N` this process starts `N` ranks and watches them. Otherwise it is a rank,
-/// either alone or started by mpiexec, srun or torchrun. An error ends all ranks, prints one line
-/// on standard error that names its cause, and sets the exit code 1. After an interrupt, the exit
-/// code is 128 plus the signal's number.
+/// With `--workers N` this process starts `N` ranks, and further ones as servers of the key-value
+/// store, and watches them. Otherwise it is a rank, either alone or started by mpiexec, srun,
+/// torchrun or MXNet's tracker. The tracker's scheduler only waits until the ranks have ended. An
+/// error ends all ranks, prints one line on standard error that names its cause, and sets the exit
+/// code 1. After an interrupt, the exit code is 128 plus the signal's number.
 pub fn run<E: Into<Failure>>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
@@ -33,11 +36,18 @@ pub fn run<E: Into<Failure>>(
         Ok(()) => {
             let wanted = Wanted {
                 workers: args.workers,
+                servers: match (args.kvstore, args.servers) {
+                    (None, _) => Servers::Are(0),
+                    (Some(_), Some(servers)) => Servers::Are(servers),
+                    (Some(_), None) => Servers::LaunchersOr(1),
+                },
                 threads: args.threads,
                 interface: args.interface.as_deref(),
                 device: args.device,
             };
-            run_wanted(&wanted, |world| recorded(path, world, program))
+            run_wanted(&wanted, |world| {
+                recorded(path, world, |world| program_or_server(world, program))
+            })
         }
         Err(error) => fail(&error.into()),
     }
@@ -52,16 +62,41 @@ pub fn run_ranks<E: Into<Failure>>(
     device: Option<DeviceChoice>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    run_wanted(&Wanted { workers, threads, interface: None, device }, program)
+    run_with_servers(workers, None, threads, device, program)
+}
+
+/// [`run_ranks`] with `servers` further ranks as servers of a key-value store. Of ranks that a
+/// launcher has started, these are the last ones. `None` stands for the number that the launcher
+/// says, or for no servers.
+pub fn run_with_servers<E: Into<Failure>>(
+    workers: Option<usize>,
+    servers: Option<usize>,
+    threads: Option<usize>,
+    device: Option<DeviceChoice>,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> ExitCode {
+    let servers = servers.map_or(Servers::LaunchersOr(0), Servers::Are);
+    let wanted = Wanted { workers, servers, threads, interface: None, device };
+    run_wanted(&wanted, |world| program_or_server(world, program))
 }
 
 /// The ranks to start, and the settings of each.
 struct Wanted<'a> {
+    /// Without the servers.
     workers: Option<usize>,
+    servers: Servers,
     threads: Option<usize>,
     interface: Option<&'a str>,
     /// `None`: the environment decides.
     device: Option<DeviceChoice>,
+}
+
+/// The number of ranks that are servers of the key-value store.
+#[derive(Clone, Copy)]
+enum Servers {
+    Are(usize),
+    /// The number that the launcher says, or this one if it says none.
+    LaunchersOr(usize),
 }
 
 fn run_wanted<E: Into<Failure>>(
@@ -69,7 +104,8 @@ fn run_wanted<E: Into<Failure>>(
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     match start(wanted) {
-        Ok(Role::Rank) => rank(wanted.device, program),
+        Ok(Role::Rank { servers }) => rank(servers, wanted.device, program),
+        Ok(Role::Scheduler(scheduler)) => schedule(&scheduler),
         Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
         Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
         Ok(Role::Launcher(Outcome::Failed(message))) => complain(&message),
@@ -99,42 +135,76 @@ fn recorded<E: Into<Failure>>(
 /// The work to do before a signal ends this process.
 static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
+/// Runs `program` on a worker. A server runs it, too, until this crate has a key-value store: then
+/// this is the place where it serves instead.
+fn program_or_server<E: Into<Failure>>(
+    world: &World,
+    program: impl FnOnce(&World) -> std::result::Result<(), E>,
+) -> std::result::Result<(), Failure> {
+    program(world).map_err(Into::into)
+}
+
 enum Role {
-    Rank,
+    Rank { servers: usize },
     Launcher(Outcome),
+    Scheduler(Scheduler),
 }
 
 fn start(wanted: &Wanted<'_>) -> Result<Role> {
+    if let Some(scheduler) = Scheduler::from_env()? {
+        return Ok(Role::Scheduler(scheduler));
+    }
     let launch = Launch::detect()?;
-    let &Wanted { workers, threads, interface, .. } = wanted;
-    let bound = |threads| RankEnvironment::new(threads).interface(interface);
-    match workers {
-        Some(workers) if workers > 1 && !launch.is_launched() => {
-            let threads = threads.unwrap_or_else(|| default_threads(workers));
-            Ok(Role::Launcher(launch::spawn_with(workers, &bound(threads))?))
+    let &Wanted { workers, servers, threads, interface, .. } = wanted;
+    let servers = match servers {
+        Servers::LaunchersOr(_) if launch.servers > 0 => launch.servers,
+        Servers::LaunchersOr(servers) | Servers::Are(servers) => servers,
+    };
+    let bound = |threads| RankEnvironment::new(threads).interface(interface).servers(servers);
+    match workers.map(|workers| (workers, workers.saturating_add(servers))) {
+        Some((_, ranks)) if ranks > 1 && !launch.is_launched() => {
+            let threads = threads.unwrap_or_else(|| default_threads(ranks));
+            Ok(Role::Launcher(launch::spawn_with(ranks, &bound(threads))?))
         }
-        Some(workers) if workers != launch.world_size => Err(Error::Option {
-            option: "--workers",
-            value: workers.to_string(),
-            range: format!("left out: the launcher has already started {}", launch.world_size),
-        }),
+        Some((workers, ranks)) if ranks != launch.world_size => {
+            let all = launch.world_size;
+            let with =
+                if servers > 0 { format!(" beside {servers} servers") } else { String::new() };
+            Err(Error::Option {
+                option: "--workers",
+                value: format!("{workers}{with}"),
+                range: format!("left out: the launcher has already started {all}"),
+            })
+        }
+        _ if servers >= launch.world_size => {
+            Err(Error::NoWorkers { servers, ranks: launch.world_size })
+        }
         _ => {
+            // All ranks learn of a contradiction before they wait for each other.
+            let launch = launch.with_servers(servers)?;
             let threads = threads.unwrap_or_else(|| default_threads(launch.local_size));
             launch::prepare(&bound(threads))?;
             set_threads(threads)?;
             if launch.launcher == Launcher::Alone {
                 exit_on_interrupt(true);
             }
-            Ok(Role::Rank)
+            Ok(Role::Rank { servers })
         }
     }
 }
 
+fn schedule(scheduler: &Scheduler) -> ExitCode {
+    note(&format!("this process is {scheduler}; it only waits until they have ended"));
+    scheduler.run().map_or_else(|error| fail(&error.into()), |()| ExitCode::SUCCESS)
+}
+
 fn rank<E: Into<Failure>>(
+    servers: usize,
     device: Option<DeviceChoice>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    let world = match device.map_or_else(World::from_env, World::on) {
+    let world = device.map_or_else(World::from_env, World::on);
+    let world = match world.and_then(|world| world.with_servers(servers)) {
         Ok(world) => world,
         Err(error) => return fail(&error.into()),
     };
