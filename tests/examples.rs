@@ -93,6 +93,124 @@ fn a_strategy_of_ones_own_trains_two_ranks_and_is_known_by_name() {
     refuse(&option("seed=7"), &["`seed`", "no options"]);
 }
 
+/// What `mpi_sgd` prints for one of its programs.
+struct SgdRun {
+    text: String,
+    /// For each worker: gradients, mean staleness, greatest staleness, longest run, longest wait.
+    table: Vec<[f64; 5]>,
+}
+
+impl SgdRun {
+    /// The runs of the programs, in order.
+    fn all(options: &[&str]) -> Vec<Self> {
+        let text = output_of("mpi_sgd", options);
+        text.split_terminator("\n\n").map(|part| Self::read(part.to_owned())).collect()
+    }
+
+    fn read(text: String) -> Self {
+        let rows = text.lines().skip_while(|line| !line.starts_with("worker")).skip(1);
+        let row = |line: &str| -> [f64; 5] {
+            let numbers = line.split_whitespace().skip(1).map(|number| number.parse().unwrap());
+            numbers.collect::<Vec<f64>>().try_into().unwrap()
+        };
+        let table = rows.take_while(|line| !line.starts_with("test loss")).map(row).collect();
+        Self { text, table }
+    }
+
+    fn digest(&self) -> &str {
+        self.text.rsplit_once("parameters ").unwrap().1
+    }
+
+    fn assert_learnt(&self) {
+        let [before, after] = ["before", "after"].map(|label| last_number(&self.text, label));
+        assert!(after < 0.7 * before, "{}", self.text);
+    }
+}
+
+#[test]
+fn mpi_sgd_learns_by_each_program() {
+    let runs = SgdRun::all(&["--workers", "3", "--steps", "300"]);
+    let names =
+        ["sync-server: 2 worker(s)", "all-reduce: 3 worker(s)", "async-server: 2 worker(s)"];
+    assert_eq!(runs.len(), names.len());
+    for (run, name) in runs.iter().zip(names) {
+        assert!(run.text.starts_with(name), "{}", run.text);
+        assert_eq!(run.text.matches("\ngradient ").count(), 10, "{}", run.text);
+        run.assert_learnt();
+    }
+    assert_eq!(runs[0].table, [[300.0, 0.0, 0.0, 1.0, 0.0]; 2]);
+    assert_eq!(runs[1].table, [[300.0, 0.0, 0.0, 1.0, 0.0]; 3]);
+}
+
+#[test]
+fn mpi_sgd_has_the_same_parameters_with_a_server_and_by_an_all_reduce() {
+    let run = |program, ranks| {
+        let options = ["--program", program, "--workers", ranks, "--steps", "50", "--seed", "3"];
+        SgdRun::all(&options).remove(0)
+    };
+    // Of three workers, because a sum of two numbers has one order.
+    let (server, all_reduce) = (run("sync-server", "4"), run("all-reduce", "3"));
+    assert_eq!(server.digest(), all_reduce.digest());
+    assert_ne!(server.digest(), run("all-reduce", "2").digest());
+}
+
+#[test]
+fn mpi_sgd_counts_staleness_and_serves_the_workers_in_turn() {
+    let slow = ["--slow-rank", "1", "--slow-factor", "20"];
+    for own in [&slow[..], &[]] {
+        let options =
+            ["--program", "async-server", "--workers", "4", "--steps", "100", "--verbose"];
+        let run = SgdRun::all(&[&options[..], own].concat()).remove(0);
+        let services: Vec<[usize; 2]> = (run.text.lines())
+            .filter(|line| line.starts_with("gradient "))
+            .map(|line| ["worker ", "staleness "].map(|label| last_number(line, label) as usize))
+            .collect();
+        assert_eq!(services.len(), 300, "{}", run.text);
+        // When each worker got its parameters follows from the order of the services.
+        let mut received = [0; 3];
+        for (updates, [worker, staleness]) in services.iter().enumerate() {
+            assert_eq!(*staleness, updates - received[*worker], "{}", run.text);
+            received[*worker] = updates + 1;
+        }
+        let runs = || services.chunk_by(|one, next| one[0] == next[0]);
+        for (worker, row) in run.table.iter().enumerate() {
+            let own = services.iter().filter(|service| service[0] == worker);
+            let staleness: Vec<usize> = own.map(|service| service[1]).collect();
+            let own = runs().filter(|run| run[0][0] == worker);
+            let (count, run_of_own) = (staleness.len(), own.map(<[_]>::len).max().unwrap());
+            let mean = staleness.iter().sum::<usize>() as f64 / count as f64;
+            let greatest = *staleness.iter().max().unwrap();
+            let counts = [count, greatest, run_of_own].map(|number| number as f64);
+            assert_eq!([row[0], row[2], row[3]], counts, "{}", run.text);
+            assert!((row[1] - mean).abs() < 1e-3, "{}", run.text);
+            // No gradient waits for two of another worker.
+            assert!(row[4] <= 2.0, "{}", run.text);
+        }
+        // Three gradients are under way until the last three, so each waits for two on average.
+        let sum: usize = services.iter().map(|service| service[1]).sum();
+        assert_eq!(sum, 297 * 2 + 2 + 1, "{}", run.text);
+        let is_fast = |row: &[f64; 5]| row[0] > run.table[0][0];
+        assert!(own.is_empty() || run.table[1..].iter().all(is_fast), "{}", run.text);
+        run.assert_learnt();
+    }
+}
+
+#[test]
+fn mpi_sgd_says_what_is_missing_and_no_rank_waits_for_a_failed_one() {
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&[], &["need two ranks", "`--workers 3`", "`mpiexec -n 3`"]),
+        (&["--workers", "3", "--slow-rank", "3"], &["--slow-rank is 3: the last rank is 2"]),
+        (&["--workers", "3", "--batch-size", "0"], &["--batch-size 0: a batch needs"]),
+        (&["--workers", "3", "--lr", "nan"], &["the loss is NaN: --lr NaN is too large"]),
+    ];
+    for (options, parts) in cases {
+        let mut command = Command::new(example("mpi_sgd"));
+        command.args(options).stdin(Stdio::null());
+        let (output, _) = Running::start(command).finish(Duration::from_secs(20));
+        assert_one_line_error(&output, parts);
+    }
+}
+
 fn has_gpu() -> bool {
     let opened = Device::new_cuda_with_stream(0);
     if let Err(error) = &opened {

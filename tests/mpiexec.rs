@@ -1,4 +1,5 @@
-//! `mnist_dist` under mpiexec: over MPI if the build has it, over the local backend otherwise.
+//! `mnist_dist` and `mpi_sgd` under mpiexec: over MPI if the build has it, over the local backend
+//! otherwise.
 
 mod common;
 
@@ -57,4 +58,31 @@ fn a_failing_rank_ends_mpiexec() {
     assert!(!output.status.success());
     assert!(stderr.contains("is not finite on rank"), "{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+#[test]
+fn mpi_sgd_under_mpiexec_has_the_parameters_of_three_workers() {
+    let Some(mut command) = mpiexec(3) else {
+        println!("left out: there is no mpiexec here");
+        return;
+    };
+    let digests = |command| {
+        let (output, _) = Running::start(command).finish(Duration::from_secs(60));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let digest = |line: &str| Some(line.rsplit_once("parameters ")?.1.to_owned());
+        let digests: Vec<String> = text.lines().filter_map(digest).collect();
+        assert_eq!(digests.len(), 3, "{text}");
+        (digests, text)
+    };
+    command.arg(example("mpi_sgd"));
+    let (of_mpiexec, text) = digests(command);
+    for program in ["sync-server: 2", "all-reduce: 3", "async-server: 2"] {
+        assert!(text.contains(&format!("{program} worker(s), {BACKEND} backend\n")), "{text}");
+    }
+    let mut command = Command::new(example("mpi_sgd"));
+    command.args(["--workers", "3"]);
+    let (of_workers, _) = digests(command);
+    // The asynchronous server depends on the order in which gradients arrive.
+    assert_eq!(of_mpiexec[..2], of_workers[..2]);
 }
