@@ -200,12 +200,8 @@ mod tests {
                 let grad = [0.1, 0.2, -0.3, 1.0, -1.0, 0.0].map(|g: f32| g + step as f32);
                 whole.update(0, (&mut expected).into(), (&grad).into()).unwrap();
                 for range in [4..6, 0..1, 1..4] {
-                    let part = parts.update_range(
-                        0,
-                        range.clone(),
-                        &mut got[range.clone()],
-                        &grad[range],
-                    );
+                    let part =
+                        parts.update_range(0, range.clone(), &mut got[range.clone()], &grad[range]);
                     match recipe.is_elementwise() {
                         true => part.unwrap(),
                         false => assert!(matches!(part, Err(Error::Whole { .. }))),

@@ -13,8 +13,11 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "nn" | "optim" => &["memory"],
         "models" => &["nn"],
         "dist" => &["memory", "nn", "optim"],
-        "train" => &["datasets", "dist", "nn", "optim"],
-        "candelabrum" => &["datasets", "dist", "memory", "models", "nn", "optim", "train"],
+        "kvstore" => &["dist", "memory", "nn", "optim"],
+        "train" => &["datasets", "dist", "kvstore", "nn", "optim"],
+        "candelabrum" => {
+            &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "train"]
+        }
         "bench-player" => &["candelabrum"],
         "xtask" => &["softgpu"],
         _ => return None,

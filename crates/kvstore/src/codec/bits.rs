@@ -1,0 +1,101 @@
+//! MXNet's codes of two bits and of one bit (`gradient_compression-inl.h`).
+//!
+//! ```text
+//! 2bit   r >= t: code 11, r -= t      r <= -t: code 10, r += t      else code 00
+//! 1bit   r >  t: code 1,  r -= 1      else code 0, r += 1
+//! ```
+//!
+//! The first element of a byte is in its highest bits. 2bit is decoded to t, -t and 0, and 1bit to 1
+//! and -1: the threshold of 1bit is no scale.
+
+use crate::wire::{Header, Message};
+
+pub(super) fn encode_two(header: Header, values: &mut [f32]) -> Message {
+    let threshold = header.setting;
+    let mut message = Message::new(header, "", values.len().div_ceil(4));
+    for (byte, values) in message.data_mut().iter_mut().zip(values.chunks_mut(4)) {
+        for (place, value) in values.iter_mut().enumerate() {
+            let code = if *value >= threshold {
+                *value -= threshold;
+                0b11
+            } else if *value <= -threshold {
+                *value += threshold;
+                0b10
+            } else {
+                continue;
+            };
+            *byte |= code << (6 - 2 * place);
+        }
+    }
+    message
+}
+
+pub(super) fn decode_two(data: &[u8], threshold: f32) -> impl Iterator<Item = f32> {
+    data.iter().flat_map(move |byte| {
+        [6, 4, 2, 0].map(|shift| match (byte >> shift) & 0b11 {
+            0b11 => threshold,
+            0b10 => -threshold,
+            _ => 0.0,
+        })
+    })
+}
+
+pub(super) fn encode_one(header: Header, values: &mut [f32]) -> Message {
+    let threshold = header.setting;
+    let mut message = Message::new(header, "", values.len().div_ceil(8));
+    for (byte, values) in message.data_mut().iter_mut().zip(values.chunks_mut(8)) {
+        for (place, value) in values.iter_mut().enumerate() {
+            if *value > threshold {
+                *value -= 1.0;
+                *byte |= 1 << (7 - place);
+            } else {
+                *value += 1.0;
+            }
+        }
+    }
+    message
+}
+
+pub(super) fn decode_one(data: &[u8]) -> impl Iterator<Item = f32> {
+    data.iter().flat_map(|byte| {
+        [7, 6, 5, 4, 3, 2, 1, 0].map(|shift| if (byte >> shift) & 1 == 1 { 1.0 } else { -1.0 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Op;
+
+    fn header(setting: f32) -> Header {
+        Header { setting, ..Header::new(Op::Push) }
+    }
+
+    /// The bytes that MXNet's kernels write.
+    #[test]
+    fn the_bytes_are_mxnets() {
+        let mut values = [0.5, -0.5, 0.25, 1.75, -2.0];
+        let message = encode_two(header(0.5), &mut values);
+        assert_eq!(message.data(), [0b1110_0011, 0b1000_0000]);
+        assert_eq!(values, [0.0, 0.0, 0.25, 1.25, -1.5]);
+
+        let mut values = [0.5, -0.5, 0.0, 1.5, -2.0, 0.75, 0.1, 3.0, 0.2];
+        let message = encode_one(header(0.0), &mut values);
+        assert_eq!(message.data(), [0b1001_0111, 0b1000_0000]);
+        assert_eq!(values[..5], [-0.5, 0.5, 1.0, 0.5, -1.0]);
+        let one: Vec<f32> = decode_one(message.data()).take(9).collect();
+        assert_eq!(one, [1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_residual_is_sent_later() {
+        let mut residual = [0.3_f32];
+        let mut sent = Vec::new();
+        for _ in 0..5 {
+            let message = encode_two(header(0.5), &mut residual);
+            sent.extend(decode_two(message.data(), 0.5).take(1));
+            residual[0] += 0.3;
+        }
+        assert_eq!(sent, [0.0, 0.5, 0.0, 0.5, 0.5]);
+    }
+}

@@ -1,0 +1,314 @@
+//! Compression of pushed values.
+//!
+//! A worker adds the residual of earlier pushes to a value, encodes the sum, and keeps what the code
+//! has lost as the new residual. The server decodes and adds. Answers to pulls are not compressed, as
+//! in MXNet.
+
+mod bits;
+mod sparse;
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{Header, Message, numbers};
+use crate::{Error, Result};
+
+/// How pushed values are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all: 4 bytes for each element.
+    #[default]
+    None,
+    /// fp16, rounded to nearest: 2 bytes. There is no residual. A value out of range is an error.
+    Fp16,
+    /// bf16, rounded to nearest: 2 bytes. There is no residual.
+    Bf16,
+    /// MXNet's `2bit`: `threshold`, `-threshold` or 0 for each element, a quarter byte. The default of
+    /// MXNet's threshold is 0.5. The rest stays in the residual.
+    TwoBit {
+        /// The magnitude that is sent.
+        threshold: f32,
+    },
+    /// MXNet's `1bit`: 1 for each element above `threshold`, -1 for all others, an eighth byte. The
+    /// rest stays in the residual.
+    OneBit {
+        /// The limit between the two.
+        threshold: f32,
+    },
+    /// The share `share` of the elements of each part, those of the largest magnitude: 8 bytes for
+    /// each of them. The rest stays in the residual (the strategy sparseTopK).
+    TopK {
+        /// Above 0 and at most 1.
+        share: f32,
+    },
+    /// The elements of magnitude `magnitude` and above: 8 bytes for each of them. The rest stays in
+    /// the residual (the strategy sparseThreshold).
+    Threshold {
+        /// The least magnitude that is sent.
+        magnitude: f32,
+    },
+}
+
+impl Compression {
+    /// Refuses settings without meaning.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub fn check(self) -> Result<()> {
+        let (setting, value, good, range) = match self {
+            Self::None | Self::Fp16 | Self::Bf16 => return Ok(()),
+            Self::TwoBit { threshold } => {
+                ("the threshold of 2bit", threshold, threshold > 0.0, "it must be above 0")
+            }
+            Self::OneBit { threshold } => {
+                ("the threshold of 1bit", threshold, true, "it must be a finite number")
+            }
+            Self::TopK { share } => {
+                ("the share of top-k", share, share > 0.0 && share <= 1.0, "above 0, at most 1")
+            }
+            Self::Threshold { magnitude } => {
+                ("the magnitude of a sparse push", magnitude, magnitude >= 0.0, "at least 0")
+            }
+        };
+        if good && value.is_finite() {
+            return Ok(());
+        }
+        Err(Error::Setting { setting, value: value.to_string(), range })
+    }
+
+    /// Whether what is not sent is added to the next push of the same key.
+    pub fn keeps_residual(self) -> bool {
+        !matches!(self, Self::None | Self::Fp16 | Self::Bf16)
+    }
+
+    /// [`Self::encode`] for a compression without residual.
+    pub(crate) fn encode_all(
+        self,
+        header: Header,
+        values: &[f32],
+    ) -> std::result::Result<Message, usize> {
+        if self != Self::None {
+            return self.encode(header, &mut values.to_vec());
+        }
+        let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
+        let mut message = Message::new(header, "", size_of_val(values));
+        message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
+        Ok(message)
+    }
+
+    /// Encodes `values` as a message, and leaves in `values` what was not sent. `Err` has the position
+    /// of the first element that the code cannot represent.
+    pub(crate) fn encode(
+        self,
+        header: Header,
+        values: &mut [f32],
+    ) -> std::result::Result<Message, usize> {
+        let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
+        Ok(match self {
+            Self::None => self.encode_all(header, values)?,
+            Self::Fp16 => {
+                let message = halves(header, values, f16::from_f32);
+                let sent = numbers::<f16>(message.data());
+                if let Some(position) = sent.iter().position(|half| !half.is_finite()) {
+                    return Err(position);
+                }
+                message
+            }
+            Self::Bf16 => halves(header, values, bf16::from_f32),
+            Self::TwoBit { threshold } => {
+                bits::encode_two(Header { setting: threshold, ..header }, values)
+            }
+            Self::OneBit { threshold } => {
+                bits::encode_one(Header { setting: threshold, ..header }, values)
+            }
+            Self::TopK { share } => sparse::encode_top_k(header, share, values),
+            Self::Threshold { magnitude } => sparse::encode_from(header, magnitude, values),
+        })
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Fp16 => 1,
+            Self::Bf16 => 2,
+            Self::TwoBit { .. } => 3,
+            Self::OneBit { .. } => 4,
+            Self::TopK { .. } | Self::Threshold { .. } => 5,
+        }
+    }
+}
+
+fn halves<H: Pod>(header: Header, values: &[f32], half: impl Fn(f32) -> H) -> Message {
+    let mut message = Message::new(header, "", values.len() * size_of::<H>());
+    for (to, &value) in message.data_mut().chunks_exact_mut(size_of::<H>()).zip(values) {
+        to.copy_from_slice(bytemuck::bytes_of(&half(value)));
+    }
+    message
+}
+
+/// Refuses a message that cannot be decoded to `len` numbers, and says why.
+pub(crate) fn check(message: &Message, len: usize) -> std::result::Result<(), String> {
+    let &Header { codec, elements, .. } = message.header();
+    let data = message.data();
+    if elements != len as u64 {
+        return Err(format!("{elements} elements for a part of {len}"));
+    }
+    let expected = match codec {
+        0 => 4 * len,
+        1 | 2 => 2 * len,
+        3 => len.div_ceil(4),
+        4 => len.div_ceil(8),
+        5 => return sparse::check(data, len),
+        other => return Err(format!("the unknown code {other}")),
+    };
+    if data.len() != expected {
+        return Err(format!("{} bytes for {len} elements", data.len()));
+    }
+    Ok(())
+}
+
+/// Adds the numbers of a message to `sum`, or replaces `sum` by them if they are the `first`. `Err`
+/// says why the message cannot be decoded. `sum` is then as it was.
+pub(crate) fn decode(
+    message: &Message,
+    sum: &mut [f32],
+    first: bool,
+) -> std::result::Result<(), String> {
+    check(message, sum.len())?;
+    let &Header { codec, setting, .. } = message.header();
+    let data = message.data();
+    match codec {
+        0 => add(sum, first, numbers::<f32>(data).iter().copied()),
+        1 => add(sum, first, numbers::<f16>(data).iter().map(|half| half.to_f32())),
+        2 => add(sum, first, numbers::<bf16>(data).iter().map(|half| half.to_f32())),
+        3 => add(sum, first, bits::decode_two(data, setting)),
+        4 => add(sum, first, bits::decode_one(data)),
+        _ => sparse::decode(data, sum, first),
+    }
+    Ok(())
+}
+
+fn add(sum: &mut [f32], first: bool, values: impl Iterator<Item = f32>) {
+    if first {
+        for (sum, value) in sum.iter_mut().zip(values) {
+            *sum = value;
+        }
+    } else {
+        for (sum, value) in sum.iter_mut().zip(values) {
+            *sum += value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::Op;
+
+    fn encode(compression: Compression, values: &mut [f32]) -> Message {
+        compression.encode(Header::new(Op::Push), values).unwrap()
+    }
+
+    fn decoded(message: &Message, len: usize) -> Vec<f32> {
+        let mut values = vec![9.0; len];
+        decode(message, &mut values, true).unwrap();
+        values
+    }
+
+    /// Every code with settings for which no addition of its own rounds.
+    const EXACT: [Compression; 5] = [
+        Compression::None,
+        Compression::TwoBit { threshold: 0.5 },
+        Compression::OneBit { threshold: 0.0 },
+        Compression::TopK { share: 0.1 },
+        Compression::Threshold { magnitude: 1.0 },
+    ];
+
+    proptest! {
+        /// Multiples of 2^-10 below 2^10, of which no sum or difference rounds.
+        #[test]
+        fn the_sent_values_and_the_rest_add_up_to_the_input(
+            input in prop::collection::vec(-1_000_000_i32..1_000_000, 0..300),
+        ) {
+            let input: Vec<f32> = input.into_iter().map(|x| x as f32 / 1024.0).collect();
+            for compression in EXACT {
+                let mut rest = input.clone();
+                let message = encode(compression, &mut rest);
+                if !compression.keeps_residual() {
+                    rest.fill(0.0);
+                }
+                let sent = decoded(&message, input.len());
+                for ((sent, rest), input) in sent.iter().zip(&rest).zip(&input) {
+                    prop_assert_eq!((sent + rest).to_bits(), input.to_bits() , "{:?}", compression);
+                }
+            }
+        }
+
+        /// Selections are exact for all numbers.
+        #[test]
+        fn a_selection_sends_some_elements_and_keeps_the_others(
+            input in prop::collection::vec(-1e30_f32..1e30, 1..300),
+        ) {
+            for compression in [EXACT[3], EXACT[4]] {
+                let mut rest = input.clone();
+                let message = encode(compression, &mut rest);
+                for (sent, (rest, input)) in
+                    decoded(&message, input.len()).iter().zip(rest.iter().zip(&input))
+                {
+                    prop_assert!((sent, rest) == (input, &0.0) || (sent, rest) == (&0.0, input));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_added_to_a_sum() {
+        for (compression, expected) in [
+            (Compression::None, [1.25, -2.0, 0.0]),
+            (Compression::Fp16, [1.25, -2.0, 0.0]),
+            (Compression::Bf16, [1.25, -2.0, 0.0]),
+            (Compression::TwoBit { threshold: 1.0 }, [1.0, -1.0, 0.0]),
+            (Compression::OneBit { threshold: 0.0 }, [1.0, -1.0, -1.0]),
+            (Compression::TopK { share: 0.34 }, [1.25, -2.0, 0.0]),
+            (Compression::Threshold { magnitude: 1.5 }, [0.0, -2.0, 0.0]),
+        ] {
+            let message = encode(compression, &mut [1.25, -2.0, 0.0]);
+            let mut sum = [10.0; 3];
+            decode(&message, &mut sum, false).unwrap();
+            assert_eq!(sum, expected.map(|x: f32| x + 10.0), "{compression:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_code_cannot_represent_is_found() {
+        let encoded = Compression::Fp16.encode(Header::new(Op::Push), &mut [1.0, 65_520.0]);
+        assert_eq!(encoded.unwrap_err(), 1);
+    }
+
+    #[test]
+    fn a_message_for_another_length_is_refused() {
+        for compression in [EXACT[0], EXACT[1], EXACT[2], EXACT[3], Compression::Fp16] {
+            let message = encode(compression, &mut [1.0; 9]);
+            let mut sum = [0.0; 8];
+            assert!(decode(&message, &mut sum, true).is_err(), "{compression:?}");
+            assert_eq!(sum, [0.0; 8]);
+        }
+    }
+
+    #[test]
+    fn settings_without_meaning_are_named() {
+        for (compression, part) in [
+            (Compression::TwoBit { threshold: 0.0 }, "2bit is 0"),
+            (Compression::OneBit { threshold: f32::NAN }, "1bit is NaN"),
+            (Compression::TopK { share: 1.5 }, "1.5"),
+            (Compression::Threshold { magnitude: -1.0 }, "-1"),
+        ] {
+            let message = compression.check().unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}

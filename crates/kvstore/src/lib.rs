@@ -1,0 +1,51 @@
+//! MXNet's key-value store, and the servers that hold its values.
+//!
+//! Workers push gradients and pull values. The values are on servers, which are ranks of the same
+//! world: the last ones ([`candelabrum_dist::World::servers`]). docs/kvstore.md says when a server is
+//! better than an all-reduce.
+//!
+//! | idea | where |
+//! |---|---|
+//! | push, pull and what belongs to them | [`KvStore`], [`StoreConfig`] |
+//! | a server | [`Server`], [`ServerStats`] |
+//! | which ranks are workers | [`Roles`] |
+//! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
+//! | compression of pushes | [`Compression`] |
+//!
+//! The code below the store, from the worker to the server:
+//!
+//! | idea | file |
+//! |---|---|
+//! | the order of a worker's requests, and their answers | `client.rs` |
+//! | which server holds what | `placement.rs` |
+//! | the bytes of a message | `wire.rs`, `codec/` |
+//! | messages between ranks, or inside of one process | `link.rs` |
+//! | the order in which a server serves | `server.rs` |
+//! | values, rounds and optimizers of one server | `shard/` |
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod codec;
+mod error;
+mod key;
+mod link;
+mod placement;
+mod roles;
+mod server;
+mod shard;
+mod stats;
+mod store;
+mod values;
+mod wire;
+
+pub use codec::Compression;
+pub use error::{Error, Result};
+pub use key::Key;
+pub use placement::BIG_ARRAY_BOUND;
+pub use roles::{Role, Roles};
+pub use server::Server;
+pub use shard::RowInit;
+pub use stats::{ServerStats, Staleness};
+pub use store::{KvStore, Pull, PullRows, StoreConfig, StoreKind};
+pub use values::{RowSparse, Values};

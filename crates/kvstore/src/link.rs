@@ -1,0 +1,180 @@
+//! The way from a worker to the shards: messages between ranks, or a shard in this process.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use candelabrum_dist::{Collective, ElementType, Group, Payload, Pending};
+
+use crate::shard::{Shard, Updater};
+use crate::wire::Message;
+use crate::{Error, Result};
+
+/// The shards of a store, as a worker sees them.
+pub(crate) trait Link: fmt::Debug + Send {
+    /// The number of shards.
+    fn servers(&self) -> usize;
+
+    /// The rank of a server.
+    fn rank_of(&self, server: usize) -> usize;
+
+    /// Whether messages take time, so that a worker should not send all of them at once.
+    fn is_remote(&self) -> bool;
+
+    fn send(&mut self, server: usize, message: Message) -> Result<()>;
+
+    /// The next answer of any server, if one arrives within `limit`.
+    fn receive(&mut self, limit: Duration) -> Result<Option<(usize, Message)>>;
+
+    /// Waits until all messages have been given to the network.
+    fn finish(&mut self) -> Result<()>;
+
+    /// Sets the updater of a shard in this process. False if the shards are in other processes.
+    fn set_updater(&mut self, updater: Updater) -> bool;
+}
+
+/// A shard in this process.
+#[derive(Debug)]
+pub(crate) struct InProcess {
+    rank: usize,
+    shard: Shard,
+    answers: VecDeque<Message>,
+}
+
+impl InProcess {
+    pub(crate) fn new(rank: usize) -> Self {
+        let shard = Shard::new(rank, (0, 1), vec![rank], Duration::MAX, None);
+        Self { rank, shard, answers: VecDeque::new() }
+    }
+}
+
+impl Link for InProcess {
+    fn servers(&self) -> usize {
+        1
+    }
+
+    fn rank_of(&self, _server: usize) -> usize {
+        self.rank
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn send(&mut self, _server: usize, message: Message) -> Result<()> {
+        let answers = self.shard.handle(0, message);
+        self.answers.extend(answers.into_iter().map(|(_, answer)| answer));
+        Ok(())
+    }
+
+    fn receive(&mut self, _limit: Duration) -> Result<Option<(usize, Message)>> {
+        Ok(self.answers.pop_front().map(|answer| (0, answer)))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_updater(&mut self, updater: Updater) -> bool {
+        self.shard.set_updater(updater);
+        true
+    }
+}
+
+/// Servers that are other ranks of a group.
+pub(crate) struct Ranks {
+    mail: Mail,
+    servers: Range<usize>,
+}
+
+impl Ranks {
+    pub(crate) fn new(group: Group, servers: Range<usize>) -> Self {
+        Self { mail: Mail::new(group), servers }
+    }
+}
+
+impl Link for Ranks {
+    fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    fn rank_of(&self, server: usize) -> usize {
+        self.servers.start + server
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn send(&mut self, server: usize, message: Message) -> Result<()> {
+        self.mail.send(self.servers.start + server, message)
+    }
+
+    fn receive(&mut self, limit: Duration) -> Result<Option<(usize, Message)>> {
+        let Some((from, message)) = self.mail.receive(limit)? else { return Ok(None) };
+        if !self.servers.contains(&from) {
+            let what = "it is an answer, and its sender is no server".to_owned();
+            return Err(Error::Message { from, what });
+        }
+        Ok(Some((from - self.servers.start, message)))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.mail.finish()
+    }
+
+    fn set_updater(&mut self, _updater: Updater) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ranks({:?})", self.servers)
+    }
+}
+
+/// Messages of a group: those of this rank under way, and the next one of any other rank.
+pub(crate) struct Mail {
+    group: Group,
+    inbox: Option<Pending>,
+    sent: VecDeque<Pending>,
+}
+
+impl Mail {
+    pub(crate) fn new(group: Group) -> Self {
+        Self { group, inbox: None, sent: VecDeque::new() }
+    }
+
+    pub(crate) fn send(&mut self, to: usize, message: Message) -> Result<()> {
+        self.sent.push_back(self.group.start(Collective::Send { to }, message.into_payload()));
+        while let Some(mut first) = self.sent.pop_front() {
+            if !first.is_complete() {
+                self.sent.push_front(first);
+                break;
+            }
+            first.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The next message of any rank, if one arrives within `limit`.
+    pub(crate) fn receive(&mut self, limit: Duration) -> Result<Option<(usize, Message)>> {
+        let mut inbox = self.inbox.take().unwrap_or_else(|| {
+            self.group.start(Collective::RecvAny, Payload::zeros(ElementType::U8, 0))
+        });
+        if !inbox.wait_for(limit) {
+            self.inbox = Some(inbox);
+            return Ok(None);
+        }
+        let payload = inbox.wait()?;
+        let from = payload.source().unwrap_or_default();
+        Ok(Some((from, Message::read(payload, from)?)))
+    }
+
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.sent.drain(..).try_for_each(|sent| sent.wait().map(drop))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! The ranks of a world that are workers, and those that are servers.
+
+use std::ops::Range;
+
+use candelabrum_dist::World;
+
+use crate::{Error, Result};
+
+/// The division of a world: the first ranks are workers, the last ones servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    rank: usize,
+    workers: usize,
+    servers: usize,
+}
+
+/// What a rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It trains. The number counts workers from 0.
+    Worker(usize),
+    /// It holds values and updates them. The number counts servers from 0.
+    Server(usize),
+}
+
+impl Roles {
+    /// The roles in a world of which the last `servers` ranks are servers.
+    ///
+    /// # Errors
+    /// [`Error::Roles`] if no server or no worker is left.
+    pub fn new(world: &World, servers: usize) -> Result<Self> {
+        Self::of(world.rank(), world.world_size(), servers)
+    }
+
+    fn of(rank: usize, world_size: usize, servers: usize) -> Result<Self> {
+        if servers == 0 {
+            let what = format!(
+                "a distributed store needs servers, and none of the {world_size} rank(s) is one: \
+                 start the program with `--servers S`, or set CANDELABRUM_SERVERS"
+            );
+            return Err(Error::Roles { what });
+        }
+        match world_size.checked_sub(servers) {
+            Some(workers) if workers > 0 => Ok(Self { rank, workers, servers }),
+            _ => {
+                let what = format!(
+                    "{servers} of {world_size} rank(s) are to be servers, so no worker is left"
+                );
+                Err(Error::Roles { what })
+            }
+        }
+    }
+
+    /// This rank's role.
+    pub fn role(&self) -> Role {
+        match self.rank.checked_sub(self.workers) {
+            None => Role::Worker(self.rank),
+            Some(server) => Role::Server(server),
+        }
+    }
+
+    /// The workers' ranks.
+    pub fn workers(&self) -> Range<usize> {
+        0..self.workers
+    }
+
+    /// The servers' ranks.
+    pub fn servers(&self) -> Range<usize> {
+        self.workers..self.workers + self.servers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_ranks_are_servers() {
+        let role = |rank| Roles::of(rank, 5, 2).unwrap().role();
+        let expected =
+            [Role::Worker(0), Role::Worker(1), Role::Worker(2), Role::Server(0), Role::Server(1)];
+        assert_eq!([role(0), role(1), role(2), role(3), role(4)], expected);
+        assert!(Roles::of(0, 2, 2).unwrap_err().to_string().contains("2 of 2"));
+        assert!(Roles::of(0, 2, 0).unwrap_err().to_string().contains("--servers"));
+    }
+}

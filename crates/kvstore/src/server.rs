@@ -1,0 +1,150 @@
+//! A server: it takes requests of all workers in turn until the last worker has left.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use candelabrum_dist::World;
+
+use crate::link::Mail;
+use crate::roles::{Role, Roles};
+use crate::shard::{Shard, Updater};
+use crate::store::groups;
+use crate::wire::Message;
+use crate::{Error, Key, Result, ServerStats};
+
+/// The time between two looks at the clock.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A server to be run on this rank.
+#[derive(Default)]
+pub struct Server {
+    updater: Option<Updater>,
+}
+
+impl Server {
+    /// A server that updates by the optimizer that the workers set, or assigns what they push.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Updates values by `updater`, which gets the key, the received sum and the stored value, as long
+    /// as the workers have set no optimizer. Each server has an updater of its own, in the program that
+    /// all ranks run. No code travels between ranks.
+    #[must_use]
+    pub fn updater(
+        mut self,
+        updater: impl FnMut(&Key, &[f32], &mut [f32]) + Send + 'static,
+    ) -> Self {
+        self.updater = Some(Box::new(updater));
+        self
+    }
+
+    /// Serves the workers of `world` until all of them have left. Every server calls it when the
+    /// workers create their store. Returns what the server has counted.
+    ///
+    /// All work is done on this thread. Requests that are there at the same time are served in turn by
+    /// worker, so a worker with many requests does not delay the others by more than one.
+    ///
+    /// # Errors
+    /// A rank that is no server. The failure of any rank.
+    pub fn run(self, world: &World) -> Result<ServerStats> {
+        let roles = Roles::new(world, world.servers())?;
+        let Role::Server(number) = roles.role() else {
+            let what = format!("rank {} is a worker, and only a server can serve", world.rank());
+            return Err(Error::Roles { what });
+        };
+        let (all, _) = groups(world, &roles)?;
+        let place = (number, roles.servers().len());
+        let workers: Vec<usize> = roles.workers().collect();
+        let mut queues: Vec<VecDeque<Message>> = workers.iter().map(|_| VecDeque::new()).collect();
+        let deadline = world.deadline()?;
+        let mut shard = Shard::new(world.rank(), place, workers, deadline, self.updater);
+        let mut mail = Mail::new(all);
+        let mut turn = Turn::default();
+        let mut looked = Instant::now();
+        while !shard.is_over() {
+            let is_idle = queues.iter().all(VecDeque::is_empty);
+            let mut limit = if is_idle { LOOK } else { Duration::ZERO };
+            while let Some((from, message)) = mail.receive(limit)? {
+                let what = || "it is a request, and its sender is no worker".to_owned();
+                let queue = queues.get_mut(from);
+                queue.ok_or_else(|| Error::Message { from, what: what() })?.push_back(message);
+                limit = Duration::ZERO;
+            }
+            if let Some((worker, message)) = turn.next(&mut queues) {
+                let longest = &mut shard.stats_mut().longest_run;
+                *longest = turn.run.max(*longest);
+                for (to, answer) in shard.handle(worker, message) {
+                    mail.send(to, answer)?;
+                }
+            }
+            if looked.elapsed() > LOOK {
+                looked = Instant::now();
+                for (to, answer) in shard.look_at_the_clock(looked) {
+                    mail.send(to, answer)?;
+                }
+            }
+        }
+        mail.finish()?;
+        Ok(shard.stats_mut().clone())
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("updater", &self.updater.is_some()).finish()
+    }
+}
+
+/// Whose request is served next.
+#[derive(Debug, Default)]
+struct Turn {
+    last: usize,
+    /// The requests of the last worker that were served one after the other although another worker
+    /// had one.
+    run: u64,
+}
+
+impl Turn {
+    /// The next request: that of the first worker after the last one that has any.
+    fn next(&mut self, queues: &mut [VecDeque<Message>]) -> Option<(usize, Message)> {
+        let workers = queues.len();
+        let order = (1..=workers).map(|step| (self.last + step) % workers);
+        let worker = order.into_iter().find(|worker| !queues[*worker].is_empty())?;
+        let is_wanted =
+            |(other, queue): (usize, &VecDeque<_>)| other != worker && !queue.is_empty();
+        let contested = queues.iter().enumerate().any(is_wanted);
+        self.run = match contested {
+            false => 0,
+            true if worker == self.last => self.run + 1,
+            true => 1,
+        };
+        self.last = worker;
+        Some((worker, queues[worker].pop_front()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Header, Op};
+
+    #[test]
+    fn a_worker_with_many_requests_delays_the_others_by_one() {
+        let request = || Message::text(Header::new(Op::Flush), "");
+        let mut queues: Vec<VecDeque<Message>> = vec![VecDeque::new(); 3]
+            .into_iter()
+            .zip([50, 3, 0])
+            .map(|(_, count): (VecDeque<()>, _)| (0..count).map(|_| request()).collect())
+            .collect();
+        let mut turn = Turn::default();
+        let mut order = Vec::new();
+        while let Some((worker, _)) = turn.next(&mut queues) {
+            order.push(worker);
+            assert!(turn.run <= 1, "{order:?}");
+        }
+        assert_eq!(order[..7], [1, 0, 1, 0, 1, 0, 0]);
+        assert_eq!(order.len(), 53);
+    }
+}

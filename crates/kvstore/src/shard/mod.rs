@@ -1,0 +1,530 @@
+//! The part of a store that one server holds: values, their optimizers, and who waits for them.
+//!
+//! A shard takes one request after the other and gives answers. It knows neither threads nor a
+//! communicator, so a server, a store of one process and the tests use the same shard.
+//!
+//! | idea | file |
+//! |---|---|
+//! | which pushes make the next update, and which pulls wait for it | `rounds.rs` |
+//! | a dense value | `dense.rs` |
+//! | a table of rows | `table.rs` |
+//! | what all workers must say before an answer | `gathering.rs` |
+//! | the state in a file | `state.rs` |
+
+mod dense;
+mod gathering;
+mod rounds;
+mod state;
+mod table;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
+use serde::{Deserialize, Serialize};
+
+pub use self::table::RowInit;
+
+use self::dense::Dense;
+use self::gathering::Gathering;
+use self::rounds::{Rounds, Wait};
+use self::table::Table;
+use crate::wire::{Header, Message, Op};
+use crate::{Error, Key, Result, ServerStats, StoreKind};
+
+/// MXNet's updater: gets the key, the received sum and the stored value, which it changes.
+pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
+
+/// The settings of a store, the same on every worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) kind: StoreKind,
+    /// The most rounds that a worker may be ahead of the slowest one.
+    pub(crate) staleness_bound: Option<u64>,
+    pub(crate) version: String,
+}
+
+/// A key, as a worker initialises it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Init {
+    pub(crate) key: Key,
+    /// The shape of the whole value.
+    pub(crate) dims: Vec<usize>,
+    /// The elements, or rows of a table, that this server holds.
+    pub(crate) part: Range<usize>,
+    /// The first values of a table's rows. `None` for a dense value, which the first worker sends.
+    pub(crate) rows: Option<RowInit>,
+}
+
+/// An optimizer, as a worker sets it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OptimizerSettings {
+    pub(crate) recipe: Recipe,
+    /// The number by which a sum of gradients is divided before the update.
+    pub(crate) divide_by: f32,
+}
+
+/// An answer for a worker.
+pub(crate) type Answer = (usize, Message);
+
+/// See the module.
+pub(crate) struct Shard {
+    /// The number of the server, and of all servers.
+    place: (usize, usize),
+    /// The workers' ranks.
+    ranks: Vec<usize>,
+    /// By worker: whether it has not left.
+    here: Vec<bool>,
+    deadline: Duration,
+    settings: Option<(usize, Hello)>,
+    slots: Vec<Option<Slot>>,
+    optimizer: Option<OptimizerSettings>,
+    setting_optimizer: Option<Gathering>,
+    updater: Option<Updater>,
+    stats: ServerStats,
+    /// Memory for sums.
+    scratch: Vec<f32>,
+    answers: Vec<Answer>,
+}
+
+/// A key's place.
+struct Slot {
+    init: Init,
+    /// The workers that have initialised it, until all have.
+    starting: Option<Gathering>,
+    rounds: Rounds,
+    value: Value,
+}
+
+enum Value {
+    Dense(Dense),
+    Table(Table),
+}
+
+/// What an update needs besides the value.
+struct Means<'a> {
+    key: &'a Key,
+    dims: &'a [usize],
+    settings: Option<&'a OptimizerSettings>,
+    updater: Option<&'a mut Updater>,
+}
+
+impl Means<'_> {
+    /// The optimizer of a value of `len` elements, of which the whole has other dimensions.
+    fn optimizer(&self, len: usize) -> Result<Option<Box<dyn Optimizer>>> {
+        let Some(settings) = self.settings else { return Ok(None) };
+        let name = self.key.to_string();
+        let whole = ParamInfo::on_host(&name, self.dims);
+        let own = settings.recipe.for_parameter(&whole);
+        let mut optimizer = own.build();
+        let is_whole = whole.elements() == len;
+        if !is_whole && !optimizer.is_elementwise() {
+            return Err(Error::Setting {
+                setting: "the optimizer",
+                value: format!("{}, and `{name}` is divided among servers", optimizer.describe()),
+                range: "a divided value needs an optimizer that treats each element alone: raise \
+                        the store's `big_array_bound`",
+            });
+        }
+        let own_dims = [len];
+        let part = if is_whole { whole } else { ParamInfo::on_host(&name, &own_dims) };
+        optimizer.bind(std::slice::from_ref(&part))?;
+        Ok(Some(optimizer))
+    }
+}
+
+impl Shard {
+    /// A shard for the workers with these ranks. `place` is the number of the server and the number of
+    /// all servers.
+    pub(crate) fn new(
+        rank: usize,
+        place: (usize, usize),
+        ranks: Vec<usize>,
+        deadline: Duration,
+        updater: Option<Updater>,
+    ) -> Self {
+        let workers = ranks.len();
+        Self {
+            place,
+            ranks,
+            here: vec![true; workers],
+            deadline,
+            settings: None,
+            slots: Vec::new(),
+            optimizer: None,
+            setting_optimizer: None,
+            updater,
+            stats: ServerStats::new(rank, workers),
+            scratch: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn set_updater(&mut self, updater: Updater) {
+        self.updater = Some(updater);
+    }
+
+    pub(crate) fn stats_mut(&mut self) -> &mut ServerStats {
+        &mut self.stats
+    }
+
+    /// Whether all workers have left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.here.iter().all(|here| !here)
+    }
+
+    /// Carries out a request of a worker. Returns the answers that are due now, for any worker.
+    pub(crate) fn handle(&mut self, worker: usize, message: Message) -> Vec<Answer> {
+        self.stats.requests[worker] += 1;
+        let (ticket, op) = (message.header().ticket, message.op());
+        if let Err(error) = self.carry_out(worker, op, message) {
+            self.refuse(worker, ticket, &error);
+        }
+        std::mem::take(&mut self.answers)
+    }
+
+    fn carry_out(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
+        let from = self.ranks[worker];
+        let ticket = message.header().ticket;
+        match op {
+            Op::Hello => self.greet(worker, ticket, message.content(from)?),
+            Op::Init => self.init(worker, message),
+            Op::Push | Op::PushPull | Op::PushRows => self.push(worker, op, message),
+            Op::Pull | Op::PullRows => self.pull(worker, message),
+            Op::SetOptimizer => self.set_optimizer(worker, &message),
+            Op::Flush => self.answer(worker, ticket, ""),
+            Op::Save => {
+                self.save(Path::new(&*message.text_of()))?;
+                self.answer(worker, ticket, "")
+            }
+            Op::Load => {
+                self.load(Path::new(&*message.text_of()))?;
+                self.answer(worker, ticket, "")
+            }
+            Op::Stats => {
+                let header = Header { ticket, ..Header::new(Op::Answer) };
+                self.answers.push((worker, Message::json(header, &self.stats, 0)));
+                Ok(())
+            }
+            Op::Goodbye => self.leave(worker),
+            Op::Answer | Op::Refusal => {
+                Err(Error::Message { from, what: "a worker sent an answer".to_owned() })
+            }
+        }
+    }
+
+    fn answer(&mut self, worker: usize, ticket: u64, text: &str) -> Result<()> {
+        let header = Header { ticket, ..Header::new(Op::Answer) };
+        self.answers.push((worker, Message::text(header, text)));
+        Ok(())
+    }
+
+    fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
+        let header = Header { ticket, ..Header::new(Op::Refusal) };
+        self.answers.push((worker, Message::text(header, &error.to_string())));
+    }
+
+    fn greet(&mut self, worker: usize, ticket: u64, hello: Hello) -> Result<()> {
+        match &self.settings {
+            Some((first, known)) if *known != hello => Err(Error::Inconsistent {
+                what: "the configuration of the store".to_owned(),
+                first: self.ranks[*first],
+                expected: format!("{known:?}"),
+                rank: self.ranks[worker],
+                got: format!("{hello:?}"),
+            }),
+            Some(_) => self.answer(worker, ticket, ""),
+            None => {
+                self.settings = Some((worker, hello));
+                self.answer(worker, ticket, "")
+            }
+        }
+    }
+
+    fn kind(&self) -> (StoreKind, Option<u64>) {
+        let settings = self.settings.as_ref();
+        settings.map_or((StoreKind::Local, None), |(_, hello)| (hello.kind, hello.staleness_bound))
+    }
+
+    fn init(&mut self, worker: usize, message: Message) -> Result<()> {
+        let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
+        let init: Init = message.content(from)?;
+        let number = key as usize;
+        if self.slots.len() <= number {
+            self.slots.resize_with(number + 1, || None);
+        }
+        let workers = self.ranks.len();
+        let (kind, bound) = self.kind();
+        if self.slots[number].is_none() {
+            let value = match &init.rows {
+                None => Value::Dense(Dense::new(init.part.len())?),
+                Some(rows) => Value::Table(Table::new(&init, rows)?),
+            };
+            let rounds = Rounds::new(kind, bound, workers);
+            let starting = Some(Gathering::new(workers));
+            self.slots[number] = Some(Slot { init: init.clone(), starting, rounds, value });
+        }
+        let Some(slot) = self.slots[number].as_mut() else { return Ok(()) };
+        let key = slot.init.key.clone();
+        let Some(starting) = &mut slot.starting else {
+            return Err(Error::KeyTwice { rank: from, key });
+        };
+        if slot.init != init {
+            let first = starting.first().map_or(from, |worker| self.ranks[worker]);
+            return Err(Error::Inconsistent {
+                what: format!("key number {number}"),
+                first,
+                expected: describe(&slot.init),
+                rank: from,
+                got: describe(&init),
+            });
+        }
+        if worker == 0
+            && let Value::Dense(dense) = &mut slot.value
+        {
+            dense.assign(&message).map_err(|what| Error::Message { from, what })?;
+        }
+        starting.add(worker, ticket);
+        if let Some(tickets) = starting.complete() {
+            slot.starting = None;
+            for (worker, ticket) in tickets.into_iter().enumerate() {
+                self.answer(worker, ticket, "")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The slot of a key that all workers have initialised.
+    fn slot(&mut self, number: u32, from: usize) -> Result<&mut Slot> {
+        let slot = self.slots.get_mut(number as usize).and_then(Option::as_mut);
+        slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
+            from,
+            what: format!("it names key number {number}, which was not initialised"),
+        })
+    }
+
+    fn push(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
+        let from = self.ranks[worker];
+        let left = self.first_left();
+        let ranks = self.ranks.clone();
+        let &Header { ticket, key: number, receipt, .. } = message.header();
+        let slot = self.slot(number, from)?;
+        let key = slot.init.key.clone();
+        let form = |what, kind| Error::Form { rank: from, what, key: key.clone(), kind };
+        let checked = match (&slot.value, op) {
+            (Value::Dense(dense), Op::Push | Op::PushPull) => dense.check(&message),
+            (Value::Table(table), Op::PushRows) => table.check_push(&message),
+            (Value::Dense(_), _) => return Err(form("a push of rows", "dense: use push")),
+            (Value::Table(_), _) => {
+                return Err(form("a dense push", "a table of rows: use push_rows"));
+            }
+        };
+        checked.map_err(|what| Error::Message { from, what: format!("{what} (`{key}`)") })?;
+        if let Some(left) = left.filter(|left| slot.rounds.is_blocked_by(*left)) {
+            return Err(Error::WorkerLeft { left: ranks[left], rank: from, key });
+        }
+        slot.rounds.push(worker, message);
+        if op == Op::PushPull {
+            slot.rounds.wait(Wait::new(worker, ticket, None));
+        }
+        if receipt == 1 {
+            let header = Header { ticket, receipt: 1, ..Header::new(Op::Answer) };
+            self.answers.push((worker, Message::text(header, "")));
+        }
+        self.stats.pushes[worker] += 1;
+        self.advance(number)
+    }
+
+    fn pull(&mut self, worker: usize, message: Message) -> Result<()> {
+        let from = self.ranks[worker];
+        let (op, &Header { ticket, key: number, .. }) = (message.op(), message.header());
+        let slot = self.slot(number, from)?;
+        let key = slot.init.key.clone();
+        let rows = match (&slot.value, op) {
+            (Value::Table(table), Op::PullRows) => {
+                let wanted = table.check_pull(&message);
+                wanted
+                    .map_err(|what| Error::Message { from, what: format!("{what} (`{key}`)") })?;
+                Some(message)
+            }
+            (Value::Dense(_), Op::Pull) => None,
+            (Value::Dense(_), _) => {
+                let (what, kind) = ("row_sparse_pull", "dense: use pull");
+                return Err(Error::Form { rank: from, what, key, kind });
+            }
+            (Value::Table(_), _) => {
+                let (what, kind) = ("pull", "a table of rows: use row_sparse_pull");
+                return Err(Error::Form { rank: from, what, key, kind });
+            }
+        };
+        slot.rounds.wait(Wait::new(worker, ticket, rows));
+        self.answer_pulls(number);
+        Ok(())
+    }
+
+    /// Carries out the updates of a key for which all pushes are there, and answers the pulls that
+    /// waited for them.
+    fn advance(&mut self, number: u32) -> Result<()> {
+        let Self { slots, here, stats, scratch, optimizer, updater, .. } = self;
+        let Some(slot) = slots.get_mut(number as usize).and_then(Option::as_mut) else {
+            return Ok(());
+        };
+        let mut result = Ok(());
+        while let Some(pushes) = slot.rounds.next(here) {
+            for (worker, message) in &pushes {
+                let seen =
+                    slot.rounds.version() - message.header().version.min(slot.rounds.version());
+                stats.staleness[*worker].add(seen);
+            }
+            let means = Means {
+                key: &slot.init.key,
+                dims: &slot.init.dims,
+                settings: optimizer.as_ref(),
+                updater: updater.as_mut(),
+            };
+            let updated = match &mut slot.value {
+                Value::Dense(dense) => dense.update(&pushes, means, scratch),
+                Value::Table(table) => table.update(&pushes, means),
+            };
+            slot.rounds.applied(&pushes);
+            stats.updates += 1;
+            stats.max_lead = stats.max_lead.max(slot.rounds.lead(here));
+            result = result.and(updated);
+        }
+        self.answer_pulls(number);
+        result
+    }
+
+    fn answer_pulls(&mut self, number: u32) {
+        let Some(slot) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let version = slot.rounds.version();
+        for Wait { worker, ticket, rows, .. } in slot.rounds.ready() {
+            let header = Header { ticket, key: number, version, ..Header::new(Op::Answer) };
+            let message = match (&mut slot.value, &rows) {
+                (Value::Table(table), Some(rows)) => table.answer(header, rows),
+                (Value::Dense(dense), _) => dense.answer(header),
+                (Value::Table(_), None) => continue,
+            };
+            self.answers.push((worker, message));
+        }
+    }
+
+    fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
+        let (from, ticket) = (self.ranks[worker], message.header().ticket);
+        let settings: OptimizerSettings = message.content(from)?;
+        settings.recipe.check(&[])?;
+        let is_split =
+            |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
+        let split = self.slots.iter().flatten().find(|slot| is_split(slot));
+        if let Some(slot) = split.filter(|_| !settings.recipe.is_elementwise()) {
+            let init = &slot.init;
+            let means = Means {
+                key: &init.key,
+                dims: &init.dims,
+                settings: Some(&settings),
+                updater: None,
+            };
+            // It is the error of a divided value.
+            means.optimizer(init.part.len().min(elements(init) - 1))?;
+        }
+        let workers = self.ranks.len();
+        let setting = self.setting_optimizer.get_or_insert_with(|| Gathering::new(workers));
+        if let Some(first) = setting.first()
+            && let Some(known) = self.optimizer.as_ref().filter(|known| **known != settings)
+        {
+            return Err(Error::Inconsistent {
+                what: "the optimizer".to_owned(),
+                first: self.ranks[first],
+                expected: format!("{} / {}", known.recipe.build().describe(), known.divide_by),
+                rank: from,
+                got: format!("{} / {}", settings.recipe.build().describe(), settings.divide_by),
+            });
+        }
+        setting.add(worker, ticket);
+        self.optimizer = Some(settings);
+        if let Some(tickets) = setting.complete() {
+            self.setting_optimizer = None;
+            // Each value makes its optimizer at its next update.
+            for slot in self.slots.iter_mut().flatten() {
+                match &mut slot.value {
+                    Value::Dense(dense) => dense.forget_optimizer(),
+                    Value::Table(table) => table.forget_optimizer(),
+                }
+            }
+            for (worker, ticket) in tickets.into_iter().enumerate() {
+                self.answer(worker, ticket, "")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn first_left(&self) -> Option<usize> {
+        let (kind, _) = self.kind();
+        if kind == StoreKind::DistAsync { None } else { self.here.iter().position(|here| !here) }
+    }
+
+    /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
+    /// dist_async, the others no longer wait for it.
+    fn leave(&mut self, worker: usize) -> Result<()> {
+        self.here[worker] = false;
+        if let Some(left) = self.first_left() {
+            let mut refusals = Vec::new();
+            for slot in self.slots.iter_mut().flatten() {
+                if slot.rounds.is_blocked_by(left) {
+                    let (left, key) = (self.ranks[left], slot.init.key.clone());
+                    for wait in slot.rounds.give_up(|_| true) {
+                        let rank = self.ranks[wait.worker];
+                        let error = Error::WorkerLeft { left, rank, key: key.clone() };
+                        refusals.push((wait.worker, wait.ticket, error));
+                    }
+                }
+            }
+            for (worker, ticket, error) in refusals {
+                self.refuse(worker, ticket, &error);
+            }
+        }
+        (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))
+    }
+
+    /// Refuses pulls that have waited longer than the deadline.
+    pub(crate) fn look_at_the_clock(&mut self, now: Instant) -> Vec<Answer> {
+        let mut refusals = Vec::new();
+        for slot in self.slots.iter_mut().flatten() {
+            let missing: Vec<usize> =
+                slot.rounds.missing(&self.here).into_iter().map(|w| self.ranks[w]).collect();
+            let late = slot.rounds.give_up(|wait| now - wait.since > self.deadline);
+            for wait in late {
+                let missing: Vec<String> = missing.iter().map(usize::to_string).collect();
+                let error = Error::Late {
+                    rank: self.ranks[wait.worker],
+                    key: slot.init.key.clone(),
+                    missing: missing.join(", "),
+                    seconds: (now - wait.since).as_secs(),
+                };
+                refusals.push((wait.worker, wait.ticket, error));
+            }
+        }
+        for (worker, ticket, error) in refusals {
+            self.refuse(worker, ticket, &error);
+        }
+        std::mem::take(&mut self.answers)
+    }
+}
+
+fn elements(init: &Init) -> usize {
+    init.dims.iter().product()
+}
+
+fn describe(init: &Init) -> String {
+    format!("`{}` of shape {:?}", init.key, init.dims)
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shard({} keys of {} workers)", self.slots.len(), self.ranks.len())
+    }
+}

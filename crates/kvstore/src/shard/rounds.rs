@@ -1,0 +1,152 @@
+//! The pushes of one key: which of them make the next update, and which pulls wait for it.
+//!
+//! In dist_sync, an update needs one push of each worker. A worker that pushes twice begins the next
+//! round with its second push, and does not replace another worker. (MXNet counts pushes, so there it
+//! does.) The sum is in the order of the workers, so it does not depend on the order of arrival.
+//!
+//! In dist_async, each push is an update. With a bound s (stale-synchronous parallel: Ho et al., NIPS
+//! 2013), a push waits while it would make its worker more than s rounds faster than the slowest worker
+//! that is still there.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::StoreKind;
+use crate::wire::Message;
+
+pub(super) struct Rounds {
+    is_sync: bool,
+    bound: Option<u64>,
+    /// By worker: its pushes that have arrived.
+    pushed: Vec<u64>,
+    /// By worker: those of them that are part of the value.
+    applied: Vec<u64>,
+    /// By worker: the others.
+    held: Vec<VecDeque<Message>>,
+    /// Updates so far.
+    version: u64,
+    waits: Vec<Wait>,
+}
+
+/// A pull that waits for its worker's own pushes.
+pub(super) struct Wait {
+    pub(super) worker: usize,
+    pub(super) ticket: u64,
+    /// The request, if it is for rows of a table.
+    pub(super) rows: Option<Message>,
+    pub(super) since: Instant,
+    /// The pushes of the worker that must be part of the value.
+    after: u64,
+}
+
+impl Wait {
+    pub(super) fn new(worker: usize, ticket: u64, rows: Option<Message>) -> Self {
+        Self { worker, ticket, rows, since: Instant::now(), after: 0 }
+    }
+}
+
+impl Rounds {
+    pub(super) fn new(kind: StoreKind, bound: Option<u64>, workers: usize) -> Self {
+        Self {
+            is_sync: kind != StoreKind::DistAsync,
+            bound,
+            pushed: vec![0; workers],
+            applied: vec![0; workers],
+            held: (0..workers).map(|_| VecDeque::new()).collect(),
+            version: 0,
+            waits: Vec::new(),
+        }
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn set_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    /// Whether pushes have arrived that are not part of the value.
+    pub(super) fn is_open(&self) -> bool {
+        self.held.iter().any(|held| !held.is_empty())
+    }
+
+    pub(super) fn push(&mut self, worker: usize, message: Message) {
+        self.pushed[worker] += 1;
+        self.held[worker].push_back(message);
+    }
+
+    /// Adds a pull, which is ready when the pushes that its worker has sent before it are applied.
+    pub(super) fn wait(&mut self, wait: Wait) {
+        self.waits.push(Wait { after: self.pushed[wait.worker], ..wait });
+    }
+
+    /// The pushes of the next update, with their workers, if all of them have arrived.
+    pub(super) fn next(&mut self, here: &[bool]) -> Option<Vec<(usize, Message)>> {
+        let workers = 0..self.held.len();
+        if self.is_sync {
+            if self.held.iter().any(VecDeque::is_empty) {
+                return None;
+            }
+            return workers.map(|worker| Some((worker, self.held[worker].pop_front()?))).collect();
+        }
+        let slowest = self.slowest(here);
+        let may = |worker: &usize| {
+            let ahead = (self.applied[*worker] + 1).saturating_sub(slowest);
+            !self.held[*worker].is_empty() && self.bound.is_none_or(|bound| ahead <= bound)
+        };
+        let worker = workers.into_iter().find(may)?;
+        Some(vec![(worker, self.held[worker].pop_front()?)])
+    }
+
+    /// Notes that these pushes are part of the value.
+    pub(super) fn applied(&mut self, pushes: &[(usize, Message)]) {
+        self.version += 1;
+        for (worker, _) in pushes {
+            self.applied[*worker] += 1;
+        }
+    }
+
+    /// The pulls that wait no longer.
+    pub(super) fn ready(&mut self) -> Vec<Wait> {
+        let applied = &self.applied;
+        self.waits.extract_if(.., |wait| applied[wait.worker] >= wait.after).collect()
+    }
+
+    /// Removes the pulls for which `condition` holds.
+    pub(super) fn give_up(&mut self, condition: impl Fn(&Wait) -> bool) -> Vec<Wait> {
+        self.waits.extract_if(.., |wait| condition(wait)).collect()
+    }
+
+    /// Whether no further round of dist_sync can be completed, because this worker, which has left,
+    /// has not pushed for it.
+    pub(super) fn is_blocked_by(&self, left: usize) -> bool {
+        self.is_sync && self.held[left].is_empty()
+    }
+
+    /// The workers whose pushes the next update needs.
+    pub(super) fn missing(&self, here: &[bool]) -> Vec<usize> {
+        let slowest = self.slowest(here);
+        let is_missing = |worker: &usize| {
+            if self.is_sync {
+                self.held[*worker].is_empty()
+            } else {
+                here[*worker] && self.applied[*worker] == slowest
+            }
+        };
+        (0..self.held.len()).filter(is_missing).collect()
+    }
+
+    /// The rounds of the slowest worker that is there.
+    fn slowest(&self, here: &[bool]) -> u64 {
+        let rounds = self.applied.iter().zip(here).filter(|(_, here)| **here);
+        rounds.map(|(applied, _)| *applied).min().unwrap_or(u64::MAX)
+    }
+
+    /// The rounds by which the fastest worker is ahead of the slowest one, of those that are there.
+    pub(super) fn lead(&self, here: &[bool]) -> u64 {
+        let rounds = self.applied.iter().zip(here).filter(|(_, here)| **here);
+        let fastest = rounds.map(|(applied, _)| *applied).max().unwrap_or(0);
+        fastest.saturating_sub(self.slowest(here).min(fastest))
+    }
+}

@@ -1,0 +1,287 @@
+//! The state of a server in a file: values, the optimizer's state, versions.
+//!
+//! Each server writes a file of its own, in the format of safetensors, because no other process has
+//! room for a large table. The file replaces an older one at once and whole.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use candelabrum_memory::Flat;
+use candelabrum_optim::Optimizer;
+use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
+use serde::{Deserialize, Serialize};
+
+use super::{Init, Means, OptimizerSettings, Shard, Slot, Value};
+use crate::wire::numbers;
+use crate::{Error, Result};
+
+/// The version of the format.
+const FORMAT: u32 = 1;
+
+/// The entry of the file's metadata that has [`Contents`].
+const CONTENTS: &str = "candelabrum-kvstore";
+
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    format: u32,
+    server: usize,
+    servers: usize,
+    optimizer: Option<OptimizerSettings>,
+    keys: Vec<Option<Entry>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    init: Init,
+    version: u64,
+    /// Steps of the optimizer, and the number of its vectors; `None` before the first update.
+    optimizer: Option<(u64, usize)>,
+}
+
+/// Numbers in a file.
+struct Numbers {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Numbers {
+    fn f32(values: Vec<f32>) -> Self {
+        let shape = vec![values.len()];
+        Self { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(&values).to_vec() }
+    }
+}
+
+impl View for Numbers {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl Slot {
+    /// The positions of the rows to be written, or `None` for all of a dense value.
+    fn rows(&self) -> Option<Vec<u32>> {
+        match &self.value {
+            Value::Dense(_) => None,
+            Value::Table(table) => Some(table.existing()),
+        }
+    }
+
+    fn row_len(&self) -> usize {
+        match &self.value {
+            Value::Dense(_) => 1,
+            Value::Table(table) => table.dim,
+        }
+    }
+
+    fn parts(&mut self) -> (&mut Flat, &mut Option<Box<dyn Optimizer>>) {
+        match &mut self.value {
+            Value::Dense(dense) => (&mut dense.values, &mut dense.optimizer),
+            Value::Table(table) => (&mut table.values, &mut table.optimizer),
+        }
+    }
+}
+
+impl Shard {
+    fn state_path(&self, dir: &Path) -> PathBuf {
+        let (server, servers) = self.place;
+        dir.join(format!("server-{}-of-{servers}.safetensors", server + 1))
+    }
+
+    /// Writes the state to a file in `dir`.
+    pub(super) fn save(&mut self, dir: &Path) -> Result<()> {
+        let path = self.state_path(dir);
+        let refuse = |what: String| Error::State { path: path.clone(), what };
+        if let Some(slot) = self.slots.iter().flatten().find(|slot| slot.rounds.is_open()) {
+            let what =
+                format!("a round of `{}` is open: not all workers have pushed", slot.init.key);
+            return Err(refuse(what));
+        }
+        let (mut tensors, mut keys) = (Vec::new(), Vec::new());
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            let Some(slot) = slot else {
+                keys.push(None);
+                continue;
+            };
+            let (rows, row_len) = (slot.rows(), slot.row_len());
+            let (init, version) = (slot.init.clone(), slot.rounds.version());
+            let (values, optimizer) = slot.parts();
+            tensors.push((
+                format!("{number}.values"),
+                Numbers::f32(gathered(values.as_slice()?, rows.as_deref(), row_len)),
+            ));
+            let mut state = None;
+            if let Some(optimizer) = optimizer {
+                let vectors = optimizer.parameter_state(0)?.unwrap_or_default();
+                let count = vectors.len();
+                for (index, vector) in vectors.into_iter().enumerate() {
+                    let vector = gathered(vector.host()?, rows.as_deref(), row_len);
+                    tensors.push((format!("{number}.state.{index}"), Numbers::f32(vector)));
+                }
+                state = Some((optimizer.steps(), count));
+            }
+            if let Some(rows) = rows {
+                let (shape, bytes) = (vec![rows.len()], bytemuck::cast_slice(&rows).to_vec());
+                tensors
+                    .push((format!("{number}.rows"), Numbers { dtype: Dtype::U32, shape, bytes }));
+            }
+            keys.push(Some(Entry { init, version, optimizer: state }));
+        }
+        let (server, servers) = self.place;
+        let optimizer = self.optimizer.clone();
+        let contents = Contents { format: FORMAT, server, servers, optimizer, keys };
+        let text = serde_json::to_string(&contents).map_err(|error| refuse(error.to_string()))?;
+        let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
+        let bytes =
+            serialize(tensors, Some(metadata)).map_err(|error| refuse(error.to_string()))?;
+        write(dir, &path, &bytes).map_err(|error| refuse(format!("cannot be written: {error}")))
+    }
+
+    /// Reads the state from a file in `dir`. After an error the state is as it was.
+    pub(super) fn load(&mut self, dir: &Path) -> Result<()> {
+        let path = self.state_path(dir);
+        let refuse = |what: String| Error::State { path: path.clone(), what };
+        let bytes = fs::read(&path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
+        let text = metadata.metadata().as_ref().and_then(|entries| entries.get(CONTENTS));
+        let text = text.ok_or_else(|| refuse("is no state of a server".to_owned()))?;
+        let contents: Contents = serde_json::from_str(text).map_err(|error| damaged(&error))?;
+        let found = (contents.format, (contents.server, contents.servers));
+        if found != (FORMAT, self.place) {
+            let (server, servers) = (contents.server + 1, contents.servers);
+            let format = contents.format;
+            return Err(refuse(format!(
+                "is of server {server} of {servers} in the format {format}"
+            )));
+        }
+        if contents.optimizer != self.optimizer {
+            let name = |settings: &Option<OptimizerSettings>| match settings {
+                None => "no optimizer".to_owned(),
+                Some(settings) => {
+                    format!("{} / {}", settings.recipe.build().describe(), settings.divide_by)
+                }
+            };
+            let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
+            return Err(refuse(format!("has {has}, and this store has {here}")));
+        }
+        if contents.keys.len() != self.slots.len() {
+            let (has, here) = (contents.keys.len(), self.slots.len());
+            return Err(refuse(format!("has {has} keys, and this store has {here}")));
+        }
+        // Everything is read and compared before anything changes.
+        let mut loaded = Vec::new();
+        for (number, (slot, entry)) in self.slots.iter().zip(&contents.keys).enumerate() {
+            let (slot, entry) = match (slot, entry) {
+                (None, None) => continue,
+                (Some(slot), Some(entry)) if slot.init == entry.init => (slot, entry),
+                (slot, entry) => {
+                    let name =
+                        |init: Option<&Init>| init.map_or("nothing".to_owned(), super::describe);
+                    let has = name(entry.as_ref().map(|entry| &entry.init));
+                    let here = name(slot.as_ref().map(|slot| &slot.init));
+                    let what =
+                        format!("has {has} as key number {number}, and this store has {here}");
+                    return Err(refuse(what));
+                }
+            };
+            let read = |name: &str| {
+                file.tensor(&format!("{number}.{name}")).map_err(|error| damaged(&error))
+            };
+            let rows = match slot.rows() {
+                None => None,
+                Some(_) => Some(numbers::<u32>(read("rows")?.data()).into_owned()),
+            };
+            let part = slot.init.part.len();
+            if rows.iter().flatten().any(|row| *row as usize >= part) {
+                return Err(damaged(&"a row is out of range"));
+            }
+            let len = rows.as_ref().map_or(part, |rows| rows.len() * slot.row_len());
+            let vector = |name: &str| {
+                let values = numbers::<f32>(read(name)?.data()).into_owned();
+                if values.len() == len {
+                    return Ok(values);
+                }
+                Err(damaged(&format_args!("{name} has {} elements, not {len}", values.len())))
+            };
+            let values = vector("values")?;
+            let mut state = Vec::new();
+            for index in 0..entry.optimizer.map_or(0, |(_, count)| count) {
+                state.push(vector(&format!("state.{index}"))?);
+            }
+            let means = Means {
+                key: &slot.init.key,
+                dims: &slot.init.dims,
+                settings: self.optimizer.as_ref(),
+                updater: None,
+            };
+            let mut optimizer = match entry.optimizer {
+                None => None,
+                Some(_) => means.optimizer(part * slot.row_len())?,
+            };
+            if let (Some(optimizer), Some((steps, count))) = (&mut optimizer, entry.optimizer) {
+                optimizer.set_steps(steps);
+                let mut vectors = optimizer.parameter_state(0)?.unwrap_or_default();
+                if vectors.len() != count {
+                    return Err(damaged(&format_args!("{count} vectors of an optimizer's state")));
+                }
+                for (vector, values) in vectors.iter_mut().zip(&state) {
+                    scatter(vector.reborrow().host()?, values, rows.as_deref(), slot.row_len());
+                }
+            }
+            loaded.push((number, entry.version, values, rows, optimizer));
+        }
+        for (number, version, values, rows, restored) in loaded {
+            let Some(slot) = self.slots[number].as_mut() else { continue };
+            let row_len = slot.row_len();
+            slot.rounds.set_version(version);
+            if let (Value::Table(table), Some(rows)) = (&mut slot.value, &rows) {
+                table.clear();
+                for row in rows {
+                    table.mark(*row as usize);
+                }
+            }
+            let (place, optimizer) = slot.parts();
+            scatter(place.as_mut_slice()?, &values, rows.as_deref(), row_len);
+            *optimizer = restored;
+        }
+        Ok(())
+    }
+}
+
+/// The given rows of `values`, or all values.
+fn gathered(values: &[f32], rows: Option<&[u32]>, row_len: usize) -> Vec<f32> {
+    let Some(rows) = rows else { return values.to_vec() };
+    rows.iter().flat_map(|row| &values[*row as usize * row_len..][..row_len]).copied().collect()
+}
+
+/// The reverse of [`gathered`].
+fn scatter(to: &mut [f32], values: &[f32], rows: Option<&[u32]>, row_len: usize) {
+    let Some(rows) = rows else { return to.copy_from_slice(values) };
+    for (row, values) in rows.iter().zip(values.chunks(row_len.max(1))) {
+        to[*row as usize * row_len..][..row_len].copy_from_slice(values);
+    }
+}
+
+/// Replaces the file at `path`, in `dir`, by one with these bytes, which are on the disk afterwards.
+fn write(dir: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    File::open(dir)?.sync_all()
+}
