@@ -16,10 +16,15 @@ use crate::{Error, Result};
 
 /// The rank of this process among the processes that train together, and its communicator. A clone
 /// is cheap.
+///
+/// If some processes of a job are servers of a key-value store, a worker's world consists of the
+/// workers, and a server's world of the servers. So a program trains on workers as it trains without
+/// servers. [`Self::everyone`] has all processes. The workers' numbers are the same in both.
 #[derive(Clone)]
 pub struct World {
     launch: Arc<Launch>,
     comm: Arc<dyn Communicator>,
+    everyone: Group,
     device: Device,
     /// The reason why the device is no GPU, if one was wanted.
     why_no_gpu: Option<String>,
@@ -53,61 +58,82 @@ impl World {
         launch::follow_parent()?;
         launch::keep_scheduler(&launch);
         let (device, why_no_gpu) = gpu::device(choice, launch.local_rank)?;
-        let comm = connect(&launch, &device)?;
-        Ok(Self { launch: Arc::new(launch), comm, device, why_no_gpu })
+        let everyone = connect(&launch, &device)?;
+        let (launch, comm) = (Arc::new(launch), Arc::clone(&everyone));
+        Self { launch, comm, everyone, device, why_no_gpu }.divided()
     }
 
     /// A world of one rank, whatever the environment contains.
     pub fn single() -> Self {
         let launch = Launch::alone();
-        let comm = Arc::new(Single::default());
-        Self { launch: Arc::new(launch), comm, device: Device::Cpu, why_no_gpu: None }
+        let comm: Group = Arc::new(Single::default());
+        let everyone = Arc::clone(&comm);
+        Self { launch: Arc::new(launch), comm, everyone, device: Device::Cpu, why_no_gpu: None }
     }
 
     /// This process's number, counted from 0. This is SINGA's `global_rank`.
     pub fn rank(&self) -> usize {
-        self.launch.rank
+        self.comm.rank()
     }
 
     /// The number of processes.
     pub fn world_size(&self) -> usize {
-        self.launch.world_size
+        self.comm.world_size()
     }
 
-    /// This process's number on its host, counted from 0.
+    /// This process's number on its host, counted from 0. Servers count.
     pub fn local_rank(&self) -> usize {
         self.launch.local_rank
     }
 
-    /// The number of processes on this host.
+    /// The number of processes on this host. Servers count.
     pub fn local_size(&self) -> usize {
         self.launch.local_size
     }
 
-    /// The number of ranks that are servers of the key-value store: those with the highest numbers.
-    /// The other ranks are its workers.
+    /// The number of processes of the job that are servers of a key-value store: those with the
+    /// highest numbers. The other processes are its workers.
     pub fn servers(&self) -> usize {
         self.launch.servers
     }
 
-    /// Whether this rank is a server of the key-value store.
+    /// Whether this process is a server of a key-value store.
     pub fn is_server(&self) -> bool {
-        self.rank() >= self.world_size() - self.servers()
+        self.launch.rank >= self.launch.world_size - self.servers()
     }
 
-    /// This world, with its last `servers` ranks as servers of the key-value store. mpiexec, srun
-    /// and torchrun do not say this number. All ranks must choose the same one.
+    /// The workers and the servers of the job, in this order. Without servers it is the world.
+    pub fn everyone(&self) -> &Group {
+        &self.everyone
+    }
+
+    /// This world divided into workers and the last `servers` processes as servers of a key-value
+    /// store. mpiexec, srun and torchrun do not say this number. All processes call it together, with
+    /// the same number.
     ///
     /// # Errors
-    /// Another number than the launcher's, if that is not 0, or no rank besides the servers.
+    /// Another number than the launcher's, if that is not 0, or no process besides the servers. A
+    /// failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn with_servers(self, servers: usize) -> Result<Self> {
+        if servers == self.servers() {
+            return Ok(self);
+        }
         let launch = Arc::unwrap_or_clone(self.launch).with_servers(servers)?;
-        Ok(Self { launch: Arc::new(launch), ..self })
+        Self { launch: Arc::new(launch), ..self }.divided()
     }
 
-    /// Whether this is rank 0, which prints and writes for all.
+    fn divided(self) -> Result<Self> {
+        if self.servers() == 0 {
+            return Ok(self);
+        }
+        let role = Some(u64::from(self.is_server()));
+        let comm = self.everyone.split(role, 0)?.ok_or_else(lost)?;
+        Ok(Self { comm, ..self })
+    }
+
+    /// Whether this is rank 0 of the job, which prints and writes for all. No server is.
     pub fn is_root(&self) -> bool {
-        self.rank() == 0
+        self.launch.rank == 0
     }
 
     /// The longest time that a rank waits for another one: `CANDELABRUM_TIMEOUT`, or 300 s.
@@ -200,9 +226,7 @@ impl World {
     }
 
     fn own_part(&self, colour: usize, key: usize) -> Result<Group> {
-        let what = || "a group without its member".to_owned();
-        let part = self.comm.split(Some(colour as u64), key as i64)?;
-        part.ok_or_else(|| Error::Protocol { what: what() })
+        self.comm.split(Some(colour as u64), key as i64)?.ok_or_else(lost)
     }
 
     /// The host of each rank, as a number. Hosts are numbered in the order of their lowest ranks.
@@ -236,6 +260,10 @@ impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "World({:?})", self.comm)
     }
+}
+
+fn lost() -> Error {
+    Error::Protocol { what: "a group without its member".to_owned() }
 }
 
 /// Connects the ranks. Where each rank has a GPU, the result is an NCCL communicator.

@@ -1,4 +1,4 @@
-//! The ranks of a world that are workers, and those that are servers.
+//! The processes of a job that are workers, and those that are servers.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use candelabrum_dist::World;
 
 use crate::{Error, Result};
 
-/// The division of a world: the first ranks are workers, the last ones servers.
+/// The division of a job's processes: the first ones are workers, the last ones servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
     rank: usize,
@@ -24,12 +24,13 @@ pub enum Role {
 }
 
 impl Roles {
-    /// The roles in a world of which the last `servers` ranks are servers.
+    /// The roles of all processes of a job.
     ///
     /// # Errors
-    /// [`Error::Roles`] if no server or no worker is left.
-    pub fn new(world: &World, servers: usize) -> Result<Self> {
-        Self::of(world.rank(), world.world_size(), servers)
+    /// [`Error::Roles`] if there is no server.
+    pub fn new(world: &World) -> Result<Self> {
+        let everyone = world.everyone();
+        Self::of(everyone.rank(), everyone.world_size(), world.servers())
     }
 
     fn of(rank: usize, world_size: usize, servers: usize) -> Result<Self> {

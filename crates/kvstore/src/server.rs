@@ -9,7 +9,7 @@ use candelabrum_dist::World;
 use crate::link::Mail;
 use crate::roles::{Role, Roles};
 use crate::shard::{Shard, Updater};
-use crate::store::groups;
+use crate::store::messages_of;
 use crate::wire::Message;
 use crate::{Error, Key, Result, ServerStats};
 
@@ -49,17 +49,19 @@ impl Server {
     /// # Errors
     /// A rank that is no server. The failure of any rank.
     pub fn run(self, world: &World) -> Result<ServerStats> {
-        let roles = Roles::new(world, world.servers())?;
+        let roles = Roles::new(world)?;
         let Role::Server(number) = roles.role() else {
-            let what = format!("rank {} is a worker, and only a server can serve", world.rank());
+            let rank = world.rank();
+            let what = format!("rank {rank} is a worker, and only a server can serve");
             return Err(Error::Roles { what });
         };
-        let (all, _) = groups(world, &roles)?;
+        let all = messages_of(world)?;
         let place = (number, roles.servers().len());
         let workers: Vec<usize> = roles.workers().collect();
         let mut queues: Vec<VecDeque<Message>> = workers.iter().map(|_| VecDeque::new()).collect();
         let deadline = world.deadline()?;
-        let mut shard = Shard::new(world.rank(), place, workers, deadline, self.updater);
+        let rank = roles.servers().start + number;
+        let mut shard = Shard::new(rank, place, workers, deadline, self.updater);
         let mut mail = Mail::new(all);
         let mut turn = Turn::default();
         let mut looked = Instant::now();

@@ -139,14 +139,10 @@ impl Place {
     }
 }
 
-/// The group of all ranks for the messages of a store, and the group of this rank's role. All ranks
-/// call it together.
-pub(crate) fn groups(world: &World, roles: &Roles) -> Result<(Group, Group)> {
+/// A group of all processes for the messages of a store alone. All processes call it together.
+pub(crate) fn messages_of(world: &World) -> Result<Group> {
     let lost = || Error::Roles { what: "a group has lost its member".to_owned() };
-    let is_server = matches!(roles.role(), Role::Server(_));
-    let all = world.split(Some(0), 0)?.ok_or_else(lost)?;
-    let own = world.split(Some(u64::from(is_server)), 0)?.ok_or_else(lost)?;
-    Ok((all, own))
+    world.everyone().split(Some(0), 0)?.ok_or_else(lost)
 }
 
 impl KvStore {
@@ -185,13 +181,13 @@ impl KvStore {
         let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {
             (Box::new(InProcess::new(rank)), World::single().group(), None)
         } else {
-            let roles = Roles::new(world, world.servers())?;
+            let roles = Roles::new(world)?;
             if let Role::Server(_) = roles.role() {
-                let what = format!("rank {rank} is a server: it calls `Server::run`, not `create`");
+                let what = format!("server {rank} creates a store: it calls `Server::run` instead");
                 return Err(Error::Roles { what });
             }
-            let (all, workers) = groups(world, &roles)?;
-            (Box::new(Ranks::new(all.clone(), roles.servers())), workers, Some(all))
+            let all = messages_of(world)?;
+            (Box::new(Ranks::new(all.clone(), roles.servers())), world.group(), Some(all))
         };
         let client = Client::new(rank, link, deadline);
         let state = State { client, keys: Keys::new(rank), compression: Compression::default() };
