@@ -1,8 +1,11 @@
-//! The optional parts of this machine: MPI, libclang, g++, PyTorch, MNIST, a GPU.
+//! The optional parts of this machine (MPI, libclang, g++, PyTorch, MNIST, a GPU), and its free ports.
 
 use std::env;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use anyhow::{Context, Result};
 
 use crate::checkout::repo_root;
 use crate::shell::{find_program, succeeds};
@@ -59,4 +62,10 @@ pub(crate) fn mnist() -> Option<PathBuf> {
 /// Whether there is a CUDA device.
 pub(crate) fn has_gpu() -> bool {
     Path::new("/dev/nvidia0").exists() || succeeds(Command::new("nvidia-smi").arg("-L"))
+}
+
+/// A port on which no program listens now.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+    Ok(listener.local_addr()?.port())
 }

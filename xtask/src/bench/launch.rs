@@ -1,15 +1,15 @@
 //! Ways to start a program to measure: one process, or the ranks of one world.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::hosts::{ADDRESSES, DEVICE, Hosts};
 use super::sample::{Values, values};
 use crate::checkout::repo_root;
+use crate::machine::free_port;
 
 /// The seconds for which our ranks may be stopped while other players are measured, without a
 /// timeout.
@@ -147,12 +147,6 @@ impl Player {
         };
         Ok((0..*ranks).map(of).collect())
     }
-}
-
-/// A port on which no program listens now.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
-    Ok(listener.local_addr()?.port())
 }
 
 #[cfg(test)]

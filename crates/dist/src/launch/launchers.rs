@@ -43,6 +43,7 @@ pub(super) struct LauncherVariables {
 pub(super) enum WorldSize {
     /// The first of these variables that is set.
     Is(&'static [&'static str]),
+    /// The result of this function.
     From(fn(&Variables<'_>) -> Result<usize>),
 }
 
@@ -53,7 +54,7 @@ pub(super) enum OnHost {
     /// The rank's number is in a variable. The number of hosts is in the first of `hosts` that is
     /// set. If the number is 1, or none is set, all ranks are on this host.
     AllOfOne { rank: &'static str, hosts: &'static [&'static str] },
-    /// All ranks are on this host if this is true. Otherwise the launcher does not count per host.
+    /// All ranks are on this host if this function says so. Otherwise the launcher does not count per host.
     AllIf(fn(&Variables<'_>) -> bool),
 }
 
