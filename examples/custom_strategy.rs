@@ -18,6 +18,7 @@ use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
 use candelabrum::dist::{Collective, Error, Payload, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
+use candelabrum::train::TrainerOpt;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
 use clap::Parser;
 use rand::SeedableRng;
@@ -107,7 +108,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = Params::on(args.seed, args.precision.dtype(), world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
+    let opt = args.optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);
     trainer.compile((1, 1, 28, 28))?;
     let config = args.fit_config();

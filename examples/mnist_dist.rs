@@ -35,7 +35,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = Params::on(args.seed, args.precision.dtype(), world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = DistOpt::with_config(args.sgd(), &params, world, args.dist_opt_config()?)?;
+    let opt = args.optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).use_graph(args.graph);
 
     let [channels, height, width] = data.mnist.train.image_shape();

@@ -3,6 +3,7 @@
 
 pub use candelabrum_datasets as datasets;
 pub use candelabrum_dist as dist;
+pub use candelabrum_kvstore as kvstore;
 pub use candelabrum_memory as memory;
 pub use candelabrum_models as models;
 pub use candelabrum_nn as nn;
@@ -22,6 +23,7 @@ pub mod prelude {
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
     };
+    pub use candelabrum_kvstore::{KvStore, Server, StoreConfig, StoreKind, StoreOpt};
     pub use candelabrum_nn::layers::{
         AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GeluTanh, GlobalAvgPool,
         Gru, LayerNorm, Linear, Lstm, MaxPool2d, ReLU, RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy,

@@ -7,6 +7,7 @@
 //! | idea | where |
 //! |---|---|
 //! | push, pull and what belongs to them | [`KvStore`], [`StoreConfig`] |
+//! | training through a store | [`StoreOpt`] |
 //! | a server | [`Server`], [`ServerStats`] |
 //! | which ranks are workers | [`Roles`] |
 //! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
@@ -30,6 +31,7 @@ mod codec;
 mod error;
 mod key;
 mod link;
+mod opt;
 mod placement;
 mod roles;
 mod server;
@@ -42,6 +44,7 @@ mod wire;
 pub use codec::Compression;
 pub use error::{Error, Result};
 pub use key::Key;
+pub use opt::{StoreOpt, StoreOptConfig};
 pub use placement::BIG_ARRAY_BOUND;
 pub use roles::{Role, Roles};
 pub use server::Server;

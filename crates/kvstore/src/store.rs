@@ -80,6 +80,28 @@ impl StoreConfig {
     pub fn new(kind: StoreKind) -> Self {
         Self { kind, staleness_bound: None, big_array_bound: BIG_ARRAY_BOUND }
     }
+
+    /// Refuses settings without meaning.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub fn check(&self) -> Result<()> {
+        let &Self { kind, staleness_bound, big_array_bound } = self;
+        if let Some(bound) = staleness_bound
+            && (kind != StoreKind::DistAsync || bound == 0)
+        {
+            return Err(Error::Setting {
+                setting: "the staleness bound",
+                value: format!("{bound} in a store of the kind {kind}"),
+                range: "it is at least 1, and only dist_async has one (dist_sync is never stale)",
+            });
+        }
+        if big_array_bound == 0 {
+            let (setting, value) = ("big_array_bound", "0".to_owned());
+            return Err(Error::Setting { setting, value, range: "it is at least 1" });
+        }
+        Ok(())
+    }
 }
 
 /// MXNet's key-value store: values under keys, to which workers push and from which they pull.
@@ -162,20 +184,8 @@ impl KvStore {
     /// # Errors
     /// Those of [`Self::create`], and settings without meaning.
     pub fn with_config(config: &StoreConfig, world: &World) -> Result<Self> {
-        let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
-        if let Some(bound) = staleness_bound
-            && (kind != StoreKind::DistAsync || bound == 0)
-        {
-            return Err(Error::Setting {
-                setting: "the staleness bound",
-                value: format!("{bound} in a store of the kind {kind}"),
-                range: "it is at least 1, and only dist_async has one (dist_sync is never stale)",
-            });
-        }
-        if big_array_bound == 0 {
-            let (setting, value) = ("big_array_bound", "0".to_owned());
-            return Err(Error::Setting { setting, value, range: "it is at least 1" });
-        }
+        config.check()?;
+        let &StoreConfig { kind, staleness_bound, .. } = config;
         let rank = world.rank();
         let deadline = world.deadline()?;
         let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {

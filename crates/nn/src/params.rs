@@ -64,8 +64,8 @@ impl Param {
         self.arrival.expect(Box::new(fetch));
     }
 
-    /// Whether [`Self::tensor`] was called since the last call of this method or of
-    /// [`Self::expect`]. A forward pass through this crate's layers calls it. A model of `candle_nn`
+    /// Whether [`Self::tensor`] or [`Self::identity`] was called since the last call of this method or
+    /// of [`Self::expect`]. A forward pass through this crate's layers calls it. A model of `candle_nn`
     /// does not, because it keeps its tensors.
     pub fn take_use(&self) -> bool {
         self.arrival.take_use()
@@ -96,6 +96,8 @@ impl Param {
     /// # Errors
     /// On the CPU, a parameter that is neither f32 nor f64.
     pub fn identity(&self) -> Result<Tensor> {
+        self.arrive();
+        self.arrival.note_use();
         Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
     }
 

@@ -15,6 +15,9 @@ pub enum Error {
     /// The ranks could not finish a step together.
     #[error(transparent)]
     Dist(#[from] candelabrum_dist::Error),
+    /// The key-value store refused a request, or could not be reached.
+    #[error(transparent)]
+    Store(#[from] candelabrum_kvstore::Error),
     /// The data could not be read or divided.
     #[error(transparent)]
     Data(#[from] candelabrum_datasets::Error),

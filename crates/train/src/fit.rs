@@ -9,7 +9,7 @@ use candelabrum_nn::{DistOption, Model};
 use candle_core::DType;
 
 use crate::progress::Progress;
-use crate::{EpochReport, Error, Metrics, Result, StrategyReport, Trainer};
+use crate::{EpochReport, Error, Metrics, Result, StrategyReport, Trainer, TrainerOpt};
 
 /// The maximum number of notes that an epoch prints.
 const MOST_NOTES: usize = 3;
@@ -36,7 +36,7 @@ impl Default for FitConfig {
     }
 }
 
-impl<M: Model> Trainer<M> {
+impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     /// Trains on all of `train` and evaluates on all of `test` after every epoch.
     ///
     /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`
@@ -77,10 +77,10 @@ impl<M: Model> Trainer<M> {
             self.say(out, format_args!("Starting Epoch {epoch}:"));
             let _span = tracing::debug_span!(target: "candelabrum::run", "epoch", epoch).entered();
             let start = Instant::now();
-            let before = self.group().stats();
+            let before = self.opt().traffic();
             let (trained, steps, notes) = self.train_one_epoch(train, &sampler, epoch, config)?;
             self.set_epochs(epoch + 1);
-            let traffic = self.group().stats() - before;
+            let traffic = self.opt().traffic() - before;
             let residual_norm = self.opt_mut().residual_norm();
             let train_seconds = start.elapsed().as_secs_f64();
             self.say(

@@ -6,6 +6,7 @@
 //! | idea | where |
 //! |---|---|
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
+//! | the optimizers of a trainer | [`TrainerOpt`], [`AnyOpt`] |
 //! | the digits for training, found once per host | [`load_data`] |
 //! | loss and accuracy over all ranks | [`Metrics`] |
 //! | the JSON report | [`Report`] |
@@ -23,6 +24,7 @@ mod report;
 mod threads;
 mod timeline;
 mod trainer;
+mod trainer_opt;
 
 pub mod cli;
 
@@ -34,3 +36,4 @@ pub use report::{EpochReport, Report, StrategyReport};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;
 pub use trainer::Trainer;
+pub use trainer_opt::{AnyOpt, TrainerOpt};

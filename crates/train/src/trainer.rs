@@ -7,22 +7,26 @@ use candelabrum_dist::{DistOpt, Group, StepGraph, parameters_sha256};
 use candelabrum_nn::{DistOption, Model, Summary};
 use candle_core::{DType, Shape, Tensor};
 
-use crate::{Error, Metrics, Result};
+use crate::{Error, Metrics, Result, TrainerOpt};
 
 /// Trains a model batch by batch. [`fit`](Self::fit) runs a whole training.
+///
+/// The optimizer `O` is a [`DistOpt`], which exchanges gradients between the ranks, a
+/// [`StoreOpt`](candelabrum_kvstore::StoreOpt), which trains through the servers of a key-value store,
+/// or [`AnyOpt`](crate::AnyOpt).
 #[derive(Debug)]
-pub struct Trainer<M> {
+pub struct Trainer<M, O = DistOpt> {
     model: M,
-    opt: DistOpt,
+    opt: O,
     batches: BatchOptions,
     epochs: usize,
     /// The recorded step, if steps are recorded.
     graph: Option<StepGraph<2, 2>>,
 }
 
-impl<M: Model> Trainer<M> {
+impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     /// A trainer of `model`, whose parameters are those of `opt`.
-    pub fn new(model: M, opt: DistOpt) -> Self {
+    pub fn new(model: M, opt: O) -> Self {
         Self { model, opt, batches: BatchOptions::default(), epochs: 0, graph: None }
             .with_batches(BatchOptions::default())
     }
@@ -41,7 +45,7 @@ impl<M: Model> Trainer<M> {
     /// Whether [`train_one_batch`](Self::train_one_batch) and [`fit`](Self::fit) record the step as
     /// CUDA graphs and replay them (SINGA's `use_graph`). See [`StepGraph`] for what a step must not
     /// do then. A step that cannot be recorded, for instance on the CPU, is computed as without this
-    /// option, and a notice says why.
+    /// option, and a notice says why. Steps through a key-value store are never recorded.
     #[must_use]
     pub fn use_graph(mut self, use_graph: bool) -> Self {
         self.graph = use_graph.then(StepGraph::default);
@@ -72,12 +76,12 @@ impl<M: Model> Trainer<M> {
     }
 
     /// The optimizer.
-    pub fn opt(&self) -> &DistOpt {
+    pub fn opt(&self) -> &O {
         &self.opt
     }
 
     /// The distributed optimizer, mutable.
-    pub fn opt_mut(&mut self) -> &mut DistOpt {
+    pub fn opt_mut(&mut self) -> &mut O {
         &mut self.opt
     }
 
@@ -132,11 +136,11 @@ impl<M: Model> Trainer<M> {
     ) -> Result<(Tensor, Tensor)> {
         let _span = tracing::debug_span!(target: "candelabrum::step", "step").entered();
         let Self { model, opt, graph, .. } = self;
-        let Some(graph) = graph else {
-            return Ok(model.train_one_batch(opt, xs, ys, dist_option, spars)?);
+        let (Some(graph), Some(recorded)) = (graph, opt.as_dist_opt()) else {
+            return model.train_one_batch(opt, xs, ys, dist_option, spars).map_err(Into::into);
         };
         let settings = (dist_option, spars);
-        let [output, loss] = graph.run(opt, [xs, ys], settings, |opt, [xs, ys]| {
+        let [output, loss] = graph.run(recorded, [xs, ys], settings, |opt, [xs, ys]| {
             model
                 .train_one_batch(opt, xs, ys, dist_option, spars)
                 .map(|(output, loss)| [output, loss])

@@ -4,13 +4,16 @@ use std::path::PathBuf;
 
 use candelabrum_datasets::{DatasetKind, Environment, Request};
 use candelabrum_dist::launch::DeviceChoice;
-use candelabrum_dist::{DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, strategy};
-use candelabrum_nn::DistOption;
+use candelabrum_dist::{
+    DistOpt, DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, World, strategy,
+};
+use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreOpt, StoreOptConfig};
+use candelabrum_nn::{DistOption, Params};
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
 
 use super::{KvStoreKind, Precision};
-use crate::{DOWNLOAD_TIME, Error, FitConfig, Report, Result, Timeline};
+use crate::{AnyOpt, DOWNLOAD_TIME, Error, FitConfig, Report, Result, Timeline};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -29,6 +32,15 @@ pub struct TrainArgs {
     /// servers
     #[arg(long, value_name = "KIND", value_enum)]
     pub kvstore: Option<KvStoreKind>,
+
+    /// In dist_async: a worker is at most this many rounds ahead of the slowest one
+    #[arg(long, value_name = "ROUNDS")]
+    pub staleness_bound: Option<u64>,
+
+    /// Compression of the gradients that workers push: none, 2bit, 1bit, 2bit:THRESHOLD or
+    /// 1bit:THRESHOLD, with MXNet's thresholds of 0.5 as default
+    #[arg(long, value_name = "CODE", value_parser = parse_compression)]
+    pub gradient_compression: Option<Compression>,
 
     /// Directory of the dataset's files
     #[arg(long, value_name = "DIR")]
@@ -128,13 +140,7 @@ impl TrainArgs {
     /// Those of the strategy and the optimizer, servers without a store, or a report or timeline
     /// that could not be written.
     pub fn check(&self) -> Result<()> {
-        if let (Some(servers), None) = (self.servers, self.kvstore) {
-            return Err(Error::Option {
-                option: "--servers",
-                value: servers.to_string(),
-                range: "used with --kvstore dist_sync or dist_async".to_owned(),
-            });
-        }
+        self.check_store()?;
         let config = self.dist_opt_config()?;
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;
@@ -147,6 +153,59 @@ impl TrainArgs {
             Timeline::check_path(path)?;
         }
         Ok(())
+    }
+
+    /// The optimizer of these options on the ranks of `world`: one that exchanges gradients between
+    /// them, or, with `--kvstore`, one that trains through servers.
+    ///
+    /// # Errors
+    /// Those of [`DistOpt::with_config`], [`KvStore::with_config`] and [`StoreOpt::with_config`].
+    pub fn optimizer(&self, params: &Params, world: &World) -> Result<AnyOpt> {
+        let Some(kind) = self.kvstore else {
+            let config = self.dist_opt_config()?;
+            return Ok(DistOpt::with_config(self.sgd(), params, world, config)?.into());
+        };
+        let store = KvStore::with_config(&self.store_config(kind), world)?;
+        let compression = self.gradient_compression.unwrap_or_default();
+        let config = StoreOptConfig { compression, ..StoreOptConfig::default() };
+        Ok(StoreOpt::with_config(self.sgd(), params, &store, config)?.into())
+    }
+
+    /// The store of these options.
+    pub fn store_config(&self, kind: KvStoreKind) -> StoreConfig {
+        let staleness_bound = self.staleness_bound;
+        StoreConfig { staleness_bound, ..StoreConfig::new(kind.into()) }
+    }
+
+    /// Refuses options that contradict each other because of the key-value store.
+    fn check_store(&self) -> Result<()> {
+        let refuse = |option, value: String, range: &str| {
+            Err(Error::Option { option, value, range: range.to_owned() })
+        };
+        let Some(kind) = self.kvstore else {
+            let with_store = "used with --kvstore dist_sync or dist_async";
+            if let Some(servers) = self.servers {
+                return refuse("--servers", servers.to_string(), with_store);
+            }
+            if let Some(bound) = self.staleness_bound {
+                return refuse("--staleness-bound", bound.to_string(), with_store);
+            }
+            if let Some(compression) = self.gradient_compression {
+                let value = format!("{compression:?}");
+                return refuse("--gradient-compression", value, with_store);
+            }
+            return Ok(());
+        };
+        self.store_config(kind).check()?;
+        self.gradient_compression.map_or(Ok(()), Compression::check)?;
+        if self.graph {
+            return refuse("--graph", "set".to_owned(), "left out with --kvstore");
+        }
+        if self.precision == Precision::F16 {
+            let range = "f32 or bf16 with --kvstore, because a store does not scale the loss";
+            return refuse("--precision", "f16".to_owned(), range);
+        }
+        Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
     }
 
     /// The optimizer of these options.
@@ -198,6 +257,17 @@ fn parse_positive(text: &str) -> std::result::Result<usize, String> {
         Ok(0) => Err("it must be at least 1".to_owned()),
         Ok(number) => Ok(number),
         Err(_) => Err("it must be a whole number of at least 1".to_owned()),
+    }
+}
+
+fn parse_compression(text: &str) -> std::result::Result<Compression, String> {
+    let (code, threshold) = text.split_once(':').unwrap_or((text, "0.5"));
+    let threshold = threshold.parse().map_err(|_| format!("`{threshold}` is no number"))?;
+    match code {
+        "none" if text == code => Ok(Compression::None),
+        "2bit" => Ok(Compression::TwoBit { threshold }),
+        "1bit" => Ok(Compression::OneBit { threshold }),
+        _ => Err("there are none, 2bit and 1bit".to_owned()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kind of key-value store by which ranks train.
 
+use candelabrum_kvstore::StoreKind;
 use clap::ValueEnum;
 
 /// MXNet's names for a store on several ranks.
@@ -11,4 +12,13 @@ pub enum KvStoreKind {
     /// The servers update by the gradient of each worker as it arrives
     #[value(name = "dist_async")]
     DistAsync,
+}
+
+impl From<KvStoreKind> for StoreKind {
+    fn from(kind: KvStoreKind) -> Self {
+        match kind {
+            KvStoreKind::DistSync => Self::DistSync,
+            KvStoreKind::DistAsync => Self::DistAsync,
+        }
+    }
 }

@@ -11,6 +11,7 @@ use candelabrum_dist::launch::{
     self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment, Scheduler,
 };
 use candelabrum_dist::{Error as DistError, World};
+use candelabrum_kvstore::{Error as StoreError, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -46,7 +47,7 @@ pub fn run<E: Into<Failure>>(
                 device: args.device,
             };
             run_wanted(&wanted, |world| {
-                recorded(path, world, |world| program_or_server(world, program))
+                program_or_server(world, |world| recorded(path, world, program))
             })
         }
         Err(error) => fail(&error.into()),
@@ -135,12 +136,15 @@ fn recorded<E: Into<Failure>>(
 /// The work to do before a signal ends this process.
 static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
-/// Runs `program` on a worker. A server runs it, too, until this crate has a key-value store: then
-/// this is the place where it serves instead.
+/// Runs `program` on a worker. A server of the key-value store serves the workers instead.
 fn program_or_server<E: Into<Failure>>(
     world: &World,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), Failure> {
+    if world.is_server() {
+        Server::new().run(world)?;
+        return Ok(());
+    }
     program(world).map_err(Into::into)
 }
 
@@ -294,8 +298,13 @@ fn is_echo(error: &(dyn StdError + 'static)) -> bool {
         if let Some(echoes) = current.downcast_ref::<DistError>().map(echo) {
             return echoes;
         }
-        if let Some(Error::Dist(inner)) = current.downcast_ref::<Error>() {
-            return inner.is_echo();
+        if let Some(echoes) = current.downcast_ref::<StoreError>().map(StoreError::is_echo) {
+            return echoes;
+        }
+        match current.downcast_ref::<Error>() {
+            Some(Error::Dist(inner)) => return inner.is_echo(),
+            Some(Error::Store(inner)) => return inner.is_echo(),
+            _ => {}
         }
         error = current.source();
     }

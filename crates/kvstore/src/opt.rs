@@ -1,0 +1,466 @@
+//! An optimizer that trains through a store: gradients are pushed to the servers, which update the
+//! parameters, and the new parameters are pulled.
+//!
+//! Each parameter is a key. During the backward pass a gradient leaves as soon as it is complete, by
+//! the same hooks as the buckets of an all-reduce. The first layers' keys have the highest priority,
+//! because the next forward pass needs them first. The pulled values are awaited where the forward
+//! pass first uses the parameter ([`Param::expect`]), so they travel while the next batch is prepared
+//! and earlier layers compute.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candelabrum_dist::{BufferSync, StepFigures, synchronize_buffers};
+use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
+use candelabrum_nn::{BackwardAndUpdate, DistOption, FlatGradients, Param, Params, UnitPlan};
+use candelabrum_optim::{ParamInfo, Recipe};
+use candle_core::{DType, Tensor};
+use parking_lot::Mutex;
+
+use crate::codec::Compression;
+use crate::store::{KvStore, Pull, StoreKind};
+use crate::values::Values;
+use crate::{Error, Result};
+
+/// The settings of a [`StoreOpt`].
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct StoreOptConfig {
+    /// Whether a parameter may have no gradient in a step. Its gradient is then zero.
+    pub allow_unused: bool,
+    /// The treatment of buffers, for instance the running statistics of a batch normalisation, by
+    /// [`StoreOpt::average_parameters`].
+    pub buffers: BufferSync,
+    /// The compression of gradients in a step whose `dist_option` is fp32. Other options choose the
+    /// compression themselves.
+    pub compression: Compression,
+}
+
+/// Trains the parameters of a model through a [`KvStore`], as [`candelabrum_dist::DistOpt`] trains
+/// them through an all-reduce.
+///
+/// In dist_sync the servers divide the sum of the workers' gradients by their number, so the updates
+/// are those of an all-reduce: the same bits, for an optimizer that treats each element alone. In
+/// dist_async each gradient is an update, so a step of W workers is W updates with the learning rate of
+/// one.
+///
+/// After an error the step cannot be repeated, because servers may have a part of its gradients: every
+/// later step returns the same error.
+pub struct StoreOpt {
+    store: KvStore,
+    params: Params,
+    config: StoreOptConfig,
+    recipe: Recipe,
+    /// The parameters that are keys of the store.
+    keys: usize,
+    /// Made at the first step, when every parameter exists.
+    gradients: Option<FlatGradients>,
+    /// Whether the buckets contain accumulated gradients of the next step.
+    accumulated: bool,
+    /// The first error of a step, or of values that were awaited in a forward pass.
+    failure: Arc<Mutex<Option<Error>>>,
+    figures: BTreeMap<String, StepFigures>,
+    /// The time that this worker had waited for servers by the end of the last step.
+    waited: Duration,
+    steps: u64,
+}
+
+impl StoreOpt {
+    /// Trains `params` by `optimizer`, which the servers run. Parameters that exist now become keys,
+    /// with the first worker's values. A layer with inferred sizes creates its parameters at the first
+    /// call, so run [`candelabrum_nn::Model::compile`] first, or call [`Self::synchronize`] after it.
+    ///
+    /// # Errors
+    /// Workers with different optimizers or parameters, settings without meaning, a failure of another
+    /// rank, or a passed deadline.
+    pub fn new(optimizer: impl Into<Recipe>, params: &Params, store: &KvStore) -> Result<Self> {
+        Self::with_config(optimizer, params, store, StoreOptConfig::default())
+    }
+
+    /// As [`Self::new`], with other settings.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn with_config(
+        optimizer: impl Into<Recipe>,
+        params: &Params,
+        store: &KvStore,
+        config: StoreOptConfig,
+    ) -> Result<Self> {
+        config.compression.check()?;
+        let recipe = optimizer.into();
+        // With equal dropout masks on all workers, a sum would contain the same noise several times.
+        params.suggest_noise_stream(store.rank() as u64);
+        let divide_by = match store.config().kind {
+            StoreKind::DistAsync => 1.0,
+            StoreKind::Local | StoreKind::DistSync => store.num_workers() as f32,
+        };
+        store.set_optimizer(recipe.clone(), divide_by)?;
+        let mut opt = Self {
+            store: store.clone(),
+            params: params.clone(),
+            config,
+            recipe,
+            keys: 0,
+            gradients: None,
+            accumulated: false,
+            failure: Arc::default(),
+            figures: BTreeMap::new(),
+            waited: Duration::ZERO,
+            steps: 0,
+        };
+        opt.synchronize()?;
+        Ok(opt)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &KvStore {
+        &self.store
+    }
+
+    /// The parameters that this optimizer updates.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &StoreOptConfig {
+        &self.config
+    }
+
+    /// The number of steps that this worker has taken.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Makes parameters that are not keys yet keys with the first worker's values, then sets all
+    /// parameters to the store's values and all buffers to the first worker's. All workers call it
+    /// together.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`], and a parameter that is neither f32 nor f16 nor bf16.
+    pub fn synchronize(&mut self) -> Result<()> {
+        let params = self.params.list();
+        for param in &params {
+            if !matches!(param.var().dtype(), DType::F32 | DType::F16 | DType::BF16) {
+                let (name, dtype) = (param.name().to_owned(), format!("{:?}", param.var().dtype()));
+                return Err(candelabrum_dist::Error::ParameterType { name, dtype }.into());
+            }
+            param.watch().map_err(from_nn)?;
+        }
+        let new = params[self.keys..]
+            .iter()
+            .map(|param| (param.name().into(), param.var().as_detached_tensor()));
+        self.store.init_all(new)?;
+        self.keys = params.len();
+        self.pull_all()?;
+        Ok(synchronize_buffers(&self.params, &**self.store.workers(), BufferSync::Broadcast)?)
+    }
+
+    /// Sets all parameters to the store's values now.
+    fn pull_all(&mut self) -> Result<()> {
+        let params = self.params.list();
+        let pulls = params
+            .iter()
+            .enumerate()
+            .map(|(number, param)| self.store.pull(param.name(), priority(number)));
+        let pulls = pulls.collect::<Result<Vec<_>>>()?;
+        for (param, pull) in params.iter().zip(pulls) {
+            param.update_in_place(|values| write(pull, values)).map_err(from_nn)??;
+            // What used the parameter before is no forward pass of the next step.
+            param.take_use();
+        }
+        Ok(())
+    }
+
+    /// Makes the parameters of all workers those that the store has now: call it before an evaluation,
+    /// before a checkpoint and at the end, on all workers. No worker goes on before all have them.
+    /// Buffers are treated as [`StoreOptConfig::buffers`] says.
+    ///
+    /// # Errors
+    /// The error of an earlier step, a failure of another rank, or a passed deadline.
+    pub fn average_parameters(&mut self) -> Result<()> {
+        for param in self.params.list() {
+            param.var(); // waits for values that are on their way
+        }
+        self.check_failure()?;
+        if self.store.config().kind == StoreKind::DistAsync {
+            self.store.barrier()?;
+            self.pull_all()?;
+            self.store.barrier()?;
+        }
+        let workers = &**self.store.workers();
+        Ok(synchronize_buffers(&self.params, workers, self.config.buffers)?)
+    }
+
+    /// Returns an error if no step could use this strategy.
+    ///
+    /// # Errors
+    /// A strategy that a store does not have, or a `spars` out of range.
+    pub fn check(&self, option: DistOption, spars: f32) -> Result<()> {
+        Self::check_option(option, spars)
+    }
+
+    /// [`Self::check`] before there is a store.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`].
+    pub fn check_option(option: DistOption, spars: f32) -> Result<()> {
+        compression(option, spars, Compression::None).map(drop)
+    }
+
+    /// The cost so far of a strategy's steps.
+    pub fn figures(&self, option: DistOption) -> StepFigures {
+        self.figures.get(&option.to_string()).copied().unwrap_or_default()
+    }
+
+    /// The Euclidean norm of what compression has not sent yet.
+    pub fn residual_norm(&self) -> f64 {
+        self.store.residual_norm()
+    }
+
+    /// Adds the gradients of `loss` to those of the next step, without communication.
+    ///
+    /// # Errors
+    /// The error of an earlier step, an error of the backward pass, or a loss that is not finite.
+    pub fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
+        self.check_failure()?;
+        let result = self.accumulate_now(loss);
+        result.inspect_err(|error| self.fail(error))
+    }
+
+    fn accumulate_now(&mut self, loss: &Tensor) -> Result<()> {
+        self.check_loss(loss)?;
+        let accumulated = std::mem::replace(&mut self.accumulated, true);
+        let gradients = self.bound()?;
+        if !accumulated {
+            gradients.clear();
+        }
+        Ok(gradients.backward(loss)?)
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.failure.lock().clone().map_or(Ok(()), Err)
+    }
+
+    fn fail(&self, error: &Error) {
+        self.failure.lock().get_or_insert_with(|| error.clone());
+    }
+
+    fn check_loss(&self, loss: &Tensor) -> Result<()> {
+        let value = loss.detach().to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        if value.is_finite() {
+            return Ok(());
+        }
+        let everyone = self.store.workers();
+        Err(Error::Loss { rank: everyone.ranks()[everyone.rank()] })
+    }
+
+    /// The buckets, one per parameter.
+    fn bound(&mut self) -> Result<&mut FlatGradients> {
+        if self.params.len() > self.keys {
+            self.synchronize()?;
+        }
+        if self.gradients.is_none() {
+            let params = self.params.list();
+            if params.is_empty() {
+                return Err(candelabrum_dist::Error::NoParameters.into());
+            }
+            let infos: Vec<(&str, Vec<usize>)> =
+                params.iter().map(|param| (param.name(), param.var().dims().to_vec())).collect();
+            let infos: Vec<_> =
+                infos.iter().map(|(name, dims)| ParamInfo::on_host(name, dims)).collect();
+            self.recipe.check(&infos)?;
+            let (mut plans, mut buckets) = (Vec::new(), Vec::new());
+            for (number, param) in params.iter().enumerate() {
+                let mut plan = UnitPlan::default();
+                let (var, len) = (param.var(), param.var().elem_count());
+                plan.push(number, len);
+                plans.push(plan);
+                let location = Location::of(var.device());
+                buckets.push(Flat::zeros_on(&location, ElementType::F32, len)?);
+            }
+            self.gradients = Some(FlatGradients::new(params, plans, buckets)?);
+        }
+        self.gradients.as_mut().ok_or_else(|| candelabrum_dist::Error::NoParameters.into())
+    }
+
+    fn step(&mut self, loss: &Tensor, option: DistOption, spars: f32) -> Result<()> {
+        let compression = compression(option, spars, self.config.compression)?;
+        self.check_loss(loss)?;
+        let before = self.store.traffic();
+        let (allow_unused, accumulated) =
+            (self.config.allow_unused, std::mem::take(&mut self.accumulated));
+        let store = self.store.clone();
+        let gradients = self.bound()?;
+        if !accumulated {
+            gradients.clear();
+        }
+        let start = Instant::now();
+        let params = Arc::clone(gradients.params());
+        let sender = Rc::new(RefCell::new(Sender::new(store, Arc::clone(&params), compression)));
+        let observer = Rc::clone(&sender);
+        let passed = gradients.observed_backward(
+            loss,
+            Box::new(move |unit, bucket| Ok(observer.borrow_mut().take(unit, bucket)?)),
+        );
+        let mut sender =
+            Rc::into_inner(sender).expect("the pass has dropped its observer").into_inner();
+        let early = sender.taken.len() as u64;
+        for (unit, bucket) in sender.taken.drain(..) {
+            gradients.put(unit, bucket);
+        }
+        passed?;
+        let backward = start.elapsed().saturating_sub(sender.spent);
+        if allow_unused {
+            gradients.zero_rest()?;
+        } else {
+            let names: Vec<&str> = gradients.without_gradient().map(Param::name).collect();
+            if !names.is_empty() {
+                return Err(Error::NoGradient { names: names.join(", ") });
+            }
+        }
+        for unit in 0..params.len() {
+            if sender.pulls[unit].is_none() {
+                sender.push(unit, gradients.bucket(unit)?)?;
+            }
+        }
+        for (param, pull) in params.iter().zip(sender.pulls) {
+            let Some(pull) = pull else { continue };
+            if param.take_use() {
+                let failure = Arc::clone(&self.failure);
+                param.expect(move |values| {
+                    if let Err(error) = write(pull, values) {
+                        failure.lock().get_or_insert(error);
+                    }
+                });
+            } else {
+                // The model keeps a tensor of this parameter, so no forward pass would wait for it.
+                param.update_in_place(|values| write(pull, values)).map_err(from_nn)??;
+            }
+        }
+        self.params.keep_buffers();
+        self.steps += 1;
+        let (traffic, waited) = (self.store.traffic() - before, self.store.waited());
+        *self.figures.entry(option.to_string()).or_default() += StepFigures {
+            steps: 1,
+            units: params.len() as u64,
+            early_units: early,
+            bytes_sent: traffic.bytes_sent,
+            bytes_received: traffic.bytes_received,
+            backward,
+            compress: sender.spent,
+            communication: traffic.busy,
+            exposed: waited - std::mem::replace(&mut self.waited, waited),
+            ..StepFigures::default()
+        };
+        Ok(())
+    }
+}
+
+impl BackwardAndUpdate for StoreOpt {
+    type Error = Error;
+
+    fn backward_and_update_with(
+        &mut self,
+        loss: &Tensor,
+        dist_option: DistOption,
+        spars: f32,
+    ) -> Result<()> {
+        self.check_failure()?;
+        let result = self.step(loss, dist_option, spars);
+        result.inspect_err(|error| {
+            self.fail(error);
+            // The failed batch leaves no trace in running statistics.
+            drop(self.params.restore_buffers());
+        })
+    }
+}
+
+impl fmt::Debug for StoreOpt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreOpt({} keys of {:?})", self.keys, self.store)
+    }
+}
+
+/// Pushes the gradients of one step.
+struct Sender {
+    store: KvStore,
+    params: Arc<[Param]>,
+    compression: Compression,
+    /// By parameter.
+    pulls: Vec<Option<Pull>>,
+    /// Buckets that left the backward pass early.
+    taken: Vec<(usize, Flat)>,
+    /// Time in pushes.
+    spent: Duration,
+}
+
+impl Sender {
+    fn new(store: KvStore, params: Arc<[Param]>, compression: Compression) -> Self {
+        let pulls = params.iter().map(|_| None).collect();
+        Self { store, params, compression, pulls, taken: Vec::new(), spent: Duration::ZERO }
+    }
+
+    fn take(&mut self, unit: usize, bucket: Flat) -> Result<()> {
+        let pushed = self.push(unit, &bucket);
+        self.taken.push((unit, bucket));
+        pushed
+    }
+
+    /// Pushes a gradient, and asks for the updated parameter.
+    fn push(&mut self, unit: usize, bucket: &Flat) -> Result<()> {
+        let start = Instant::now();
+        let copy = if bucket.is_on_device() { Some(bucket.to_host()?) } else { None };
+        let values = Values::Slice(copy.as_ref().unwrap_or(bucket).as_slice()?);
+        let name = self.params[unit].name();
+        let pull = self.store.pushpull_with(name, values, priority(unit), self.compression)?;
+        self.pulls[unit] = Some(pull);
+        self.spent += start.elapsed();
+        Ok(())
+    }
+}
+
+/// The first parameters are needed first.
+fn priority(number: usize) -> i32 {
+    i32::try_from(number).map_or(i32::MIN, |number| -number)
+}
+
+/// The compression of a strategy's gradients.
+fn compression(option: DistOption, spars: f32, config: Compression) -> Result<Compression> {
+    let own = match option {
+        DistOption::Fp32 => config,
+        DistOption::Fp16 => Compression::Fp16,
+        DistOption::Bf16 => Compression::Bf16,
+        DistOption::SparseTopK => Compression::TopK { share: spars },
+        DistOption::SparseThreshold => Compression::Threshold { magnitude: spars },
+        other => {
+            return Err(Error::Setting {
+                setting: "the dist option",
+                value: other.to_string(),
+                range: "a store has fp32, fp16, bf16, sparseTopK and sparseThreshold: servers have \
+                        the only parameters, so there is nothing to average",
+            });
+        }
+    };
+    own.check()?;
+    Ok(own)
+}
+
+fn write(pull: Pull, values: SpanMut<'_>) -> Result<()> {
+    match values {
+        SpanMut::Host(values) => pull.wait_into(values),
+        mut values => {
+            let mut copy = vec![0.0; values.len()];
+            pull.wait_into(&mut copy)?;
+            Ok(values.copy_from(Span::Host(&copy))?)
+        }
+    }
+}
+
+fn from_nn(error: candelabrum_nn::Error) -> Error {
+    candle_core::Error::from(error).into()
+}
