@@ -604,7 +604,8 @@ impl KvStore {
             return Err(Error::Setting { setting, value, range: "it is a number above 0" });
         }
         let recipe = optimizer.into();
-        recipe.check(&[])?;
+        // Its groups may select keys that are initialised later.
+        recipe.build().bind(&[])?;
         self.ask_all("set_optimizer", Op::SetOptimizer, &OptimizerSettings { recipe, divide_by })?;
         Ok(())
     }

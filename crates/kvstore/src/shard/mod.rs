@@ -416,7 +416,7 @@ impl Shard {
     fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
-        settings.recipe.check(&[])?;
+        settings.recipe.build().bind(&[])?;
         let is_split =
             |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
         let split = self.slots.iter().flatten().find(|slot| is_split(slot));
