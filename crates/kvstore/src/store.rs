@@ -244,12 +244,15 @@ impl KvStore {
         self.0.state.lock().client.waited
     }
 
-    /// Returns when every worker has called it.
+    /// Returns when every worker has called it. All earlier pushes have left then.
     ///
     /// # Errors
-    /// A failure of another rank or a passed deadline.
+    /// An earlier request that a server has refused, a failure of another rank, or a passed deadline.
     pub fn barrier(&self) -> Result<()> {
-        Ok(self.0.workers.barrier()?)
+        // Another worker may wait for a push before it calls this.
+        self.0.state.lock().client.send_all()?;
+        self.0.workers.barrier()?;
+        self.0.state.lock().client.check()
     }
 
     /// Gives a key its first value: that of the first worker. All workers call it together, with

@@ -221,6 +221,14 @@ impl Shard {
         Ok(())
     }
 
+    /// Says that a message has arrived, if its sender wants to know.
+    fn confirm(&mut self, worker: usize, ticket: u64, receipt: u32) {
+        if receipt == 1 {
+            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
+            self.answers.push((worker, Message::text(header, "")));
+        }
+    }
+
     fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
         let header = Header { ticket, ..Header::new(Op::Refusal) };
         self.answers.push((worker, Message::text(header, &error.to_string())));
@@ -249,7 +257,7 @@ impl Shard {
     }
 
     fn init(&mut self, worker: usize, message: Message) -> Result<()> {
-        let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
+        let (from, &Header { ticket, key, receipt, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key as usize;
         if self.slots.len() <= number {
@@ -287,8 +295,13 @@ impl Shard {
             dense.assign(&message).map_err(|what| Error::Message { from, what })?;
         }
         starting.add(worker, ticket);
-        if let Some(tickets) = starting.complete() {
+        let complete = starting.complete();
+        if complete.is_some() {
             slot.starting = None;
+        }
+        // The confirmation does not wait for the other workers.
+        self.confirm(worker, ticket, receipt);
+        if let Some(tickets) = complete {
             for (worker, ticket) in tickets.into_iter().enumerate() {
                 self.answer(worker, ticket, "")?;
             }
@@ -329,10 +342,7 @@ impl Shard {
         if op == Op::PushPull {
             slot.rounds.wait(Wait::new(worker, ticket, None));
         }
-        if receipt == 1 {
-            let header = Header { ticket, receipt: 1, ..Header::new(Op::Answer) };
-            self.answers.push((worker, Message::text(header, "")));
-        }
+        self.confirm(worker, ticket, receipt);
         self.stats.pushes[worker] += 1;
         self.advance(number)
     }
