@@ -1,17 +1,19 @@
 //! Worlds in which some ranks are servers of the key-value store: by our launcher, by mpiexec and by
-//! MXNet's tracker, whose part this test plays.
+//! MXNet's tracker, whose part this test plays. Also what a user sees when one of them dies.
 
 mod common;
 
 use std::env;
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Output};
+use std::thread;
 use std::time::Duration;
 
 use candelabrum::kvstore::{Error, KvStore};
 use candelabrum::train::cli::run_with_servers;
 use candelabrum_testkit::ranks::mpiexec;
-use common::{Running, assert_one_line_error, mnist_dist};
+use common::{Running, assert_one_line_error, example, mnist_dist};
+use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -168,4 +170,21 @@ fn a_training_program_uses_servers_only_with_a_store() {
     };
     refuse(&[], "1", &["1 of 2 ranks", "asks for 0", "--kvstore"]);
     refuse(&["--kvstore", "dist_sync", "--servers", "2"], "0", &["leaves no worker"]);
+}
+
+#[test]
+fn a_dead_server_and_a_dead_worker_end_the_job_and_are_named() {
+    for (kind, rank) in [("dist_sync", 2), ("dist_async", 2), ("dist_sync", 1), ("dist_async", 0)] {
+        let mut command = Command::new(example("kvstore_mnist"));
+        command.args(["--workers", "2", "--servers", "1", "--kvstore", kind]);
+        command.args(["--dataset", "synthetic", "--epochs", "1000", "--threads", "1"]);
+        let running = Running::start(command);
+        let (_, process) = running.wait_for_ranks(3)[rank];
+        thread::sleep(Duration::from_secs(2)); // until it is in the middle of the training
+        let process = Pid::from_raw(process).expect("a process");
+        kill_process(process, Signal::KILL).expect("it runs");
+        let (output, took) = running.finish(Duration::from_secs(15));
+        println!("{kind}, rank {rank}: the job ended within {took:?}");
+        assert_one_line_error(&output, &[&format!("rank {rank} was killed by SIGKILL")]);
+    }
 }
