@@ -178,7 +178,11 @@ impl Shard {
     /// Carries out a request of a worker. Returns the answers that are due now, for any worker.
     pub(crate) fn handle(&mut self, worker: usize, message: Message) -> Vec<Answer> {
         self.stats.requests[worker] += 1;
-        let (ticket, op) = (message.header().ticket, message.op());
+        let (&Header { ticket, receipt, .. }, op) = (message.header(), message.op());
+        if receipt == 1 {
+            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
+            self.answers.push((worker, Message::text(header, "")));
+        }
         if let Err(error) = self.carry_out(worker, op, message) {
             self.refuse(worker, ticket, &error);
         }
@@ -309,7 +313,7 @@ impl Shard {
         let from = self.ranks[worker];
         let left = self.first_left();
         let ranks = self.ranks.clone();
-        let &Header { ticket, key: number, receipt, .. } = message.header();
+        let &Header { ticket, key: number, .. } = message.header();
         let slot = self.slot(number, from)?;
         let key = slot.init.key.clone();
         let form = |what, kind| Error::Form { rank: from, what, key: key.clone(), kind };
@@ -328,10 +332,6 @@ impl Shard {
         slot.rounds.push(worker, message);
         if op == Op::PushPull {
             slot.rounds.wait(Wait::new(worker, ticket, None));
-        }
-        if receipt == 1 {
-            let header = Header { ticket, receipt: 1, ..Header::new(Op::Answer) };
-            self.answers.push((worker, Message::text(header, "")));
         }
         self.stats.pushes[worker] += 1;
         self.advance(number)
