@@ -212,7 +212,7 @@ impl Shard {
                 self.answers.push((worker, Message::json(header, &self.stats, 0)));
                 Ok(())
             }
-            Op::Goodbye => self.leave(worker),
+            Op::Goodbye => self.leave(worker, ticket),
             Op::Answer | Op::Refusal => {
                 Err(Error::Message { from, what: "a worker sent an answer".to_owned() })
             }
@@ -416,7 +416,7 @@ impl Shard {
     fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
-        settings.recipe.check(&[])?;
+        settings.recipe.build().bind(&[])?;
         let is_split =
             |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
         let split = self.slots.iter().flatten().find(|slot| is_split(slot));
@@ -469,8 +469,12 @@ impl Shard {
 
     /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
     /// dist_async, the others no longer wait for it.
-    fn leave(&mut self, worker: usize) -> Result<()> {
+    fn leave(&mut self, worker: usize, ticket: u64) -> Result<()> {
         self.here[worker] = false;
+        // It takes no more answers.
+        for slot in self.slots.iter_mut().flatten() {
+            drop(slot.rounds.give_up(|wait| wait.worker == worker));
+        }
         if let Some(left) = self.first_left() {
             let mut refusals = Vec::new();
             for slot in self.slots.iter_mut().flatten() {
@@ -487,7 +491,8 @@ impl Shard {
                 self.refuse(worker, ticket, &error);
             }
         }
-        (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))
+        (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))?;
+        self.answer(worker, ticket, "")
     }
 
     /// Refuses pulls that have waited longer than the deadline.
