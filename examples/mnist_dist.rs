@@ -65,27 +65,9 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
 
     let epochs = trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut out)?;
     let report = Report {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        world_size: world.world_size(),
-        backend: world.backend().to_owned(),
-        device: world.device_name(),
-        precision: params.dtype().as_str().to_owned(),
-        threads,
-        dataset: data.name.to_owned(),
-        dataset_note: data.note,
-        dist_option: args.dist_option.to_string(),
-        spars: args.spars,
-        corr: args.corr,
-        threshold: args.threshold,
-        on_overflow: args.on_overflow.to_string(),
-        lr: args.lr,
-        momentum: args.momentum,
-        weight_decay: args.weight_decay,
-        seed: args.seed,
-        batch_size: args.batch_size,
-        dropped_per_epoch: dropped,
         epochs,
         parameters_sha256: trainer.parameters_sha256()?,
+        ..args.report(world, &data, threads, dropped)
     };
     match &args.report {
         Some(path) if world.is_root() => Ok(report.write(path)?),

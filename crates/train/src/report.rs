@@ -14,7 +14,7 @@ use crate::{Error, Result};
 pub struct Report {
     /// The version of this crate.
     pub version: String,
-    /// The number of ranks.
+    /// The number of ranks that train.
     pub world_size: usize,
     /// The communicator's name: `single`, `local`, `mpi`, `tcp` or `nccl`.
     pub backend: String,
@@ -29,6 +29,11 @@ pub struct Report {
     /// Why the dataset is not the preferred one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset_note: Option<String>,
+    /// `dist_sync` or `dist_async`, if the run trained through a key-value store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kvstore: Option<String>,
+    /// The number of servers, which are no ranks of `world_size`.
+    pub servers: usize,
     /// The strategy's name.
     pub dist_option: String,
     /// The parameter of a sparse strategy.

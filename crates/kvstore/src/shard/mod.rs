@@ -178,7 +178,11 @@ impl Shard {
     /// Carries out a request of a worker. Returns the answers that are due now, for any worker.
     pub(crate) fn handle(&mut self, worker: usize, message: Message) -> Vec<Answer> {
         self.stats.requests[worker] += 1;
-        let (ticket, op) = (message.header().ticket, message.op());
+        let (&Header { ticket, receipt, .. }, op) = (message.header(), message.op());
+        if receipt == 1 {
+            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
+            self.answers.push((worker, Message::text(header, "")));
+        }
         if let Err(error) = self.carry_out(worker, op, message) {
             self.refuse(worker, ticket, &error);
         }
@@ -221,14 +225,6 @@ impl Shard {
         Ok(())
     }
 
-    /// Says that a message has arrived, if its sender wants to know.
-    fn confirm(&mut self, worker: usize, ticket: u64, receipt: u32) {
-        if receipt == 1 {
-            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
-            self.answers.push((worker, Message::text(header, "")));
-        }
-    }
-
     fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
         let header = Header { ticket, ..Header::new(Op::Refusal) };
         self.answers.push((worker, Message::text(header, &error.to_string())));
@@ -257,7 +253,7 @@ impl Shard {
     }
 
     fn init(&mut self, worker: usize, message: Message) -> Result<()> {
-        let (from, &Header { ticket, key, receipt, .. }) = (self.ranks[worker], message.header());
+        let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key as usize;
         if self.slots.len() <= number {
@@ -295,13 +291,8 @@ impl Shard {
             dense.assign(&message).map_err(|what| Error::Message { from, what })?;
         }
         starting.add(worker, ticket);
-        let complete = starting.complete();
-        if complete.is_some() {
+        if let Some(tickets) = starting.complete() {
             slot.starting = None;
-        }
-        // The confirmation does not wait for the other workers.
-        self.confirm(worker, ticket, receipt);
-        if let Some(tickets) = complete {
             for (worker, ticket) in tickets.into_iter().enumerate() {
                 self.answer(worker, ticket, "")?;
             }
@@ -322,7 +313,7 @@ impl Shard {
         let from = self.ranks[worker];
         let left = self.first_left();
         let ranks = self.ranks.clone();
-        let &Header { ticket, key: number, receipt, .. } = message.header();
+        let &Header { ticket, key: number, .. } = message.header();
         let slot = self.slot(number, from)?;
         let key = slot.init.key.clone();
         let form = |what, kind| Error::Form { rank: from, what, key: key.clone(), kind };
@@ -342,7 +333,6 @@ impl Shard {
         if op == Op::PushPull {
             slot.rounds.wait(Wait::new(worker, ticket, None));
         }
-        self.confirm(worker, ticket, receipt);
         self.stats.pushes[worker] += 1;
         self.advance(number)
     }

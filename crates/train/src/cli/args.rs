@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use candelabrum_datasets::{DatasetKind, Environment, Request};
+use candelabrum_datasets::{DatasetKind, Environment, Loaded, Request};
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{
     DistOpt, DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, World, strategy,
 };
-use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreOpt, StoreOptConfig};
+use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreKind, StoreOpt, StoreOptConfig};
 use candelabrum_nn::{DistOption, Params};
 use candelabrum_optim::{Optimizer, Sgd};
 use clap::Args;
@@ -166,9 +166,13 @@ impl TrainArgs {
             return Ok(DistOpt::with_config(self.sgd(), params, world, config)?.into());
         };
         let store = KvStore::with_config(&self.store_config(kind), world)?;
+        Ok(StoreOpt::with_config(self.sgd(), params, &store, self.store_opt_config())?.into())
+    }
+
+    /// The settings of training through a store.
+    pub fn store_opt_config(&self) -> StoreOptConfig {
         let compression = self.gradient_compression.unwrap_or_default();
-        let config = StoreOptConfig { compression, ..StoreOptConfig::default() };
-        Ok(StoreOpt::with_config(self.sgd(), params, &store, config)?.into())
+        StoreOptConfig { compression, ..StoreOptConfig::default() }
     }
 
     /// The store of these options.
@@ -237,6 +241,41 @@ impl TrainArgs {
             seed: self.seed,
             download: Some(DOWNLOAD_TIME),
             quiet: false,
+        }
+    }
+
+    /// The report of a run with these options, before its first epoch.
+    pub fn report(
+        &self,
+        world: &World,
+        data: &Loaded,
+        threads: usize,
+        dropped_per_epoch: usize,
+    ) -> Report {
+        Report {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            world_size: world.world_size(),
+            backend: world.backend().to_owned(),
+            device: world.device_name(),
+            precision: self.precision.dtype().as_str().to_owned(),
+            threads,
+            dataset: data.name.to_owned(),
+            dataset_note: data.note.clone(),
+            kvstore: self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
+            servers: world.servers(),
+            dist_option: self.dist_option.to_string(),
+            spars: self.spars,
+            corr: self.corr,
+            threshold: self.threshold,
+            on_overflow: self.on_overflow.to_string(),
+            lr: self.lr,
+            momentum: self.momentum,
+            weight_decay: self.weight_decay,
+            seed: self.seed,
+            batch_size: self.batch_size,
+            dropped_per_epoch,
+            epochs: Vec::new(),
+            parameters_sha256: Vec::new(),
         }
     }
 

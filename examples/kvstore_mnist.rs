@@ -1,0 +1,86 @@
+//! SINGA's CNN on MNIST through MXNet's key-value store: servers hold the parameters and update them.
+//!
+//! ```text
+//! cargo run --release --example kvstore_mnist -- --workers 2 --servers 1 --kvstore dist_sync
+//! cargo run --release --example kvstore_mnist -- --workers 2 --servers 1 --kvstore dist_async
+//! mpiexec -n 3 cargo run --release --features mpi --example kvstore_mnist -- --servers 1
+//! cargo build --release --example kvstore_mnist
+//! cargo xtask launch -n 2 -s 1 -- target/release/examples/kvstore_mnist
+//! ```
+//!
+//! Every option of `mnist_dist` has the same meaning here. Each parameter is a key of the store. A step
+//! pushes its gradients and pulls the parameters that the servers have updated.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use candelabrum::models::Cnn;
+use candelabrum::prelude::*;
+use candelabrum::train::cli::{KvStoreKind, TrainArgs, load_data, parse, run};
+use candelabrum::train::{Report, default_threads};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Train SINGA's convolutional network on MNIST through a key-value store
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn main() -> ExitCode {
+    let mut args = parse::<Args>().train;
+    args.kvstore.get_or_insert(KvStoreKind::DistSync);
+    run(&args, |world| train(&args, world))
+}
+
+/// What a worker does. `run` lets the servers serve.
+fn train(args: &TrainArgs, world: &World) -> Result<()> {
+    let data = load_data(args, world)?;
+    let kind = args.kvstore.unwrap_or(KvStoreKind::DistSync);
+    let store = KvStore::with_config(&args.store_config(kind), world)?;
+
+    let params = Params::on(args.seed, args.precision.dtype(), world.device());
+    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let opt = StoreOpt::with_config(args.sgd(), &params, &store, args.store_opt_config())?;
+    let mut trainer = Trainer::new(model, opt);
+
+    let [channels, height, width] = data.mnist.train.image_shape();
+    let summary = trainer.compile((1, channels, height, width))?;
+    let mut out = io::stdout();
+    if world.is_root() {
+        let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
+        let (workers, servers) = (store.num_workers(), world.servers());
+        writeln!(out, "{}: {train} training and {test} test images", data.name)?;
+        writeln!(out, "{workers} workers and {servers} servers ({})", store.config().kind)?;
+        writeln!(out, "{summary}\n")?;
+    }
+
+    let config = args.fit_config();
+    let epochs = trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut out)?;
+    let stats = store.stats()?;
+    if world.is_root() {
+        writeln!(out, "\nserver  worker  pushes  mean staleness  greatest")?;
+        for server in &stats {
+            for (worker, seen) in server.staleness.iter().enumerate() {
+                let (rank, pushes) = (server.rank, server.pushes[worker]);
+                let (mean, max) = (seen.mean(), seen.max);
+                writeln!(out, "{rank:>6}  {worker:>6}  {pushes:>6}  {mean:>14.3}  {max:>8}")?;
+            }
+        }
+    }
+    let sampler = trainer.sampler(&data.mnist.train, &config)?;
+    let threads = args.threads.unwrap_or_else(|| default_threads(world.local_size()));
+    let report = Report {
+        epochs,
+        parameters_sha256: trainer.parameters_sha256()?,
+        ..args.report(world, &data, threads, sampler.dropped_per_epoch())
+    };
+    match &args.report {
+        Some(path) if world.is_root() => Ok(report.write(path)?),
+        _ => Ok(()),
+    }
+}
