@@ -226,8 +226,7 @@ impl Shard {
     }
 
     fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
-        let header = Header { ticket, ..Header::new(Op::Refusal) };
-        self.answers.push((worker, Message::text(header, &error.to_string())));
+        self.answers.push((worker, refusal(ticket, error)));
     }
 
     fn greet(&mut self, worker: usize, ticket: u64, hello: Hello) -> Result<()> {
@@ -300,23 +299,12 @@ impl Shard {
         Ok(())
     }
 
-    /// The slot of a key that all workers have initialised.
-    fn slot(&mut self, number: u32, from: usize) -> Result<&mut Slot> {
-        let slot = self.slots.get_mut(number as usize).and_then(Option::as_mut);
-        slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
-            from,
-            what: format!("it names key number {number}, which was not initialised"),
-        })
-    }
-
     fn push(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
         let from = self.ranks[worker];
-        let left = self.first_left();
-        let ranks = self.ranks.clone();
         let &Header { ticket, key: number, .. } = message.header();
-        let slot = self.slot(number, from)?;
-        let key = slot.init.key.clone();
-        let form = |what, kind| Error::Form { rank: from, what, key: key.clone(), kind };
+        let slot = ready(&mut self.slots, number, from)?;
+        let key = || slot.init.key.clone();
+        let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
         let checked = match (&slot.value, op) {
             (Value::Dense(dense), Op::Push | Op::PushPull) => dense.check(&message),
             (Value::Table(table), Op::PushRows) => table.check_push(&message),
@@ -325,9 +313,9 @@ impl Shard {
                 return Err(form("a dense push", "a table of rows: use push_rows"));
             }
         };
-        checked.map_err(|what| Error::Message { from, what: format!("{what} (`{key}`)") })?;
-        if let Some(left) = left.filter(|left| slot.rounds.is_blocked_by(*left)) {
-            return Err(Error::WorkerLeft { left: ranks[left], rank: from, key });
+        checked.map_err(|what| Error::Message { from, what: format!("{what} (`{}`)", key()) })?;
+        if let Some(left) = slot.rounds.blocker(&self.here) {
+            return Err(Error::WorkerLeft { left: self.ranks[left], rank: from, key: key() });
         }
         slot.rounds.push(worker, message);
         if op == Op::PushPull {
@@ -340,23 +328,22 @@ impl Shard {
     fn pull(&mut self, worker: usize, message: Message) -> Result<()> {
         let from = self.ranks[worker];
         let (op, &Header { ticket, key: number, .. }) = (message.op(), message.header());
-        let slot = self.slot(number, from)?;
-        let key = slot.init.key.clone();
+        let slot = ready(&mut self.slots, number, from)?;
+        let key = || slot.init.key.clone();
+        let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
         let rows = match (&slot.value, op) {
             (Value::Table(table), Op::PullRows) => {
                 let wanted = table.check_pull(&message);
-                wanted
-                    .map_err(|what| Error::Message { from, what: format!("{what} (`{key}`)") })?;
+                wanted.map_err(|what| Error::Message {
+                    from,
+                    what: format!("{what} (`{}`)", key()),
+                })?;
                 Some(message)
             }
             (Value::Dense(_), Op::Pull) => None,
-            (Value::Dense(_), _) => {
-                let (what, kind) = ("row_sparse_pull", "dense: use pull");
-                return Err(Error::Form { rank: from, what, key, kind });
-            }
+            (Value::Dense(_), _) => return Err(form("row_sparse_pull", "dense: use pull")),
             (Value::Table(_), _) => {
-                let (what, kind) = ("pull", "a table of rows: use row_sparse_pull");
-                return Err(Error::Form { rank: from, what, key, kind });
+                return Err(form("pull", "a table of rows: use row_sparse_pull"));
             }
         };
         slot.rounds.wait(Wait::new(worker, ticket, rows));
@@ -397,6 +384,7 @@ impl Shard {
         result
     }
 
+    /// Answers the pulls of a key that wait no longer, and refuses those that would wait for ever.
     fn answer_pulls(&mut self, number: u32) {
         let Some(slot) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else {
             return;
@@ -410,6 +398,14 @@ impl Shard {
                 (Value::Table(_), None) => continue,
             };
             self.answers.push((worker, message));
+        }
+        if let Some(left) = slot.rounds.blocker(&self.here) {
+            for wait in slot.rounds.give_up(|_| true) {
+                let (left, rank, key) =
+                    (self.ranks[left], self.ranks[wait.worker], slot.init.key.clone());
+                let refusal = refusal(wait.ticket, &Error::WorkerLeft { left, rank, key });
+                self.answers.push((wait.worker, refusal));
+            }
         }
     }
 
@@ -462,11 +458,6 @@ impl Shard {
         Ok(())
     }
 
-    fn first_left(&self) -> Option<usize> {
-        let (kind, _) = self.kind();
-        if kind == StoreKind::DistAsync { None } else { self.here.iter().position(|here| !here) }
-    }
-
     /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
     /// dist_async, the others no longer wait for it.
     fn leave(&mut self, worker: usize, ticket: u64) -> Result<()> {
@@ -474,22 +465,6 @@ impl Shard {
         // It takes no more answers.
         for slot in self.slots.iter_mut().flatten() {
             drop(slot.rounds.give_up(|wait| wait.worker == worker));
-        }
-        if let Some(left) = self.first_left() {
-            let mut refusals = Vec::new();
-            for slot in self.slots.iter_mut().flatten() {
-                if slot.rounds.is_blocked_by(left) {
-                    let (left, key) = (self.ranks[left], slot.init.key.clone());
-                    for wait in slot.rounds.give_up(|_| true) {
-                        let rank = self.ranks[wait.worker];
-                        let error = Error::WorkerLeft { left, rank, key: key.clone() };
-                        refusals.push((wait.worker, wait.ticket, error));
-                    }
-                }
-            }
-            for (worker, ticket, error) in refusals {
-                self.refuse(worker, ticket, &error);
-            }
         }
         (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))?;
         self.answer(worker, ticket, "")
@@ -518,6 +493,20 @@ impl Shard {
         }
         std::mem::take(&mut self.answers)
     }
+}
+
+/// The slot of a key that all workers have initialised.
+fn ready(slots: &mut [Option<Slot>], number: u32, from: usize) -> Result<&mut Slot> {
+    let slot = slots.get_mut(number as usize).and_then(Option::as_mut);
+    slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
+        from,
+        what: format!("it names key number {number}, which was not initialised"),
+    })
+}
+
+fn refusal(ticket: u64, error: &Error) -> Message {
+    let header = Header { ticket, ..Header::new(Op::Refusal) };
+    Message::text(header, &error.to_string())
 }
 
 fn elements(init: &Init) -> usize {
