@@ -185,7 +185,7 @@ impl KvStore {
     /// Those of [`Self::create`], and settings without meaning.
     pub fn with_config(config: &StoreConfig, world: &World) -> Result<Self> {
         config.check()?;
-        let &StoreConfig { kind, staleness_bound, .. } = config;
+        let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
         let rank = world.rank();
         let deadline = world.deadline()?;
         let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {
@@ -209,7 +209,7 @@ impl KvStore {
             state: Mutex::new(state),
         }));
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let hello = Hello { kind, staleness_bound, version };
+        let hello = Hello { kind, staleness_bound, big_array_bound, version };
         store.ask_all("the greeting", Op::Hello, &hello)?;
         Ok(store)
     }

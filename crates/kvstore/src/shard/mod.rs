@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 pub use self::table::RowInit;
 
 use self::dense::Dense;
-use self::gathering::Gathering;
+use self::gathering::{Gathered, Gathering};
 use self::rounds::{Rounds, Wait};
 use self::table::Table;
 use crate::wire::{Header, Message, Op};
@@ -43,7 +43,21 @@ pub(crate) struct Hello {
     pub(crate) kind: StoreKind,
     /// The most rounds that a worker may be ahead of the slowest one.
     pub(crate) staleness_bound: Option<u64>,
+    /// The elements from which on a value is divided.
+    pub(crate) big_array_bound: usize,
     pub(crate) version: String,
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, staleness_bound, big_array_bound, version } = self;
+        write!(f, "{kind}, ")?;
+        match staleness_bound {
+            Some(bound) => write!(f, "a staleness of at most {bound}, ")?,
+            None => write!(f, "no bound for staleness, ")?,
+        }
+        write!(f, "division from {big_array_bound} elements on, version {version}")
+    }
 }
 
 /// A key, as a worker initialises it.
@@ -66,6 +80,12 @@ pub(crate) struct OptimizerSettings {
     pub(crate) divide_by: f32,
 }
 
+impl OptimizerSettings {
+    fn describe(&self) -> String {
+        format!("{} / {}", self.recipe.build().describe(), self.divide_by)
+    }
+}
+
 /// An answer for a worker.
 pub(crate) type Answer = (usize, Message);
 
@@ -81,7 +101,8 @@ pub(crate) struct Shard {
     settings: Option<(usize, Hello)>,
     slots: Vec<Option<Slot>>,
     optimizer: Option<OptimizerSettings>,
-    setting_optimizer: Option<Gathering>,
+    /// An optimizer that some workers have set.
+    next_optimizer: Option<(OptimizerSettings, Gathering)>,
     updater: Option<Updater>,
     stats: ServerStats,
     /// Memory for sums.
@@ -154,7 +175,7 @@ impl Shard {
             settings: None,
             slots: Vec::new(),
             optimizer: None,
-            setting_optimizer: None,
+            next_optimizer: None,
             updater,
             stats: ServerStats::new(rank, workers),
             scratch: Vec::new(),
@@ -234,9 +255,9 @@ impl Shard {
             Some((first, known)) if *known != hello => Err(Error::Inconsistent {
                 what: "the configuration of the store".to_owned(),
                 first: self.ranks[*first],
-                expected: format!("{known:?}"),
+                expected: known.to_string(),
                 rank: self.ranks[worker],
-                got: format!("{hello:?}"),
+                got: hello.to_string(),
             }),
             Some(_) => self.answer(worker, ticket, ""),
             None => {
@@ -270,33 +291,79 @@ impl Shard {
             self.slots[number] = Some(Slot { init: init.clone(), starting, rounds, value });
         }
         let Some(slot) = self.slots[number].as_mut() else { return Ok(()) };
-        let key = slot.init.key.clone();
         let Some(starting) = &mut slot.starting else {
-            return Err(Error::KeyTwice { rank: from, key });
+            return Err(Error::KeyTwice { rank: from, key: slot.init.key.clone() });
         };
+        let mut problem = None;
         if slot.init != init {
-            let first = starting.first().map_or(from, |worker| self.ranks[worker]);
-            return Err(Error::Inconsistent {
+            let first = starting.first().unwrap_or(worker);
+            problem = Some(Error::Inconsistent {
                 what: format!("key number {number}"),
-                first,
+                first: self.ranks[first],
                 expected: describe(&slot.init),
                 rank: from,
                 got: describe(&init),
             });
-        }
-        if worker == 0
+        } else if worker == 0
             && let Value::Dense(dense) = &mut slot.value
         {
-            dense.assign(&message).map_err(|what| Error::Message { from, what })?;
+            let assigned = dense.assign(&message);
+            problem = assigned.err().map(|what| Error::Message { from, what });
         }
-        starting.add(worker, ticket);
-        if let Some(tickets) = starting.complete() {
+        let gathered = starting.add(worker, ticket, problem);
+        if let Gathered::All(_) = gathered {
             slot.starting = None;
-            for (worker, ticket) in tickets.into_iter().enumerate() {
-                self.answer(worker, ticket, "")?;
+        }
+        self.tell(gathered);
+        self.refuse_where_some_have_left();
+        Ok(())
+    }
+
+    /// Answers the workers that wait in a call that all make.
+    fn tell(&mut self, gathered: Gathered) {
+        match gathered {
+            Gathered::InPart => {}
+            Gathered::All(asked) => {
+                for (worker, ticket) in asked {
+                    let header = Header { ticket, ..Header::new(Op::Answer) };
+                    self.answers.push((worker, Message::text(header, "")));
+                }
+            }
+            Gathered::Failed(error, asked) => {
+                for (worker, ticket) in asked {
+                    self.answers.push((worker, refusal(ticket, &error)));
+                }
             }
         }
-        Ok(())
+    }
+
+    /// The calls that only some workers have made, each with its name.
+    fn gatherings<'a>(
+        slots: &'a mut [Option<Slot>],
+        next_optimizer: &'a mut Option<(OptimizerSettings, Gathering)>,
+    ) -> impl Iterator<Item = (String, &'a mut Gathering)> {
+        let setting = next_optimizer.iter_mut().map(|(_, all)| ("set_optimizer".to_owned(), all));
+        let starting = slots.iter_mut().flatten().filter_map(|slot| {
+            let all = slot.starting.as_mut()?;
+            Some((format!("init of `{}`", slot.init.key), all))
+        });
+        setting.chain(starting)
+    }
+
+    /// Refuses the calls that cannot be completed, because a worker has left without them.
+    fn refuse_where_some_have_left(&mut self) {
+        let Self { slots, next_optimizer, here, ranks, answers, .. } = self;
+        if here.iter().all(|here| *here) {
+            return;
+        }
+        for (during, all) in Self::gatherings(slots, next_optimizer) {
+            let Some(left) = all.missing().find(|worker| !here[*worker]) else { continue };
+            for (worker, ticket) in all.give_up() {
+                let (left, rank, during) = (ranks[left], ranks[worker], during.clone());
+                let error = Error::LeftWithout { left, during, rank };
+                answers.push((worker, refusal(ticket, &error)));
+            }
+        }
     }
 
     fn push(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
@@ -412,38 +479,23 @@ impl Shard {
     fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
-        settings.recipe.build().bind(&[])?;
-        let is_split =
-            |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
-        let split = self.slots.iter().flatten().find(|slot| is_split(slot));
-        if let Some(slot) = split.filter(|_| !settings.recipe.is_elementwise()) {
-            let init = &slot.init;
-            let means = Means {
-                key: &init.key,
-                dims: &init.dims,
-                settings: Some(&settings),
-                updater: None,
-            };
-            // It is the error of a divided value.
-            means.optimizer(init.part.len().min(elements(init) - 1))?;
-        }
+        let problem = self.check_optimizer(&settings).err();
         let workers = self.ranks.len();
-        let setting = self.setting_optimizer.get_or_insert_with(|| Gathering::new(workers));
-        if let Some(first) = setting.first()
-            && let Some(known) = self.optimizer.as_ref().filter(|known| **known != settings)
-        {
-            return Err(Error::Inconsistent {
-                what: "the optimizer".to_owned(),
-                first: self.ranks[first],
-                expected: format!("{} / {}", known.recipe.build().describe(), known.divide_by),
-                rank: from,
-                got: format!("{} / {}", settings.recipe.build().describe(), settings.divide_by),
-            });
-        }
-        setting.add(worker, ticket);
-        self.optimizer = Some(settings);
-        if let Some(tickets) = setting.complete() {
-            self.setting_optimizer = None;
+        let mut next = self
+            .next_optimizer
+            .take()
+            .unwrap_or_else(|| (settings.clone(), Gathering::new(workers)));
+        let (known, all) = &mut next;
+        let differs = (*known != settings).then(|| Error::Inconsistent {
+            what: "the optimizer".to_owned(),
+            first: self.ranks[all.first().unwrap_or(worker)],
+            expected: known.describe(),
+            rank: from,
+            got: settings.describe(),
+        });
+        let gathered = all.add(worker, ticket, differs.or(problem));
+        if let Gathered::All(_) = gathered {
+            self.optimizer = Some(settings);
             // Each value makes its optimizer at its next update.
             for slot in self.slots.iter_mut().flatten() {
                 match &mut slot.value {
@@ -451,9 +503,28 @@ impl Shard {
                     Value::Table(table) => table.forget_optimizer(),
                 }
             }
-            for (worker, ticket) in tickets.into_iter().enumerate() {
-                self.answer(worker, ticket, "")?;
-            }
+        }
+        // After a failure, all workers may try again.
+        if !all.is_whole() {
+            self.next_optimizer = Some(next);
+        }
+        self.tell(gathered);
+        self.refuse_where_some_have_left();
+        Ok(())
+    }
+
+    /// Returns an error if a value of this server cannot be updated by this optimizer.
+    fn check_optimizer(&self, settings: &OptimizerSettings) -> Result<()> {
+        settings.recipe.build().bind(&[])?;
+        let is_split =
+            |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
+        let split = self.slots.iter().flatten().find(|slot| is_split(slot));
+        if let Some(slot) = split.filter(|_| !settings.recipe.is_elementwise()) {
+            let init = &slot.init;
+            let means =
+                Means { key: &init.key, dims: &init.dims, settings: Some(settings), updater: None };
+            // It is the error of a divided value.
+            means.optimizer(init.part.len().min(elements(init) - 1))?;
         }
         Ok(())
     }
@@ -466,13 +537,25 @@ impl Shard {
         for slot in self.slots.iter_mut().flatten() {
             drop(slot.rounds.give_up(|wait| wait.worker == worker));
         }
+        let Self { slots, next_optimizer, .. } = self;
+        Self::gatherings(slots, next_optimizer).for_each(|(_, all)| all.forget(worker));
+        self.refuse_where_some_have_left();
         (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))?;
         self.answer(worker, ticket, "")
     }
 
-    /// Refuses pulls that have waited longer than the deadline.
+    /// Refuses requests that have waited for other workers longer than the deadline.
     pub(crate) fn look_at_the_clock(&mut self, now: Instant) -> Vec<Answer> {
         let mut refusals = Vec::new();
+        let Self { slots, next_optimizer, deadline, ranks, .. } = self;
+        for (during, all) in Self::gatherings(slots, next_optimizer) {
+            for ((worker, ticket), waited) in all.late(now, *deadline) {
+                let missing: Vec<String> = all.missing().map(|w| ranks[w].to_string()).collect();
+                let (rank, missing, during) = (ranks[worker], missing.join(", "), during.clone());
+                let seconds = waited.as_secs();
+                refusals.push((worker, ticket, Error::Alone { rank, during, missing, seconds }));
+            }
+        }
         for slot in self.slots.iter_mut().flatten() {
             let missing: Vec<usize> =
                 slot.rounds.missing(&self.here).into_iter().map(|w| self.ranks[w]).collect();
@@ -514,7 +597,11 @@ fn elements(init: &Init) -> usize {
 }
 
 fn describe(init: &Init) -> String {
-    format!("`{}` of shape {:?}", init.key, init.dims)
+    let Init { key, dims, part, rows } = init;
+    match rows {
+        None => format!("`{key}` of shape {dims:?} (elements {part:?})"),
+        Some(rows) => format!("the table `{key}` of shape {dims:?} (rows {part:?}, {rows:?})"),
+    }
 }
 
 impl fmt::Debug for Shard {
