@@ -249,6 +249,7 @@ impl Client {
         make: impl Fn(u64, usize) -> Message,
     ) -> Result<Vec<Message>> {
         self.send_all()?;
+        self.check()?;
         let mut tickets = Vec::new();
         for server in 0..self.queues.len() {
             let ticket = self.ticket();

@@ -79,6 +79,22 @@ pub enum Error {
         /// The element.
         value: f32,
     },
+    /// A value that the compression cannot represent.
+    #[error(
+        "rank {rank}: the value of the key `{key}` is {value} at position {position}, too large for {compression}"
+    )]
+    OutOfRange {
+        /// The rank that pushes it.
+        rank: usize,
+        /// The key.
+        key: Key,
+        /// The position of the first such element.
+        position: usize,
+        /// The element.
+        value: f32,
+        /// The compression.
+        compression: String,
+    },
     /// An operation that does not fit the key's kind: a dense value or a row-sparse table.
     #[error("rank {rank}: {what} of the key `{key}`, which is {kind}")]
     Form {
@@ -102,6 +118,14 @@ pub enum Error {
         row: i64,
         /// The number of rows.
         rows: usize,
+    },
+    /// A server without memory for its part of a value.
+    #[error("there is no memory for the {elements} elements of `{key}` that one server holds")]
+    Room {
+        /// The key.
+        key: Key,
+        /// The elements of the server's part.
+        elements: usize,
     },
     /// A setting out of its range, or in a store that cannot have it.
     #[error("{setting} is {value}: {range}")]

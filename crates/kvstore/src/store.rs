@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{CommStats, Group, World};
+use candelabrum_dist::{CommStats, Error as DistError, Group, World};
 use candelabrum_memory::{FiniteCheck, Span};
 use candelabrum_optim::Recipe;
 use candle_core::{Device, Tensor};
@@ -210,7 +210,7 @@ impl KvStore {
         }));
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let hello = Hello { kind, staleness_bound, big_array_bound, version };
-        store.ask_all("the greeting", Op::Hello, &hello)?;
+        store.tell_all("the greeting", Op::Hello, &hello)?;
         Ok(store)
     }
 
@@ -295,9 +295,11 @@ impl KvStore {
         init: RowInit,
     ) -> Result<()> {
         let refuse = |setting, value: String, range| Err(Error::Setting { setting, value, range });
-        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() {
-            let value = format!("{rows} × {dim}");
-            return refuse("the size of a table", value, "it has elements, and rows fit into u32");
+        let has_bytes = rows.checked_mul(dim).and_then(|all| all.checked_mul(size_of::<f32>()));
+        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() || has_bytes.is_none() {
+            let (value, range) =
+                (format!("{rows} × {dim}"), "it has elements, and rows fit in u32");
+            return refuse("the size of a table", value, range);
         }
         if let RowInit::Normal { std, .. } = init
             && !(std.is_finite() && std >= 0.0)
@@ -318,6 +320,7 @@ impl KvStore {
     ) -> Result<Vec<(usize, u64)>> {
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
+        client.check()?;
         let servers = client.link().servers();
         let len = dims.iter().product();
         let bound = self.0.config.big_array_bound;
@@ -383,8 +386,8 @@ impl KvStore {
     /// of each worker, otherwise by this push. Without either, the sum or the push becomes the value.
     ///
     /// # Errors
-    /// An unknown key, another shape, NaN or infinity, a key that is a table, an earlier request that a
-    /// server has refused, or a failure of another rank.
+    /// An unknown key, another shape, NaN or infinity, a value out of the compression's range, a key that
+    /// is a table, an earlier request that a server has refused, or a failure of another rank.
     pub fn push<'a>(
         &self,
         key: impl Into<Key>,
@@ -405,6 +408,7 @@ impl KvStore {
         let key = key.into();
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
+        client.check()?;
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, false, "pull")?;
         let mut tickets = Vec::new();
@@ -436,7 +440,7 @@ impl KvStore {
     /// [`Self::pushpull`] with this compression for this push.
     ///
     /// # Errors
-    /// Those of [`Self::push`].
+    /// Those of [`Self::push`], and a compression without meaning.
     pub fn pushpull_with<'a>(
         &self,
         key: impl Into<Key>,
@@ -444,6 +448,7 @@ impl KvStore {
         priority: i32,
         compression: Compression,
     ) -> Result<Pull> {
+        compression.check()?;
         let key = key.into();
         let (number, dims, tickets) =
             self.start_push(Op::PushPull, &key, values.into(), priority, compression)?;
@@ -461,6 +466,7 @@ impl KvStore {
         let rank = self.0.rank;
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
+        client.check()?;
         let (number, place) = keys.find_mut(key)?;
         self.check_form(key, place, false, "push")?;
         if let Some(got) = values.other_dims(&place.dims) {
@@ -473,8 +479,10 @@ impl KvStore {
         if compression.keeps_residual() || !place.residual.is_empty() {
             own = elements.to_vec();
             own.iter_mut().zip(&place.residual).for_each(|(x, rest)| *x += rest);
+            self.check_finite(key, &own)?;
         }
-        let mut tickets = Vec::new();
+        // Nothing leaves before all parts are encoded: an error must not leave half a push on servers.
+        let mut messages = Vec::new();
         for (part, version) in place.parts.iter().zip(&place.versions) {
             let ticket = client.ticket();
             let range = part.range.clone();
@@ -488,11 +496,21 @@ impl KvStore {
             };
             let message = encoded.map_err(|position| {
                 let position = range.start + position;
-                let key = key.clone();
-                Error::NotFinite { rank, key, position, value: f32::INFINITY }
+                let (key, value) = (key.clone(), elements[position]);
+                Error::OutOfRange {
+                    rank,
+                    key,
+                    position,
+                    value,
+                    compression: format!("{compression:?}"),
+                }
             })?;
-            client.request(part.server, priority, message, op == Op::PushPull)?;
-            tickets.push((part.server, ticket, range));
+            messages.push((part.server, ticket, range, message));
+        }
+        let mut tickets = Vec::new();
+        for (server, ticket, range, message) in messages {
+            client.request(server, priority, message, op == Op::PushPull)?;
+            tickets.push((server, ticket, range));
         }
         if compression.keeps_residual() {
             place.residual = own;
@@ -515,6 +533,7 @@ impl KvStore {
         let rank = self.0.rank;
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
+        client.check()?;
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, true, "a push of rows")?;
         let dim = place.dim();
@@ -567,6 +586,7 @@ impl KvStore {
         let key = key.into();
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
+        client.check()?;
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, true, "row_sparse_pull")?;
         self.check_rows(&key, place, rows)?;
@@ -611,8 +631,7 @@ impl KvStore {
         let recipe = optimizer.into();
         // Its groups may select keys that are initialised later.
         recipe.build().bind(&[])?;
-        self.ask_all("set_optimizer", Op::SetOptimizer, &OptimizerSettings { recipe, divide_by })?;
-        Ok(())
+        self.tell_all("set_optimizer", Op::SetOptimizer, &OptimizerSettings { recipe, divide_by })
     }
 
     /// Updates values by `updater`, which gets the key, the pushed value and the stored one, as long as
@@ -661,43 +680,56 @@ impl KvStore {
     /// # Errors
     /// A file that cannot be written, an open round, a failure of another rank, or a passed deadline.
     pub fn save_optimizer_states(&self, dir: &Path) -> Result<()> {
-        self.by_first_worker("save_optimizer_states", Op::Save, dir)
+        self.by_first_worker("save_optimizer_states", &[Op::Save], dir)
     }
 
     /// Reads what [`Self::save_optimizer_states`] has written. The store must have the same keys and
     /// optimizer, and the same number of servers. All workers call it together, and pull afterwards.
-    /// After an error, no server with an unusable file has changed.
+    /// Servers change when all of them have read a usable file: after an error, none has changed.
     ///
     /// # Errors
     /// A file that cannot be read or does not fit, a failure of another rank, or a passed deadline.
     pub fn load_optimizer_states(&self, dir: &Path) -> Result<()> {
-        self.by_first_worker("load_optimizer_states", Op::Load, dir)
+        self.by_first_worker("load_optimizer_states", &[Op::Load, Op::Adopt], dir)
     }
 
-    fn by_first_worker(&self, during: &str, op: Op, dir: &Path) -> Result<()> {
+    fn by_first_worker(&self, during: &str, steps: &[Op], dir: &Path) -> Result<()> {
         let Some(dir) = dir.to_str() else {
             let path = dir.to_owned();
             return Err(Error::State { path, what: "the name is no UTF-8".to_owned() });
         };
         // All pushes of all workers have arrived after this.
-        let make = |ticket, _| Message::text(Header { ticket, ..Header::new(Op::Flush) }, "");
-        self.0.state.lock().client.ask_all(during, make)?;
+        self.ask_all(during, Op::Flush, "")?;
         self.barrier()?;
-        let make = |ticket, _| Message::text(Header { ticket, ..Header::new(op) }, dir);
-        let outcome = (self.rank() == 0).then(|| self.0.state.lock().client.ask_all(during, make));
+        let work = || {
+            let done = steps.iter().try_for_each(|op| self.ask_all(during, *op, dir).map(drop));
+            if done.is_err() && steps.contains(&Op::Load) {
+                // The first error says what was wrong.
+                drop(self.ask_all(during, Op::Discard, ""));
+            }
+            done
+        };
+        let outcome = if self.rank() == 0 { work() } else { Ok(()) };
         // The other workers learn of a failure, and do not go on before it is known.
         let own = match &outcome {
-            Some(Err(Error::Refused { server, message })) => format!("{server} {message}"),
-            _ => String::new(),
+            Ok(()) => String::new(),
+            Err(Error::Refused { server, message }) => format!("{server} {message}"),
+            Err(error) => format!("- {error}"),
         };
         let told = self.0.workers.broadcast_text(&own, 0)?;
-        outcome.transpose()?;
+        outcome?;
         match told.split_once(' ') {
             None => Ok(()),
-            Some((server, message)) => Err(Error::Refused {
-                server: server.parse().unwrap_or_default(),
-                message: message.to_owned(),
-            }),
+            Some((server, message)) => {
+                let message = message.to_owned();
+                Err(server.parse().map_or_else(
+                    |_| {
+                        let peer = self.0.workers.ranks()[0];
+                        DistError::PeerFailed { peer, message: message.clone() }.into()
+                    },
+                    |server| Error::Refused { server, message: message.clone() },
+                ))
+            }
         }
     }
 
@@ -706,7 +738,7 @@ impl KvStore {
     /// # Errors
     /// A failure of another rank or a passed deadline.
     pub fn stats(&self) -> Result<Vec<ServerStats>> {
-        let answers = self.ask_all("stats", Op::Stats, &())?;
+        let answers = self.ask_all("stats", Op::Stats, "")?;
         answers.iter().map(|answer| answer.content(self.0.rank)).collect()
     }
 
@@ -721,9 +753,15 @@ impl KvStore {
         }
     }
 
-    fn ask_all(&self, during: &str, op: Op, content: &impl Serialize) -> Result<Vec<Message>> {
-        let make = |ticket, _| Message::json(Header { ticket, ..Header::new(op) }, content, 0);
+    fn ask_all(&self, during: &str, op: Op, text: &str) -> Result<Vec<Message>> {
+        let make = |ticket, _| Message::text(Header { ticket, ..Header::new(op) }, text);
         self.0.state.lock().client.ask_all(during, make)
+    }
+
+    /// [`Self::ask_all`] with settings.
+    fn tell_all(&self, during: &str, op: Op, content: &impl Serialize) -> Result<()> {
+        let make = |ticket, _| Message::json(Header { ticket, ..Header::new(op) }, content, 0);
+        self.0.state.lock().client.ask_all(during, make).map(drop)
     }
 
     fn check_form(&self, key: &Key, place: &Place, table: bool, what: &'static str) -> Result<()> {

@@ -40,8 +40,12 @@ pub(crate) enum Op {
     Flush,
     /// A request to write the server's state to a file.
     Save,
-    /// A request to read it.
+    /// A request to read it and to keep it beside.
     Load,
+    /// A request to put what was read in the place of the state.
+    Adopt,
+    /// A request to forget what was read.
+    Discard,
     /// A request for the server's counts.
     Stats,
     /// The last message of a worker.
@@ -53,7 +57,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 17] = [
         Self::Hello,
         Self::Init,
         Self::Push,
@@ -65,6 +69,8 @@ impl Op {
         Self::Flush,
         Self::Save,
         Self::Load,
+        Self::Adopt,
+        Self::Discard,
         Self::Stats,
         Self::Goodbye,
         Self::Answer,

@@ -23,7 +23,7 @@ pub enum Compression {
     None,
     /// fp16, rounded to nearest: 2 bytes. There is no residual. A value out of range is an error.
     Fp16,
-    /// bf16, rounded to nearest: 2 bytes. There is no residual.
+    /// bf16, rounded to nearest: 2 bytes. There is no residual. A value out of range is an error.
     Bf16,
     /// MXNet's `2bit`: `threshold`, `-threshold` or 0 for each element, a quarter byte. The default of
     /// MXNet's threshold is 0.5. The rest stays in the residual.
@@ -110,13 +110,14 @@ impl Compression {
             Self::None => self.encode_all(header, values)?,
             Self::Fp16 => {
                 let message = halves(header, values, f16::from_f32);
-                let sent = numbers::<f16>(message.data());
-                if let Some(position) = sent.iter().position(|half| !half.is_finite()) {
-                    return Err(position);
-                }
-                message
+                let overflow = numbers::<f16>(message.data()).iter().position(|x| !x.is_finite());
+                overflow.map_or(Ok(message), Err)?
             }
-            Self::Bf16 => halves(header, values, bf16::from_f32),
+            Self::Bf16 => {
+                let message = halves(header, values, bf16::from_f32);
+                let overflow = numbers::<bf16>(message.data()).iter().position(|x| !x.is_finite());
+                overflow.map_or(Ok(message), Err)?
+            }
             Self::TwoBit { threshold } => {
                 bits::encode_two(Header { setting: threshold, ..header }, values)
             }
@@ -287,6 +288,9 @@ mod tests {
     fn what_a_code_cannot_represent_is_found() {
         let encoded = Compression::Fp16.encode(Header::new(Op::Push), &mut [1.0, 65_520.0]);
         assert_eq!(encoded.unwrap_err(), 1);
+        // bf16 has the range of f32 but for the last numbers, which it rounds to infinity.
+        let encoded = Compression::Bf16.encode(Header::new(Op::Push), &mut [1e38, 2.0, f32::MAX]);
+        assert_eq!(encoded.unwrap_err(), 2);
     }
 
     #[test]

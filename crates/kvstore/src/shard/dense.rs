@@ -1,9 +1,9 @@
 //! A dense value, or one server's part of it.
 
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::Flat;
 use candelabrum_optim::Optimizer;
 
-use super::Means;
+use super::{Init, Means};
 use crate::codec;
 use crate::wire::{Header, Message};
 use crate::{Error, Result};
@@ -15,8 +15,8 @@ pub(super) struct Dense {
 }
 
 impl Dense {
-    pub(super) fn new(len: usize) -> Result<Self> {
-        Ok(Self { values: Flat::zeros(ElementType::F32, len), optimizer: None })
+    pub(super) fn new(of: &Init) -> Result<Self> {
+        Ok(Self { values: of.zeros()?, optimizer: None })
     }
 
     /// Sets the values to those of a message.

@@ -17,11 +17,14 @@ mod rounds;
 mod state;
 mod table;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use candelabrum_memory::{ElementType, Flat};
 use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +33,7 @@ pub use self::table::RowInit;
 use self::dense::Dense;
 use self::gathering::{Gathered, Gathering};
 use self::rounds::{Rounds, Wait};
+use self::state::Loaded;
 use self::table::Table;
 use crate::wire::{Header, Message, Op};
 use crate::{Error, Key, Result, ServerStats, StoreKind};
@@ -80,7 +84,64 @@ pub(crate) struct OptimizerSettings {
     pub(crate) divide_by: f32,
 }
 
+impl Init {
+    /// Refuses a part that its value does not have, and says why.
+    fn check(&self) -> std::result::Result<(), String> {
+        let Self { key, dims, part, rows } = self;
+        let elements = dims.iter().try_fold(1_usize, |all, dim| all.checked_mul(*dim));
+        let len = match rows {
+            None => elements,
+            Some(_) => dims.first().copied().filter(|rows| u32::try_from(*rows).is_ok()),
+        };
+        let is_whole = rows.is_none() || (dims.len() == 2 && elements.is_some_and(|all| all > 0));
+        if is_whole && part.start <= part.end && len.is_some_and(|len| part.end <= len) {
+            return Ok(());
+        }
+        Err(format!("`{key}` has no part {part:?} of the shape {dims:?}"))
+    }
+
+    /// Elements of the whole value. The part has been checked.
+    fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Zeros for the part.
+    fn zeros(&self) -> Result<Flat> {
+        let row: usize = self.rows.map_or(1, |_| self.dims.iter().skip(1).product());
+        let len = self.part.len() * row;
+        let room = len.checked_mul(size_of::<f32>());
+        // The allocator would end the process. No memory is touched by this.
+        let is_there = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+        if room.is_some_and(is_there) {
+            return Ok(Flat::zeros(ElementType::F32, len));
+        }
+        Err(Error::Room { key: self.key.clone(), elements: len })
+    }
+}
+
 impl OptimizerSettings {
+    /// Returns an error if the optimizer needs the whole value, and a server has only a part or updates
+    /// rows alone.
+    fn check_for(&self, init: &Init) -> Result<()> {
+        let is_whole = init.rows.is_none() && init.part.len() == init.elements();
+        if is_whole || self.recipe.is_elementwise() {
+            return Ok(());
+        }
+        let (key, name) = (&init.key, self.recipe.build().describe());
+        let (value, range) = match init.rows {
+            None => (
+                format!("{name}, and `{key}` is divided among servers"),
+                "a divided value needs an optimizer that treats each element alone: raise the \
+                 store's `big_array_bound`",
+            ),
+            Some(_) => (
+                format!("{name}, and `{key}` is a table of rows"),
+                "a table needs an optimizer that treats each element alone",
+            ),
+        };
+        Err(Error::Setting { setting: "the optimizer", value, range })
+    }
+
     fn describe(&self) -> String {
         format!("{} / {}", self.recipe.build().describe(), self.divide_by)
     }
@@ -99,11 +160,14 @@ pub(crate) struct Shard {
     here: Vec<bool>,
     deadline: Duration,
     settings: Option<(usize, Hello)>,
-    slots: Vec<Option<Slot>>,
+    /// By the key's number. Other servers have the numbers between.
+    slots: BTreeMap<u32, Slot>,
     optimizer: Option<OptimizerSettings>,
     /// An optimizer that some workers have set.
     next_optimizer: Option<(OptimizerSettings, Gathering)>,
     updater: Option<Updater>,
+    /// A state that was read and is not yet this one.
+    loaded: Option<Vec<Loaded>>,
     stats: ServerStats,
     /// Memory for sums.
     scratch: Vec<f32>,
@@ -141,14 +205,6 @@ impl Means<'_> {
         let own = settings.recipe.for_parameter(&whole);
         let mut optimizer = own.build();
         let is_whole = whole.elements() == len;
-        if !is_whole && !optimizer.is_elementwise() {
-            return Err(Error::Setting {
-                setting: "the optimizer",
-                value: format!("{}, and `{name}` is divided among servers", optimizer.describe()),
-                range: "a divided value needs an optimizer that treats each element alone: raise \
-                        the store's `big_array_bound`",
-            });
-        }
         let own_dims = [len];
         let part = if is_whole { whole } else { ParamInfo::on_host(&name, &own_dims) };
         optimizer.bind(std::slice::from_ref(&part))?;
@@ -173,10 +229,11 @@ impl Shard {
             here: vec![true; workers],
             deadline,
             settings: None,
-            slots: Vec::new(),
+            slots: BTreeMap::new(),
             optimizer: None,
             next_optimizer: None,
             updater,
+            loaded: None,
             stats: ServerStats::new(rank, workers),
             scratch: Vec::new(),
             answers: Vec::new(),
@@ -228,6 +285,14 @@ impl Shard {
                 self.load(Path::new(&*message.text_of()))?;
                 self.answer(worker, ticket, "")
             }
+            Op::Adopt => {
+                self.adopt(from)?;
+                self.answer(worker, ticket, "")
+            }
+            Op::Discard => {
+                self.loaded = None;
+                self.answer(worker, ticket, "")
+            }
             Op::Stats => {
                 let header = Header { ticket, ..Header::new(Op::Answer) };
                 self.answers.push((worker, Message::json(header, &self.stats, 0)));
@@ -267,30 +332,29 @@ impl Shard {
         }
     }
 
-    fn kind(&self) -> (StoreKind, Option<u64>) {
-        let settings = self.settings.as_ref();
-        settings.map_or((StoreKind::Local, None), |(_, hello)| (hello.kind, hello.staleness_bound))
-    }
-
     fn init(&mut self, worker: usize, message: Message) -> Result<()> {
         let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
-        let number = key as usize;
-        if self.slots.len() <= number {
-            self.slots.resize_with(number + 1, || None);
-        }
-        let workers = self.ranks.len();
-        let (kind, bound) = self.kind();
-        if self.slots[number].is_none() {
-            let value = match &init.rows {
-                None => Value::Dense(Dense::new(init.part.len())?),
-                Some(rows) => Value::Table(Table::new(&init, rows)?),
-            };
-            let rounds = Rounds::new(kind, bound, workers);
-            let starting = Some(Gathering::new(workers));
-            self.slots[number] = Some(Slot { init: init.clone(), starting, rounds, value });
-        }
-        let Some(slot) = self.slots[number].as_mut() else { return Ok(()) };
+        let number = key;
+        let slot = match self.slots.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                init.check().map_err(|what| Error::Message { from, what })?;
+                self.optimizer.as_ref().map_or(Ok(()), |settings| settings.check_for(&init))?;
+                let (kind, bound) = match &self.settings {
+                    Some((_, hello)) => (hello.kind, hello.staleness_bound),
+                    None => (StoreKind::Local, None),
+                };
+                let workers = self.ranks.len();
+                let value = match &init.rows {
+                    None => Value::Dense(Dense::new(&init)?),
+                    Some(rows) => Value::Table(Table::new(&init, rows)?),
+                };
+                let rounds = Rounds::new(kind, bound, workers);
+                let starting = Some(Gathering::new(workers));
+                place.insert(Slot { init: init.clone(), starting, rounds, value })
+            }
+        };
         let Some(starting) = &mut slot.starting else {
             return Err(Error::KeyTwice { rank: from, key: slot.init.key.clone() });
         };
@@ -339,11 +403,11 @@ impl Shard {
 
     /// The calls that only some workers have made, each with its name.
     fn gatherings<'a>(
-        slots: &'a mut [Option<Slot>],
+        slots: &'a mut BTreeMap<u32, Slot>,
         next_optimizer: &'a mut Option<(OptimizerSettings, Gathering)>,
     ) -> impl Iterator<Item = (String, &'a mut Gathering)> {
         let setting = next_optimizer.iter_mut().map(|(_, all)| ("set_optimizer".to_owned(), all));
-        let starting = slots.iter_mut().flatten().filter_map(|slot| {
+        let starting = slots.values_mut().filter_map(|slot| {
             let all = slot.starting.as_mut()?;
             Some((format!("init of `{}`", slot.init.key), all))
         });
@@ -422,9 +486,7 @@ impl Shard {
     /// waited for them.
     fn advance(&mut self, number: u32) -> Result<()> {
         let Self { slots, here, stats, scratch, optimizer, updater, .. } = self;
-        let Some(slot) = slots.get_mut(number as usize).and_then(Option::as_mut) else {
-            return Ok(());
-        };
+        let Some(slot) = slots.get_mut(&number) else { return Ok(()) };
         let mut result = Ok(());
         while let Some(pushes) = slot.rounds.next(here) {
             for (worker, message) in &pushes {
@@ -453,9 +515,7 @@ impl Shard {
 
     /// Answers the pulls of a key that wait no longer, and refuses those that would wait for ever.
     fn answer_pulls(&mut self, number: u32) {
-        let Some(slot) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else {
-            return;
-        };
+        let Some(slot) = self.slots.get_mut(&number) else { return };
         let version = slot.rounds.version();
         for Wait { worker, ticket, rows, .. } in slot.rounds.ready() {
             let header = Header { ticket, key: number, version, ..Header::new(Op::Answer) };
@@ -497,7 +557,7 @@ impl Shard {
         if let Gathered::All(_) = gathered {
             self.optimizer = Some(settings);
             // Each value makes its optimizer at its next update.
-            for slot in self.slots.iter_mut().flatten() {
+            for slot in self.slots.values_mut() {
                 match &mut slot.value {
                     Value::Dense(dense) => dense.forget_optimizer(),
                     Value::Table(table) => table.forget_optimizer(),
@@ -516,17 +576,7 @@ impl Shard {
     /// Returns an error if a value of this server cannot be updated by this optimizer.
     fn check_optimizer(&self, settings: &OptimizerSettings) -> Result<()> {
         settings.recipe.build().bind(&[])?;
-        let is_split =
-            |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
-        let split = self.slots.iter().flatten().find(|slot| is_split(slot));
-        if let Some(slot) = split.filter(|_| !settings.recipe.is_elementwise()) {
-            let init = &slot.init;
-            let means =
-                Means { key: &init.key, dims: &init.dims, settings: Some(settings), updater: None };
-            // It is the error of a divided value.
-            means.optimizer(init.part.len().min(elements(init) - 1))?;
-        }
-        Ok(())
+        self.slots.values().try_for_each(|slot| settings.check_for(&slot.init))
     }
 
     /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
@@ -534,13 +584,14 @@ impl Shard {
     fn leave(&mut self, worker: usize, ticket: u64) -> Result<()> {
         self.here[worker] = false;
         // It takes no more answers.
-        for slot in self.slots.iter_mut().flatten() {
+        for slot in self.slots.values_mut() {
             drop(slot.rounds.give_up(|wait| wait.worker == worker));
         }
         let Self { slots, next_optimizer, .. } = self;
         Self::gatherings(slots, next_optimizer).for_each(|(_, all)| all.forget(worker));
         self.refuse_where_some_have_left();
-        (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))?;
+        let numbers: Vec<u32> = self.slots.keys().copied().collect();
+        numbers.into_iter().try_for_each(|number| self.advance(number))?;
         self.answer(worker, ticket, "")
     }
 
@@ -556,7 +607,7 @@ impl Shard {
                 refusals.push((worker, ticket, Error::Alone { rank, during, missing, seconds }));
             }
         }
-        for slot in self.slots.iter_mut().flatten() {
+        for slot in self.slots.values_mut() {
             let missing: Vec<usize> =
                 slot.rounds.missing(&self.here).into_iter().map(|w| self.ranks[w]).collect();
             let late = slot.rounds.give_up(|wait| now - wait.since > self.deadline);
@@ -579,8 +630,8 @@ impl Shard {
 }
 
 /// The slot of a key that all workers have initialised.
-fn ready(slots: &mut [Option<Slot>], number: u32, from: usize) -> Result<&mut Slot> {
-    let slot = slots.get_mut(number as usize).and_then(Option::as_mut);
+fn ready(slots: &mut BTreeMap<u32, Slot>, number: u32, from: usize) -> Result<&mut Slot> {
+    let slot = slots.get_mut(&number);
     slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
         from,
         what: format!("it names key number {number}, which was not initialised"),
@@ -590,10 +641,6 @@ fn ready(slots: &mut [Option<Slot>], number: u32, from: usize) -> Result<&mut Sl
 fn refusal(ticket: u64, error: &Error) -> Message {
     let header = Header { ticket, ..Header::new(Op::Refusal) };
     Message::text(header, &error.to_string())
-}
-
-fn elements(init: &Init) -> usize {
-    init.dims.iter().product()
 }
 
 fn describe(init: &Init) -> String {

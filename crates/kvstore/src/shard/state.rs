@@ -4,7 +4,7 @@
 //! room for a large table. The file replaces an older one at once and whole.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use candelabrum_memory::Flat;
 use candelabrum_optim::Optimizer;
 use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::{Init, Means, OptimizerSettings, Shard, Slot, Value};
 use crate::wire::numbers;
@@ -24,13 +25,17 @@ const FORMAT: u32 = 1;
 /// The entry of the file's metadata that has [`Contents`].
 const CONTENTS: &str = "candelabrum-kvstore";
 
+/// The entry with the [`digest`], by which a damaged file is recognised.
+const DIGEST: &str = "sha256";
+
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
     server: usize,
     servers: usize,
     optimizer: Option<OptimizerSettings>,
-    keys: Vec<Option<Entry>>,
+    /// By the key's number.
+    keys: BTreeMap<u32, Entry>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -94,71 +99,93 @@ impl Slot {
     }
 }
 
+/// What [`Shard::load`] has read of one key.
+pub(super) struct Loaded {
+    number: u32,
+    version: u64,
+    values: Vec<f32>,
+    rows: Option<Vec<u32>>,
+    optimizer: Option<Box<dyn Optimizer>>,
+}
+
 impl Shard {
     fn state_path(&self, dir: &Path) -> PathBuf {
         let (server, servers) = self.place;
         dir.join(format!("server-{}-of-{servers}.safetensors", server + 1))
     }
 
+    /// Refuses to save or to load in the middle of a round, whose pushes are in no file.
+    fn check_between_rounds(&self, path: &Path) -> Result<()> {
+        match self.slots.values().find(|slot| slot.rounds.is_open()) {
+            None => Ok(()),
+            Some(slot) => {
+                let key = &slot.init.key;
+                let what = format!("a round of `{key}` is open: not all workers have pushed");
+                Err(Error::State { path: path.to_owned(), what })
+            }
+        }
+    }
+
     /// Writes the state to a file in `dir`.
     pub(super) fn save(&mut self, dir: &Path) -> Result<()> {
         let path = self.state_path(dir);
+        self.check_between_rounds(&path)?;
         let refuse = |what: String| Error::State { path: path.clone(), what };
-        if let Some(slot) = self.slots.iter().flatten().find(|slot| slot.rounds.is_open()) {
-            let what =
-                format!("a round of `{}` is open: not all workers have pushed", slot.init.key);
-            return Err(refuse(what));
-        }
-        let (mut tensors, mut keys) = (Vec::new(), Vec::new());
-        for (number, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot else {
-                keys.push(None);
-                continue;
-            };
+        let (mut tensors, mut keys) = (BTreeMap::new(), BTreeMap::new());
+        for (number, slot) in &mut self.slots {
             let (rows, row_len) = (slot.rows(), slot.row_len());
             let (init, version) = (slot.init.clone(), slot.rounds.version());
             let (values, optimizer) = slot.parts();
-            tensors.push((
-                format!("{number}.values"),
-                Numbers::f32(gathered(values.as_slice()?, rows.as_deref(), row_len)),
-            ));
+            let values = gathered(values.as_slice()?, rows.as_deref(), row_len);
+            tensors.insert(format!("{number}.values"), Numbers::f32(values));
             let mut state = None;
             if let Some(optimizer) = optimizer {
                 let vectors = optimizer.parameter_state(0)?.unwrap_or_default();
                 let count = vectors.len();
                 for (index, vector) in vectors.into_iter().enumerate() {
                     let vector = gathered(vector.host()?, rows.as_deref(), row_len);
-                    tensors.push((format!("{number}.state.{index}"), Numbers::f32(vector)));
+                    tensors.insert(format!("{number}.state.{index}"), Numbers::f32(vector));
                 }
                 state = Some((optimizer.steps(), count));
             }
             if let Some(rows) = rows {
                 let (shape, bytes) = (vec![rows.len()], bytemuck::cast_slice(&rows).to_vec());
-                tensors
-                    .push((format!("{number}.rows"), Numbers { dtype: Dtype::U32, shape, bytes }));
+                let rows = Numbers { dtype: Dtype::U32, shape, bytes };
+                tensors.insert(format!("{number}.rows"), rows);
             }
-            keys.push(Some(Entry { init, version, optimizer: state }));
+            keys.insert(*number, Entry { init, version, optimizer: state });
         }
         let (server, servers) = self.place;
         let optimizer = self.optimizer.clone();
         let contents = Contents { format: FORMAT, server, servers, optimizer, keys };
         let text = serde_json::to_string(&contents).map_err(|error| refuse(error.to_string()))?;
-        let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
+        let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
+        let digest = digest(&text, all);
+        let metadata = HashMap::from([(CONTENTS.to_owned(), text), (DIGEST.to_owned(), digest)]);
         let bytes =
             serialize(tensors, Some(metadata)).map_err(|error| refuse(error.to_string()))?;
         write(dir, &path, &bytes).map_err(|error| refuse(format!("cannot be written: {error}")))
     }
 
-    /// Reads the state from a file in `dir`. After an error the state is as it was.
+    /// Reads the state from a file in `dir`, and keeps it until all servers have read theirs. The
+    /// state of this server stays as it is.
     pub(super) fn load(&mut self, dir: &Path) -> Result<()> {
+        self.loaded = None;
         let path = self.state_path(dir);
+        self.check_between_rounds(&path)?;
         let refuse = |what: String| Error::State { path: path.clone(), what };
         let bytes = fs::read(&path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
         let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
-        let text = metadata.metadata().as_ref().and_then(|entries| entries.get(CONTENTS));
-        let text = text.ok_or_else(|| refuse("is no state of a server".to_owned()))?;
+        let entry = |name| metadata.metadata().as_ref().and_then(|entries| entries.get(name));
+        let text = entry(CONTENTS).ok_or_else(|| refuse("is no state of a server".to_owned()))?;
+        let mut tensors = file.tensors();
+        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let all = tensors.iter().map(|(name, tensor)| (&**name, tensor.data()));
+        if entry(DIGEST) != Some(&digest(text, all)) {
+            return Err(damaged(&"its bytes are not those that were written"));
+        }
         let contents: Contents = serde_json::from_str(text).map_err(|error| damaged(&error))?;
         let found = (contents.format, (contents.server, contents.servers));
         if found != (FORMAT, self.place) {
@@ -176,26 +203,19 @@ impl Shard {
             let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
             return Err(refuse(format!("has {has}, and this store has {here}")));
         }
-        if contents.keys.len() != self.slots.len() {
-            let (has, here) = (contents.keys.len(), self.slots.len());
-            return Err(refuse(format!("has {has} keys, and this store has {here}")));
+        let numbers_of = self.slots.keys().chain(contents.keys.keys());
+        for number in numbers_of {
+            let name = |init: Option<&Init>| init.map_or("nothing".to_owned(), super::describe);
+            let has = contents.keys.get(number).map(|entry| &entry.init);
+            let here = self.slots.get(number).map(|slot| &slot.init);
+            if has != here {
+                let (has, here) = (name(has), name(here));
+                let what = format!("has {has} as key number {number}, and this store has {here}");
+                return Err(refuse(what));
+            }
         }
-        // Everything is read and compared before anything changes.
         let mut loaded = Vec::new();
-        for (number, (slot, entry)) in self.slots.iter().zip(&contents.keys).enumerate() {
-            let (slot, entry) = match (slot, entry) {
-                (None, None) => continue,
-                (Some(slot), Some(entry)) if slot.init == entry.init => (slot, entry),
-                (slot, entry) => {
-                    let name =
-                        |init: Option<&Init>| init.map_or("nothing".to_owned(), super::describe);
-                    let has = name(entry.as_ref().map(|entry| &entry.init));
-                    let here = name(slot.as_ref().map(|slot| &slot.init));
-                    let what =
-                        format!("has {has} as key number {number}, and this store has {here}");
-                    return Err(refuse(what));
-                }
-            };
+        for ((number, slot), entry) in self.slots.iter().zip(contents.keys.values()) {
             let read = |name: &str| {
                 file.tensor(&format!("{number}.{name}")).map_err(|error| damaged(&error))
             };
@@ -216,10 +236,6 @@ impl Shard {
                 Err(damaged(&format_args!("{name} has {} elements, not {len}", values.len())))
             };
             let values = vector("values")?;
-            let mut state = Vec::new();
-            for index in 0..entry.optimizer.map_or(0, |(_, count)| count) {
-                state.push(vector(&format!("state.{index}"))?);
-            }
             let means = Means {
                 key: &slot.init.key,
                 dims: &slot.init.dims,
@@ -236,14 +252,24 @@ impl Shard {
                 if vectors.len() != count {
                     return Err(damaged(&format_args!("{count} vectors of an optimizer's state")));
                 }
-                for (vector, values) in vectors.iter_mut().zip(&state) {
-                    scatter(vector.reborrow().host()?, values, rows.as_deref(), slot.row_len());
+                for (index, state) in vectors.iter_mut().enumerate() {
+                    let values = vector(&format!("state.{index}"))?;
+                    scatter(state.reborrow().host()?, &values, rows.as_deref(), slot.row_len());
                 }
             }
-            loaded.push((number, entry.version, values, rows, optimizer));
+            let version = entry.version;
+            loaded.push(Loaded { number: *number, version, values, rows, optimizer });
         }
-        for (number, version, values, rows, restored) in loaded {
-            let Some(slot) = self.slots[number].as_mut() else { continue };
+        self.loaded = Some(loaded);
+        Ok(())
+    }
+
+    /// Replaces the state by the one that was read, because all servers have read theirs.
+    pub(super) fn adopt(&mut self, from: usize) -> Result<()> {
+        let missing = || Error::Message { from, what: "no state has been read".to_owned() };
+        for loaded in self.loaded.take().ok_or_else(missing)? {
+            let Loaded { number, version, values, rows, optimizer: restored } = loaded;
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
             let row_len = slot.row_len();
             slot.rounds.set_version(version);
             if let (Value::Table(table), Some(rows)) = (&mut slot.value, &rows) {
@@ -258,6 +284,18 @@ impl Shard {
         }
         Ok(())
     }
+}
+
+/// The digest of the contents and of all numbers, in the order of their names.
+fn digest<'a>(text: &str, numbers: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
+    let mut digest = Sha256::new();
+    digest.update(text);
+    for (name, bytes) in numbers {
+        digest.update(name);
+        digest.update((bytes.len() as u64).to_le_bytes());
+        digest.update(bytes);
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The given rows of `values`, or all values.

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::dense::divide;
 use super::{Init, Means};
+use crate::Result;
 use crate::wire::{Header, Message, numbers};
-use crate::{Error, Result};
 
 /// The first values of a table's rows. Servers make them, so no worker has the whole table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl Table {
             dim,
             init: *init,
             seed,
-            values: Flat::zeros(ElementType::F32, rows * dim),
+            values: of.zeros()?,
             exists: vec![0; rows.div_ceil(64)],
             optimizer: None,
         })
@@ -85,7 +85,8 @@ impl Table {
 
     pub(super) fn check_pull(&self, message: &Message) -> std::result::Result<(), String> {
         let (rows, len) = (message.header().elements as usize, message.data().len());
-        if rows.checked_mul(4) != Some(len) {
+        // The answer is longer than the request, so repetitions are no way to make it endless.
+        if rows.checked_mul(4) != Some(len) || rows > self.part.len() {
             return Err(format!("{len} bytes for {rows} rows"));
         }
         self.positions(message, rows)
@@ -95,10 +96,7 @@ impl Table {
     pub(super) fn update(&mut self, pushes: &[(usize, Message)], means: Means<'_>) -> Result<()> {
         let dim = self.dim;
         if self.optimizer.is_none() {
-            self.optimizer = match means.settings {
-                Some(settings) if !settings.recipe.is_elementwise() => return Err(whole(&means)),
-                _ => means.optimizer(self.values.len())?,
-            };
+            self.optimizer = means.optimizer(self.values.len())?;
         }
         let mut all: Vec<(u32, &[u8])> = Vec::new();
         for (_, message) in pushes {
@@ -188,14 +186,5 @@ impl Table {
                 *value = normal.sample(&mut rng);
             }
         }
-    }
-}
-
-fn whole(means: &Means<'_>) -> Error {
-    let name = means.settings.map(|settings| settings.recipe.build().describe());
-    Error::Setting {
-        setting: "the optimizer",
-        value: format!("{}, and `{}` is a table of rows", name.unwrap_or_default(), means.key),
-        range: "a table needs an optimizer that treats each element alone",
     }
 }

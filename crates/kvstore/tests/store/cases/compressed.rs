@@ -3,7 +3,7 @@
 use candelabrum_kvstore::{Compression, Key, Result};
 use candelabrum_optim::{Recipe, Sgd};
 
-use super::Suite;
+use super::suite::Suite;
 use crate::numbers::{ByHand, Compressor, assert_same_bits, numbers, tensor};
 
 const LEN: usize = 64;

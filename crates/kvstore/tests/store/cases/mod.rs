@@ -2,67 +2,18 @@
 
 mod compressed;
 mod optimizers;
+mod suite;
 mod tables;
 mod values;
 
 use candelabrum_dist::World;
-use candelabrum_kvstore::{Key, KvStore, Result, StoreConfig, StoreKind};
+use candelabrum_kvstore::{Result, StoreConfig, StoreKind};
 
+use self::suite::Suite;
 use crate::harness::{say, stage};
-use crate::numbers::Digest;
 
 /// A bound at which most values of the suite are divided among the servers.
 const SMALL_BOUND: usize = 8;
-
-/// A worker in one store of the suite.
-pub(crate) struct Suite<'a> {
-    pub(crate) store: &'a KvStore,
-    pub(crate) is_sync: bool,
-    pub(crate) rank: usize,
-    pub(crate) workers: usize,
-    pub(crate) digest: Digest,
-}
-
-impl<'a> Suite<'a> {
-    fn new(store: &'a KvStore) -> Self {
-        let is_sync = store.config().kind == StoreKind::DistSync;
-        let (rank, workers) = (store.rank(), store.num_workers());
-        Self { store, is_sync, rank, workers, digest: Digest::default() }
-    }
-
-    /// The pulled value, which enters the digest.
-    pub(crate) fn pull(&mut self, key: &Key) -> Result<Vec<f32>> {
-        let value = crate::numbers::flat(&self.store.pull(key, 0)?.wait()?);
-        self.digest.add(&value);
-        Ok(value)
-    }
-
-    /// Every worker pushes once: together in dist_sync, in the order of the ranks in dist_async.
-    /// Returns the update by update pushed values, given what each worker pushes. All pushes are part
-    /// of the value afterwards.
-    pub(crate) fn round(
-        &self,
-        key: &Key,
-        values: impl Fn(usize) -> Vec<f32>,
-        push: impl Fn(&[f32]) -> Result<()>,
-    ) -> Result<Vec<Vec<f32>>> {
-        let all: Vec<Vec<f32>> = (0..self.workers).map(values).collect();
-        if self.is_sync {
-            push(&all[self.rank])?;
-            // No worker begins the next round before this one is complete.
-            drop(self.store.pull(key, 0)?.wait()?);
-            return Ok(vec![crate::numbers::sum(&all)]);
-        }
-        for turn in 0..self.workers {
-            if turn == self.rank {
-                push(&all[turn])?;
-                drop(self.store.pull(key, 0)?.wait()?);
-            }
-            self.store.barrier()?;
-        }
-        Ok(all)
-    }
-}
 
 pub(crate) fn all(world: &World) -> Result<String> {
     let mut of_kinds = Vec::new();

@@ -4,7 +4,7 @@ use candelabrum_dist::World;
 use candelabrum_kvstore::{Key, Result, Server, StoreConfig};
 use candelabrum_optim::{AdamW, Lamb, ParamGroup, Recipe, Schedule, Sgd};
 
-use super::Suite;
+use super::suite::Suite;
 use crate::harness::stage_with;
 use crate::numbers::{ByHand, assert_same_bits, numbers, tensor};
 

@@ -3,7 +3,7 @@
 use candelabrum_kvstore::{Key, Result, RowInit, RowSparse};
 use candelabrum_optim::{AdamW, Recipe, Sgd};
 
-use super::Suite;
+use super::suite::Suite;
 use crate::numbers::{ByHand, Digest, assert_same_bits, numbers};
 
 const ROWS: usize = 23;

@@ -6,7 +6,7 @@ use candelabrum_dist::World;
 use candelabrum_kvstore::{Key, Result, StoreConfig, StoreKind};
 use candle_core::{DType, Device, Tensor};
 
-use super::Suite;
+use super::suite::Suite;
 use crate::harness::{Part, stage};
 use crate::numbers::{assert_same_bits, flat, numbers, sum, tensor};
 
