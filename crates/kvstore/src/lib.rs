@@ -28,8 +28,10 @@
 
 mod client;
 mod codec;
+mod config;
 mod error;
 mod key;
+mod keys;
 mod link;
 mod opt;
 mod placement;
@@ -42,6 +44,7 @@ mod values;
 mod wire;
 
 pub use codec::Compression;
+pub use config::{StoreConfig, StoreKind};
 pub use error::{Error, Result};
 pub use key::Key;
 pub use opt::{StoreOpt, StoreOptConfig};
@@ -50,5 +53,5 @@ pub use roles::{Role, Roles};
 pub use server::Server;
 pub use shard::RowInit;
 pub use stats::{ServerStats, Staleness};
-pub use store::{KvStore, Pull, PullRows, StoreConfig, StoreKind};
+pub use store::{KvStore, Pull, PullRows};
 pub use values::{RowSparse, Values};

@@ -8,63 +8,35 @@
 //! | which pushes make the next update, and which pulls wait for it | `rounds.rs` |
 //! | a dense value | `dense.rs` |
 //! | a table of rows | `table.rs` |
+//! | what workers say before they push | `settings.rs` |
 //! | what all workers must say before an answer | `gathering.rs` |
+//! | what an update needs besides the value | `means.rs` |
 //! | the state in a file | `state.rs` |
 
 mod dense;
 mod gathering;
+mod means;
 mod rounds;
+mod settings;
 mod state;
 mod table;
 
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
-use serde::{Deserialize, Serialize};
-
-pub use self::table::RowInit;
+pub(crate) use self::means::Updater;
+pub use self::settings::RowInit;
+pub(crate) use self::settings::{Hello, Init, OptimizerSettings};
 
 use self::dense::Dense;
 use self::gathering::Gathering;
+use self::means::Means;
 use self::rounds::{Rounds, Wait};
 use self::table::Table;
+use crate::config::StoreKind;
 use crate::wire::{Header, Message, Op};
-use crate::{Error, Key, Result, ServerStats, StoreKind};
-
-/// MXNet's updater: gets the key, the received sum and the stored value, which it changes.
-pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
-
-/// The settings of a store, the same on every worker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) kind: StoreKind,
-    /// The most rounds that a worker may be ahead of the slowest one.
-    pub(crate) staleness_bound: Option<u64>,
-    pub(crate) version: String,
-}
-
-/// A key, as a worker initialises it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Init {
-    pub(crate) key: Key,
-    /// The shape of the whole value.
-    pub(crate) dims: Vec<usize>,
-    /// The elements, or rows of a table, that this server holds.
-    pub(crate) part: Range<usize>,
-    /// The first values of a table's rows. `None` for a dense value, which the first worker sends.
-    pub(crate) rows: Option<RowInit>,
-}
-
-/// An optimizer, as a worker sets it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct OptimizerSettings {
-    pub(crate) recipe: Recipe,
-    /// The number by which a sum of gradients is divided before the update.
-    pub(crate) divide_by: f32,
-}
+use crate::{Error, Result, ServerStats};
 
 /// An answer for a worker.
 pub(crate) type Answer = (usize, Message);
@@ -101,38 +73,6 @@ struct Slot {
 enum Value {
     Dense(Dense),
     Table(Table),
-}
-
-/// What an update needs besides the value.
-struct Means<'a> {
-    key: &'a Key,
-    dims: &'a [usize],
-    settings: Option<&'a OptimizerSettings>,
-    updater: Option<&'a mut Updater>,
-}
-
-impl Means<'_> {
-    /// The optimizer of a value of `len` elements, of which the whole has other dimensions.
-    fn optimizer(&self, len: usize) -> Result<Option<Box<dyn Optimizer>>> {
-        let Some(settings) = self.settings else { return Ok(None) };
-        let name = self.key.to_string();
-        let whole = ParamInfo::on_host(&name, self.dims);
-        let own = settings.recipe.for_parameter(&whole);
-        let mut optimizer = own.build();
-        let is_whole = whole.elements() == len;
-        if !is_whole && !optimizer.is_elementwise() {
-            return Err(Error::Setting {
-                setting: "the optimizer",
-                value: format!("{}, and `{name}` is divided among servers", optimizer.describe()),
-                range: "a divided value needs an optimizer that treats each element alone: raise \
-                        the store's `big_array_bound`",
-            });
-        }
-        let own_dims = [len];
-        let part = if is_whole { whole } else { ParamInfo::on_host(&name, &own_dims) };
-        optimizer.bind(std::slice::from_ref(&part))?;
-        Ok(Some(optimizer))
-    }
 }
 
 impl Shard {
@@ -194,7 +134,7 @@ impl Shard {
         let ticket = message.header().ticket;
         match op {
             Op::Hello => self.greet(worker, ticket, message.content(from)?),
-            Op::Init => self.init(worker, message),
+            Op::Init => self.init(worker, &message),
             Op::Push | Op::PushPull | Op::PushRows => self.push(worker, op, message),
             Op::Pull | Op::PullRows => self.pull(worker, message),
             Op::SetOptimizer => self.set_optimizer(worker, &message),
@@ -252,7 +192,7 @@ impl Shard {
         settings.map_or((StoreKind::Local, None), |(_, hello)| (hello.kind, hello.staleness_bound))
     }
 
-    fn init(&mut self, worker: usize, message: Message) -> Result<()> {
+    fn init(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key as usize;
@@ -288,7 +228,7 @@ impl Shard {
         if worker == 0
             && let Value::Dense(dense) = &mut slot.value
         {
-            dense.assign(&message).map_err(|what| Error::Message { from, what })?;
+            dense.assign(message).map_err(|what| Error::Message { from, what })?;
         }
         starting.add(worker, ticket);
         if let Some(tickets) = starting.complete() {
