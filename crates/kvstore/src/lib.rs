@@ -11,6 +11,7 @@
 //! | a server | [`Server`], [`ServerStats`] |
 //! | which ranks are workers | [`Roles`] |
 //! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
+//! | an embedding with its table on servers | [`SparseEmbedding`] |
 //! | compression of pushes | [`Compression`] |
 //!
 //! The code below the store, from the worker to the server:
@@ -28,6 +29,7 @@
 
 mod client;
 mod codec;
+mod embedding;
 mod error;
 mod key;
 mod link;
@@ -42,6 +44,7 @@ mod values;
 mod wire;
 
 pub use codec::Compression;
+pub use embedding::{Prefetch, SparseEmbedding};
 pub use error::{Error, Result};
 pub use key::Key;
 pub use opt::{StoreOpt, StoreOptConfig};

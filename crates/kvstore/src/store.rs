@@ -224,6 +224,11 @@ impl KvStore {
         self.0.workers.rank()
     }
 
+    /// This process's rank in the world, for errors.
+    pub(crate) fn world_rank(&self) -> usize {
+        self.0.rank
+    }
+
     /// The number of workers.
     pub fn num_workers(&self) -> usize {
         self.0.workers.world_size()
