@@ -297,7 +297,9 @@ impl KvStore {
         init: RowInit,
     ) -> Result<()> {
         let refuse = |setting, value: String, range| Err(Error::Setting { setting, value, range });
-        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() {
+        let bytes =
+            rows.checked_mul(dim).and_then(|elements| elements.checked_mul(size_of::<f32>()));
+        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() || bytes.is_none() {
             let value = format!("{rows} × {dim}");
             return refuse("the size of a table", value, "it has elements, and rows fit into u32");
         }

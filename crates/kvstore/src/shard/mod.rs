@@ -32,7 +32,7 @@ use self::gathering::Gathering;
 use self::rounds::{Rounds, Wait};
 use self::table::Table;
 use crate::wire::{Header, Message, Op};
-use crate::{Error, Key, Result, ServerStats, StoreKind};
+use crate::{Error, Key, Result, ServerStats, StoreKind, stats};
 
 /// MXNet's updater: gets the key, the received sum and the stored value, which it changes.
 pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
@@ -170,6 +170,16 @@ impl Shard {
         &mut self.stats
     }
 
+    /// What was counted until now.
+    pub(crate) fn counts(&self) -> ServerStats {
+        let rows = |slot: &Slot| match &slot.value {
+            Value::Dense(_) => 0,
+            Value::Table(table) => table.count(),
+        };
+        let rows = self.slots.iter().flatten().map(rows).sum();
+        ServerStats { rows, peak_memory: stats::peak_memory(), ..self.stats.clone() }
+    }
+
     /// Whether all workers have left.
     pub(crate) fn is_over(&self) -> bool {
         self.here.iter().all(|here| !here)
@@ -209,7 +219,7 @@ impl Shard {
             }
             Op::Stats => {
                 let header = Header { ticket, ..Header::new(Op::Answer) };
-                self.answers.push((worker, Message::json(header, &self.stats, 0)));
+                self.answers.push((worker, Message::json(header, &self.counts(), 0)));
                 Ok(())
             }
             Op::Goodbye => self.leave(worker, ticket),
