@@ -301,7 +301,8 @@ impl KvStore {
             rows.checked_mul(dim).and_then(|elements| elements.checked_mul(size_of::<f32>()));
         if rows == 0 || dim == 0 || u32::try_from(rows).is_err() || bytes.is_none() {
             let value = format!("{rows} × {dim}");
-            return refuse("the size of a table", value, "it has elements, and rows fit into u32");
+            let range = "it has elements, rows fit into u32, and all bytes into usize";
+            return refuse("the size of a table", value, range);
         }
         if let RowInit::Normal { std, .. } = init
             && !(std.is_finite() && std >= 0.0)
