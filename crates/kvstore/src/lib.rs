@@ -11,6 +11,7 @@
 //! | a server | [`Server`], [`ServerStats`] |
 //! | which ranks are workers | [`Roles`] |
 //! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
+//! | an embedding with its table on servers | [`SparseEmbedding`] |
 //! | compression of pushes | [`Compression`] |
 //!
 //! The code below the store, from the worker to the server:
@@ -29,6 +30,7 @@
 mod client;
 mod codec;
 mod config;
+mod embedding;
 mod error;
 mod key;
 mod keys;
@@ -45,6 +47,7 @@ mod wire;
 
 pub use codec::Compression;
 pub use config::{StoreConfig, StoreKind};
+pub use embedding::{Prefetch, SparseEmbedding};
 pub use error::{Error, Result};
 pub use key::Key;
 pub use opt::{StoreOpt, StoreOptConfig};

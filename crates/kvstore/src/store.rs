@@ -146,6 +146,11 @@ impl KvStore {
         self.0.workers.rank()
     }
 
+    /// This process's rank in the world, for errors.
+    pub(crate) fn world_rank(&self) -> usize {
+        self.0.rank
+    }
+
     /// The number of workers.
     pub fn num_workers(&self) -> usize {
         self.0.workers.world_size()
@@ -213,9 +218,12 @@ impl KvStore {
         init: RowInit,
     ) -> Result<()> {
         let refuse = |setting, value: String, range| Err(Error::Setting { setting, value, range });
-        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() {
+        let bytes =
+            rows.checked_mul(dim).and_then(|elements| elements.checked_mul(size_of::<f32>()));
+        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() || bytes.is_none() {
             let value = format!("{rows} × {dim}");
-            return refuse("the size of a table", value, "it has elements, and rows fit into u32");
+            let range = "it has elements, rows fit into u32, and all bytes into usize";
+            return refuse("the size of a table", value, range);
         }
         if let RowInit::Normal { std, .. } = init
             && !(std.is_finite() && std >= 0.0)

@@ -36,7 +36,7 @@ use self::rounds::{Rounds, Wait};
 use self::table::Table;
 use crate::config::StoreKind;
 use crate::wire::{Header, Message, Op};
-use crate::{Error, Result, ServerStats};
+use crate::{Error, Result, ServerStats, stats};
 
 /// An answer for a worker.
 pub(crate) type Answer = (usize, Message);
@@ -110,6 +110,16 @@ impl Shard {
         &mut self.stats
     }
 
+    /// What was counted until now.
+    pub(crate) fn counts(&self) -> ServerStats {
+        let rows = |slot: &Slot| match &slot.value {
+            Value::Dense(_) => 0,
+            Value::Table(table) => table.count(),
+        };
+        let rows = self.slots.iter().flatten().map(rows).sum();
+        ServerStats { rows, peak_memory: stats::peak_memory(), ..self.stats.clone() }
+    }
+
     /// Whether all workers have left.
     pub(crate) fn is_over(&self) -> bool {
         self.here.iter().all(|here| !here)
@@ -149,7 +159,7 @@ impl Shard {
             }
             Op::Stats => {
                 let header = Header { ticket, ..Header::new(Op::Answer) };
-                self.answers.push((worker, Message::json(header, &self.stats, 0)));
+                self.answers.push((worker, Message::json(header, &self.counts(), 0)));
                 Ok(())
             }
             Op::Goodbye => self.leave(worker, ticket),

@@ -140,6 +140,11 @@ impl Table {
         message
     }
 
+    /// The number of rows that exist.
+    pub(super) fn count(&self) -> u64 {
+        self.exists.iter().map(|rows| u64::from(rows.count_ones())).sum()
+    }
+
     /// The rows that exist.
     pub(super) fn existing(&self) -> Vec<u32> {
         let exists = |row: &u32| self.exists[*row as usize / 64] >> (row % 64) & 1 == 1;
