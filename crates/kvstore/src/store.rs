@@ -107,7 +107,7 @@ impl KvStore {
     /// Those of [`Self::create`], and settings without meaning.
     pub fn with_config(config: &StoreConfig, world: &World) -> Result<Self> {
         config.check()?;
-        let &StoreConfig { kind, staleness_bound, .. } = config;
+        let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
         let rank = world.rank();
         let deadline = world.deadline()?;
         let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {
@@ -131,7 +131,7 @@ impl KvStore {
             state: Mutex::new(state),
         }));
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let hello = Hello { kind, staleness_bound, version };
+        let hello = Hello { kind, staleness_bound, big_array_bound, version };
         store.ask_all("the greeting", Op::Hello, &hello)?;
         Ok(store)
     }
@@ -171,12 +171,15 @@ impl KvStore {
         self.0.state.lock().client.waited
     }
 
-    /// Returns when every worker has called it.
+    /// Returns when every worker has called it. All earlier pushes have left then.
     ///
     /// # Errors
-    /// A failure of another rank or a passed deadline.
+    /// An earlier request that a server has refused, a failure of another rank, or a passed deadline.
     pub fn barrier(&self) -> Result<()> {
-        Ok(self.0.workers.barrier()?)
+        // Another worker may wait for a push before it calls this.
+        self.0.state.lock().client.send_all()?;
+        self.0.workers.barrier()?;
+        self.0.state.lock().client.check()
     }
 
     /// Gives a key its first value: that of the first worker. All workers call it together, with

@@ -1,5 +1,6 @@
 //! What workers tell a shard before they push: the settings of the store, keys, the optimizer.
 
+use std::fmt;
 use std::ops::Range;
 
 use candelabrum_optim::Recipe;
@@ -14,7 +15,21 @@ pub(crate) struct Hello {
     pub(crate) kind: StoreKind,
     /// The most rounds that a worker may be ahead of the slowest one.
     pub(crate) staleness_bound: Option<u64>,
+    /// The elements from which on a value is divided.
+    pub(crate) big_array_bound: usize,
     pub(crate) version: String,
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, staleness_bound, big_array_bound, version } = self;
+        write!(f, "{kind}, ")?;
+        match staleness_bound {
+            Some(bound) => write!(f, "a staleness of at most {bound}, ")?,
+            None => write!(f, "no bound for staleness, ")?,
+        }
+        write!(f, "division from {big_array_bound} elements on, version {version}")
+    }
 }
 
 /// A key, as a worker initialises it.
@@ -25,7 +40,13 @@ pub(crate) struct Init {
     pub(crate) dims: Vec<usize>,
     /// The elements, or rows of a table, that this server holds.
     pub(crate) part: Range<usize>,
-    /// The first values of a table's rows. `None` for a dense value, which the first worker sends.
+    impl OptimizerSettings {
+    pub(super) fn describe(&self) -> String {
+        format!("{} / {}", self.recipe.build().describe(), self.divide_by)
+    }
+}
+
+/// The first values of a table's rows. `None` for a dense value, which the first worker sends.
     pub(crate) rows: Option<RowInit>,
 }
 

@@ -173,9 +173,7 @@ impl Shard {
         if contents.optimizer != self.optimizer {
             let name = |settings: &Option<OptimizerSettings>| match settings {
                 None => "no optimizer".to_owned(),
-                Some(settings) => {
-                    format!("{} / {}", settings.recipe.build().describe(), settings.divide_by)
-                }
+                Some(settings) => settings.describe(),
             };
             let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
             return Err(refuse(format!("has {has}, and this store has {here}")));
