@@ -40,13 +40,7 @@ pub(crate) struct Init {
     pub(crate) dims: Vec<usize>,
     /// The elements, or rows of a table, that this server holds.
     pub(crate) part: Range<usize>,
-    impl OptimizerSettings {
-    pub(super) fn describe(&self) -> String {
-        format!("{} / {}", self.recipe.build().describe(), self.divide_by)
-    }
-}
-
-/// The first values of a table's rows. `None` for a dense value, which the first worker sends.
+    /// The first values of a table's rows. `None` for a dense value, which the first worker sends.
     pub(crate) rows: Option<RowInit>,
 }
 
@@ -56,6 +50,12 @@ pub(crate) struct OptimizerSettings {
     pub(crate) recipe: Recipe,
     /// The number by which a sum of gradients is divided before the update.
     pub(crate) divide_by: f32,
+}
+
+impl OptimizerSettings {
+    pub(super) fn describe(&self) -> String {
+        format!("{} / {}", self.recipe.build().describe(), self.divide_by)
+    }
 }
 
 /// The first values of a table's rows. Servers make them, so no worker has the whole table.
