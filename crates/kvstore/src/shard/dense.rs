@@ -3,7 +3,8 @@
 use candelabrum_memory::Flat;
 use candelabrum_optim::Optimizer;
 
-use super::{Init, Means};
+use super::means::Means;
+use super::settings::Init;
 use crate::codec;
 use crate::wire::{Header, Message};
 use crate::{Error, Result};

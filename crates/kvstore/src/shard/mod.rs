@@ -8,144 +8,40 @@
 //! | which pushes make the next update, and which pulls wait for it | `rounds.rs` |
 //! | a dense value | `dense.rs` |
 //! | a table of rows | `table.rs` |
+//! | what workers say before they push | `settings.rs` |
 //! | what all workers must say before an answer | `gathering.rs` |
-//! | the state in a file | `state.rs` |
+//! | what an update needs besides the value | `means.rs` |
+//! | the state in a file | `state.rs`, `loaded.rs` |
 
 mod dense;
 mod gathering;
+mod loaded;
+mod means;
 mod rounds;
+mod settings;
 mod state;
 mod table;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candelabrum_memory::{ElementType, Flat};
-use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
-use serde::{Deserialize, Serialize};
-
-pub use self::table::RowInit;
+pub(crate) use self::means::Updater;
+pub use self::settings::RowInit;
+pub(crate) use self::settings::{Hello, Init, OptimizerSettings};
 
 use self::dense::Dense;
 use self::gathering::{Gathered, Gathering};
+use self::loaded::Loaded;
+use self::means::Means;
 use self::rounds::{Rounds, Wait};
-use self::state::Loaded;
+
 use self::table::Table;
+use crate::config::StoreKind;
 use crate::wire::{Header, Message, Op};
-use crate::{Error, Key, Result, ServerStats, StoreKind};
-
-/// MXNet's updater: gets the key, the received sum and the stored value, which it changes.
-pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
-
-/// The settings of a store, the same on every worker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) kind: StoreKind,
-    /// The most rounds that a worker may be ahead of the slowest one.
-    pub(crate) staleness_bound: Option<u64>,
-    /// The elements from which on a value is divided.
-    pub(crate) big_array_bound: usize,
-    pub(crate) version: String,
-}
-
-impl fmt::Display for Hello {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, staleness_bound, big_array_bound, version } = self;
-        write!(f, "{kind}, ")?;
-        match staleness_bound {
-            Some(bound) => write!(f, "a staleness of at most {bound}, ")?,
-            None => write!(f, "no bound for staleness, ")?,
-        }
-        write!(f, "division from {big_array_bound} elements on, version {version}")
-    }
-}
-
-/// A key, as a worker initialises it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Init {
-    pub(crate) key: Key,
-    /// The shape of the whole value.
-    pub(crate) dims: Vec<usize>,
-    /// The elements, or rows of a table, that this server holds.
-    pub(crate) part: Range<usize>,
-    /// The first values of a table's rows. `None` for a dense value, which the first worker sends.
-    pub(crate) rows: Option<RowInit>,
-}
-
-/// An optimizer, as a worker sets it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct OptimizerSettings {
-    pub(crate) recipe: Recipe,
-    /// The number by which a sum of gradients is divided before the update.
-    pub(crate) divide_by: f32,
-}
-
-impl Init {
-    /// Refuses a part that its value does not have, and says why.
-    fn check(&self) -> std::result::Result<(), String> {
-        let Self { key, dims, part, rows } = self;
-        let elements = dims.iter().try_fold(1_usize, |all, dim| all.checked_mul(*dim));
-        let len = match rows {
-            None => elements,
-            Some(_) => dims.first().copied().filter(|rows| u32::try_from(*rows).is_ok()),
-        };
-        let is_whole = rows.is_none() || (dims.len() == 2 && elements.is_some_and(|all| all > 0));
-        if is_whole && part.start <= part.end && len.is_some_and(|len| part.end <= len) {
-            return Ok(());
-        }
-        Err(format!("`{key}` has no part {part:?} of the shape {dims:?}"))
-    }
-
-    /// Elements of the whole value. The part has been checked.
-    fn elements(&self) -> usize {
-        self.dims.iter().product()
-    }
-
-    /// Zeros for the part.
-    fn zeros(&self) -> Result<Flat> {
-        let row: usize = self.rows.map_or(1, |_| self.dims.iter().skip(1).product());
-        let len = self.part.len() * row;
-        let room = len.checked_mul(size_of::<f32>());
-        // The allocator would end the process. No memory is touched by this.
-        let is_there = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
-        if room.is_some_and(is_there) {
-            return Ok(Flat::zeros(ElementType::F32, len));
-        }
-        Err(Error::Room { key: self.key.clone(), elements: len })
-    }
-}
-
-impl OptimizerSettings {
-    /// Returns an error if the optimizer needs the whole value, and a server has only a part or updates
-    /// rows alone.
-    fn check_for(&self, init: &Init) -> Result<()> {
-        let is_whole = init.rows.is_none() && init.part.len() == init.elements();
-        if is_whole || self.recipe.is_elementwise() {
-            return Ok(());
-        }
-        let (key, name) = (&init.key, self.recipe.build().describe());
-        let (value, range) = match init.rows {
-            None => (
-                format!("{name}, and `{key}` is divided among servers"),
-                "a divided value needs an optimizer that treats each element alone: raise the \
-                 store's `big_array_bound`",
-            ),
-            Some(_) => (
-                format!("{name}, and `{key}` is a table of rows"),
-                "a table needs an optimizer that treats each element alone",
-            ),
-        };
-        Err(Error::Setting { setting: "the optimizer", value, range })
-    }
-
-    fn describe(&self) -> String {
-        format!("{} / {}", self.recipe.build().describe(), self.divide_by)
-    }
-}
+use crate::{Error, Result, ServerStats, stats};
 
 /// An answer for a worker.
 pub(crate) type Answer = (usize, Message);
@@ -188,30 +84,6 @@ enum Value {
     Table(Table),
 }
 
-/// What an update needs besides the value.
-struct Means<'a> {
-    key: &'a Key,
-    dims: &'a [usize],
-    settings: Option<&'a OptimizerSettings>,
-    updater: Option<&'a mut Updater>,
-}
-
-impl Means<'_> {
-    /// The optimizer of a value of `len` elements, of which the whole has other dimensions.
-    fn optimizer(&self, len: usize) -> Result<Option<Box<dyn Optimizer>>> {
-        let Some(settings) = self.settings else { return Ok(None) };
-        let name = self.key.to_string();
-        let whole = ParamInfo::on_host(&name, self.dims);
-        let own = settings.recipe.for_parameter(&whole);
-        let mut optimizer = own.build();
-        let is_whole = whole.elements() == len;
-        let own_dims = [len];
-        let part = if is_whole { whole } else { ParamInfo::on_host(&name, &own_dims) };
-        optimizer.bind(std::slice::from_ref(&part))?;
-        Ok(Some(optimizer))
-    }
-}
-
 impl Shard {
     /// A shard for the workers with these ranks. `place` is the number of the server and the number of
     /// all servers.
@@ -248,6 +120,16 @@ impl Shard {
         &mut self.stats
     }
 
+    /// What was counted until now.
+    pub(crate) fn counts(&self) -> ServerStats {
+        let rows = |slot: &Slot| match &slot.value {
+            Value::Dense(_) => 0,
+            Value::Table(table) => table.count(),
+        };
+        let rows = self.slots.values().map(rows).sum();
+        ServerStats { rows, peak_memory: stats::peak_memory(), ..self.stats.clone() }
+    }
+
     /// Whether all workers have left.
     pub(crate) fn is_over(&self) -> bool {
         self.here.iter().all(|here| !here)
@@ -272,7 +154,7 @@ impl Shard {
         let ticket = message.header().ticket;
         match op {
             Op::Hello => self.greet(worker, ticket, message.content(from)?),
-            Op::Init => self.init(worker, message),
+            Op::Init => self.init(worker, &message),
             Op::Push | Op::PushPull | Op::PushRows => self.push(worker, op, message),
             Op::Pull | Op::PullRows => self.pull(worker, message),
             Op::SetOptimizer => self.set_optimizer(worker, &message),
@@ -295,7 +177,7 @@ impl Shard {
             }
             Op::Stats => {
                 let header = Header { ticket, ..Header::new(Op::Answer) };
-                self.answers.push((worker, Message::json(header, &self.stats, 0)));
+                self.answers.push((worker, Message::json(header, &self.counts(), 0)));
                 Ok(())
             }
             Op::Goodbye => self.leave(worker, ticket),
@@ -332,7 +214,7 @@ impl Shard {
         }
     }
 
-    fn init(&mut self, worker: usize, message: Message) -> Result<()> {
+    fn init(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key;
@@ -371,7 +253,7 @@ impl Shard {
         } else if worker == 0
             && let Value::Dense(dense) = &mut slot.value
         {
-            let assigned = dense.assign(&message);
+            let assigned = dense.assign(message);
             problem = assigned.err().map(|what| Error::Message { from, what });
         }
         let gathered = starting.add(worker, ticket, problem);

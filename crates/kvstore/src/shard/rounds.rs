@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::StoreKind;
+use crate::config::StoreKind;
 use crate::wire::Message;
 
 pub(super) struct Rounds {

@@ -15,7 +15,10 @@ use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Init, Means, OptimizerSettings, Shard, Slot, Value};
+use super::loaded::Loaded;
+use super::means::Means;
+use super::settings::{Init, OptimizerSettings};
+use super::{Shard, Slot, Value};
 use crate::wire::numbers;
 use crate::{Error, Result};
 
@@ -54,9 +57,9 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn f32(values: Vec<f32>) -> Self {
+    fn f32(values: &[f32]) -> Self {
         let shape = vec![values.len()];
-        Self { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(&values).to_vec() }
+        Self { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(values).to_vec() }
     }
 }
 
@@ -99,15 +102,6 @@ impl Slot {
     }
 }
 
-/// What [`Shard::load`] has read of one key.
-pub(super) struct Loaded {
-    number: u32,
-    version: u64,
-    values: Vec<f32>,
-    rows: Option<Vec<u32>>,
-    optimizer: Option<Box<dyn Optimizer>>,
-}
-
 impl Shard {
     fn state_path(&self, dir: &Path) -> PathBuf {
         let (server, servers) = self.place;
@@ -137,14 +131,14 @@ impl Shard {
             let (init, version) = (slot.init.clone(), slot.rounds.version());
             let (values, optimizer) = slot.parts();
             let values = gathered(values.as_slice()?, rows.as_deref(), row_len);
-            tensors.insert(format!("{number}.values"), Numbers::f32(values));
+            tensors.insert(format!("{number}.values"), Numbers::f32(&values));
             let mut state = None;
             if let Some(optimizer) = optimizer {
                 let vectors = optimizer.parameter_state(0)?.unwrap_or_default();
                 let count = vectors.len();
                 for (index, vector) in vectors.into_iter().enumerate() {
                     let vector = gathered(vector.host()?, rows.as_deref(), row_len);
-                    tensors.insert(format!("{number}.state.{index}"), Numbers::f32(vector));
+                    tensors.insert(format!("{number}.state.{index}"), Numbers::f32(&vector));
                 }
                 state = Some((optimizer.steps(), count));
             }
