@@ -16,6 +16,10 @@ use crate::{Error, Key, Result, ServerStats};
 /// The time between two looks at the clock.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// The most requests that are taken from the network before the next one is served. Workers that send
+/// without a break could otherwise keep the server from serving.
+const AT_ONCE: usize = 1024;
+
 /// A server to be run on this rank.
 #[derive(Default)]
 pub struct Server {
@@ -68,10 +72,13 @@ impl Server {
         while !shard.is_over() {
             let is_idle = queues.iter().all(VecDeque::is_empty);
             let mut limit = if is_idle { LOOK } else { Duration::ZERO };
+            let mut taken = 0;
             // After the last goodbye nothing arrives any more.
             while goodbyes < queues.len()
+                && taken < AT_ONCE
                 && let Some((from, message)) = mail.receive(limit)?
             {
+                taken += 1;
                 let what = || "it is a request, and its sender is no worker".to_owned();
                 let queue = queues.get_mut(from);
                 let queue = queue.ok_or_else(|| Error::Message { from, what: what() })?;

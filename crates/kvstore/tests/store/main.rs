@@ -8,6 +8,7 @@ mod cases;
 mod flow;
 mod harness;
 mod numbers;
+mod state;
 
 use harness::{Backend, Job};
 
@@ -16,6 +17,7 @@ use harness::{Backend, Job};
 fn rank_main() {
     harness::run_rank(|case, world| match case {
         "conformance" => cases::all(world),
+        state if state.starts_with("state ") => state::run(state, world),
         flow => flow::run(flow, world),
     });
 }
