@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::World;
+use candelabrum_dist::{Error as DistError, Group, World};
 
 use crate::link::Mail;
 use crate::roles::{Role, Roles};
@@ -60,13 +61,28 @@ impl Server {
             return Err(Error::Roles { what });
         };
         let all = messages_of(world)?;
+        self.serve(world, &roles, number, &all).inspect_err(|error| {
+            // Before this rank leaves the group, which the others would take for the end of its part.
+            if !matches!(error, Error::Dist(_)) {
+                all.fail(&DistError::Protocol { what: error.to_string() });
+            }
+        })
+    }
+
+    fn serve(
+        self,
+        world: &World,
+        roles: &Roles,
+        number: usize,
+        all: &Group,
+    ) -> Result<ServerStats> {
         let place = (number, roles.servers().len());
         let workers: Vec<usize> = roles.workers().collect();
         let mut queues: Vec<VecDeque<Message>> = workers.iter().map(|_| VecDeque::new()).collect();
         let deadline = world.deadline()?;
         let rank = roles.servers().start + number;
         let mut shard = Shard::new(rank, place, workers, deadline, self.updater);
-        let mut mail = Mail::new(all);
+        let mut mail = Mail::new(Arc::clone(all));
         let mut turn = Turn::default();
         let (mut goodbyes, mut looked) = (0, Instant::now());
         while !shard.is_over() {

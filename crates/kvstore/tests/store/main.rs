@@ -5,9 +5,11 @@
 //! store, a server serves until all workers have left this store ([`harness::stage`]).
 
 mod cases;
+mod faults;
 mod flow;
 mod harness;
 mod numbers;
+mod rounds;
 mod state;
 
 use harness::{Backend, Job};
@@ -18,6 +20,8 @@ fn rank_main() {
     harness::run_rank(|case, world| match case {
         "conformance" => cases::all(world),
         state if state.starts_with("state ") => state::run(state, world),
+        fault if fault.starts_with("fault: ") => faults::run(fault, world),
+        round if round.starts_with("round ") => rounds::run(round, world),
         flow => flow::run(flow, world),
     });
 }
