@@ -8,6 +8,7 @@ mod cases;
 mod faults;
 mod flow;
 mod harness;
+mod misuse;
 mod numbers;
 mod rounds;
 mod state;
@@ -22,6 +23,7 @@ fn rank_main() {
         state if state.starts_with("state ") => state::run(state, world),
         fault if fault.starts_with("fault: ") => faults::run(fault, world),
         round if round.starts_with("round ") => rounds::run(round, world),
+        misuse if misuse.starts_with("misuse") => misuse::run(misuse, world),
         flow => flow::run(flow, world),
     });
 }
