@@ -1,4 +1,4 @@
-//! `mnist_dist` and `mpi_sgd` under mpiexec: over MPI if the build has it, over the local backend
+//! `mnist_dist`, `kvstore_mnist` and `mpi_sgd` under mpiexec: over MPI if the build has it, over the local backend
 //! otherwise.
 
 mod common;
@@ -44,6 +44,32 @@ fn two_ranks_under_mpiexec_train_the_model_of_two_workers() {
     assert_eq!(digests(&mpiexec)[0], digests(&mpiexec)[1]);
     // A sum of two numbers has one order, so every backend gives the same bits.
     assert_eq!(digests(&mpiexec), digests(&workers));
+}
+
+#[test]
+fn two_workers_and_a_server_under_mpiexec_train_the_model_of_an_all_reduce() {
+    let Some(mut command) = mpiexec(3) else {
+        println!("left out: there is no mpiexec here");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let report = |mut command: Command, name: &str| -> serde_json::Value {
+        let path = dir.path().join(name);
+        command.args(["--dataset", "synthetic", "--epochs", "1", "--threads", "1", "--report"]);
+        command.arg(&path);
+        let (output, _) = Running::start(command).finish(Duration::from_secs(120));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    };
+    command.arg(example("kvstore_mnist")).args(["--servers", "1"]);
+    let store = report(command, "store.json");
+    let mut command = Command::new(example("mnist_dist"));
+    command.args(["--workers", "2"]);
+    let all_reduce = report(command, "all_reduce.json");
+    assert_eq!((&store["backend"], &store["servers"]), (&BACKEND.into(), &1.into()));
+    assert_eq!((&store["kvstore"], &store["world_size"]), (&"dist_sync".into(), &2.into()));
+    assert_eq!(all_reduce["kvstore"], serde_json::Value::Null);
+    assert_eq!(store["parameters_sha256"], all_reduce["parameters_sha256"]);
 }
 
 #[test]

@@ -1,17 +1,19 @@
 //! Worlds in which some ranks are servers of the key-value store: by our launcher, by mpiexec and by
-//! MXNet's tracker, whose part this test plays.
+//! MXNet's tracker, whose part this test plays. Also what a user sees when one of them dies.
 
 mod common;
 
 use std::env;
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Output};
+use std::thread;
 use std::time::Duration;
 
-use candelabrum::dist::Error;
+use candelabrum::kvstore::{Error, KvStore};
 use candelabrum::train::cli::run_with_servers;
 use candelabrum_testkit::ranks::mpiexec;
-use common::{Running, assert_one_line_error, mnist_dist};
+use common::{Running, assert_one_line_error, example, mnist_dist};
+use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -24,11 +26,16 @@ fn rank_main() {
     let Ok(mark) = env::var(MARK) else { return };
     let numbers: Vec<Option<usize>> = mark.split(' ').map(|word| word.parse().ok()).collect();
     let exit = run_with_servers(numbers[0], numbers[1], Some(1), None, |world| {
-        let role = if world.is_server() { "server" } else { "worker" };
-        let (rank, all, servers) = (world.rank(), world.world_size(), world.servers());
         let of_mxnet = env::var("DMLC_ROLE").unwrap_or_default();
-        println!("rank {rank} of {all} is a {role} of {servers} servers [{of_mxnet}]");
-        // The ranks of a world reach each other.
+        let mut servers = Vec::new();
+        if world.servers() > 0 {
+            // Only servers answer, and only workers run this program.
+            let store = KvStore::create("dist_sync", world)?;
+            servers = store.stats()?.iter().map(|server| server.rank).collect();
+            store.barrier()?;
+        }
+        let (rank, all) = (world.rank(), world.world_size());
+        println!("worker {rank} of {all} has the servers {servers:?} [{of_mxnet}]");
         world.comm().barrier()?;
         Ok::<(), Error>(())
     });
@@ -58,8 +65,8 @@ fn lines(output: &Output) -> Vec<String> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut lines: Vec<String> = stdout
         .lines()
-        .filter_map(|line| Some(line[line.find("rank ")?..].to_owned()))
-        .filter(|line| line.contains(" is a "))
+        .filter_map(|line| Some(line[line.find("worker ")?..].to_owned()))
+        .filter(|line| line.contains(" has the servers "))
         .collect();
     lines.sort();
     lines
@@ -71,15 +78,14 @@ fn our_launcher_starts_servers_beside_the_workers_and_tells_mxnets_scripts() {
     assert_eq!(
         lines(&output),
         [
-            "rank 0 of 3 is a worker of 1 servers [worker]",
-            "rank 1 of 3 is a worker of 1 servers [worker]",
-            "rank 2 of 3 is a server of 1 servers [server]",
+            "worker 0 of 2 has the servers [2] [worker]",
+            "worker 1 of 2 has the servers [2] [worker]",
         ]
     );
     let (output, _) = Running::start(program(None, "2 -")).finish(LIMIT);
     assert_eq!(
         lines(&output),
-        ["rank 0 of 2 is a worker of 0 servers []", "rank 1 of 2 is a worker of 0 servers []",]
+        ["worker 0 of 2 has the servers [] []", "worker 1 of 2 has the servers [] []"]
     );
 }
 
@@ -94,14 +100,7 @@ fn of_the_ranks_under_mpiexec_the_last_ones_are_servers() {
         let mut command = program(Some(launcher), mark);
         command.env("CANDELABRUM_SERVERS", variable);
         let (output, _) = Running::start(command).finish(LIMIT);
-        assert_eq!(
-            lines(&output),
-            [
-                "rank 0 of 3 is a worker of 2 servers []",
-                "rank 1 of 3 is a server of 2 servers []",
-                "rank 2 of 3 is a server of 2 servers []",
-            ]
-        );
+        assert_eq!(lines(&output), ["worker 0 of 1 has the servers [1, 2] []"]);
     }
 }
 
@@ -129,10 +128,9 @@ fn mxnets_tracker_starts_a_world_and_waits_for_its_scheduler() {
     for with_scheduler in [true, false] {
         let (ranks, scheduler) = by_the_tracker("- -", with_scheduler);
         for (rank, running) in ranks.into_iter().enumerate() {
-            let role = ["worker", "worker", "server"][rank];
             let (output, _) = running.finish(LIMIT);
-            let line = format!("rank {rank} of 3 is a {role} of 1 servers [{role}]");
-            assert_eq!(lines(&output), [line]);
+            let line = format!("worker {rank} of 2 has the servers [2] [worker]");
+            assert_eq!(lines(&output), if rank < 2 { vec![line] } else { vec![] });
         }
         if let Some(scheduler) = scheduler {
             let (output, _) = scheduler.finish(LIMIT);
@@ -172,4 +170,21 @@ fn a_training_program_uses_servers_only_with_a_store() {
     };
     refuse(&[], "1", &["1 of 2 ranks", "asks for 0", "--kvstore"]);
     refuse(&["--kvstore", "dist_sync", "--servers", "2"], "0", &["leaves no worker"]);
+}
+
+#[test]
+fn a_dead_server_and_a_dead_worker_end_the_job_and_are_named() {
+    for (kind, rank) in [("dist_sync", 2), ("dist_async", 2), ("dist_sync", 1), ("dist_async", 0)] {
+        let mut command = Command::new(example("kvstore_mnist"));
+        command.args(["--workers", "2", "--servers", "1", "--kvstore", kind]);
+        command.args(["--dataset", "synthetic", "--epochs", "1000", "--threads", "1"]);
+        let running = Running::start(command);
+        let (_, process) = running.wait_for_ranks(3)[rank];
+        thread::sleep(Duration::from_secs(2)); // until it is in the middle of the training
+        let process = Pid::from_raw(process).expect("a process");
+        kill_process(process, Signal::KILL).expect("it runs");
+        let (output, took) = running.finish(Duration::from_secs(15));
+        println!("{kind}, rank {rank}: the job ended within {took:?}");
+        assert_one_line_error(&output, &[&format!("rank {rank} was killed by SIGKILL")]);
+    }
 }

@@ -10,7 +10,7 @@ use crate::link::Mail;
 use crate::roles::{Role, Roles};
 use crate::shard::{Shard, Updater};
 use crate::store::messages_of;
-use crate::wire::Message;
+use crate::wire::{Message, Op};
 use crate::{Error, Key, Result, ServerStats};
 
 /// The time between two looks at the clock.
@@ -64,14 +64,19 @@ impl Server {
         let mut shard = Shard::new(rank, place, workers, deadline, self.updater);
         let mut mail = Mail::new(all);
         let mut turn = Turn::default();
-        let mut looked = Instant::now();
+        let (mut goodbyes, mut looked) = (0, Instant::now());
         while !shard.is_over() {
             let is_idle = queues.iter().all(VecDeque::is_empty);
             let mut limit = if is_idle { LOOK } else { Duration::ZERO };
-            while let Some((from, message)) = mail.receive(limit)? {
+            // After the last goodbye nothing arrives any more.
+            while goodbyes < queues.len()
+                && let Some((from, message)) = mail.receive(limit)?
+            {
                 let what = || "it is a request, and its sender is no worker".to_owned();
                 let queue = queues.get_mut(from);
-                queue.ok_or_else(|| Error::Message { from, what: what() })?.push_back(message);
+                let queue = queue.ok_or_else(|| Error::Message { from, what: what() })?;
+                goodbyes += usize::from(message.op() == Op::Goodbye);
+                queue.push_back(message);
                 limit = Duration::ZERO;
             }
             if let Some((worker, message)) = turn.next(&mut queues) {
@@ -130,7 +135,7 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Header, Op};
+    use crate::wire::Header;
 
     #[test]
     fn a_worker_with_many_requests_delays_the_others_by_one() {

@@ -73,7 +73,8 @@ impl Recipe {
         with_settings!(self, settings => settings.rule.is_elementwise())
     }
 
-    /// Refuses meaningless settings, and groups that select none of `params`. Allocates no state.
+    /// Refuses meaningless settings, and groups that select none of `params`, if there are any
+    /// parameters. Allocates no state.
     ///
     /// # Errors
     /// [`Error::Setting`](crate::Error::Setting) and
@@ -100,6 +101,9 @@ impl<R: Rule> Settings<R> {
     }
 
     fn check_groups(&self, params: &[ParamInfo<'_>]) -> Result<()> {
+        if params.is_empty() {
+            return Ok(());
+        }
         self.groups.iter().try_for_each(|group| group.check_selects(R::NAME, params))
     }
 }
@@ -183,6 +187,7 @@ mod tests {
         recipe.check(&[weight.clone(), bias]).unwrap();
         let message = recipe.check(&[weight]).unwrap_err().to_string();
         assert!(message.contains("*.bias"), "{message}");
+        assert!(recipe.check(&[]).is_ok());
         assert!(Recipe::from(Sgd::new(f64::NAN)).check(&[]).is_err());
     }
 

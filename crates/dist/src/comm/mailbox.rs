@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use candelabrum_memory::{Flat, SharedMemory};
+
 use super::{ElementType, Payload};
 use crate::{Error, Result};
 
@@ -15,7 +17,36 @@ pub(super) struct Arrived {
     pub(super) from: usize,
     /// The code of the numbers' type.
     pub(super) element: u8,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Bytes,
+}
+
+/// The bytes of a message.
+pub(super) enum Bytes {
+    /// On the heap.
+    Heap(Vec<u8>),
+    /// Where the sender has put them.
+    Shared(Box<dyn SharedMemory>),
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Shared(memory) => memory.bytes(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Heap(bytes)
+    }
+}
+
+impl From<Box<dyn SharedMemory>> for Bytes {
+    fn from(memory: Box<dyn SharedMemory>) -> Self {
+        Self::Shared(memory)
+    }
 }
 
 /// A receive that waits for a message.
@@ -47,8 +78,8 @@ impl Mailbox {
             self.posted.push_back(posted);
             return None;
         };
-        let taken = (message.from, message.bytes.len());
-        posted.fill(&message);
+        let taken = (message.from, message.bytes.get().len());
+        posted.fill(message);
         Some(taken)
     }
 
@@ -56,7 +87,7 @@ impl Mailbox {
     pub(super) fn deliver(&mut self, message: Arrived) -> bool {
         let first = self.posted.iter().position(|posted| posted.accepts(message.from));
         match first.and_then(|first| self.posted.remove(first)) {
-            Some(posted) => posted.fill(&message),
+            Some(posted) => posted.fill(message),
             None => self.arrived.push_back(message),
         }
         first.is_some()
@@ -69,7 +100,7 @@ impl Mailbox {
 
     /// Drops the messages that no receive has asked for. Returns their senders and lengths.
     pub(super) fn forget(&mut self) -> Vec<(usize, usize)> {
-        self.arrived.drain(..).map(|message| (message.from, message.bytes.len())).collect()
+        self.arrived.drain(..).map(|message| (message.from, message.bytes.get().len())).collect()
     }
 }
 
@@ -78,30 +109,34 @@ impl Posted {
         self.from.is_none_or(|expected| expected == from)
     }
 
-    fn fill(self, message: &Arrived) {
-        let result = received(self.payload, self.any_length, message);
+    fn fill(self, message: Arrived) {
         let source = self.ranks.iter().position(|&rank| rank == message.from).unwrap_or(0);
+        let result = received(self.payload, self.any_length, message);
         // If the receive was dropped, so is its answer.
         drop(self.answer.send(result.map(|payload| payload.with_source(source))));
     }
 }
 
-/// Copies the numbers of the message into the payload, if they have its type and length.
-fn received(mut payload: Payload, any_length: bool, message: &Arrived) -> Result<Payload> {
+/// The payload with the numbers of the message, if they have its type and length.
+fn received(mut payload: Payload, any_length: bool, message: Arrived) -> Result<Payload> {
     let Arrived { from, element: code, bytes } = message;
-    let element = ElementType::from_code(*code)
+    let element = ElementType::from_code(code)
         .ok_or_else(|| Error::Protocol { what: format!("rank {from} sent element {code}") })?;
     if element != payload.element_type() {
         return Err(Error::element_type(element, payload.element_type()));
     }
-    let len = bytes.len() / element.size();
+    let len = bytes.get().len() / element.size();
     if any_length {
-        payload = Payload::zeros(element, len);
+        // Shared memory becomes the payload itself.
+        match bytes {
+            Bytes::Shared(memory) => return Ok(Flat::shared(element, len, memory).into()),
+            Bytes::Heap(_) => payload = Payload::zeros(element, len),
+        }
     }
     if len != payload.len() {
         return Err(Error::Length { op: "recv", expected: len, got: payload.len() });
     }
-    let bytes = &bytes[..len * element.size()];
+    let bytes = &bytes.get()[..len * element.size()];
     if payload.is_on_device() {
         let mut copy = Payload::zeros(element, len);
         copy.bytes_mut().copy_from_slice(bytes);

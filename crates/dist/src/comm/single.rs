@@ -29,7 +29,7 @@ impl Single {
             Collective::Send { .. } => {
                 let (element, bytes) =
                     (payload.element_type().code(), payload.to_host()?.bytes().to_vec());
-                self.mailbox.lock().deliver(Arrived { from: 0, element, bytes });
+                self.mailbox.lock().deliver(Arrived { from: 0, element, bytes: bytes.into() });
                 Payload::empty()
             }
             Collective::AllGatherV => {

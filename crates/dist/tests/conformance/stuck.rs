@@ -30,13 +30,15 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
     }
 }
 
-/// Rank 2 stops rank 1. Then rank 0 sends rank 1 more than any socket holds.
+/// Rank 2 stops rank 1. Then rank 0 sends rank 1 more than any socket holds, and more than rank 1
+/// stores without having asked for it.
 fn stuck_receiver(comm: Comm<'_>, another_dies: bool) -> Result<()> {
     let pids = pids(comm)?;
     match comm.rank() {
         0 => {
             comm.recv(&mut [0_u8], 2)?;
-            let error = fails(|| comm.send(&vec![0_u8; 8 * MIB], 1));
+            let message = vec![0_u8; 8 * MIB];
+            let error = fails(|| (0..4).try_for_each(|_| comm.send(&message, 1)));
             if another_dies {
                 signal(pids[1], Signal::CONT);
             }

@@ -5,7 +5,8 @@
 //! segment and is reduced there: each rank reduces its own slice of all ranks' buffers. Other
 //! numbers pass through one slot per rank, piece by piece ([`slots`], [`collectives`]). The ranks
 //! meet at a barrier of one counter per rank ([`cells`]). The socket between two ranks carries
-//! messages and reports the death of a rank at once ([`network`](super::network)). Rank 0 also
+//! messages and reports the death of a rank at once ([`network`](super::network)). A long message lies
+//! in the segment, and the socket carries only its place ([`parcels`]). Rank 0 also
 //! sends the segment's file over it.
 //!
 //! A group has its own cells and slots in the same segment, but shares the sockets. So every group
@@ -19,6 +20,7 @@ mod cells;
 mod collectives;
 mod config;
 mod exchange;
+mod parcels;
 mod reduction;
 mod region;
 mod rendezvous;
@@ -36,6 +38,7 @@ use self::cell::Cell;
 use self::cells::Cells;
 pub(crate) use self::config::LocalConfig;
 use self::exchange::Exchange;
+use self::parcels::LocalParcels;
 use self::region::{Membership, stride};
 use self::segment::{Segment, WORLD};
 use self::slots::{SLOT, Slots};
@@ -89,10 +92,12 @@ impl Local {
             }
         };
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
-        let network = Network::start(rank, sockets, false, deadline, failure)?;
+        let segment = Arc::new(segment);
+        let parcels = LocalParcels::new(Arc::clone(&segment));
+        let network = Network::start(rank, sockets, Some(parcels), false, deadline, failure)?;
         let member = Membership { group: WORLD, rank, world_size };
         let ranks = (0..world_size).collect();
-        Self::join(network, Arc::new(segment), ranks, member, deadline)
+        Self::join(network, segment, ranks, member, deadline)
     }
 
     /// Makes this rank a member of a group that [`new_group`] has allocated.

@@ -108,6 +108,22 @@ impl Segment {
         Region::map(&self.file, start, part, member)
     }
 
+    /// Refuses a region that is not wholly in the file. Its use could end this process by SIGBUS.
+    pub(super) fn check(&self, start: u64, len: u64) -> Result<()> {
+        let size = rustix::fs::fstat(&self.file.fd)
+            .map_err(|error| Error::io("look at the shared memory", error))?
+            .st_size;
+        let end = start.checked_add(len).and_then(|end| i64::try_from(end).ok());
+        let is_region = start >= FIRST && start.is_multiple_of(ALIGN as u64);
+        match end {
+            Some(end) if end <= size && is_region => Ok(()),
+            _ => {
+                let what = format!("{len} bytes at {start} of shared memory of {size} bytes");
+                Err(Error::Protocol { what })
+            }
+        }
+    }
+
     /// From now on dropped regions keep their memory, because another rank may still write to them.
     pub(super) fn keep_everything(&self) {
         self.file.broken.store(true, Ordering::Relaxed);

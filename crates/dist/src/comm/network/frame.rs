@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::parcel::Note;
 use crate::Result;
 use crate::comm::Payload;
 
@@ -23,10 +24,14 @@ pub(in crate::comm) enum Kind {
     Failed,
     /// Another rank has died without a message.
     Died,
+    /// A message whose bytes lie in memory that the ranks share. A note of the place follows.
+    Parcel,
+    /// The sender of this frame has read a parcel. The head's group is the number of its memory.
+    Returned,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Message,
         Self::Part,
         Self::Window,
@@ -34,6 +39,8 @@ impl Kind {
         Self::Goodbye,
         Self::Failed,
         Self::Died,
+        Self::Parcel,
+        Self::Returned,
     ];
 }
 
@@ -47,7 +54,7 @@ pub(in crate::comm) struct Head {
     pub(in crate::comm) from: usize,
     /// The rank in the world that the frame is for.
     pub(in crate::comm) to: usize,
-    /// The group of the frame. In a window frame, the limit.
+    /// The group of the frame. In a window frame, the limit. In the return of a parcel, its number.
     pub(in crate::comm) group: u64,
     /// The number of bytes that follow.
     pub(in crate::comm) len: u64,
@@ -104,6 +111,17 @@ pub(in crate::comm) struct Outgoing {
 }
 
 impl Outgoing {
+    /// The bytes of the message, wherever they are.
+    pub(super) fn message_len(&self) -> u64 {
+        self.note().map_or(self.head.len, |note| note.len)
+    }
+
+    /// The place of the parcel that the frame announces, if it is one.
+    pub(super) fn note(&self) -> Option<Note> {
+        let is_parcel = self.head.kind == Kind::Parcel;
+        is_parcel.then(|| Note::decode(self.body.bytes())).flatten()
+    }
+
     pub(super) fn tell(self, result: Result<()>) {
         if let Some(written) = self.written {
             // If no rank waits for the answer, it is dropped.

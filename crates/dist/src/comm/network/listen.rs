@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::Network;
 use super::frame::{Head, Kind, Outgoing};
 use super::line::{Heard, Line, Reader};
+use super::parcel::Note;
 
 impl Network {
     /// Listens until all lines have ended.
@@ -67,6 +68,27 @@ impl Network {
             && (head.to == self.rank || (self.relays && head.to < world_size))
     }
 
+    /// Delivers a message whose bytes lie in shared memory.
+    fn take_parcel(&self, head: Head, note: &[u8]) {
+        let Head { from, .. } = head;
+        let opened = Note::decode(note).zip(self.parcels.as_ref()).and_then(|(note, parcels)| {
+            let (network, start) = (self.me.clone(), note.start);
+            let when_read = move || {
+                if let Some(network) = network.upgrade() {
+                    network.send(Kind::Returned, (start, from), 0, Vec::new().into(), None);
+                }
+            };
+            Some((note.len, parcels.open(note, Box::new(when_read)).ok()?))
+        });
+        let Some((len, memory)) = opened else {
+            let what = "it sent a long message in memory that rank 0's segment does not have";
+            return self.hear_failure(from, Some(what.to_owned()));
+        };
+        let head = Head { kind: Kind::Message, len, ..head };
+        let limit = self.news.lock().deliver(head, memory.into());
+        self.tell_limits(limit.into_iter().collect());
+    }
+
     fn take(&self, head: Head, body: Vec<u8>) {
         let Head { kind, from, group, .. } = head;
         if head.to != self.rank {
@@ -74,8 +96,14 @@ impl Network {
         }
         match kind {
             Kind::Message | Kind::Part => {
-                let limit = self.news.lock().deliver(head, body);
+                let limit = self.news.lock().deliver(head, body.into());
                 self.tell_limits(limit.into_iter().collect());
+            }
+            Kind::Parcel => self.take_parcel(head, &body),
+            Kind::Returned => {
+                if let Some(parcels) = &self.parcels {
+                    parcels.take_back(group);
+                }
             }
             Kind::Window => {
                 let mut outlets = self.outlets.lock();
@@ -132,7 +160,7 @@ mod tests {
         let ((near_1, far_1), (near_2, far_2)) = (pair(), pair());
         let sockets = vec![None, Some(near_1), Some(near_2)];
         let deadline = Duration::from_secs(20);
-        let network = Network::start(0, sockets, false, deadline, &Failure::default());
+        let network = Network::start(0, sockets, None, false, deadline, &Failure::default());
         let network: Arc<Network> = network.expect("a thread to listen");
         let (group, why) = (9, b"out of data");
         let (kind, len) = (Kind::Failed, why.len() as u64);

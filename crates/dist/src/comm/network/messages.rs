@@ -73,14 +73,18 @@ impl GroupMessages {
         let element = header.element.code();
         if to == network.rank {
             let head = Head { kind: Kind::Message, element, from: to, to, group, len: 0 };
-            network.news.lock().deliver(head, payload.bytes().to_vec());
+            network.news.lock().deliver(head, payload.bytes().to_vec().into());
             return Pending::ready(Ok(Payload::empty()));
         }
         if let Err(error) = network.trouble(group, &[to], || header.to_string()) {
             return Pending::ready(Err(error));
         }
-        let body = Body::Payload(payload);
-        network.send(Kind::Message, (group, to), element, body, Some(written));
+        let note = network.parcels.as_ref().and_then(|parcels| parcels.pack(payload.bytes()));
+        let (kind, body) = match note {
+            Some(note) => (Kind::Parcel, note.encode().into()),
+            None => (Kind::Message, Body::Payload(payload)),
+        };
+        network.send(kind, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);
         Pending::new(Awaited { network, group, peers, header, answer, result: None })
     }

@@ -22,11 +22,12 @@ mod line;
 mod listen;
 mod messages;
 mod news;
+mod parcel;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,7 @@ use crate::{Error, Result};
 pub(super) use self::frame::{Body, Kind};
 pub(super) use self::messages::Awaited;
 pub(super) use self::news::WhenLeft;
+pub(super) use self::parcel::{Note, Parcels, WhenRead};
 
 /// The interval at which a waiting thread checks the news.
 const NAP: Duration = Duration::from_millis(20);
@@ -58,6 +60,10 @@ const NO_GROUP: u64 = 0;
 pub(super) struct Network {
     rank: usize,
     deadline: Duration,
+    /// The memory of long messages, if the ranks share memory.
+    parcels: Option<Arc<dyn Parcels>>,
+    /// This value, for the parcels that are open.
+    me: Weak<Self>,
     /// Whether this rank forwards frames for other ranks.
     relays: bool,
     /// This rank's own failure.
@@ -87,11 +93,12 @@ struct Outlet {
 }
 
 impl Network {
-    /// Starts to listen to these sockets, which are indexed by peer. With `relays` this rank
-    /// forwards frames for other ranks.
+    /// Starts to listen to these sockets, which are indexed by peer. With `parcels` long messages lie
+    /// in shared memory. With `relays` this rank forwards frames for other ranks.
     pub(super) fn start(
         rank: usize,
         sockets: Vec<Option<OwnedFd>>,
+        parcels: Option<Arc<dyn Parcels>>,
         relays: bool,
         deadline: Duration,
         own_failure: &Failure,
@@ -101,9 +108,11 @@ impl Network {
         let lines: Vec<_> = sockets.into_iter().map(|socket| socket.map(Line::new)).collect();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::io("make an eventfd", error))?;
-        let network = Arc::new(Self {
+        let network = Arc::new_cyclic(|me| Self {
             rank,
             deadline,
+            parcels,
+            me: me.clone(),
             relays,
             own_failure: own_failure.clone(),
             lines,
@@ -136,7 +145,7 @@ impl Network {
         let len = body.bytes().len() as u64;
         let head = Head { kind, element, from: self.rank, to, group, len };
         let frame = Outgoing { head, body, written };
-        if !matches!(kind, Kind::Message | Kind::Left | Kind::Goodbye) {
+        if !matches!(kind, Kind::Message | Kind::Parcel | Kind::Left | Kind::Goodbye) {
             return self.push(frame);
         }
         // These kinds stay in order, so the lock is held until the frame has been given to its
@@ -151,10 +160,10 @@ impl Network {
     fn release(&self, outlet: &mut Outlet) {
         let has_room = |outlet: &Outlet| outlet.sent < outlet.limit;
         while let Some(frame) = outlet.held.front() {
-            if frame.head.kind == Kind::Message && !has_room(outlet) {
+            if is_message(frame) && !has_room(outlet) {
                 break;
             }
-            outlet.sent += frame.head.len;
+            outlet.sent += frame.message_len();
             outlet.held.pop_front().into_iter().for_each(|frame| self.push(frame));
         }
     }
@@ -163,8 +172,7 @@ impl Network {
     fn drop_messages(&self, group: u64, to: usize) {
         let mut outlets = self.outlets.lock();
         let outlet = &mut outlets[to];
-        let is_late =
-            |frame: &Outgoing| frame.head.kind == Kind::Message && frame.head.group == group;
+        let is_late = |frame: &Outgoing| is_message(frame) && frame.head.group == group;
         let held = std::mem::take(&mut outlet.held);
         let (late, held) = held.into_iter().partition(is_late);
         outlet.held = held;
@@ -183,6 +191,13 @@ impl Network {
     }
 
     fn cannot_send(&self, frame: Outgoing) {
+        if let (Some(parcels), Some(note)) = (&self.parcels, frame.note()) {
+            parcels.take_back(note.start);
+        }
+        // A parcel may be returned by a thread that has the lock of the news.
+        if frame.written.is_none() {
+            return;
+        }
         let Head { to, group, .. } = frame.head;
         let known = self.trouble(group, &[to], || format!("send(to {to})"));
         frame.tell(known);
@@ -286,6 +301,11 @@ impl Network {
             thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Whether a frame is a message from one rank to another.
+fn is_message(frame: &Outgoing) -> bool {
+    matches!(frame.head.kind, Kind::Message | Kind::Parcel)
 }
 
 impl Abort for Network {

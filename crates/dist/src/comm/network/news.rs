@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::{Head, Kind};
-use crate::comm::mailbox::{Arrived, Mailbox, Posted};
+use crate::comm::mailbox::{Arrived, Bytes, Mailbox, Posted};
 use crate::{Error, Result};
 
 /// The bytes of messages that a rank may send to another rank that has not asked for them.
@@ -67,7 +67,7 @@ impl News {
 
     /// Stores a message, or a part of a collective. Returns the sender's new limit, if there is
     /// one.
-    pub(super) fn deliver(&mut self, head: Head, bytes: Vec<u8>) -> Option<Limit> {
+    pub(super) fn deliver(&mut self, head: Head, bytes: Bytes) -> Option<Limit> {
         let Head { kind, element, from, group, len, .. } = head;
         let group = self.groups.entry(group).or_default();
         let message = Arrived { from, element, bytes };

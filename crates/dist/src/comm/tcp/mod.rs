@@ -47,7 +47,7 @@ pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
         let TcpConfig { rank, world_size, deadline, .. } = config;
         let sockets = rendezvous::meet(&config)?;
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
-        let network = Network::start(rank, sockets, rank == 0, deadline, failure)?;
+        let network = Network::start(rank, sockets, None, rank == 0, deadline, failure)?;
         let (abort, ranks) = (Arc::clone(&network), (0..world_size).collect());
         let transport = Tcp { network, group: WORLD, ranks, rank, splits: 0, deadline };
         Ok(Connected { transport, rank, world_size, deadline, abort })

@@ -1,0 +1,51 @@
+//! Parcels: long messages between ranks that share memory. The socket carries a note, and the receiver
+//! reads the bytes where the sender has put them.
+
+use candelabrum_memory::SharedMemory;
+
+use crate::Result;
+
+/// The place of a parcel in the memory that the ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::comm) struct Note {
+    /// The number of the parcel's memory.
+    pub(in crate::comm) start: u64,
+    /// The bytes of this memory.
+    pub(in crate::comm) size: u64,
+    /// The bytes of the message.
+    pub(in crate::comm) len: u64,
+}
+
+impl Note {
+    pub(super) fn encode(self) -> Vec<u8> {
+        bytemuck::cast::<[u64; 3], [u8; 24]>([self.start, self.size, self.len]).to_vec()
+    }
+
+    /// `None` if these bytes are not a note.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let [start, size, len]: [u64; 3] = bytemuck::try_pod_read_unaligned(bytes).ok()?;
+        (len <= size).then_some(Self { start, size, len })
+    }
+}
+
+/// Called when a parcel has been read.
+pub(in crate::comm) type WhenRead = Box<dyn FnOnce() + Send + Sync>;
+
+/// The memory of parcels.
+///
+/// **Invariant** From [`pack`](Self::pack) until [`take_back`](Self::take_back) only the receiver
+/// accesses the memory of a parcel.
+pub(in crate::comm) trait Parcels: Send + Sync {
+    /// Puts bytes into memory that the other ranks can open. `None` if there is no room, or if the
+    /// bytes are so few that the socket is as fast.
+    fn pack(&self, bytes: &[u8]) -> Option<Note>;
+
+    /// The bytes of another rank's parcel. Their drop calls `when_read`.
+    ///
+    /// # Errors
+    /// A note of memory that does not exist.
+    fn open(&self, note: Note, when_read: WhenRead) -> Result<Box<dyn SharedMemory>>;
+
+    /// The receiver has read the parcel, or will never get it.
+    fn take_back(&self, start: u64);
+}
