@@ -221,6 +221,14 @@ impl Shard {
         Ok(())
     }
 
+    /// Tells a worker that its message has arrived, if it wants to know.
+    fn confirm(&mut self, worker: usize, ticket: u64, receipt: u32) {
+        if receipt == 1 {
+            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
+            self.answers.push((worker, Message::text(header, "")));
+        }
+    }
+
     fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
         let header = Header { ticket, ..Header::new(Op::Refusal) };
         self.answers.push((worker, Message::text(header, &error.to_string())));
@@ -249,7 +257,7 @@ impl Shard {
     }
 
     fn init(&mut self, worker: usize, message: Message) -> Result<()> {
-        let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
+        let (from, &Header { ticket, key, receipt, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key as usize;
         if self.slots.len() <= number {
@@ -287,8 +295,12 @@ impl Shard {
             dense.assign(&message).map_err(|what| Error::Message { from, what })?;
         }
         starting.add(worker, ticket);
-        if let Some(tickets) = starting.complete() {
+        let complete = starting.complete();
+        if complete.is_some() {
             slot.starting = None;
+        }
+        self.confirm(worker, ticket, receipt);
+        if let Some(tickets) = complete {
             for (worker, ticket) in tickets.into_iter().enumerate() {
                 self.answer(worker, ticket, "")?;
             }
@@ -329,10 +341,7 @@ impl Shard {
         if op == Op::PushPull {
             slot.rounds.wait(Wait::new(worker, ticket, None));
         }
-        if receipt == 1 {
-            let header = Header { ticket, receipt: 1, ..Header::new(Op::Answer) };
-            self.answers.push((worker, Message::text(header, "")));
-        }
+        self.confirm(worker, ticket, receipt);
         self.stats.pushes[worker] += 1;
         self.advance(number)
     }
@@ -526,5 +535,32 @@ fn describe(init: &Init) -> String {
 impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Shard({} keys of {} workers)", self.slots.len(), self.ranks.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_value_is_confirmed_although_another_worker_has_not_initialised_it() {
+        let mut shard = Shard::new(2, (0, 1), vec![0, 1], Duration::MAX, None);
+        let init = Init { key: "w".into(), dims: vec![2], part: 0..2, rows: None };
+        let message = |ticket, values: &[f32]| {
+            let receipt = u32::from(!values.is_empty());
+            let elements = values.len() as u64;
+            let header = Header { ticket, elements, receipt, ..Header::new(Op::Init) };
+            let mut message = Message::json(header, &init, size_of_val(values));
+            message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
+            message
+        };
+        let said = |answers: Vec<Answer>| -> Vec<(usize, u64, u32)> {
+            let of = |(worker, answer): (usize, Message)| {
+                (worker, answer.header().ticket, answer.header().receipt)
+            };
+            answers.into_iter().map(of).collect()
+        };
+        assert_eq!(said(shard.handle(0, message(7, &[1.0, 2.0]))), [(0, 7, 1)]);
+        assert_eq!(said(shard.handle(1, message(9, &[]))), [(0, 7, 0), (1, 9, 0)]);
     }
 }
