@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::link::Link;
-use crate::wire::{Message, Op};
+use crate::wire::{Header, Message, Op};
 use crate::{Error, Result};
 
 /// The most bytes on their way to one server.
@@ -21,7 +21,11 @@ const WINDOW: usize = 4 << 20;
 pub(crate) const CONFIRMED_FROM: usize = 64 << 10;
 
 /// The time between two looks at the clock while this worker waits.
-const NAP: Duration = Duration::from_millis(100);
+const NAP: Duration = Duration::from_millis(20);
+
+/// The least time by which a worker is more patient than a server, which looks at the clock now and
+/// then, and knows better for whom they wait.
+const LATENESS: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
@@ -36,6 +40,10 @@ pub(crate) struct Client {
     wanted: HashMap<u64, Option<Result<Message>>>,
     /// An error of a request that no caller waits for.
     failure: Option<Error>,
+    /// Whether a server was silent for longer than the deadline.
+    has_given_up: bool,
+    /// Whether no caller is left that could get an error.
+    is_leaving: bool,
     /// The time that callers have waited.
     pub(crate) waited: Duration,
 }
@@ -91,6 +99,8 @@ impl Client {
             queues,
             wanted: HashMap::new(),
             failure: None,
+            has_given_up: false,
+            is_leaving: false,
             waited: Duration::ZERO,
         }
     }
@@ -119,7 +129,7 @@ impl Client {
         message: Message,
         wants: bool,
     ) -> Result<()> {
-        let &crate::wire::Header { key, ticket, .. } = message.header();
+        let &Header { key, ticket, .. } = message.header();
         if wants {
             self.wanted.insert(ticket, None);
         }
@@ -128,12 +138,22 @@ impl Client {
     }
 
     /// Sends what may leave, and takes the answers that have arrived.
-    pub(crate) fn progress(&mut self) -> Result<()> {
+    fn progress(&mut self) -> Result<()> {
         self.send()?;
-        while let Some((server, message)) = self.link.receive(Duration::ZERO)? {
+        // A server that has answered a goodbye may have gone, and to receive from it is an error.
+        while !(self.is_leaving && self.wanted.values().all(Option::is_some))
+            && let Some((server, message)) = self.link.receive(Duration::ZERO)?
+        {
             self.take(server, message);
             self.send()?;
         }
+        Ok(())
+    }
+
+    /// Progresses, and returns the error of a request that no caller waits for. It comes before a new
+    /// operation begins, because half an operation would leave servers with different rounds.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.progress()?;
         self.failure.take().map_or(Ok(()), Err)
     }
 
@@ -167,6 +187,7 @@ impl Client {
         match (self.wanted.get_mut(&ticket), result) {
             (Some(place), result) => *place = Some(result),
             // A caller that has dropped its handle wants no answer, but must learn of an error.
+            (None, Err(error)) if self.is_leaving => unheard(&error),
             (None, Err(error)) => drop(self.failure.get_or_insert(error)),
             (None, Ok(_)) => {}
         }
@@ -182,33 +203,42 @@ impl Client {
         !matches!(self.wanted.get(&ticket), Some(None))
     }
 
-    /// Waits for the answer of `server`. `during` says for what, in an error.
-    pub(crate) fn wait(
+    /// Waits a little for an answer of `server`, for which a caller has waited since `start`. `during`
+    /// says for what, in an error. Between two calls, other threads may use the store.
+    pub(crate) fn look(
         &mut self,
-        server: usize,
-        ticket: u64,
+        (server, ticket): (usize, u64),
+        start: Instant,
         during: impl FnOnce() -> String,
-    ) -> Result<Message> {
-        self.progress()?;
-        let start = Instant::now();
-        // A server reports a late worker at its deadline. This deadline is for the server itself.
-        let patience = self.deadline.saturating_add(self.deadline / 4);
-        while !self.has_arrived(ticket) {
-            if let Some((from, message)) = self.link.receive(NAP)? {
-                self.take(from, message);
-                self.progress()?;
-            } else if start.elapsed() > patience {
-                let (rank, server) = (self.rank, self.link.rank_of(server));
-                let seconds = start.elapsed().as_secs();
-                return Err(Error::Silent { rank, server, during: during(), seconds });
-            }
+    ) -> Result<Option<Message>> {
+        self.check()?;
+        if !self.has_arrived(ticket) {
+            let Some((from, message)) = self.link.receive(NAP)? else {
+                // A server reports a late worker at its deadline. This one is for the server itself.
+                let patience = self.deadline.saturating_add((self.deadline / 4).max(LATENESS));
+                return match start.elapsed() > patience {
+                    true => Err(self.silent(server, during(), start)),
+                    false => Ok(None),
+                };
+            };
+            self.take(from, message);
+            self.check()?;
+        }
+        if !self.has_arrived(ticket) {
+            return Ok(None);
         }
         self.waited += start.elapsed();
         let missing = || {
             let what = format!("the answer to request {ticket} was taken twice");
             Err(Error::Message { from: self.rank, what })
         };
-        self.wanted.remove(&ticket).flatten().unwrap_or_else(missing)
+        self.wanted.remove(&ticket).flatten().unwrap_or_else(missing).map(Some)
+    }
+
+    fn silent(&mut self, server: usize, during: String, start: Instant) -> Error {
+        self.has_given_up = true;
+        let (rank, server) = (self.rank, self.link.rank_of(server));
+        Error::Silent { rank, server, during, seconds: start.elapsed().as_secs() }
     }
 
     /// Sends one request to every server, after all earlier requests, and returns the answers in the
@@ -226,37 +256,54 @@ impl Client {
             self.link.send(server, make(ticket, server))?;
             tickets.push((server, ticket));
         }
-        let answers = tickets
-            .into_iter()
-            .map(|(server, ticket)| self.wait(server, ticket, || during.to_owned()));
-        answers.collect()
+        let mut answers = Vec::new();
+        for &asked in &tickets {
+            let start = Instant::now();
+            let answer = loop {
+                match self.look(asked, start, || during.to_owned()) {
+                    Ok(None) => {}
+                    Ok(Some(answer)) => break Ok(answer),
+                    Err(error) => break Err(error),
+                }
+            };
+            answers.push(answer.inspect_err(|_| {
+                tickets.iter().for_each(|(_, ticket)| self.forget(*ticket));
+            })?);
+        }
+        Ok(answers)
     }
 
-    /// Returns when no request is left in a queue.
-    fn send_all(&mut self) -> Result<()> {
-        let start = Instant::now();
+    /// Returns when no request is left in a queue. It waits for confirmations alone, so for no worker.
+    pub(crate) fn send_all(&mut self) -> Result<()> {
+        let mut start = Instant::now();
         self.progress()?;
         while let Some(server) = self.queues.iter().position(|queue| !queue.first.is_empty()) {
             if let Some((from, message)) = self.link.receive(NAP)? {
                 self.take(from, message);
                 self.progress()?;
+                start = Instant::now();
             } else if start.elapsed() > self.deadline {
-                let (rank, server) = (self.rank, self.link.rank_of(server));
-                let (during, seconds) =
-                    ("the sending of requests".to_owned(), start.elapsed().as_secs());
-                return Err(Error::Silent { rank, server, during, seconds });
+                return Err(self.silent(server, "the sending of requests".to_owned(), start));
             }
         }
         Ok(())
     }
 
-    /// Says goodbye to every server.
+    /// Says goodbye to every server, and waits for the answers: a server that still has an answer for
+    /// this worker could not send it to a worker that has gone, and would fail.
     pub(crate) fn leave(&mut self) -> Result<()> {
-        self.send_all()?;
-        for server in 0..self.queues.len() {
-            let goodbye = Message::text(crate::wire::Header::new(Op::Goodbye), "");
-            self.link.send(server, goodbye)?;
+        if self.has_given_up {
+            return Ok(());
         }
+        self.is_leaving = true;
+        self.failure.take().into_iter().for_each(|error| unheard(&error));
+        let goodbye = |ticket, _| Message::text(Header { ticket, ..Header::new(Op::Goodbye) }, "");
+        self.ask_all("leaving", goodbye)?;
         self.link.finish()
     }
+}
+
+/// A request was refused, and the program has dropped the store without another call.
+fn unheard(error: &Error) {
+    tracing::error!("a request before the end of a store: {error}");
 }

@@ -82,7 +82,12 @@ impl Server {
             if let Some((worker, message)) = turn.next(&mut queues) {
                 let longest = &mut shard.stats_mut().longest_run;
                 *longest = turn.run.max(*longest);
-                for (to, answer) in shard.handle(worker, message) {
+                let answers = shard.handle(worker, message);
+                if shard.is_over() {
+                    // The last worker may leave as soon as it has its answer.
+                    mail.stop_receiving();
+                }
+                for (to, answer) in answers {
                     mail.send(to, answer)?;
                 }
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use candelabrum_dist::{CommStats, Group, World};
 use candelabrum_memory::{FiniteCheck, Span};
@@ -354,11 +354,13 @@ impl KvStore {
     }
 
     fn wait_for_inits(&self, tickets: Vec<(usize, u64)>) -> Result<()> {
-        let mut state = self.0.state.lock();
-        for (server, ticket) in tickets {
-            state.client.wait(server, ticket, || "init".to_owned())?;
-        }
-        Ok(())
+        let waited = tickets
+            .iter()
+            .try_for_each(|asked| self.answer(*asked, || "init".to_owned()).map(drop));
+        waited.inspect_err(|_| {
+            let mut state = self.0.state.lock();
+            tickets.iter().for_each(|(_, ticket)| state.client.forget(*ticket));
+        })
     }
 
     /// Initialises a key and pulls its value: the first worker's value, on every worker.
@@ -604,7 +606,8 @@ impl KvStore {
             return Err(Error::Setting { setting, value, range: "it is a number above 0" });
         }
         let recipe = optimizer.into();
-        recipe.check(&[])?;
+        // Its groups may select keys that are initialised later.
+        recipe.build().bind(&[])?;
         self.ask_all("set_optimizer", Op::SetOptimizer, &OptimizerSettings { recipe, divide_by })?;
         Ok(())
     }
@@ -704,6 +707,17 @@ impl KvStore {
         answers.iter().map(|answer| answer.content(self.0.rank)).collect()
     }
 
+    /// Waits for the answer of a server. `during` says for what, in an error. Other threads may use the
+    /// store meanwhile: the answer may depend on their pushes.
+    fn answer(&self, asked: (usize, u64), during: impl Fn() -> String) -> Result<Message> {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = self.0.state.lock().client.look(asked, start, &during)? {
+                return Ok(answer);
+            }
+        }
+    }
+
     fn ask_all(&self, during: &str, op: Op, content: &impl Serialize) -> Result<Vec<Message>> {
         let make = |ticket, _| Message::json(Header { ticket, ..Header::new(op) }, content, 0);
         self.0.state.lock().client.ask_all(during, make)
@@ -782,7 +796,7 @@ impl Pull {
     /// An earlier request that a server has refused, or a failure of another rank.
     pub fn is_complete(&self) -> Result<bool> {
         let mut state = self.store.0.state.lock();
-        state.client.progress()?;
+        state.client.check()?;
         Ok(self.tickets.iter().all(|(_, ticket, _)| state.client.has_arrived(*ticket)))
     }
 
@@ -802,7 +816,7 @@ impl Pull {
     ///
     /// # Errors
     /// Those of [`Self::wait`], and a `to` of another length.
-    pub fn wait_into(mut self, to: &mut [f32]) -> Result<()> {
+    pub fn wait_into(self, to: &mut [f32]) -> Result<()> {
         let expected: usize = self.dims.iter().product();
         if to.len() != expected {
             let (rank, key) = (self.store.0.rank, self.key.clone());
@@ -813,20 +827,18 @@ impl Pull {
                 got: vec![to.len()],
             });
         }
-        let mut state = self.store.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
-        for (part, (server, ticket, range)) in
-            std::mem::take(&mut self.tickets).into_iter().enumerate()
-        {
-            let answer = client.wait(server, ticket, || format!("pull of `{}`", self.key))?;
+        for (part, (server, ticket, range)) in self.tickets.iter().enumerate() {
+            let during = || format!("pull of `{}`", self.key);
+            let answer = self.store.answer((*server, *ticket), during)?;
             let values = numbers::<f32>(answer.data());
+            let mut state = self.store.0.state.lock();
             if values.len() != range.len() {
-                let from = client.link().rank_of(server);
+                let from = state.client.link().rank_of(*server);
                 let what = format!("{} elements for {}", values.len(), range.len());
                 return Err(Error::Message { from, what });
             }
-            to[range].copy_from_slice(&values);
-            keys.note_version(self.number, part, answer.header().version);
+            to[range.clone()].copy_from_slice(&values);
+            state.keys.note_version(self.number, part, answer.header().version);
         }
         Ok(())
     }
@@ -857,19 +869,18 @@ impl PullRows {
     pub fn wait(mut self) -> Result<RowSparse> {
         let rows = std::mem::take(&mut self.rows);
         let mut values = vec![0.0; rows.len() * self.dim];
-        let mut state = self.store.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
-        for (server, ticket, range) in std::mem::take(&mut self.tickets) {
+        for (server, ticket, range) in &self.tickets {
             let during = || format!("row_sparse_pull of `{}`", self.key);
-            let answer = client.wait(server, ticket, during)?;
+            let answer = self.store.answer((*server, *ticket), during)?;
             let part = numbers::<f32>(answer.data());
+            let mut state = self.store.0.state.lock();
             if part.len() != range.len() * self.dim {
-                let from = client.link().rank_of(server);
+                let from = state.client.link().rank_of(*server);
                 let what = format!("{} elements for {} rows", part.len(), range.len());
                 return Err(Error::Message { from, what });
             }
             values[range.start * self.dim..range.end * self.dim].copy_from_slice(&part);
-            keys.note_version(self.number, server, answer.header().version);
+            state.keys.note_version(self.number, *server, answer.header().version);
         }
         Ok(RowSparse { rows, values })
     }

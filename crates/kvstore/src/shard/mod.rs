@@ -178,7 +178,11 @@ impl Shard {
     /// Carries out a request of a worker. Returns the answers that are due now, for any worker.
     pub(crate) fn handle(&mut self, worker: usize, message: Message) -> Vec<Answer> {
         self.stats.requests[worker] += 1;
-        let (ticket, op) = (message.header().ticket, message.op());
+        let (&Header { ticket, receipt, .. }, op) = (message.header(), message.op());
+        if receipt == 1 {
+            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
+            self.answers.push((worker, Message::text(header, "")));
+        }
         if let Err(error) = self.carry_out(worker, op, message) {
             self.refuse(worker, ticket, &error);
         }
@@ -208,7 +212,7 @@ impl Shard {
                 self.answers.push((worker, Message::json(header, &self.stats, 0)));
                 Ok(())
             }
-            Op::Goodbye => self.leave(worker),
+            Op::Goodbye => self.leave(worker, ticket),
             Op::Answer | Op::Refusal => {
                 Err(Error::Message { from, what: "a worker sent an answer".to_owned() })
             }
@@ -219,14 +223,6 @@ impl Shard {
         let header = Header { ticket, ..Header::new(Op::Answer) };
         self.answers.push((worker, Message::text(header, text)));
         Ok(())
-    }
-
-    /// Tells a worker that its message has arrived, if it wants to know.
-    fn confirm(&mut self, worker: usize, ticket: u64, receipt: u32) {
-        if receipt == 1 {
-            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
-            self.answers.push((worker, Message::text(header, "")));
-        }
     }
 
     fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
@@ -257,7 +253,7 @@ impl Shard {
     }
 
     fn init(&mut self, worker: usize, message: Message) -> Result<()> {
-        let (from, &Header { ticket, key, receipt, .. }) = (self.ranks[worker], message.header());
+        let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key as usize;
         if self.slots.len() <= number {
@@ -295,12 +291,8 @@ impl Shard {
             dense.assign(&message).map_err(|what| Error::Message { from, what })?;
         }
         starting.add(worker, ticket);
-        let complete = starting.complete();
-        if complete.is_some() {
+        if let Some(tickets) = starting.complete() {
             slot.starting = None;
-        }
-        self.confirm(worker, ticket, receipt);
-        if let Some(tickets) = complete {
             for (worker, ticket) in tickets.into_iter().enumerate() {
                 self.answer(worker, ticket, "")?;
             }
@@ -321,7 +313,7 @@ impl Shard {
         let from = self.ranks[worker];
         let left = self.first_left();
         let ranks = self.ranks.clone();
-        let &Header { ticket, key: number, receipt, .. } = message.header();
+        let &Header { ticket, key: number, .. } = message.header();
         let slot = self.slot(number, from)?;
         let key = slot.init.key.clone();
         let form = |what, kind| Error::Form { rank: from, what, key: key.clone(), kind };
@@ -341,7 +333,6 @@ impl Shard {
         if op == Op::PushPull {
             slot.rounds.wait(Wait::new(worker, ticket, None));
         }
-        self.confirm(worker, ticket, receipt);
         self.stats.pushes[worker] += 1;
         self.advance(number)
     }
@@ -425,7 +416,7 @@ impl Shard {
     fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
-        settings.recipe.check(&[])?;
+        settings.recipe.build().bind(&[])?;
         let is_split =
             |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
         let split = self.slots.iter().flatten().find(|slot| is_split(slot));
@@ -478,8 +469,12 @@ impl Shard {
 
     /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
     /// dist_async, the others no longer wait for it.
-    fn leave(&mut self, worker: usize) -> Result<()> {
+    fn leave(&mut self, worker: usize, ticket: u64) -> Result<()> {
         self.here[worker] = false;
+        // It takes no more answers.
+        for slot in self.slots.iter_mut().flatten() {
+            drop(slot.rounds.give_up(|wait| wait.worker == worker));
+        }
         if let Some(left) = self.first_left() {
             let mut refusals = Vec::new();
             for slot in self.slots.iter_mut().flatten() {
@@ -496,7 +491,8 @@ impl Shard {
                 self.refuse(worker, ticket, &error);
             }
         }
-        (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))
+        (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))?;
+        self.answer(worker, ticket, "")
     }
 
     /// Refuses pulls that have waited longer than the deadline.
