@@ -23,7 +23,9 @@ pub mod prelude {
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
     };
-    pub use candelabrum_kvstore::{KvStore, Server, StoreConfig, StoreKind, StoreOpt};
+    pub use candelabrum_kvstore::{
+        KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
+    };
     pub use candelabrum_nn::layers::{
         AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GeluTanh, GlobalAvgPool,
         Gru, LayerNorm, Linear, Lstm, MaxPool2d, ReLU, RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy,

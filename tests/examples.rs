@@ -211,6 +211,62 @@ fn mpi_sgd_says_what_is_missing_and_no_rank_waits_for_a_failed_one() {
     }
 }
 
+/// The lines of numbers below the one that begins with `title`.
+fn rows_below(text: &str, title: &str) -> Vec<Vec<f64>> {
+    let rows = text.lines().skip_while(|line| !line.starts_with(title)).skip(1);
+    let row = |line: &str| {
+        let numbers = line.split_whitespace().map(|number| number.parse().ok());
+        numbers.collect::<Option<Vec<f64>>>()
+    };
+    rows.map_while(row).collect()
+}
+
+#[test]
+fn sparse_embedding_learns_and_its_traffic_is_that_of_the_rows_it_touches() {
+    for kind in ["dist_sync", "dist_async"] {
+        let small = ["--rows", "100000", "--steps", "80", "--batch-size", "128", "--kvstore", kind];
+        let ranks = ["--workers", "2", "--servers", "2", "--sweep"];
+        let text = output_of("sparse_embedding", &[&small[..], &ranks].concat());
+        let losses = text.lines().filter(|line| line.starts_with("step"));
+        let losses: Vec<f64> = losses.map(|line| last_number(line, "loss")).collect();
+        assert_eq!(losses.len(), 10, "{text}");
+        assert!(losses[9] < 0.75 * losses[0], "{text}");
+
+        let traffic = rows_below(&text, "pages");
+        let pages: Vec<f64> = traffic.iter().map(|row| row[0]).collect();
+        assert_eq!(pages, [128.0, 64.0, 256.0, 1024.0, 4096.0], "{text}");
+        for row in &traffic {
+            // A pull has the number and the 16 elements of a row, and a push has both again.
+            assert!((136.0..138.0).contains(&row[4]), "{text}");
+        }
+        assert!(traffic[4][1] > 10.0 * traffic[1][1], "{text}");
+
+        assert_eq!(text.matches("\nworker ").count(), 2, "{text}");
+        let held = text.lines().filter(|line| line.starts_with("server "));
+        let held: Vec<f64> =
+            held.map(|line| line.split_whitespace().last().unwrap().parse().unwrap()).collect();
+        assert_eq!(held.len(), 2, "{text}");
+        assert!(held.iter().all(|rows| (10_000.0..=50_000.0).contains(rows)), "{text}");
+    }
+}
+
+#[test]
+fn sparse_embedding_runs_in_one_process_and_says_what_is_missing() {
+    let few = ["--steps", "3", "--batch-size", "8"];
+    let text = output_of("sparse_embedding", &[&few[..], &["--rows", "1000"]].concat());
+    assert!(text.starts_with("local: 1 worker(s), 0 server(s)"), "{text}");
+    let refuse = |options: &[&str], parts: &[&str]| {
+        let mut command = Command::new(example("sparse_embedding"));
+        command.args(few).args(options);
+        let (output, _) = Running::start(command).finish(Duration::from_secs(30));
+        assert_one_line_error(&output, parts);
+    };
+    refuse(&["--kvstore", "dist_sync"], &["needs servers", "--servers"]);
+    refuse(&["--kvstore", "dist"], &["`dist`", "dist_async"]);
+    refuse(&["--workers", "2", "--rows", "5000000000"], &["size of a table", "5000000000"]);
+    refuse(&["--lr", "nan"], &["lr is NaN"]);
+}
+
 fn has_gpu() -> bool {
     let opened = Device::new_cuda_with_stream(0);
     if let Err(error) = &opened {

@@ -153,6 +153,32 @@ pub enum Error {
         /// The time it waited.
         seconds: u64,
     },
+    /// A call that all workers make together, and that others did not make within the deadline.
+    #[error(
+        "rank {rank} waited {seconds} s in {during}, which rank(s) {missing} did not call; deadlines are set with CANDELABRUM_TIMEOUT (seconds)"
+    )]
+    Alone {
+        /// The rank that waited.
+        rank: usize,
+        /// The call.
+        during: String,
+        /// The ranks that did not make it.
+        missing: String,
+        /// The time it waited.
+        seconds: u64,
+    },
+    /// A call that all workers make together, and that a worker did not make before it left.
+    #[error(
+        "rank {left} has left without {during}, in which rank {rank} waits: all workers call it"
+    )]
+    LeftWithout {
+        /// The worker that left.
+        left: usize,
+        /// The call.
+        during: String,
+        /// The rank that waits.
+        rank: usize,
+    },
     /// A server has refused a request. The message names key and rank.
     #[error("server {server}: {message}")]
     Refused {

@@ -11,6 +11,7 @@
 //! | a server | [`Server`], [`ServerStats`] |
 //! | which ranks are workers | [`Roles`] |
 //! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
+//! | an embedding with its table on servers | [`SparseEmbedding`] |
 //! | compression of pushes | [`Compression`] |
 //!
 //! The code below the store, from the worker to the server:
@@ -28,8 +29,11 @@
 
 mod client;
 mod codec;
+mod config;
+mod embedding;
 mod error;
 mod key;
+mod keys;
 mod link;
 mod opt;
 mod placement;
@@ -42,6 +46,8 @@ mod values;
 mod wire;
 
 pub use codec::Compression;
+pub use config::{StoreConfig, StoreKind};
+pub use embedding::{Prefetch, SparseEmbedding};
 pub use error::{Error, Result};
 pub use key::Key;
 pub use opt::{StoreOpt, StoreOptConfig};
@@ -50,5 +56,5 @@ pub use roles::{Role, Roles};
 pub use server::Server;
 pub use shard::RowInit;
 pub use stats::{ServerStats, Staleness};
-pub use store::{KvStore, Pull, PullRows, StoreConfig, StoreKind};
+pub use store::{KvStore, Pull, PullRows};
 pub use values::{RowSparse, Values};

@@ -22,7 +22,8 @@ use candle_core::{DType, Tensor};
 use parking_lot::Mutex;
 
 use crate::codec::Compression;
-use crate::store::{KvStore, Pull, StoreKind};
+use crate::config::StoreKind;
+use crate::store::{KvStore, Pull};
 use crate::values::Values;
 use crate::{Error, Result};
 

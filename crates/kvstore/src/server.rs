@@ -99,7 +99,7 @@ impl Server {
             }
         }
         mail.finish()?;
-        Ok(shard.stats_mut().clone())
+        Ok(shard.counts())
     }
 }
 

@@ -1,5 +1,7 @@
 //! What servers count.
 
+use std::fs;
+
 use serde::{Deserialize, Serialize};
 
 /// The staleness of one worker's pushes: the updates between the value that the worker had pulled and
@@ -45,6 +47,11 @@ pub struct ServerStats {
     /// The most requests of one worker that were served one after the other while a request of
     /// another worker was there.
     pub longest_run: u64,
+    /// The rows of tables that exist: those that were pulled or pushed.
+    pub rows: u64,
+    /// The most memory that the server's process has had at a time, in bytes. 0 if the system does not
+    /// report it.
+    pub peak_memory: u64,
 }
 
 impl ServerStats {
@@ -53,4 +60,12 @@ impl ServerStats {
         let staleness = vec![Staleness::default(); workers];
         Self { rank, requests, pushes, staleness, ..Self::default() }
     }
+}
+
+/// See [`ServerStats::peak_memory`].
+pub(crate) fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.unwrap_or(0) * 1024
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,96 +12,19 @@ use candelabrum_memory::{FiniteCheck, Span};
 use candelabrum_optim::Recipe;
 use candle_core::{Device, Tensor};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::client::Client;
 use crate::codec::Compression;
-use crate::key::Keys;
+use crate::config::{StoreConfig, StoreKind};
+use crate::keys::Keys;
 use crate::link::{InProcess, Link, Ranks};
-use crate::placement::{self, BIG_ARRAY_BOUND, Part};
+use crate::placement::{self, Part};
 use crate::roles::{Role, Roles};
 use crate::shard::{Hello, Init, OptimizerSettings, RowInit};
 use crate::values::{RowSparse, Values};
 use crate::wire::{Header, Message, Op, numbers};
 use crate::{Error, Key, Result, ServerStats};
-
-/// How the pushes of several workers become updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum StoreKind {
-    /// One process with its own store.
-    Local,
-    /// An update for each round of pushes, one of each worker.
-    DistSync,
-    /// An update for each push.
-    DistAsync,
-}
-
-impl StoreKind {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Local, Self::DistSync, Self::DistAsync];
-}
-
-impl fmt::Display for StoreKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Local => "local",
-            Self::DistSync => "dist_sync",
-            Self::DistAsync => "dist_async",
-        })
-    }
-}
-
-impl FromStr for StoreKind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let known = Self::ALL.into_iter().find(|kind| kind.to_string() == name);
-        known.ok_or_else(|| Error::Kind { name: name.to_owned() })
-    }
-}
-
-/// The settings of a store, the same on every worker.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoreConfig {
-    /// How pushes become updates.
-    pub kind: StoreKind,
-    /// In dist_async: the most rounds by which a worker may be ahead of the slowest one, for each key
-    /// (stale-synchronous parallel: Ho et al., NIPS 2013). At least 1. `None`: no bound.
-    pub staleness_bound: Option<u64>,
-    /// A value of this many elements or more is divided among all servers. MXNet's
-    /// `MXNET_KVSTORE_BIGARRAY_BOUND`, and its default.
-    pub big_array_bound: usize,
-}
-
-impl StoreConfig {
-    /// A store of this kind with MXNet's bound for big arrays and no bound for staleness.
-    pub fn new(kind: StoreKind) -> Self {
-        Self { kind, staleness_bound: None, big_array_bound: BIG_ARRAY_BOUND }
-    }
-
-    /// Refuses settings without meaning.
-    ///
-    /// # Errors
-    /// [`Error::Setting`].
-    pub fn check(&self) -> Result<()> {
-        let &Self { kind, staleness_bound, big_array_bound } = self;
-        if let Some(bound) = staleness_bound
-            && (kind != StoreKind::DistAsync || bound == 0)
-        {
-            return Err(Error::Setting {
-                setting: "the staleness bound",
-                value: format!("{bound} in a store of the kind {kind}"),
-                range: "it is at least 1, and only dist_async has one (dist_sync is never stale)",
-            });
-        }
-        if big_array_bound == 0 {
-            let (setting, value) = ("big_array_bound", "0".to_owned());
-            return Err(Error::Setting { setting, value, range: "it is at least 1" });
-        }
-        Ok(())
-    }
-}
 
 /// MXNet's key-value store: values under keys, to which workers push and from which they pull.
 ///
@@ -185,7 +107,7 @@ impl KvStore {
     /// Those of [`Self::create`], and settings without meaning.
     pub fn with_config(config: &StoreConfig, world: &World) -> Result<Self> {
         config.check()?;
-        let &StoreConfig { kind, staleness_bound, .. } = config;
+        let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
         let rank = world.rank();
         let deadline = world.deadline()?;
         let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {
@@ -209,7 +131,7 @@ impl KvStore {
             state: Mutex::new(state),
         }));
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let hello = Hello { kind, staleness_bound, version };
+        let hello = Hello { kind, staleness_bound, big_array_bound, version };
         store.ask_all("the greeting", Op::Hello, &hello)?;
         Ok(store)
     }
@@ -222,6 +144,11 @@ impl KvStore {
     /// This worker's number.
     pub fn rank(&self) -> usize {
         self.0.workers.rank()
+    }
+
+    /// This process's rank in the world, for errors.
+    pub(crate) fn world_rank(&self) -> usize {
+        self.0.rank
     }
 
     /// The number of workers.
@@ -244,12 +171,15 @@ impl KvStore {
         self.0.state.lock().client.waited
     }
 
-    /// Returns when every worker has called it.
+    /// Returns when every worker has called it. All earlier pushes have left then.
     ///
     /// # Errors
-    /// A failure of another rank or a passed deadline.
+    /// An earlier request that a server has refused, a failure of another rank, or a passed deadline.
     pub fn barrier(&self) -> Result<()> {
-        Ok(self.0.workers.barrier()?)
+        // Another worker may wait for a push before it calls this.
+        self.0.state.lock().client.send_all()?;
+        self.0.workers.barrier()?;
+        self.0.state.lock().client.check()
     }
 
     /// Gives a key its first value: that of the first worker. All workers call it together, with
@@ -271,10 +201,9 @@ impl KvStore {
         for (key, value) in values {
             let elements = Values::Tensor(&value).elements()?;
             self.check_finite(&key, &elements)?;
-            let dims = value.dims().to_vec();
-            tickets.extend(self.start_init(&key, dims, None, &elements)?);
+            tickets.extend(self.start_init(&key, value.dims(), None, &elements)?);
         }
-        self.wait_for_inits(tickets)
+        self.wait_for_inits(&tickets)
     }
 
     /// Makes a key a table of `rows` rows of `dim` elements, distributed over the servers by rows. The
@@ -292,9 +221,12 @@ impl KvStore {
         init: RowInit,
     ) -> Result<()> {
         let refuse = |setting, value: String, range| Err(Error::Setting { setting, value, range });
-        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() {
+        let bytes =
+            rows.checked_mul(dim).and_then(|elements| elements.checked_mul(size_of::<f32>()));
+        if rows == 0 || dim == 0 || u32::try_from(rows).is_err() || bytes.is_none() {
             let value = format!("{rows} × {dim}");
-            return refuse("the size of a table", value, "it has elements, and rows fit into u32");
+            let range = "it has elements, rows fit into u32, and all bytes into usize";
+            return refuse("the size of a table", value, range);
         }
         if let RowInit::Normal { std, .. } = init
             && !(std.is_finite() && std >= 0.0)
@@ -302,14 +234,14 @@ impl KvStore {
             let range = "it is finite and at least 0";
             return refuse("the deviation of a table's first values", std.to_string(), range);
         }
-        let tickets = self.start_init(&key.into(), vec![rows, dim], Some(init), &[])?;
-        self.wait_for_inits(tickets)
+        let tickets = self.start_init(&key.into(), &[rows, dim], Some(init), &[])?;
+        self.wait_for_inits(&tickets)
     }
 
     fn start_init(
         &self,
         key: &Key,
-        dims: Vec<usize>,
+        dims: &[usize],
         rows: Option<RowInit>,
         elements: &[f32],
     ) -> Result<Vec<(usize, u64)>> {
@@ -325,7 +257,7 @@ impl KvStore {
         let versions = vec![0; parts.len()];
         let is_table = rows.is_some();
         let place = Place {
-            dims: dims.clone(),
+            dims: dims.to_vec(),
             parts: parts.clone(),
             is_table,
             versions,
@@ -344,7 +276,7 @@ impl KvStore {
                 receipt: u32::from(client.confirms(size_of_val(values))),
                 ..Header::new(Op::Init)
             };
-            let init = Init { key: key.clone(), dims: dims.clone(), part: range, rows };
+            let init = Init { key: key.clone(), dims: dims.to_vec(), part: range, rows };
             let mut message = Message::json(header, &init, size_of_val(values));
             message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
             client.request(server, i32::MAX, message, true)?;
@@ -353,7 +285,7 @@ impl KvStore {
         Ok(tickets)
     }
 
-    fn wait_for_inits(&self, tickets: Vec<(usize, u64)>) -> Result<()> {
+    fn wait_for_inits(&self, tickets: &[(usize, u64)]) -> Result<()> {
         let waited = tickets
             .iter()
             .try_for_each(|asked| self.answer(*asked, || "init".to_owned()).map(drop));

@@ -90,7 +90,8 @@ pub(crate) struct Header {
     pub(crate) elements: u64,
     /// A setting of the codec.
     pub(crate) setting: f32,
-    /// In a push or its answer: 1 if the answer says only that the message has arrived.
+    /// In a request: 1 if its sender wants to know when it has arrived. In an answer: 1 if it says only
+    /// that.
     pub(crate) receipt: u32,
     /// Bytes of the text. [`Message::new`] sets both lengths.
     pub(crate) text_len: u64,

@@ -203,6 +203,8 @@ mod tests {
             threads: 1,
             dataset: "mnist".into(),
             dataset_note: None,
+            kvstore: None,
+            servers: 0,
             dist_option: "fp32".into(),
             spars: 0.05,
             corr: true,

@@ -3,7 +3,7 @@
 use candelabrum_memory::{ElementType, Flat};
 use candelabrum_optim::Optimizer;
 
-use super::Means;
+use super::means::Means;
 use crate::codec;
 use crate::wire::{Header, Message};
 use crate::{Error, Result};

@@ -8,63 +8,35 @@
 //! | which pushes make the next update, and which pulls wait for it | `rounds.rs` |
 //! | a dense value | `dense.rs` |
 //! | a table of rows | `table.rs` |
+//! | what workers say before they push | `settings.rs` |
 //! | what all workers must say before an answer | `gathering.rs` |
+//! | what an update needs besides the value | `means.rs` |
 //! | the state in a file | `state.rs` |
 
 mod dense;
 mod gathering;
+mod means;
 mod rounds;
+mod settings;
 mod state;
 mod table;
 
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
-use serde::{Deserialize, Serialize};
-
-pub use self::table::RowInit;
+pub(crate) use self::means::Updater;
+pub use self::settings::RowInit;
+pub(crate) use self::settings::{Hello, Init, OptimizerSettings};
 
 use self::dense::Dense;
-use self::gathering::Gathering;
+use self::gathering::{Gathered, Gathering};
+use self::means::Means;
 use self::rounds::{Rounds, Wait};
 use self::table::Table;
+use crate::config::StoreKind;
 use crate::wire::{Header, Message, Op};
-use crate::{Error, Key, Result, ServerStats, StoreKind};
-
-/// MXNet's updater: gets the key, the received sum and the stored value, which it changes.
-pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
-
-/// The settings of a store, the same on every worker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    pub(crate) kind: StoreKind,
-    /// The most rounds that a worker may be ahead of the slowest one.
-    pub(crate) staleness_bound: Option<u64>,
-    pub(crate) version: String,
-}
-
-/// A key, as a worker initialises it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Init {
-    pub(crate) key: Key,
-    /// The shape of the whole value.
-    pub(crate) dims: Vec<usize>,
-    /// The elements, or rows of a table, that this server holds.
-    pub(crate) part: Range<usize>,
-    /// The first values of a table's rows. `None` for a dense value, which the first worker sends.
-    pub(crate) rows: Option<RowInit>,
-}
-
-/// An optimizer, as a worker sets it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct OptimizerSettings {
-    pub(crate) recipe: Recipe,
-    /// The number by which a sum of gradients is divided before the update.
-    pub(crate) divide_by: f32,
-}
+use crate::{Error, Result, ServerStats, stats};
 
 /// An answer for a worker.
 pub(crate) type Answer = (usize, Message);
@@ -81,7 +53,8 @@ pub(crate) struct Shard {
     settings: Option<(usize, Hello)>,
     slots: Vec<Option<Slot>>,
     optimizer: Option<OptimizerSettings>,
-    setting_optimizer: Option<Gathering>,
+    /// An optimizer that some workers have set.
+    next_optimizer: Option<(OptimizerSettings, Gathering)>,
     updater: Option<Updater>,
     stats: ServerStats,
     /// Memory for sums.
@@ -103,38 +76,6 @@ enum Value {
     Table(Table),
 }
 
-/// What an update needs besides the value.
-struct Means<'a> {
-    key: &'a Key,
-    dims: &'a [usize],
-    settings: Option<&'a OptimizerSettings>,
-    updater: Option<&'a mut Updater>,
-}
-
-impl Means<'_> {
-    /// The optimizer of a value of `len` elements, of which the whole has other dimensions.
-    fn optimizer(&self, len: usize) -> Result<Option<Box<dyn Optimizer>>> {
-        let Some(settings) = self.settings else { return Ok(None) };
-        let name = self.key.to_string();
-        let whole = ParamInfo::on_host(&name, self.dims);
-        let own = settings.recipe.for_parameter(&whole);
-        let mut optimizer = own.build();
-        let is_whole = whole.elements() == len;
-        if !is_whole && !optimizer.is_elementwise() {
-            return Err(Error::Setting {
-                setting: "the optimizer",
-                value: format!("{}, and `{name}` is divided among servers", optimizer.describe()),
-                range: "a divided value needs an optimizer that treats each element alone: raise \
-                        the store's `big_array_bound`",
-            });
-        }
-        let own_dims = [len];
-        let part = if is_whole { whole } else { ParamInfo::on_host(&name, &own_dims) };
-        optimizer.bind(std::slice::from_ref(&part))?;
-        Ok(Some(optimizer))
-    }
-}
-
 impl Shard {
     /// A shard for the workers with these ranks. `place` is the number of the server and the number of
     /// all servers.
@@ -154,7 +95,7 @@ impl Shard {
             settings: None,
             slots: Vec::new(),
             optimizer: None,
-            setting_optimizer: None,
+            next_optimizer: None,
             updater,
             stats: ServerStats::new(rank, workers),
             scratch: Vec::new(),
@@ -168,6 +109,16 @@ impl Shard {
 
     pub(crate) fn stats_mut(&mut self) -> &mut ServerStats {
         &mut self.stats
+    }
+
+    /// What was counted until now.
+    pub(crate) fn counts(&self) -> ServerStats {
+        let rows = |slot: &Slot| match &slot.value {
+            Value::Dense(_) => 0,
+            Value::Table(table) => table.count(),
+        };
+        let rows = self.slots.iter().flatten().map(rows).sum();
+        ServerStats { rows, peak_memory: stats::peak_memory(), ..self.stats.clone() }
     }
 
     /// Whether all workers have left.
@@ -194,7 +145,7 @@ impl Shard {
         let ticket = message.header().ticket;
         match op {
             Op::Hello => self.greet(worker, ticket, message.content(from)?),
-            Op::Init => self.init(worker, message),
+            Op::Init => self.init(worker, &message),
             Op::Push | Op::PushPull | Op::PushRows => self.push(worker, op, message),
             Op::Pull | Op::PullRows => self.pull(worker, message),
             Op::SetOptimizer => self.set_optimizer(worker, &message),
@@ -209,7 +160,7 @@ impl Shard {
             }
             Op::Stats => {
                 let header = Header { ticket, ..Header::new(Op::Answer) };
-                self.answers.push((worker, Message::json(header, &self.stats, 0)));
+                self.answers.push((worker, Message::json(header, &self.counts(), 0)));
                 Ok(())
             }
             Op::Goodbye => self.leave(worker, ticket),
@@ -226,8 +177,7 @@ impl Shard {
     }
 
     fn refuse(&mut self, worker: usize, ticket: u64, error: &Error) {
-        let header = Header { ticket, ..Header::new(Op::Refusal) };
-        self.answers.push((worker, Message::text(header, &error.to_string())));
+        self.answers.push((worker, refusal(ticket, error)));
     }
 
     fn greet(&mut self, worker: usize, ticket: u64, hello: Hello) -> Result<()> {
@@ -235,9 +185,9 @@ impl Shard {
             Some((first, known)) if *known != hello => Err(Error::Inconsistent {
                 what: "the configuration of the store".to_owned(),
                 first: self.ranks[*first],
-                expected: format!("{known:?}"),
+                expected: known.to_string(),
                 rank: self.ranks[worker],
-                got: format!("{hello:?}"),
+                got: hello.to_string(),
             }),
             Some(_) => self.answer(worker, ticket, ""),
             None => {
@@ -252,7 +202,7 @@ impl Shard {
         settings.map_or((StoreKind::Local, None), |(_, hello)| (hello.kind, hello.staleness_bound))
     }
 
-    fn init(&mut self, worker: usize, message: Message) -> Result<()> {
+    fn init(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
         let init: Init = message.content(from)?;
         let number = key as usize;
@@ -271,52 +221,87 @@ impl Shard {
             self.slots[number] = Some(Slot { init: init.clone(), starting, rounds, value });
         }
         let Some(slot) = self.slots[number].as_mut() else { return Ok(()) };
-        let key = slot.init.key.clone();
         let Some(starting) = &mut slot.starting else {
-            return Err(Error::KeyTwice { rank: from, key });
+            return Err(Error::KeyTwice { rank: from, key: slot.init.key.clone() });
         };
+        let mut problem = None;
         if slot.init != init {
-            let first = starting.first().map_or(from, |worker| self.ranks[worker]);
-            return Err(Error::Inconsistent {
+            let first = starting.first().unwrap_or(worker);
+            problem = Some(Error::Inconsistent {
                 what: format!("key number {number}"),
-                first,
+                first: self.ranks[first],
                 expected: describe(&slot.init),
                 rank: from,
                 got: describe(&init),
             });
-        }
-        if worker == 0
+        } else if worker == 0
             && let Value::Dense(dense) = &mut slot.value
         {
-            dense.assign(&message).map_err(|what| Error::Message { from, what })?;
+            let assigned = dense.assign(message);
+            problem = assigned.err().map(|what| Error::Message { from, what });
         }
-        starting.add(worker, ticket);
-        if let Some(tickets) = starting.complete() {
+        let gathered = starting.add(worker, ticket, problem);
+        if let Gathered::All(_) = gathered {
             slot.starting = None;
-            for (worker, ticket) in tickets.into_iter().enumerate() {
-                self.answer(worker, ticket, "")?;
-            }
         }
+        self.tell(gathered);
+        self.refuse_where_some_have_left();
         Ok(())
     }
 
-    /// The slot of a key that all workers have initialised.
-    fn slot(&mut self, number: u32, from: usize) -> Result<&mut Slot> {
-        let slot = self.slots.get_mut(number as usize).and_then(Option::as_mut);
-        slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
-            from,
-            what: format!("it names key number {number}, which was not initialised"),
-        })
+    /// Answers the workers that wait in a call that all make.
+    fn tell(&mut self, gathered: Gathered) {
+        match gathered {
+            Gathered::InPart => {}
+            Gathered::All(asked) => {
+                for (worker, ticket) in asked {
+                    let header = Header { ticket, ..Header::new(Op::Answer) };
+                    self.answers.push((worker, Message::text(header, "")));
+                }
+            }
+            Gathered::Failed(error, asked) => {
+                for (worker, ticket) in asked {
+                    self.answers.push((worker, refusal(ticket, &error)));
+                }
+            }
+        }
+    }
+
+    /// The calls that only some workers have made, each with its name.
+    fn gatherings<'a>(
+        slots: &'a mut [Option<Slot>],
+        next_optimizer: &'a mut Option<(OptimizerSettings, Gathering)>,
+    ) -> impl Iterator<Item = (String, &'a mut Gathering)> {
+        let setting = next_optimizer.iter_mut().map(|(_, all)| ("set_optimizer".to_owned(), all));
+        let starting = slots.iter_mut().flatten().filter_map(|slot| {
+            let all = slot.starting.as_mut()?;
+            Some((format!("init of `{}`", slot.init.key), all))
+        });
+        setting.chain(starting)
+    }
+
+    /// Refuses the calls that cannot be completed, because a worker has left without them.
+    fn refuse_where_some_have_left(&mut self) {
+        let Self { slots, next_optimizer, here, ranks, answers, .. } = self;
+        if here.iter().all(|here| *here) {
+            return;
+        }
+        for (during, all) in Self::gatherings(slots, next_optimizer) {
+            let Some(left) = all.missing().find(|worker| !here[*worker]) else { continue };
+            for (worker, ticket) in all.give_up() {
+                let (left, rank, during) = (ranks[left], ranks[worker], during.clone());
+                let error = Error::LeftWithout { left, during, rank };
+                answers.push((worker, refusal(ticket, &error)));
+            }
+        }
     }
 
     fn push(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
         let from = self.ranks[worker];
-        let left = self.first_left();
-        let ranks = self.ranks.clone();
         let &Header { ticket, key: number, .. } = message.header();
-        let slot = self.slot(number, from)?;
-        let key = slot.init.key.clone();
-        let form = |what, kind| Error::Form { rank: from, what, key: key.clone(), kind };
+        let slot = ready(&mut self.slots, number, from)?;
+        let key = || slot.init.key.clone();
+        let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
         let checked = match (&slot.value, op) {
             (Value::Dense(dense), Op::Push | Op::PushPull) => dense.check(&message),
             (Value::Table(table), Op::PushRows) => table.check_push(&message),
@@ -325,9 +310,9 @@ impl Shard {
                 return Err(form("a dense push", "a table of rows: use push_rows"));
             }
         };
-        checked.map_err(|what| Error::Message { from, what: format!("{what} (`{key}`)") })?;
-        if let Some(left) = left.filter(|left| slot.rounds.is_blocked_by(*left)) {
-            return Err(Error::WorkerLeft { left: ranks[left], rank: from, key });
+        checked.map_err(|what| Error::Message { from, what: format!("{what} (`{}`)", key()) })?;
+        if let Some(left) = slot.rounds.blocker(&self.here) {
+            return Err(Error::WorkerLeft { left: self.ranks[left], rank: from, key: key() });
         }
         slot.rounds.push(worker, message);
         if op == Op::PushPull {
@@ -340,23 +325,22 @@ impl Shard {
     fn pull(&mut self, worker: usize, message: Message) -> Result<()> {
         let from = self.ranks[worker];
         let (op, &Header { ticket, key: number, .. }) = (message.op(), message.header());
-        let slot = self.slot(number, from)?;
-        let key = slot.init.key.clone();
+        let slot = ready(&mut self.slots, number, from)?;
+        let key = || slot.init.key.clone();
+        let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
         let rows = match (&slot.value, op) {
             (Value::Table(table), Op::PullRows) => {
                 let wanted = table.check_pull(&message);
-                wanted
-                    .map_err(|what| Error::Message { from, what: format!("{what} (`{key}`)") })?;
+                wanted.map_err(|what| Error::Message {
+                    from,
+                    what: format!("{what} (`{}`)", key()),
+                })?;
                 Some(message)
             }
             (Value::Dense(_), Op::Pull) => None,
-            (Value::Dense(_), _) => {
-                let (what, kind) = ("row_sparse_pull", "dense: use pull");
-                return Err(Error::Form { rank: from, what, key, kind });
-            }
+            (Value::Dense(_), _) => return Err(form("row_sparse_pull", "dense: use pull")),
             (Value::Table(_), _) => {
-                let (what, kind) = ("pull", "a table of rows: use row_sparse_pull");
-                return Err(Error::Form { rank: from, what, key, kind });
+                return Err(form("pull", "a table of rows: use row_sparse_pull"));
             }
         };
         slot.rounds.wait(Wait::new(worker, ticket, rows));
@@ -397,6 +381,7 @@ impl Shard {
         result
     }
 
+    /// Answers the pulls of a key that wait no longer, and refuses those that would wait for ever.
     fn answer_pulls(&mut self, number: u32) {
         let Some(slot) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else {
             return;
@@ -411,43 +396,36 @@ impl Shard {
             };
             self.answers.push((worker, message));
         }
+        if let Some(left) = slot.rounds.blocker(&self.here) {
+            for wait in slot.rounds.give_up(|_| true) {
+                let (left, rank, key) =
+                    (self.ranks[left], self.ranks[wait.worker], slot.init.key.clone());
+                let refusal = refusal(wait.ticket, &Error::WorkerLeft { left, rank, key });
+                self.answers.push((wait.worker, refusal));
+            }
+        }
     }
 
     fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
-        settings.recipe.build().bind(&[])?;
-        let is_split =
-            |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
-        let split = self.slots.iter().flatten().find(|slot| is_split(slot));
-        if let Some(slot) = split.filter(|_| !settings.recipe.is_elementwise()) {
-            let init = &slot.init;
-            let means = Means {
-                key: &init.key,
-                dims: &init.dims,
-                settings: Some(&settings),
-                updater: None,
-            };
-            // It is the error of a divided value.
-            means.optimizer(init.part.len().min(elements(init) - 1))?;
-        }
+        let problem = self.check_optimizer(&settings).err();
         let workers = self.ranks.len();
-        let setting = self.setting_optimizer.get_or_insert_with(|| Gathering::new(workers));
-        if let Some(first) = setting.first()
-            && let Some(known) = self.optimizer.as_ref().filter(|known| **known != settings)
-        {
-            return Err(Error::Inconsistent {
-                what: "the optimizer".to_owned(),
-                first: self.ranks[first],
-                expected: format!("{} / {}", known.recipe.build().describe(), known.divide_by),
-                rank: from,
-                got: format!("{} / {}", settings.recipe.build().describe(), settings.divide_by),
-            });
-        }
-        setting.add(worker, ticket);
-        self.optimizer = Some(settings);
-        if let Some(tickets) = setting.complete() {
-            self.setting_optimizer = None;
+        let mut next = self
+            .next_optimizer
+            .take()
+            .unwrap_or_else(|| (settings.clone(), Gathering::new(workers)));
+        let (known, all) = &mut next;
+        let differs = (*known != settings).then(|| Error::Inconsistent {
+            what: "the optimizer".to_owned(),
+            first: self.ranks[all.first().unwrap_or(worker)],
+            expected: known.describe(),
+            rank: from,
+            got: settings.describe(),
+        });
+        let gathered = all.add(worker, ticket, differs.or(problem));
+        if let Gathered::All(_) = gathered {
+            self.optimizer = Some(settings);
             // Each value makes its optimizer at its next update.
             for slot in self.slots.iter_mut().flatten() {
                 match &mut slot.value {
@@ -455,16 +433,30 @@ impl Shard {
                     Value::Table(table) => table.forget_optimizer(),
                 }
             }
-            for (worker, ticket) in tickets.into_iter().enumerate() {
-                self.answer(worker, ticket, "")?;
-            }
         }
+        // After a failure, all workers may try again.
+        if !all.is_whole() {
+            self.next_optimizer = Some(next);
+        }
+        self.tell(gathered);
+        self.refuse_where_some_have_left();
         Ok(())
     }
 
-    fn first_left(&self) -> Option<usize> {
-        let (kind, _) = self.kind();
-        if kind == StoreKind::DistAsync { None } else { self.here.iter().position(|here| !here) }
+    /// Returns an error if a value of this server cannot be updated by this optimizer.
+    fn check_optimizer(&self, settings: &OptimizerSettings) -> Result<()> {
+        settings.recipe.build().bind(&[])?;
+        let is_split =
+            |slot: &Slot| slot.init.rows.is_some() || slot.init.part.len() < elements(&slot.init);
+        let split = self.slots.iter().flatten().find(|slot| is_split(slot));
+        if let Some(slot) = split.filter(|_| !settings.recipe.is_elementwise()) {
+            let init = &slot.init;
+            let means =
+                Means { key: &init.key, dims: &init.dims, settings: Some(settings), updater: None };
+            // It is the error of a divided value.
+            means.optimizer(init.part.len().min(elements(init) - 1))?;
+        }
+        Ok(())
     }
 
     /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
@@ -475,29 +467,25 @@ impl Shard {
         for slot in self.slots.iter_mut().flatten() {
             drop(slot.rounds.give_up(|wait| wait.worker == worker));
         }
-        if let Some(left) = self.first_left() {
-            let mut refusals = Vec::new();
-            for slot in self.slots.iter_mut().flatten() {
-                if slot.rounds.is_blocked_by(left) {
-                    let (left, key) = (self.ranks[left], slot.init.key.clone());
-                    for wait in slot.rounds.give_up(|_| true) {
-                        let rank = self.ranks[wait.worker];
-                        let error = Error::WorkerLeft { left, rank, key: key.clone() };
-                        refusals.push((wait.worker, wait.ticket, error));
-                    }
-                }
-            }
-            for (worker, ticket, error) in refusals {
-                self.refuse(worker, ticket, &error);
-            }
-        }
+        let Self { slots, next_optimizer, .. } = self;
+        Self::gatherings(slots, next_optimizer).for_each(|(_, all)| all.forget(worker));
+        self.refuse_where_some_have_left();
         (0..self.slots.len() as u32).try_for_each(|number| self.advance(number))?;
         self.answer(worker, ticket, "")
     }
 
-    /// Refuses pulls that have waited longer than the deadline.
+    /// Refuses requests that have waited for other workers longer than the deadline.
     pub(crate) fn look_at_the_clock(&mut self, now: Instant) -> Vec<Answer> {
         let mut refusals = Vec::new();
+        let Self { slots, next_optimizer, deadline, ranks, .. } = self;
+        for (during, all) in Self::gatherings(slots, next_optimizer) {
+            for ((worker, ticket), waited) in all.late(now, *deadline) {
+                let missing: Vec<String> = all.missing().map(|w| ranks[w].to_string()).collect();
+                let (rank, missing, during) = (ranks[worker], missing.join(", "), during.clone());
+                let seconds = waited.as_secs();
+                refusals.push((worker, ticket, Error::Alone { rank, during, missing, seconds }));
+            }
+        }
         for slot in self.slots.iter_mut().flatten() {
             let missing: Vec<usize> =
                 slot.rounds.missing(&self.here).into_iter().map(|w| self.ranks[w]).collect();
@@ -520,12 +508,30 @@ impl Shard {
     }
 }
 
+/// The slot of a key that all workers have initialised.
+fn ready(slots: &mut [Option<Slot>], number: u32, from: usize) -> Result<&mut Slot> {
+    let slot = slots.get_mut(number as usize).and_then(Option::as_mut);
+    slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
+        from,
+        what: format!("it names key number {number}, which was not initialised"),
+    })
+}
+
+fn refusal(ticket: u64, error: &Error) -> Message {
+    let header = Header { ticket, ..Header::new(Op::Refusal) };
+    Message::text(header, &error.to_string())
+}
+
 fn elements(init: &Init) -> usize {
     init.dims.iter().product()
 }
 
 fn describe(init: &Init) -> String {
-    format!("`{}` of shape {:?}", init.key, init.dims)
+    let Init { key, dims, part, rows } = init;
+    match rows {
+        None => format!("`{key}` of shape {dims:?} (elements {part:?})"),
+        Some(rows) => format!("the table `{key}` of shape {dims:?} (rows {part:?}, {rows:?})"),
+    }
 }
 
 impl fmt::Debug for Shard {

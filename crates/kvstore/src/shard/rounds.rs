@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::StoreKind;
+use crate::config::StoreKind;
 use crate::wire::Message;
 
 pub(super) struct Rounds {
@@ -118,10 +118,10 @@ impl Rounds {
         self.waits.extract_if(.., |wait| condition(wait)).collect()
     }
 
-    /// Whether no further round of dist_sync can be completed, because this worker, which has left,
-    /// has not pushed for it.
-    pub(super) fn is_blocked_by(&self, left: usize) -> bool {
-        self.is_sync && self.held[left].is_empty()
+    /// A worker that has left without the push that the next round of dist_sync needs.
+    pub(super) fn blocker(&self, here: &[bool]) -> Option<usize> {
+        let blocks = |worker: &usize| !here[*worker] && self.held[*worker].is_empty();
+        (0..here.len()).find(blocks).filter(|_| self.is_sync)
     }
 
     /// The workers whose pushes the next update needs.

@@ -14,7 +14,9 @@ use candelabrum_optim::Optimizer;
 use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
 use serde::{Deserialize, Serialize};
 
-use super::{Init, Means, OptimizerSettings, Shard, Slot, Value};
+use super::means::Means;
+use super::settings::{Init, OptimizerSettings};
+use super::{Shard, Slot, Value};
 use crate::wire::numbers;
 use crate::{Error, Result};
 
@@ -49,9 +51,9 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn f32(values: Vec<f32>) -> Self {
+    fn f32(values: &[f32]) -> Self {
         let shape = vec![values.len()];
-        Self { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(&values).to_vec() }
+        Self { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(values).to_vec() }
     }
 }
 
@@ -120,7 +122,7 @@ impl Shard {
             let (values, optimizer) = slot.parts();
             tensors.push((
                 format!("{number}.values"),
-                Numbers::f32(gathered(values.as_slice()?, rows.as_deref(), row_len)),
+                Numbers::f32(&gathered(values.as_slice()?, rows.as_deref(), row_len)),
             ));
             let mut state = None;
             if let Some(optimizer) = optimizer {
@@ -128,7 +130,7 @@ impl Shard {
                 let count = vectors.len();
                 for (index, vector) in vectors.into_iter().enumerate() {
                     let vector = gathered(vector.host()?, rows.as_deref(), row_len);
-                    tensors.push((format!("{number}.state.{index}"), Numbers::f32(vector)));
+                    tensors.push((format!("{number}.state.{index}"), Numbers::f32(&vector)));
                 }
                 state = Some((optimizer.steps(), count));
             }
@@ -171,9 +173,7 @@ impl Shard {
         if contents.optimizer != self.optimizer {
             let name = |settings: &Option<OptimizerSettings>| match settings {
                 None => "no optimizer".to_owned(),
-                Some(settings) => {
-                    format!("{} / {}", settings.recipe.build().describe(), settings.divide_by)
-                }
+                Some(settings) => settings.describe(),
             };
             let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
             return Err(refuse(format!("has {has}, and this store has {here}")));

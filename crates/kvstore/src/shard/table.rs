@@ -12,27 +12,12 @@ use candelabrum_memory::{ElementType, Flat};
 use candelabrum_nn::seed;
 use candelabrum_optim::Optimizer;
 use rand_distr::{Distribution, Normal};
-use serde::{Deserialize, Serialize};
 
 use super::dense::divide;
-use super::{Init, Means};
+use super::means::Means;
+use super::settings::{Init, RowInit};
 use crate::wire::{Header, Message, numbers};
 use crate::{Error, Result};
-
-/// The first values of a table's rows. Servers make them, so no worker has the whole table.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum RowInit {
-    /// Zeros.
-    Zeros,
-    /// Normal with mean 0.
-    Normal {
-        /// The standard deviation: finite and not negative.
-        std: f32,
-        /// The seed of the run.
-        seed: u64,
-    },
-}
 
 pub(super) struct Table {
     part: Range<usize>,
@@ -153,6 +138,11 @@ impl Table {
             to.copy_from_slice(&values[*row as usize * row_len..][..row_len]);
         }
         message
+    }
+
+    /// The number of rows that exist.
+    pub(super) fn count(&self) -> u64 {
+        self.exists.iter().map(|rows| u64::from(rows.count_ones())).sum()
     }
 
     /// The rows that exist.

@@ -5,6 +5,7 @@
 //! store, a server serves until all workers have left this store ([`harness::stage`]).
 
 mod cases;
+mod flow;
 mod harness;
 mod numbers;
 
@@ -15,7 +16,7 @@ use harness::{Backend, Job};
 fn rank_main() {
     harness::run_rank(|case, world| match case {
         "conformance" => cases::all(world),
-        other => panic!("there is no case `{other}`"),
+        flow => flow::run(flow, world),
     });
 }
 

@@ -160,7 +160,10 @@ mod tests {
         let read = Arc::new(AtomicUsize::new(0));
         let open = |note| {
             let read = Arc::clone(&read);
-            receiver.open(note, Box::new(move || drop(read.fetch_add(1, Ordering::Relaxed))))
+            let count = move || {
+                read.fetch_add(1, Ordering::Relaxed);
+            };
+            receiver.open(note, Box::new(count))
         };
         assert_eq!(sender.pack(&[1; LEAST - 1]), None, "it is short");
         let first = sender.pack(&[1; LEAST + 1]).expect("room");

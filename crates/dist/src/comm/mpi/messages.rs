@@ -248,8 +248,11 @@ impl Receive {
     fn poll(&mut self) -> Result<Option<Payload>> {
         if self.rest.is_none() {
             let Some(source) = self.letter.poll_source()? else {
-                self.group.trouble(self.from, self.header)?;
-                return Ok(None);
+                let trouble = self.group.trouble(self.from, self.header);
+                if trouble.is_err() {
+                    self.letter.withdraw()?;
+                }
+                return trouble.map(|()| None);
             };
             let source = self.group.group.member(source);
             self.rest = Some((source, self.receive_rest(source)?));

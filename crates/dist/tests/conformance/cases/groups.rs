@@ -14,6 +14,7 @@ pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     used_in_turns(comm)?;
     messages_stay_in_their_group(comm)?;
     dropped_in_any_order(comm)?;
+    a_receive_ends_with_its_group(comm)?;
     many_groups_one_after_the_other(comm)
 }
 
@@ -178,6 +179,26 @@ fn dropped_in_any_order(comm: Comm<'_>) -> Result<()> {
         _ => drop((b, a, c)),
     }
     comm.barrier()
+}
+
+/// A receive that was given up takes no message of a later group, which may have the number of the
+/// earlier one.
+fn a_receive_ends_with_its_group(comm: Comm<'_>) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    for round in 0..8_u8 {
+        let group = comm.split(Some(0), 0)?.expect("a colour was given");
+        group.send(&[round], (rank + 1) % n)?;
+        assert_eq!(group.recv_any::<u8>()?, ((rank + n - 1) % n, vec![round]));
+        if rank == 0 {
+            drop(group.start(Collective::RecvAny, Payload::zeros(ElementType::U8, 0)));
+        }
+        group.barrier()?;
+        if rank == 0 {
+            // All others leave meanwhile, so the receive fails before this rank leaves.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    Ok(())
 }
 
 fn many_groups_one_after_the_other(comm: Comm<'_>) -> Result<()> {

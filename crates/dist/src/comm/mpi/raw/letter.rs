@@ -81,6 +81,17 @@ impl Letter {
         Ok(source)
     }
 
+    /// Takes back a receive for which no letter comes. Otherwise it would take the first letter of a
+    /// later group with the same number.
+    pub(in super::super) fn withdraw(&mut self) -> Result<()> {
+        let Some(request) = &mut self.request else { return Ok(()) };
+        // SAFETY: a receive of ours that is under way.
+        check("MPI_Cancel", unsafe { ffi::MPI_Cancel(request) })?;
+        // A receive that was cancelled is complete whatever other ranks do.
+        while !self.poll()? {}
+        Ok(())
+    }
+
     /// The letter's bytes. No request may be under way.
     pub(in super::super) fn bytes(&self) -> &[u8] {
         self.idle();

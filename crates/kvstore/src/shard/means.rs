@@ -1,0 +1,41 @@
+//! What the update of a value needs besides the value: its key, the optimizer, the updater.
+
+use candelabrum_optim::{Optimizer, ParamInfo};
+
+use super::settings::OptimizerSettings;
+use crate::{Error, Key, Result};
+
+/// MXNet's updater: gets the key, the received sum and the stored value, which it changes.
+pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
+
+/// What an update needs besides the value.
+pub(super) struct Means<'a> {
+    pub(super) key: &'a Key,
+    pub(super) dims: &'a [usize],
+    pub(super) settings: Option<&'a OptimizerSettings>,
+    pub(super) updater: Option<&'a mut Updater>,
+}
+
+impl Means<'_> {
+    /// The optimizer of a value of `len` elements, of which the whole has other dimensions.
+    pub(super) fn optimizer(&self, len: usize) -> Result<Option<Box<dyn Optimizer>>> {
+        let Some(settings) = self.settings else { return Ok(None) };
+        let name = self.key.to_string();
+        let whole = ParamInfo::on_host(&name, self.dims);
+        let own = settings.recipe.for_parameter(&whole);
+        let mut optimizer = own.build();
+        let is_whole = whole.elements() == len;
+        if !is_whole && !optimizer.is_elementwise() {
+            return Err(Error::Setting {
+                setting: "the optimizer",
+                value: format!("{}, and `{name}` is divided among servers", optimizer.describe()),
+                range: "a divided value needs an optimizer that treats each element alone: raise \
+                        the store's `big_array_bound`",
+            });
+        }
+        let own_dims = [len];
+        let part = if is_whole { whole } else { ParamInfo::on_host(&name, &own_dims) };
+        optimizer.bind(std::slice::from_ref(&part))?;
+        Ok(Some(optimizer))
+    }
+}
