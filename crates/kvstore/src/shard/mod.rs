@@ -539,30 +539,3 @@ impl fmt::Debug for Shard {
         write!(f, "Shard({} keys of {} workers)", self.slots.len(), self.ranks.len())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_first_value_is_confirmed_although_another_worker_has_not_initialised_it() {
-        let mut shard = Shard::new(2, (0, 1), vec![0, 1], Duration::MAX, None);
-        let init = Init { key: "w".into(), dims: vec![2], part: 0..2, rows: None };
-        let message = |ticket, values: &[f32]| {
-            let receipt = u32::from(!values.is_empty());
-            let elements = values.len() as u64;
-            let header = Header { ticket, elements, receipt, ..Header::new(Op::Init) };
-            let mut message = Message::json(header, &init, size_of_val(values));
-            message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
-            message
-        };
-        let said = |answers: Vec<Answer>| -> Vec<(usize, u64, u32)> {
-            let of = |(worker, answer): (usize, Message)| {
-                (worker, answer.header().ticket, answer.header().receipt)
-            };
-            answers.into_iter().map(of).collect()
-        };
-        assert_eq!(said(shard.handle(0, message(7, &[1.0, 2.0]))), [(0, 7, 1)]);
-        assert_eq!(said(shard.handle(1, message(9, &[]))), [(0, 7, 0), (1, 9, 0)]);
-    }
-}
