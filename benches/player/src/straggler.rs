@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Images in a worker's batch
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, default_value_t = 0.02)]
     lr: f64,
     #[arg(long, default_value_t = 0.9)]
     momentum: f64,

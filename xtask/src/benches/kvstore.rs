@@ -25,6 +25,10 @@ pub(crate) struct KvStore {
     /// The bound of dist_async: the most rounds by which a worker may be ahead of the other
     #[arg(long, value_name = "ROUNDS", default_value_t = 4)]
     bound: u64,
+    /// The learning rate of every training; in dist_async each gradient is an update of its own, so
+    /// there it counts twice
+    #[arg(long, default_value_t = 0.02)]
+    lr: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -87,6 +91,7 @@ impl Bench for KvStore {
     fn check(&self) -> Result<()> {
         ensure!((1.0..=100.0).contains(&self.slow), "--slow is a number from 1 to 100");
         ensure!(self.bound > 0, "--bound starts at 1");
+        ensure!(self.lr > 0.0 && self.lr.is_finite(), "--lr is a number above 0");
         Ok(())
     }
 
@@ -164,6 +169,7 @@ impl KvStore {
     /// Training with a slower worker, and without one.
     fn straggler(&self, setup: &Setup) -> Block {
         let player = Player::new(&setup.programs.player).args(["straggler"]).threads(1);
+        let player = player.option("--lr", self.lr);
         let (store, all_reduce) = with_and_without_servers(player, 1);
         let mut block = Block::new("MNIST CNN, batch 64 per worker, a fixed time");
         block.players = vec![store, all_reduce];
@@ -256,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_the_parts_differ() {
-        let bench = KvStore { parts: vec![Transfer], slow: 3.0, bound: 4 };
+        let bench = KvStore { parts: vec![Transfer], slow: 3.0, bound: 4, lr: 0.02 };
         let columns = |part| bench.tables(&[Row::new(place(part, 1), "dist_sync")])[0].len();
         assert_eq!((columns(Transfer), columns(Straggler)), (8, 11));
         let mut row = Row::new(place(Straggler, 1), "dist_sync");

@@ -40,5 +40,6 @@ mod tests {
         refused::<scaling::Scaling>("--threshold-spars", "0");
         refused::<kvstore::KvStore>("--slow", "0.5");
         refused::<kvstore::KvStore>("--bound", "0");
+        refused::<kvstore::KvStore>("--lr", "0");
     }
 }
