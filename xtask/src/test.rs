@@ -194,6 +194,7 @@ mod tests {
             "interface",
             "mpiexec",
             "servers",
+            "store",
             "strategies",
         ];
         assert_eq!(Vec::from_iter(found), known);
