@@ -21,6 +21,8 @@ mod rounds;
 mod settings;
 mod state;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

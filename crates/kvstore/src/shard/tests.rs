@@ -1,0 +1,202 @@
+//! A shard under messages in any order, and under messages that no worker of ours would send.
+
+mod fuzz;
+mod schedule;
+
+use std::time::Duration;
+
+use bytemuck::cast_slice;
+
+use super::{Answer, Hello, Init, Shard};
+use crate::config::StoreKind;
+use crate::key::Key;
+use crate::wire::{Header, Message, Op};
+
+/// A shard of these workers, which have said hello.
+fn shard(kind: StoreKind, bound: Option<u64>, workers: usize) -> Shard {
+    let ranks = (0..workers).collect();
+    let mut shard = Shard::new(workers, (0, 1), ranks, Duration::from_secs(5), None);
+    for worker in 0..workers {
+        let hello =
+            Hello { kind, staleness_bound: bound, big_array_bound: 100, version: "1".to_owned() };
+        let message = Message::json(Header { ticket: 1, ..Header::new(Op::Hello) }, &hello, 0);
+        let answers = shard.handle(worker, message);
+        assert_eq!(answers[0].1.op(), Op::Answer);
+    }
+    shard
+}
+
+fn message(header: Header, values: &[f32]) -> Message {
+    let mut message = Message::new(header, "", size_of_val(values));
+    message.data_mut().copy_from_slice(cast_slice(values));
+    message
+}
+
+/// A dense key of `len` zeros.
+fn init(number: u32, ticket: u64, worker: usize, len: usize) -> Message {
+    let values = vec![0.0_f32; if worker == 0 { len } else { 0 }];
+    let header =
+        Header { ticket, key: number, elements: values.len() as u64, ..Header::new(Op::Init) };
+    let key = Key::Int(number.into());
+    let init = Init { key, dims: vec![len], part: 0..len, rows: None };
+    let mut message = Message::json(header, &init, size_of_val(&values[..]));
+    message.data_mut().copy_from_slice(cast_slice(&values));
+    message
+}
+
+fn with_key(kind: StoreKind, bound: Option<u64>, workers: usize) -> Shard {
+    let mut shard = shard(kind, bound, workers);
+    (0..workers).for_each(|worker| drop(shard.handle(worker, init(0, 2, worker, 2))));
+    shard
+}
+
+fn push(ticket: u64, key: u32, version: u64, values: &[f32]) -> Message {
+    let elements = values.len() as u64;
+    message(Header { ticket, key, version, elements, ..Header::new(Op::Push) }, values)
+}
+
+fn ask(op: Op, ticket: u64, key: u32) -> Message {
+    Message::text(Header { ticket, key, ..Header::new(op) }, "")
+}
+
+/// The answers: worker, ticket, and the refusal's text.
+fn heard(answers: &[Answer]) -> Vec<(usize, u64, Option<String>)> {
+    let refusal =
+        |message: &Message| (message.op() == Op::Refusal).then(|| message.text_of().into_owned());
+    answers
+        .iter()
+        .map(|(worker, message)| (*worker, message.header().ticket, refusal(message)))
+        .collect()
+}
+
+#[track_caller]
+fn assert_refused(answers: &[Answer], expected: &[(usize, u64)], parts: &[&str]) {
+    let heard = heard(answers);
+    let asked: Vec<(usize, u64)> =
+        heard.iter().map(|(worker, ticket, _)| (*worker, *ticket)).collect();
+    assert_eq!(asked, expected, "{heard:?}");
+    for (_, _, text) in &heard {
+        let text = text.as_ref().expect("a refusal");
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
+fn staleness_is_the_number_of_updates_since_the_pull() {
+    let mut shard = with_key(StoreKind::DistAsync, None, 3);
+    // By worker and version that it has pulled: the versions before the updates are 0, 1, 2, ...
+    for (step, (worker, version)) in
+        [(0, 0), (1, 0), (2, 0), (0, 1), (0, 1), (1, 5), (2, 3)].into_iter().enumerate()
+    {
+        drop(shard.handle(worker, push(10 + step as u64, 0, version, &[1.0, 2.0])));
+    }
+    let of = |worker: usize| {
+        let staleness = shard.counts().staleness[worker];
+        (staleness.count, staleness.sum, staleness.max)
+    };
+    assert_eq!([of(0), of(1), of(2)], [(3, 5, 3), (2, 1, 1), (2, 5, 3)]);
+    assert_eq!(shard.counts().updates, 7);
+}
+
+#[test]
+fn a_worker_that_pushes_twice_does_not_complete_the_round() {
+    let mut shard = with_key(StoreKind::DistSync, None, 2);
+    for ticket in 10..13 {
+        assert!(shard.handle(0, push(ticket, 0, 0, &[1.0, 1.0])).is_empty());
+    }
+    assert!(shard.handle(0, ask(Op::Pull, 13, 0)).is_empty());
+    assert_eq!(shard.counts().updates, 0);
+    for (updates, is_answered) in [(1, false), (2, false), (3, true)] {
+        let answers = shard.handle(1, push(20 + updates, 0, 0, &[0.5, 0.5]));
+        assert_eq!(heard(&answers), [(0, 13, None)][..usize::from(is_answered)]);
+        assert_eq!(shard.counts().updates, updates);
+    }
+}
+
+#[test]
+fn a_worker_that_leaves_releases_or_refuses_every_wait() {
+    // It leaves before, or after the others wait.
+    for is_before in [true, false] {
+        let mut shard = with_key(StoreKind::DistSync, None, 3);
+        let mut answers = Vec::new();
+        if is_before {
+            answers.extend(shard.handle(1, ask(Op::Goodbye, 9, 0)));
+        }
+        answers.extend(shard.handle(0, push(10, 0, 0, &[1.0, 1.0])));
+        answers.extend(shard.handle(0, ask(Op::Pull, 11, 0)));
+        if !is_before {
+            answers.extend(shard.handle(1, ask(Op::Goodbye, 9, 0)));
+        }
+        let mut heard = heard(&answers);
+        heard.retain(|(worker, ..)| *worker == 0);
+        let expected = "rank 1 has left, so the round of `0` for which rank 0 waits";
+        assert!(heard.iter().any(|(.., text)| text.as_ref().is_some_and(|t| t.contains(expected))));
+        if is_before {
+            // The push was refused, so the pull has nothing to wait for.
+            assert_eq!(heard.len(), 2, "{heard:?}");
+        }
+    }
+    // It has pushed a round ahead, and blocks the second round only.
+    let mut shard = with_key(StoreKind::DistSync, None, 3);
+    assert!(shard.handle(1, push(10, 0, 0, &[1.0, 1.0])).is_empty());
+    assert_eq!(heard(&shard.handle(1, ask(Op::Goodbye, 11, 0))), [(1, 11, None)]);
+    for ticket in [10, 11] {
+        assert!(shard.handle(0, push(ticket, 0, 0, &[1.0, 1.0])).is_empty());
+    }
+    assert!(shard.handle(0, ask(Op::Pull, 12, 0)).is_empty());
+    let answers = shard.handle(2, push(10, 0, 0, &[1.0, 1.0]));
+    assert_refused(&answers, &[(0, 12)], &["rank 1 has left", "`0`", "rank 0"]);
+    // Of two that have left, the one that blocks is named.
+    let mut shard = with_key(StoreKind::DistSync, None, 3);
+    assert!(shard.handle(0, push(10, 0, 0, &[1.0, 1.0])).is_empty());
+    assert_eq!(shard.handle(0, ask(Op::Goodbye, 11, 0)).len(), 1);
+    assert!(shard.handle(2, ask(Op::Pull, 20, 0)).len() == 1, "it has pushed nothing");
+    assert!(shard.handle(2, push(21, 0, 0, &[1.0, 1.0])).is_empty());
+    assert!(shard.handle(2, ask(Op::Pull, 22, 0)).is_empty());
+    let answers = shard.handle(1, ask(Op::Goodbye, 12, 0));
+    assert_refused(&answers[..1], &[(2, 22)], &["rank 1 has left"]);
+}
+
+/// An answer to a worker that has left would fail on its server.
+#[test]
+fn a_worker_that_has_left_gets_no_answer() {
+    let mut shard = with_key(StoreKind::DistAsync, Some(1), 2);
+    for ticket in 10..13 {
+        drop(shard.handle(0, push(ticket, 0, 0, &[1.0, 1.0])));
+    }
+    assert!(shard.handle(0, ask(Op::Pull, 13, 0)).is_empty(), "it is two rounds ahead");
+    assert_eq!(heard(&shard.handle(0, ask(Op::Goodbye, 14, 0))), [(0, 14, None)]);
+    // Its pushes count nevertheless.
+    for ticket in 20..22 {
+        assert!(shard.handle(1, push(ticket, 0, 0, &[1.0, 1.0])).is_empty());
+    }
+    assert_eq!(shard.counts().updates, 5);
+}
+
+#[test]
+fn who_differs_in_a_call_of_all_is_named_to_all() {
+    let other = |ticket, worker| init(7, ticket, worker, 4);
+    let mut shard = shard(StoreKind::DistSync, None, 3);
+    assert!(shard.handle(1, init(7, 30, 1, 3)).is_empty());
+    let parts = ["key number 7", "rank 1 has `7` of shape [3]", "rank 0 has `7` of shape [4]"];
+    assert_refused(&shard.handle(0, other(31, 0)), &[(0, 31), (1, 30)], &parts);
+    // The third one comes later, and does not wait.
+    assert_refused(&shard.handle(2, init(7, 32, 2, 3)), &[(2, 32)], &parts);
+    assert_refused(&shard.handle(0, push(40, 7, 0, &[1.0; 4])), &[(0, 40)], &["not initialised"]);
+}
+
+#[test]
+fn who_is_late_or_has_left_in_a_call_of_all_is_named() {
+    let mut shard = shard(StoreKind::DistAsync, None, 3);
+    assert!(shard.handle(2, init(0, 30, 2, 3)).is_empty());
+    let now = std::time::Instant::now();
+    assert!(shard.look_at_the_clock(now).is_empty());
+    let answers = shard.look_at_the_clock(now + Duration::from_secs(6));
+    let parts = ["rank 2 waited", "init of `0`", "rank(s) 0, 1 did not call"];
+    assert_refused(&answers, &[(2, 30)], &parts);
+    assert!(shard.handle(0, init(1, 31, 0, 3)).is_empty());
+    let answers = shard.handle(1, ask(Op::Goodbye, 40, 0));
+    let parts = ["rank 1 has left without init of `1`", "rank 0 waits"];
+    assert_refused(&answers[..1], &[(0, 31)], &parts);
+    assert_refused(&shard.handle(2, init(1, 32, 2, 3)), &[(2, 32)], &["rank 1 has left", "rank 2"]);
+}

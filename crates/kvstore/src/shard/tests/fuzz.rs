@@ -1,0 +1,155 @@
+//! Messages of a foreign or broken sender: an error that names it, no panic, no endless memory.
+
+use bytemuck::bytes_of;
+use candelabrum_dist::Payload;
+use candelabrum_optim::Sgd;
+use proptest::prelude::*;
+
+use super::{init, message, shard};
+use crate::config::StoreKind;
+use crate::key::Key;
+use crate::shard::{Hello, Init, OptimizerSettings, RowInit, Shard};
+use crate::stats::peak_memory;
+use crate::wire::{Header, Message, Op};
+
+/// More than the cases need together, and much less than the lengths in their headers.
+const MEMORY: u64 = 1 << 30;
+
+/// A place of which there is no directory.
+const NOWHERE: &str = "/proc/nowhere";
+
+/// Numbers on both sides of every limit.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0..20_u64,
+        Just(63),
+        Just(64),
+        Just(1 << 20),
+        Just(u64::from(u32::MAX)),
+        Just(1 << 40),
+        Just(1 << 62),
+        Just(u64::MAX),
+        any::<u64>(),
+    ]
+}
+
+fn header() -> impl Strategy<Value = Header> {
+    let small = prop_oneof![0..4_u32, Just(5), Just(u32::MAX), any::<u32>()];
+    let ops = 0..20_u32;
+    (ops, small.clone(), 0..8_u32, number(), number(), number(), any::<f32>(), 0..3_u32).prop_map(
+        |(op, key, codec, ticket, version, elements, setting, receipt)| Header {
+            op,
+            key,
+            codec,
+            ticket,
+            version,
+            elements,
+            setting,
+            receipt,
+            ..Header::new(Op::Push)
+        },
+    )
+}
+
+fn text() -> impl Strategy<Value = String> {
+    let dims = prop::collection::vec(number().prop_map(|n| n as usize), 0..4);
+    let rows = prop_oneof![
+        Just(None),
+        Just(Some(RowInit::Zeros)),
+        (any::<f32>(), any::<u64>()).prop_map(|(std, seed)| Some(RowInit::Normal { std, seed })),
+    ];
+    let key = prop_oneof![(0..3_i64).prop_map(Key::Int), ".{0,5}".prop_map(Key::Name)];
+    let init = (key, dims, number(), number(), rows).prop_map(|(key, dims, start, end, rows)| {
+        let init = Init { key, dims, part: start as usize..end as usize, rows };
+        serde_json::to_string(&init).expect("a text")
+    });
+    let settings = any::<f32>().prop_map(|divide_by| {
+        let settings = OptimizerSettings { recipe: Sgd::new(0.1).into(), divide_by };
+        serde_json::to_string(&settings).expect("a text")
+    });
+    let hello = (any::<Option<u64>>(), any::<usize>()).prop_map(|(staleness_bound, bound)| {
+        let (kind, version) = (StoreKind::DistAsync, String::new());
+        let hello = Hello { kind, staleness_bound, big_array_bound: bound, version };
+        serde_json::to_string(&hello).expect("a text")
+    });
+    prop_oneof![4 => init, 1 => settings, 1 => hello, 1 => ".{0,20}", 1 => Just(String::new())]
+}
+
+/// A message whose lengths are right, with whatever else.
+fn plausible() -> impl Strategy<Value = Vec<u8>> {
+    (header(), text(), prop::collection::vec(any::<u8>(), 0..120)).prop_map(
+        |(header, text, data)| {
+            let writes = [Op::Save, Op::Load].map(|op| op as u32).contains(&header.op);
+            let text = if writes { NOWHERE } else { &text };
+            let mut message = Message::new(header, text, data.len());
+            message.data_mut().copy_from_slice(&data);
+            message.into_payload().bytes().to_vec()
+        },
+    )
+}
+
+/// Bytes that begin as a message does.
+fn broken() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..200);
+    prop_oneof![
+        bytes(),
+        (header(), number(), number(), bytes()).prop_map(|(header, text_len, data_len, rest)| {
+            let header = Header { text_len, data_len, ..header };
+            let readable = [Op::Save, Op::Load].map(|op| op as u32).contains(&header.op);
+            let header = if readable { Header { op: Op::Push as u32, ..header } } else { header };
+            [bytes_of(&header), &rest].concat()
+        }),
+    ]
+}
+
+/// Two workers, a dense key, a table, and a key that one worker has initialised.
+fn prepared() -> Shard {
+    let mut shard = shard(StoreKind::DistSync, None, 2);
+    for worker in 0..2 {
+        drop(shard.handle(worker, init(0, 2, worker, 10)));
+        let header = Header { ticket: 3, key: 1, ..Header::new(Op::Init) };
+        let rows = Some(RowInit::Normal { std: 1.0, seed: 1 });
+        let table = Init { key: Key::Int(1), dims: vec![5, 2], part: 0..5, rows };
+        drop(shard.handle(worker, Message::json(header, &table, 0)));
+    }
+    drop(shard.handle(1, init(2, 4, 1, 10)));
+    shard
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_arrives_is_answered_or_refused(
+        messages in prop::collection::vec(
+            (0..2_usize, prop_oneof![3 => plausible(), 1 => broken()]), 1..25),
+    ) {
+        let mut shard = prepared();
+        let before = peak_memory();
+        for (worker, bytes) in messages {
+            match Message::read(Payload::from_slice(&bytes), worker + 3) {
+                Err(error) => {
+                    let (text, sender) = (error.to_string(), format!("rank {}", worker + 3));
+                    prop_assert!(text.contains(&sender), "{}", text);
+                }
+                Ok(message) => {
+                    for (to, answer) in shard.handle(worker, message) {
+                        prop_assert!(to < 2);
+                        let is_answer = [Op::Answer, Op::Refusal].contains(&answer.op());
+                        prop_assert!(is_answer);
+                        prop_assert!(Message::read(answer.into_payload(), 2).is_ok());
+                    }
+                }
+            }
+            drop(shard.look_at_the_clock(std::time::Instant::now()));
+        }
+        prop_assert!(peak_memory() - before < MEMORY);
+        // It still serves: a new round of a key, unless its worker has said goodbye.
+        for worker in 0..2 {
+            let header = Header { ticket: 900, ..Header::new(Op::Flush) };
+            let answers = shard.handle(worker, message(header, &[]));
+            let own = answers.iter().find(|(to, _)| *to == worker);
+            prop_assert!(own.is_some_and(|(_, answer)| answer.op() == Op::Answer));
+        }
+    }
+}
