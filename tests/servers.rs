@@ -188,3 +188,15 @@ fn a_dead_server_and_a_dead_worker_end_the_job_and_are_named() {
         assert_one_line_error(&output, &[&format!("rank {rank} was killed by SIGKILL")]);
     }
 }
+
+#[test]
+fn a_worker_that_fails_is_the_cause_and_not_its_leaving() {
+    for kind in ["dist_sync", "dist_async"] {
+        let mut command = Command::new(example("kvstore_mnist"));
+        command.args(["--workers", "2", "--servers", "1", "--kvstore", kind, "--lr", "1e20"]);
+        command.args(["--dataset", "synthetic", "--threads", "1"]);
+        let (output, took) = Running::start(command).finish(Duration::from_secs(60));
+        println!("{kind}: {took:?}");
+        assert_one_line_error(&output, &["not finite"]);
+    }
+}

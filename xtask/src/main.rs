@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use self::bench::run::Cli;
-use self::benches::{allreduce, checkpoint, ddp, overlap, scaling, step};
+use self::benches::{allreduce, checkpoint, ddp, kvstore, overlap, scaling, step};
 use self::interrupt::Interrupted;
 
 mod bench;
@@ -69,6 +69,8 @@ enum Command {
     BenchOverlap(Cli<overlap::Overlap>),
     /// Measure the cost of copies of the whole state, as a checkpoint makes them
     BenchCheckpoint(Cli<checkpoint::Checkpoint>),
+    /// Measure the key-value store against an all-reduce, also where one worker is slower
+    BenchKvstore(Cli<kvstore::KvStore>),
     /// Draw one step of the timeline that a training program wrote with --timeline
     Timeline(timeline::Args),
 }
@@ -109,6 +111,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::BenchAllreduce(args) => allreduce::run(args),
         Command::BenchOverlap(args) => bench::run::run(&args),
         Command::BenchCheckpoint(args) => bench::run::run(&args),
+        Command::BenchKvstore(args) => bench::run::run(&args),
         Command::Timeline(args) => timeline::run(&args),
     }
 }

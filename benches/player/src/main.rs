@@ -21,8 +21,10 @@ mod pace;
 mod problem;
 mod serve;
 mod settings;
+mod straggler;
 mod train;
 mod training;
+mod transfer;
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -53,6 +55,14 @@ enum Command {
     Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
     Allreduce(allreduce::Args),
+    /// Push and pull all parameters of ResNet-18, or reduce them over all ranks; a request is
+    /// {"exchange":"dist_sync|dist_async|all_reduce|memory","seconds":S}, and for a store
+    /// "optimizer":true and "compression":"fp16|2bit"
+    Transfer,
+    /// Train on two workers, of which the second one may be slower, and evaluate; a request is
+    /// {"exchange":"dist_sync|dist_async|all_reduce","slow":FACTOR,"seconds":S}, and for dist_async
+    /// "bound":ROUNDS
+    Straggler(straggler::Args),
     /// Print the names of the strategies, one per line
     Strategies,
 }
@@ -71,7 +81,9 @@ fn main() -> ExitCode {
 fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     let threads = match command {
         Command::Train { settings, .. } | Command::Overlap(settings) => settings.threads(),
-        Command::Allreduce(_) => Some(NonZeroUsize::MIN),
+        Command::Allreduce(_) | Command::Transfer | Command::Straggler(_) => {
+            Some(NonZeroUsize::MIN)
+        }
         Command::Strategies => None,
     };
     let world = match threads {
@@ -86,6 +98,8 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         Command::Train { settings, profile } => train::run(settings, *profile, world),
         Command::Overlap(settings) => overlap::run(settings, world),
         Command::Allreduce(args) => allreduce::run(args, world),
+        Command::Transfer => transfer::run(world),
+        Command::Straggler(args) => straggler::run(args, world),
         Command::Strategies => {
             DistOption::ALL.iter().for_each(|strategy| println!("{strategy}"));
             Ok(())

@@ -12,7 +12,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A program that answers requests. All ranks call each method at the same time.
+/// A program that answers requests. All ranks call each method at the same time, servers of a key-value
+/// store too.
 pub(crate) trait Player {
     type Request: DeserializeOwned;
 
@@ -53,9 +54,10 @@ fn serve_lines(
         fields["event"] = event.into();
         if world.is_root() { writeln!(output, "{fields}") } else { Ok(()) }
     };
+    let everyone = world.everyone();
     let mut ready = player.ready();
-    ready["ranks"] = world.world_size().into();
-    ready["backend"] = world.backend().into();
+    ready["ranks"] = everyone.world_size().into();
+    ready["backend"] = everyone.backend().into();
     say("ready", ready)?;
     loop {
         let mut line = String::new();
@@ -63,7 +65,7 @@ fn serve_lines(
             input.read_line(&mut line)?;
         }
         // All ranks parse the same text, so all of them refuse the same requests.
-        let line = world.comm().broadcast_text(&line, 0)?;
+        let line = everyone.broadcast_text(&line, 0)?;
         if line.is_empty() {
             return Ok(say("done", json!({}))?);
         }

@@ -9,6 +9,11 @@ use serde_json::{Value, json};
 
 /// The output of each rank.
 fn play(ranks: usize, args: &str, input: &str) -> Vec<Output> {
+    play_with_servers(ranks, 0, args, input)
+}
+
+/// The output of each rank, of which the last ones are servers of a key-value store.
+fn play_with_servers(ranks: usize, servers: usize, args: &str, input: &str) -> Vec<Output> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let start = |rank: usize| -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bench-player"));
@@ -16,6 +21,7 @@ fn play(ranks: usize, args: &str, input: &str) -> Vec<Output> {
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.port().to_string());
         let variables = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks)];
         command.envs(variables.map(|(name, value)| (name, value.to_string())));
+        command.env("CANDELABRUM_SERVERS", servers.to_string()).env_remove("MNIST_DIR");
         command.env("LOCAL_WORLD_SIZE", ranks.to_string()).stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     };
@@ -28,7 +34,10 @@ fn play(ranks: usize, args: &str, input: &str) -> Vec<Output> {
 
 /// The lines of rank 0, of ranks that succeed.
 fn play_well(ranks: usize, args: &str, input: &str) -> Vec<Value> {
-    let outputs = play(ranks, args, input);
+    lines(&play(ranks, args, input))
+}
+
+fn lines(outputs: &[Output]) -> Vec<Value> {
     assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
     let lines = String::from_utf8_lossy(&outputs[0].stdout);
     lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
@@ -102,4 +111,61 @@ fn candle_is_one_rank_and_ours_has_a_profile() {
     assert!(lines[1].get("forward_seconds").is_none() && lines[1]["steps"].is_number());
     let profile = play_well(1, &format!("{TRAIN} fp32 --profile 0"), "");
     assert!(profile[0]["operations"].as_array().is_some_and(|rows| !rows.is_empty()));
+}
+
+#[test]
+fn every_exchange_of_parameters_is_right() {
+    let ask = |exchange: &str, more: &str| {
+        format!("{{\"exchange\":\"{exchange}\",{more}\"seconds\":0}}\n")
+    };
+    let bytes = 4.0 * 11_689_512.0; // torchvision's resnet18 in f32
+    let settings = ["", "\"optimizer\":true,", "\"compression\":\"fp16\","];
+    let two_bit = ask("dist_sync", "\"compression\":\"2bit\",") + &ask("dist_async", "");
+    let requests = settings.map(|more| ask("dist_sync", more)).concat() + &two_bit;
+    let store = lines(&play_with_servers(4, 2, "transfer", &requests));
+    assert_eq!((&store[0]["parameters"], &store[0]["ranks"]), (&json!(62), &json!(4)));
+    for (line, share, is_known) in
+        [(1, 1.0, true), (2, 1.0, false), (3, 0.5, true), (4, 0.0625, false), (5, 1.0, false)]
+    {
+        let line = &store[line];
+        let figure = |name: &str| line[name].as_f64().expect("a number");
+        assert_eq!(line.get("correct"), is_known.then_some(&json!(true)), "{line}");
+        let headers = 64.0 * 3.0 * 62.0;
+        for (name, share) in [("bytes_sent_per_round", share), ("bytes_received_per_round", 1.0)] {
+            assert!((figure(name) - share * bytes).abs() <= headers, "{name}: {line}");
+        }
+        assert!(figure("speed") > 0.0 && figure("round_seconds") > 0.0, "{line}");
+    }
+    let others = ["all_reduce", "memory"].map(|exchange| ask(exchange, "")).concat();
+    for line in &play_well(2, "transfer", &others)[1..3] {
+        assert_eq!(line["correct"], json!(true));
+    }
+}
+
+#[test]
+fn a_straggler_delays_rounds_and_not_dist_async() {
+    let ask = |exchange: &str, bound: &str, slow: f64| {
+        format!("{{\"exchange\":\"{exchange}\",{bound}\"slow\":{slow},\"seconds\":1}}\n")
+    };
+    let (sync, unbounded) = (ask("dist_sync", "", 6.0), ask("dist_async", "", 6.0));
+    let bounded = |slow| ask("dist_async", "\"bound\":2,", slow);
+    let requests = [sync, unbounded, bounded(6.0), bounded(1.0)].concat();
+    let samples = lines(&play_with_servers(3, 1, "straggler --batch-size 8 --lr 0.01", &requests));
+    assert_eq!(samples[0]["dataset"], json!("synthetic digits"));
+    let figure = |line: usize, name: &str| samples[line][name].as_f64().expect("a number");
+    let steps = |line| [0, 1].map(|worker| figure(line, &format!("steps_of_worker_{worker}")));
+    assert_eq!((steps(1)[0], figure(1, "max_staleness")), (steps(1)[1], 0.0));
+    assert!(steps(2)[0] > steps(2)[1], "{}", samples[2]);
+    assert!(figure(2, "max_lead") > 2.0 && figure(2, "max_staleness") > 0.0, "{}", samples[2]);
+    for line in [3, 4] {
+        let [first, second] = steps(line);
+        // Each stops by its own clock, and the steps of the warm-up are not counted.
+        assert!((first - second).abs() <= 2.0 + 5.0, "{}", samples[line]);
+        assert!(figure(line, "max_lead") <= 2.0, "{}", samples[line]);
+        assert!((0.0..=1.0).contains(&figure(line, "accuracy")), "{}", samples[line]);
+    }
+    let all_reduce = &play_well(2, "straggler --batch-size 8", &ask("all_reduce", "", 1.0))[1];
+    let steps = ["steps_of_worker_0", "steps_of_worker_1"].map(|name| all_reduce[name].as_f64());
+    assert!(steps[0] == steps[1] && steps[0] > Some(0.0), "{all_reduce}");
+    assert!(all_reduce.get("max_lead").is_none(), "{all_reduce}");
 }

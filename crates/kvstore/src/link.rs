@@ -173,12 +173,6 @@ impl Mail {
         Ok(Some((from, Message::read(payload, from)?)))
     }
 
-    /// This rank expects no more messages. A receive is a failure as soon as all other ranks have left,
-    /// over MPI even if no thread waits for it.
-    pub(crate) fn stop_receiving(&mut self) {
-        self.inbox = None;
-    }
-
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.sent.drain(..).try_for_each(|sent| sent.wait().map(drop))?;
         Ok(())

@@ -21,6 +21,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// without a break could otherwise keep the server from serving.
 const AT_ONCE: usize = 1024;
 
+/// The time for which refusals are held after a goodbye.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// A server to be run on this rank.
 #[derive(Default)]
 pub struct Server {
@@ -84,6 +87,7 @@ impl Server {
         let mut shard = Shard::new(rank, place, workers, deadline, self.updater);
         let mut mail = Mail::new(Arc::clone(all));
         let mut turn = Turn::default();
+        let mut outbox = Outbox::default();
         let (mut goodbyes, mut looked) = (0, Instant::now());
         while !shard.is_over() {
             let is_idle = queues.iter().all(VecDeque::is_empty);
@@ -105,21 +109,16 @@ impl Server {
             if let Some((worker, message)) = turn.next(&mut queues) {
                 let longest = &mut shard.stats_mut().longest_run;
                 *longest = turn.run.max(*longest);
-                let answers = shard.handle(worker, message);
-                if shard.is_over() {
-                    // The last worker may leave as soon as it has its answer.
-                    mail.stop_receiving();
+                if message.op() == Op::Goodbye {
+                    outbox.note_goodbye(worker);
                 }
-                for (to, answer) in answers {
-                    mail.send(to, answer)?;
-                }
+                outbox.send(shard.handle(worker, message), &mut mail)?;
             }
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
-                for (to, answer) in shard.look_at_the_clock(looked) {
-                    mail.send(to, answer)?;
-                }
+                outbox.send(shard.look_at_the_clock(looked), &mut mail)?;
             }
+            outbox.send_held(&mut mail)?;
         }
         mail.finish()?;
         Ok(shard.counts())
@@ -129,6 +128,47 @@ impl Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("updater", &self.updater.is_some()).finish()
+    }
+}
+
+/// The answers on their way to workers.
+///
+/// A worker that fails drops its store before its program can report why. To the server this looks as if
+/// the worker had ended. So for a while after a goodbye, refusals are held: if the news of a failure
+/// comes in this time, the other workers get the cause and not a consequence.
+#[derive(Debug, Default)]
+struct Outbox {
+    last_goodbye: Option<Instant>,
+    held: Vec<(usize, Message)>,
+}
+
+impl Outbox {
+    /// Notes that a worker takes no more answers.
+    fn note_goodbye(&mut self, worker: usize) {
+        self.held.retain(|(to, _)| *to != worker);
+        self.last_goodbye = Some(Instant::now());
+    }
+
+    fn holds(&self) -> bool {
+        self.last_goodbye.is_some_and(|at| at.elapsed() < GRACE)
+    }
+
+    fn send(&mut self, answers: Vec<(usize, Message)>, mail: &mut Mail) -> Result<()> {
+        for (to, answer) in answers {
+            if answer.op() == Op::Refusal && self.holds() {
+                self.held.push((to, answer));
+            } else {
+                mail.send(to, answer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_held(&mut self, mail: &mut Mail) -> Result<()> {
+        if self.holds() {
+            return Ok(());
+        }
+        self.held.drain(..).try_for_each(|(to, answer)| mail.send(to, answer))
     }
 }
 

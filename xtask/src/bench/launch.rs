@@ -77,6 +77,12 @@ impl Player {
         self
     }
 
+    /// With the last ones of its ranks as servers of a key-value store.
+    pub(crate) fn servers(mut self, count: usize) -> Self {
+        self.variables.push(("CANDELABRUM_SERVERS".to_owned(), count.to_string()));
+        self
+    }
+
     /// With its two ranks on these hosts, if there are any.
     pub(crate) fn on(self, hosts: Option<&Rc<Hosts>>) -> Self {
         Self { hosts: hosts.cloned(), ..self }
@@ -169,6 +175,14 @@ mod tests {
             text.split("MASTER_PORT=").nth(1).unwrap().split(' ').next().map(str::to_owned)
         };
         assert_eq!(port(&ranks[0]), port(&ranks[1]));
+    }
+
+    #[test]
+    fn every_rank_knows_the_servers() {
+        let player = Player::new(Path::new("rank")).ranks(3, "local").servers(1);
+        for command in player.commands().unwrap() {
+            assert!(display(&command).contains("CANDELABRUM_SERVERS=1"), "{command:?}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) struct Trial {
     pub(crate) row: Row,
     /// The player's index in the block.
     pub(crate) player: usize,
-    /// A JSON object, to which the seconds of a sample are added unless it asks for steps.
+    /// A JSON object. The seconds of a sample are added unless it has its own or asks for steps.
     pub(crate) request: Values,
 }
 

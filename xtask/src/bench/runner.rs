@@ -142,7 +142,7 @@ impl Schedule {
     ) -> Result<Option<Sample>> {
         let mut request = trial.request.clone();
         if !request.contains_key("steps") {
-            request.insert("seconds".into(), self.seconds.into());
+            request.entry("seconds").or_insert(self.seconds.into());
         }
         turn.ask(watch, |live| {
             let before = CpuTime::now(&live.family);

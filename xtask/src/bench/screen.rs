@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use serde_json::Value;
 
 use super::figures::counted;
 use super::plan::{Block, Trial};
@@ -29,10 +30,12 @@ pub(crate) struct Screen {
 /// The samples and starts of all blocks, and about the time that they take.
 pub(crate) fn estimate(blocks: &[Block], schedule: &Schedule) -> (u64, Duration) {
     let players: usize = blocks.iter().map(|block| block.players.len()).sum();
-    let trials: usize = blocks.iter().map(|block| block.trials().count()).sum();
-    let (starts, samples) = (players * schedule.starts, trials * schedule.rounds);
-    let time = START * starts as u32 + Duration::from_secs_f64(samples as f64 * schedule.seconds);
-    ((starts + samples) as u64, time)
+    let trials = || blocks.iter().flat_map(Block::trials);
+    let (starts, samples) = (players * schedule.starts, trials().count() * schedule.rounds);
+    let own = |trial: &Trial| trial.request.get("seconds").and_then(Value::as_f64);
+    let seconds: f64 = trials().map(|trial| own(trial).unwrap_or(schedule.seconds)).sum();
+    let measured = Duration::from_secs_f64(schedule.rounds as f64 * seconds);
+    ((starts + samples) as u64, START * starts as u32 + measured)
 }
 
 impl Screen {

@@ -3,6 +3,7 @@
 pub(crate) mod allreduce;
 pub(crate) mod checkpoint;
 pub(crate) mod ddp;
+pub(crate) mod kvstore;
 pub(crate) mod overlap;
 pub(crate) mod scaling;
 pub(crate) mod step;
@@ -37,5 +38,8 @@ mod tests {
         refused::<scaling::Scaling>("--workers", "1,0");
         refused::<scaling::Scaling>("--spars", "2");
         refused::<scaling::Scaling>("--threshold-spars", "0");
+        refused::<kvstore::KvStore>("--slow", "0.5");
+        refused::<kvstore::KvStore>("--bound", "0");
+        refused::<kvstore::KvStore>("--lr", "0");
     }
 }

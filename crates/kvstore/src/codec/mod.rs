@@ -8,11 +8,16 @@ mod bits;
 mod sparse;
 
 use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Header, Message, numbers};
 use crate::{Error, Result};
+
+/// Elements that are converted at once. The conversion of one element asks each time what the
+/// processor can do.
+const BLOCK: usize = 1024;
 
 /// How pushed values are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,19 +88,23 @@ impl Compression {
         !matches!(self, Self::None | Self::Fp16 | Self::Bf16)
     }
 
-    /// [`Self::encode`] for a compression without residual.
+    /// [`Self::encode`] for a compression without residual, of which nothing is left.
     pub(crate) fn encode_all(
         self,
         header: Header,
         values: &[f32],
     ) -> std::result::Result<Message, usize> {
-        if self != Self::None {
-            return self.encode(header, &mut values.to_vec());
-        }
         let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
-        let mut message = Message::new(header, "", size_of_val(values));
-        message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
-        Ok(message)
+        match self {
+            Self::None => {
+                let mut message = Message::new(header, "", size_of_val(values));
+                message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
+                Ok(message)
+            }
+            Self::Fp16 => finite(halves::<f16>(header, values), |half: &f16| half.is_finite()),
+            Self::Bf16 => finite(halves::<bf16>(header, values), |half: &bf16| half.is_finite()),
+            _ => self.encode(header, &mut values.to_vec()),
+        }
     }
 
     /// Encodes `values` as a message, and leaves in `values` what was not sent. `Err` has the position
@@ -107,17 +116,7 @@ impl Compression {
     ) -> std::result::Result<Message, usize> {
         let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
         Ok(match self {
-            Self::None => self.encode_all(header, values)?,
-            Self::Fp16 => {
-                let message = halves(header, values, f16::from_f32);
-                let overflow = numbers::<f16>(message.data()).iter().position(|x| !x.is_finite());
-                overflow.map_or(Ok(message), Err)?
-            }
-            Self::Bf16 => {
-                let message = halves(header, values, bf16::from_f32);
-                let overflow = numbers::<bf16>(message.data()).iter().position(|x| !x.is_finite());
-                overflow.map_or(Ok(message), Err)?
-            }
+            Self::None | Self::Fp16 | Self::Bf16 => self.encode_all(header, values)?,
             Self::TwoBit { threshold } => {
                 bits::encode_two(Header { setting: threshold, ..header }, values)
             }
@@ -141,10 +140,17 @@ impl Compression {
     }
 }
 
-fn halves<H: Pod>(header: Header, values: &[f32], half: impl Fn(f32) -> H) -> Message {
+fn halves<H: Pod>(header: Header, values: &[f32]) -> Message
+where
+    [H]: HalfFloatSliceExt,
+{
     let mut message = Message::new(header, "", values.len() * size_of::<H>());
-    for (to, &value) in message.data_mut().chunks_exact_mut(size_of::<H>()).zip(values) {
-        to.copy_from_slice(bytemuck::bytes_of(&half(value)));
+    let mut halves = [H::zeroed(); BLOCK];
+    let blocks = message.data_mut().chunks_mut(size_of::<H>() * BLOCK);
+    for (to, values) in blocks.zip(values.chunks(BLOCK)) {
+        let halves = &mut halves[..values.len()];
+        halves.convert_from_f32_slice(values);
+        to.copy_from_slice(bytemuck::cast_slice(halves));
     }
     message
 }
@@ -182,13 +188,38 @@ pub(crate) fn decode(
     let data = message.data();
     match codec {
         0 => add(sum, first, numbers::<f32>(data).iter().copied()),
-        1 => add(sum, first, numbers::<f16>(data).iter().map(|half| half.to_f32())),
-        2 => add(sum, first, numbers::<bf16>(data).iter().map(|half| half.to_f32())),
-        3 => add(sum, first, bits::decode_two(data, setting)),
+        1 => add_halves::<f16>(sum, first, &numbers(data)),
+        2 => add_halves::<bf16>(sum, first, &numbers(data)),
+        3 => bits::decode_two(data, setting, sum, first),
         4 => add(sum, first, bits::decode_one(data)),
         _ => sparse::decode(data, sum, first),
     }
     Ok(())
+}
+
+fn add_halves<H: Pod>(sum: &mut [f32], first: bool, halves: &[H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let mut values = [0.0; BLOCK];
+    for (sum, halves) in sum.chunks_mut(BLOCK).zip(halves.chunks(BLOCK)) {
+        let values = &mut values[..halves.len()];
+        halves.convert_to_f32_slice(values);
+        add(sum, first, values.iter().copied());
+    }
+}
+
+/// The message, or the position of its first number that was too large for its type.
+fn finite<H: Pod>(
+    message: Message,
+    is_finite: impl Fn(&H) -> bool,
+) -> std::result::Result<Message, usize> {
+    let sent = numbers::<H>(message.data());
+    // Without a branch for each number, so that the compiler makes vector code.
+    if sent.iter().fold(true, |all, half| all & is_finite(half)) {
+        return Ok(message);
+    }
+    Err(sent.iter().position(|half| !is_finite(half)).unwrap_or_default())
 }
 
 fn add(sum: &mut [f32], first: bool, values: impl Iterator<Item = f32>) {

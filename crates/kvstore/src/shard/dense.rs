@@ -39,7 +39,10 @@ impl Dense {
         sum: &mut Vec<f32>,
     ) -> Result<()> {
         let len = self.values.len();
-        sum.resize(len, 0.0);
+        // All keys share its memory. It never shrinks, so that it is not filled anew at every update.
+        if sum.len() < len {
+            sum.resize(len, 0.0);
+        }
         for (number, (worker, message)) in pushes.iter().enumerate() {
             let added = codec::decode(message, &mut sum[..len], number == 0);
             added.map_err(|what| Error::Message { from: *worker, what })?;
