@@ -247,7 +247,9 @@ fn ranks_in_the_wrong_role_are_told_and_may_do_better() {
 #[test]
 fn a_world_without_servers_is_told_how_to_start_some() {
     let ended = Job::new("misuse: a world without servers", 2, 0).run_here();
-    [0, 1].map(|rank| ended.assert_failed(rank, &["needs servers", "--servers", "none of the 2"]));
+    for rank in [0, 1] {
+        ended.assert_failed(rank, &["needs servers", "--servers", "none of the 2"]);
+    }
     let alone = KvStore::create("dist_async", &World::single());
     assert_error(alone, |error| matches!(error, Error::Roles { .. }), &["none of the 1"]);
 }

@@ -43,9 +43,9 @@ impl<'a> Suite<'a> {
             drop(self.store.pull(key, 0)?.wait()?);
             return Ok(vec![sum(&all)]);
         }
-        for turn in 0..self.workers {
+        for (turn, values) in all.iter().enumerate() {
             if turn == self.rank {
-                push(&all[turn])?;
+                push(values)?;
                 drop(self.store.pull(key, 0)?.wait()?);
             }
             self.store.barrier()?;
