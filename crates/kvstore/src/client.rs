@@ -324,3 +324,153 @@ impl Client {
 fn unheard(error: &Error) {
     tracing::error!("a request before the end of a store: {error}");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shard::Updater;
+
+    /// A server that takes messages, and confirms them when the test says so.
+    #[derive(Clone, Debug, Default)]
+    struct Slow(Arc<Mutex<Taken>>);
+
+    #[derive(Debug, Default)]
+    struct Taken {
+        /// Key and ticket.
+        messages: Vec<(u32, u64)>,
+        unconfirmed: VecDeque<(u64, usize)>,
+        answers: VecDeque<Message>,
+    }
+
+    impl Slow {
+        fn confirm(&self) -> bool {
+            let mut taken = self.0.lock();
+            let Some((ticket, _)) = taken.unconfirmed.pop_front() else { return false };
+            let header = Header { ticket, receipt: 1, ..Header::new(Op::Answer) };
+            taken.answers.push_back(Message::text(header, ""));
+            true
+        }
+
+        fn underway(&self) -> usize {
+            self.0.lock().unconfirmed.iter().map(|(_, len)| len).sum()
+        }
+    }
+
+    impl Link for Slow {
+        fn servers(&self) -> usize {
+            1
+        }
+        fn rank_of(&self, server: usize) -> usize {
+            server
+        }
+        fn is_remote(&self) -> bool {
+            true
+        }
+        fn send(&mut self, _: usize, message: Message) -> Result<()> {
+            let &Header { key, ticket, receipt, .. } = message.header();
+            let mut taken = self.0.lock();
+            taken.messages.push((key, ticket));
+            if receipt == 1 {
+                taken.unconfirmed.push_back((ticket, message.len()));
+            }
+            Ok(())
+        }
+        fn receive(&mut self, _: Duration) -> Result<Option<(usize, Message)>> {
+            Ok(self.0.lock().answers.pop_front().map(|answer| (0, answer)))
+        }
+        fn finish(&mut self) -> Result<()> {
+            Ok(())
+        }
+        fn set_updater(&mut self, _: Updater) -> bool {
+            false
+        }
+    }
+
+    proptest! {
+        /// Requests of some keys, with confirmations in between.
+        #[test]
+        fn keys_keep_their_order_and_of_what_may_leave_the_highest_priority_leaves_first(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    3 => (0..6_u32, -3..3_i32, 0..4_usize).prop_map(Some),
+                    1 => Just(None),
+                ],
+                1..120,
+            ),
+        ) {
+            let slow = Slow::default();
+            let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5));
+            // By key: the tickets and priorities that have not left.
+            let mut waiting: BTreeMap<u32, VecDeque<(u64, i32)>> = BTreeMap::new();
+            let mut seen = 0;
+            let mut check = |waiting: &mut BTreeMap<u32, VecDeque<(u64, i32)>>| {
+                let left = slow.0.lock().messages.clone();
+                for (key, ticket) in &left[seen..] {
+                    let heads = waiting.values().filter_map(|lane| lane.front());
+                    let best = heads.max_by_key(|(ticket, priority)| (*priority, Reverse(*ticket)));
+                    prop_assert_eq!(best.map(|(ticket, _)| *ticket), Some(*ticket));
+                    waiting.get_mut(key).and_then(VecDeque::pop_front);
+                }
+                seen = left.len();
+                // The message that fills the window may be longer than the room that was left.
+                prop_assert!(slow.underway() < WINDOW + (2 << 20));
+                let is_full = slow.underway() >= WINDOW;
+                prop_assert!(is_full || waiting.values().all(VecDeque::is_empty));
+                Ok(())
+            };
+            for step in steps {
+                match step {
+                    Some((key, priority, len)) => {
+                        let (ticket, len) = (client.ticket(), len << 19);
+                        let receipt = u32::from(client.confirms(len));
+                        let header = Header { ticket, key, receipt, ..Header::new(Op::Push) };
+                        waiting.entry(key).or_default().push_back((ticket, priority));
+                        client.request(0, priority, Message::new(header, "", len), false).unwrap();
+                    }
+                    None => {
+                        slow.confirm();
+                        client.check().unwrap();
+                    }
+                }
+                check(&mut waiting)?;
+            }
+            while slow.confirm() {
+                client.check().unwrap();
+                check(&mut waiting)?;
+            }
+            prop_assert!(waiting.values().all(VecDeque::is_empty));
+        }
+    }
+
+    #[test]
+    fn a_silent_server_is_named_after_the_deadline_and_is_asked_no_more() {
+        let mut client = Client::new(3, Box::new(Slow::default()), Duration::ZERO);
+        let ticket = client.ticket();
+        let pull = Message::text(Header { ticket, ..Header::new(Op::Pull) }, "");
+        client.request(0, 0, pull, true).unwrap();
+        let start = Instant::now().checked_sub(LATENESS * 2).expect("an uptime");
+        let error = client.look((0, ticket), start, || "pull of `w`".to_owned()).unwrap_err();
+        assert!(matches!(&error, Error::Silent { rank: 3, server: 0, seconds: 4, .. }), "{error}");
+        assert!(error.to_string().contains("pull of `w`"), "{error}");
+        client.leave("").unwrap();
+    }
+
+    #[test]
+    fn a_refusal_that_nobody_waits_for_is_the_error_of_the_next_call_and_only_of_that() {
+        let slow = Slow::default();
+        let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5));
+        let ticket = client.ticket();
+        let push = Message::text(Header { ticket, ..Header::new(Op::Push) }, "");
+        client.request(0, 0, push, false).unwrap();
+        let header = Header { ticket, ..Header::new(Op::Refusal) };
+        slow.0.lock().answers.push_back(Message::text(header, "no"));
+        let error = client.check().unwrap_err();
+        assert_eq!(error.to_string(), "server 0: no");
+        client.check().unwrap();
+    }
+}

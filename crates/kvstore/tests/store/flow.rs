@@ -23,6 +23,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<String> {
             "last words" => last_words(world, kind)?,
             "waits with full windows" => full_windows(world, kind)?,
             "two threads" => two_threads(world, kind)?,
+            "a barrier of one" => barrier_of_one(world, kind)?,
             other => panic!("there is no case `{other}`"),
         }
     }
@@ -150,6 +151,35 @@ fn full_windows(world: &World, kind: StoreKind) -> Result<()> {
     Ok(())
 }
 
+/// One worker calls barrier with pushes in its queue. The other one waits for them first.
+fn barrier_of_one(world: &World, kind: StoreKind) -> Result<()> {
+    stage(
+        world,
+        &StoreConfig { big_array_bound: usize::MAX, ..StoreConfig::new(kind) },
+        |store| {
+            for key in 0..4 {
+                store.init(key, &tensor(&vec![0.0; LONG], &[LONG]))?;
+            }
+            let value = vec![1.0_f32; LONG];
+            if store.rank() == 0 {
+                for key in 0..4 {
+                    store.push(key, &value[..], 0)?;
+                }
+                return store.barrier();
+            }
+            if kind == StoreKind::DistSync {
+                store.push(3, &value[..], 0)?;
+            }
+            // In dist_async nothing says when another worker's push arrives, but it does.
+            while flat(&store.pull(3, 0)?.wait()?)[0] == 0.0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            store.barrier()
+        },
+    )?;
+    Ok(())
+}
+
 /// Two threads of each worker wait for keys that the other workers' other threads push.
 fn two_threads(world: &World, kind: StoreKind) -> Result<()> {
     stage(world, &StoreConfig::new(kind), |store| {
@@ -204,6 +234,11 @@ fn the_last_requests_of_a_worker_are_served_and_harm_no_server() {
 #[test]
 fn workers_with_full_windows_do_not_wait_for_each_other() {
     arrives("waits with full windows", &[(2, 1), (3, 2)]);
+}
+
+#[test]
+fn a_barrier_sends_what_waits() {
+    arrives("a barrier of one", &[(2, 1)]);
 }
 
 #[test]

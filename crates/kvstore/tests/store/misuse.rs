@@ -53,6 +53,12 @@ fn of_one(world: &World) -> Result<()> {
             let expected = if kind == StoreKind::DistSync { each } else { 1.0 };
             let one = store.pushpull(5, &[1.0_f32; 6][..], 0)?.wait()?;
             assert_eq!(flat(&one), [expected; 6]);
+            // Of all pushes, that one and one of the key 6 have reached the servers.
+            let stats = store.stats()?;
+            for (server, stats) in stats.iter().enumerate() {
+                let expected = 1 + u64::from(server == 6 * 9973 % world.servers());
+                assert_eq!(stats.pushes[store.rank()], expected, "{stats:?}");
+            }
             store.barrier()
         })?;
     }

@@ -88,6 +88,35 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// A request for the dense key or the table whose lengths are right, with any positions and numbers.
+fn fitting() -> impl Strategy<Value = Vec<u8>> {
+    let ops = prop_oneof![
+        Just(Op::Push),
+        Just(Op::PushPull),
+        Just(Op::PushRows),
+        Just(Op::Pull),
+        Just(Op::PullRows)
+    ];
+    let word = prop_oneof![3 => 0..12_u32, 1 => Just(u32::MAX), 1 => any::<u32>()];
+    let words = prop::collection::vec(word, 36);
+    (ops, 0..3_u32, 0..6_u32, 0..7_usize, header(), words).prop_map(
+        |(op, key, codec, count, header, words)| {
+            // The dense key has 10 elements, a row of the table has 2.
+            let (elements, len) = match op {
+                Op::PushRows => (count, 12 * count),
+                Op::PullRows => (count, 4 * count),
+                _ => (10, [40, 20, 20, 3, 2, 8 * count][codec as usize]),
+            };
+            let (op, elements) = (op as u32, elements as u64);
+            let header = Header { op, key, codec, elements, ..header };
+            let mut message = Message::new(header, "", len);
+            let bytes: &[u8] = bytemuck::cast_slice(&words);
+            message.data_mut().copy_from_slice(&bytes[..len]);
+            message.into_payload().bytes().to_vec()
+        },
+    )
+}
+
 /// Bytes that begin as a message does.
 fn broken() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..200);
@@ -122,7 +151,7 @@ proptest! {
     #[test]
     fn whatever_arrives_is_answered_or_refused(
         messages in prop::collection::vec(
-            (0..2_usize, prop_oneof![3 => plausible(), 1 => broken()]), 1..25),
+            (0..2_usize, prop_oneof![3 => plausible(), 3 => fitting(), 1 => broken()]), 1..25),
     ) {
         let mut shard = prepared();
         let before = peak_memory();
