@@ -291,14 +291,17 @@ impl Client {
     }
 
     /// Says goodbye to every server, and waits for the answers: a server that still has an answer for
-    /// this worker could not send it to a worker that has gone, and would fail.
-    pub(crate) fn leave(&mut self) -> Result<()> {
+    /// this worker could not send it to a worker that has gone, and would fail. `error` is the last
+    /// result of the program's calls, if it was one: workers that miss this one then know why.
+    pub(crate) fn leave(&mut self, error: &str) -> Result<()> {
         if self.has_given_up {
             return Ok(());
         }
         self.is_leaving = true;
+        self.wanted.clear();
         self.failure.take().into_iter().for_each(|error| unheard(&error));
-        let goodbye = |ticket, _| Message::text(Header { ticket, ..Header::new(Op::Goodbye) }, "");
+        let goodbye =
+            |ticket, _| Message::text(Header { ticket, ..Header::new(Op::Goodbye) }, error);
         self.ask_all("leaving", goodbye)?;
         self.link.finish()
     }

@@ -153,11 +153,13 @@ pub enum Error {
     },
     /// A round that cannot be completed, because a worker has left.
     #[error(
-        "rank {left} has left, so the round of `{key}` for which rank {rank} waits cannot be completed: do all workers push each key equally often?"
+        "rank {left} has left{why}, so the round of `{key}` for which rank {rank} waits cannot be completed: do all workers push each key equally often?"
     )]
     WorkerLeft {
         /// The worker that left.
         left: usize,
+        /// After which error it left, or nothing.
+        why: String,
         /// The rank that waits.
         rank: usize,
         /// The key.
@@ -193,11 +195,13 @@ pub enum Error {
     },
     /// A call that all workers make together, and that a worker did not make before it left.
     #[error(
-        "rank {left} has left without {during}, in which rank {rank} waits: all workers call it"
+        "rank {left} has left{why}, without {during}, in which rank {rank} waits: all workers call it"
     )]
     LeftWithout {
         /// The worker that left.
         left: usize,
+        /// After which error it left, or nothing.
+        why: String,
         /// The call.
         during: String,
         /// The rank that waits.

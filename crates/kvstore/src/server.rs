@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::World;
+use candelabrum_dist::{Error as DistError, Group, World};
 
 use crate::link::Mail;
 use crate::roles::{Role, Roles};
@@ -18,6 +19,10 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// The time for which refusals are held after a goodbye.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// The most requests that are taken from the network before the next one is served. Workers that send
+/// without a break could otherwise keep the server from serving.
+const AT_ONCE: usize = 1024;
 
 /// A server to be run on this rank.
 #[derive(Default)]
@@ -59,23 +64,41 @@ impl Server {
             return Err(Error::Roles { what });
         };
         let all = messages_of(world)?;
+        self.serve(world, &roles, number, &all).inspect_err(|error| {
+            // Before this rank leaves the group, which the others would take for the end of its part.
+            if !matches!(error, Error::Dist(_)) {
+                all.fail(&DistError::Protocol { what: error.to_string() });
+            }
+        })
+    }
+
+    fn serve(
+        self,
+        world: &World,
+        roles: &Roles,
+        number: usize,
+        all: &Group,
+    ) -> Result<ServerStats> {
         let place = (number, roles.servers().len());
         let workers: Vec<usize> = roles.workers().collect();
         let mut queues: Vec<VecDeque<Message>> = workers.iter().map(|_| VecDeque::new()).collect();
         let deadline = world.deadline()?;
         let rank = roles.servers().start + number;
         let mut shard = Shard::new(rank, place, workers, deadline, self.updater);
-        let mut mail = Mail::new(all);
+        let mut mail = Mail::new(Arc::clone(all));
         let mut turn = Turn::default();
         let mut outbox = Outbox::default();
         let (mut goodbyes, mut looked) = (0, Instant::now());
         while !shard.is_over() {
             let is_idle = queues.iter().all(VecDeque::is_empty);
             let mut limit = if is_idle { LOOK } else { Duration::ZERO };
+            let mut taken = 0;
             // After the last goodbye nothing arrives any more.
             while goodbyes < queues.len()
+                && taken < AT_ONCE
                 && let Some((from, message)) = mail.receive(limit)?
             {
+                taken += 1;
                 let what = || "it is a request, and its sender is no worker".to_owned();
                 let queue = queues.get_mut(from);
                 let queue = queue.ok_or_else(|| Error::Message { from, what: what() })?;

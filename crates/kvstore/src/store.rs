@@ -61,6 +61,8 @@ struct State {
     client: Client,
     keys: Keys<Place>,
     compression: Compression,
+    /// The last result of a push, a pull or an initialisation, if it was an error.
+    last_error: String,
 }
 
 /// What a worker knows of a key.
@@ -122,7 +124,9 @@ impl KvStore {
             (Box::new(Ranks::new(all.clone(), roles.servers())), world.group(), Some(all))
         };
         let client = Client::new(rank, link, deadline);
-        let state = State { client, keys: Keys::new(rank), compression: Compression::default() };
+        let (keys, compression, last_error) =
+            (Keys::new(rank), Compression::default(), String::new());
+        let state = State { client, keys, compression, last_error };
         let store = Self(Arc::new(Shared {
             config: config.clone(),
             rank,
@@ -198,12 +202,21 @@ impl KvStore {
     /// Those of [`Self::init`].
     pub fn init_all(&self, values: impl IntoIterator<Item = (Key, Tensor)>) -> Result<()> {
         let mut tickets = Vec::new();
+        let started = self.start_inits(values, &mut tickets);
+        self.noted(self.wait_for_inits(started, &tickets))
+    }
+
+    fn start_inits(
+        &self,
+        values: impl IntoIterator<Item = (Key, Tensor)>,
+        tickets: &mut Vec<(usize, u64)>,
+    ) -> Result<()> {
         for (key, value) in values {
             let elements = Values::Tensor(&value).elements()?;
             self.check_finite(&key, &elements)?;
-            tickets.extend(self.start_init(&key, value.dims(), None, &elements)?);
+            self.start_init(&key, value.dims(), None, &elements, tickets)?;
         }
-        self.wait_for_inits(&tickets)
+        Ok(())
     }
 
     /// Makes a key a table of `rows` rows of `dim` elements, distributed over the servers by rows. The
@@ -234,8 +247,9 @@ impl KvStore {
             let range = "it is finite and at least 0";
             return refuse("the deviation of a table's first values", std.to_string(), range);
         }
-        let tickets = self.start_init(&key.into(), &[rows, dim], Some(init), &[])?;
-        self.wait_for_inits(&tickets)
+        let mut tickets = Vec::new();
+        let started = self.start_init(&key.into(), &[rows, dim], Some(init), &[], &mut tickets);
+        self.noted(self.wait_for_inits(started, &tickets))
     }
 
     fn start_init(
@@ -244,7 +258,8 @@ impl KvStore {
         dims: &[usize],
         rows: Option<RowInit>,
         elements: &[f32],
-    ) -> Result<Vec<(usize, u64)>> {
+        tickets: &mut Vec<(usize, u64)>,
+    ) -> Result<()> {
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
         client.check()?;
@@ -265,7 +280,6 @@ impl KvStore {
             residual: Vec::new(),
         };
         let number = keys.insert(key, place)?;
-        let mut tickets = Vec::new();
         for Part { server, range } in parts {
             let ticket = client.ticket();
             let sends = self.rank() == 0 && !is_table;
@@ -283,13 +297,14 @@ impl KvStore {
             client.request(server, i32::MAX, message, true)?;
             tickets.push((server, ticket));
         }
-        Ok(tickets)
+        Ok(())
     }
 
-    fn wait_for_inits(&self, tickets: &[(usize, u64)]) -> Result<()> {
-        let waited = tickets
-            .iter()
-            .try_for_each(|asked| self.answer(*asked, || "init".to_owned()).map(drop));
+    fn wait_for_inits(&self, started: Result<()>, tickets: &[(usize, u64)]) -> Result<()> {
+        let waited = started.and_then(|()| {
+            let mut tickets = tickets.iter();
+            tickets.try_for_each(|asked| self.answer(*asked, || "init".to_owned()).map(drop))
+        });
         waited.inspect_err(|_| {
             let mut state = self.0.state.lock();
             tickets.iter().for_each(|(_, ticket)| state.client.forget(*ticket));
@@ -322,7 +337,8 @@ impl KvStore {
         priority: i32,
     ) -> Result<()> {
         let compression = self.0.state.lock().compression;
-        self.start_push(Op::Push, &key.into(), values.into(), priority, compression).map(drop)
+        let key = key.into();
+        self.noted(self.start_push(Op::Push, &key, values.into(), priority, compression).map(drop))
     }
 
     /// Pulls a value. Returns at once; [`Pull::wait`] returns the value after all earlier pushes of
@@ -332,7 +348,10 @@ impl KvStore {
     /// An unknown key, a key that is a table, an earlier request that a server has refused, or a
     /// failure of another rank.
     pub fn pull(&self, key: impl Into<Key>, priority: i32) -> Result<Pull> {
-        let key = key.into();
+        self.noted(self.start_pull(key.into(), priority))
+    }
+
+    fn start_pull(&self, key: Key, priority: i32) -> Result<Pull> {
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
         client.check()?;
@@ -377,8 +396,8 @@ impl KvStore {
     ) -> Result<Pull> {
         compression.check()?;
         let key = key.into();
-        let (number, dims, tickets) =
-            self.start_push(Op::PushPull, &key, values.into(), priority, compression)?;
+        let pushed = self.start_push(Op::PushPull, &key, values.into(), priority, compression);
+        let (number, dims, tickets) = self.noted(pushed)?;
         Ok(Pull { store: self.clone(), number, dims, key, tickets })
     }
 
@@ -456,7 +475,10 @@ impl KvStore {
     /// length, NaN or infinity, an earlier request that a server has refused, or a failure of another
     /// rank.
     pub fn push_rows(&self, key: impl Into<Key>, rows: &RowSparse, priority: i32) -> Result<()> {
-        let key = key.into();
+        self.noted(self.start_push_rows(key.into(), rows, priority))
+    }
+
+    fn start_push_rows(&self, key: Key, rows: &RowSparse, priority: i32) -> Result<()> {
         let rank = self.0.rank;
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
@@ -510,7 +532,10 @@ impl KvStore {
         rows: &[u32],
         priority: i32,
     ) -> Result<PullRows> {
-        let key = key.into();
+        self.noted(self.start_pull_rows(key.into(), rows, priority))
+    }
+
+    fn start_pull_rows(&self, key: Key, rows: &[u32], priority: i32) -> Result<PullRows> {
         let mut state = self.0.state.lock();
         let State { client, keys, .. } = &mut *state;
         client.check()?;
@@ -674,21 +699,32 @@ impl KvStore {
     fn answer(&self, asked: (usize, u64), during: impl Fn() -> String) -> Result<Message> {
         let start = Instant::now();
         loop {
-            if let Some(answer) = self.0.state.lock().client.look(asked, start, &during)? {
-                return Ok(answer);
+            let looked = self.0.state.lock().client.look(asked, start, &during);
+            if let Some(answer) = looked.transpose() {
+                return self.noted(answer);
             }
         }
     }
 
+    /// Notes a result of the program's calls. If the program drops the store after an error, it does so
+    /// because of the error, and the other workers are told which one.
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        let text = result.as_ref().err().map_or_else(String::new, Error::to_string);
+        self.0.state.lock().last_error = text;
+        result
+    }
+
     fn ask_all(&self, during: &str, op: Op, text: &str) -> Result<Vec<Message>> {
         let make = |ticket, _| Message::text(Header { ticket, ..Header::new(op) }, text);
-        self.0.state.lock().client.ask_all(during, make)
+        let answers = self.0.state.lock().client.ask_all(during, make);
+        self.noted(answers)
     }
 
     /// [`Self::ask_all`] with settings.
     fn tell_all(&self, during: &str, op: Op, content: &impl Serialize) -> Result<()> {
         let make = |ticket, _| Message::json(Header { ticket, ..Header::new(op) }, content, 0);
-        self.0.state.lock().client.ask_all(during, make).map(drop)
+        let answers = self.0.state.lock().client.ask_all(during, make);
+        self.noted(answers.map(drop))
     }
 
     fn check_form(&self, key: &Key, place: &Place, table: bool, what: &'static str) -> Result<()> {
@@ -739,7 +775,8 @@ impl Drop for Shared {
         let has_failed = self.all.as_ref().is_some_and(|all| all.failure().is_some());
         if !thread::panicking() && !has_failed {
             // If the servers cannot be reached, there is nobody to say goodbye to.
-            drop(self.state.get_mut().client.leave());
+            let State { client, last_error, .. } = self.state.get_mut();
+            drop(client.leave(last_error));
         }
     }
 }

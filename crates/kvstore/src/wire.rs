@@ -48,7 +48,7 @@ pub(crate) enum Op {
     Discard,
     /// A request for the server's counts.
     Stats,
-    /// The last message of a worker.
+    /// The last message of a worker. The text is the error after which it leaves, or nothing.
     Goodbye,
     /// A server's answer: values, a text, or nothing.
     Answer,

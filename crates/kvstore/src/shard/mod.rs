@@ -56,6 +56,8 @@ pub(crate) struct Shard {
     ranks: Vec<usize>,
     /// By worker: whether it has not left.
     here: Vec<bool>,
+    /// By worker: after which error it left.
+    why: Vec<String>,
     deadline: Duration,
     settings: Option<(usize, Hello)>,
     /// By the key's number. Other servers have the numbers between.
@@ -101,6 +103,7 @@ impl Shard {
             place,
             ranks,
             here: vec![true; workers],
+            why: vec![String::new(); workers],
             deadline,
             settings: None,
             slots: BTreeMap::new(),
@@ -182,7 +185,7 @@ impl Shard {
                 self.answers.push((worker, Message::json(header, &self.counts(), 0)));
                 Ok(())
             }
-            Op::Goodbye => self.leave(worker, ticket),
+            Op::Goodbye => self.leave(worker, ticket, &message.text_of()),
             Op::Answer | Op::Refusal => {
                 Err(Error::Message { from, what: "a worker sent an answer".to_owned() })
             }
@@ -300,15 +303,16 @@ impl Shard {
 
     /// Refuses the calls that cannot be completed, because a worker has left without them.
     fn refuse_where_some_have_left(&mut self) {
-        let Self { slots, next_optimizer, here, ranks, answers, .. } = self;
+        let Self { slots, next_optimizer, here, why, ranks, answers, .. } = self;
         if here.iter().all(|here| *here) {
             return;
         }
         for (during, all) in Self::gatherings(slots, next_optimizer) {
             let Some(left) = all.missing().find(|worker| !here[*worker]) else { continue };
+            let why = &why[left];
             for (worker, ticket) in all.give_up() {
                 let (left, rank, during) = (ranks[left], ranks[worker], during.clone());
-                let error = Error::LeftWithout { left, during, rank };
+                let error = Error::LeftWithout { left, why: why.clone(), during, rank };
                 answers.push((worker, refusal(ticket, &error)));
             }
         }
@@ -330,7 +334,8 @@ impl Shard {
         };
         checked.map_err(|what| Error::Message { from, what: format!("{what} (`{}`)", key()) })?;
         if let Some(left) = slot.rounds.blocker(&self.here) {
-            return Err(Error::WorkerLeft { left: self.ranks[left], rank: from, key: key() });
+            let (why, key) = (self.why[left].clone(), key());
+            return Err(Error::WorkerLeft { left: self.ranks[left], why, rank: from, key });
         }
         slot.rounds.push(worker, message);
         if op == Op::PushPull {
@@ -412,9 +417,10 @@ impl Shard {
         }
         if let Some(left) = slot.rounds.blocker(&self.here) {
             for wait in slot.rounds.give_up(|_| true) {
+                let why = self.why[left].clone();
                 let (left, rank, key) =
                     (self.ranks[left], self.ranks[wait.worker], slot.init.key.clone());
-                let refusal = refusal(wait.ticket, &Error::WorkerLeft { left, rank, key });
+                let refusal = refusal(wait.ticket, &Error::WorkerLeft { left, why, rank, key });
                 self.answers.push((wait.worker, refusal));
             }
         }
@@ -465,8 +471,11 @@ impl Shard {
 
     /// A worker pushes no more. In dist_sync, the rounds that need it cannot be completed. In
     /// dist_async, the others no longer wait for it.
-    fn leave(&mut self, worker: usize, ticket: u64) -> Result<()> {
+    fn leave(&mut self, worker: usize, ticket: u64, error: &str) -> Result<()> {
         self.here[worker] = false;
+        if !error.is_empty() {
+            self.why[worker] = format!(" after an error ({error})");
+        }
         // It takes no more answers.
         for slot in self.slots.values_mut() {
             drop(slot.rounds.give_up(|wait| wait.worker == worker));

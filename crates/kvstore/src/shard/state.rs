@@ -25,11 +25,9 @@ use crate::{Error, Result};
 /// The version of the format.
 const FORMAT: u32 = 1;
 
-/// The entry of the file's metadata that has [`Contents`].
+/// The entry of the file's metadata that has the [`digest`], by which a damaged file is recognised, and
+/// [`Contents`] in JSON. It is the only one, because the format keeps no order among several.
 const CONTENTS: &str = "candelabrum-kvstore";
-
-/// The entry with the [`digest`], by which a damaged file is recognised.
-const DIGEST: &str = "sha256";
 
 #[derive(Serialize, Deserialize)]
 struct Contents {
@@ -154,8 +152,8 @@ impl Shard {
         let contents = Contents { format: FORMAT, server, servers, optimizer, keys };
         let text = serde_json::to_string(&contents).map_err(|error| refuse(error.to_string()))?;
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
-        let digest = digest(&text, all);
-        let metadata = HashMap::from([(CONTENTS.to_owned(), text), (DIGEST.to_owned(), digest)]);
+        let text = format!("{} {text}", digest(&text, all));
+        let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
         let bytes =
             serialize(tensors, Some(metadata)).map_err(|error| refuse(error.to_string()))?;
         write(dir, &path, &bytes).map_err(|error| refuse(format!("cannot be written: {error}")))
@@ -172,12 +170,13 @@ impl Shard {
         let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
-        let entry = |name| metadata.metadata().as_ref().and_then(|entries| entries.get(name));
-        let text = entry(CONTENTS).ok_or_else(|| refuse("is no state of a server".to_owned()))?;
+        let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(CONTENTS));
+        let entry = entry.and_then(|entry| entry.split_once(' '));
+        let (written, text) = entry.ok_or_else(|| refuse("is no state of a server".to_owned()))?;
         let mut tensors = file.tensors();
         tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
         let all = tensors.iter().map(|(name, tensor)| (&**name, tensor.data()));
-        if entry(DIGEST) != Some(&digest(text, all)) {
+        if digest(text, all) != written {
             return Err(damaged(&"its bytes are not those that were written"));
         }
         let contents: Contents = serde_json::from_str(text).map_err(|error| damaged(&error))?;

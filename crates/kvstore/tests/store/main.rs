@@ -4,10 +4,15 @@
 //! case of each process ([`rank_main`]). Workers and servers run the same script: where it makes a
 //! store, a server serves until all workers have left this store ([`harness::stage`]).
 
+#![expect(clippy::print_stdout, reason = "tests say how long things take")]
+
 mod cases;
+mod faults;
 mod flow;
 mod harness;
 mod numbers;
+mod rounds;
+mod state;
 
 use harness::{Backend, Job};
 
@@ -16,6 +21,9 @@ use harness::{Backend, Job};
 fn rank_main() {
     harness::run_rank(|case, world| match case {
         "conformance" => cases::all(world),
+        state if state.starts_with("state ") => state::run(state, world),
+        fault if fault.starts_with("fault: ") => faults::run(fault, world),
+        round if round.starts_with("round ") => rounds::run(round, world),
         flow => flow::run(flow, world),
     });
 }

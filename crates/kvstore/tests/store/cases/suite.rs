@@ -43,9 +43,9 @@ impl<'a> Suite<'a> {
             drop(self.store.pull(key, 0)?.wait()?);
             return Ok(vec![sum(&all)]);
         }
-        for turn in 0..self.workers {
+        for (turn, own) in all.iter().enumerate() {
             if turn == self.rank {
-                push(&all[turn])?;
+                push(own)?;
                 drop(self.store.pull(key, 0)?.wait()?);
             }
             self.store.barrier()?;

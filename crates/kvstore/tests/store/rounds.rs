@@ -1,0 +1,124 @@
+//! Rounds, staleness and fairness between real processes.
+
+use std::thread;
+use std::time::Duration;
+
+use candelabrum_dist::World;
+use candelabrum_kvstore::{Result, StoreConfig, StoreKind};
+
+use crate::harness::{Job, stage};
+use crate::numbers::{flat, tensor};
+
+pub(crate) fn run(case: &str, world: &World) -> Result<String> {
+    match case {
+        "round twice" => twice(world)?,
+        "round bounds" => bounds(world)?,
+        "round flood" => flood(world)?,
+        other => panic!("there is no case `{other}`"),
+    }
+    Ok(case.to_owned())
+}
+
+fn twice(world: &World) -> Result<()> {
+    stage(world, &StoreConfig::new(StoreKind::DistSync), |store| {
+        store.init("w", &tensor(&[0.0; 3], &[3]))?;
+        if store.rank() == 0 {
+            for value in [1.0_f32, 2.0] {
+                store.push("w", &[value; 3][..], 0)?;
+            }
+            let pull = store.pull("w", 0)?;
+            store.barrier()?;
+            store.barrier()?;
+            // The other worker has pushed once by now.
+            for _ in 0..10 {
+                thread::sleep(Duration::from_millis(10));
+                assert!(!pull.is_complete()?, "two pushes of one worker are not one of each");
+            }
+            store.barrier()?;
+            assert_eq!(flat(&pull.wait()?), [22.0; 3]);
+        } else {
+            store.barrier()?;
+            let pull = store.pushpull("w", &[10.0_f32; 3][..], 0)?;
+            assert_eq!(flat(&pull.wait()?), [11.0; 3]);
+            store.barrier()?;
+            store.barrier()?;
+            let pull = store.pushpull("w", &[20.0_f32; 3][..], 0)?;
+            assert_eq!(flat(&pull.wait()?), [22.0; 3]);
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn bounds(world: &World) -> Result<()> {
+    for bound in [1, 3] {
+        let config = StoreConfig {
+            staleness_bound: Some(bound),
+            big_array_bound: 4,
+            ..StoreConfig::new(StoreKind::DistAsync)
+        };
+        stage(world, &config, |store| {
+            for key in 0..3 {
+                store.init(key, &tensor(&[0.0; 5], &[5]))?;
+            }
+            store.barrier()?;
+            let is_slow = store.rank() == 1;
+            for _ in 0..12 {
+                if is_slow {
+                    thread::sleep(Duration::from_millis(8));
+                }
+                for key in 0..3 {
+                    drop(store.pushpull(key, &[1.0_f32; 5][..], 0)?.wait()?);
+                }
+            }
+            store.barrier()?;
+            for stats in store.stats()? {
+                assert_eq!(stats.max_lead, bound, "{stats:?}");
+                assert!(stats.staleness.iter().all(|staleness| staleness.count > 0), "{stats:?}");
+            }
+            store.barrier()
+        })?;
+    }
+    Ok(())
+}
+
+/// One worker sends requests without a break, the other one now and then.
+fn flood(world: &World) -> Result<()> {
+    stage(world, &StoreConfig::new(StoreKind::DistAsync), |store| {
+        store.init(0, &tensor(&[0.0; 1000], &[1000]))?;
+        store.barrier()?;
+        for _ in 0..20 {
+            if store.rank() == 0 {
+                for _ in 0..200 {
+                    drop(store.pushpull(0, &[1.0_f32; 1000][..], 0)?);
+                }
+            } else {
+                drop(store.pull(0, 0)?.wait()?);
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // A worker's requests are served in their order, so all of them have been after this.
+        drop(store.pull(0, 0)?.wait()?);
+        store.barrier()?;
+        let stats = &store.stats()?[0];
+        assert_eq!(stats.longest_run, 1, "{stats:?}");
+        assert_eq!(stats.pushes[0], 4000, "{stats:?}");
+        store.barrier()
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_second_push_of_a_worker_does_not_stand_for_another_worker() {
+    Job::new("round twice", 2, 1).run_here().assert_succeeded();
+}
+
+#[test]
+fn a_bound_for_staleness_is_kept_and_reached() {
+    Job::new("round bounds", 3, 2).run_here().assert_succeeded();
+}
+
+#[test]
+fn a_worker_with_many_requests_delays_the_others_by_one() {
+    Job::new("round flood", 2, 1).run_here().assert_succeeded();
+}
