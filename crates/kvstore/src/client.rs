@@ -7,7 +7,7 @@
 //! can wait for each other's pushes with full windows.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::link::Link;
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     queues: Vec<Queue>,
     /// Requests whose answers a caller wants, and those answers that have arrived.
     wanted: HashMap<u64, Option<Result<Message>>>,
+    /// Requests whose answers nobody needs, because the caller has got an error.
+    ignored: HashSet<u64>,
     /// An error of a request that no caller waits for.
     failure: Option<Error>,
     /// Whether a server was silent for longer than the deadline.
@@ -98,6 +100,7 @@ impl Client {
             last_ticket: 0,
             queues,
             wanted: HashMap::new(),
+            ignored: HashSet::new(),
             failure: None,
             has_given_up: false,
             is_leaving: false,
@@ -184,6 +187,9 @@ impl Client {
                 Err(Error::Refused { server, message: message.text_of().into_owned() })
             }
         };
+        if self.ignored.remove(&ticket) {
+            return;
+        }
         match (self.wanted.get_mut(&ticket), result) {
             (Some(place), result) => *place = Some(result),
             // A caller that has dropped its handle wants no answer, but must learn of an error.
@@ -196,6 +202,13 @@ impl Client {
     /// The caller waits for this answer no longer.
     pub(crate) fn forget(&mut self, ticket: u64) {
         self.wanted.remove(&ticket);
+    }
+
+    /// The caller has got an error of its request, of which this is another part.
+    pub(crate) fn ignore(&mut self, ticket: u64) {
+        if let Some(None) = self.wanted.remove(&ticket) {
+            self.ignored.insert(ticket);
+        }
     }
 
     /// Whether the answer has arrived.
@@ -268,7 +281,7 @@ impl Client {
                 }
             };
             answers.push(answer.inspect_err(|_| {
-                tickets.iter().for_each(|(_, ticket)| self.forget(*ticket));
+                tickets.iter().for_each(|(_, ticket)| self.ignore(*ticket));
             })?);
         }
         Ok(answers)

@@ -67,6 +67,16 @@ pub enum Error {
         /// The shape of the value.
         got: Vec<usize>,
     },
+    /// A tensor of a type that a store does not have.
+    #[error("rank {rank}: a value of the key `{key}` is {got}: a store has f32, f16 and bf16")]
+    ElementType {
+        /// The rank.
+        rank: usize,
+        /// The key.
+        key: Key,
+        /// The type of the tensor.
+        got: String,
+    },
     /// NaN or infinity in a value.
     #[error("rank {rank}: the value of the key `{key}` is {value} at position {position}")]
     NotFinite {

@@ -212,6 +212,7 @@ impl KvStore {
         tickets: &mut Vec<(usize, u64)>,
     ) -> Result<()> {
         for (key, value) in values {
+            self.check_type(&key, Values::Tensor(&value))?;
             let elements = Values::Tensor(&value).elements()?;
             self.check_finite(&key, &elements)?;
             self.start_init(&key, value.dims(), None, &elements, tickets)?;
@@ -305,10 +306,13 @@ impl KvStore {
             let mut tickets = tickets.iter();
             tickets.try_for_each(|asked| self.answer(*asked, || "init".to_owned()).map(drop))
         });
-        waited.inspect_err(|_| {
-            let mut state = self.0.state.lock();
-            tickets.iter().for_each(|(_, ticket)| state.client.forget(*ticket));
-        })
+        waited.inspect_err(|_| self.ignore(tickets.iter().map(|(_, ticket)| *ticket)))
+    }
+
+    /// The caller has got an error, and needs no further answers to its request.
+    fn ignore(&self, tickets: impl Iterator<Item = u64>) {
+        let mut state = self.0.state.lock();
+        tickets.for_each(|ticket| state.client.ignore(ticket));
     }
 
     /// Initialises a key and pulls its value: the first worker's value, on every worker.
@@ -419,6 +423,7 @@ impl KvStore {
             let (key, expected) = (key.clone(), place.dims.clone());
             return Err(Error::Shape { rank, key, expected, got });
         }
+        self.check_type(key, values)?;
         let elements = values.elements()?;
         self.check_finite(key, &elements)?;
         let mut own = Vec::new();
@@ -738,6 +743,12 @@ impl KvStore {
         Err(Error::Form { rank: self.0.rank, what, key: key.clone(), kind })
     }
 
+    fn check_type(&self, key: &Key, values: Values<'_>) -> Result<()> {
+        let Some(dtype) = values.other_type() else { return Ok(()) };
+        let (rank, key, got) = (self.0.rank, key.clone(), format!("{dtype:?}"));
+        Err(Error::ElementType { rank, key, got })
+    }
+
     fn check_rows(&self, key: &Key, place: &Place, rows: &[u32]) -> Result<()> {
         let all = place.dims[0];
         match rows.iter().find(|row| **row as usize >= all) {
@@ -834,7 +845,10 @@ impl Pull {
         }
         for (part, (server, ticket, range)) in self.tickets.iter().enumerate() {
             let during = || format!("pull of `{}`", self.key);
-            let answer = self.store.answer((*server, *ticket), during)?;
+            let answer = self.store.answer((*server, *ticket), during);
+            let answer = answer.inspect_err(|_| {
+                self.store.ignore(self.tickets.iter().map(|(_, ticket, _)| *ticket));
+            })?;
             let values = numbers::<f32>(answer.data());
             let mut state = self.store.0.state.lock();
             if values.len() != range.len() {
@@ -876,7 +890,10 @@ impl PullRows {
         let mut values = vec![0.0; rows.len() * self.dim];
         for (server, ticket, range) in &self.tickets {
             let during = || format!("row_sparse_pull of `{}`", self.key);
-            let answer = self.store.answer((*server, *ticket), during)?;
+            let answer = self.store.answer((*server, *ticket), during);
+            let answer = answer.inspect_err(|_| {
+                self.store.ignore(self.tickets.iter().map(|(_, ticket, _)| *ticket));
+            })?;
             let part = numbers::<f32>(answer.data());
             let mut state = self.store.0.state.lock();
             if part.len() != range.len() * self.dim {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use candelabrum_memory::Span;
 use candelabrum_nn::with_span;
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use crate::{Error, Result};
 
@@ -56,6 +56,17 @@ impl<'a> Values<'a> {
                 (values.len() != expected.iter().product::<usize>()).then(|| vec![values.len()])
             }
         }
+    }
+
+    /// The first element type that a store does not have.
+    pub(crate) fn other_type(&self) -> Option<DType> {
+        let tensors = match self {
+            Self::Tensor(tensor) => std::slice::from_ref(*tensor),
+            Self::Sum(tensors) => tensors,
+            Self::Slice(_) => &[],
+        };
+        let is_other = |dtype: &DType| !matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+        tensors.iter().map(Tensor::dtype).find(is_other)
     }
 
     /// The elements on the host, added up.

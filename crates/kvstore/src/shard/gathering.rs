@@ -60,6 +60,11 @@ impl Gathering {
         self.first
     }
 
+    /// Whether this worker has made the request.
+    pub(super) fn has(&self, worker: usize) -> bool {
+        self.made[worker]
+    }
+
     /// Whether all workers have made the request.
     pub(super) fn is_whole(&self) -> bool {
         self.made.iter().all(|made| *made)

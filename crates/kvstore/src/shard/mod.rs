@@ -24,8 +24,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -63,8 +63,9 @@ pub(crate) struct Shard {
     /// By the key's number. Other servers have the numbers between.
     slots: BTreeMap<u32, Slot>,
     optimizer: Option<OptimizerSettings>,
-    /// An optimizer that some workers have set.
-    next_optimizer: Option<(OptimizerSettings, Gathering)>,
+    /// Optimizers that some workers have set. A worker may set its next one while others have not set
+    /// one that was refused.
+    next_optimizers: VecDeque<(OptimizerSettings, Gathering)>,
     updater: Option<Updater>,
     /// A state that was read and is not yet this one.
     loaded: Option<Vec<Loaded>>,
@@ -108,7 +109,7 @@ impl Shard {
             settings: None,
             slots: BTreeMap::new(),
             optimizer: None,
-            next_optimizer: None,
+            next_optimizers: VecDeque::new(),
             updater,
             loaded: None,
             stats: ServerStats::new(rank, workers),
@@ -291,9 +292,9 @@ impl Shard {
     /// The calls that only some workers have made, each with its name.
     fn gatherings<'a>(
         slots: &'a mut BTreeMap<u32, Slot>,
-        next_optimizer: &'a mut Option<(OptimizerSettings, Gathering)>,
+        next_optimizers: &'a mut VecDeque<(OptimizerSettings, Gathering)>,
     ) -> impl Iterator<Item = (String, &'a mut Gathering)> {
-        let setting = next_optimizer.iter_mut().map(|(_, all)| ("set_optimizer".to_owned(), all));
+        let setting = next_optimizers.iter_mut().map(|(_, all)| ("set_optimizer".to_owned(), all));
         let starting = slots.values_mut().filter_map(|slot| {
             let all = slot.starting.as_mut()?;
             Some((format!("init of `{}`", slot.init.key), all))
@@ -303,11 +304,11 @@ impl Shard {
 
     /// Refuses the calls that cannot be completed, because a worker has left without them.
     fn refuse_where_some_have_left(&mut self) {
-        let Self { slots, next_optimizer, here, why, ranks, answers, .. } = self;
+        let Self { slots, next_optimizers, here, why, ranks, answers, .. } = self;
         if here.iter().all(|here| *here) {
             return;
         }
-        for (during, all) in Self::gatherings(slots, next_optimizer) {
+        for (during, all) in Self::gatherings(slots, next_optimizers) {
             let Some(left) = all.missing().find(|worker| !here[*worker]) else { continue };
             let why = &why[left];
             for (worker, ticket) in all.give_up() {
@@ -430,12 +431,13 @@ impl Shard {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
         let problem = self.check_optimizer(&settings).err();
-        let workers = self.ranks.len();
-        let mut next = self
-            .next_optimizer
-            .take()
-            .unwrap_or_else(|| (settings.clone(), Gathering::new(workers)));
-        let (known, all) = &mut next;
+        let missing = |(_, all): &(_, Gathering)| !all.has(worker);
+        let place = self.next_optimizers.iter().position(missing).unwrap_or_else(|| {
+            let all = Gathering::new(self.ranks.len());
+            self.next_optimizers.push_back((settings.clone(), all));
+            self.next_optimizers.len() - 1
+        });
+        let (known, all) = &mut self.next_optimizers[place];
         let differs = (*known != settings).then(|| Error::Inconsistent {
             what: "the optimizer".to_owned(),
             first: self.ranks[all.first().unwrap_or(worker)],
@@ -454,10 +456,7 @@ impl Shard {
                 }
             }
         }
-        // After a failure, all workers may try again.
-        if !all.is_whole() {
-            self.next_optimizer = Some(next);
-        }
+        self.next_optimizers.retain(|(_, all)| !all.is_whole());
         self.tell(gathered);
         self.refuse_where_some_have_left();
         Ok(())
@@ -480,8 +479,8 @@ impl Shard {
         for slot in self.slots.values_mut() {
             drop(slot.rounds.give_up(|wait| wait.worker == worker));
         }
-        let Self { slots, next_optimizer, .. } = self;
-        Self::gatherings(slots, next_optimizer).for_each(|(_, all)| all.forget(worker));
+        let Self { slots, next_optimizers, .. } = self;
+        Self::gatherings(slots, next_optimizers).for_each(|(_, all)| all.forget(worker));
         self.refuse_where_some_have_left();
         let numbers: Vec<u32> = self.slots.keys().copied().collect();
         numbers.into_iter().try_for_each(|number| self.advance(number))?;
@@ -491,8 +490,8 @@ impl Shard {
     /// Refuses requests that have waited for other workers longer than the deadline.
     pub(crate) fn look_at_the_clock(&mut self, now: Instant) -> Vec<Answer> {
         let mut refusals = Vec::new();
-        let Self { slots, next_optimizer, deadline, ranks, .. } = self;
-        for (during, all) in Self::gatherings(slots, next_optimizer) {
+        let Self { slots, next_optimizers, deadline, ranks, .. } = self;
+        for (during, all) in Self::gatherings(slots, next_optimizers) {
             for ((worker, ticket), waited) in all.late(now, *deadline) {
                 let missing: Vec<String> = all.missing().map(|w| ranks[w].to_string()).collect();
                 let (rank, missing, during) = (ranks[worker], missing.join(", "), during.clone());

@@ -6,8 +6,9 @@ mod schedule;
 use std::time::Duration;
 
 use bytemuck::cast_slice;
+use candelabrum_optim::{Lamb, Recipe, Sgd};
 
-use super::{Answer, Hello, Init, Shard};
+use super::{Answer, Hello, Init, OptimizerSettings, RowInit, Shard};
 use crate::config::StoreKind;
 use crate::key::Key;
 use crate::wire::{Header, Message, Op};
@@ -199,4 +200,25 @@ fn who_is_late_or_has_left_in_a_call_of_all_is_named() {
     let parts = ["rank 1 has left without init of `1`", "rank 0 waits"];
     assert_refused(&answers[..1], &[(0, 31)], &parts);
     assert_refused(&shard.handle(2, init(1, 32, 2, 3)), &[(2, 32)], &["rank 1 has left", "rank 2"]);
+}
+
+#[test]
+fn after_a_refusal_a_worker_may_set_another_optimizer_before_the_others_are_refused() {
+    let mut shard = with_key(StoreKind::DistSync, None, 2);
+    let rows = Some(RowInit::Zeros);
+    for worker in 0..2 {
+        let table = Init { key: Key::Int(1), dims: vec![5, 2], part: 0..5, rows };
+        let header = Header { ticket: 3, key: 1, ..Header::new(Op::Init) };
+        drop(shard.handle(worker, Message::json(header, &table, 0)));
+    }
+    let set = |ticket, recipe: Recipe| {
+        let settings = OptimizerSettings { recipe, divide_by: 1.0 };
+        Message::json(Header { ticket, ..Header::new(Op::SetOptimizer) }, &settings, 0)
+    };
+    let parts = ["Lamb", "`1` is a table"];
+    assert_refused(&shard.handle(0, set(10, Lamb::new(0.1).into())), &[(0, 10)], &parts);
+    assert!(shard.handle(0, set(11, Sgd::new(0.1).into())).is_empty());
+    assert_refused(&shard.handle(1, set(20, Lamb::new(0.1).into())), &[(1, 20)], &parts);
+    let answers = shard.handle(1, set(21, Sgd::new(0.1).into()));
+    assert_eq!(heard(&answers), [(0, 11, None), (1, 21, None)]);
 }

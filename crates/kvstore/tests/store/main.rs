@@ -10,7 +10,10 @@ mod cases;
 mod faults;
 mod flow;
 mod harness;
+mod local;
+mod misuse;
 mod numbers;
+mod random;
 mod rounds;
 mod state;
 
@@ -24,6 +27,8 @@ fn rank_main() {
         state if state.starts_with("state ") => state::run(state, world),
         fault if fault.starts_with("fault: ") => faults::run(fault, world),
         round if round.starts_with("round ") => rounds::run(round, world),
+        misuse if misuse.starts_with("misuse") => misuse::run(misuse, world),
+        random if random.starts_with("random") => random::run(random, world),
         flow => flow::run(flow, world),
     });
 }
