@@ -197,7 +197,7 @@ fn who_is_late_or_has_left_in_a_call_of_all_is_named() {
     assert_refused(&answers, &[(2, 30)], &parts);
     assert!(shard.handle(0, init(1, 31, 0, 3)).is_empty());
     let answers = shard.handle(1, ask(Op::Goodbye, 40, 0));
-    let parts = ["rank 1 has left without init of `1`", "rank 0 waits"];
+    let parts = ["rank 1 has left, without init of `1`", "rank 0 waits"];
     assert_refused(&answers[..1], &[(0, 31)], &parts);
     assert_refused(&shard.handle(2, init(1, 32, 2, 3)), &[(2, 32)], &["rank 1 has left", "rank 2"]);
 }
