@@ -167,12 +167,12 @@ impl Worker {
         let over_store = |kind| -> anyhow::Result<Opt> {
             let config = StoreConfig { staleness_bound: request.bound, ..StoreConfig::new(kind) };
             let store = KvStore::with_config(&config, world)?;
-            Ok(Opt::Store(StoreOpt::new(sgd(), &params, &store)?))
+            Ok(Opt::Store(Box::new(StoreOpt::new(sgd(), &params, &store)?)))
         };
         let opt = match request.exchange {
             Exchange::DistSync => over_store(StoreKind::DistSync)?,
             Exchange::DistAsync => over_store(StoreKind::DistAsync)?,
-            Exchange::AllReduce => Opt::Dist(DistOpt::new(sgd(), &params, world)?),
+            Exchange::AllReduce => Opt::Dist(Box::new(DistOpt::new(sgd(), &params, world)?)),
         };
         let share = Share::new(&data.train, args.batch_size, world.rank() as u64)?;
         let slow = if world.rank() == 1 { request.slow } else { 1.0 };
@@ -241,8 +241,8 @@ impl Worker {
 
 /// The optimizer of a worker.
 enum Opt {
-    Dist(DistOpt),
-    Store(StoreOpt),
+    Dist(Box<DistOpt>),
+    Store(Box<StoreOpt>),
 }
 
 impl Opt {

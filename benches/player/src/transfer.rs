@@ -207,8 +207,8 @@ impl Work {
                 for (place, name) in names.iter().enumerate().rev() {
                     pulls.push(store.pushpull(&**name, &*gradients[place], -(place as i32))?);
                 }
-                let pulls = pulls.into_iter().rev().zip(values);
-                pulls.map(|(pull, values)| Ok(pull.wait_into(values)?)).collect()
+                let mut pulls = pulls.into_iter().rev().zip(values);
+                pulls.try_for_each(|(pull, values)| Ok(pull.wait_into(values)?))
             }
             Self::Buckets(world, buckets) => {
                 let op = Collective::AllReduce(ReduceOp::Sum);

@@ -17,12 +17,12 @@ use crate::{Error, Key, Result, ServerStats};
 /// The time between two looks at the clock.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// The time for which refusals are held after a goodbye.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The most requests that are taken from the network before the next one is served. Workers that send
 /// without a break could otherwise keep the server from serving.
 const AT_ONCE: usize = 1024;
-
-/// The time for which refusals are held after a goodbye.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A server to be run on this rank.
 #[derive(Default)]

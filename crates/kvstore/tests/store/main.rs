@@ -4,7 +4,7 @@
 //! case of each process ([`rank_main`]). Workers and servers run the same script: where it makes a
 //! store, a server serves until all workers have left this store ([`harness::stage`]).
 
-#![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
+#![expect(clippy::print_stdout, reason = "tests say how long things take")]
 
 mod cases;
 mod faults;

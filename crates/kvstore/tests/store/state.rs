@@ -259,23 +259,23 @@ fn a_file_that_cannot_be_used_is_named_to_all_workers_and_nothing_changes() {
 fn a_state_of_another_store_is_refused_and_named() {
     let (dir, _) = saved(2, 2);
     let text = said(&job("state of others", dir.path(), 2, 2).run_here(), 2);
-    let refusals: Vec<&str> = text.split(" -- ").collect();
+    let said: Vec<&str> = text.split(" -- ").collect();
     let expected: [&[&str]; 4] = [
         &["AdamW", "and this store has no optimizer"],
         &["AdamW", "and this store has Sgd"],
         &["`other` of shape [9]", "this store has nothing"],
         &["`small` of shape [7]", "`small` of shape [7, 1]"],
     ];
-    for (refusal, parts) in refusals.iter().zip(expected) {
+    for (said, parts) in said.iter().zip(expected) {
         for part in parts {
             // A key is on one of two servers, and either may be the first to refuse.
             let is_there =
-                refusal.contains(part) || (part.contains("other") && refusal.contains("large"));
-            assert!(is_there, "no `{part}` in {refusal}");
+                said.contains(part) || (part.contains("other") && said.contains("large"));
+            assert!(is_there, "no `{part}` in {said}");
         }
     }
     // The state of two servers is none of one server.
-    let text = said(&job("state refused", dir.path(), 2, 1).run_here(), 2);
+    let text = self::said(&job("state refused", dir.path(), 2, 1).run_here(), 2);
     assert!(text.contains("server-1-of-1.safetensors: cannot be read"), "{text}");
 }
 

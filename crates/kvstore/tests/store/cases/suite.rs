@@ -43,9 +43,9 @@ impl<'a> Suite<'a> {
             drop(self.store.pull(key, 0)?.wait()?);
             return Ok(vec![sum(&all)]);
         }
-        for (turn, values) in all.iter().enumerate() {
+        for (turn, own) in all.iter().enumerate() {
             if turn == self.rank {
-                push(values)?;
+                push(own)?;
                 drop(self.store.pull(key, 0)?.wait()?);
             }
             self.store.barrier()?;
