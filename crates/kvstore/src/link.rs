@@ -8,7 +8,7 @@ use std::time::Duration;
 use candelabrum_dist::{Collective, ElementType, Group, Payload, Pending};
 
 use crate::shard::{Shard, Updater};
-use crate::wire::Message;
+use crate::wire::{Memory, Message};
 use crate::{Error, Result};
 
 /// The shards of a store, as a worker sees them.
@@ -44,7 +44,7 @@ pub(crate) struct InProcess {
 
 impl InProcess {
     pub(crate) fn new(rank: usize) -> Self {
-        let shard = Shard::new(rank, (0, 1), vec![rank], Duration::MAX, None);
+        let shard = Shard::new(rank, (0, 1), vec![rank], Duration::MAX, None, Memory::default());
         Self { rank, shard, answers: VecDeque::new() }
     }
 }

@@ -11,7 +11,7 @@ use crate::link::Mail;
 use crate::roles::{Role, Roles};
 use crate::shard::{Shard, Updater};
 use crate::store::messages_of;
-use crate::wire::{Message, Op};
+use crate::wire::{Memory, Message, Op};
 use crate::{Error, Key, Result, ServerStats};
 
 /// The time between two looks at the clock.
@@ -84,7 +84,7 @@ impl Server {
         let mut queues: Vec<VecDeque<Message>> = workers.iter().map(|_| VecDeque::new()).collect();
         let deadline = world.deadline()?;
         let rank = roles.servers().start + number;
-        let mut shard = Shard::new(rank, place, workers, deadline, self.updater);
+        let mut shard = Shard::new(rank, place, workers, deadline, self.updater, Memory::of(all));
         let mut mail = Mail::new(Arc::clone(all));
         let mut turn = Turn::default();
         let mut outbox = Outbox::default();

@@ -23,7 +23,7 @@ use crate::placement::{self, Part};
 use crate::roles::{Role, Roles};
 use crate::shard::{Hello, Init, OptimizerSettings, RowInit};
 use crate::values::{RowSparse, Values};
-use crate::wire::{Header, Message, Op, numbers};
+use crate::wire::{Header, Memory, Message, Op, numbers};
 use crate::{Error, Key, Result, ServerStats};
 
 /// MXNet's key-value store: values under keys, to which workers push and from which they pull.
@@ -54,6 +54,8 @@ struct Shared {
     workers: Group,
     /// Workers and servers. `None` for a store of one process.
     all: Option<Group>,
+    /// Memory for pushes.
+    memory: Memory,
     state: Mutex<State>,
 }
 
@@ -131,6 +133,7 @@ impl KvStore {
             config: config.clone(),
             rank,
             workers,
+            memory: all.as_ref().map_or_else(Memory::default, Memory::of),
             all,
             state: Mutex::new(state),
         }));
@@ -441,9 +444,9 @@ impl KvStore {
             let version = *version;
             let header = Header { ticket, key: number, version, receipt, ..Header::new(op) };
             let encoded = if own.is_empty() {
-                compression.encode_all(header, &elements[range.clone()])
+                compression.encode_all(&self.0.memory, header, &elements[range.clone()])
             } else {
-                compression.encode(header, &mut own[range.clone()])
+                compression.encode(&self.0.memory, header, &mut own[range.clone()])
             };
             let message = encoded.map_err(|position| {
                 let position = range.start + position;
@@ -511,7 +514,7 @@ impl KvStore {
                 receipt: u32::from(client.confirms(len)),
                 ..Header::new(Op::PushRows)
             };
-            let mut message = Message::new(header, "", len);
+            let mut message = self.0.memory.message(header, len);
             let (positions, values) = message.data_mut().split_at_mut(4 * own.len());
             for (index, (position, row)) in
                 own.iter().zip(positions.chunks_exact_mut(4).zip(values.chunks_exact_mut(4 * dim)))

@@ -2,9 +2,10 @@
 //! names, then numbers.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use candelabrum_dist::{ElementType, Payload};
+use candelabrum_dist::{ElementType, Group, Payload};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -99,7 +100,7 @@ pub(crate) struct Header {
     /// In a request: 1 if its sender wants to know when it has arrived. In an answer: 1 if it says only
     /// that.
     pub(crate) receipt: u32,
-    /// Bytes of the text. [`Message::new`] sets both lengths.
+    /// Bytes of the text. The makers of a [`Message`] set both lengths.
     pub(crate) text_len: u64,
     /// Bytes of the numbers.
     pub(crate) data_len: u64,
@@ -121,13 +122,36 @@ pub(crate) struct Message {
     op: Op,
 }
 
+/// The memory in which long messages are written: that of a group, so that a send need not copy them, or
+/// the heap.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory(Option<Group>);
+
+impl Memory {
+    pub(crate) fn of(group: &Group) -> Self {
+        Self(Some(Arc::clone(group)))
+    }
+
+    /// A message with `data_len` bytes of numbers, which are arbitrary.
+    pub(crate) fn message(&self, header: Header, data_len: usize) -> Message {
+        let payload = match &self.0 {
+            Some(group) => group.alloc_message(HEADER + data_len),
+            None => Payload::zeros(ElementType::U8, HEADER + data_len),
+        };
+        Message::written(payload, Header { data_len: data_len as u64, ..header }, "")
+    }
+}
+
 impl Message {
     /// A message with `data_len` bytes of numbers, which are zeros.
     pub(crate) fn new(header: Header, text: &str, data_len: usize) -> Self {
-        let op = Op::ALL[(header.op as usize).clamp(1, Op::ALL.len()) - 1];
         let header = Header { text_len: text.len() as u64, data_len: data_len as u64, ..header };
-        let data = HEADER + padded(text.len());
-        let mut payload = Payload::zeros(ElementType::U8, data + data_len);
+        let len = HEADER + padded(text.len()) + data_len;
+        Self::written(Payload::zeros(ElementType::U8, len), header, text)
+    }
+
+    fn written(mut payload: Payload, header: Header, text: &str) -> Self {
+        let op = Op::ALL[(header.op as usize).clamp(1, Op::ALL.len()) - 1];
         let bytes = payload.bytes_mut();
         bytes[..HEADER].copy_from_slice(bytemuck::bytes_of(&header));
         bytes[HEADER..HEADER + text.len()].copy_from_slice(text.as_bytes());

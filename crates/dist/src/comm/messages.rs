@@ -1,5 +1,7 @@
 //! Messages between two ranks, as every backend has them.
 
+use candelabrum_memory::SharedMemory;
+
 use super::collective::Header;
 use super::{Payload, Pending};
 
@@ -10,4 +12,11 @@ pub(crate) trait Messages: Send + Sync {
     /// started. Waiting for the result fails after the deadline. If the transport drives messages,
     /// the caller checks the deadline instead.
     fn start(&self, header: Header, payload: Payload) -> Pending;
+
+    /// Memory of which a send copies nothing, for a message of `len` bytes. Its content is arbitrary.
+    /// `None` if heap memory is as good.
+    fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>> {
+        let _ = len;
+        None
+    }
 }

@@ -121,6 +121,13 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// Not enough memory, or ranks whose requests differ.
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload>;
 
+    /// A payload of `len` bytes for a message to be written. Its content is arbitrary. Over the local
+    /// backend a long one lies in memory that the receiver reads, so that a send copies nothing. No
+    /// other rank takes part in this call.
+    fn alloc_message(&self, len: usize) -> Payload {
+        Payload::zeros(ElementType::U8, len)
+    }
+
     /// Starts `op` on `payload`. [`Pending::wait`] returns the result or the error.
     ///
     /// The operation runs in the background, on a communication thread or on the thread that waits

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use candelabrum_memory::Flat;
+
 use super::answer::Answer;
 use super::collective::Header;
 use super::engine::{Engine, Resource, When};
@@ -198,6 +200,13 @@ impl<T: Transport> Communicator for Threaded<T> {
                 self.common.abort.fail(error);
             }
         })
+    }
+
+    fn alloc_message(&self, len: usize) -> Payload {
+        match self.membership.messages.alloc(len) {
+            Some(memory) => Flat::shared(ElementType::U8, len, memory).into(),
+            None => Payload::zeros(ElementType::U8, len),
+        }
     }
 
     fn start(&self, op: Collective, mut payload: Payload) -> Pending {

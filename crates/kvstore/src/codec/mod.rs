@@ -12,7 +12,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{Header, Message, numbers};
+use crate::wire::{Header, Memory, Message, numbers};
 use crate::{Error, Result};
 
 /// Elements that are converted at once. The conversion of one element asks each time what the
@@ -91,19 +91,24 @@ impl Compression {
     /// [`Self::encode`] for a compression without residual, of which nothing is left.
     pub(crate) fn encode_all(
         self,
+        memory: &Memory,
         header: Header,
         values: &[f32],
     ) -> std::result::Result<Message, usize> {
         let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
         match self {
             Self::None => {
-                let mut message = Message::new(header, "", size_of_val(values));
+                let mut message = memory.message(header, size_of_val(values));
                 message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
                 Ok(message)
             }
-            Self::Fp16 => finite(halves::<f16>(header, values), |half: &f16| half.is_finite()),
-            Self::Bf16 => finite(halves::<bf16>(header, values), |half: &bf16| half.is_finite()),
-            _ => self.encode(header, &mut values.to_vec()),
+            Self::Fp16 => {
+                finite(halves::<f16>(memory, header, values), |half: &f16| half.is_finite())
+            }
+            Self::Bf16 => {
+                finite(halves::<bf16>(memory, header, values), |half: &bf16| half.is_finite())
+            }
+            _ => self.encode(memory, header, &mut values.to_vec()),
         }
     }
 
@@ -111,12 +116,13 @@ impl Compression {
     /// of the first element that the code cannot represent.
     pub(crate) fn encode(
         self,
+        memory: &Memory,
         header: Header,
         values: &mut [f32],
     ) -> std::result::Result<Message, usize> {
         let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
         Ok(match self {
-            Self::None | Self::Fp16 | Self::Bf16 => self.encode_all(header, values)?,
+            Self::None | Self::Fp16 | Self::Bf16 => self.encode_all(memory, header, values)?,
             Self::TwoBit { threshold } => {
                 bits::encode_two(Header { setting: threshold, ..header }, values)
             }
@@ -140,11 +146,11 @@ impl Compression {
     }
 }
 
-fn halves<H: Pod>(header: Header, values: &[f32]) -> Message
+fn halves<H: Pod>(memory: &Memory, header: Header, values: &[f32]) -> Message
 where
     [H]: HalfFloatSliceExt,
 {
-    let mut message = Message::new(header, "", values.len() * size_of::<H>());
+    let mut message = memory.message(header, values.len() * size_of::<H>());
     let mut halves = [H::zeroed(); BLOCK];
     let blocks = message.data_mut().chunks_mut(size_of::<H>() * BLOCK);
     for (to, values) in blocks.zip(values.chunks(BLOCK)) {
@@ -242,7 +248,7 @@ mod tests {
     use crate::wire::Op;
 
     fn encode(compression: Compression, values: &mut [f32]) -> Message {
-        compression.encode(Header::new(Op::Push), values).unwrap()
+        compression.encode(&Memory::default(), Header::new(Op::Push), values).unwrap()
     }
 
     fn decoded(message: &Message, len: usize) -> Vec<f32> {
@@ -317,10 +323,13 @@ mod tests {
 
     #[test]
     fn what_a_code_cannot_represent_is_found() {
-        let encoded = Compression::Fp16.encode(Header::new(Op::Push), &mut [1.0, 65_520.0]);
+        let encode = |compression: Compression, values: &mut [f32]| {
+            compression.encode(&Memory::default(), Header::new(Op::Push), values)
+        };
+        let encoded = encode(Compression::Fp16, &mut [1.0, 65_520.0]);
         assert_eq!(encoded.unwrap_err(), 1);
         // bf16 has the range of f32 but for the last numbers, which it rounds to infinity.
-        let encoded = Compression::Bf16.encode(Header::new(Op::Push), &mut [1e38, 2.0, f32::MAX]);
+        let encoded = encode(Compression::Bf16, &mut [1e38, 2.0, f32::MAX]);
         assert_eq!(encoded.unwrap_err(), 2);
     }
 

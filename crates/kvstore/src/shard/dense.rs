@@ -6,7 +6,7 @@ use candelabrum_optim::Optimizer;
 use super::means::Means;
 use super::settings::Init;
 use crate::codec;
-use crate::wire::{Header, Message};
+use crate::wire::{Header, Memory, Message};
 use crate::{Error, Result};
 
 pub(super) struct Dense {
@@ -69,9 +69,9 @@ impl Dense {
     }
 
     /// The answer to a pull.
-    pub(super) fn answer(&self, header: Header) -> Message {
+    pub(super) fn answer(&self, memory: &Memory, header: Header) -> Message {
         let header = Header { elements: self.values.len() as u64, ..header };
-        let mut message = Message::new(header, "", self.values.byte_len());
+        let mut message = memory.message(header, self.values.byte_len());
         message.data_mut().copy_from_slice(self.values.bytes());
         message
     }

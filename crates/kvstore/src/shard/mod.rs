@@ -42,7 +42,7 @@ use self::rounds::{Rounds, Wait};
 
 use self::table::Table;
 use crate::config::StoreKind;
-use crate::wire::{Header, Message, Op};
+use crate::wire::{Header, Memory, Message, Op};
 use crate::{Error, Result, ServerStats, stats};
 
 /// An answer for a worker.
@@ -72,6 +72,8 @@ pub(crate) struct Shard {
     stats: ServerStats,
     /// Memory for sums.
     scratch: Vec<f32>,
+    /// Memory for answers.
+    memory: Memory,
     answers: Vec<Answer>,
 }
 
@@ -91,13 +93,14 @@ enum Value {
 
 impl Shard {
     /// A shard for the workers with these ranks. `place` is the number of the server and the number of
-    /// all servers.
+    /// all servers. Answers are written in `memory`.
     pub(crate) fn new(
         rank: usize,
         place: (usize, usize),
         ranks: Vec<usize>,
         deadline: Duration,
         updater: Option<Updater>,
+        memory: Memory,
     ) -> Self {
         let workers = ranks.len();
         Self {
@@ -114,6 +117,7 @@ impl Shard {
             loaded: None,
             stats: ServerStats::new(rank, workers),
             scratch: Vec::new(),
+            memory,
             answers: Vec::new(),
         }
     }
@@ -410,8 +414,8 @@ impl Shard {
         for Wait { worker, ticket, rows, .. } in slot.rounds.ready() {
             let header = Header { ticket, key: number, version, ..Header::new(Op::Answer) };
             let message = match (&mut slot.value, &rows) {
-                (Value::Table(table), Some(rows)) => table.answer(header, rows),
-                (Value::Dense(dense), _) => dense.answer(header),
+                (Value::Table(table), Some(rows)) => table.answer(&self.memory, header, rows),
+                (Value::Dense(dense), _) => dense.answer(&self.memory, header),
                 (Value::Table(_), None) => continue,
             };
             self.answers.push((worker, message));

@@ -17,7 +17,7 @@ use super::dense::divide;
 use super::means::Means;
 use super::settings::{Init, RowInit};
 use crate::Result;
-use crate::wire::{Header, Message, numbers};
+use crate::wire::{Header, Memory, Message, numbers};
 
 pub(super) struct Table {
     part: Range<usize>,
@@ -124,13 +124,12 @@ impl Table {
     }
 
     /// The answer to a pull of rows.
-    pub(super) fn answer(&mut self, header: Header, wanted: &Message) -> Message {
+    pub(super) fn answer(&mut self, memory: &Memory, header: Header, wanted: &Message) -> Message {
         let positions = numbers::<u32>(wanted.data());
         positions.iter().for_each(|row| self.create(*row as usize));
         let row_len = 4 * self.dim;
         let elements = (positions.len() * self.dim) as u64;
-        let mut message =
-            Message::new(Header { elements, ..header }, "", positions.len() * row_len);
+        let mut message = memory.message(Header { elements, ..header }, positions.len() * row_len);
         let values = self.values.bytes();
         for (to, row) in message.data_mut().chunks_mut(row_len.max(1)).zip(positions.iter()) {
             to.copy_from_slice(&values[*row as usize * row_len..][..row_len]);

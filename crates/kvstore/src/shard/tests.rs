@@ -11,12 +11,13 @@ use candelabrum_optim::{Lamb, Recipe, Sgd};
 use super::{Answer, Hello, Init, OptimizerSettings, RowInit, Shard};
 use crate::config::StoreKind;
 use crate::key::Key;
-use crate::wire::{Header, Message, Op};
+use crate::wire::{Header, Memory, Message, Op};
 
 /// A shard of these workers, which have said hello.
 fn shard(kind: StoreKind, bound: Option<u64>, workers: usize) -> Shard {
     let ranks = (0..workers).collect();
-    let mut shard = Shard::new(workers, (0, 1), ranks, Duration::from_secs(5), None);
+    let mut shard =
+        Shard::new(workers, (0, 1), ranks, Duration::from_secs(5), None, Memory::default());
     for worker in 0..workers {
         let hello =
             Hello { kind, staleness_bound: bound, big_array_bound: 100, version: "1".to_owned() };

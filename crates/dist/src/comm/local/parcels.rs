@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::region::{Membership, Region};
 use super::segment::Segment;
+use crate::comm::Payload;
 use crate::comm::network::{Note, Parcels, WhenRead};
 use crate::{Error, Result};
 
@@ -35,9 +36,12 @@ struct Own {
     /// By size.
     free: BTreeMap<usize, Vec<Region>>,
     /// By start: with their receivers.
-    lent: HashMap<u64, (usize, Region)>,
+    lent: HashMap<u64, Room>,
     bytes: usize,
 }
+
+/// A region, and the bytes that were asked for when it was made.
+type Room = (usize, Region);
 
 /// A region of one part, of which one process at a time has the only reference.
 const ALONE: Membership = Membership { group: 0, rank: 0, world_size: 1 };
@@ -52,9 +56,18 @@ impl LocalParcels {
         })
     }
 
+    fn draft(&self, len: usize) -> Option<Draft> {
+        if len < LEAST {
+            return None;
+        }
+        let room = self.room(&mut self.own.lock(), len)?;
+        Some(Draft { room: Some(room), parcels: self.me.clone() })
+    }
+
     /// A region of at least `len` bytes that is free, or a new one.
-    fn room(&self, own: &mut Own, len: usize) -> Option<(usize, Region)> {
-        let size = len.next_power_of_two();
+    fn room(&self, own: &mut Own, len: usize) -> Option<Room> {
+        // Eight sizes up to each power of two, so that messages of similar lengths share memory.
+        let size = len.next_multiple_of(len.next_power_of_two() / 8);
         if let Some(region) = own.free.get_mut(&size).and_then(Vec::pop) {
             return Some((size, region));
         }
@@ -71,17 +84,24 @@ impl LocalParcels {
 }
 
 impl Parcels for LocalParcels {
-    fn pack(&self, bytes: &[u8]) -> Option<Note> {
-        let len = bytes.len();
-        if len < LEAST {
-            return None;
-        }
-        let (size, mut region) = self.room(&mut self.own.lock(), len)?;
-        // The lock is not held, so several threads can pack at the same time.
-        region.own_mut()[..len].copy_from_slice(bytes);
-        let start = region.id();
-        self.own.lock().lent.insert(start, (size, region));
-        Some(Note { start, size: size as u64, len: len as u64 })
+    fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>> {
+        Some(Box::new(self.draft(len)?))
+    }
+
+    fn pack(&self, mut payload: Payload) -> std::result::Result<Note, Payload> {
+        let len = payload.byte_len();
+        let draft = payload.shared_memory::<Draft>().filter(|draft| draft.is_of(self));
+        let Some(room) = draft.and_then(|draft| draft.room.take()).or_else(|| {
+            let mut draft = self.draft(len)?;
+            // The lock is not held, so several threads can pack at the same time.
+            draft.bytes_mut()[..len].copy_from_slice(payload.bytes());
+            draft.room.take()
+        }) else {
+            return Err(payload);
+        };
+        let (start, size) = (room.1.id(), room.0 as u64);
+        self.own.lock().lent.insert(start, room);
+        Ok(Note { start, size, len: len as u64 })
     }
 
     fn open(&self, note: Note, when_read: WhenRead) -> Result<Box<dyn SharedMemory>> {
@@ -104,8 +124,49 @@ impl Parcels for LocalParcels {
 
     fn take_back(&self, start: u64) {
         let mut own = self.own.lock();
-        if let Some((size, region)) = own.lent.remove(&start) {
-            own.free.entry(size).or_default().push(region);
+        if let Some(room) = own.lent.remove(&start) {
+            own.put_back(room);
+        }
+    }
+}
+
+impl Own {
+    fn put_back(&mut self, (size, region): Room) {
+        self.free.entry(size).or_default().push(region);
+    }
+}
+
+/// The memory of a message that has not been sent.
+struct Draft {
+    /// `Some` until the message is sent.
+    room: Option<Room>,
+    parcels: Weak<LocalParcels>,
+}
+
+impl Draft {
+    fn is_of(&self, parcels: &LocalParcels) -> bool {
+        self.parcels.ptr_eq(&parcels.me)
+    }
+}
+
+impl SharedMemory for Draft {
+    fn bytes(&self) -> &[u8] {
+        self.room.as_ref().map_or(&[], |(_, region)| region.own())
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.room.as_mut().map_or(&mut [], |(_, region)| region.own_mut())
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let (Some(parcels), Some(room)) = (self.parcels.upgrade(), self.room.take()) {
+            parcels.own.lock().put_back(room);
         }
     }
 }
@@ -150,7 +211,13 @@ impl Drop for Parcel {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use candelabrum_memory::{ElementType, Flat};
+
     use super::*;
+
+    fn message(len: usize, byte: u8) -> Payload {
+        Payload::from_slice(&vec![byte; len])
+    }
 
     #[test]
     fn a_parcel_is_read_where_it_lies_and_its_memory_is_used_again() -> Result<()> {
@@ -165,29 +232,55 @@ mod tests {
             };
             receiver.open(note, Box::new(count))
         };
-        assert_eq!(sender.pack(&[1; LEAST - 1]), None, "it is short");
-        let first = sender.pack(&[1; LEAST + 1]).expect("room");
-        let second = sender.pack(&[2; LEAST + 1]).expect("room");
+        assert!(sender.pack(message(LEAST - 1, 1)).is_err(), "it is short");
+        let first = sender.pack(message(LEAST + 1, 1)).expect("room");
+        let second = sender.pack(message(LEAST + 1, 2)).expect("room");
         assert_ne!(first.start, second.start, "the first one is under way");
         let opened = open(first)?;
         assert!(opened.bytes().len() == LEAST + 1 && opened.bytes().iter().all(|&b| b == 1));
         drop(opened);
         assert_eq!(read.load(Ordering::Relaxed), 1);
         sender.take_back(first.start);
-        let third = sender.pack(&[3; 2 * LEAST]).expect("room");
+        let third = sender.pack(message(LEAST + 7, 3)).expect("room");
         assert_eq!(third.start, first.start);
         assert!(open(third)?.bytes().iter().all(|&b| b == 3));
         Ok(())
     }
 
     #[test]
+    fn a_message_that_was_written_in_a_parcel_is_not_copied() -> Result<()> {
+        let segment = Arc::new(Segment::create()?);
+        let (sender, other) = (LocalParcels::new(Arc::clone(&segment)), LocalParcels::new(segment));
+        let write = || {
+            let memory = sender.alloc(LEAST + 1).expect("room");
+            let mut payload = Payload::from(Flat::shared(ElementType::U8, LEAST + 1, memory));
+            payload.bytes_mut().fill(4);
+            payload
+        };
+        let mut payload = write();
+        let start =
+            payload.shared_memory::<Draft>().and_then(|draft| Some(draft.room.as_ref()?.1.id()));
+        // A message that is not sent gives its memory back.
+        drop(payload);
+        let note = sender.pack(write()).expect("room");
+        assert_eq!((Some(note.start), note.len), (start, LEAST as u64 + 1));
+        assert!(other.open(note, Box::new(|| ()))?.bytes().iter().all(|&b| b == 4));
+        // The memory of another communicator is copied.
+        let note = other.pack(write()).expect("room");
+        assert_eq!(sender.own.lock().lent.len(), 1, "the sender's second message was not sent");
+        assert!(sender.open(note, Box::new(|| ()))?.bytes().iter().all(|&b| b == 4));
+        assert!(sender.alloc(LEAST - 1).is_none());
+        Ok(())
+    }
+
+    #[test]
     fn there_is_room_for_so_many_bytes_under_way_and_no_more() -> Result<()> {
         let parcels = LocalParcels::new(Arc::new(Segment::create()?));
-        let bytes = vec![1; 16 << 20];
-        let notes: Vec<Note> = std::iter::from_fn(|| parcels.pack(&bytes)).take(100).collect();
-        assert_eq!(notes.len(), MOST / bytes.len());
+        let pack = || parcels.pack(message(16 << 20, 1)).ok();
+        let notes: Vec<Note> = std::iter::from_fn(pack).take(100).collect();
+        assert_eq!(notes.len(), MOST / (16 << 20));
         parcels.take_back(notes[3].start);
-        assert_eq!(parcels.pack(&bytes).map(|note| note.start), Some(notes[3].start));
+        assert_eq!(pack().map(|note| note.start), Some(notes[3].start));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use candelabrum_memory::SharedMemory;
 use oneshot::RecvTimeoutError;
 
 use super::frame::Head;
@@ -64,6 +65,10 @@ impl Messages for GroupMessages {
         let place = (*group, from);
         Pending::new(network.receive(Kind::Message, place, ranks, header, payload))
     }
+
+    fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>> {
+        self.network.parcels.as_ref()?.alloc(len)
+    }
 }
 
 impl GroupMessages {
@@ -79,10 +84,13 @@ impl GroupMessages {
         if let Err(error) = network.trouble(group, &[to], || header.to_string()) {
             return Pending::ready(Err(error));
         }
-        let note = network.parcels.as_ref().and_then(|parcels| parcels.pack(payload.bytes()));
-        let (kind, body) = match note {
-            Some(note) => (Kind::Parcel, note.encode().into()),
-            None => (Kind::Message, Body::Payload(payload)),
+        let packed = match &network.parcels {
+            Some(parcels) => parcels.pack(payload),
+            None => Err(payload),
+        };
+        let (kind, body) = match packed {
+            Ok(note) => (Kind::Parcel, note.encode().into()),
+            Err(payload) => (Kind::Message, Body::Payload(payload)),
         };
         network.send(kind, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);

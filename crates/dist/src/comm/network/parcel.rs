@@ -4,6 +4,7 @@
 use candelabrum_memory::SharedMemory;
 
 use crate::Result;
+use crate::comm::Payload;
 
 /// The place of a parcel in the memory that the ranks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +37,13 @@ pub(in crate::comm) type WhenRead = Box<dyn FnOnce() + Send + Sync>;
 /// **Invariant** From [`pack`](Self::pack) until [`take_back`](Self::take_back) only the receiver
 /// accesses the memory of a parcel.
 pub(in crate::comm) trait Parcels: Send + Sync {
-    /// Puts bytes into memory that the other ranks can open. `None` if there is no room, or if the
-    /// bytes are so few that the socket is as fast.
-    fn pack(&self, bytes: &[u8]) -> Option<Note>;
+    /// Memory in which a message of `len` bytes can be written. Its content is arbitrary. `None` if there
+    /// is no room, or if the bytes are so few that the socket is as fast.
+    fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>>;
+
+    /// Puts a message into memory that the other ranks can open. A message that was written in memory of
+    /// [`alloc`](Self::alloc) is not copied. Gives the payload back if there is no such memory for it.
+    fn pack(&self, payload: Payload) -> std::result::Result<Note, Payload>;
 
     /// The bytes of another rank's parcel. Their drop calls `when_read`.
     ///
