@@ -428,9 +428,9 @@ impl KvStore {
         }
         self.check_type(key, values)?;
         let elements = values.elements()?;
-        self.check_finite(key, &elements)?;
         let mut own = Vec::new();
         if compression.keeps_residual() || !place.residual.is_empty() {
+            self.check_finite(key, &elements)?;
             own = elements.to_vec();
             own.iter_mut().zip(&place.residual).for_each(|(x, rest)| *x += rest);
             self.check_finite(key, &own)?;
@@ -451,13 +451,11 @@ impl KvStore {
             let message = encoded.map_err(|position| {
                 let position = range.start + position;
                 let (key, value) = (key.clone(), elements[position]);
-                Error::OutOfRange {
-                    rank,
-                    key,
-                    position,
-                    value,
-                    compression: format!("{compression:?}"),
+                if !value.is_finite() {
+                    return Error::NotFinite { rank, key, position, value };
                 }
+                let compression = format!("{compression:?}");
+                Error::OutOfRange { rank, key, position, value, compression }
             })?;
             messages.push((part.server, ticket, range, message));
         }

@@ -88,7 +88,8 @@ impl Compression {
         !matches!(self, Self::None | Self::Fp16 | Self::Bf16)
     }
 
-    /// [`Self::encode`] for a compression without residual, of which nothing is left.
+    /// [`Self::encode`] for a compression without residual, of which nothing is left. `Err` may also have
+    /// the position of a NaN or an infinity.
     pub(crate) fn encode_all(
         self,
         memory: &Memory,
@@ -98,15 +99,18 @@ impl Compression {
         let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
         match self {
             Self::None => {
-                let mut message = memory.message(header, size_of_val(values));
-                message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
-                Ok(message)
+                let copy = |block: &mut [f32], values: &[f32]| block.copy_from_slice(values);
+                encode_blocks(memory, header, values, copy, |value| value.is_finite())
             }
             Self::Fp16 => {
-                finite(halves::<f16>(memory, header, values), |half: &f16| half.is_finite())
+                let round =
+                    |block: &mut [f16], values: &[f32]| block.convert_from_f32_slice(values);
+                encode_blocks(memory, header, values, round, |half| half.is_finite())
             }
             Self::Bf16 => {
-                finite(halves::<bf16>(memory, header, values), |half: &bf16| half.is_finite())
+                let round =
+                    |block: &mut [bf16], values: &[f32]| block.convert_from_f32_slice(values);
+                encode_blocks(memory, header, values, round, |half| half.is_finite())
             }
             _ => self.encode(memory, header, &mut values.to_vec()),
         }
@@ -146,19 +150,29 @@ impl Compression {
     }
 }
 
-fn halves<H: Pod>(memory: &Memory, header: Header, values: &[f32]) -> Message
-where
-    [H]: HalfFloatSliceExt,
-{
-    let mut message = memory.message(header, values.len() * size_of::<H>());
-    let mut halves = [H::zeroed(); BLOCK];
-    let blocks = message.data_mut().chunks_mut(size_of::<H>() * BLOCK);
-    for (to, values) in blocks.zip(values.chunks(BLOCK)) {
-        let halves = &mut halves[..values.len()];
-        halves.convert_from_f32_slice(values);
-        to.copy_from_slice(bytemuck::cast_slice(halves));
+/// A message of the numbers that `convert` makes of `values`, or the position of the first of them that
+/// is not finite. Conversion and check go block by block, so they read the memory once.
+fn encode_blocks<T: Pod>(
+    memory: &Memory,
+    header: Header,
+    values: &[f32],
+    convert: impl Fn(&mut [T], &[f32]),
+    is_finite: impl Fn(&T) -> bool,
+) -> std::result::Result<Message, usize> {
+    let mut message = memory.message(header, values.len() * size_of::<T>());
+    let mut block = [T::zeroed(); BLOCK];
+    let places = message.data_mut().chunks_mut(size_of::<T>() * BLOCK);
+    for (number, (to, values)) in places.zip(values.chunks(BLOCK)).enumerate() {
+        let block = &mut block[..values.len()];
+        convert(block, values);
+        to.copy_from_slice(bytemuck::cast_slice(block));
+        // Without a branch for each number, so that the compiler makes vector code.
+        if !block.iter().fold(true, |all, number| all & is_finite(number)) {
+            let place = block.iter().position(|number| !is_finite(number));
+            return Err(number * BLOCK + place.unwrap_or_default());
+        }
     }
-    message
+    Ok(message)
 }
 
 /// Refuses a message that cannot be decoded to `len` numbers, and says why.
@@ -182,25 +196,24 @@ pub(crate) fn check(message: &Message, len: usize) -> std::result::Result<(), St
     Ok(())
 }
 
-/// Adds the numbers of a message to `sum`, or replaces `sum` by them if they are the `first`. `Err`
-/// says why the message cannot be decoded. `sum` is then as it was.
-pub(crate) fn decode(
-    message: &Message,
-    sum: &mut [f32],
-    first: bool,
-) -> std::result::Result<(), String> {
-    check(message, sum.len())?;
+/// Whether [`decode`] can decode a part of a message. The part begins at a multiple of 8.
+pub(crate) fn has_parts(message: &Message) -> bool {
+    message.header().codec < 5
+}
+
+/// Adds the elements of a message from `start` on to `sum`, or replaces `sum` by them if they are the
+/// `first`. The message has passed [`check`], and `start` is 0 if it [has no parts](has_parts).
+pub(crate) fn decode(message: &Message, start: usize, sum: &mut [f32], first: bool) {
     let &Header { codec, setting, .. } = message.header();
     let data = message.data();
     match codec {
-        0 => add(sum, first, numbers::<f32>(data).iter().copied()),
-        1 => add_halves::<f16>(sum, first, &numbers(data)),
-        2 => add_halves::<bf16>(sum, first, &numbers(data)),
-        3 => bits::decode_two(data, setting, sum, first),
-        4 => add(sum, first, bits::decode_one(data)),
+        0 => add(sum, first, numbers::<f32>(&data[4 * start..]).iter().copied()),
+        1 => add_halves::<f16>(sum, first, &numbers(&data[2 * start..])),
+        2 => add_halves::<bf16>(sum, first, &numbers(&data[2 * start..])),
+        3 => bits::decode_two(&data[start / 4..], setting, sum, first),
+        4 => add(sum, first, bits::decode_one(&data[start / 8..])),
         _ => sparse::decode(data, sum, first),
     }
-    Ok(())
 }
 
 fn add_halves<H: Pod>(sum: &mut [f32], first: bool, halves: &[H])
@@ -213,19 +226,6 @@ where
         halves.convert_to_f32_slice(values);
         add(sum, first, values.iter().copied());
     }
-}
-
-/// The message, or the position of its first number that was too large for its type.
-fn finite<H: Pod>(
-    message: Message,
-    is_finite: impl Fn(&H) -> bool,
-) -> std::result::Result<Message, usize> {
-    let sent = numbers::<H>(message.data());
-    // Without a branch for each number, so that the compiler makes vector code.
-    if sent.iter().fold(true, |all, half| all & is_finite(half)) {
-        return Ok(message);
-    }
-    Err(sent.iter().position(|half| !is_finite(half)).unwrap_or_default())
 }
 
 fn add(sum: &mut [f32], first: bool, values: impl Iterator<Item = f32>) {
@@ -253,7 +253,8 @@ mod tests {
 
     fn decoded(message: &Message, len: usize) -> Vec<f32> {
         let mut values = vec![9.0; len];
-        decode(message, &mut values, true).unwrap();
+        check(message, len).unwrap();
+        decode(message, 0, &mut values, true);
         values
     }
 
@@ -316,9 +317,25 @@ mod tests {
         ] {
             let message = encode(compression, &mut [1.25, -2.0, 0.0]);
             let mut sum = [10.0; 3];
-            decode(&message, &mut sum, false).unwrap();
+            decode(&message, 0, &mut sum, false);
             assert_eq!(sum, expected.map(|x: f32| x + 10.0), "{compression:?}");
         }
+    }
+
+    #[test]
+    fn parts_are_those_of_the_whole() {
+        let input: Vec<f32> = (0..3000).map(|x| (x as f32).sin()).collect();
+        for compression in [EXACT[0], EXACT[1], EXACT[2], Compression::Fp16, Compression::Bf16] {
+            let message = encode(compression, &mut input.clone());
+            assert!(has_parts(&message));
+            let whole = decoded(&message, input.len());
+            for start in [0, 8, 1000, 2992] {
+                let mut part = vec![0.5; 2048.min(input.len() - start)];
+                decode(&message, start, &mut part, true);
+                assert_eq!(part[..], whole[start..start + part.len()], "{compression:?} {start}");
+            }
+        }
+        assert!(!has_parts(&encode(EXACT[3], &mut input.clone())));
     }
 
     #[test]
@@ -331,15 +348,19 @@ mod tests {
         // bf16 has the range of f32 but for the last numbers, which it rounds to infinity.
         let encoded = encode(Compression::Bf16, &mut [1e38, 2.0, f32::MAX]);
         assert_eq!(encoded.unwrap_err(), 2);
+        for compression in [Compression::None, Compression::Fp16, Compression::Bf16] {
+            let mut values = [1.0; 3 * BLOCK];
+            values[2 * BLOCK + 5] = f32::NAN;
+            values[2 * BLOCK + 9] = f32::INFINITY;
+            assert_eq!(encode(compression, &mut values).unwrap_err(), 2 * BLOCK + 5);
+        }
     }
 
     #[test]
     fn a_message_for_another_length_is_refused() {
         for compression in [EXACT[0], EXACT[1], EXACT[2], EXACT[3], Compression::Fp16] {
             let message = encode(compression, &mut [1.0; 9]);
-            let mut sum = [0.0; 8];
-            assert!(decode(&message, &mut sum, true).is_err(), "{compression:?}");
-            assert_eq!(sum, [0.0; 8]);
+            assert!(check(&message, 9).is_ok() && check(&message, 8).is_err(), "{compression:?}");
         }
     }
 

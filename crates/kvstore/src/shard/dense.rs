@@ -9,6 +9,9 @@ use crate::codec;
 use crate::wire::{Header, Memory, Message};
 use crate::{Error, Result};
 
+/// Elements that are added up and updated at once: 32 KiB.
+const BLOCK: usize = 8 << 10;
+
 pub(super) struct Dense {
     pub(super) values: Flat,
     /// Made at the first update after the optimizer was set.
@@ -22,8 +25,10 @@ impl Dense {
 
     /// Sets the values to those of a message.
     pub(super) fn assign(&mut self, message: &Message) -> std::result::Result<(), String> {
+        self.check(message)?;
         let values = self.values.as_mut_slice::<f32>().map_err(|error| error.to_string())?;
-        codec::decode(message, values, true)
+        codec::decode(message, 0, values, true);
+        Ok(())
     }
 
     /// Refuses a push that cannot be decoded.
@@ -31,35 +36,56 @@ impl Dense {
         codec::check(message, self.values.len())
     }
 
-    /// Adds the pushes in their order and updates the values by the sum.
+    /// Adds the pushes in their order and updates the values by the sum. It goes block by block where the
+    /// update treats each element alone, so that a sum stays in the cache.
     pub(super) fn update(
         &mut self,
         pushes: &[(usize, Message)],
         means: Means<'_>,
-        sum: &mut Vec<f32>,
+        scratch: &mut Vec<f32>,
     ) -> Result<()> {
         let len = self.values.len();
-        // All keys share its memory. It never shrinks, so that it is not filled anew at every update.
-        if sum.len() < len {
-            sum.resize(len, 0.0);
+        for (worker, message) in pushes {
+            let checked = self.check(message);
+            checked.map_err(|what| Error::Message { from: *worker, what })?;
         }
-        for (number, (worker, message)) in pushes.iter().enumerate() {
-            let added = codec::decode(message, &mut sum[..len], number == 0);
-            added.map_err(|what| Error::Message { from: *worker, what })?;
-        }
-        let sum = &mut sum[..len];
         if self.optimizer.is_none() {
             self.optimizer = means.optimizer(len)?;
         }
+        let Means { key, settings, mut updater, .. } = means;
+        let divide_by = settings.map_or(1.0, |settings| settings.divide_by);
+        let is_elementwise = match (&self.optimizer, &updater) {
+            (Some(optimizer), _) => optimizer.is_elementwise(),
+            (None, updater) => updater.is_none(),
+        };
+        let in_blocks = is_elementwise && pushes.iter().all(|(_, push)| codec::has_parts(push));
+        let block = if in_blocks { BLOCK.min(len) } else { len };
+        // All keys share its memory. It never shrinks, so that it is not filled anew at every update.
+        if scratch.len() < block {
+            scratch.resize(block, 0.0);
+        }
         let values = self.values.as_mut_slice::<f32>()?;
-        match (&mut self.optimizer, means.updater) {
-            (Some(optimizer), _) => {
-                divide(sum, means.settings.map_or(1.0, |settings| settings.divide_by));
-                optimizer.update(0, values.into(), (&*sum).into())?;
-                optimizer.step();
+        for (number, values) in values.chunks_mut(block.max(1)).enumerate() {
+            let start = number * block;
+            let sum = &mut scratch[..values.len()];
+            for (number, (_, push)) in pushes.iter().enumerate() {
+                codec::decode(push, start, sum, number == 0);
             }
-            (None, Some(updater)) => updater(means.key, sum, values),
-            (None, None) => values.copy_from_slice(sum),
+            match (&mut self.optimizer, &mut updater) {
+                (Some(optimizer), _) => {
+                    divide(sum, divide_by);
+                    if in_blocks {
+                        optimizer.update_range(0, start..start + sum.len(), values, sum)?;
+                    } else {
+                        optimizer.update(0, values.into(), (&*sum).into())?;
+                    }
+                }
+                (None, Some(updater)) => updater(key, sum, values),
+                (None, None) => values.copy_from_slice(sum),
+            }
+        }
+        if let Some(optimizer) = &mut self.optimizer {
+            optimizer.step();
         }
         Ok(())
     }
