@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use candelabrum_dist::{Collective, ElementType, Group, Payload, Pending};
+use candelabrum_dist::{Collective, ElementType, Group, Payload, Pending, World};
 
 use crate::shard::{Shard, Updater};
 use crate::wire::{Memory, Message};
@@ -133,6 +133,12 @@ impl fmt::Debug for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ranks({:?})", self.servers)
     }
+}
+
+/// A group of all processes for the messages of a store alone. All processes call it together.
+pub(crate) fn messages_of(world: &World) -> Result<Group> {
+    let lost = || Error::Roles { what: "a group has lost its member".to_owned() };
+    world.everyone().split(Some(0), 0)?.ok_or_else(lost)
 }
 
 /// Messages of a group: those of this rank under way, and the next one of any other rank.

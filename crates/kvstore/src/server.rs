@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use candelabrum_dist::{Error as DistError, Group, World};
 
-use crate::link::Mail;
+use crate::link::{Mail, messages_of};
 use crate::roles::{Role, Roles};
 use crate::shard::{Shard, Updater};
-use crate::store::messages_of;
 use crate::wire::{Memory, Message, Op};
 use crate::{Error, Key, Result, ServerStats};
 

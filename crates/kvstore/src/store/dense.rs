@@ -1,0 +1,249 @@
+//! Pushes and pulls of dense values.
+
+use std::fmt;
+
+use candle_core::{Device, Tensor};
+
+use super::kv_store::{KvStore, State};
+use super::place::Asked;
+use crate::codec::Compression;
+use crate::placement::Part;
+use crate::values::Values;
+use crate::wire::{Header, Message, Op, numbers};
+use crate::{Error, Key, Result};
+
+impl KvStore {
+    /// Initialises a key and pulls its value: the first worker's value, on every worker.
+    ///
+    /// # Errors
+    /// Those of [`Self::init`] and [`Self::pull`].
+    pub fn broadcast(&self, key: impl Into<Key>, value: &Tensor) -> Result<Tensor> {
+        let key = key.into();
+        self.init(&key, value)?;
+        self.pull(&key, 0)?.wait()
+    }
+
+    /// Pushes a value, and returns at once. Keys with a higher `priority` leave first. The pushes and
+    /// pulls of one key keep their order.
+    ///
+    /// The store's optimizer or updater updates the stored value: in dist_sync by the sum of one push
+    /// of each worker, otherwise by this push. Without either, the sum or the push becomes the value.
+    ///
+    /// # Errors
+    /// An unknown key, another shape, NaN or infinity, a value out of the compression's range, a key that
+    /// is a table, an earlier request that a server has refused, or a failure of another rank.
+    pub fn push<'a>(
+        &self,
+        key: impl Into<Key>,
+        values: impl Into<Values<'a>>,
+        priority: i32,
+    ) -> Result<()> {
+        let compression = self.0.state.lock().compression;
+        let key = key.into();
+        self.noted(self.start_push(Op::Push, &key, values.into(), priority, compression).map(drop))
+    }
+
+    /// Pulls a value. Returns at once; [`Pull::wait`] returns the value after all earlier pushes of
+    /// this worker to this key.
+    ///
+    /// # Errors
+    /// An unknown key, a key that is a table, an earlier request that a server has refused, or a
+    /// failure of another rank.
+    pub fn pull(&self, key: impl Into<Key>, priority: i32) -> Result<Pull> {
+        self.noted(self.start_pull(key.into(), priority))
+    }
+
+    fn start_pull(&self, key: Key, priority: i32) -> Result<Pull> {
+        let mut state = self.0.state.lock();
+        let State { client, keys, .. } = &mut *state;
+        client.check()?;
+        let (number, place) = keys.find(&key)?;
+        self.check_form(&key, place, false, "pull")?;
+        let mut tickets = Vec::new();
+        for Part { server, range } in &place.parts {
+            let ticket = client.ticket();
+            let message =
+                Message::text(Header { ticket, key: number, ..Header::new(Op::Pull) }, "");
+            client.request(*server, priority, message, true)?;
+            tickets.push((*server, ticket, range.clone()));
+        }
+        Ok(Pull { store: self.clone(), number, dims: place.dims.clone(), key, tickets })
+    }
+
+    /// Pushes a value and pulls the updated one, in one message to the server and one back. MXNet's
+    /// `pushpull`.
+    ///
+    /// # Errors
+    /// Those of [`Self::push`].
+    pub fn pushpull<'a>(
+        &self,
+        key: impl Into<Key>,
+        values: impl Into<Values<'a>>,
+        priority: i32,
+    ) -> Result<Pull> {
+        let compression = self.0.state.lock().compression;
+        self.pushpull_with(key, values, priority, compression)
+    }
+
+    /// [`Self::pushpull`] with this compression for this push.
+    ///
+    /// # Errors
+    /// Those of [`Self::push`], and a compression without meaning.
+    pub fn pushpull_with<'a>(
+        &self,
+        key: impl Into<Key>,
+        values: impl Into<Values<'a>>,
+        priority: i32,
+        compression: Compression,
+    ) -> Result<Pull> {
+        compression.check()?;
+        let key = key.into();
+        let pushed = self.start_push(Op::PushPull, &key, values.into(), priority, compression);
+        let (number, dims, tickets) = self.noted(pushed)?;
+        Ok(Pull { store: self.clone(), number, dims, key, tickets })
+    }
+
+    fn start_push(
+        &self,
+        op: Op,
+        key: &Key,
+        values: Values<'_>,
+        priority: i32,
+        compression: Compression,
+    ) -> Result<(u32, Vec<usize>, Vec<Asked>)> {
+        let rank = self.0.rank;
+        let mut state = self.0.state.lock();
+        let State { client, keys, .. } = &mut *state;
+        client.check()?;
+        let (number, place) = keys.find_mut(key)?;
+        self.check_form(key, place, false, "push")?;
+        if let Some(got) = values.other_dims(&place.dims) {
+            let (key, expected) = (key.clone(), place.dims.clone());
+            return Err(Error::Shape { rank, key, expected, got });
+        }
+        self.check_type(key, values)?;
+        let elements = values.elements()?;
+        let mut own = Vec::new();
+        if compression.keeps_residual() || !place.residual.is_empty() {
+            self.check_finite(key, &elements)?;
+            own = elements.to_vec();
+            own.iter_mut().zip(&place.residual).for_each(|(x, rest)| *x += rest);
+            self.check_finite(key, &own)?;
+        }
+        // Nothing leaves before all parts are encoded: an error must not leave half a push on servers.
+        let mut messages = Vec::new();
+        for (part, version) in place.parts.iter().zip(&place.versions) {
+            let ticket = client.ticket();
+            let range = part.range.clone();
+            let receipt = u32::from(client.confirms(size_of::<f32>() * range.len()));
+            let version = *version;
+            let header = Header { ticket, key: number, version, receipt, ..Header::new(op) };
+            let encoded = if own.is_empty() {
+                compression.encode_all(&self.0.memory, header, &elements[range.clone()])
+            } else {
+                compression.encode(&self.0.memory, header, &mut own[range.clone()])
+            };
+            let message = encoded.map_err(|position| {
+                let position = range.start + position;
+                let (key, value) = (key.clone(), elements[position]);
+                if !value.is_finite() {
+                    return Error::NotFinite { rank, key, position, value };
+                }
+                let compression = format!("{compression:?}");
+                Error::OutOfRange { rank, key, position, value, compression }
+            })?;
+            messages.push((part.server, ticket, range, message));
+        }
+        let mut tickets = Vec::new();
+        for (server, ticket, range, message) in messages {
+            client.request(server, priority, message, op == Op::PushPull)?;
+            tickets.push((server, ticket, range));
+        }
+        if compression.keeps_residual() {
+            place.residual = own;
+        } else {
+            place.residual.clear();
+        }
+        Ok((number, place.dims.clone(), tickets))
+    }
+}
+
+/// A value that has been asked for. Dropping it gives the value up, and nothing else.
+#[must_use = "the value arrives when it is waited for"]
+pub struct Pull {
+    store: KvStore,
+    number: u32,
+    key: Key,
+    dims: Vec<usize>,
+    tickets: Vec<Asked>,
+}
+
+impl Pull {
+    /// Whether [`Self::wait`] does not block.
+    ///
+    /// # Errors
+    /// An earlier request that a server has refused, or a failure of another rank.
+    pub fn is_complete(&self) -> Result<bool> {
+        let mut state = self.store.0.state.lock();
+        state.client.check()?;
+        Ok(self.tickets.iter().all(|(_, ticket, _)| state.client.has_arrived(*ticket)))
+    }
+
+    /// Waits for the value: a tensor in f32 on the CPU.
+    ///
+    /// # Errors
+    /// A request that a server has refused, a worker that has left a round of dist_sync, a failure of
+    /// another rank, or a passed deadline.
+    pub fn wait(self) -> Result<Tensor> {
+        let mut values = vec![0.0; self.dims.iter().product()];
+        let dims = self.dims.clone();
+        self.wait_into(&mut values)?;
+        Ok(Tensor::from_vec(values, dims, &Device::Cpu)?)
+    }
+
+    /// Waits for the value and copies its elements to `to`.
+    ///
+    /// # Errors
+    /// Those of [`Self::wait`], and a `to` of another length.
+    pub fn wait_into(self, to: &mut [f32]) -> Result<()> {
+        let expected: usize = self.dims.iter().product();
+        if to.len() != expected {
+            let (rank, key) = (self.store.0.rank, self.key.clone());
+            return Err(Error::Shape {
+                rank,
+                key,
+                expected: self.dims.clone(),
+                got: vec![to.len()],
+            });
+        }
+        for (part, (server, ticket, range)) in self.tickets.iter().enumerate() {
+            let during = || format!("pull of `{}`", self.key);
+            let answer = self.store.answer((*server, *ticket), during);
+            let answer = answer.inspect_err(|_| {
+                self.store.ignore(self.tickets.iter().map(|(_, ticket, _)| *ticket));
+            })?;
+            let values = numbers::<f32>(answer.data());
+            let mut state = self.store.0.state.lock();
+            if values.len() != range.len() {
+                let from = state.client.link().rank_of(*server);
+                let what = format!("{} elements for {}", values.len(), range.len());
+                return Err(Error::Message { from, what });
+            }
+            to[range.clone()].copy_from_slice(&values);
+            state.keys.note_version(self.number, part, answer.header().version);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pull {
+    fn drop(&mut self) {
+        self.store.forget(&self.tickets);
+    }
+}
+
+impl fmt::Debug for Pull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pull(`{}` {:?})", self.key, self.dims)
+    }
+}

@@ -1,0 +1,38 @@
+//! What a worker knows of a key.
+
+use std::ops::Range;
+
+use crate::keys::Keys;
+use crate::placement::Part;
+
+/// What a worker knows of a key.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) dims: Vec<usize>,
+    pub(super) parts: Vec<Part>,
+    /// Whether it is a table of rows.
+    pub(super) is_table: bool,
+    /// By part: the version of the value that this worker pulled last.
+    pub(super) versions: Vec<u64>,
+    /// What compression has not sent yet.
+    pub(super) residual: Vec<f32>,
+}
+
+impl Place {
+    /// Elements of a row.
+    pub(super) fn dim(&self) -> usize {
+        self.dims.iter().skip(1).product()
+    }
+}
+
+/// A part of an answer: the server, the ticket, and the elements or rows in it.
+pub(super) type Asked = (usize, u64, Range<usize>);
+
+impl Keys<Place> {
+    /// Notes the version of a part that this worker has pulled.
+    pub(super) fn note_version(&mut self, number: u32, part: usize, version: u64) {
+        if let Some(place) = self.entry_mut(number).versions.get_mut(part) {
+            *place = version;
+        }
+    }
+}
