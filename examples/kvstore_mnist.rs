@@ -8,7 +8,8 @@
 //! cargo xtask launch -n 2 -s 1 -- target/release/examples/kvstore_mnist
 //! ```
 //!
-//! Every option of `mnist_dist` has the same meaning here. Each parameter is a key of the store. A step
+//! The options of `mnist_dist` have the same meaning here, and those that a store does not have are errors.
+//! Each parameter is a key of the store. A step
 //! pushes its gradients and pulls the parameters that the servers have updated.
 
 use std::io::{self, Write};
@@ -55,7 +56,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
         let (workers, servers) = (store.num_workers(), world.servers());
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
-        writeln!(out, "{workers} workers and {servers} servers ({})", store.config().kind)?;
+        writeln!(out, "workers {workers}, servers {servers}, {}", store.config().kind)?;
         writeln!(out, "{summary}\n")?;
     }
 

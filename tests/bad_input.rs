@@ -24,7 +24,7 @@ fn refuse(options: &[&str], parts: &[&str]) {
 #[test]
 fn options_out_of_range_are_refused() {
     let synthetic = ["--dataset", "synthetic"];
-    let cases: [(&[&str], &[&str]); 22] = [
+    let cases: [(&[&str], &[&str]); 27] = [
         (&["--batch-size", "0"], &["--batch-size", "at least 1"]),
         (&["--batch-size", "20000"], &["20000", "12000"]),
         (&["--workers", "0"], &["--workers", "from 1 to 256"]),
@@ -34,6 +34,14 @@ fn options_out_of_range_are_refused() {
         (&["--kvstore", "dist_device"], &["--kvstore", "dist_device", "dist_sync, dist_async"]),
         (&["--kvstore", "dist_sync"], &["no worker", "--workers 1 --kvstore dist_sync"]),
         (&["--kvstore", "dist_async", "--servers", "3"], &["3 server(s)", "no worker"]),
+        (&["--kvstore", "dist_sync", "--corr", "false"], &["--corr", "true with --kvstore"]),
+        (&["--kvstore", "dist_sync", "--threshold", "9"], &["--threshold is 9", "a key"]),
+        (&["--kvstore", "dist_sync", "--strategy-option", "a=1"], &["--strategy-option is a=1"]),
+        (&["--kvstore", "dist_sync", "--on-overflow", "skip"], &["--on-overflow is skip"]),
+        (
+            &["--kvstore", "dist_sync", "--gradient-compression", "2bit", "--dist-option", "fp16"],
+            &["--gradient-compression", "--dist-option"],
+        ),
         (
             &["--workers", "256", "--kvstore", "dist_sync"],
             &["--workers plus --servers is 257", "from 1 to 256"],

@@ -1,8 +1,8 @@
 //! A worker's requests: in what order they leave, and which answers belong to them.
 //!
 //! The requests for one key keep their order. Among keys, the highest priority leaves first, and of
-//! equal priorities the oldest. So that a priority can matter, a worker gives a server no more than
-//! [`WINDOW`] bytes that the server has not confirmed. The thread that calls the store sends and
+//! equal priorities the oldest. So that a priority can matter, a worker sends nothing to a server that has
+//! not confirmed [`WINDOW`] bytes. The thread that calls the store sends and
 //! receives: there is no thread for it. Confirmations do not wait for other workers, so no two workers
 //! can wait for each other's pushes with full windows.
 
@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::wire::{Header, Message, Op};
 use crate::{Error, Result};
 
-/// The most bytes on their way to one server.
+/// No further request leaves while this many bytes of long messages are unconfirmed by their server.
 const WINDOW: usize = 4 << 20;
 
 /// A message of at least this length is confirmed by the server when it arrives.
@@ -181,8 +181,6 @@ impl Client {
             }
             Op::Answer => Ok(message),
             _ => {
-                // A message that is refused is not confirmed.
-                self.queues[server].confirm(ticket);
                 let server = self.link.rank_of(server);
                 Err(Error::Refused { server, message: message.text_of().into_owned() })
             }

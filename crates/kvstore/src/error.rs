@@ -67,6 +67,30 @@ pub enum Error {
         /// The shape of the value.
         got: Vec<usize>,
     },
+    /// A push of an empty list of values.
+    #[error("rank {rank}: an empty list of values was pushed to the key `{key}`")]
+    NoValues {
+        /// The rank.
+        rank: usize,
+        /// The key.
+        key: Key,
+    },
+    /// Rows whose values are too few or too many.
+    #[error(
+        "rank {rank}: {rows} row(s) of {dim} elements were pushed to the key `{key}` with {got} values"
+    )]
+    RowValues {
+        /// The rank.
+        rank: usize,
+        /// The key.
+        key: Key,
+        /// The number of rows.
+        rows: usize,
+        /// The elements of a row of this table.
+        dim: usize,
+        /// The number of values.
+        got: usize,
+    },
     /// A tensor of a type that a store does not have.
     #[error("rank {rank}: a value of the key `{key}` is {got}: a store has f32, f16 and bf16")]
     ElementType {

@@ -68,6 +68,11 @@ impl<T> Keys<T> {
         self.numbers.iter().map(|(key, number)| (key, &self.entries[*number as usize]))
     }
 
+    /// The entries of all keys.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut()
+    }
+
     fn unknown(&self, key: &Key) -> Error {
         let known: Vec<String> = self.numbers.keys().take(SHOWN).map(Key::to_string).collect();
         let known = match self.len() {

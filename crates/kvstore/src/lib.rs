@@ -9,7 +9,6 @@
 //! | push, pull and what belongs to them | [`KvStore`], [`StoreConfig`] |
 //! | training through a store | [`StoreOpt`] |
 //! | a server | [`Server`], [`ServerStats`] |
-//! | which ranks are workers | [`Roles`] |
 //! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
 //! | an embedding with its table on servers | [`SparseEmbedding`] |
 //! | compression of pushes | [`Compression`] |
@@ -20,6 +19,7 @@
 //! |---|---|
 //! | the order of a worker's requests, and their answers | `client.rs` |
 //! | which server holds what | `placement.rs` |
+//! | which ranks are workers | `roles.rs` |
 //! | the bytes of a message | `wire.rs`, `codec/` |
 //! | messages between ranks, or inside of one process | `link.rs` |
 //! | the order in which a server serves | `server.rs` |
@@ -52,7 +52,6 @@ pub use error::{Error, Result};
 pub use key::Key;
 pub use opt::{StoreOpt, StoreOptConfig};
 pub use placement::BIG_ARRAY_BOUND;
-pub use roles::{Role, Roles};
 pub use server::Server;
 pub use shard::RowInit;
 pub use stats::{ServerStats, Staleness};

@@ -48,8 +48,9 @@ pub struct StoreOptConfig {
 /// dist_async each gradient is an update, so a step of W workers is W updates with the learning rate of
 /// one.
 ///
-/// After an error the step cannot be repeated, because servers may have a part of its gradients: every
-/// later step returns the same error.
+/// A step with a strategy that the store does not have, or with a loss that is not finite, is refused before
+/// anything leaves. After another error the step cannot be repeated, because servers may have a part of its
+/// gradients: every later step returns the same error.
 pub struct StoreOpt {
     store: KvStore,
     params: Params,
@@ -289,9 +290,7 @@ impl StoreOpt {
         self.gradients.as_mut().ok_or_else(|| candelabrum_dist::Error::NoParameters.into())
     }
 
-    fn step(&mut self, loss: &Tensor, option: DistOption, spars: f32) -> Result<()> {
-        let compression = compression(option, spars, self.config.compression)?;
-        self.check_loss(loss)?;
+    fn step(&mut self, loss: &Tensor, option: DistOption, compression: Compression) -> Result<()> {
         let before = self.store.traffic();
         let (allow_unused, accumulated) =
             (self.config.allow_unused, std::mem::take(&mut self.accumulated));
@@ -372,7 +371,10 @@ impl BackwardAndUpdate for StoreOpt {
         spars: f32,
     ) -> Result<()> {
         self.check_failure()?;
-        let result = self.step(loss, dist_option, spars);
+        // A step that is refused before anything leaves may be repeated.
+        let compression = compression(dist_option, spars, self.config.compression)?;
+        self.check_loss(loss)?;
+        let result = self.step(loss, dist_option, compression);
         result.inspect_err(|error| {
             self.fail(error);
             // The failed batch leaves no trace in running statistics.

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 /// The division of a job's processes: the first ones are workers, the last ones servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Roles {
+pub(crate) struct Roles {
     rank: usize,
     workers: usize,
     servers: usize,
@@ -16,7 +16,7 @@ pub struct Roles {
 
 /// What a rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// It trains. The number counts workers from 0.
     Worker(usize),
     /// It holds values and updates them. The number counts servers from 0.
@@ -28,7 +28,7 @@ impl Roles {
     ///
     /// # Errors
     /// [`Error::Roles`] if there is no server.
-    pub fn new(world: &World) -> Result<Self> {
+    pub(crate) fn new(world: &World) -> Result<Self> {
         let everyone = world.everyone();
         Self::of(everyone.rank(), everyone.world_size(), world.servers())
     }
@@ -53,7 +53,7 @@ impl Roles {
     }
 
     /// This rank's role.
-    pub fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> Role {
         match self.rank.checked_sub(self.workers) {
             None => Role::Worker(self.rank),
             Some(server) => Role::Server(server),
@@ -61,12 +61,12 @@ impl Roles {
     }
 
     /// The workers' ranks.
-    pub fn workers(&self) -> Range<usize> {
+    pub(crate) fn workers(&self) -> Range<usize> {
         0..self.workers
     }
 
     /// The servers' ranks.
-    pub fn servers(&self) -> Range<usize> {
+    pub(crate) fn servers(&self) -> Range<usize> {
         self.workers..self.workers + self.servers
     }
 }

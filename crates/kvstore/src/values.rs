@@ -50,7 +50,6 @@ impl<'a> Values<'a> {
         let differs = |tensor: &&Tensor| tensor.dims() != expected;
         match self {
             Self::Tensor(tensor) => Some(tensor).filter(|t| differs(t)).map(|t| t.dims().to_vec()),
-            Self::Sum([]) => Some(Vec::new()),
             Self::Sum(tensors) => tensors.iter().find(differs).map(|t| t.dims().to_vec()),
             Self::Slice(values) => {
                 (values.len() != expected.iter().product::<usize>()).then(|| vec![values.len()])

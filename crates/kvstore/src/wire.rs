@@ -85,7 +85,7 @@ impl Op {
 pub(crate) struct Header {
     pub(crate) magic: u32,
     pub(crate) op: u32,
-    /// The worker's number of a request. The answer has the same. 0 for a request without answer.
+    /// The worker's number of a request. The answer has the same.
     pub(crate) ticket: u64,
     /// The key's number.
     pub(crate) key: u32,

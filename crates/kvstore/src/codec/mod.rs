@@ -207,9 +207,9 @@ pub(crate) fn decode(message: &Message, start: usize, sum: &mut [f32], first: bo
     let &Header { codec, setting, .. } = message.header();
     let data = message.data();
     match codec {
-        0 => add(sum, first, numbers::<f32>(&data[4 * start..]).iter().copied()),
-        1 => add_halves::<f16>(sum, first, &numbers(&data[2 * start..])),
-        2 => add_halves::<bf16>(sum, first, &numbers(&data[2 * start..])),
+        0 => add(sum, first, numbers::<f32>(&data[4 * start..][..4 * sum.len()]).iter().copied()),
+        1 => add_halves::<f16>(sum, first, &numbers(&data[2 * start..][..2 * sum.len()])),
+        2 => add_halves::<bf16>(sum, first, &numbers(&data[2 * start..][..2 * sum.len()])),
         3 => bits::decode_two(&data[start / 4..], setting, sum, first),
         4 => add(sum, first, bits::decode_one(&data[start / 8..])),
         _ => sparse::decode(data, sum, first),

@@ -383,9 +383,10 @@ impl Shard {
         let Some(slot) = slots.get_mut(&number) else { return Ok(()) };
         let mut result = Ok(());
         while let Some(pushes) = slot.rounds.next(here) {
-            for (worker, message) in &pushes {
-                let seen =
-                    slot.rounds.version() - message.header().version.min(slot.rounds.version());
+            let version = slot.rounds.version();
+            // A push without rows has no values that could be stale.
+            for (worker, message) in pushes.iter().filter(|(_, push)| push.header().elements > 0) {
+                let seen = version - message.header().version.min(version);
                 stats.staleness[*worker].add(seen);
             }
             let means = Means {

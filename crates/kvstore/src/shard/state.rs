@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use candelabrum_memory::Flat;
 use candelabrum_optim::Optimizer;
-use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
+use safetensors::tensor::{Dtype, SafeTensors, View, serialize_to_file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use super::loaded::Loaded;
 use super::means::Means;
@@ -154,9 +154,10 @@ impl Shard {
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
         let text = format!("{} {text}", digest(&text, all));
         let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
-        let bytes =
-            serialize(tensors, Some(metadata)).map_err(|error| refuse(error.to_string()))?;
-        write(dir, &path, &bytes).map_err(|error| refuse(format!("cannot be written: {error}")))
+        let refuse = |error: &dyn std::fmt::Display| refuse(format!("cannot be written: {error}"));
+        let file = temporary(dir).map_err(|error| refuse(&error))?;
+        serialize_to_file(tensors, Some(metadata), file.path()).map_err(|error| refuse(&error))?;
+        replace(dir, &path, file).map_err(|error| refuse(&error))
     }
 
     /// Reads the state from a file in `dir`, and keeps it until all servers have read theirs. The
@@ -182,7 +183,7 @@ impl Shard {
         let contents: Contents = serde_json::from_str(text).map_err(|error| damaged(&error))?;
         let found = (contents.format, (contents.server, contents.servers));
         if found != (FORMAT, self.place) {
-            let (server, servers) = (contents.server + 1, contents.servers);
+            let (server, servers) = (contents.server.saturating_add(1), contents.servers);
             let format = contents.format;
             return Err(refuse(format!(
                 "is of server {server} of {servers} in the format {format}"
@@ -305,11 +306,14 @@ fn scatter(to: &mut [f32], values: &[f32], rows: Option<&[u32]>, row_len: usize)
     }
 }
 
-/// Replaces the file at `path`, in `dir`, by one with these bytes, which are on the disk afterwards.
-fn write(dir: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// A new file in `dir`.
+fn temporary(dir: &Path) -> std::io::Result<NamedTempFile> {
     fs::create_dir_all(dir)?;
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
-    file.write_all(bytes)?;
+    NamedTempFile::new_in(dir)
+}
+
+/// Replaces the file at `path`, in `dir`, by `file`, which is on the disk afterwards.
+fn replace(dir: &Path, path: &Path, file: NamedTempFile) -> std::io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path)?;
     File::open(dir)?.sync_all()

@@ -100,6 +100,22 @@ fn staleness_is_the_number_of_updates_since_the_pull() {
     assert_eq!(shard.counts().updates, 7);
 }
 
+/// A worker does not pull the version of a server on which its batch has no rows.
+#[test]
+fn a_push_without_rows_is_not_stale() {
+    let mut shard = shard(StoreKind::DistSync, None, 1);
+    let table = Init { key: Key::Int(0), dims: vec![5, 1], part: 0..5, rows: Some(RowInit::Zeros) };
+    drop(shard.handle(0, Message::json(Header { ticket: 2, ..Header::new(Op::Init) }, &table, 0)));
+    for ticket in 3..6 {
+        let header = Header { ticket, ..Header::new(Op::PushRows) };
+        assert!(shard.handle(0, message(header, &[])).is_empty());
+    }
+    let header = Header { ticket: 6, version: 1, elements: 1, ..Header::new(Op::PushRows) };
+    assert!(shard.handle(0, message(header, &[f32::from_bits(4), 1.0])).is_empty());
+    let (counts, staleness) = (shard.counts(), shard.counts().staleness[0]);
+    assert_eq!((counts.updates, staleness.count, staleness.sum), (4, 1, 2));
+}
+
 #[test]
 fn a_worker_that_pushes_twice_does_not_complete_the_round() {
     let mut shard = with_key(StoreKind::DistSync, None, 2);

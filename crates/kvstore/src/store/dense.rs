@@ -24,7 +24,8 @@ impl KvStore {
     }
 
     /// Pushes a value, and returns at once. Keys with a higher `priority` leave first. The pushes and
-    /// pulls of one key keep their order.
+    /// pulls of one key keep their order. A push that has not left yet leaves during later calls of the
+    /// store; [`Self::flush`] waits for it.
     ///
     /// The store's optimizer or updater updates the stored value: in dist_sync by the sum of one push
     /// of each worker, otherwise by this push. Without either, the sum or the push becomes the value.
@@ -117,6 +118,9 @@ impl KvStore {
         client.check()?;
         let (number, place) = keys.find_mut(key)?;
         self.check_form(key, place, false, "push")?;
+        if let Values::Sum([]) = values {
+            return Err(Error::NoValues { rank, key: key.clone() });
+        }
         if let Some(got) = values.other_dims(&place.dims) {
             let (key, expected) = (key.clone(), place.dims.clone());
             return Err(Error::Shape { rank, key, expected, got });
@@ -145,7 +149,7 @@ impl KvStore {
             };
             let message = encoded.map_err(|position| {
                 let position = range.start + position;
-                let (key, value) = (key.clone(), elements[position]);
+                let (key, value) = (key.clone(), *own.get(position).unwrap_or(&elements[position]));
                 if !value.is_finite() {
                     return Error::NotFinite { rank, key, position, value };
                 }

@@ -81,7 +81,7 @@ impl KvStore {
     pub fn with_config(config: &StoreConfig, world: &World) -> Result<Self> {
         config.check()?;
         let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
-        let rank = world.rank();
+        let rank = world.everyone().rank();
         let deadline = world.deadline()?;
         let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {
             (Box::new(InProcess::new(rank)), World::single().group(), None)
@@ -132,7 +132,8 @@ impl KvStore {
         self.0.workers.world_size()
     }
 
-    /// The workers, for their own collectives.
+    /// The workers, for their own collectives. Call [`Self::flush`] before one: a worker may otherwise wait
+    /// for a push that another worker, which waits in the collective, has not sent yet.
     pub fn workers(&self) -> &Group {
         &self.0.workers
     }
@@ -145,6 +146,16 @@ impl KvStore {
     /// The time for which this worker has waited for servers.
     pub fn waited(&self) -> Duration {
         self.0.state.lock().client.waited
+    }
+
+    /// Returns when all earlier pushes of this worker have left. It waits for no other worker.
+    ///
+    /// # Errors
+    /// An earlier request that a server has refused, a failure of another rank, or a passed deadline.
+    pub fn flush(&self) -> Result<()> {
+        let mut state = self.0.state.lock();
+        state.client.send_all()?;
+        state.client.check()
     }
 
     /// Returns when every worker has called it. All earlier pushes have left then.
@@ -199,7 +210,7 @@ impl KvStore {
         })
     }
 
-    /// Compresses the values of later pushes. What a compression with residual has not sent is added to
+    /// Compresses the values of later dense pushes. What a compression with residual has not sent is added to
     /// the next push of the same key. A push without such a compression sends the rest, too.
     ///
     /// # Errors

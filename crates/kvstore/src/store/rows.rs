@@ -31,8 +31,8 @@ impl KvStore {
         self.check_form(&key, place, true, "a push of rows")?;
         let dim = place.dim();
         if rows.values.len() != rows.rows.len() * dim {
-            let (expected, got) = (vec![rows.rows.len(), dim], vec![rows.values.len()]);
-            return Err(Error::Shape { rank, key, expected, got });
+            let (rows, got) = (rows.rows.len(), rows.values.len());
+            return Err(Error::RowValues { rank, key, rows, dim, got });
         }
         self.check_rows(&key, place, &rows.rows)?;
         self.check_finite(&key, &rows.values)?;

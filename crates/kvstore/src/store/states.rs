@@ -11,7 +11,8 @@ use crate::{Error, Result};
 impl KvStore {
     /// Writes the state of every server to a file of its own in `dir`, a directory of that server's
     /// host: values, the optimizer's state, the versions. All workers call it together, between two
-    /// rounds. The files are safetensors, and each replaces an older one whole.
+    /// rounds. The files are safetensors, and each replaces an older one whole. Meanwhile a server needs
+    /// twice the memory of its state. What compression has not sent yet is not in the files.
     ///
     /// # Errors
     /// A file that cannot be written, an open round, a failure of another rank, or a passed deadline.
@@ -21,12 +22,15 @@ impl KvStore {
 
     /// Reads what [`Self::save_optimizer_states`] has written. The store must have the same keys and
     /// optimizer, and the same number of servers. All workers call it together, and pull afterwards.
-    /// Servers change when all of them have read a usable file: after an error, none has changed.
+    /// Servers change when all of them have read a usable file: after an error, none has changed. What
+    /// compression has not sent yet belongs to no saved value, so it is forgotten.
     ///
     /// # Errors
     /// A file that cannot be read or does not fit, a failure of another rank, or a passed deadline.
     pub fn load_optimizer_states(&self, dir: &Path) -> Result<()> {
-        self.by_first_worker("load_optimizer_states", &[Op::Load, Op::Adopt], dir)
+        self.by_first_worker("load_optimizer_states", &[Op::Load, Op::Adopt], dir)?;
+        self.0.state.lock().keys.iter_mut().for_each(|place| place.residual.clear());
+        Ok(())
     }
 
     fn by_first_worker(&self, during: &str, steps: &[Op], dir: &Path) -> Result<()> {

@@ -153,10 +153,16 @@ fn full_windows(world: &World, kind: StoreKind) -> Result<()> {
 
 /// One worker calls barrier with pushes in its queue. The other one waits for them first.
 fn barrier_of_one(world: &World, kind: StoreKind) -> Result<()> {
-    stage(
-        world,
-        &StoreConfig { big_array_bound: usize::MAX, ..StoreConfig::new(kind) },
-        |store| {
+    for with_flush in [false, true] {
+        let config = StoreConfig { big_array_bound: usize::MAX, ..StoreConfig::new(kind) };
+        stage(world, &config, |store| {
+            let meet = || match with_flush {
+                false => store.barrier(),
+                true => {
+                    store.flush()?;
+                    Ok(store.workers().barrier()?)
+                }
+            };
             for key in 0..4 {
                 store.init(key, &tensor(&vec![0.0; LONG], &[LONG]))?;
             }
@@ -165,7 +171,7 @@ fn barrier_of_one(world: &World, kind: StoreKind) -> Result<()> {
                 for key in 0..4 {
                     store.push(key, &value[..], 0)?;
                 }
-                return store.barrier();
+                return meet();
             }
             if kind == StoreKind::DistSync {
                 store.push(3, &value[..], 0)?;
@@ -174,9 +180,9 @@ fn barrier_of_one(world: &World, kind: StoreKind) -> Result<()> {
             while flat(&store.pull(3, 0)?.wait()?)[0] == 0.0 {
                 thread::sleep(Duration::from_millis(1));
             }
-            store.barrier()
-        },
-    )?;
+            meet()
+        })?;
+    }
     Ok(())
 }
 

@@ -41,6 +41,19 @@ fn an_updater_gets_the_key_the_sum_and_the_stored_value() {
 }
 
 #[test]
+fn a_loaded_state_forgets_what_compression_has_not_sent() {
+    let (store, dir) = (store(), tempfile::tempdir().expect("a directory"));
+    store.init("w", &tensor(&[0.0; 2], &[2])).expect("a new key");
+    store.save_optimizer_states(dir.path()).expect("a file");
+    store.set_gradient_compression(Compression::TwoBit { threshold: 0.5 }).expect("good settings");
+    store.push("w", &[0.75_f32, 0.25][..], 0).expect("a push");
+    store.flush().expect("nothing is on its way");
+    assert_eq!(store.residual_norm(), f64::from(0.125_f32).sqrt());
+    store.load_optimizer_states(dir.path()).expect("a state");
+    assert_eq!(store.residual_norm(), 0.0);
+}
+
+#[test]
 fn an_optimizer_a_compression_and_a_saved_state_work_without_servers() {
     let recipe = Recipe::from(AdamW::new(0.05));
     let compression = Compression::TwoBit { threshold: 0.25 };

@@ -209,6 +209,27 @@ impl TrainArgs {
             let range = "f32 or bf16 with --kvstore, because a store does not scale the loss";
             return refuse("--precision", "f16".to_owned(), range);
         }
+        if !self.corr {
+            let range = "true with --kvstore: what a sparse push does not send is always kept";
+            return refuse("--corr", "false".to_owned(), range);
+        }
+        if let Some(option) = self.strategy_option.first() {
+            let range = "left out with --kvstore, which runs no strategy";
+            return refuse("--strategy-option", option.clone(), range);
+        }
+        if let Some(threshold) = self.threshold {
+            let range = "left out with --kvstore, where each parameter is a key";
+            return refuse("--threshold", threshold.to_string(), range);
+        }
+        if self.on_overflow != OnOverflow::Error {
+            let range = "error with --kvstore, because servers may have a part of the step";
+            return refuse("--on-overflow", self.on_overflow.to_string(), range);
+        }
+        let compression = self.gradient_compression.unwrap_or_default();
+        if self.dist_option != DistOption::Fp32 && compression != Compression::None {
+            let range = "left out with a --dist-option, which chooses the compression itself";
+            return refuse("--gradient-compression", format!("{compression:?}"), range);
+        }
         Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
     }
 

@@ -223,7 +223,7 @@ fn rank<E: Into<Failure>>(
     }
     let exit = match world.launcher() {
         Launcher::Alone | Launcher::Candelabrum => fail(&error),
-        _ => complain(&format!("rank {}: {message}", world.rank())),
+        _ => complain(&format!("rank {}: {message}", world.everyone().rank())),
     };
     world.abort(&message);
     exit

@@ -16,8 +16,8 @@ use crate::{Error, Result};
 /// Shorter messages go through the socket.
 const LEAST: usize = 64 << 10;
 
-/// The bytes of all parcels of this rank together. When they are all under way, messages go through the
-/// socket.
+/// The bytes of all parcels of this rank together. When no free one is long enough, a message goes through
+/// the socket.
 const MOST: usize = 256 << 20;
 
 /// The parcels of a rank.
@@ -72,12 +72,16 @@ impl LocalParcels {
             return Some((size, region));
         }
         if own.bytes + size > MOST {
-            return None;
+            let (&size, regions) = own.free.range_mut(size..).find(|(_, free)| !free.is_empty())?;
+            return Some((size, regions.pop()?));
         }
         let start = self.segment.take(&[size], 1).ok()?;
         // Without this memory a message is slower, and nothing else is wrong.
         self.segment.reserve(start, size, 0..1).ok()?;
-        let region = self.segment.map(start, size, ALONE).ok()?;
+        let Ok(region) = self.segment.map(start, size, ALONE) else {
+            self.segment.give_back(start, size);
+            return None;
+        };
         own.bytes += size;
         Some((size, region))
     }
@@ -281,6 +285,12 @@ mod tests {
         assert_eq!(notes.len(), MOST / (16 << 20));
         parcels.take_back(notes[3].start);
         assert_eq!(pack().map(|note| note.start), Some(notes[3].start));
+        // A shorter message takes a longer region if there is no other one.
+        parcels.take_back(notes[4].start);
+        let note = parcels.pack(message(LEAST, 1)).expect("room");
+        assert_eq!((note.start, note.size), (notes[4].start, notes[4].size));
+        parcels.take_back(note.start);
+        assert_eq!(pack().map(|note| note.start), Some(notes[4].start));
         Ok(())
     }
 

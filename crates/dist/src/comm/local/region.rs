@@ -206,11 +206,16 @@ impl Region {
     /// Returns the memory of this rank's part to the system, so that it reads as zeros. Each other
     /// rank returns its own part. To be called when every rank has left the group.
     pub(super) fn give_back(&self) {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let start = self.offset + (self.member.rank * self.stride) as u64;
-        if let Err(error) = rustix::fs::fallocate(&self.file.fd, flags, start, self.stride as u64) {
-            tracing::warn!(%error, "could not give shared memory back");
-        }
+        give_back(&self.file.fd, start, self.stride as u64);
+    }
+}
+
+/// Returns the memory of a part of the file to the system, so that it reads as zeros.
+pub(super) fn give_back(file: &OwnedFd, start: u64, len: u64) {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if let Err(error) = rustix::fs::fallocate(file, flags, start, len) {
+        tracing::warn!(%error, "could not give shared memory back");
     }
 }
 

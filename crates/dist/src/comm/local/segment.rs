@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::cell::Cell;
-use super::region::{ALIGN, Control, File, Membership, Region, stride};
+use super::region::{ALIGN, Control, File, Membership, Region, give_back, stride};
 use crate::{Error, Result};
 
 /// The start of the first region, after the counter.
@@ -101,6 +101,11 @@ impl Segment {
     pub(super) fn reserve(&self, start: u64, part: usize, ranks: Range<usize>) -> Result<()> {
         let stride = stride(part) as u64;
         reserve(&self.file.fd, start + ranks.start as u64 * stride, ranks.len() as u64 * stride)
+    }
+
+    /// Returns the memory of a region of one part, which nobody has mapped, to the system.
+    pub(super) fn give_back(&self, start: u64, part: usize) {
+        give_back(&self.file.fd, start, stride(part) as u64);
     }
 
     /// Maps a region of `part` bytes per rank, whose parts all ranks have reserved.

@@ -9,6 +9,7 @@ use super::Network;
 use super::frame::{Head, Kind, Outgoing};
 use super::line::{Heard, Line, Reader};
 use super::parcel::Note;
+use crate::Error;
 
 impl Network {
     /// Listens until all lines have ended.
@@ -71,18 +72,23 @@ impl Network {
     /// Delivers a message whose bytes lie in shared memory.
     fn take_parcel(&self, head: Head, note: &[u8]) {
         let Head { from, .. } = head;
-        let opened = Note::decode(note).zip(self.parcels.as_ref()).and_then(|(note, parcels)| {
-            let (network, start) = (self.me.clone(), note.start);
-            let when_read = move || {
-                if let Some(network) = network.upgrade() {
-                    network.send(Kind::Returned, (start, from), 0, Vec::new().into(), None);
-                }
-            };
-            Some((note.len, parcels.open(note, Box::new(when_read)).ok()?))
-        });
-        let Some((len, memory)) = opened else {
-            let what = "it sent a long message in memory that rank 0's segment does not have";
-            return self.hear_failure(from, Some(what.to_owned()));
+        let foreign = "it sent a long message in memory that rank 0's segment does not have";
+        let Some((note, parcels)) = Note::decode(note).zip(self.parcels.as_ref()) else {
+            return self.hear_failure(from, Some(foreign.to_owned()));
+        };
+        let (network, Note { start, len, .. }) = (self.me.clone(), note);
+        let when_read = move || {
+            if let Some(network) = network.upgrade() {
+                network.send(Kind::Returned, (start, from), 0, Vec::new().into(), None);
+            }
+        };
+        let memory = match parcels.open(note, Box::new(when_read)) {
+            Ok(memory) => memory,
+            Err(Error::Protocol { .. }) => {
+                return self.hear_failure(from, Some(foreign.to_owned()));
+            }
+            // The sender has done nothing wrong: this rank has no memory for the mapping.
+            Err(error) => return self.hear_failure(self.rank, Some(error.to_string())),
         };
         let head = Head { kind: Kind::Message, len, ..head };
         let limit = self.news.lock().deliver(head, memory.into());
