@@ -172,7 +172,8 @@ proptest! {
             }
             drop(shard.look_at_the_clock(std::time::Instant::now()));
         }
-        prop_assert!(peak_memory() - before < MEMORY);
+        // The kernel's figure is not exact, so it can fall.
+        prop_assert!(peak_memory().saturating_sub(before) < MEMORY);
         // It still serves: a new round of a key, unless its worker has said goodbye.
         for worker in 0..2 {
             let header = Header { ticket: 900, ..Header::new(Op::Flush) };
