@@ -92,20 +92,19 @@ impl Parcels for LocalParcels {
         Some(Box::new(self.draft(len)?))
     }
 
-    fn pack(&self, mut payload: Payload) -> std::result::Result<Note, Payload> {
+    fn pack(&self, payload: &mut Payload) -> Option<Note> {
         let len = payload.byte_len();
         let draft = payload.shared_memory::<Draft>().filter(|draft| draft.is_of(self));
-        let Some(room) = draft.and_then(|draft| draft.room.take()).or_else(|| {
+        let room = draft.and_then(|draft| draft.room.take()).or_else(|| {
             let mut draft = self.draft(len)?;
             // The lock is not held, so several threads can pack at the same time.
             draft.bytes_mut()[..len].copy_from_slice(payload.bytes());
             draft.room.take()
-        }) else {
-            return Err(payload);
-        };
+        })?;
+        *payload = Payload::empty();
         let (start, size) = (room.1.id(), room.0 as u64);
         self.own.lock().lent.insert(start, room);
-        Ok(Note { start, size, len: len as u64 })
+        Some(Note { start, size, len: len as u64 })
     }
 
     fn open(&self, note: Note, when_read: WhenRead) -> Result<Box<dyn SharedMemory>> {
@@ -236,16 +235,17 @@ mod tests {
             };
             receiver.open(note, Box::new(count))
         };
-        assert!(sender.pack(message(LEAST - 1, 1)).is_err(), "it is short");
-        let first = sender.pack(message(LEAST + 1, 1)).expect("room");
-        let second = sender.pack(message(LEAST + 1, 2)).expect("room");
+        let mut short = message(LEAST - 1, 1);
+        assert_eq!((sender.pack(&mut short), short.len()), (None, LEAST - 1));
+        let first = sender.pack(&mut message(LEAST + 1, 1)).expect("room");
+        let second = sender.pack(&mut message(LEAST + 1, 2)).expect("room");
         assert_ne!(first.start, second.start, "the first one is under way");
         let opened = open(first)?;
         assert!(opened.bytes().len() == LEAST + 1 && opened.bytes().iter().all(|&b| b == 1));
         drop(opened);
         assert_eq!(read.load(Ordering::Relaxed), 1);
         sender.take_back(first.start);
-        let third = sender.pack(message(LEAST + 7, 3)).expect("room");
+        let third = sender.pack(&mut message(LEAST + 7, 3)).expect("room");
         assert_eq!(third.start, first.start);
         assert!(open(third)?.bytes().iter().all(|&b| b == 3));
         Ok(())
@@ -266,11 +266,13 @@ mod tests {
             payload.shared_memory::<Draft>().and_then(|draft| Some(draft.room.as_ref()?.1.id()));
         // A message that is not sent gives its memory back.
         drop(payload);
-        let note = sender.pack(write()).expect("room");
+        let mut payload = write();
+        let note = sender.pack(&mut payload).expect("room");
+        assert!(payload.is_empty());
         assert_eq!((Some(note.start), note.len), (start, LEAST as u64 + 1));
         assert!(other.open(note, Box::new(|| ()))?.bytes().iter().all(|&b| b == 4));
         // The memory of another communicator is copied.
-        let note = other.pack(write()).expect("room");
+        let note = other.pack(&mut write()).expect("room");
         assert_eq!(sender.own.lock().lent.len(), 1, "the sender's second message was not sent");
         assert!(sender.open(note, Box::new(|| ()))?.bytes().iter().all(|&b| b == 4));
         assert!(sender.alloc(LEAST - 1).is_none());
@@ -280,14 +282,14 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_bytes_under_way_and_no_more() -> Result<()> {
         let parcels = LocalParcels::new(Arc::new(Segment::create()?));
-        let pack = || parcels.pack(message(16 << 20, 1)).ok();
+        let pack = || parcels.pack(&mut message(16 << 20, 1));
         let notes: Vec<Note> = std::iter::from_fn(pack).take(100).collect();
         assert_eq!(notes.len(), MOST / (16 << 20));
         parcels.take_back(notes[3].start);
         assert_eq!(pack().map(|note| note.start), Some(notes[3].start));
         // A shorter message takes a longer region if there is no other one.
         parcels.take_back(notes[4].start);
-        let note = parcels.pack(message(LEAST, 1)).expect("room");
+        let note = parcels.pack(&mut message(LEAST, 1)).expect("room");
         assert_eq!((note.start, note.size), (notes[4].start, notes[4].size));
         parcels.take_back(note.start);
         assert_eq!(pack().map(|note| note.start), Some(notes[4].start));

@@ -72,7 +72,7 @@ impl Messages for GroupMessages {
 }
 
 impl GroupMessages {
-    fn send(&self, header: Header, to: usize, payload: Payload) -> Pending {
+    fn send(&self, header: Header, to: usize, mut payload: Payload) -> Pending {
         let &Self { ref network, group, .. } = self;
         let (written, answer) = oneshot::channel();
         let element = header.element.code();
@@ -84,13 +84,10 @@ impl GroupMessages {
         if let Err(error) = network.trouble(group, &[to], || header.to_string()) {
             return Pending::ready(Err(error));
         }
-        let packed = match &network.parcels {
-            Some(parcels) => parcels.pack(payload),
-            None => Err(payload),
-        };
-        let (kind, body) = match packed {
-            Ok(note) => (Kind::Parcel, note.encode().into()),
-            Err(payload) => (Kind::Message, Body::Payload(payload)),
+        let note = network.parcels.as_ref().and_then(|parcels| parcels.pack(&mut payload));
+        let (kind, body) = match note {
+            Some(note) => (Kind::Parcel, note.encode().into()),
+            None => (Kind::Message, Body::Payload(payload)),
         };
         network.send(kind, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);

@@ -42,8 +42,9 @@ pub(in crate::comm) trait Parcels: Send + Sync {
     fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>>;
 
     /// Puts a message into memory that the other ranks can open. A message that was written in memory of
-    /// [`alloc`](Self::alloc) is not copied. Gives the payload back if there is no such memory for it.
-    fn pack(&self, payload: Payload) -> std::result::Result<Note, Payload>;
+    /// [`alloc`](Self::alloc) is not copied. The payload is empty afterwards. `None`, as from `alloc`,
+    /// leaves it as it is.
+    fn pack(&self, payload: &mut Payload) -> Option<Note>;
 
     /// The bytes of another rank's parcel. Their drop calls `when_read`.
     ///
