@@ -4,6 +4,10 @@
 //! and only an environment variable, read at candle's first use, sets their number. On two cores a
 //! second rank trained at 0.6 of its speed because of them.
 //!
+//! glibc's allocator returns the memory of large tensors to the system and asks for it again in the next
+//! step, so a program without an allocator of its own spends its time in page faults. Its variables
+//! make it keep this memory (docs/kernels.md has the figures).
+//!
 //! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it
 //! from the beginning.
@@ -40,6 +44,21 @@ const LIBRARIES: [(&str, &str, &[&str]); 3] = [
     ("NCCL_SOCKET_IFNAME", "=", &[]),
 ];
 
+/// The settings of glibc's allocator: blocks of up to 32 MiB, the most that it allows, come from its heap,
+/// and the heap never shrinks. Other allocators do not read them.
+const ALLOCATOR: [(&str, &str); 2] =
+    [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "1099511627776")];
+
+/// The variables by which a user sets up this allocator. If there is one of them, [`ALLOCATOR`] is not set.
+const ALLOCATOR_IS_SET: [&str; 6] = [
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_ARENA_MAX",
+    "GLIBC_TUNABLES",
+];
+
 /// The resources that ranks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankEnvironment {
@@ -73,8 +92,9 @@ impl RankEnvironment {
         self
     }
 
-    /// The variables that pass the threads and the interface to all libraries. The servers are not
-    /// among them: they are a matter of the launcher, and no library reads them.
+    /// The variables that pass the threads and the interface to all libraries, and those of the
+    /// allocator. The servers are not among them: they are a matter of the launcher, and no library
+    /// reads them.
     ///
     /// # Errors
     /// An interface that this host does not have.
@@ -82,6 +102,7 @@ impl RankEnvironment {
         let candle = env::var(CANDLE_THREADS).unwrap_or_else(|_| "1".to_owned());
         let mut variables =
             vec![(RAYON_THREADS, self.threads.to_string()), (CANDLE_THREADS, candle)];
+        variables.extend(for_allocator(|variable| env::var_os(variable).is_some()));
         if let Some(name) = &self.interface {
             interface_address(name)?;
             variables.push((vars::INTERFACE, name.clone()));
@@ -97,6 +118,14 @@ fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
         .iter()
         .filter(|(variable, _, others)| !is_set(variable) && !others.iter().any(|o| is_set(o)));
     free.map(|(variable, sign, _)| (*variable, format!("{sign}{name}"))).collect()
+}
+
+/// The allocator's variables, unless the user has set it up.
+fn for_allocator(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    if ALLOCATOR_IS_SET.iter().any(|variable| is_set(variable)) {
+        return Vec::new();
+    }
+    ALLOCATOR.iter().map(|(variable, value)| (*variable, (*value).to_owned())).collect()
 }
 
 /// Gives this process the environment `wanted`. If it has another one, the program is started again
@@ -119,7 +148,8 @@ pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
     Err(Error::io(what, Command::new(program).args(arguments).envs(variables).exec()))
 }
 
-/// Limits this process to `threads` compute threads, see [`prepare`].
+/// Limits this process to `threads` compute threads, see [`prepare`]. Where glibc's allocator is in use and
+/// the user has not set it up, it keeps the memory of a step for the next one.
 ///
 /// # Errors
 /// Those of [`prepare`].
@@ -156,6 +186,11 @@ mod tests {
         );
         let some: Vec<String> = named(&["OMPI_MCA_btl_tcp_if_exclude", "NCCL_SOCKET_IFNAME"]);
         assert_eq!(some, ["FI_TCP_IFACE:ib0"]);
+
+        assert_eq!(for_allocator(|_| false).len(), ALLOCATOR.len());
+        assert_eq!(for_allocator(|variable| variable == "GLIBC_TUNABLES"), []);
+        // A process that has been started again has these variables, and is not started once more.
+        assert_eq!(for_allocator(|variable| variable == ALLOCATOR[0].0), []);
     }
 
     #[test]
