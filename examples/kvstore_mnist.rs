@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The options of `mnist_dist` have the same meaning here, and those that a store does not have are errors.
-//! Each parameter is a key of the store. A step
-//! pushes its gradients and pulls the parameters that the servers have updated.
+//! Each parameter is a key of the store. A step pushes its gradients and pulls the parameters that the
+//! servers have updated.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

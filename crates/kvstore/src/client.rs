@@ -2,9 +2,9 @@
 //!
 //! The requests for one key keep their order. Among keys, the highest priority leaves first, and of
 //! equal priorities the oldest. So that a priority can matter, a worker sends nothing to a server that has
-//! not confirmed [`WINDOW`] bytes. The thread that calls the store sends and
-//! receives: there is no thread for it. Confirmations do not wait for other workers, so no two workers
-//! can wait for each other's pushes with full windows.
+//! not confirmed [`WINDOW`] bytes. The thread that calls the store sends and receives: there is no thread
+//! for it. Confirmations do not wait for other workers, so no two workers can wait for each other's
+//! pushes with full windows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};

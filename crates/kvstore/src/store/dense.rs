@@ -9,7 +9,7 @@ use super::place::Asked;
 use crate::codec::Compression;
 use crate::placement::Part;
 use crate::values::Values;
-use crate::wire::{Header, Message, Op, numbers};
+use crate::wire::{Header, Message, Op};
 use crate::{Error, Key, Result};
 
 impl KvStore {
@@ -61,12 +61,12 @@ impl KvStore {
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, false, "pull")?;
         let mut tickets = Vec::new();
-        for Part { server, range } in &place.parts {
+        for (part, Part { server, range }) in place.parts.iter().enumerate() {
             let ticket = client.ticket();
             let message =
                 Message::text(Header { ticket, key: number, ..Header::new(Op::Pull) }, "");
             client.request(*server, priority, message, true)?;
-            tickets.push((*server, ticket, range.clone()));
+            tickets.push(Asked { part, server: *server, ticket, range: range.clone() });
         }
         Ok(Pull { store: self.clone(), number, dims: place.dims.clone(), key, tickets })
     }
@@ -136,9 +136,10 @@ impl KvStore {
         }
         // Nothing leaves before all parts are encoded: an error must not leave half a push on servers.
         let mut messages = Vec::new();
-        for (part, version) in place.parts.iter().zip(&place.versions) {
+        for (part, (Part { server, range }, version)) in
+            place.parts.iter().zip(&place.versions).enumerate()
+        {
             let ticket = client.ticket();
-            let range = part.range.clone();
             let receipt = u32::from(client.confirms(size_of::<f32>() * range.len()));
             let version = *version;
             let header = Header { ticket, key: number, version, receipt, ..Header::new(op) };
@@ -156,12 +157,12 @@ impl KvStore {
                 let compression = format!("{compression:?}");
                 Error::OutOfRange { rank, key, position, value, compression }
             })?;
-            messages.push((part.server, ticket, range, message));
+            messages.push((Asked { part, server: *server, ticket, range: range.clone() }, message));
         }
         let mut tickets = Vec::new();
-        for (server, ticket, range, message) in messages {
-            client.request(server, priority, message, op == Op::PushPull)?;
-            tickets.push((server, ticket, range));
+        for (asked, message) in messages {
+            client.request(asked.server, priority, message, op == Op::PushPull)?;
+            tickets.push(asked);
         }
         if compression.keeps_residual() {
             place.residual = own;
@@ -190,7 +191,7 @@ impl Pull {
     pub fn is_complete(&self) -> Result<bool> {
         let mut state = self.store.0.state.lock();
         state.client.check()?;
-        Ok(self.tickets.iter().all(|(_, ticket, _)| state.client.has_arrived(*ticket)))
+        Ok(self.tickets.iter().all(|asked| state.client.has_arrived(asked.ticket)))
     }
 
     /// Waits for the value: a tensor in f32 on the CPU.
@@ -220,23 +221,8 @@ impl Pull {
                 got: vec![to.len()],
             });
         }
-        for (part, (server, ticket, range)) in self.tickets.iter().enumerate() {
-            let during = || format!("pull of `{}`", self.key);
-            let answer = self.store.answer((*server, *ticket), during);
-            let answer = answer.inspect_err(|_| {
-                self.store.ignore(self.tickets.iter().map(|(_, ticket, _)| *ticket));
-            })?;
-            let values = numbers::<f32>(answer.data());
-            let mut state = self.store.0.state.lock();
-            if values.len() != range.len() {
-                let from = state.client.link().rank_of(*server);
-                let what = format!("{} elements for {}", values.len(), range.len());
-                return Err(Error::Message { from, what });
-            }
-            to[range.clone()].copy_from_slice(&values);
-            state.keys.note_version(self.number, part, answer.header().version);
-        }
-        Ok(())
+        let during = || format!("pull of `{}`", self.key);
+        self.store.collect((self.number, &self.tickets), (1, to), during)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::keys::Keys;
 use crate::link::{InProcess, Link, Ranks, messages_of};
 use crate::roles::{Role, Roles};
 use crate::shard::{Hello, OptimizerSettings};
-use crate::wire::{Header, Memory, Message, Op};
+use crate::wire::{Header, Memory, Message, Op, numbers};
 use crate::{Error, Key, Result, ServerStats};
 
 /// MXNet's key-value store: values under keys, to which workers push and from which they pull.
@@ -253,6 +253,32 @@ impl KvStore {
         }
     }
 
+    /// Waits for the parts of a pulled value and copies them to `to`. A part has `width` elements for
+    /// each place of its range.
+    pub(super) fn collect(
+        &self,
+        (number, tickets): (u32, &[Asked]),
+        (width, to): (usize, &mut [f32]),
+        during: impl Fn() -> String,
+    ) -> Result<()> {
+        for Asked { part, server, ticket, range } in tickets {
+            let answer = self.answer((*server, *ticket), &during);
+            let answer =
+                answer.inspect_err(|_| self.ignore(tickets.iter().map(|asked| asked.ticket)))?;
+            let (values, place) =
+                (numbers::<f32>(answer.data()), range.start * width..range.end * width);
+            let mut state = self.0.state.lock();
+            if values.len() != place.len() {
+                let from = state.client.link().rank_of(*server);
+                let what = format!("{} elements for {}", values.len(), place.len());
+                return Err(Error::Message { from, what });
+            }
+            to[place].copy_from_slice(&values);
+            state.keys.note_version(number, *part, answer.header().version);
+        }
+        Ok(())
+    }
+
     /// The caller has got an error, and needs no further answers to its request.
     pub(super) fn ignore(&self, tickets: impl Iterator<Item = u64>) {
         let mut state = self.0.state.lock();
@@ -263,7 +289,7 @@ impl KvStore {
     pub(super) fn forget(&self, tickets: &[Asked]) {
         if !tickets.is_empty() {
             let mut state = self.0.state.lock();
-            tickets.iter().for_each(|(_, ticket, _)| state.client.forget(*ticket));
+            tickets.iter().for_each(|asked| state.client.forget(asked.ticket));
         }
     }
 

@@ -25,8 +25,15 @@ impl Place {
     }
 }
 
-/// A part of an answer: the server, the ticket, and the elements or rows in it.
-pub(super) type Asked = (usize, u64, Range<usize>);
+/// A part of a value that a pull has asked for.
+pub(super) struct Asked {
+    /// The number of the part.
+    pub(super) part: usize,
+    pub(super) server: usize,
+    pub(super) ticket: u64,
+    /// Its elements of the pulled value, or its rows among the pulled ones.
+    pub(super) range: Range<usize>,
+}
 
 impl Keys<Place> {
     /// Notes the version of a part that this worker has pulled.

@@ -6,7 +6,7 @@ use super::kv_store::{KvStore, State};
 use super::place::Asked;
 use crate::placement::Part;
 use crate::values::RowSparse;
-use crate::wire::{Header, Message, Op, numbers};
+use crate::wire::{Header, Message, Op};
 use crate::{Error, Key, Result};
 
 impl KvStore {
@@ -90,7 +90,7 @@ impl KvStore {
         rows.sort_unstable();
         rows.dedup();
         let mut tickets = Vec::new();
-        for Part { server, range } in &place.parts {
+        for (part, Part { server, range }) in place.parts.iter().enumerate() {
             let start = rows.partition_point(|row| (*row as usize) < range.start);
             let end = rows.partition_point(|row| (*row as usize) < range.end);
             if start == end {
@@ -104,7 +104,7 @@ impl KvStore {
                 to.copy_from_slice(&(row - range.start as u32).to_ne_bytes());
             }
             client.request(*server, priority, message, true)?;
-            tickets.push((*server, ticket, start..end));
+            tickets.push(Asked { part, server: *server, ticket, range: start..end });
         }
         let dim = place.dim();
         Ok(PullRows { store: self.clone(), number, key, rows, dim, tickets })
@@ -130,22 +130,8 @@ impl PullRows {
     pub fn wait(mut self) -> Result<RowSparse> {
         let rows = std::mem::take(&mut self.rows);
         let mut values = vec![0.0; rows.len() * self.dim];
-        for (server, ticket, range) in &self.tickets {
-            let during = || format!("row_sparse_pull of `{}`", self.key);
-            let answer = self.store.answer((*server, *ticket), during);
-            let answer = answer.inspect_err(|_| {
-                self.store.ignore(self.tickets.iter().map(|(_, ticket, _)| *ticket));
-            })?;
-            let part = numbers::<f32>(answer.data());
-            let mut state = self.store.0.state.lock();
-            if part.len() != range.len() * self.dim {
-                let from = state.client.link().rank_of(*server);
-                let what = format!("{} elements for {} rows", part.len(), range.len());
-                return Err(Error::Message { from, what });
-            }
-            values[range.start * self.dim..range.end * self.dim].copy_from_slice(&part);
-            state.keys.note_version(self.number, *server, answer.header().version);
-        }
+        let during = || format!("row_sparse_pull of `{}`", self.key);
+        self.store.collect((self.number, &self.tickets), (self.dim, &mut values), during)?;
         Ok(RowSparse { rows, values })
     }
 }
