@@ -19,6 +19,7 @@ def conv2d():
         "depthwise": ((2, 4, 6, 6), (4, 1, 3, 3), (2, 2), (1, 1), (1, 1), 4, False, False, False),
         "pointwise": ((2, 5, 4, 3), (7, 5, 1, 1), (1, 1), (0, 0), (1, 1), 1, True, True, False),
         "all": ((2, 4, 11, 10), (6, 2, 3, 2), (2, 3), (2, 1), (2, 2), 2, True, True, False),
+        "tiles": ((2, 17, 7, 6), (18, 17, 3, 3), (1, 1), (1, 1), (1, 1), 1, True, True, False),
     }
     tensors = {}
     for index, (case, spec) in enumerate(cases.items()):

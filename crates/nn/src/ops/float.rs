@@ -2,12 +2,13 @@
 
 use candle_core::{CpuStorage, Layout, Result, TensorId, WithDType};
 
+use super::gemm::Lanes;
 use super::math;
 use super::pool::Poolable;
 use crate::pass::{self, Place};
 
 /// f32 and f64, with the functions that the kernels need.
-pub(super) trait Float: WithDType + Poolable {
+pub(super) trait Float: WithDType + Poolable + Lanes {
     /// In f32 this function and the next three are those of [`math`], made for
     /// [`simd`](candelabrum_memory::simd::simd).
     fn exp(self) -> Self;

@@ -43,6 +43,7 @@ mod elementwise;
 mod embedding;
 mod float;
 mod fused;
+mod gemm;
 mod gpu;
 mod gru;
 mod last_step;

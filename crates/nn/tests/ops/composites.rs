@@ -84,7 +84,8 @@ fn pass_on(
 #[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
 fn check(cases: &Cases) -> Result<()> {
     for case in &cases.0 {
-        for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-6)] {
+        // In f32 the rounding errors of long sums differ. In f64 they are far below any mistake.
+        for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
             println!("{} in {dtype:?}", case.name);
             let kernel = pass(case, dtype, dtype, false)?;
             for (composite, kernel) in pass(case, dtype, dtype, true)?.iter().zip(&kernel) {
@@ -252,6 +253,11 @@ fn of_convolutions() -> Result<()> {
         ([2, 4, 5, 4], [8, 1, 2, 2], Conv2dConfig { groups: 4, stride: (2, 1), ..plain }),
         ([9, 4, 3, 3], [6, 2, 1, 1], Conv2dConfig { groups: 2, ..plain }),
         ([0, 2, 4, 4], [3, 2, 3, 3], plain),
+        // By Winograd's algorithm: several blocks of tiles, tiles over the edge, many small images.
+        ([1, 16, 29, 31], [17, 16, 3, 3], plain),
+        ([2, 33, 6, 9], [18, 33, 3, 3], Conv2dConfig { padding: (1, 1), ..plain }),
+        ([3, 17, 3, 2], [50, 17, 3, 3], Conv2dConfig { padding: (2, 1), ..plain }),
+        ([70, 16, 4, 4], [16, 16, 3, 3], Conv2dConfig { padding: (1, 2), ..plain }),
     ];
     let mut cases = Cases::default();
     for (xs, weight, config) in configs {

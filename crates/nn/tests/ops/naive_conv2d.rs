@@ -129,4 +129,23 @@ proptest! {
         let actual = conv2d(&xs, &weight, Some(&bias), config, activation).unwrap();
         assert_close(&actual, &expected, 1e-12, 1e-12);
     }
+
+    #[test]
+    fn convolutions_by_tiles_are_the_direct_sum(
+        batch in 1usize..6,
+        (inputs, outputs) in (16usize..40, 16usize..40),
+        (height, width) in (3usize..16, 3usize..24),
+        padding in (0usize..3, 0usize..3),
+        relu: bool,
+        seed in 0u64..1000,
+    ) {
+        let xs = random((batch, inputs, height, width), seed).unwrap();
+        let weight = random((outputs, inputs, 3, 3), seed + 1).unwrap();
+        let bias = random(outputs, seed + 2).unwrap();
+        let config = Conv2dConfig { padding, ..Conv2dConfig::default() };
+        let activation = relu.then_some(Activation::Relu);
+        let expected = naive(&xs, &weight, &bias, config, relu).unwrap();
+        let actual = conv2d(&xs, &weight, Some(&bias), config, activation).unwrap();
+        assert_close(&actual, &expected, 1e-11, 1e-11);
+    }
 }

@@ -3,8 +3,8 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    Pool2dConfig, RecurrentWeights, avg_pool2d, dropout, embedding, gelu, global_avg_pool2d, gru,
-    last_step, linear, lstm, silu,
+    Conv2dConfig, Pool2dConfig, RecurrentWeights, avg_pool2d, conv2d, dropout, embedding, gelu,
+    global_avg_pool2d, gru, last_step, linear, lstm, silu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -52,6 +52,22 @@ fn poolings_and_embedding() -> Result<()> {
     check(&[&[3, 5, 51, 50]], |t| global_avg_pool2d(&t[0]))?;
     let indices = integers(500, 9, 1001)?;
     check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))
+}
+
+#[test]
+fn convolutions() -> Result<()> {
+    let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+    for (xs, weight, config) in [
+        ([7, 20, 13, 12], [40, 20, 3, 3], padded),
+        ([1, 20, 33, 40], [40, 20, 3, 3], padded),
+        ([9, 20, 13, 12], [30, 20, 3, 3], Conv2dConfig { stride: (2, 2), ..padded }),
+        ([9, 3, 30, 30], [24, 3, 5, 5], Conv2dConfig::default()),
+        ([40, 64, 4, 4], [70, 64, 3, 3], padded),
+    ] {
+        let gelu = Some(Activation::Gelu);
+        check(&[&xs, &weight, &weight[..1]], |t| conv2d(&t[0], &t[1], Some(&t[2]), config, gelu))?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -18,6 +18,7 @@ use rayon::prelude::*;
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
+use super::winograd;
 use crate::ops::elementwise::{activation_backward, add_assign, sum};
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
@@ -42,6 +43,9 @@ impl<T: Float> Conv<'_, T> {
 
     pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
+        if winograd::applies(geometry) {
+            return self.forward_by_tiles(xs, bias, ys);
+        }
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let chunks = geometry.batch.div_ceil(chunk);
         if self.share_products(chunks) {
@@ -92,6 +96,9 @@ impl<T: Float> Conv<'_, T> {
         if geometry.batch == 0 {
             [dw, db].into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
             return;
+        }
+        if winograd::applies(geometry) {
+            return self.backward_by_tiles(xs, reference, dys, Gradients { dxs, dw, db });
         }
         let most = match (geometry.is_small(), self.is_large()) {
             (true, _) => MAX_SMALL_PARTS,
@@ -162,7 +169,7 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    fn bias_gradient(&self, dzs: &[T], db: &mut [T], dst: Dst) {
+    pub(super) fn bias_gradient(&self, dzs: &[T], db: &mut [T], dst: Dst) {
         if dst == Dst::Overwrite {
             db.fill(T::zero());
         }

@@ -16,6 +16,7 @@ mod kernel;
 mod patches;
 mod small;
 mod weight;
+mod winograd;
 
 pub use self::config::Conv2dConfig;
 

@@ -1,0 +1,282 @@
+//! 3 × 3 convolutions with stride 1 by Winograd's minimal filtering, F(2 × 2, 3 × 3) (Lavin and Gray,
+//! *Fast Algorithms for Convolutional Neural Networks*, CVPR 2016, arXiv:1509.09308).
+//!
+//! The result is divided into tiles of 2 × 2 pixels. A tile depends on 4 × 4 pixels `d` of the image.
+//! Transformed, the convolution is one product for each of 16 points, with one multiplication per
+//! tile, point and pair of channels: 16 for 4 pixels instead of 36.
+//!
+//! ```text
+//! forward    U = G g Gᵀ   V = Bᵀ d B   M[point] = U[point] V[point]   y = Aᵀ M A
+//! backward   dx           the same with dz for x, and for the kernels turned by 180°
+//!            dg = Gᵀ dU G   dU[point] = D[point] V[point]ᵀ   D = A dz Aᵀ
+//!
+//!     | 1  0 -1  0 |        | 1    0    0  |         | 1  1  1  0 |
+//! Bᵀ =| 0  1  1  0 |    G = | 1/2  1/2 1/2 |    Aᵀ = | 0  1 -1 -1 |
+//!     | 0 -1  1  0 |        | 1/2 -1/2 1/2 |
+//!     | 0  1  0 -1 |        | 0    0    1  |
+//! ```
+//!
+//! A kernel turned by 180° has the points of the kernel in another order, because a reversed line
+//! exchanges the first and the last row of `G` and keeps the others. So the backward by the input
+//! transforms the weights in the same way, and takes the points in the order of [`TURNED`].
+//!
+//! Error: the transforms add four numbers of similar size, so a result in f32 has about twice the
+//! rounding error of the plain sum.
+
+mod channels;
+mod images;
+mod planes;
+mod tiles;
+mod weights;
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use self::channels::ChannelsLast;
+use self::images::{Halves, transform_outputs};
+use self::planes::Planes;
+use self::tiles::Problem;
+use super::conv::{Conv, Gradients};
+use super::geometry::Geometry;
+use crate::ops::elementwise::activation_backward;
+use crate::ops::float::Float;
+use crate::ops::gemm::{Left, Rows, Size, product, rows_of_a_tile};
+use crate::ops::matmul::Dst;
+use candelabrum_memory::simd::simd;
+
+/// The number of points of a transformed tile.
+const POINTS: usize = 16;
+
+/// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
+const TURNED: [usize; POINTS] = {
+    const LINE: [usize; 4] = [3, 1, 2, 0];
+    let mut points = [0; POINTS];
+    let mut i = 0;
+    while i < POINTS {
+        points[i] = 4 * LINE[i / 4] + LINE[i % 4];
+        i += 1;
+    }
+    points
+};
+
+/// Tiles whose transforms are in the cache at the same time: whole tiles of the product on each
+/// instruction set.
+const BLOCK: usize = 96;
+
+/// Fewer channels leave the product too little work for its transforms.
+const FEWEST_CHANNELS: usize = 16;
+
+/// Whether this algorithm computes a convolution of this geometry.
+pub(super) fn applies(geometry: &Geometry) -> bool {
+    let &Geometry { kernel, stride, dilation, groups, padding, .. } = geometry;
+    kernel == (3, 3)
+        && stride == (1, 1)
+        && dilation == (1, 1)
+        && groups == 1
+        && padding.0 <= 2
+        && padding.1 <= 2
+        && !geometry.is_cropped()
+        && geometry.in_channels.min(geometry.out_channels) >= FEWEST_CHANNELS
+}
+
+impl<T: Float> Conv<'_, T> {
+    fn problem(&self) -> Problem {
+        let &Geometry { in_channels, out_channels, in_size, out_size, padding, .. } = self.geometry;
+        Problem { in_channels, out_channels, in_size, out_size, padding }
+    }
+
+    pub(super) fn forward_by_tiles(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+        let problem = self.problem();
+        convolve(problem, &Kernels::new(self.weight, &problem), false, xs, ys);
+        if bias.is_some() || self.activation.is_some() {
+            let finish = |y: &mut [T]| self.finish(y, bias, problem.out_pixels());
+            ys.par_chunks_mut(self.geometry.out_image()).for_each(finish);
+        }
+    }
+
+    /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
+    /// `reference`.
+    pub(super) fn backward_by_tiles(
+        &self,
+        xs: &[T],
+        reference: &[T],
+        dys: &mut [T],
+        gradients: Gradients<'_, T>,
+    ) {
+        let Gradients { dxs, dw, db } = gradients;
+        if let Some(activation) = self.activation {
+            let image = self.geometry.out_image();
+            let images = dys.par_chunks_mut(image).zip(reference.par_chunks(image));
+            images.for_each(|(dys, reference)| activation_backward(dys, reference, activation));
+        }
+        if let Some(db) = db {
+            self.bias_gradient(dys, db, Dst::Overwrite);
+        }
+        let problem = self.problem();
+        if let Some(dw) = dw {
+            weight_gradient(problem, xs, dys, dw);
+        }
+        if let Some(dxs) = dxs {
+            let kernels = Kernels::new(self.weight, &problem);
+            convolve(problem.backward(), &kernels, true, dys, dxs);
+        }
+    }
+}
+
+/// The transformed weights, (O × C) for each point.
+struct Kernels<T: Float>(Planes<T>);
+
+impl<T: Float> Kernels<T> {
+    fn new(weight: &[T], problem: &Problem) -> Self {
+        let rows = problem.out_channels;
+        let mut planes = Planes::new(rows, problem.in_channels);
+        simd(
+            #[inline(always)]
+            || weights::transform(weight, problem.in_channels, &mut planes),
+        );
+        Self(planes)
+    }
+
+    /// The left operand of the product of a point: (O × C), or for the kernels `turned` by 180°, (C × O).
+    fn left(&self, point: usize, turned: bool) -> Left<'_, T> {
+        let Rows { data, step } = self.0.of(if turned { TURNED[point] } else { point });
+        Left { data, step, by_columns: turned }
+    }
+}
+
+/// Computes `ys` from `xs`. The threads share the images.
+fn convolve<T: Float>(
+    problem: Problem,
+    kernels: &Kernels<T>,
+    turned: bool,
+    xs: &[T],
+    ys: &mut [T],
+) {
+    let (from, to) =
+        (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
+    let images = (ys.len() / to).div_ceil(rayon::current_num_threads()).max(1);
+    xs.par_chunks(images * from).zip(ys.par_chunks_mut(images * to)).for_each(|(xs, ys)| {
+        Arch::new().dispatch(Convolution { problem, kernels, turned, xs, ys });
+    });
+}
+
+struct Convolution<'a, T: Float> {
+    problem: Problem,
+    kernels: &'a Kernels<T>,
+    turned: bool,
+    xs: &'a [T],
+    ys: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for Convolution<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { problem, kernels, turned, xs, ys } = self;
+        let &Problem { in_channels, out_channels, .. } = &problem;
+        let images = ys.len() / (out_channels * problem.out_pixels());
+        let tiles = images * problem.tiles_per_image();
+        let rows = out_channels.next_multiple_of(rows_of_a_tile::<S>());
+        let mut halves = Halves::new::<S>(&problem);
+        let mut inputs = Planes::new(in_channels, BLOCK);
+        let mut results = Planes::new(rows, BLOCK);
+        for first in (0..tiles).step_by(BLOCK) {
+            let block = first..tiles.min(first + BLOCK);
+            images::transform_inputs(simd, &problem, xs, block.clone(), &mut halves, &mut inputs);
+            let size = Size { rows: out_channels, depth: in_channels, columns: block.len() };
+            for point in 0..POINTS {
+                let (left, right) = (kernels.left(point, turned), inputs.of(point));
+                let out = results.of_mut(point);
+                simd.vectorize(Product { size, left, right, out, add: false });
+            }
+            transform_outputs::<T, S>(simd, &problem, &results, block, ys);
+        }
+    }
+}
+
+/// A product as a function of its own, because it is long.
+struct Product<'a, T> {
+    size: Size,
+    left: Left<'a, T>,
+    right: Rows<&'a [T]>,
+    out: Rows<&'a mut [T]>,
+    add: bool,
+}
+
+impl<T: Float> WithSimd for Product<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { size, left, right, mut out, add } = self;
+        product(simd, size, left, right, &mut out, add);
+    }
+}
+
+/// Writes the gradient of the weight. The threads share the output channels.
+fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]) {
+    let kernels = problem.in_channels * 9;
+    let channels = problem.out_channels.div_ceil(rayon::current_num_threads()).next_multiple_of(8);
+    dw.par_chunks_mut(channels * kernels).enumerate().for_each(|(number, dw)| {
+        let first = number * channels;
+        let channels = first..first + dw.len() / kernels;
+        Arch::new().dispatch(WeightGradient { problem, xs, dzs, channels, dw });
+    });
+}
+
+/// The gradient of the weights of some output channels.
+struct WeightGradient<'a, T> {
+    problem: Problem,
+    xs: &'a [T],
+    dzs: &'a [T],
+    channels: Range<usize>,
+    dw: &'a mut [T],
+}
+
+/// Tiles of one product of [`WeightGradient`].
+const DEPTH: usize = 128;
+
+impl<T: Float> WithSimd for WeightGradient<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { problem, xs, dzs, channels, dw } = self;
+        let lanes = T::lanes::<S>();
+        let per_image = problem.tiles_per_image();
+        let (from, to) = (
+            problem.in_channels * problem.in_pixels(),
+            problem.out_channels * problem.out_pixels(),
+        );
+        let columns = problem.in_channels.next_multiple_of(lanes);
+        let rows = channels.len().next_multiple_of(rows_of_a_tile::<S>());
+        let mut sums = Planes::new(rows, columns);
+        let mut left = Planes::new(DEPTH, rows.next_multiple_of(lanes));
+        let mut right = Planes::new(DEPTH, columns);
+        let mut add = false;
+        let together = DEPTH.div_ceil(per_image);
+        for (xs, dzs) in xs.chunks(together * from).zip(dzs.chunks(together * to)) {
+            let inputs = ChannelsLast::of_inputs::<S>(&problem, xs);
+            let gradients = ChannelsLast::of_outputs::<S>(&problem, dzs, &channels);
+            let tiles = xs.len() / from * per_image;
+            for first in (0..tiles).step_by(DEPTH) {
+                let block = first..tiles.min(first + DEPTH);
+                channels::transform_inputs(simd, &problem, &inputs, block.clone(), &mut right);
+                channels::transform_gradients(simd, &problem, &gradients, block.clone(), &mut left);
+                let size =
+                    Size { rows: channels.len(), depth: block.len(), columns: problem.in_channels };
+                for point in 0..POINTS {
+                    let Rows { data, step } = left.of(point);
+                    let left = Left { data, step, by_columns: true };
+                    let (right, out) = (right.of(point), sums.of_mut(point));
+                    simd.vectorize(Product { size, left, right, out, add });
+                }
+                add = true;
+            }
+        }
+        weights::gradient(&sums, problem.in_channels, dw);
+    }
+}

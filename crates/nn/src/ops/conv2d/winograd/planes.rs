@@ -1,0 +1,55 @@
+//! Matrices of transformed tiles or kernels, one for each point.
+
+use super::POINTS;
+use crate::ops::float::Float;
+use crate::ops::gemm::Rows;
+use crate::ops::pool::Pooled;
+
+/// Elements of a cache line, at least.
+const LINE: usize = 16;
+
+/// One matrix for each of the 16 points.
+///
+/// A transform writes one element of each matrix at a time, and a product reads one element of each of
+/// many rows. With a distance of 4 KiB they would all compete for the same few places of the nearest
+/// cache. So the distances between rows and between matrices are odd numbers of cache lines.
+pub(super) struct Planes<T: Float> {
+    values: Pooled<T>,
+    /// The distance between two matrices.
+    plane: usize,
+    /// The distance between two rows.
+    step: usize,
+}
+
+impl<T: Float> Planes<T> {
+    /// Matrices with unspecified contents, with space behind each row for a vector that begins in it.
+    pub(super) fn new(rows: usize, columns: usize) -> Self {
+        let step = odd_lines(columns + LINE);
+        let plane = odd_lines(rows * step);
+        Self { values: Pooled::new(POINTS * plane + LINE), plane, step }
+    }
+
+    pub(super) fn of(&self, point: usize) -> Rows<&[T]> {
+        Rows { data: &self.values[point * self.plane..], step: self.step }
+    }
+
+    pub(super) fn of_mut(&mut self, point: usize) -> Rows<&mut [T]> {
+        Rows { data: &mut self.values[point * self.plane..], step: self.step }
+    }
+
+    /// The elements from `column` of `row` on of the matrix of `point`.
+    #[inline(always)]
+    pub(super) fn rest(&self, point: usize, row: usize, column: usize) -> &[T] {
+        &self.values[point * self.plane + row * self.step + column..]
+    }
+
+    #[inline(always)]
+    pub(super) fn rest_mut(&mut self, point: usize, row: usize, column: usize) -> &mut [T] {
+        &mut self.values[point * self.plane + row * self.step + column..]
+    }
+}
+
+/// At least `elements`, and an odd number of cache lines.
+fn odd_lines(elements: usize) -> usize {
+    (elements.div_ceil(LINE) | 1) * LINE
+}
