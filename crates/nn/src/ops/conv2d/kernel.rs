@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
-use super::winograd;
+use super::{depthwise, direct, winograd};
 use crate::ops::elementwise::{activation_backward, add_assign, sum};
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
@@ -45,6 +45,12 @@ impl<T: Float> Conv<'_, T> {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         if winograd::applies(geometry) {
             return self.forward_by_tiles(xs, bias, ys);
+        }
+        if depthwise::applies(geometry) {
+            return self.forward_by_channels(xs, bias, ys);
+        }
+        if direct::applies(geometry) {
+            return self.forward_directly(xs, bias, ys);
         }
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let chunks = geometry.batch.div_ceil(chunk);
@@ -99,6 +105,12 @@ impl<T: Float> Conv<'_, T> {
         }
         if winograd::applies(geometry) {
             return self.backward_by_tiles(xs, reference, dys, Gradients { dxs, dw, db });
+        }
+        if depthwise::applies(geometry) {
+            return self.backward_by_channels(xs, reference, dys, Gradients { dxs, dw, db });
+        }
+        if direct::applies(geometry) {
+            return self.backward_directly(xs, reference, dys, Gradients { dxs, dw, db });
         }
         let most = match (geometry.is_small(), self.is_large()) {
             (true, _) => MAX_SMALL_PARTS,

@@ -11,10 +11,14 @@
 mod composite;
 mod config;
 mod conv;
+mod depthwise;
+mod direct;
 mod geometry;
 mod kernel;
 mod patches;
+mod phases;
 mod small;
+mod transpose;
 mod weight;
 mod winograd;
 

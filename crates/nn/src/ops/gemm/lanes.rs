@@ -27,6 +27,8 @@ pub(in crate::ops) trait Lanes: Copy + Sized {
     fn vectors_mut<S: Simd>(values: &mut [Self]) -> &mut [Self::Vector<S>];
     fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     fn minus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// The sum of the elements.
+    fn total<S: Simd>(simd: S, values: Self::Vector<S>) -> Self;
     /// `a b + c`, rounded once where the processor can.
     fn times_plus<S: Simd>(
         simd: S,
@@ -38,7 +40,7 @@ pub(in crate::ops) trait Lanes: Copy + Sized {
 
 macro_rules! impl_lanes {
     ($float:ident, $vector:ident, $splat:ident, $vectors:ident, $vectors_mut:ident, $plus:ident,
-     $minus:ident, $times_plus:ident) => {
+     $minus:ident, $total:ident, $times_plus:ident) => {
         impl Lanes for $float {
             type Vector<S: Simd> = S::$vector;
             const ZERO: Self = 0.0;
@@ -69,6 +71,11 @@ macro_rules! impl_lanes {
             }
 
             #[inline(always)]
+            fn total<S: Simd>(simd: S, values: S::$vector) -> Self {
+                simd.$total(values)
+            }
+
+            #[inline(always)]
             fn times_plus<S: Simd>(
                 simd: S,
                 a: S::$vector,
@@ -89,6 +96,7 @@ impl_lanes!(
     as_mut_simd_f32s,
     add_f32s,
     sub_f32s,
+    reduce_sum_f32s,
     mul_add_e_f32s
 );
 impl_lanes!(
@@ -99,5 +107,6 @@ impl_lanes!(
     as_mut_simd_f64s,
     add_f64s,
     sub_f64s,
+    reduce_sum_f64s,
     mul_add_e_f64s
 );

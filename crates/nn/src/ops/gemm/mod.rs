@@ -3,7 +3,9 @@
 //! packed. For all other products see [`matmul`](super::matmul).
 
 mod lanes;
+mod product;
 mod tile;
 
 pub(super) use self::lanes::Lanes;
-pub(super) use self::tile::{Left, Rows, Size, product, rows_of_a_tile};
+pub(super) use self::product::Product;
+pub(super) use self::tile::{Left, Rows, Runs, Size, rows_of_a_tile};

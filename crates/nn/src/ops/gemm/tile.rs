@@ -12,20 +12,48 @@ use super::lanes::Lanes;
 
 /// The left operand of a product.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ops) struct Left<'a, T> {
-    pub(in crate::ops) data: &'a [T],
-    /// The distance between two rows, or between two columns if `by_columns`.
-    pub(in crate::ops) step: usize,
-    /// Whether the elements of a column are consecutive, instead of those of a row.
-    pub(in crate::ops) by_columns: bool,
+pub(in crate::ops) enum Left<'a, T> {
+    /// The elements of a row are consecutive. `step` is the distance between two rows.
+    Rows { data: &'a [T], step: usize },
+    /// The elements of a column are consecutive. `step` is the distance between two columns.
+    Columns { data: &'a [T], step: usize },
+    /// The elements of a row are consecutive, and each row has a first element of its own.
+    Runs(Runs<'a, T>),
 }
 
-/// The right operand, or the result, of a product: the elements of a row are consecutive.
+/// Rows of consecutive elements, each with a first element of its own. Rows may overlap.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ops) struct Runs<'a, T> {
+    pub(in crate::ops) data: &'a [T],
+    pub(in crate::ops) starts: &'a [usize],
+}
+
+/// Rows of consecutive elements at equal distances: a right operand, or the result, of a product.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ops) struct Rows<D> {
     pub(in crate::ops) data: D,
     /// The distance between two rows.
     pub(in crate::ops) step: usize,
+}
+
+/// The right operand of a product: the elements of a row are consecutive.
+pub(in crate::ops) trait Right<T>: Copy {
+    /// The elements of row `k`, and those behind them.
+    fn row(&self, k: usize) -> &[T];
+}
+
+impl<T> Right<T> for Rows<&[T]> {
+    #[inline(always)]
+    fn row(&self, k: usize) -> &[T] {
+        &self.data[k * self.step..]
+    }
+}
+
+impl<T: Copy> Right<T> for Runs<'_, T> {
+    #[inline(always)]
+    fn row(&self, k: usize) -> &[T] {
+        &self.data[self.starts[k]..]
+    }
 }
 
 /// The sizes of a product: (rows × depth) by (depth × columns).
@@ -49,30 +77,30 @@ pub(in crate::ops) fn rows_of_a_tile<S: Simd>() -> usize {
 /// `out = left right`, or `out += left right` if `add`.
 ///
 /// Whole vectors are read and written: the rows of `right` and of `out` must have as many elements
-/// behind their last column as fill a vector. Where `left` lies by columns, and in `out`, there must be
-/// as many rows as fill a [tile](rows_of_a_tile). What is written there has no meaning.
+/// behind their last column as fill a vector. In [`Left::Columns`] and in `out` there must be as many
+/// rows as fill a [tile](rows_of_a_tile). What is written there has no meaning.
 #[inline(always)]
-pub(in crate::ops) fn product<T: Lanes, S: Simd>(
+pub(in crate::ops) fn product<T: Lanes, S: Simd, R: Right<T>>(
     simd: S,
     size: Size,
     left: Left<'_, T>,
-    right: Rows<&[T]>,
+    right: R,
     out: &mut Rows<&mut [T]>,
     add: bool,
 ) {
     if has_many_registers::<S>() {
-        product_by::<T, S, 8, 3>(simd, size, left, right, out, add);
+        product_by::<T, S, R, 8, 3>(simd, size, left, right, out, add);
     } else {
-        product_by::<T, S, 6, 2>(simd, size, left, right, out, add);
+        product_by::<T, S, R, 6, 2>(simd, size, left, right, out, add);
     }
 }
 
 #[inline(always)]
-fn product_by<T: Lanes, S: Simd, const ROWS: usize, const VECTORS: usize>(
+fn product_by<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: usize>(
     simd: S,
     size: Size,
     left: Left<'_, T>,
-    right: Rows<&[T]>,
+    right: R,
     out: &mut Rows<&mut [T]>,
     add: bool,
 ) {
@@ -80,12 +108,11 @@ fn product_by<T: Lanes, S: Simd, const ROWS: usize, const VECTORS: usize>(
     for row in (0..size.rows).step_by(ROWS) {
         for column in (0..size.columns).step_by(VECTORS * lanes) {
             let vectors = (size.columns - column).div_ceil(lanes);
-            let right = Rows { data: &right.data[column..], step: right.step };
             let part = Part { row, column, rows: size.rows - row, depth: size.depth, add };
             match vectors {
-                1 => part.tile::<T, S, ROWS, 1>(simd, left, right, out),
-                2 if VECTORS > 2 => part.tile::<T, S, ROWS, 2>(simd, left, right, out),
-                _ => part.tile::<T, S, ROWS, VECTORS>(simd, left, right, out),
+                1 => part.tile::<T, S, R, ROWS, 1>(simd, left, right, out),
+                2 if VECTORS > 2 => part.tile::<T, S, R, ROWS, 2>(simd, left, right, out),
+                _ => part.tile::<T, S, R, ROWS, VECTORS>(simd, left, right, out),
             }
         }
     }
@@ -105,24 +132,36 @@ struct Part {
 
 impl Part {
     #[inline(always)]
-    fn tile<T: Lanes, S: Simd, const ROWS: usize, const VECTORS: usize>(
+    fn tile<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: usize>(
         self,
         simd: S,
         left: Left<'_, T>,
-        right: Rows<&[T]>,
+        right: R,
         out: &mut Rows<&mut [T]>,
     ) {
         let Self { row, rows, column, depth, add } = self;
-        let sums = if left.by_columns {
-            let columns = ByColumns { data: &left.data[row..], step: left.step };
-            sums::<T, S, _, ROWS, VECTORS>(simd, depth, &columns, right)
-        } else {
-            // A tile that reaches over the last row computes this row again.
-            let mut lines: [&[T]; ROWS] = [&[]; ROWS];
-            for (i, line) in lines.iter_mut().enumerate() {
-                *line = &left.data[(row + i.min(rows - 1)) * left.step..][..depth];
+        // A tile that reaches over the last row computes this row again.
+        let row_of = |i: usize| row + i.min(rows - 1);
+        let mut lines: [&[T]; ROWS] = [&[]; ROWS];
+        match left {
+            Left::Rows { data, step } => {
+                for (i, line) in lines.iter_mut().enumerate() {
+                    *line = &data[row_of(i) * step..][..depth];
+                }
             }
-            sums::<T, S, _, ROWS, VECTORS>(simd, depth, &ByRows(lines), right)
+            Left::Runs(Runs { data, starts }) => {
+                for (i, line) in lines.iter_mut().enumerate() {
+                    *line = &data[starts[row_of(i)]..][..depth];
+                }
+            }
+            Left::Columns { .. } => {}
+        }
+        let sums = match left {
+            Left::Columns { data, step } => {
+                let columns = ByColumns { data: &data[row..], step };
+                sums::<T, S, _, R, ROWS, VECTORS>(simd, depth, &columns, right, column)
+            }
+            _ => sums::<T, S, _, R, ROWS, VECTORS>(simd, depth, &ByRows(lines), right, column),
         };
         for (i, sums) in sums.into_iter().enumerate() {
             let out = &mut out.data[(row + i) * out.step + column..];
@@ -180,18 +219,25 @@ impl<T: Copy, const ROWS: usize> Columns<T, ROWS> for ByRows<'_, T, ROWS> {
 }
 
 #[inline(always)]
-fn sums<T: Lanes, S: Simd, C: Columns<T, ROWS>, const ROWS: usize, const VECTORS: usize>(
+fn sums<T, S, C, R, const ROWS: usize, const VECTORS: usize>(
     simd: S,
     depth: usize,
     left: &C,
-    right: Rows<&[T]>,
-) -> [[T::Vector<S>; VECTORS]; ROWS] {
+    right: R,
+    column: usize,
+) -> [[T::Vector<S>; VECTORS]; ROWS]
+where
+    T: Lanes,
+    S: Simd,
+    C: Columns<T, ROWS>,
+    R: Right<T>,
+{
     let mut sums = [[T::zero_vector(simd); VECTORS]; ROWS];
     for k in 0..depth {
-        let column = left.column(k);
-        let right = &T::vectors::<S>(&right.data[k * right.step..])[..VECTORS];
+        let elements = left.column(k);
+        let right = &T::vectors::<S>(&right.row(k)[column..])[..VECTORS];
         for (i, sums) in sums.iter_mut().enumerate() {
-            let element = T::splat(simd, left.element(column, i));
+            let element = T::splat(simd, left.element(elements, i));
             for (sum, &right) in sums.iter_mut().zip(right) {
                 *sum = T::times_plus(simd, element, right, *sum);
             }

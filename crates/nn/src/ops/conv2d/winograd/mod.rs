@@ -42,7 +42,7 @@ use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
-use crate::ops::gemm::{Left, Rows, Size, product, rows_of_a_tile};
+use crate::ops::gemm::{Left, Product, Rows, Size, rows_of_a_tile};
 use crate::ops::matmul::Dst;
 use candelabrum_memory::simd::simd;
 
@@ -142,7 +142,7 @@ impl<T: Float> Kernels<T> {
     /// The left operand of the product of a point: (O × C), or for the kernels `turned` by 180°, (C × O).
     fn left(&self, point: usize, turned: bool) -> Left<'_, T> {
         let Rows { data, step } = self.0.of(if turned { TURNED[point] } else { point });
-        Left { data, step, by_columns: turned }
+        if turned { Left::Columns { data, step } } else { Left::Rows { data, step } }
     }
 }
 
@@ -194,25 +194,6 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
             }
             transform_outputs::<T, S>(simd, &problem, &results, block, ys);
         }
-    }
-}
-
-/// A product as a function of its own, because it is long.
-struct Product<'a, T> {
-    size: Size,
-    left: Left<'a, T>,
-    right: Rows<&'a [T]>,
-    out: Rows<&'a mut [T]>,
-    add: bool,
-}
-
-impl<T: Float> WithSimd for Product<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { size, left, right, mut out, add } = self;
-        product(simd, size, left, right, &mut out, add);
     }
 }
 
@@ -270,7 +251,7 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
                     Size { rows: channels.len(), depth: block.len(), columns: problem.in_channels };
                 for point in 0..POINTS {
                     let Rows { data, step } = left.of(point);
-                    let left = Left { data, step, by_columns: true };
+                    let left = Left::Columns { data, step };
                     let (right, out) = (right.of(point), sums.of_mut(point));
                     simd.vectorize(Product { size, left, right, out, add });
                 }

@@ -1,0 +1,295 @@
+//! Convolutions without a matrix of patches.
+//!
+//! In the layout of [`Phases`], a row of the matrix of patches is a run of an image's channel. So the
+//! products of a convolution read the runs where they are, and no patches are copied. With `P` for the
+//! output pixels, `K` for the elements of a patch, `O` and `C` for the output and input channels:
+//!
+//! ```text
+//! forward    y     (O x P) = w (O x K)     runs (K x P)
+//! backward   dw^T  (K x O) = runs (K x P)  dz^T (P x O), summed over the images
+//!            dx    (C x Q) = w^T (C x OT)  runs of dz (OT x Q), for each phase of Q pixels that T elements
+//!                                          of the kernel meet
+//! ```
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::conv::{Conv, Gradients};
+use super::geometry::Geometry;
+use super::phases::{Phases, SLACK};
+use super::transpose::transpose;
+use crate::ops::elementwise::activation_backward;
+use crate::ops::float::Float;
+use crate::ops::gemm::{Left, Product, Rows, Runs, Size, rows_of_a_tile};
+use crate::ops::matmul::Dst;
+use crate::ops::pool::Pooled;
+
+/// Columns of a product, so that what it reads of the image stays in the nearest caches.
+const COLUMNS: usize = 192;
+
+/// Pixels of one product of the gradient of the weight.
+const DEPTH: usize = 256;
+
+/// Whether images are so large that a row of pixels with the padding behind it is well used.
+pub(super) fn applies(geometry: &Geometry) -> bool {
+    !geometry.is_pointwise() && !geometry.is_small() && geometry.groups == 1
+}
+
+impl<T: Float> Conv<'_, T> {
+    pub(super) fn forward_directly(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+        let (geometry, weight) = (self.geometry, self.weight);
+        let (from, to) = (geometry.in_image(), geometry.out_image());
+        xs.par_chunks(from).zip(ys.par_chunks_mut(to)).for_each(|(x, y)| {
+            Arch::new().dispatch(Forward { geometry, weight, x, y });
+            self.finish(y, bias, geometry.out_pixels());
+        });
+    }
+
+    /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
+    /// `reference`.
+    pub(super) fn backward_directly(
+        &self,
+        xs: &[T],
+        reference: &[T],
+        dys: &mut [T],
+        gradients: Gradients<'_, T>,
+    ) {
+        let (geometry, image) = (self.geometry, self.geometry.out_image());
+        let Gradients { dxs, dw, db } = gradients;
+        if let Some(activation) = self.activation {
+            let images = dys.par_chunks_mut(image).zip(reference.par_chunks(image));
+            images.for_each(|(dys, reference)| activation_backward(dys, reference, activation));
+        }
+        if let Some(db) = db {
+            self.bias_gradient(dys, db, Dst::Overwrite);
+        }
+        if let Some(dw) = dw {
+            weight_gradient(geometry, xs, dys, dw);
+        }
+        if let Some(dxs) = dxs {
+            let kernels = TurnedKernels::new(geometry, self.weight);
+            let images = dxs.par_chunks_mut(geometry.in_image()).zip(dys.par_chunks(image));
+            images.for_each(|(dx, dy)| {
+                Arch::new().dispatch(InputGradient { geometry, kernels: &kernels, dy, dx });
+            });
+        }
+    }
+}
+
+/// The first elements of the runs of all patch elements of some channels, in the order of the weight.
+fn starts(phases: &Phases<'_>, channels: usize) -> Vec<usize> {
+    let offsets = phases.offsets();
+    let channel = phases.channel();
+    (0..channels).flat_map(|c| offsets.iter().map(move |offset| c * channel + offset)).collect()
+}
+
+/// Some channels of an image in the layout of `phases`, whose padding is zero already.
+#[inline(always)]
+fn divide<T: Float>(phases: &Phases<'_>, pixels: usize, x: &[T], channels: &mut [T]) {
+    for (x, channel) in x.chunks_exact(pixels).zip(channels.chunks_mut(phases.channel())) {
+        phases.divide(x, channel);
+    }
+}
+
+/// One image.
+struct Forward<'a, T> {
+    geometry: &'a Geometry,
+    weight: &'a [T],
+    x: &'a [T],
+    y: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { geometry, weight, x, y } = self;
+        let phases = Phases::new(geometry);
+        let starts = starts(&phases, geometry.in_channels);
+        let mut channels = Pooled::zeros(geometry.in_channels * phases.channel() + SLACK);
+        divide(&phases, geometry.in_size.0 * geometry.in_size.1, x, &mut channels);
+        let rows = geometry.out_channels.next_multiple_of(rows_of_a_tile::<S>());
+        let step = phases.outputs().next_multiple_of(SLACK);
+        let mut result = Pooled::new(rows * step);
+        for first in (0..phases.outputs()).step_by(COLUMNS) {
+            let size = Size {
+                rows: geometry.out_channels,
+                depth: starts.len(),
+                columns: COLUMNS.min(phases.outputs() - first),
+            };
+            let left = Left::Rows { data: weight, step: starts.len() };
+            let right = Runs { data: &channels[first..], starts: &starts };
+            let out = Rows { data: &mut result[first..], step };
+            simd.vectorize(Product { size, left, right, out, add: false });
+        }
+        for (row, y) in result.chunks_exact(step).zip(y.chunks_exact_mut(geometry.out_pixels())) {
+            phases.narrow(row, y);
+        }
+    }
+}
+
+/// The weights for the gradient of the input: for each phase, (C × OT).
+struct TurnedKernels<T: Float> {
+    phases: Vec<TurnedPhase<T>>,
+}
+
+struct TurnedPhase<T: Float> {
+    number: usize,
+    /// The offset of each element of the kernel that meets the phase.
+    offsets: Vec<usize>,
+    weight: Pooled<T>,
+}
+
+impl<T: Float> TurnedKernels<T> {
+    fn new(geometry: &Geometry, weight: &[T]) -> Self {
+        let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
+        let taps = geometry.taps.0.len() * geometry.taps.1.len();
+        let turn = |(number, in_phase): (usize, Vec<(usize, usize)>)| {
+            let mut turned = Pooled::new(inputs * outputs * in_phase.len());
+            let mut places = turned.iter_mut();
+            for channel in 0..inputs {
+                for output in 0..outputs {
+                    let kernel = &weight[(output * inputs + channel) * taps..][..taps];
+                    let taps = in_phase.iter().map(|&(tap, _)| kernel[tap]);
+                    taps.zip(places.by_ref()).for_each(|(w, place)| *place = w);
+                }
+            }
+            let offsets = in_phase.into_iter().map(|(_, offset)| offset).collect();
+            TurnedPhase { number, offsets, weight: turned }
+        };
+        Self { phases: Phases::new(geometry).by_phase().into_iter().map(turn).collect() }
+    }
+}
+
+/// The gradient of one image.
+struct InputGradient<'a, T: Float> {
+    geometry: &'a Geometry,
+    kernels: &'a TurnedKernels<T>,
+    dy: &'a [T],
+    dx: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for InputGradient<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { geometry, kernels, dy, dx } = self;
+        let phases = Phases::new(geometry);
+        let pixels = geometry.out_pixels();
+        // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output pixel
+        // and behind the last one are zeros.
+        let before =
+            kernels.phases.iter().flat_map(|phase| &phase.offsets).max().copied().unwrap_or(0);
+        let channel = before + phases.phase().max(phases.outputs()) + SLACK;
+        let mut outputs = Pooled::zeros(geometry.out_channels * channel);
+        for (dy, rows) in dy.chunks_exact(pixels).zip(outputs.chunks_exact_mut(channel)) {
+            phases.widen(dy, &mut rows[before..]);
+        }
+        let rows = geometry.in_channels.next_multiple_of(rows_of_a_tile::<S>());
+        let step = phases.channel() + SLACK;
+        let mut result = Pooled::new(rows * step);
+        for phase in &kernels.phases {
+            let starts: Vec<usize> = (0..geometry.out_channels)
+                .flat_map(|o| phase.offsets.iter().map(move |offset| o * channel + before - offset))
+                .collect();
+            for first in (0..phases.phase()).step_by(COLUMNS) {
+                let size = Size {
+                    rows: geometry.in_channels,
+                    depth: starts.len(),
+                    columns: COLUMNS.min(phases.phase() - first),
+                };
+                let left = Left::Rows { data: &phase.weight, step: starts.len() };
+                let right = Runs { data: &outputs[first..], starts: &starts };
+                let at = phase.number * phases.phase() + first;
+                let out = Rows { data: &mut result[at..], step };
+                simd.vectorize(Product { size, left, right, out, add: false });
+            }
+        }
+        let in_pixels = geometry.in_size.0 * geometry.in_size.1;
+        for (channel, dx) in result.chunks_exact(step).zip(dx.chunks_exact_mut(in_pixels)) {
+            phases.join(channel, dx);
+        }
+    }
+}
+
+/// Writes the gradient of the weight. The threads share the input channels.
+fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T], dw: &mut [T]) {
+    let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
+    let taps = dw.len() / (inputs * outputs);
+    let together = inputs.div_ceil(rayon::current_num_threads());
+    let parts: Vec<_> = (0..inputs)
+        .into_par_iter()
+        .step_by(together)
+        .map(|first| {
+            let channels = first..inputs.min(first + together);
+            Arch::new().dispatch(WeightGradient { geometry, xs, dys, channels })
+        })
+        .collect();
+    for (part, first) in parts.iter().zip((0..inputs).step_by(together)) {
+        let columns = taps * together.min(inputs - first);
+        for (output, dw) in dw.chunks_exact_mut(inputs * taps).enumerate() {
+            let rows = part.values.iter().skip(output).step_by(part.step);
+            dw[first * taps..][..columns].iter_mut().zip(rows).for_each(|(dw, &sum)| *dw = sum);
+        }
+    }
+}
+
+/// The gradient of the weights of some input channels.
+struct WeightGradient<'a, T> {
+    geometry: &'a Geometry,
+    xs: &'a [T],
+    dys: &'a [T],
+    channels: Range<usize>,
+}
+
+/// `dw^T`: a row for each element of a patch, with an element for each output channel.
+struct Transposed<T: Float> {
+    values: Pooled<T>,
+    step: usize,
+}
+
+impl<T: Float> WithSimd for WeightGradient<'_, T> {
+    type Output = Transposed<T>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Transposed<T> {
+        let Self { geometry, xs, dys, channels } = self;
+        let phases = Phases::new(geometry);
+        let starts = starts(&phases, channels.len());
+        let pixels = geometry.in_size.0 * geometry.in_size.1;
+        let mut inputs = Pooled::zeros(channels.len() * phases.channel() + SLACK);
+        let step = geometry.out_channels.next_multiple_of(SLACK / 4);
+        // Between the rows of pixels stay zeros.
+        let mut outputs = Pooled::zeros(phases.outputs() * step + SLACK);
+        let rows = starts.len().next_multiple_of(rows_of_a_tile::<S>());
+        let mut values = Pooled::new(rows * step + SLACK);
+        let images =
+            xs.chunks_exact(geometry.in_image()).zip(dys.chunks_exact(geometry.out_image()));
+        for (number, (x, dy)) in images.enumerate() {
+            let x = &x[channels.start * pixels..channels.end * pixels];
+            divide(&phases, pixels, x, &mut inputs);
+            let (height, width) = geometry.out_size;
+            for row in 0..height {
+                let to = &mut outputs[row * phases.pitch() * step..];
+                let from = &dy[row * width..];
+                transpose(from, geometry.out_pixels(), (geometry.out_channels, width), to, step);
+            }
+            for first in (0..phases.outputs()).step_by(DEPTH) {
+                let size = Size {
+                    rows: starts.len(),
+                    depth: DEPTH.min(phases.outputs() - first),
+                    columns: geometry.out_channels,
+                };
+                let left = Left::Runs(Runs { data: &inputs[first..], starts: &starts });
+                let right = Rows { data: &outputs[first * step..], step };
+                let out = Rows { data: &mut *values, step };
+                simd.vectorize(Product { size, left, right, out, add: number + first > 0 });
+            }
+        }
+        Transposed { values, step }
+    }
+}

@@ -1,0 +1,170 @@
+//! A layout of images in which every element of a patch is a run of consecutive elements.
+//!
+//! With stride `s`, neighbouring output pixels meet input pixels that are `s` apart. So the padded image
+//! is divided into `s` × `s` *phases*: phase `(i, j)` has the pixels whose row and column have the
+//! remainders `i` and `j`. All phases have rows of the same length, the *pitch*, which is that of the
+//! output, too. Then output pixel `p`, counted in rows of this pitch, meets element `p + offset` of the
+//! phases, and the offset depends only on the element of the kernel. The pixels between the end of an
+//! output row and the pitch are computed and have no meaning.
+
+use super::geometry::Geometry;
+use crate::ops::float::Float;
+
+/// Elements behind the last one, so that whole vectors can be read from each element on.
+pub(super) const SLACK: usize = 64;
+
+/// The layout for one geometry.
+#[derive(Debug)]
+pub(super) struct Phases<'a> {
+    geometry: &'a Geometry,
+    /// Elements of a row.
+    pitch: usize,
+    /// Rows of a phase.
+    rows: usize,
+    /// Whether the kernel meets a phase anywhere.
+    used: Vec<bool>,
+}
+
+impl<'a> Phases<'a> {
+    pub(super) fn new(geometry: &'a Geometry) -> Self {
+        let &Geometry { in_size, out_size, padding, stride, .. } = geometry;
+        let reach = |tap: usize, dilation: usize, stride: usize| tap * dilation / stride;
+        let rows = ((in_size.0 + padding.0).div_ceil(stride.0))
+            .max(out_size.0 + reach(geometry.taps.0.end - 1, geometry.dilation.0, stride.0));
+        let pitch = ((in_size.1 + padding.1).div_ceil(stride.1))
+            .max(out_size.1 + reach(geometry.taps.1.end - 1, geometry.dilation.1, stride.1));
+        let mut used = vec![false; stride.0 * stride.1];
+        for (ky, kx) in taps(geometry) {
+            used[phase_of(geometry, ky, kx)] = true;
+        }
+        Self { geometry, pitch, rows, used }
+    }
+
+    /// The number of elements from a pixel to the one below it.
+    pub(super) fn pitch(&self) -> usize {
+        self.pitch
+    }
+
+    /// The number of elements of a channel, all phases together.
+    pub(super) fn channel(&self) -> usize {
+        self.geometry.stride.0 * self.geometry.stride.1 * self.phase()
+    }
+
+    /// The number of elements of a phase.
+    pub(super) fn phase(&self) -> usize {
+        self.rows * self.pitch
+    }
+
+    /// The number of elements from the first output pixel to the last one.
+    pub(super) fn outputs(&self) -> usize {
+        let (height, width) = self.geometry.out_size;
+        (height - 1) * self.pitch + width
+    }
+
+    /// The phases that the kernel meets, and for each its elements of the kernel, by their number, and the
+    /// offsets of these in the phase.
+    pub(super) fn by_phase(&self) -> Vec<(usize, Vec<(usize, usize)>)> {
+        let mut phases: Vec<_> = (0..self.used.len()).map(|phase| (phase, Vec::new())).collect();
+        for (number, (ky, kx)) in taps(self.geometry).enumerate() {
+            let phase = phase_of(self.geometry, ky, kx);
+            phases[phase].1.push((number, self.offset_in_phase(ky, kx)));
+        }
+        phases.retain(|(_, taps)| !taps.is_empty());
+        phases
+    }
+
+    /// The offset of each element of the kernel, in its order, without those that meet only padding.
+    pub(super) fn offsets(&self) -> Vec<usize> {
+        let offset = |(ky, kx)| {
+            phase_of(self.geometry, ky, kx) * self.phase() + self.offset_in_phase(ky, kx)
+        };
+        taps(self.geometry).map(offset).collect()
+    }
+
+    fn offset_in_phase(&self, ky: usize, kx: usize) -> usize {
+        let &Geometry { stride, dilation, .. } = self.geometry;
+        ky * dilation.0 / stride.0 * self.pitch + kx * dilation.1 / stride.1
+    }
+
+    /// Writes a channel `x` (H, W) to its place, whose padding is zero already.
+    #[inline(always)]
+    pub(super) fn divide<T: Float>(&self, x: &[T], phases: &mut [T]) {
+        self.each_run(|y, start, at, step| {
+            let width = self.geometry.in_size.1;
+            let row = &x[y * width + start..(y + 1) * width];
+            if step == 1 {
+                phases[at..at + row.len()].copy_from_slice(row);
+            } else {
+                for (to, &from) in phases[at..].iter_mut().zip(row.iter().step_by(step)) {
+                    *to = from;
+                }
+            }
+        });
+    }
+
+    /// The reverse of [`divide`](Self::divide). Pixels of phases that the kernel does not meet become zero.
+    #[inline(always)]
+    pub(super) fn join<T: Float>(&self, phases: &[T], x: &mut [T]) {
+        if self.used.contains(&false) {
+            x.fill(T::zero());
+        }
+        self.each_run(|y, start, at, step| {
+            let width = self.geometry.in_size.1;
+            let row = &mut x[y * width + start..(y + 1) * width];
+            if step == 1 {
+                row.copy_from_slice(&phases[at..at + row.len()]);
+            } else {
+                for (to, &from) in row.iter_mut().step_by(step).zip(&phases[at..]) {
+                    *to = from;
+                }
+            }
+        });
+    }
+
+    /// Calls `f` for each row of the image and each phase that has pixels of it and that the kernel meets: the row, its first pixel in
+    /// the phase, the place of this pixel, and the distance between pixels of the phase.
+    #[inline(always)]
+    fn each_run(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
+        let &Geometry { in_size: (height, width), padding, stride, .. } = self.geometry;
+        for y in 0..height {
+            let padded = y + padding.0;
+            let row = padded / stride.0 * self.pitch;
+            for start in 0..stride.1.min(width) {
+                let padded_x = start + padding.1;
+                let phase = padded % stride.0 * stride.1 + padded_x % stride.1;
+                if !self.used[phase] {
+                    continue;
+                }
+                f(y, start, phase * self.phase() + row + padded_x / stride.1, stride.1);
+            }
+        }
+    }
+
+    /// Copies the pixels of an output channel `y` (OH, OW) out of rows of the pitch.
+    #[inline(always)]
+    pub(super) fn narrow<T: Float>(&self, rows: &[T], y: &mut [T]) {
+        for (row, y) in rows.chunks(self.pitch).zip(y.chunks_exact_mut(self.geometry.out_size.1)) {
+            y.copy_from_slice(&row[..y.len()]);
+        }
+    }
+
+    /// Copies the pixels of an output channel to rows of the pitch, which have zeros between them already.
+    #[inline(always)]
+    pub(super) fn widen<T: Float>(&self, y: &[T], rows: &mut [T]) {
+        for (row, y) in rows.chunks_mut(self.pitch).zip(y.chunks_exact(self.geometry.out_size.1)) {
+            row[..y.len()].copy_from_slice(y);
+        }
+    }
+}
+
+/// Rows and columns of the elements of the kernel that meet the image.
+fn taps(geometry: &Geometry) -> impl Iterator<Item = (usize, usize)> {
+    let (kys, kxs) = geometry.taps.clone();
+    kys.flat_map(move |ky| kxs.clone().map(move |kx| (ky, kx)))
+}
+
+/// The number of the phase that an element of the kernel meets.
+fn phase_of(geometry: &Geometry, ky: usize, kx: usize) -> usize {
+    let &Geometry { stride, dilation, .. } = geometry;
+    ky * dilation.0 % stride.0 * stride.1 + kx * dilation.1 % stride.1
+}
