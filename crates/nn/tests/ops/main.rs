@@ -14,6 +14,7 @@ mod mixing;
 mod naive_conv2d;
 mod norms;
 mod on_a_gpu;
+mod profile;
 mod rearrange;
 mod recurrent;
 mod reproducibility;

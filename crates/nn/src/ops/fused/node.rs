@@ -369,8 +369,8 @@ impl CustomOp1 for Join {
         hooks::token_on_gpu(a)
     }
 
-    fn bwd(&self, a: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        self.gradients([a]).map(|[a]| a)
+    fn bwd(&self, a: &Tensor, token: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        profile::called(token, || self.gradients([a])).map(|[a]| a)
     }
 }
 
@@ -403,10 +403,10 @@ impl CustomOp2 for Join {
         &self,
         a: &Tensor,
         b: &Tensor,
-        _: &Tensor,
+        token: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        self.gradients([a, b]).map(|[a, b]| (a, b))
+        profile::called(token, || self.gradients([a, b])).map(|[a, b]| (a, b))
     }
 }
 
@@ -444,10 +444,10 @@ impl CustomOp3 for Join {
         a: &Tensor,
         b: &Tensor,
         c: &Tensor,
-        _: &Tensor,
+        token: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.gradients([a, b, c]).map(|[a, b, c]| (a, b, c))
+        profile::called(token, || self.gradients([a, b, c])).map(|[a, b, c]| (a, b, c))
     }
 }
 
@@ -498,6 +498,20 @@ struct Emit {
     mark: Arc<Mark>,
 }
 
+impl Emit {
+    /// Puts a gradient that candle has computed into the result's inbox.
+    fn receive(&self, dys: &Tensor) -> Result<()> {
+        let inbox = self.mark.inbox();
+        if dys.device().is_cuda() {
+            return inbox.deliver_on_gpu(to_flat(dys)?);
+        }
+        for_float!(dys.dtype(), self.ys.name, T => {
+            inbox.deliver(link::values_of::<T>(dys)?);
+            Ok(())
+        })
+    }
+}
+
 impl CustomOp1 for Emit {
     fn name(&self) -> &'static str {
         self.ys.name
@@ -511,16 +525,8 @@ impl CustomOp1 for Emit {
         self.ys.cuda_fwd(token, layout)
     }
 
-    fn bwd(&self, token: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        let inbox = self.mark.inbox();
-        if dys.device().is_cuda() {
-            inbox.deliver_on_gpu(to_flat(dys)?)?;
-        } else {
-            for_float!(dys.dtype(), self.ys.name, T => {
-                inbox.deliver(link::values_of::<T>(dys)?);
-                Ok(())
-            })?;
-        }
+    fn bwd(&self, token: &Tensor, ys: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
+        profile::called(ys, || self.receive(dys))?;
         Ok(Some(token.detach()))
     }
 }
