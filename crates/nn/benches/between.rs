@@ -165,7 +165,9 @@ fn main() {
     for (name, case) in cases() {
         for then_ours in [false, true] {
             let of = |ours| step(&case, By { ours, then_ours });
-            (0..5).for_each(|_| drop((of(true), of(false))));
+            for _ in 0..5 {
+                black_box([of(true), of(false)]);
+            }
             let rounds: Vec<[f64; 2]> = (0..ROUNDS)
                 .map(|_| [of(true), of(false)].map(|time| 1e6 * time.as_secs_f64()))
                 .collect();

@@ -22,6 +22,8 @@
 //! that operation. It includes the zeros and additions that candle spends on the gradients of the
 //! region and on those that the fused operation before it has handed to candle.
 //!
+//! The same regions are spans of the timeline, as those of fused operations are.
+//!
 //! candle also does not tell which operation has made a tensor. Views (`narrow`, `transpose`,
 //! `reshape`, `broadcast_as`) share memory with their input, so their names are exact, but a `reshape`
 //! that has copied is "other". The remaining names are inferred from shapes: "matmul" if the inputs and
@@ -35,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Storage, Tensor, TensorId};
+use tracing::span::EnteredSpan;
 
 /// What was measured between [`start`] and [`stop`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,8 +88,8 @@ pub(super) enum Phase {
 
 thread_local! {
     static PROFILE: RefCell<Option<Profile>> = const { RefCell::new(None) };
-    /// The calls of fused operations in the backward pass that is being measured.
-    static CALLS: RefCell<Option<HashMap<TensorId, [Instant; 2]>>> = const { RefCell::new(None) };
+    /// The backward pass that is being measured.
+    static PASS: RefCell<Option<Pass>> = const { RefCell::new(None) };
     /// The names of the operations of the last graph.
     static NAMES: RefCell<(Signature, Vec<&'static str>)> = RefCell::default();
 }
@@ -101,65 +104,88 @@ pub fn stop() -> Profile {
     PROFILE.take().unwrap_or_default()
 }
 
-/// candle's backward pass from `loss`, with the time of its own operations if a profile is being
-/// measured.
+/// candle's backward pass from `loss`, with the time of its own operations, if a profile is being
+/// measured or a subscriber of `tracing` (a timeline) wants the spans of operations.
 ///
 /// # Errors
 /// Those of [`Tensor::backward`].
 pub fn backward(loss: &Tensor) -> Result<GradStore> {
-    if PROFILE.with_borrow(Option::is_none) {
+    let traced = tracing::enabled!(target: "candelabrum::op", tracing::Level::TRACE);
+    if PROFILE.with_borrow(Option::is_none) && !traced {
         return loss.backward();
     }
     let nodes = loss.sorted_nodes();
     let names = names_of(&nodes);
-    let outer = CALLS.replace(Some(HashMap::new()));
-    let start = Instant::now();
+    let visited = nodes.iter().zip(names).filter(|(node, _)| !node.is_variable());
+    let visited: Vec<_> = visited.map(|(node, name)| (name, node.dims().to_vec())).collect();
+    let order = nodes.iter().filter(|node| !node.is_variable()).map(|node| node.id()).zip(0..);
+    let order = order.collect();
+    let pass = Pass { visited, order, done: 0, since: Instant::now(), span: candles_span() };
+    let outer = PASS.replace(Some(pass));
     let result = loss.backward();
-    let end = Instant::now();
-    let calls = CALLS.replace(outer).unwrap_or_default();
-    if result.is_ok() {
-        let mut region = Vec::new();
-        let mut since = start;
-        for (node, name) in nodes.iter().zip(names).filter(|(node, _)| !node.is_variable()) {
-            let Some(&[began, ended]) = calls.get(&node.id()) else {
-                region.push((*node, name));
-                continue;
-            };
-            count_region(&region, began.saturating_duration_since(since));
-            (region, since) = (Vec::new(), ended);
-        }
-        count_region(&region, end.saturating_duration_since(since));
+    let pass = PASS.replace(outer);
+    if let (Some(mut pass), Ok(_)) = (pass, &result) {
+        pass.end_region(pass.visited.len());
     }
     result
 }
 
-fn count_region(region: &[(&Tensor, &'static str)], time: Duration) {
-    let names: Vec<&str> = region.iter().map(|(_, name)| *name).collect();
-    let name = if names.is_empty() { "no operation".to_owned() } else { names.join(", ") };
-    let output = region.first().map_or_else(Vec::new, |(node, _)| node.dims().to_vec());
-    PROFILE.with_borrow_mut(|profile| {
-        let Some(Profile { candle, .. }) = profile else { return };
-        let same = |region: &Region| region.name == name && region.output == output;
-        match candle.iter().position(same) {
-            Some(index) => {
-                candle[index].calls += 1;
-                candle[index].time += time;
-            }
-            None => candle.push(Region { name, output, calls: 1, time }),
+/// A backward pass that is being measured.
+struct Pass {
+    /// Name and shape of each node, in the order in which candle visits them.
+    visited: Vec<(&'static str, Vec<usize>)>,
+    order: HashMap<TensorId, usize>,
+    /// The number of nodes before the present region, and the time when it began.
+    done: usize,
+    since: Instant,
+    span: Option<EnteredSpan>,
+}
+
+impl Pass {
+    /// Counts the region that ends before node number `end`.
+    fn end_region(&mut self, end: usize) {
+        let time = self.since.elapsed();
+        let region = self.visited.get(self.done..end).unwrap_or_default();
+        let names: Vec<&str> = region.iter().map(|(name, _)| *name).collect();
+        let name = if names.is_empty() { "no operation".to_owned() } else { names.join(", ") };
+        if let Some(span) = self.span.take() {
+            span.record("name", format!("candle: {name}"));
         }
-    });
+        let output = region.first().map_or_else(Vec::new, |(_, dims)| dims.clone());
+        PROFILE.with_borrow_mut(|profile| {
+            let Some(Profile { candle, .. }) = profile else { return };
+            let same = |region: &Region| region.name == name && region.output == output;
+            match candle.iter().position(same) {
+                Some(index) => {
+                    candle[index].calls += 1;
+                    candle[index].time += time;
+                }
+                None => candle.push(Region { name, output, calls: 1, time }),
+            }
+        });
+    }
+}
+
+/// A span whose name is recorded when the region ends.
+fn candles_span() -> Option<EnteredSpan> {
+    let name = tracing::field::Empty;
+    let span =
+        tracing::trace_span!(target: "candelabrum::op", "op", name, phase = ?Phase::Backward);
+    (!span.is_disabled()).then(|| span.entered())
 }
 
 /// Runs `work`, the backward of a custom operation whose result is `node`.
 pub(crate) fn called<R>(node: &Tensor, work: impl FnOnce() -> R) -> R {
-    if CALLS.with_borrow(Option::is_none) {
-        return work();
+    let Some(mut pass) = PASS.take() else { return work() };
+    let number = pass.order.get(&node.id()).copied();
+    if let Some(number) = number {
+        pass.end_region(number);
     }
-    let start = Instant::now();
+    PASS.set(Some(pass));
     let result = work();
-    CALLS.with_borrow_mut(|calls| {
-        if let Some(calls) = calls {
-            calls.insert(node.id(), [start, Instant::now()]);
+    PASS.with_borrow_mut(|pass| {
+        if let (Some(pass), Some(number)) = (pass, number) {
+            (pass.done, pass.since, pass.span) = (number + 1, Instant::now(), candles_span());
         }
     });
     result

@@ -57,31 +57,35 @@ pub(super) fn run<F: Fused>(
     inputs: &[Option<&Tensor>],
 ) -> Result<Tensor> {
     let shape = shape.into();
-    let originals = inputs;
-    let contiguous = |tensor: &Option<&Tensor>| tensor.map(Tensor::contiguous).transpose();
-    let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
-    let Some(first) = inputs.iter().flatten().next() else { bail!("{}: no input", F::NAME) };
+    let Some(first) = inputs.iter().copied().flatten().next() else {
+        bail!("{}: no input", F::NAME)
+    };
     let (dtype, device) = (first.dtype(), first.device());
     if let Some(other) = inputs.iter().flatten().find(|other| other.dtype() != dtype) {
         bail!("{}: inputs of dtype {dtype:?} and {:?}", F::NAME, other.dtype());
     }
+    let connected = || -> Result<Vec<Option<Tensor>>> {
+        inputs.iter().map(|tensor| tensor.map(Tensor::contiguous).transpose()).collect()
+    };
     if let Some(gpu) = gpu::wanted(&op, dtype, device) {
-        return gpu::run(op, shape, dtype, inputs, &gpu);
+        return gpu::run(op, shape, dtype, connected()?, &gpu);
     }
     if composite::is_wanted(device) {
-        return composite::run(&op, &shape, dtype, inputs);
+        return composite::run(&op, &shape, dtype, connected()?);
     }
     if is_half(dtype) {
-        return run_wide(op, shape, dtype, inputs);
+        return run_wide(op, shape, dtype, connected()?);
     }
     for_float!(dtype, F::NAME, T => {
+        let targets = inputs.iter().map(|input| Target::new(*input)).collect();
+        let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
+        let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
         let mut ys = vec![T::default(); shape.elem_count()];
         let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
             with_inputs(&tensors, F::NAME, |slices: &[&[T]]| op.forward(slices, &mut ys))
         })?;
         let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
-        let targets = originals.iter().map(|input| Target::new(*input)).collect();
         node::attach(op, targets, inputs, shape, ys, saved)
     })
 }
