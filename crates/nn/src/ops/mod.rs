@@ -11,6 +11,29 @@
 //! `BatchNorm` and `loss::cross_entropy` are graphs of many operations. Nothing of them is used
 //! here.
 //!
+//! # candle's operations between these
+//!
+//! A network may mix the operations of this module with candle's in any way. Some of candle's are dear
+//! in a training graph, because their backward clears a tensor, adds to it, pads, or adds number by
+//! number:
+//!
+//! | candle | instead | the step with candle's takes |
+//! |---|---|---|
+//! | `broadcast_add` | [`add`], or a bias of [`linear`] | 4.7 to 7.0 times as long |
+//! | `broadcast_mul` | [`mul`] | 4.5 to 6.3 times as long |
+//! | `narrow`, `chunk` | [`split`], [`narrow`] | 1.36 times as long before one of candle's |
+//! | `transpose`, `permute` of the last dimension | [`transpose`], [`permute`] | 2.1 times as long before one of candle's |
+//! | `affine`, `xs * 0.5` | [`scale`] | 1.6 to 2.2 times as long |
+//! | `where_cond` with a constant | [`masked_fill`] | 1.03 to 1.16 times as long |
+//! | `Tensor::cat` | [`cat`] | 0.95 to 1.22 times as long |
+//!
+//! The figures are those of `benches/between.rs`, whose steps have a fused operation before and after the
+//! one that is replaced (docs/kernels.md). Two things cost nothing on the CPU and need no replacement:
+//! candle's views of a result (`narrow`, `chunk`, `transpose`, `permute`, `reshape`, `squeeze`) where
+//! the next operation is one of this module in f32 or f64, and `reshape` of a contiguous tensor there.
+//! Between one of ours and one of candle's, a view costs what candle spends on it. [`profile`] shows
+//! the time of candle's operations in the backward pass.
+//!
 //! Every operation of this module follows these rules:
 //!
 //! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need. f16 and
@@ -22,6 +45,8 @@
 //!   result is the kernel's result up to rounding, and parameters report their gradients in the same
 //!   way.
 //! - Inputs may be views. The operation makes them contiguous first.
+//! - The gradient of a view of a result, or of a [`narrow`] or [`split`] of it, is written to its places
+//!   only. Elements that no operation uses have the gradient 0.
 //! - An argument without a variable below it (images, labels) gets no gradient, and the kernel
 //!   computes none.
 //! - Work is split over the threads of the current rayon pool. The parts do not depend on the

@@ -90,8 +90,8 @@ thread_local! {
     static PROFILE: RefCell<Option<Profile>> = const { RefCell::new(None) };
     /// The backward pass that is being measured.
     static PASS: RefCell<Option<Pass>> = const { RefCell::new(None) };
-    /// The names of the operations of the last graph.
-    static NAMES: RefCell<(Signature, Vec<&'static str>)> = RefCell::default();
+    /// The last graph of which a pass was measured.
+    static LAST: RefCell<Graph> = RefCell::default();
 }
 
 /// Starts to measure the operations that this thread calls.
@@ -105,7 +105,8 @@ pub fn stop() -> Profile {
 }
 
 /// candle's backward pass from `loss`, with the time of its own operations, if a profile is being
-/// measured or a subscriber of `tracing` (a timeline) wants the spans of operations.
+/// measured or a subscriber of `tracing` (a timeline) wants the spans of operations. A pass that fails
+/// counts as far as it has come.
 ///
 /// # Errors
 /// Those of [`Tensor::backward`].
@@ -115,17 +116,19 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
         return loss.backward();
     }
     let nodes = loss.sorted_nodes();
-    let names = names_of(&nodes);
+    let (names, is_called) = known_of(&nodes);
     let visited = nodes.iter().zip(names).filter(|(node, _)| !node.is_variable());
     let visited: Vec<_> = visited.map(|(node, name)| (name, node.dims().to_vec())).collect();
     let order = nodes.iter().filter(|node| !node.is_variable()).map(|node| node.id()).zip(0..);
     let order = order.collect();
-    let pass = Pass { visited, order, done: 0, since: Instant::now(), span: candles_span() };
+    let (since, span) = (Instant::now(), candles_span());
+    let pass = Pass { visited, order, is_called, done: 0, since, span };
     let outer = PASS.replace(Some(pass));
     let result = loss.backward();
     let pass = PASS.replace(outer);
     if let (Some(mut pass), Ok(_)) = (pass, &result) {
         pass.end_region(pass.visited.len());
+        LAST.with_borrow_mut(|last| last.is_called = pass.is_called);
     }
     result
 }
@@ -135,6 +138,8 @@ struct Pass {
     /// Name and shape of each node, in the order in which candle visits them.
     visited: Vec<(&'static str, Vec<usize>)>,
     order: HashMap<TensorId, usize>,
+    /// By node: whether it is a fused operation, as far as an earlier pass has shown.
+    is_called: HashSet<usize>,
     /// The number of nodes before the present region, and the time when it began.
     done: usize,
     since: Instant,
@@ -185,7 +190,11 @@ pub(crate) fn called<R>(node: &Tensor, work: impl FnOnce() -> R) -> R {
     let result = work();
     PASS.with_borrow_mut(|pass| {
         if let (Some(pass), Some(number)) = (pass, number) {
-            (pass.done, pass.since, pass.span) = (number + 1, Instant::now(), candles_span());
+            pass.is_called.insert(number);
+            (pass.done, pass.since) = (number + 1, Instant::now());
+            // A timeline needs no span where nothing is to be done.
+            let is_region = !pass.is_called.contains(&pass.done);
+            pass.span = if is_region { candles_span() } else { None };
         }
     });
     result
@@ -195,9 +204,18 @@ pub(crate) fn called<R>(node: &Tensor, work: impl FnOnce() -> R) -> R {
 /// signature have the same names.
 type Signature = Vec<(Vec<usize>, Vec<usize>, usize)>;
 
-/// The name of the operation that has made each node. The names of the last graph are kept, because a
-/// training step has the graph of the step before.
-fn names_of(nodes: &[&Tensor]) -> Vec<&'static str> {
+/// What is known of a graph. That of the last one is kept, because a training step has the graph of the
+/// step before.
+#[derive(Default)]
+struct Graph {
+    signature: Signature,
+    /// By node: the operation that has made it.
+    names: Vec<&'static str>,
+    is_called: HashSet<usize>,
+}
+
+/// By node: the name of the operation that has made it. And the nodes that are known as fused operations.
+fn known_of(nodes: &[&Tensor]) -> (Vec<&'static str>, HashSet<usize>) {
     let mut first = HashMap::new();
     let signature: Signature = (nodes.iter().enumerate())
         .map(|(number, node)| {
@@ -205,12 +223,12 @@ fn names_of(nodes: &[&Tensor]) -> Vec<&'static str> {
             (node.dims().to_vec(), node.stride().to_vec(), shared)
         })
         .collect();
-    NAMES.with_borrow_mut(|(of, names)| {
-        if *of != signature {
-            *names = nodes.iter().map(|node| name(node)).collect();
-            *of = signature;
+    LAST.with_borrow_mut(|last| {
+        if last.signature != signature {
+            let names = nodes.iter().map(|node| name(node)).collect();
+            *last = Graph { signature, names, is_called: HashSet::new() };
         }
-        names.clone()
+        (last.names.clone(), last.is_called.clone())
     })
 }
 
