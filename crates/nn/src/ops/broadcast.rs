@@ -47,10 +47,10 @@ impl Broadcast {
         }
         let mut steps = [1; 2];
         for dim in dims.iter_mut().rev() {
-            for operand in 0..2 {
+            for (operand, step) in steps.iter_mut().enumerate() {
                 if dim.has[operand] {
-                    dim.steps[operand] = steps[operand];
-                    steps[operand] *= dim.len;
+                    dim.steps[operand] = *step;
+                    *step *= dim.len;
                 }
             }
         }
@@ -91,14 +91,14 @@ impl Broadcast {
                 let xs = &left[x + column * inner.steps[0]..];
                 let ys = &right[y + column * inner.steps[1]..];
                 match inner.has {
-                    [true, true] => run(zs, xs.iter().zip(ys), |(&x, &y)| f(x, y)),
+                    [true, true] => run(zs, &xs.iter().zip(ys), |(&x, &y)| f(x, y)),
                     [true, false] => {
                         let y = ys[0];
-                        run(zs, xs.iter(), |&x| f(x, y));
+                        run(zs, &xs.iter(), |&x| f(x, y));
                     }
                     _ => {
                         let x = xs[0];
-                        run(zs, ys.iter(), |&y| f(x, y));
+                        run(zs, &ys.iter(), |&y| f(x, y));
                     }
                 }
                 (rest, row, column) = (after, row + 1, 0);
@@ -153,7 +153,7 @@ fn offsets(outer: &[Dim], mut row: usize) -> [usize; 2] {
 }
 
 #[inline(always)]
-fn run<T: Float, I: Iterator + Clone>(zs: &mut [T], operands: I, f: impl Fn(I::Item) -> T) {
+fn run<T: Float, I: Iterator + Clone>(zs: &mut [T], operands: &I, f: impl Fn(I::Item) -> T) {
     simd(
         #[inline(always)]
         || {

@@ -22,7 +22,7 @@ const NAME: &str = "cat";
 /// # Errors
 ///
 /// If there is no tensor, the shapes do not fit, or the dtypes differ or are no floats.
-pub fn cat<A: AsRef<Tensor>, D: Dim>(tensors: &[A], dim: D) -> Result<Tensor> {
+pub fn cat<A: AsRef<Tensor>, D: Dim + Copy>(tensors: &[A], dim: D) -> Result<Tensor> {
     let Some(first) = tensors.first().map(AsRef::as_ref) else { bail!("{NAME}: no tensors") };
     let dim = dim.to_index(first.shape(), NAME)?;
     let mut shape = first.dims().to_vec();

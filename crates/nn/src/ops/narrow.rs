@@ -27,7 +27,7 @@ const NAME: &str = "narrow";
 /// # Errors
 ///
 /// If the positions lie outside of the dimension, or the dtype is no float.
-pub fn narrow<D: Dim>(xs: &Tensor, dim: D, start: usize, len: usize) -> Result<Tensor> {
+pub fn narrow<D: Dim + Copy>(xs: &Tensor, dim: D, start: usize, len: usize) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), NAME)?;
     let mut shape = xs.dims().to_vec();
     if start.checked_add(len).is_none_or(|end| end > shape[dim]) {
@@ -59,7 +59,7 @@ pub fn narrow<D: Dim>(xs: &Tensor, dim: D, start: usize, len: usize) -> Result<T
 /// # Errors
 ///
 /// If the lengths do not add up to that of the dimension, or the dtype is no float.
-pub fn split<D: Dim>(xs: &Tensor, lens: &[usize], dim: D) -> Result<Vec<Tensor>> {
+pub fn split<D: Dim + Copy>(xs: &Tensor, lens: &[usize], dim: D) -> Result<Vec<Tensor>> {
     let dim = dim.to_index(xs.shape(), "split")?;
     let sum = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
     if sum != Some(xs.dims()[dim]) {

@@ -33,7 +33,11 @@ pub fn permute<D: Dims>(xs: &Tensor, dims: D) -> Result<Tensor> {
 /// # Errors
 ///
 /// If `xs` has no such dimension, or the dtype is no float.
-pub fn transpose<D1: Dim, D2: Dim>(xs: &Tensor, dim1: D1, dim2: D2) -> Result<Tensor> {
+pub fn transpose<D1: Dim + Copy, D2: Dim + Copy>(
+    xs: &Tensor,
+    dim1: D1,
+    dim2: D2,
+) -> Result<Tensor> {
     let dims = [dim1.to_index(xs.shape(), "transpose")?, dim2.to_index(xs.shape(), "transpose")?];
     let mut order: Vec<usize> = (0..xs.rank()).collect();
     order.swap(dims[0], dims[1]);

@@ -29,7 +29,7 @@ impl View {
         let dims = layout.dims().iter().copied().zip(layout.stride().iter().copied());
         let view = Self { start: layout.start_offset(), dims: dims.collect() };
         let mut reached = 0;
-        for (len, step) in view.from_the_longest_step().into_iter().rev() {
+        for (len, step) in view.longest_step_first().into_iter().rev() {
             if len == 0 || step <= reached {
                 return None;
             }
@@ -76,7 +76,7 @@ impl View {
 
     /// The places of the view among `elements` places, if they are a stripe.
     pub(super) fn stripe(&self, elements: usize) -> Option<Stripe> {
-        let mut dims = self.from_the_longest_step();
+        let mut dims = self.longest_step_first();
         let mut run = 1;
         while let Some((len, _)) = dims.pop_if(|(_, step)| *step == run) {
             run *= len;
@@ -91,7 +91,7 @@ impl View {
         fits.then_some(Stripe { period, range })
     }
 
-    fn from_the_longest_step(&self) -> Vec<(usize, usize)> {
+    fn longest_step_first(&self) -> Vec<(usize, usize)> {
         let mut dims: Vec<_> = self.dims.iter().copied().filter(|(len, _)| *len != 1).collect();
         dims.sort_by_key(|(_, step)| std::cmp::Reverse(*step));
         dims

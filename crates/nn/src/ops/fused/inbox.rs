@@ -147,7 +147,7 @@ impl Stripes {
     }
 
     fn are_all(&self) -> bool {
-        self.ranges == [0..self.period]
+        matches!(self.ranges[..], [Range { start: 0, end }] if end == self.period)
     }
 
     /// Writes zeros to the places between the stripes.
