@@ -27,18 +27,22 @@ const NAME: &str = "mul";
 pub fn mul(xs: &Tensor, ys: &Tensor) -> Result<Tensor> {
     let broadcast = Broadcast::new(xs.shape(), ys.shape(), NAME)?;
     let shape = broadcast.shape().clone();
-    fused::run(Mul { broadcast }, shape, &[Some(xs), Some(ys)])
+    // Each operand's gradient needs the other operand, which is kept in memory for it.
+    let inputs = u32::from(ys.track_op()) | u32::from(xs.track_op()) << 1;
+    let reads = Reads { inputs, output: false };
+    fused::run(Mul { broadcast, reads }, shape, &[Some(xs), Some(ys)])
 }
 
 struct Mul {
     broadcast: Broadcast,
+    reads: Reads,
 }
 
 impl Fused for Mul {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1])
+        self.reads
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], zs: &mut [T]) -> Result<Pooled<T>> {

@@ -142,6 +142,18 @@ fn parameters_as_operands_report_their_gradients() -> Result<()> {
 }
 
 #[test]
+fn a_constant_factor_gets_no_gradient() -> Result<()> {
+    let (var, constant) = (Var::from_tensor(&random((2, 3), 1)?)?, random(3, 2)?);
+    for product in [mul(&var, &constant)?, mul(&constant, &var)?] {
+        let grads = product.sum_all()?.backward()?;
+        assert!(grads.get(&constant).is_none());
+        let gradient = grads.get(&var).expect("a gradient");
+        assert_close(gradient, &constant.broadcast_as((2, 3))?, 1e-12, 1e-12);
+    }
+    Ok(())
+}
+
+#[test]
 fn what_does_not_fit_is_an_error() -> Result<()> {
     let xs = random((2, 3), 1)?;
     let error = message(mul(&xs, &random(2, 2)?));
