@@ -22,6 +22,7 @@ import sys
 
 import torch
 
+import arithmetic
 import layers
 import norms
 import optimizers
@@ -34,6 +35,7 @@ FILES = (
     *(norms.batch_norm2d, norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
     recurrent.lstm_cell_state,
+    *(arithmetic.add_broadcast, arithmetic.mul, arithmetic.scale, arithmetic.masked_fill),
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd),

@@ -28,7 +28,7 @@ pub(crate) fn run(
 fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
     profile::start();
     let sample = training.sample(Request::Seconds(seconds));
-    let rows = profile::stop();
+    let profile = profile::stop();
     let sample = sample?;
     let steps = sample["steps"].as_f64().context("a sample has steps")?;
     let per_step = |time: Duration| time.as_secs_f64() / steps;
@@ -39,6 +39,12 @@ fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
             "forward_seconds": forward, "backward_seconds": backward,
         })
     };
+    let region = |region: profile::Region| {
+        json!({
+            "name": region.name, "output": region.output, "calls": region.calls as f64 / steps,
+            "seconds": per_step(region.time),
+        })
+    };
     let parts = |names: &[&str]| -> anyhow::Result<f64> {
         let sum: Option<f64> = names.iter().map(|&name| sample[name].as_f64()).sum();
         sum.context("only ours can be profiled")
@@ -46,7 +52,9 @@ fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
     Ok(json!({
         "steps": sample["steps"],
         "step_seconds": sample["step_seconds"],
-        "operations": rows.into_iter().map(operation).collect::<Vec<_>>(),
+        "operations": profile.operations.into_iter().map(operation).collect::<Vec<_>>(),
+        // candle's backward of its own operations.
+        "candle": profile.candle.into_iter().map(region).collect::<Vec<_>>(),
         // Packing gradients, the collective, the checks.
         "exchange_seconds": parts(&["compress_seconds", "exposed_seconds", "decompress_seconds"])?,
         "optimizer_seconds": parts(&["update_seconds"])?,

@@ -36,6 +36,7 @@ use candelabrum_memory::{Flat, SpanMut};
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+use crate::ops::profile;
 use crate::pass::{self, Kind, Place, Sink};
 use crate::tensors::with_span;
 use crate::{Param, UnitPlan};
@@ -238,7 +239,7 @@ impl FlatGradients {
     fn backward_with(&mut self, loss: &Tensor, observer: Observer, observed: bool) -> Result<()> {
         self.begin_pass();
         let lent = Lent::new(self, observed.then_some(observer));
-        let store = pass::run(lent.pass.clone(), || loss.backward());
+        let store = pass::run(lent.pass.clone(), || profile::backward(loss));
         drop(lent);
         let result = store.and_then(|store| self.add_candles(&store));
         self.learnt |= result.is_ok();

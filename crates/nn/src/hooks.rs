@@ -19,6 +19,7 @@ use candle_core::{
     Var, bail,
 };
 
+use crate::ops::profile;
 use crate::pass;
 
 /// The state of a watched parameter.
@@ -137,8 +138,8 @@ impl CustomOp1 for Hook {
         token_on_gpu(storage)
     }
 
-    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        pass::complete(self.variable)?;
+    fn bwd(&self, _: &Tensor, token: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        profile::called(token, || pass::complete(self.variable))?;
         Ok(None)
     }
 }
@@ -189,10 +190,10 @@ impl CustomOp2 for Identity {
         &self,
         _: &Tensor,
         token: &Tensor,
-        _: &Tensor,
+        values: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let taken = pass::accept(self.variable, gradient)?;
+        let taken = profile::called(values, || pass::accept(self.variable, gradient))?;
         // A token is its own gradient: it is 0, or has no elements.
         Ok(((!taken).then(|| gradient.clone()), Some(token.detach())))
     }

@@ -7,6 +7,8 @@
 //! | layers with inferred input sizes | [`layers`] |
 //! | a model, its training step, its summary | [`Model`], [`Summary`] |
 //! | fused operations with their own backward | [`ops`] |
+//! | which operations of candle to replace in a training graph | [`ops`](ops#candles-operations-between-these) |
+//! | the time of a step by operation, candle's included | [`ops::profile`] |
 //! | gradients in buckets, complete one by one | [`FlatGradients`], [`UnitPlan`] |
 //!
 //! The crate knows no ranks. A training step gives its loss to a [`BackwardAndUpdate`], and

@@ -16,6 +16,8 @@ struct Profile {
     steps: usize,
     step_seconds: f64,
     operations: Vec<Operation>,
+    /// candle's backward of its own operations.
+    candle: Vec<Region>,
     /// Packing gradients, the collective, the checks.
     exchange_seconds: f64,
     optimizer_seconds: f64,
@@ -29,6 +31,17 @@ struct Operation {
     calls: f64,
     forward_seconds: f64,
     backward_seconds: f64,
+}
+
+/// candle's own operations between two calls of ours.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Region {
+    name: String,
+    /// Of the first operation.
+    output: Vec<usize>,
+    /// In a step.
+    calls: f64,
+    seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -68,21 +81,32 @@ pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> R
     Ok(())
 }
 
-/// The operations in the order of their time, then the other parts of the step.
+/// The operations in the order of their time, candle's in theirs, then the other parts of the step.
 fn operations(profile: &Profile) -> String {
     let mut sorted: Vec<&Operation> = profile.operations.iter().collect();
     sorted.sort_by(|a, b| b.seconds().total_cmp(&a.seconds()));
-    let known: f64 = sorted.iter().map(|operation| operation.seconds()).sum();
+    let mut candle: Vec<&Region> = profile.candle.iter().collect();
+    candle.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let known = sorted.iter().map(|operation| operation.seconds()).sum::<f64>()
+        + candle.iter().map(|region| region.seconds).sum::<f64>();
     let rest = profile.step_seconds - known - profile.exchange_seconds - profile.optimizer_seconds;
     let ms = |seconds: f64| format!("{:.3}", 1000.0 * seconds);
     let both =
         |seconds: f64| [ms(seconds), format!("{:.1}%", 100.0 * seconds / profile.step_seconds)];
     let mut lines: Vec<Vec<String>> = Vec::new();
+    let own = |name: String, output: &[usize], calls: f64| {
+        let output: Vec<String> = output.iter().map(usize::to_string).collect();
+        [name, output.join("×"), format!("{calls:.0}")]
+    };
     for operation in sorted {
-        let output: Vec<String> = operation.output.iter().map(usize::to_string).collect();
-        let own = [operation.name.clone(), output.join("×"), format!("{:.0}", operation.calls)];
+        let own = own(operation.name.clone(), &operation.output, operation.calls);
         let passes = [operation.forward_seconds, operation.backward_seconds].map(ms);
         lines.push([&own[..], &passes, &both(operation.seconds())].concat());
+    }
+    for region in candle {
+        let own = own(format!("candle: {}", region.name), &region.output, region.calls);
+        let passes = [String::new(), ms(region.seconds)];
+        lines.push([&own[..], &passes, &both(region.seconds)].concat());
     }
     for (name, seconds) in [
         ("exchange", profile.exchange_seconds),
@@ -114,6 +138,9 @@ mod tests {
              "forward_seconds": 0.004, "backward_seconds": 0.006},
             {"name": "linear", "output": [64, 500], "calls": 2.0,
              "forward_seconds": 0.02, "backward_seconds": 0.03}],
+            "candle": [
+            {"name": "reshape", "output": [64, 10], "calls": 2.0, "seconds": 0.002},
+            {"name": "narrow", "output": [64, 3], "calls": 1.0, "seconds": 0.003}],
             "exchange_seconds": 0.005, "optimizer_seconds": 0.015}"#;
         let text = operations(&serde_json::from_str(line).unwrap());
         let rows: Vec<Vec<&str>> =
@@ -121,9 +148,11 @@ mod tests {
         let expected = [
             vec!["linear", "64×500", "2", "20.000", "30.000", "50.000", "50.0%"],
             vec!["relu", "64×10", "1", "4.000", "6.000", "10.000", "10.0%"],
+            vec!["candle:", "narrow", "64×3", "1", "3.000", "3.000", "3.0%"],
+            vec!["candle:", "reshape", "64×10", "2", "2.000", "2.000", "2.0%"],
             vec!["exchange", "5.000", "5.0%"],
             vec!["optimizer", "15.000", "15.0%"],
-            vec!["rest", "20.000", "20.0%"],
+            vec!["rest", "15.000", "15.0%"],
         ];
         assert_eq!(rows, expected, "{text}");
     }

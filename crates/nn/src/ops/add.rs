@@ -1,9 +1,10 @@
 //! The sum of a residual connection, `act(x + y)`, in one pass (He et al., CVPR 2016,
-//! arXiv:1512.03385).
+//! arXiv:1512.03385), and the sum with a bias or an embedding of positions, which is broadcast.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
 use super::activations;
+use super::broadcast::Broadcast;
 use super::elementwise::{activate, activation_backward};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
@@ -14,24 +15,31 @@ use crate::Activation;
 
 const NAME: &str = "add";
 
-/// `activation(xs + ys)`, element by element.
+/// `activation(xs + ys)`, element by element. Shapes that differ are broadcast by NumPy's rules: a
+/// dimension of length 1, or a missing one on the left, is repeated. The gradient of a repeated operand
+/// is the sum over the repetitions.
+///
+/// # Shapes
+///
+/// (N, T, C) and (C), (T, C) or (N, 1, C), for instance -> (N, T, C)
 ///
 /// # Errors
 ///
-/// If the shapes differ (there is no broadcasting), or the dtypes differ or are no floats.
+/// If the shapes do not fit, or the dtypes differ or are no floats.
 pub fn add(xs: &Tensor, ys: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
-    if xs.dims() != ys.dims() {
-        bail!("{NAME}: shapes {:?} and {:?} differ", xs.shape(), ys.shape());
-    }
+    let broadcast = Broadcast::new(xs.shape(), ys.shape(), NAME)?;
+    let shape = broadcast.shape().clone();
     let late = activation.filter(|activation| activation.needs_input());
     let activation = activation.filter(|activation| !activation.needs_input());
-    let op = Add { activation, sum: Sum(activation) };
-    let sums = fused::run(op, xs.shape(), &[Some(xs), Some(ys)])?;
+    let op = Add { activation, broadcast, sum: Sum(activation) };
+    let sums = fused::run(op, shape, &[Some(xs), Some(ys)])?;
     activations::apply(sums, late)
 }
 
 struct Add {
     activation: Option<Activation>,
+    broadcast: Broadcast,
+    /// The kernels on a GPU, for equal shapes.
     sum: Sum,
 }
 
@@ -44,13 +52,8 @@ impl Fused for Add {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], sums: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, ys] = inputs else { unreachable!("two inputs") };
-        in_blocks(sums, |start, sums| {
-            let inputs = xs[start..].iter().zip(&ys[start..]);
-            for (sum, (&x, &y)) in sums.iter_mut().zip(inputs) {
-                *sum = x + y;
-            }
-            activate(sums, self.activation);
-        });
+        let finish = |sums: &mut [T]| activate(sums, self.activation);
+        self.broadcast.combine((xs, ys), sums, |x, y| x + y, finish);
         Ok(Pooled::none())
     }
 
@@ -61,18 +64,21 @@ impl Fused for Add {
                 activation_backward(dys, &ys[start..][..dys.len()], activation);
             });
         }
-        for gradient in [grads.take(0), grads.take(1)].into_iter().flatten() {
-            in_blocks(gradient, |start, part| part.copy_from_slice(&dys[start..][..part.len()]));
+        for operand in 0..2 {
+            if let Some(gradient) = grads.take(operand) {
+                self.broadcast.sum_to(operand, dys, gradient);
+            }
         }
         Ok(())
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        Some(&self.sum)
+        let repeats = self.broadcast.repeats(0) || self.broadcast.repeats(1);
+        (!repeats).then_some(&self.sum as &dyn OnGpu)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
-        activations::composite(&(xs + ys)?, self.activation)
+        activations::composite(&xs.broadcast_add(ys)?, self.activation)
     }
 }

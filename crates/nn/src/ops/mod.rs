@@ -11,6 +11,33 @@
 //! `BatchNorm` and `loss::cross_entropy` are graphs of many operations. Nothing of them is used
 //! here.
 //!
+//! # candle's operations between these
+//!
+//! A network may mix the operations of this module with candle's in any way. Some of candle's are dear
+//! in a training graph, because their backward clears a tensor, adds to it, pads, or adds number by
+//! number:
+//!
+//! | candle | instead | the step with candle's takes |
+//! |---|---|---|
+//! | `broadcast_add` | [`add`], or a bias of [`linear`] | 2.9 to 7.0 times as long |
+//! | `broadcast_mul` | [`mul`] | 4.5 to 6.3 times as long |
+//! | `narrow`, `chunk` | [`split`], [`narrow`] | 1.36 times as long before one of candle's |
+//! | `transpose`, `permute` of the last dimension | [`transpose`], [`permute`] | 2.1 times as long before one of candle's |
+//! | `affine`, `xs * 0.5` | [`scale`] | 1.6 to 2.2 times as long |
+//! | `where_cond` with a constant | [`masked_fill`] | 1.03 to 1.16 times as long |
+//! | `Tensor::cat` | [`cat`] | 0.95 to 1.22 times as long |
+//!
+//! The figures are those of `benches/between.rs`, whose steps have a fused operation before and after the
+//! one that is replaced (docs/kernels.md). Two things cost nothing in the backward pass on the CPU:
+//! candle's views of a result (`narrow`, `chunk`, `transpose`, `permute`, `reshape`, `squeeze`) where
+//! the next operation is one of this module in f32 or f64, and `reshape` of a contiguous tensor there.
+//! Between one of ours and one of candle's, a view costs what candle spends on it. [`profile`] shows
+//! the time of candle's operations in the backward pass.
+//!
+//! Of these replacements only [`add`] of equal shapes has a kernel on a GPU. The others run there as
+//! candle's operations. In f16 and bf16 on the CPU, each of them converts its inputs to f32 and its result
+//! back, and views are candle's own.
+//!
 //! Every operation of this module follows these rules:
 //!
 //! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need. f16 and
@@ -22,6 +49,8 @@
 //!   result is the kernel's result up to rounding, and parameters report their gradients in the same
 //!   way.
 //! - Inputs may be views. The operation makes them contiguous first.
+//! - The gradient of a view of a result, or of a [`narrow`] or [`split`] of it, is written to its places
+//!   only. Elements that no operation uses have the gradient 0.
 //! - An argument without a variable below it (images, labels) gets no gradient, and the kernel
 //!   computes none.
 //! - Work is split over the threads of the current rayon pool. The parts do not depend on the
@@ -35,6 +64,8 @@ mod activations;
 mod add;
 mod avg_pool2d;
 mod batch_norm2d;
+mod broadcast;
+mod cat;
 mod column_sums;
 mod conv2d;
 mod cross_entropy;
@@ -49,17 +80,24 @@ mod gru;
 mod last_step;
 mod linear;
 mod lstm;
+mod masked_fill;
 mod math;
 mod matmul;
 mod max_pool2d;
 mod moments;
+mod mul;
+mod narrow;
 mod parallel;
+mod permute;
 mod pool;
 mod pool2d;
 mod recurrent;
 mod row_norm;
+mod scale;
 mod softmax;
+mod strided;
 mod unfold;
+mod view;
 
 pub mod profile;
 
@@ -67,6 +105,7 @@ pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
 pub use add::add;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d};
+pub use cat::cat;
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;
@@ -77,8 +116,13 @@ pub use gru::gru;
 pub use last_step::last_step;
 pub use linear::linear;
 pub use lstm::lstm;
+pub use masked_fill::masked_fill;
 pub use max_pool2d::max_pool2d;
+pub use mul::mul;
+pub use narrow::{narrow, split};
+pub use permute::{permute, transpose};
 pub use pool2d::Pool2dConfig;
 pub use recurrent::RecurrentWeights;
 pub use row_norm::{layer_norm, rms_norm};
+pub use scale::scale;
 pub use softmax::{log_softmax, softmax};

@@ -5,14 +5,15 @@ use std::sync::OnceLock;
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig, RecurrentWeights, add,
-    avg_pool2d, batch_norm2d, conv2d, dropout, embedding, global_avg_pool2d, gru, last_step,
-    layer_norm, linear, log_softmax, lstm, max_pool2d, relu, rms_norm, softmax,
-    softmax_cross_entropy_with, with_composites,
+    avg_pool2d, batch_norm2d, cat, conv2d, dropout, embedding, global_avg_pool2d, gru, last_step,
+    layer_norm, linear, log_softmax, lstm, masked_fill, max_pool2d, mul, narrow, permute, relu,
+    rms_norm, scale, softmax, softmax_cross_entropy_with, split, transpose, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::activations::apply;
+use crate::arithmetic::PAIRS;
 use crate::behaviour::message;
 use crate::norms::some_running;
 use crate::random;
@@ -184,6 +185,62 @@ fn of_activations_and_sums() -> Result<()> {
             add(&t[0], &t[0], activation)
         });
     }
+    check(&cases)
+}
+
+#[test]
+fn of_rearrangements() -> Result<()> {
+    let mut cases = Cases::default();
+    for dims in [[3, 5, 4], [1, 2, 7], [2, 1, 1], [0, 3, 2], [2, 3, 0]] {
+        let xs = [random(&dims[..], 1)?];
+        for order in [[0, 1, 2], [1, 2, 0], [2, 1, 0]] {
+            let name = format!("permute {dims:?} {order:?}");
+            cases.push(name, &xs, move |t| permute(&t[0], order.to_vec()));
+        }
+        cases.push(format!("transpose {dims:?}"), &xs, |t| transpose(&t[0], 0, 2));
+        for dim in 0..3 {
+            let half = dims[dim] / 2;
+            let name = format!("narrow {dims:?} {dim}");
+            cases.push(name.clone(), &xs, move |t| narrow(&t[0], dim, half, dims[dim] - half));
+            cases.push(name + " of a result", &xs, move |t| {
+                let parts = split(&scale(&t[0], 2.0)?, &[half, dims[dim] - half], dim)?;
+                Tensor::cat(&[&parts[1], &parts[0]], dim)
+            });
+            let mut other = dims;
+            other[dim] = 2;
+            let inputs = [xs[0].clone(), random(&other[..], 2)?];
+            cases.push(format!("cat {dims:?} {dim}"), &inputs, move |t| {
+                cat(&[&t[0], &t[1], &t[0]], dim)
+            });
+        }
+    }
+    check(&cases)
+}
+
+#[test]
+fn of_arithmetic() -> Result<()> {
+    let mut cases = Cases::default();
+    let more: [(&[usize], &[usize]); 3] = [(&[0, 3], &[3]), (&[2, 0], &[2, 1]), (&[4, 5], &[4, 5])];
+    for (left, right) in PAIRS.into_iter().chain(more) {
+        let inputs = [random(left, 1)?, random(right, 2)?];
+        cases.push(format!("mul {left:?} {right:?}"), &inputs, |t| mul(&t[0], &t[1]));
+        for activation in activations() {
+            let name = format!("add {left:?} {right:?} {activation:?}");
+            cases.push(name, &inputs, move |t| add(&t[0], &t[1], activation));
+        }
+    }
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let odd = [Tensor::new(&[[0.0, -0.0, inf], [-inf, nan, 1e30]], &Device::Cpu)?];
+    for factor in [0.125, -3.0, 0.0] {
+        cases.push(format!("scale {factor}"), &[random((3, 5), 1)?], move |t| scale(&t[0], factor));
+        cases.push_rough(format!("scale odd {factor}"), &odd, move |t| scale(&t[0], factor));
+    }
+    for (dims, mask) in [(&[2, 3, 4][..], &[3, 1][..]), (&[2, 3], &[2, 3]), (&[0, 3], &[3])] {
+        let (name, mask) = (format!("masked_fill {dims:?} {mask:?}"), integers(mask, 3, 2)?);
+        cases.push(name, &[random(dims, 1)?], move |t| masked_fill(&t[0], &mask, -0.75));
+    }
+    let mask = Tensor::new(&[1_u8, 0, 1], &Device::Cpu)?;
+    cases.push_rough("masked_fill odd", &odd, move |t| masked_fill(&t[0], &mask, -inf));
     check(&cases)
 }
 

@@ -12,6 +12,18 @@ use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan, o
 use candelabrum_testkit::integers;
 use candle_core::{Device, Module, Result, Tensor};
 
+/// Gradients in which each parameter is a unit.
+pub(crate) fn each_its_own_unit(params: &Params) -> Result<FlatGradients> {
+    let unit = |(number, param): (usize, &Param)| {
+        let mut plan = UnitPlan::default();
+        plan.push(number, param.var().elem_count());
+        plan
+    };
+    let plans: Vec<UnitPlan> = params.list().iter().enumerate().map(unit).collect();
+    let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
+    FlatGradients::new(params.list(), plans, buckets)
+}
+
 struct Network {
     params: Params,
     weights: Vec<Param>,
@@ -30,15 +42,7 @@ impl Network {
 
     /// Each parameter is a unit of its own.
     fn of(params: Params) -> Result<Self> {
-        let weights = params.list();
-        let unit = |(number, param): (usize, &Param)| {
-            let mut plan = UnitPlan::default();
-            plan.push(number, param.var().elem_count());
-            plan
-        };
-        let plans: Vec<UnitPlan> = weights.iter().enumerate().map(unit).collect();
-        let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
-        let gradients = FlatGradients::new(weights.clone(), plans, buckets)?;
+        let (weights, gradients) = (params.list(), each_its_own_unit(&params)?);
         Ok(Self { params, weights, gradients })
     }
 

@@ -1,6 +1,7 @@
 //! The fused operations against central differences, PyTorch and plain loops.
 
 mod activations;
+mod arithmetic;
 mod avg_pool2d;
 mod behaviour;
 mod composites;
@@ -13,6 +14,8 @@ mod mixing;
 mod naive_conv2d;
 mod norms;
 mod on_a_gpu;
+mod profile;
+mod rearrange;
 mod recurrent;
 mod reproducibility;
 mod residual;

@@ -3,8 +3,9 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    Conv2dConfig, Pool2dConfig, RecurrentWeights, avg_pool2d, conv2d, dropout, embedding, gelu,
-    global_avg_pool2d, gru, last_step, linear, lstm, silu,
+    Conv2dConfig, Pool2dConfig, RecurrentWeights, add, avg_pool2d, cat, conv2d, dropout, embedding,
+    gelu, global_avg_pool2d, gru, last_step, linear, lstm, masked_fill, mul, permute, scale, silu,
+    split,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -68,6 +69,33 @@ fn convolutions() -> Result<()> {
         check(&[&xs, &weight, &weight[..1]], |t| conv2d(&t[0], &t[1], Some(&t[2]), config, gelu))?;
     }
     Ok(())
+}
+
+#[test]
+fn rearrangements_and_arithmetic() -> Result<()> {
+    let shape: &[usize] = &[9, 31, 301];
+    for order in [[0, 2, 1], [2, 0, 1], [1, 0, 2]] {
+        check(&[shape], |t| permute(&t[0], order.to_vec()))?;
+    }
+    check(&[shape], |t| {
+        let parts = split(&scale(&t[0], 0.3)?, &[100, 1, 150, 50], 2)?;
+        cat(&[&parts[2], &parts[0], &parts[2]], 2)
+    })?;
+    check(&[shape, &[9, 3, 301]], |t| cat(t, 1))?;
+    check(&[shape], |t| relu_of_a_view(&t[0]))?;
+    for other in [shape, &[301], &[31, 1], &[9, 1, 301], &[9, 1, 1], &[1]] {
+        check(&[shape, other], |t| mul(&t[0], &t[1]))?;
+        check(&[shape, other], |t| add(&t[0], &t[1], Some(Activation::Gelu)))?;
+        let mask = integers(other, 7, 2)?;
+        check(&[shape], |t| masked_fill(&t[0], &mask, 0.25))?;
+    }
+    check(&[&[9001, 7], &[7]], |t| mul(&t[0], &t[1]))
+}
+
+fn relu_of_a_view(xs: &Tensor) -> Result<Tensor> {
+    let views = scale(xs, 2.0)?;
+    let (left, right) = (views.narrow(2, 0, 100)?, views.narrow(2, 100, 201)?);
+    cat(&[&silu(&left.transpose(1, 2)?)?, &silu(&right.transpose(1, 2)?)?], 1)
 }
 
 #[test]

@@ -225,6 +225,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn candles_operations_between_ours_have_spans() -> candle_core::Result<()> {
+        use candelabrum_nn::ops::{profile, relu};
+        use candle_core::{Device, Tensor, Var};
+
+        let recorder = Arc::new(Recorder::new(Clock::alone()));
+        let subscriber = tracing_subscriber::registry().with(Recording(Arc::clone(&recorder)));
+        tracing::subscriber::with_default(subscriber, || {
+            let xs = Var::from_tensor(&Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?)?;
+            let ys = relu(&relu(&xs)?.narrow(0, 1, 2)?.tanh()?)?;
+            profile::backward(&ys.sum_all()?).map(drop)
+        })?;
+        let document = format!("[{}]", chrome::events(0, &recorder.finish()));
+        let events: Vec<Value> = serde_json::from_str(&document).expect("JSON");
+        let names: Vec<&str> = events
+            .iter()
+            .filter(|event| event["args"]["phase"] == "Backward")
+            .filter_map(|event| event["name"].as_str())
+            .filter(|name| *name != "candle: no operation")
+            .collect();
+        let sum = "candle: reshape, reduction";
+        assert_eq!(names, [sum, "relu", "candle: element-wise, narrow", "relu"], "{document}");
+        Ok(())
+    }
+
+    #[test]
     fn spans_of_ours_are_recorded_with_their_fields_and_nest() {
         let recorder = Arc::new(Recorder::new(Clock::alone()));
         let subscriber = tracing_subscriber::registry().with(Recording(Arc::clone(&recorder)));

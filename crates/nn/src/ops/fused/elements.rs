@@ -2,9 +2,10 @@
 
 use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{self, CudaNumbers};
-use candle_core::{Result, Storage, Tensor, bail};
+use candle_core::{Device, Result, Storage, Tensor, bail};
 
 use crate::ops::float::{Float, cpu_slice};
+use crate::ops::view::View;
 
 /// Calls `f` with the elements of each tensor, contiguous and on the CPU. `None` becomes an empty
 /// slice.
@@ -26,6 +27,17 @@ pub(super) fn with_inputs<T: Float, R>(
         });
     }
     f(&slices)
+}
+
+/// The elements of a tensor on the CPU, contiguous: the tensor itself, or a copy outside of the graph.
+/// candle's own copy of a transposed tensor goes number by number.
+pub(super) fn contiguous<T: Float>(tensor: &Tensor) -> Result<Tensor> {
+    let view = View::of_layout(tensor.layout()).filter(|_| !tensor.is_contiguous());
+    let (storage, _) = tensor.storage_and_layout();
+    let (Some(view), Storage::Cpu(storage)) = (view, &*storage) else { return tensor.contiguous() };
+    let mut values = vec![T::default(); view.len()];
+    view.gather(T::cpu_storage_as_slice(storage)?, &mut values);
+    Tensor::from_vec(values, tensor.shape(), &Device::Cpu)
 }
 
 /// A copy of a tensor's elements on a GPU, in their type.

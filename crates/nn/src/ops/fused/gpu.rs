@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail}
 
 use super::composite;
 use super::elements::with_numbers;
-use super::link::Inbox;
+use super::inbox::Inbox;
 use super::node::{self, Node, Target};
 use super::on_gpu::GpuBackward;
 use super::operation::Fused;
@@ -38,7 +38,8 @@ pub(super) fn run<F: Fused>(
     })?;
     let ys = Storage::Cuda(gpu.storage(ys)?);
     let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
-    node::attach(op, inputs, shape, ys, saved)
+    let targets = inputs.iter().map(|input| Target::new(input.as_ref())).collect();
+    node::attach(op, targets, inputs, shape, ys, saved)
 }
 
 impl<F: Fused> Node<F> {

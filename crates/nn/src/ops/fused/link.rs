@@ -12,57 +12,15 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-use candelabrum_memory::Flat;
 use candle_core::{Result, Storage, Tensor};
 
 use super::elements::with_inputs;
-use crate::ops::elementwise::add_assign;
+use super::inbox::Inbox;
 use crate::ops::float::Float;
-use crate::ops::pool::{Pooled, Values};
-use crate::pass;
-
-/// Collects the gradient of a result during a backward pass, with the number of the pass.
-#[derive(Debug, Default)]
-pub(in crate::ops) struct Inbox(Mutex<Option<(u64, Values)>>);
-
-impl Inbox {
-    /// Adds `gradient` to the earlier ones of the same pass.
-    pub(in crate::ops) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
-        let pass = pass::number();
-        let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = inbox.take().filter(|(number, _)| *number == pass);
-        let sum = match before.and_then(|(_, values)| T::of_values(values)) {
-            None => gradient,
-            Some(mut sum) => {
-                add_assign(&mut sum, &gradient);
-                sum
-            }
-        };
-        *inbox = Some((pass, T::into_values(sum)));
-    }
-
-    /// As [`Self::deliver`], on a GPU.
-    pub(in crate::ops) fn deliver_on_gpu(&self, gradient: Flat) -> Result<()> {
-        let sum = match self.take() {
-            Some(Values::Gpu(mut sum)) => {
-                sum.cuda_numbers_mut()?.add(gradient.cuda_numbers()?)?;
-                sum
-            }
-            _ => gradient,
-        };
-        let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *inbox = Some((pass::number(), Values::Gpu(sum)));
-        Ok(())
-    }
-
-    /// The sum of the gradients of this pass.
-    pub(in crate::ops) fn take(&self) -> Option<Values> {
-        let mut inbox = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inbox.take().filter(|(pass, _)| *pass == pass::number()).map(|(_, values)| values)
-    }
-}
+use crate::ops::pool::Pooled;
+use crate::ops::view::View;
 
 /// A result as an input of another operation: the token that replaces the tensor in candle's graph,
 /// and the inbox of the result's gradient.
@@ -70,7 +28,25 @@ impl Inbox {
 pub(super) struct Link {
     pub(super) token: Tensor,
     pub(super) inbox: Arc<Inbox>,
+    /// The number of the result's elements.
     pub(super) elements: usize,
+    /// The input's elements among those of the result. `None` for all of them in their order.
+    pub(super) view: Option<View>,
+}
+
+impl Link {
+    /// The number of the input's elements.
+    pub(super) fn len(&self) -> usize {
+        self.view.as_ref().map_or(self.elements, View::len)
+    }
+
+    /// Adds the gradient of the input to that of the result.
+    pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
+        match &self.view {
+            Some(view) => self.inbox.deliver_view(view, &gradient, self.elements),
+            None => self.inbox.deliver(gradient),
+        }
+    }
 }
 
 /// A link that only the operation of the result in candle's graph owns.
@@ -99,18 +75,21 @@ impl Mark {
     }
 }
 
-/// The link of `tensor`, if the tensor is the result of a fused operation, or a view of all its
-/// elements in their order. candle's views do not change a gradient. A detached tensor has no link.
+/// The link of `tensor`, if the tensor is the result of a fused operation, or a view of it: candle's
+/// views do not change a gradient. On a GPU, only a view of all elements in their order has a link. A
+/// detached tensor has no link.
 pub(super) fn find(tensor: &Tensor) -> Option<Link> {
     if !tensor.track_op() || tensor.is_variable() {
         return None;
     }
-    if tensor.layout().contiguous_offsets() != Some((0, tensor.elem_count())) {
-        return None;
-    }
     let address = address(tensor);
     let mark = RESULTS.with_borrow(|results| results.get(&address).and_then(Weak::upgrade))?;
-    (mark.0.elements == tensor.elem_count()).then(|| mark.0.clone())
+    let elements = mark.0.elements;
+    if tensor.layout().contiguous_offsets() == Some((0, elements)) {
+        return Some(mark.0.clone());
+    }
+    let view = View::of_layout(tensor.layout()).filter(|_| tensor.device().is_cpu())?;
+    Some(Link { view: Some(view), ..mark.0.clone() })
 }
 
 fn address(tensor: &Tensor) -> usize {

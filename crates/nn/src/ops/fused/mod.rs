@@ -17,10 +17,17 @@
 //! place in the [`FlatGradients`](crate::FlatGradients) of this backward pass are written there.
 //! Any other tensor gets its gradient from candle, as from every custom operation. So a network may
 //! mix these operations with candle's in any way.
+//!
+//! candle's views of a result (`narrow`, `transpose`, `permute`, `reshape`) share its memory, and the
+//! layout of a view says which elements it has ([`super::view`]). An operation on a view therefore
+//! joins the result's token too, and writes the gradient to the view's places in the result's inbox.
+//! candle never sees the view in the backward pass. The first gradients that arrive need not be added
+//! to zeros: an inbox knows which places have been written ([`inbox`]).
 
 mod composite;
 mod elements;
 mod gpu;
+mod inbox;
 mod link;
 mod node;
 mod on_gpu;
@@ -31,7 +38,8 @@ use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
 pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
 use self::elements::with_inputs;
-pub(super) use self::link::Inbox;
+pub(super) use self::inbox::Inbox;
+use self::node::Target;
 pub(super) use self::on_gpu::{GpuBackward, OnGpu};
 pub(super) use self::operation::{Backward, Fused, Reads};
 use super::float::for_float;
@@ -49,30 +57,36 @@ pub(super) fn run<F: Fused>(
     inputs: &[Option<&Tensor>],
 ) -> Result<Tensor> {
     let shape = shape.into();
-    let contiguous = |tensor: &Option<&Tensor>| tensor.map(Tensor::contiguous).transpose();
-    let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
-    let Some(first) = inputs.iter().flatten().next() else { bail!("{}: no input", F::NAME) };
+    let Some(first) = inputs.iter().copied().flatten().next() else {
+        bail!("{}: no input", F::NAME)
+    };
     let (dtype, device) = (first.dtype(), first.device());
     if let Some(other) = inputs.iter().flatten().find(|other| other.dtype() != dtype) {
         bail!("{}: inputs of dtype {dtype:?} and {:?}", F::NAME, other.dtype());
     }
+    let connected = || -> Result<Vec<Option<Tensor>>> {
+        inputs.iter().map(|tensor| tensor.map(Tensor::contiguous).transpose()).collect()
+    };
     if let Some(gpu) = gpu::wanted(&op, dtype, device) {
-        return gpu::run(op, shape, dtype, inputs, &gpu);
+        return gpu::run(op, shape, dtype, connected()?, &gpu);
     }
     if composite::is_wanted(device) {
-        return composite::run(&op, &shape, dtype, inputs);
+        return composite::run(&op, &shape, dtype, connected()?);
     }
     if is_half(dtype) {
-        return run_wide(op, shape, dtype, inputs);
+        return run_wide(op, shape, dtype, connected()?);
     }
     for_float!(dtype, F::NAME, T => {
+        let targets = inputs.iter().map(|input| Target::new(*input)).collect();
+        let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
+        let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
         let mut ys = vec![T::default(); shape.elem_count()];
         let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
             with_inputs(&tensors, F::NAME, |slices: &[&[T]]| op.forward(slices, &mut ys))
         })?;
         let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
-        node::attach(op, inputs, shape, ys, saved)
+        node::attach(op, targets, inputs, shape, ys, saved)
     })
 }
 

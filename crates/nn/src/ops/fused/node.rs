@@ -10,7 +10,8 @@ use candle_core::{
 };
 
 use super::elements::{to_flat, with_inputs};
-use super::link::{self, Inbox, Link, Mark};
+use super::inbox::Inbox;
+use super::link::{self, Link, Mark};
 use super::operation::{Backward, Fused, Grads};
 use crate::hooks::{self, Watched};
 use crate::ops::elementwise::add_assign;
@@ -19,16 +20,17 @@ use crate::ops::pool::{Pooled, Values};
 use crate::ops::profile::{self, Phase};
 use crate::pass::Place;
 
-/// Makes a tensor of `ys`. If an input is in the graph, the tensor is too.
+/// Makes a tensor of `ys`. If an input is in the graph, the tensor is too. The `targets` of the
+/// gradients are the inputs before they were made contiguous.
 pub(super) fn attach<F: Fused>(
     op: F,
+    targets: Vec<Option<Target>>,
     inputs: Vec<Option<Tensor>>,
     shape: Shape,
     ys: Storage,
     saved: Values,
 ) -> Result<Tensor> {
     let reads = op.reads();
-    let targets: Vec<Option<Target>> = inputs.iter().map(|x| Target::new(x.as_ref())).collect();
     let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
     let mut versions = Vec::new();
     for (number, target) in targets.iter().enumerate() {
@@ -65,7 +67,7 @@ pub(super) fn attach<F: Fused>(
     });
     let token = Join::all(&node, F::NAME, parents)?;
     let elements = shape.elem_count();
-    let mark = Arc::new(Mark(Link { token: token.clone(), inbox, elements }));
+    let mark = Arc::new(Mark(Link { token: token.clone(), inbox, elements, view: None }));
     let ys = Ys { name: F::NAME, shape, storage: Mutex::new(Some(ys)) };
     let emit = Emit { ys, mark: Arc::clone(&mark) };
     let result = token.apply_op1(emit)?;
@@ -86,7 +88,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    fn new(input: Option<&Tensor>) -> Option<Self> {
+    pub(super) fn new(input: Option<&Tensor>) -> Option<Self> {
         let input = input.filter(|input| input.track_op())?;
         Some(link::find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))
     }
@@ -203,6 +205,14 @@ impl<F: Fused> Differentiable for Node<F> {
 impl<F: Fused> Node<F> {
     /// Returns the gradients that candle adds, by input. All other gradients are in their places.
     fn backward<T: Float>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
+        if let (Some(view), Some(Some(Target::Link(link)))) = (self.op.view(), self.targets.first())
+            && link.view.is_none()
+        {
+            profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
+                link.inbox.deliver_view(view, &dys, link.elements);
+            });
+            return Ok(vec![None]);
+        }
         let Some(saved) = T::values(&self.saved) else {
             bail!("{}: a gradient of another dtype than the result", F::NAME)
         };
@@ -235,7 +245,7 @@ enum Gradient<'a, T: Float> {
     Straight(&'a mut [T]),
     /// A further gradient of a variable.
     Added(&'a mut [T], Pooled<T>),
-    Linked(&'a Inbox, Pooled<T>),
+    Linked(&'a Link, Pooled<T>),
     Candles(&'a Tensor, Vec<T>),
 }
 
@@ -243,7 +253,7 @@ impl<'a, T: Float> Gradient<'a, T> {
     fn new(target: Option<&'a Target>, place: Option<Place<&'a mut [T]>>) -> Self {
         match (target, place) {
             (None, _) => Self::Unwanted,
-            (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, Pooled::new(link.elements)),
+            (Some(Target::Link(link)), _) => Self::Linked(link, Pooled::new(link.len())),
             (Some(Target::Tensor(_)), Some(Place { values, holds: false })) => {
                 Self::Straight(values)
             }
@@ -273,8 +283,8 @@ impl<'a, T: Float> Gradient<'a, T> {
                 add_assign(sum, &values);
                 Ok(None)
             }
-            Self::Linked(inbox, values) => {
-                inbox.deliver(values);
+            Self::Linked(link, values) => {
+                link.deliver(values);
                 Ok(None)
             }
             Self::Candles(tensor, values) => {
@@ -359,8 +369,8 @@ impl CustomOp1 for Join {
         hooks::token_on_gpu(a)
     }
 
-    fn bwd(&self, a: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        self.gradients([a]).map(|[a]| a)
+    fn bwd(&self, a: &Tensor, token: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        profile::called(token, || self.gradients([a])).map(|[a]| a)
     }
 }
 
@@ -393,10 +403,10 @@ impl CustomOp2 for Join {
         &self,
         a: &Tensor,
         b: &Tensor,
-        _: &Tensor,
+        token: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        self.gradients([a, b]).map(|[a, b]| (a, b))
+        profile::called(token, || self.gradients([a, b])).map(|[a, b]| (a, b))
     }
 }
 
@@ -434,10 +444,10 @@ impl CustomOp3 for Join {
         a: &Tensor,
         b: &Tensor,
         c: &Tensor,
-        _: &Tensor,
+        token: &Tensor,
         _: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.gradients([a, b, c]).map(|[a, b, c]| (a, b, c))
+        profile::called(token, || self.gradients([a, b, c])).map(|[a, b, c]| (a, b, c))
     }
 }
 
@@ -488,6 +498,20 @@ struct Emit {
     mark: Arc<Mark>,
 }
 
+impl Emit {
+    /// Puts a gradient that candle has computed into the result's inbox.
+    fn receive(&self, dys: &Tensor) -> Result<()> {
+        let inbox = self.mark.inbox();
+        if dys.device().is_cuda() {
+            return inbox.deliver_on_gpu(to_flat(dys)?);
+        }
+        for_float!(dys.dtype(), self.ys.name, T => {
+            inbox.deliver(link::values_of::<T>(dys)?);
+            Ok(())
+        })
+    }
+}
+
 impl CustomOp1 for Emit {
     fn name(&self) -> &'static str {
         self.ys.name
@@ -501,16 +525,8 @@ impl CustomOp1 for Emit {
         self.ys.cuda_fwd(token, layout)
     }
 
-    fn bwd(&self, token: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        let inbox = self.mark.inbox();
-        if dys.device().is_cuda() {
-            inbox.deliver_on_gpu(to_flat(dys)?)?;
-        } else {
-            for_float!(dys.dtype(), self.ys.name, T => {
-                inbox.deliver(link::values_of::<T>(dys)?);
-                Ok(())
-            })?;
-        }
+    fn bwd(&self, token: &Tensor, ys: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
+        profile::called(ys, || self.receive(dys))?;
         Ok(Some(token.detach()))
     }
 }

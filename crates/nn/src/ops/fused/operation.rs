@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 use super::on_gpu::OnGpu;
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;
+use crate::ops::view::View;
 
 /// An operation with its own backward: a kernel in f32 and f64, and a composite.
 pub(in crate::ops) trait Fused: Send + Sync + 'static {
@@ -26,6 +27,13 @@ pub(in crate::ops) trait Fused: Send + Sync + 'static {
     /// # Errors
     /// Only errors that the forward would have found.
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()>;
+
+    /// For an operation whose result is a view of input 0: the view. If the input is another
+    /// operation's result, the gradient is then written to its places among the gradients of other
+    /// views, and [`Self::backward`] is not called, which would write zeros around it.
+    fn view(&self) -> Option<&View> {
+        None
+    }
 
     /// The kernels of the operation on a GPU, in f32, f16 and bf16. `None` if it has none: then a GPU
     /// computes the composite.
@@ -76,7 +84,7 @@ impl Reads {
     }
 
     pub(super) fn input(self, number: usize) -> bool {
-        self.inputs >> number & 1 == 1
+        number < 32 && self.inputs >> number & 1 == 1
     }
 }
 
