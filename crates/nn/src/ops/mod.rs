@@ -33,6 +33,7 @@
 
 mod activations;
 mod add;
+mod attention;
 mod avg_pool2d;
 mod batch_norm2d;
 mod column_sums;
@@ -48,6 +49,7 @@ mod gru;
 mod last_step;
 mod linear;
 mod lstm;
+mod mat_mut;
 mod math;
 mod matmul;
 mod max_pool2d;
@@ -64,6 +66,7 @@ pub mod profile;
 
 pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
 pub use add::add;
+pub use attention::{AttentionConfig, Rotary, attention, cross_attention};
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d};
 pub use conv2d::{Conv2dConfig, conv2d};
