@@ -27,6 +27,7 @@ import norms
 import optimizers
 import recurrent
 import training
+import transformers
 
 FILES = (
     *(layers.conv2d, layers.linear, layers.max_pool2d, layers.avg_pool2d),
@@ -34,6 +35,7 @@ FILES = (
     *(norms.batch_norm2d, norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
     recurrent.lstm_cell_state,
+    *(transformers.attention, transformers.swiglu, transformers.linear_cross_entropy),
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd),

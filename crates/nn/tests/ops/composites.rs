@@ -6,8 +6,9 @@ use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig,
     RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d, conv2d, cross_attention,
-    dropout, embedding, global_avg_pool2d, gru, last_step, layer_norm, linear, log_softmax, lstm,
-    max_pool2d, relu, rms_norm, softmax, softmax_cross_entropy_with, with_composites,
+    dropout, embedding, global_avg_pool2d, gru, last_step, layer_norm, linear,
+    linear_cross_entropy, log_softmax, lstm, max_pool2d, relu, rms_norm, softmax,
+    softmax_cross_entropy_with, swiglu, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -231,6 +232,32 @@ fn of_linear_layers_and_embeddings() -> Result<()> {
     let inputs = [random((2, 5, 3), 1)?];
     cases.push("last step", &inputs, |t| last_step(&t[0]));
     cases.push("last step of a view", &inputs, |t| last_step(&t[0].transpose(0, 1)?)?.t());
+    check(&cases)
+}
+
+#[test]
+fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
+    let mut cases = Cases::default();
+    for dims in [&[3, 10][..], &[2], &[2, 3, 4], &[0, 4], &[3, 0]] {
+        cases.push(format!("swiglu {dims:?}"), &[random(dims, 1)?], |t| swiglu(&t[0]));
+    }
+    let inputs = [random((4, 5, 3), 1)?, random((7, 3), 2)?, random(7, 3)?];
+    for dtype in [DType::U8, DType::U32, DType::I64] {
+        let labels = integers((4, 5), 4, 7)?.to_dtype(dtype)?;
+        for (label_smoothing, ignore_index) in [(0.0, None), (0.2, None), (0.1, Some(3))] {
+            let config = CrossEntropyConfig { label_smoothing, ignore_index };
+            let (name, other) = (format!("last layer {dtype:?} {config:?}"), labels.clone());
+            cases.push(name.clone() + ", no bias", &inputs[..2], move |t| {
+                let labels = other.to_device(t[0].device())?;
+                linear_cross_entropy(&t[0], &t[1], None, &labels, config)
+            });
+            let labels = labels.clone();
+            cases.push(name, &inputs, move |t| {
+                let labels = labels.to_device(t[0].device())?;
+                linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config)
+            });
+        }
+    }
     check(&cases)
 }
 

@@ -1,6 +1,7 @@
 //! The fused operations against central differences, PyTorch and plain loops.
 
 mod activations;
+mod attention;
 mod avg_pool2d;
 mod behaviour;
 mod composites;
@@ -8,6 +9,7 @@ mod embedding;
 mod golden;
 mod gradients;
 mod hooks;
+mod linear_cross_entropy;
 mod loss;
 mod mixing;
 mod naive_conv2d;

@@ -3,8 +3,9 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    Pool2dConfig, RecurrentWeights, avg_pool2d, dropout, embedding, gelu, global_avg_pool2d, gru,
-    last_step, linear, lstm, silu,
+    AttentionConfig, Pool2dConfig, RecurrentWeights, Rotary, attention, avg_pool2d,
+    cross_attention, dropout, embedding, gelu, global_avg_pool2d, gru, last_step, linear, lstm,
+    silu, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -40,6 +41,7 @@ fn check(inputs: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor> + Sync) ->
 fn activations_and_dropout() -> Result<()> {
     check(&[&[50_001]], |t| gelu(&t[0]))?;
     check(&[&[50_001]], |t| silu(&t[0]))?;
+    check(&[&[301, 500]], |t| swiglu(&t[0]))?;
     check(&[&[50_001]], |t| dropout(&t[0], 0.3, 5))?;
     let gelu = Some(Activation::Gelu);
     check(&[&[130, 20], &[300, 20], &[300]], |t| linear(&t[0], &t[1], Some(&t[2]), gelu))
@@ -52,6 +54,16 @@ fn poolings_and_embedding() -> Result<()> {
     check(&[&[3, 5, 51, 50]], |t| global_avg_pool2d(&t[0]))?;
     let indices = integers(500, 9, 1001)?;
     check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))
+}
+
+#[test]
+fn attentions() -> Result<()> {
+    let rotary = Some(Rotary::default());
+    let config = AttentionConfig { kv_heads: 2, causal: true, rotary, ..AttentionConfig::new(4) };
+    check(&[&[2, 130, 96]], |t| attention(&t[0], None, config))?;
+    let config = AttentionConfig::new(3);
+    let shapes: [&[usize]; 3] = [&[3, 70, 15], &[3, 90, 15], &[3, 90, 15]];
+    check(&shapes, |t| cross_attention(&t[0], &t[1], &t[2], None, config))
 }
 
 #[test]

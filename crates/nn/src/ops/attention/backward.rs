@@ -7,10 +7,10 @@ use super::super::float::Float;
 use super::super::mat_mut::MatMut;
 use super::super::matmul::{Dst, Mat, matmul_into};
 use super::super::pool::Pooled;
+use super::KEYS;
 use super::forward::{Operands, score_scratch};
 use super::geometry::{Geometry, Heads};
 use super::scores::{Block, dot};
-use super::{KEYS, QUERIES};
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of
 /// the keys and of the values (keys, D).
@@ -53,8 +53,8 @@ pub(super) fn backward<T: Float>(
         let mut dst = Dst::Overwrite;
         for member in 0..group {
             let head = kv_head * group + member;
-            for query in (0..queries).step_by(QUERIES).rev() {
-                let count = QUERIES.min(queries - query);
+            for query in (0..queries).step_by(geometry.block()).rev() {
+                let count = geometry.block().min(queries - query);
                 let visible = geometry.visible(query + count - 1).saturating_sub(key).min(panel);
                 if visible == 0 {
                     continue;

@@ -69,7 +69,7 @@ impl<'a, T: Float> Operands<'a, T> {
     /// Scratch for [`Self::queries`].
     pub(super) fn query_scratch(&self) -> Pooled<T> {
         match self.rotary {
-            Some(_) => Pooled::new(QUERIES * self.geometry.dim),
+            Some(_) => Pooled::new(self.geometry.block() * self.geometry.dim),
             None => Pooled::none(),
         }
     }
@@ -93,7 +93,7 @@ impl<T: Float> Keys<'_, T> {
 
 /// The scratch memory for the scores of a block.
 pub(super) fn score_scratch<T: Float>(geometry: &Geometry) -> Pooled<T> {
-    Pooled::new(geometry.queries.min(QUERIES) * geometry.keys.min(KEYS))
+    Pooled::new(geometry.queries.min(geometry.block()) * geometry.keys.min(KEYS))
 }
 
 /// Computes the results `ys` (queries, group · D) of all heads that use head `kv_head`, and the
@@ -111,8 +111,8 @@ pub(super) fn forward<T: Float>(
     let mut scratch = operands.query_scratch();
     for (member, lse) in lse.chunks_exact_mut(queries).enumerate() {
         let head = kv_head * geometry.group() + member;
-        for query in (0..queries).step_by(QUERIES) {
-            let count = QUERIES.min(queries - query);
+        for query in (0..queries).step_by(geometry.block()) {
+            let count = geometry.block().min(queries - query);
             let mut ys = ys.part(query..query + count, member * dim..(member + 1) * dim);
             let mut running = [Running::new(); QUERIES];
             let running = &mut running[..count];

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::super::matmul::Mat;
+use super::QUERIES;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,12 @@ impl Geometry {
     #[inline(always)]
     pub(super) fn visible(&self, query: usize) -> usize {
         if self.causal { query + 1 + self.keys - self.queries } else { self.keys }
+    }
+
+    /// The queries of a block, at most [`QUERIES`]. Larger blocks pack keys and values less often, but
+    /// they compute more scores that a causal mask hides.
+    pub(super) fn block(&self) -> usize {
+        if self.queries < 4 * QUERIES { QUERIES / 2 } else { QUERIES }
     }
 
     /// The columns of the queries, or of the result, of one row.

@@ -42,10 +42,10 @@ use super::pool::Pooled;
 
 const NAME: &str = "attention";
 
-/// The queries of a block.
-const QUERIES: usize = 64;
+/// The largest number of queries of a block.
+const QUERIES: usize = 128;
 
-/// The keys of a block: the scores of 64 queries take 128 KiB in f32.
+/// The largest number of keys of a block: the scores of 128 queries take 256 KiB in f32.
 const KEYS: usize = 512;
 
 /// The variants of attention.

@@ -2,7 +2,7 @@
 
 use candelabrum_memory::simd::simd;
 
-use super::super::elementwise::sum;
+use super::super::elementwise::{largest, sum};
 use super::super::float::Float;
 use super::geometry::Geometry;
 use super::mask::MaskLayout;
@@ -80,7 +80,7 @@ impl<T: Float> Masking<'_, T> {
                     hidden.fill(T::zero());
                     self.add_mask(block, row, scores);
                     let before = running.max;
-                    running.max = max(before, scores);
+                    running.max = largest(before, scores); // A missed NaN makes the sum NaN.
                     // With nothing but minus infinity so far, all exponentials are 0.
                     let all_hidden = running.max == T::narrow(f64::NEG_INFINITY);
                     let max = if all_hidden { T::zero() } else { running.max };
@@ -127,22 +127,6 @@ impl<T: Float> Masking<'_, T> {
             },
         );
     }
-}
-
-/// The largest of `first` and the elements of `xs`, in sixteen lanes. It may miss a NaN: then the sum
-/// of the exponentials is NaN.
-#[inline(always)]
-fn max<T: Float>(first: T, xs: &[T]) -> T {
-    let larger = |a: T, b: T| if b > a { b } else { a };
-    let mut lanes = [first; 16];
-    let chunks = xs.chunks_exact(16);
-    let rest = chunks.remainder().iter().fold(first, |max, &x| larger(max, x));
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, x);
-        }
-    }
-    lanes.into_iter().fold(rest, larger)
 }
 
 /// The sum of the products of two rows of the same length, in sixteen lanes.
