@@ -36,6 +36,8 @@ FILES = (
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
     recurrent.lstm_cell_state,
     *(transformers.attention, transformers.swiglu, transformers.linear_cross_entropy),
+    *(transformers.linear_add, transformers.embedding_with_positions),
+    transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd),

@@ -105,3 +105,73 @@ def linear_cross_entropy():
         if ignored is not None:
             tensors[f"{case}.ignore"] = torch.tensor(ignored)
     save("crates/nn/tests/golden/linear_cross_entropy.safetensors", tensors)
+
+
+def linear_add():
+    tensors = {}
+    for index, (case, rows, bias) in enumerate([("rows", (5,), True), ("batch", (2, 3), False)]):
+        seed = 9500 + 10 * index
+        inputs = {"xs": leaf(uniform((*rows, 4), seed)), "weight": leaf(uniform((7, 4), seed + 1))}
+        inputs["residual"] = leaf(uniform((*rows, 7), seed + 2))
+        if bias:
+            inputs["bias"] = leaf(uniform((7,), seed + 3))
+        ys = inputs["residual"] + F.linear(inputs["xs"], inputs["weight"], inputs.get("bias"))
+        backward(tensors, case, inputs, ys, seed + 4)
+    save("crates/nn/tests/golden/linear_add.safetensors", tensors)
+
+
+def embedding_with_positions():
+    inputs = {"weight": leaf(uniform((7, 3), 9600)), "positions": leaf(uniform((6, 3), 9601))}
+    indices = integers((4, 5), 9602, 7)
+    ys = F.embedding(indices, inputs["weight"]) + inputs["positions"][:5]
+    tensors = {"tokens.indices": indices}
+    backward(tensors, "tokens", inputs, ys, 9603)
+    save("crates/nn/tests/golden/embedding_with_positions.safetensors", tensors)
+
+
+def transformer_layers():
+    """torch.nn.TransformerEncoderLayer and torch.nn.MultiheadAttention, with our names."""
+    torch.manual_seed(0)
+    tensors = {}
+
+    def store(case, inputs, ours, ys, seed):
+        dys = uniform(tuple(ys.shape), seed)
+        gradients = torch.autograd.grad(ys, [*inputs.values(), *(p for p, _ in ours.values())], dys)
+        count = len(inputs)
+        tensors.update({f"{case}.{name}": t for name, t in inputs.items()})
+        tensors.update({f"{case}.d{name}": g for name, g in zip(inputs, gradients)})
+        tensors.update({f"{case}.ys": ys, f"{case}.dys": dys})
+        for (name, (parameter, rows)), g in zip(ours.items(), gradients[count:]):
+            tensors[f"{case}.param.{name}"], tensors[f"{case}.dparam.{name}"] = parameter[rows], g[rows]
+
+    every = slice(None)
+    for index, causal in enumerate([False, True]):
+        layer = torch.nn.TransformerEncoderLayer(
+            12, 3, 20, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64
+        )
+        torch.nn.init.normal_(layer.self_attn.in_proj_bias)
+        torch.nn.init.normal_(layer.norm1.weight), torch.nn.init.normal_(layer.norm2.bias)
+        attention = layer.self_attn
+        ours = {
+            "attention.qkv.weight": (attention.in_proj_weight, every),
+            "attention.qkv.bias": (attention.in_proj_bias, every),
+            "attention.out.weight": (attention.out_proj.weight, every),
+            "attention.out.bias": (attention.out_proj.bias, every),
+            **{f"norm{i}.{k}": (p, every) for i in (1, 2) for k, p in
+               (layer.norm1 if i == 1 else layer.norm2).named_parameters()},
+            **{f"up.{k}": (p, every) for k, p in layer.linear1.named_parameters()},
+            **{f"down.{k}": (p, every) for k, p in layer.linear2.named_parameters()},
+        }
+        xs = leaf(uniform((2, 5, 12), 9700 + index))
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+        ys = layer(xs, mask, is_causal=True) if causal else layer(xs)
+        store("causal" if causal else "block", {"xs": xs}, ours, ys, 9710 + index)
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    ours = {"out.weight": (layer.out_proj.weight, every), "out.bias": (layer.out_proj.bias, every)}
+    for i, name in enumerate("qkv"):
+        rows = slice(8 * i, 8 * i + 8)
+        ours |= {f"{name}.weight": (layer.in_proj_weight, rows), f"{name}.bias": (layer.in_proj_bias, rows)}
+    inputs = {"xs": leaf(uniform((2, 3, 8), 9720)), "memory": leaf(uniform((2, 5, 8), 9721))}
+    ys, _ = layer(inputs["xs"], inputs["memory"], inputs["memory"], need_weights=False)
+    store("cross", inputs, ours, ys, 9722)
+    save("crates/nn/tests/golden/transformer_layers.safetensors", tensors)

@@ -6,9 +6,9 @@ use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig,
     RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d, conv2d, cross_attention,
-    dropout, embedding, global_avg_pool2d, gru, last_step, layer_norm, linear,
-    linear_cross_entropy, log_softmax, lstm, max_pool2d, relu, rms_norm, softmax,
-    softmax_cross_entropy_with, swiglu, with_composites,
+    dropout, embedding, embedding_with_positions, global_avg_pool2d, gru, last_step, layer_norm,
+    linear, linear_add, linear_cross_entropy, log_softmax, lstm, max_pool2d, relu, rms_norm,
+    softmax, softmax_cross_entropy_with, swiglu, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -240,6 +240,21 @@ fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
     let mut cases = Cases::default();
     for dims in [&[3, 10][..], &[2], &[2, 3, 4], &[0, 4], &[3, 0]] {
         cases.push(format!("swiglu {dims:?}"), &[random(dims, 1)?], |t| swiglu(&t[0]));
+    }
+    for dims in [&[3, 5][..], &[2, 3, 5], &[5], &[0, 5]] {
+        let mut result = dims.to_vec();
+        *result.last_mut().expect("a dimension") = 7;
+        let inputs = [random(dims, 1)?, random((7, 5), 2)?, random(&result[..], 3)?, random(7, 4)?];
+        let name = format!("linear_add {dims:?}");
+        cases.push(name.clone(), &inputs[..3], |t| linear_add(&t[0], &t[1], None, &t[2]));
+        cases.push(name, &inputs, |t| linear_add(&t[0], &t[1], Some(&t[3]), &t[2]));
+    }
+    for (n, t) in [(4, 5), (1, 6), (0, 3), (2, 0)] {
+        let tokens = integers((n, t), 2, 5)?;
+        let tables = [random((5, 3), 1)?, random((6, 3), 2)?];
+        cases.push(format!("positions of {n} × {t}"), &tables, move |t| {
+            embedding_with_positions(&t[0], &t[1], &tokens.to_device(t[0].device())?)
+        });
     }
     let inputs = [random((4, 5, 3), 1)?, random((7, 3), 2)?, random(7, 3)?];
     for dtype in [DType::U8, DType::U32, DType::I64] {

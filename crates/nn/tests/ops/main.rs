@@ -20,6 +20,7 @@ mod reproducibility;
 mod residual;
 mod sync_batch_norm;
 mod threads;
+mod transformers;
 
 use std::path::PathBuf;
 

@@ -4,8 +4,8 @@
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, Pool2dConfig, RecurrentWeights, Rotary, attention, avg_pool2d,
-    cross_attention, dropout, embedding, gelu, global_avg_pool2d, gru, last_step, linear, lstm,
-    silu, swiglu,
+    cross_attention, dropout, embedding, embedding_with_positions, gelu, global_avg_pool2d, gru,
+    last_step, linear, linear_add, lstm, silu, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -44,6 +44,8 @@ fn activations_and_dropout() -> Result<()> {
     check(&[&[301, 500]], |t| swiglu(&t[0]))?;
     check(&[&[50_001]], |t| dropout(&t[0], 0.3, 5))?;
     let gelu = Some(Activation::Gelu);
+    let shapes: [&[usize]; 4] = [&[130, 20], &[300, 20], &[300], &[130, 300]];
+    check(&shapes, |t| linear_add(&t[0], &t[1], Some(&t[2]), &t[3]))?;
     check(&[&[130, 20], &[300, 20], &[300]], |t| linear(&t[0], &t[1], Some(&t[2]), gelu))
 }
 
@@ -53,7 +55,9 @@ fn poolings_and_embedding() -> Result<()> {
     check(&[&[3, 5, 51, 50]], |t| avg_pool2d(&t[0], config, false))?;
     check(&[&[3, 5, 51, 50]], |t| global_avg_pool2d(&t[0]))?;
     let indices = integers(500, 9, 1001)?;
-    check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))
+    check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))?;
+    let tokens = integers((20, 50), 9, 1001)?;
+    check(&[&[1001, 40], &[50, 40]], |t| embedding_with_positions(&t[0], &t[1], &tokens))
 }
 
 #[test]
