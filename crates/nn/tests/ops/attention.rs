@@ -1,8 +1,9 @@
 //! Attention against central differences and PyTorch, and its edges.
 
 use candelabrum_nn::ops::{AttentionConfig, Rotary, attention, cross_attention, with_composites};
-use candelabrum_testkit::gradcheck;
+use candelabrum_testkit::{assert_close, gradcheck, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
+use proptest::prelude::*;
 
 use crate::behaviour::message;
 use crate::golden::{cases, check};
@@ -85,7 +86,7 @@ fn the_last_query_sees_what_it_sees_alone() -> Result<()> {
     let whole = attention(&qkv, None, config)?.narrow(1, 5, 2)?;
     let [q, k, v] = [0, 8, 16].map(|first| qkv.narrow(2, first, 8));
     let last = cross_attention(&q?.narrow(1, 5, 2)?, &k?, &v?, None, config)?;
-    candelabrum_testkit::assert_close(&last, &whole, 1e-14, 1e-14);
+    assert_close(&last, &whole, 1e-14, 1e-14);
     Ok(())
 }
 
@@ -153,4 +154,65 @@ fn calls_that_do_not_fit_are_refused() -> Result<()> {
     assert!(cross([2, 3, 4], false)?.contains("values of shape [2, 2, 4]"));
     assert!(cross([2, 2, 4], true)?.contains("3 queries to 2 keys"));
     Ok(())
+}
+
+/// The result and the gradients of queries, keys and values.
+fn step(
+    inputs: &[Tensor; 3],
+    mask: Option<&Tensor>,
+    config: AttentionConfig,
+    packed: bool,
+) -> Result<Vec<Tensor>> {
+    let vars = inputs.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+    let [q, k, v] = &vars[..] else { panic!("three inputs") };
+    let ys = if packed {
+        let qkv = Tensor::cat(&[q.as_tensor(), k.as_tensor(), v.as_tensor()], 2)?;
+        attention(&qkv, mask, config)?
+    } else {
+        cross_attention(q, k, v, mask, config)?
+    };
+    let grads = (&ys * random(ys.shape(), 9)?)?.sum_all()?.backward()?;
+    let gradients = vars.iter().map(|var| grads.get(var).expect("a gradient").clone());
+    Ok([ys.detach()].into_iter().chain(gradients).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn attention_of_any_shape_is_its_composite(
+        (batch, queries, more_keys) in (1usize..3, 1usize..200, prop_oneof![Just(0), 1usize..600]),
+        (kv_heads, group, half) in (1usize..4, 1usize..4, 1usize..4),
+        (causal, rotates, masked) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        seed in 0u64..1000,
+    ) {
+        let (heads, dim, keys) = (kv_heads * group, 2 * half, queries + more_keys);
+        let rotary = rotates.then_some(Rotary { base: 100.0, offset: seed as usize });
+        let config = AttentionConfig { heads, kv_heads, causal, rotary, scale: None };
+        let input = |rows: usize, heads: usize, seed: u64| {
+            random((batch, rows, heads * dim), seed).unwrap()
+        };
+        let inputs = [
+            input(queries, heads, seed),
+            input(keys, kv_heads, seed + 1),
+            input(keys, kv_heads, seed + 2),
+        ];
+        // A quarter of the keys is hidden.
+        let mask = masked.then(|| {
+            let seen = integers((batch, 1, queries, keys), seed + 3, 4).unwrap();
+            seen.clamp(0u32, 1u32).unwrap().to_dtype(DType::F64).unwrap().log().unwrap()
+        });
+        let kernel = step(&inputs, mask.as_ref(), config, false).unwrap();
+        let composite = with_composites(|| step(&inputs, mask.as_ref(), config, false)).unwrap();
+        for (kernel, composite) in kernel.iter().zip(&composite) {
+            assert_close(kernel, composite, 1e-12, 1e-12);
+        }
+        if more_keys == 0 {
+            for (packed, kernel) in
+                step(&inputs, mask.as_ref(), config, true).unwrap().iter().zip(&kernel)
+            {
+                assert_close(packed, kernel, 0.0, 0.0);
+            }
+        }
+    }
 }
