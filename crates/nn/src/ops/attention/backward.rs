@@ -7,9 +7,8 @@ use super::super::float::Float;
 use super::super::mat_mut::MatMut;
 use super::super::matmul::{Dst, Mat, matmul_into};
 use super::super::pool::Pooled;
-use super::KEYS;
 use super::forward::{Operands, score_scratch};
-use super::geometry::{Geometry, Heads};
+use super::geometry::{Geometry, Heads, KEYS};
 use super::scores::{Block, dot};
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of

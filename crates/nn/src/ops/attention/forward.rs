@@ -8,10 +8,9 @@ use super::super::float::Float;
 use super::super::mat_mut::MatMut;
 use super::super::matmul::{Dst, Mat, matmul_into};
 use super::super::pool::Pooled;
-use super::geometry::{Geometry, Heads};
+use super::geometry::{Geometry, Heads, KEYS, QUERIES};
 use super::rotary::Table;
 use super::scores::{Block, Masking, Running};
-use super::{KEYS, QUERIES};
 
 /// What all tasks of an attention read.
 #[derive(Clone, Copy)]

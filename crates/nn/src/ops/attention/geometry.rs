@@ -3,7 +3,12 @@
 use std::ops::Range;
 
 use super::super::matmul::Mat;
-use super::QUERIES;
+
+/// The largest number of queries of a block.
+pub(super) const QUERIES: usize = 128;
+
+/// The largest number of keys of a block: the scores of 128 queries take 256 KiB in f32.
+pub(super) const KEYS: usize = 512;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]

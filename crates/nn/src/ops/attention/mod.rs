@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `R` rotates by the position, if the attention has a rotary embedding. A block is some queries of one
-//! head and up to [`KEYS`] keys. Its scores stay in the cache between the products and the passes over
+//! head and up to 512 keys. Its scores stay in the cache between the products and the passes over
 //! them. The forward saves one number per query and head. Blocks that a causal mask hides are skipped.
 //!
 //! Queries, keys and values are read where a linear layer has written them, and their gradients are
@@ -41,12 +41,6 @@ use super::parallel::worth_threads;
 use super::pool::Pooled;
 
 const NAME: &str = "attention";
-
-/// The largest number of queries of a block.
-const QUERIES: usize = 128;
-
-/// The largest number of keys of a block: the scores of 128 queries take 256 KiB in f32.
-const KEYS: usize = 512;
 
 /// The variants of attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
