@@ -28,6 +28,7 @@ import norms
 import optimizers
 import recurrent
 import training
+import transformers
 
 FILES = (
     *(layers.conv2d, layers.linear, layers.max_pool2d, layers.avg_pool2d),
@@ -36,6 +37,9 @@ FILES = (
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
     recurrent.lstm_cell_state,
     *(arithmetic.add_broadcast, arithmetic.mul, arithmetic.scale, arithmetic.masked_fill),
+    *(transformers.attention, transformers.swiglu, transformers.linear_cross_entropy),
+    *(transformers.linear_add, transformers.embedding_with_positions),
+    transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd),

@@ -9,12 +9,13 @@ use crate::{Activation, Init, Scope, ops};
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
 ///
 /// The first input determines the number of inputs. The weight `(outputs, in)` starts
-/// Glorot-normal, the bias at zero.
+/// Glorot-normal, the bias at zero. [`init`](Self::init) chooses another distribution.
 #[derive(Debug)]
 pub struct Linear {
     scope: Scope,
     outputs: usize,
     bias: bool,
+    init: Option<Init>,
     activation: Option<Activation>,
     weights: OnceCell<Weights>,
 }
@@ -26,6 +27,7 @@ impl Linear {
             scope: scope.clone(),
             outputs,
             bias: true,
+            init: None,
             activation: None,
             weights: OnceCell::new(),
         }
@@ -38,22 +40,50 @@ impl Linear {
         self
     }
 
+    /// The distribution of the weight's initial values.
+    #[must_use]
+    pub fn init(mut self, init: Init) -> Self {
+        self.init = Some(init);
+        self
+    }
+
     /// Applies `activation` to the output, fused into the matrix product.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
         self.activation = Some(activation);
         self
     }
+
+    /// The output plus `residual` (.., outputs), in one operation if the layer has no activation:
+    /// [`ops::linear_add`].
+    ///
+    /// # Errors
+    /// Shapes that do not fit together.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        if self.activation.is_some() {
+            return ops::add(&self.forward(xs)?, residual, None);
+        }
+        let weights = self.weights(xs)?;
+        let ys = ops::linear_add(xs, weights.weight.tensor(), weights.bias(), residual)?;
+        self.scope.trace("Linear, added", &ys);
+        Ok(ys)
+    }
+
+    /// The weights. The first call creates them for the input `xs`.
+    fn weights(&self, xs: &Tensor) -> Result<&Weights> {
+        let inputs = xs.dim(D::Minus1)?;
+        let weights = self.weights.get_or_try_init(|| {
+            let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
+            Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)
+        })?;
+        check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
+        Ok(weights)
+    }
 }
 
 impl Module for Linear {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let inputs = xs.dim(D::Minus1)?;
-        let weights = self.weights.get_or_try_init(|| {
-            let init = Init::glorot_normal(inputs, self.outputs);
-            Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)
-        })?;
-        check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
+        let weights = self.weights(xs)?;
         let ys = ops::linear(xs, weights.weight.tensor(), weights.bias(), self.activation)?;
         self.scope.trace(&described("Linear".to_owned(), self.activation), &ys);
         Ok(ys)

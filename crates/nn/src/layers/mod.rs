@@ -2,6 +2,7 @@
 //! first call, so it infers the input sizes that the user does not give.
 
 mod activations;
+mod attention;
 mod batch_norm2d;
 mod conv2d;
 mod dropout;
@@ -14,8 +15,10 @@ mod recurrent;
 mod relu;
 mod softmax;
 mod softmax_cross_entropy;
+mod transformer;
 
 pub use activations::{Gelu, GeluTanh, Sigmoid, Silu, Tanh};
+pub use attention::MultiHeadAttention;
 pub use batch_norm2d::BatchNorm2d;
 pub use conv2d::Conv2d;
 pub use dropout::Dropout;
@@ -28,6 +31,7 @@ pub use recurrent::{Gru, Lstm};
 pub use relu::ReLU;
 pub use softmax::Softmax;
 pub use softmax_cross_entropy::SoftMaxCrossEntropy;
+pub use transformer::TransformerBlock;
 
 use candle_core::{Result, Tensor};
 

@@ -66,26 +66,35 @@ pub fn softmax_cross_entropy_with(
     config: CrossEntropyConfig,
 ) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
-    if batch == 0 || classes == 0 {
-        bail!("{NAME}: nothing to take the mean of, logits of shape {:?}", logits.shape());
-    }
-    let smoothing = config.label_smoothing;
-    if !(0.0..=1.0).contains(&smoothing) {
-        bail!("{NAME}: label smoothing {smoothing} outside of [0, 1]");
-    }
-    let smoothing = f64::from(smoothing);
+    check_sizes(batch, classes)?;
     let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
     if indices && targets.dims() == [batch] {
-        let targets = Targets::classes(targets, logits, config.ignore_index)?;
-        let op = SoftmaxCrossEntropy { classes, smoothing, targets };
+        let sizes = (batch, classes);
+        let op = SoftmaxCrossEntropy::of_classes(targets, sizes, logits.device(), config)?;
         return fused::run(op, (), &[Some(logits), None]);
     }
+    let smoothing = smoothing(config)?;
     check_probabilities(targets, logits)?;
     if config.ignore_index.is_some() {
         bail!("{NAME}: targets that are probabilities have no class to ignore");
     }
-    let op = SoftmaxCrossEntropy { classes, smoothing, targets: Targets::Probabilities };
+    let op = SoftmaxCrossEntropy { batch, classes, smoothing, targets: Targets::Probabilities };
     fused::run(op, (), &[Some(logits), Some(targets)])
+}
+
+fn check_sizes(batch: usize, classes: usize) -> Result<()> {
+    if batch == 0 || classes == 0 {
+        bail!("{NAME}: nothing to take the mean of, logits of shape {:?}", [batch, classes]);
+    }
+    Ok(())
+}
+
+fn smoothing(config: CrossEntropyConfig) -> Result<f64> {
+    let smoothing = config.label_smoothing;
+    if !(0.0..=1.0).contains(&smoothing) {
+        bail!("{NAME}: label smoothing {smoothing} outside of [0, 1]");
+    }
+    Ok(f64::from(smoothing))
 }
 
 fn class_indices(targets: &Tensor, classes: usize, ignored: Option<i64>) -> Result<Vec<u32>> {
@@ -123,6 +132,7 @@ fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
 }
 
 pub(super) struct SoftmaxCrossEntropy {
+    pub(super) batch: usize,
     pub(super) classes: usize,
     pub(super) smoothing: f64,
     pub(super) targets: Targets,
@@ -139,8 +149,12 @@ pub(super) enum Targets {
 }
 
 impl Targets {
-    fn classes(labels: &Tensor, logits: &Tensor, ignored: Option<i64>) -> Result<Self> {
-        let (device, classes) = (logits.device(), logits.dim(1)?);
+    fn classes(
+        labels: &Tensor,
+        classes: usize,
+        device: &Device,
+        ignored: Option<i64>,
+    ) -> Result<Self> {
         let on_device = || {
             let labels = labels.to_device(device)?.contiguous()?;
             Ok(Self::OnDevice { labels, ignored })
@@ -287,8 +301,27 @@ enum Target<'a, T> {
 }
 
 impl SoftmaxCrossEntropy {
+    /// The loss of `batch` rows by their class indices, for logits on `device`.
+    pub(super) fn of_classes(
+        labels: &Tensor,
+        (batch, classes): (usize, usize),
+        device: &Device,
+        config: CrossEntropyConfig,
+    ) -> Result<Self> {
+        check_sizes(batch, classes)?;
+        let smoothing = smoothing(config)?;
+        let targets = Targets::classes(labels, classes, device, config.ignore_index)?;
+        Ok(Self { batch, classes, smoothing, targets })
+    }
+
+    /// The class of a row whose label was checked, `None` if the row is ignored.
+    pub(super) fn label(&self, row: usize) -> Option<usize> {
+        let Targets::Checked { labels, .. } = &self.targets else { return None };
+        Some(labels[row] as usize).filter(|_| labels[row] != IGNORED)
+    }
+
     /// The number of rows of a batch that count. The labels were checked.
-    fn rows(&self, batch: usize) -> usize {
+    pub(super) fn rows(&self, batch: usize) -> usize {
         if let Targets::Checked { rows, .. } = self.targets { rows } else { batch }
     }
 

@@ -300,6 +300,21 @@ pub(super) fn sum<T: Float>(xs: &[T]) -> T {
     lanes.into_iter().fold(rest, |sum, x| sum + x)
 }
 
+/// The largest of `first` and the elements of a slice, in sixteen lanes. It may miss a NaN.
+#[inline(always)]
+pub(super) fn largest<T: Float>(first: T, xs: &[T]) -> T {
+    let larger = |a: T, b: T| if b > a { b } else { a };
+    let mut lanes = [first; 16];
+    let chunks = xs.chunks_exact(16);
+    let rest = chunks.remainder().iter().fold(first, |max, &x| larger(max, x));
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, x);
+        }
+    }
+    lanes.into_iter().fold(rest, larger)
+}
+
 /// `ys += xs`.
 #[inline(always)]
 pub(super) fn add_assign<T: Float>(ys: &mut [T], xs: &[T]) {

@@ -38,20 +38,10 @@ pub fn embedding(
     indices: &Tensor,
     padding_index: Option<usize>,
 ) -> Result<Tensor> {
-    let (vocabulary, dim) = weight.dims2()?;
-    if dim == 0 {
-        bail!("{NAME}: rows without elements, weight of shape {:?}", weight.shape());
-    }
-    if let Some(index) = padding_index.filter(|index| *index >= vocabulary) {
-        bail!("{NAME}: padding index {index}, but there are {vocabulary} rows");
-    }
+    let op = Embedding::new(weight, indices, padding_index)?;
     let mut shape = indices.dims().to_vec();
-    shape.push(dim);
-    if !matches!(indices.dtype(), DType::U8 | DType::U32 | DType::I64) {
-        bail!("{NAME}: indices of dtype {:?}, expected u8, u32 or i64", indices.dtype());
-    }
-    let indices = Indices::new(indices, vocabulary, weight)?;
-    fused::run(Embedding { vocabulary, dim, indices, padding_index }, shape, &[Some(weight)])
+    shape.push(op.dim);
+    fused::run(op, shape, &[Some(weight)])
 }
 
 /// The indices, without the structure of their shape.
@@ -94,31 +84,43 @@ pub(super) struct Embedding {
 }
 
 impl Embedding {
+    pub(super) fn new(
+        weight: &Tensor,
+        indices: &Tensor,
+        padding_index: Option<usize>,
+    ) -> Result<Self> {
+        let (vocabulary, dim) = weight.dims2()?;
+        if dim == 0 {
+            bail!("{NAME}: rows without elements, weight of shape {:?}", weight.shape());
+        }
+        if let Some(index) = padding_index.filter(|index| *index >= vocabulary) {
+            bail!("{NAME}: padding index {index}, but there are {vocabulary} rows");
+        }
+        if !matches!(indices.dtype(), DType::U8 | DType::U32 | DType::I64) {
+            bail!("{NAME}: indices of dtype {:?}, expected u8, u32 or i64", indices.dtype());
+        }
+        let indices = Indices::new(indices, vocabulary, weight)?;
+        Ok(Self { vocabulary, dim, indices, padding_index })
+    }
+
     fn checked(&self) -> Result<&[usize]> {
         match &self.indices {
             Indices::Checked(indices) => Ok(indices),
             Indices::OnDevice(_) => bail!("{NAME}: indices on a device, this is a bug"),
         }
     }
-}
 
-impl Fused for Embedding {
-    const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
-
-    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+    /// Writes the rows of `weight` to `ys`.
+    pub(super) fn look_up<T: Float>(&self, weight: &[T], ys: &mut [T]) -> Result<()> {
         for (y, &index) in ys.chunks_exact_mut(self.dim).zip(self.checked()?) {
-            y.copy_from_slice(&inputs[0][index * self.dim..][..self.dim]);
+            y.copy_from_slice(&weight[index * self.dim..][..self.dim]);
         }
-        Ok(Pooled::none())
+        Ok(())
     }
 
-    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
-        let Some(dw) = pass.grads.take(0) else { return Ok(()) };
-        let (dys, indices) = (&*pass.dys, self.checked()?);
+    /// Writes the gradient of the weight.
+    pub(super) fn add_rows<T: Float>(&self, dys: &[T], dw: &mut [T]) -> Result<()> {
+        let indices = self.checked()?;
         // Each part finds its own rows among all indices, so only one thread writes a row.
         let part = self.vocabulary.div_ceil(PARTS).max(1);
         let add = |(number, dw): (usize, &mut [T])| {
@@ -137,6 +139,24 @@ impl Fused for Embedding {
             dw.chunks_mut(part * self.dim).enumerate().for_each(add);
         }
         Ok(())
+    }
+}
+
+impl Fused for Embedding {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        self.look_up(inputs[0], ys)?;
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dw) = pass.grads.take(0) else { return Ok(()) };
+        self.add_rows(pass.dys, dw)
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {

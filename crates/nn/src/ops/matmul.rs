@@ -1,10 +1,12 @@
-//! Matrix products through the `gemm` crate, with the only unsafe code of the operations.
+//! Matrix products through the `gemm` crate. The only other unsafe code of the operations is that of
+//! [`MatMut`].
 
 use std::ops::Range;
 
 use gemm::Parallelism;
 
 use super::float::Float;
+use super::mat_mut::MatMut;
 
 /// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
@@ -20,6 +22,11 @@ impl<'a, T> Mat<'a, T> {
     /// A matrix whose rows lie one after the other.
     pub(super) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// A matrix whose rows begin `row_stride` elements apart: some columns of a wider one.
+    pub(super) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
+        Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
     /// Some columns of this matrix.
@@ -99,6 +106,53 @@ pub(super) fn matmul<T: Float>(
             false,
             false,
             parallelism,
+        );
+    }
+}
+
+/// `out = scale a b` or `out += scale a b`, for an `out` whose rows may be parts of longer rows. On
+/// this thread.
+///
+/// # Panics
+///
+/// If sizes differ or a slice is shorter than its matrix.
+pub(super) fn matmul_into<T: Float>(
+    mut out: MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+) {
+    let (m, k, n) = (a.rows, a.cols, b.cols);
+    assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
+    assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
+    assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
+    let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
+    // SAFETY: the largest offset of an operand is one below its `reach`, which the asserts above
+    // compared with the length of its slice. `out` has `m` rows of `n` elements that nothing else
+    // refers to while it is borrowed (the invariant of `MatMut`), and all are initialised.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            stride(out.row_stride()),
+            dst == Dst::Add,
+            a.data.as_ptr(),
+            stride(a.col_stride),
+            stride(a.row_stride),
+            b.data.as_ptr(),
+            stride(b.col_stride),
+            stride(b.row_stride),
+            T::one(),
+            scale,
+            false,
+            false,
+            false,
+            Parallelism::None,
         );
     }
 }

@@ -4,10 +4,12 @@ use std::sync::OnceLock;
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig, RecurrentWeights, add,
-    avg_pool2d, batch_norm2d, cat, conv2d, dropout, embedding, global_avg_pool2d, gru, last_step,
-    layer_norm, linear, log_softmax, lstm, masked_fill, max_pool2d, mul, narrow, permute, relu,
-    rms_norm, scale, softmax, softmax_cross_entropy_with, split, transpose, with_composites,
+    AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig,
+    RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d, cat, conv2d,
+    cross_attention, dropout, embedding, embedding_with_positions, global_avg_pool2d, gru,
+    last_step, layer_norm, linear, linear_add, linear_cross_entropy, log_softmax, lstm,
+    masked_fill, max_pool2d, mul, narrow, permute, relu, rms_norm, scale, softmax,
+    softmax_cross_entropy_with, split, swiglu, transpose, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -289,6 +291,153 @@ fn of_linear_layers_and_embeddings() -> Result<()> {
     let inputs = [random((2, 5, 3), 1)?];
     cases.push("last step", &inputs, |t| last_step(&t[0]));
     cases.push("last step of a view", &inputs, |t| last_step(&t[0].transpose(0, 1)?)?.t());
+    check(&cases)
+}
+
+#[test]
+fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
+    let mut cases = Cases::default();
+    for dims in [&[3, 10][..], &[2], &[2, 3, 4], &[0, 4], &[3, 0]] {
+        cases.push(format!("swiglu {dims:?}"), &[random(dims, 1)?], |t| swiglu(&t[0]));
+    }
+    for dims in [&[3, 5][..], &[2, 3, 5], &[5], &[0, 5]] {
+        let mut result = dims.to_vec();
+        *result.last_mut().expect("a dimension") = 7;
+        let inputs = [random(dims, 1)?, random((7, 5), 2)?, random(&result[..], 3)?, random(7, 4)?];
+        let name = format!("linear_add {dims:?}");
+        cases.push(name.clone(), &inputs[..3], |t| linear_add(&t[0], &t[1], None, &t[2]));
+        cases.push(name, &inputs, |t| linear_add(&t[0], &t[1], Some(&t[3]), &t[2]));
+    }
+    for (n, t) in [(4, 5), (1, 6), (0, 3), (2, 0)] {
+        let tokens = integers((n, t), 2, 5)?;
+        let tables = [random((5, 3), 1)?, random((6, 3), 2)?];
+        cases.push(format!("positions of {n} × {t}"), &tables, move |t| {
+            embedding_with_positions(&t[0], &t[1], &tokens.to_device(t[0].device())?)
+        });
+    }
+    let inputs = [random((4, 5, 3), 1)?, random((7, 3), 2)?, random(7, 3)?];
+    for dtype in [DType::U8, DType::U32, DType::I64] {
+        let labels = integers((4, 5), 4, 7)?.to_dtype(dtype)?;
+        for (label_smoothing, ignore_index) in [(0.0, None), (0.2, None), (0.1, Some(3))] {
+            let config = CrossEntropyConfig { label_smoothing, ignore_index };
+            let (name, other) = (format!("last layer {dtype:?} {config:?}"), labels.clone());
+            cases.push(name.clone() + ", no bias", &inputs[..2], move |t| {
+                let labels = other.to_device(t[0].device())?;
+                linear_cross_entropy(&t[0], &t[1], None, &labels, config)
+            });
+            let labels = labels.clone();
+            cases.push(name, &inputs, move |t| {
+                let labels = labels.to_device(t[0].device())?;
+                linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config)
+            });
+        }
+    }
+    check(&cases)
+}
+
+#[test]
+fn of_attention_within_a_sequence() -> Result<()> {
+    let mut cases = Cases::default();
+    // Sequences, length, heads, heads of keys, size of a head. The blocks have 64 queries and 512
+    // keys, so the last ones have whole, partial and several blocks of both.
+    let sizes =
+        [(2, 5, 3, 3, 3), (1, 7, 6, 2, 4), (3, 1, 2, 1, 6), (1, 0, 1, 1, 2), (0, 3, 2, 2, 2)];
+    let large = [(1, 64, 2, 2, 8), (1, 67, 2, 1, 2), (1, 193, 2, 2, 4), (1, 1100, 1, 1, 2)];
+    for (n, t, heads, kv_heads, dim) in sizes.into_iter().chain(large) {
+        let qkv = [random((n, t, (heads + 2 * kv_heads) * dim), 1)?.affine(2.0, 0.0)?];
+        for causal in [false, true] {
+            for rotary in [None, Some(Rotary::default()), Some(Rotary { base: 50.0, offset: 3 })] {
+                if rotary.is_some() && dim % 2 == 1 {
+                    continue;
+                }
+                let config =
+                    AttentionConfig { kv_heads, causal, rotary, ..AttentionConfig::new(heads) };
+                let name = format!("attention of {n} × {t} × {dim}, {config:?}");
+                cases.push(name, &qkv, move |t| attention(&t[0], None, config));
+            }
+        }
+    }
+    let config = AttentionConfig { scale: Some(-0.3), ..AttentionConfig::new(2) };
+    cases.push("attention of a view", &[random((2, 12, 9), 1)?], move |t| {
+        attention(&t[0].t()?, None, config)?.t()
+    });
+    check(&cases)
+}
+
+#[test]
+fn of_attention_with_a_mask() -> Result<()> {
+    let mut cases = Cases::default();
+    let config = AttentionConfig { kv_heads: 2, ..AttentionConfig::new(4) };
+    let hides = |shape: &[usize], seed| -> Result<Tensor> {
+        let hidden = integers(shape, seed, 3)?.eq(0u32)?;
+        let mask = random(shape, seed + 1)?;
+        hidden.where_cond(&(mask.zeros_like()? + f64::NEG_INFINITY)?, &mask)
+    };
+    for causal in [false, true] {
+        for (number, shape) in [
+            &[70, 70][..],
+            &[1, 70],
+            &[3, 1, 1, 70],
+            &[3, 4, 70, 70],
+            &[1, 4, 1, 70],
+            &[3, 1, 70, 70],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mask = hides(shape, 20 + 2 * number as u64)?;
+            let config = AttentionConfig { causal, ..config };
+            cases.push(
+                format!("attention masked by {shape:?}, causal {causal}"),
+                &[random((3, 70, 24), 1)?],
+                {
+                    move |t| {
+                        let mask = mask.to_dtype(t[0].dtype())?.to_device(t[0].device())?;
+                        attention(&t[0], Some(&mask), config)
+                    }
+                },
+            );
+        }
+    }
+    check(&cases)
+}
+
+#[test]
+fn of_attention_to_another_sequence() -> Result<()> {
+    let mut cases = Cases::default();
+    for (n, queries, keys, heads, kv_heads, dim) in [
+        (2, 5, 3, 2, 2, 3),
+        (1, 3, 5, 4, 2, 4),
+        (2, 1, 70, 2, 1, 6),
+        (1, 70, 600, 1, 1, 2),
+        (0, 3, 2, 1, 1, 1),
+    ] {
+        let inputs = [
+            random((n, queries, heads * dim), 1)?,
+            random((n, keys, kv_heads * dim), 2)?,
+            random((n, keys, kv_heads * dim), 3)?,
+        ];
+        for causal in [false, true] {
+            let rotary = (dim % 2 == 0).then_some(Rotary { offset: 2, ..Rotary::default() });
+            if causal && queries > keys {
+                continue;
+            }
+            let config =
+                AttentionConfig { kv_heads, causal, rotary, ..AttentionConfig::new(heads) };
+            let name = format!("attention of {n} × {queries} to {keys} × {dim}, {config:?}");
+            cases.push(name.clone(), &inputs, move |t| {
+                cross_attention(&t[0], &t[1], &t[2], None, config)
+            });
+            let mask = integers((queries, keys), 4, 2)?.to_dtype(DType::F64)?.log()?;
+            cases.push(name + ", masked", &inputs, move |t| {
+                let mask = mask.to_dtype(t[0].dtype())?.to_device(t[0].device())?;
+                cross_attention(&t[0], &t[1], &t[2], Some(&mask), config)
+            });
+        }
+    }
+    cases.push("attention of a tensor to itself", &[random((2, 9, 8), 1)?], |t| {
+        cross_attention(&t[0], &t[0], &t[0], None, AttentionConfig::new(2))
+    });
     check(&cases)
 }
 

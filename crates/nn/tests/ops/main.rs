@@ -2,6 +2,7 @@
 
 mod activations;
 mod arithmetic;
+mod attention;
 mod avg_pool2d;
 mod behaviour;
 mod composites;
@@ -9,6 +10,7 @@ mod embedding;
 mod golden;
 mod gradients;
 mod hooks;
+mod linear_cross_entropy;
 mod loss;
 mod mixing;
 mod naive_conv2d;
@@ -21,6 +23,7 @@ mod reproducibility;
 mod residual;
 mod sync_batch_norm;
 mod threads;
+mod transformers;
 
 use std::path::PathBuf;
 

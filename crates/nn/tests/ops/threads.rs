@@ -3,9 +3,10 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    Conv2dConfig, Pool2dConfig, RecurrentWeights, add, avg_pool2d, cat, conv2d, dropout, embedding,
-    gelu, global_avg_pool2d, gru, last_step, linear, lstm, masked_fill, mul, permute, scale, silu,
-    split,
+    AttentionConfig, Conv2dConfig, Pool2dConfig, RecurrentWeights, Rotary, add, attention,
+    avg_pool2d, cat, conv2d, cross_attention, dropout, embedding, embedding_with_positions, gelu,
+    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, scale,
+    silu, split, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -41,8 +42,11 @@ fn check(inputs: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor> + Sync) ->
 fn activations_and_dropout() -> Result<()> {
     check(&[&[50_001]], |t| gelu(&t[0]))?;
     check(&[&[50_001]], |t| silu(&t[0]))?;
+    check(&[&[301, 500]], |t| swiglu(&t[0]))?;
     check(&[&[50_001]], |t| dropout(&t[0], 0.3, 5))?;
     let gelu = Some(Activation::Gelu);
+    let shapes: [&[usize]; 4] = [&[130, 20], &[300, 20], &[300], &[130, 300]];
+    check(&shapes, |t| linear_add(&t[0], &t[1], Some(&t[2]), &t[3]))?;
     check(&[&[130, 20], &[300, 20], &[300]], |t| linear(&t[0], &t[1], Some(&t[2]), gelu))
 }
 
@@ -52,7 +56,19 @@ fn poolings_and_embedding() -> Result<()> {
     check(&[&[3, 5, 51, 50]], |t| avg_pool2d(&t[0], config, false))?;
     check(&[&[3, 5, 51, 50]], |t| global_avg_pool2d(&t[0]))?;
     let indices = integers(500, 9, 1001)?;
-    check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))
+    check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))?;
+    let tokens = integers((20, 50), 9, 1001)?;
+    check(&[&[1001, 40], &[50, 40]], |t| embedding_with_positions(&t[0], &t[1], &tokens))
+}
+
+#[test]
+fn attentions() -> Result<()> {
+    let rotary = Some(Rotary::default());
+    let config = AttentionConfig { kv_heads: 2, causal: true, rotary, ..AttentionConfig::new(4) };
+    check(&[&[2, 130, 96]], |t| attention(&t[0], None, config))?;
+    let config = AttentionConfig::new(3);
+    let shapes: [&[usize]; 3] = [&[3, 70, 15], &[3, 90, 15], &[3, 90, 15]];
+    check(&shapes, |t| cross_attention(&t[0], &t[1], &t[2], None, config))
 }
 
 #[test]

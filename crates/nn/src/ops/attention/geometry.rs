@@ -1,0 +1,101 @@
+//! The sizes of an attention, and where its rows lie in the operands.
+
+use std::ops::Range;
+
+use super::super::matmul::Mat;
+
+/// The largest number of queries of a block.
+pub(super) const QUERIES: usize = 128;
+
+/// The largest number of keys of a block: the scores of 128 queries take 256 KiB in f32.
+pub(super) const KEYS: usize = 512;
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    /// The number of sequences.
+    pub(super) batch: usize,
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    /// The size of a head.
+    pub(super) dim: usize,
+    pub(super) causal: bool,
+    /// The factor of the scores.
+    pub(super) scale: f64,
+}
+
+impl Geometry {
+    /// The heads of queries that share a head of keys and values.
+    pub(super) fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// The number of keys that query `query` sees: the last query sees all.
+    #[inline(always)]
+    pub(super) fn visible(&self, query: usize) -> usize {
+        if self.causal { query + 1 + self.keys - self.queries } else { self.keys }
+    }
+
+    /// The queries of a block, at most [`QUERIES`]. Larger blocks pack keys and values less often, but
+    /// they compute more scores that a causal mask hides.
+    pub(super) fn block(&self) -> usize {
+        if self.queries < 4 * QUERIES { QUERIES / 2 } else { QUERIES }
+    }
+
+    /// The columns of the queries, or of the result, of one row.
+    pub(super) fn query_columns(&self) -> usize {
+        self.heads * self.dim
+    }
+
+    /// The columns of the keys, or of the values, of one row.
+    pub(super) fn key_columns(&self) -> usize {
+        self.kv_heads * self.dim
+    }
+}
+
+/// Queries, keys, values or results: one matrix for each sequence and head, in the tensor of all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heads<'a, T> {
+    data: &'a [T],
+    /// The rows of a sequence.
+    rows: usize,
+    dim: usize,
+    row_stride: usize,
+    /// The column of the first head.
+    first: usize,
+}
+
+impl<'a, T> Heads<'a, T> {
+    /// A tensor (N, rows, columns) whose columns are the heads alone.
+    pub(super) fn whole(data: &'a [T], rows: usize, columns: usize, dim: usize) -> Self {
+        Self { data, rows, dim, row_stride: columns, first: 0 }
+    }
+
+    /// Queries, keys and values in one tensor (N, T, (H + 2 G) D).
+    pub(super) fn packed(data: &'a [T], geometry: &Geometry) -> [Self; 3] {
+        let (queries, keys) = (geometry.query_columns(), geometry.key_columns());
+        [0, queries, queries + keys].map(|first| Self {
+            data,
+            rows: geometry.keys,
+            dim: geometry.dim,
+            row_stride: queries + 2 * keys,
+            first,
+        })
+    }
+
+    /// Some rows of a head of a sequence.
+    pub(super) fn rows(&self, sequence: usize, head: usize, rows: Range<usize>) -> Mat<'a, T> {
+        let first = sequence * self.rows + rows.start;
+        let data = self.data.get(first * self.row_stride + self.first + head * self.dim..);
+        Mat::strided(data.unwrap_or_default(), rows.len(), self.dim, self.row_stride)
+    }
+
+    /// One row of a head of a sequence.
+    #[inline(always)]
+    pub(super) fn row(&self, sequence: usize, head: usize, row: usize) -> &'a [T] {
+        let row = sequence * self.rows + row;
+        &self.data[row * self.row_stride + self.first + head * self.dim..][..self.dim]
+    }
+}

@@ -1,0 +1,52 @@
+//! The mask of an attention: a number that is added to each score.
+//!
+//! A mask is additive because this covers everything: minus infinity hides a key, and other numbers are
+//! the biases of ALiBi or of relative positions. It is broadcast without being copied.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::geometry::Geometry;
+
+/// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MaskLayout {
+    sequence: usize,
+    head: usize,
+    query: usize,
+}
+
+impl MaskLayout {
+    pub(super) fn of(mask: &Tensor, geometry: &Geometry, name: &str) -> Result<Self> {
+        if mask.track_op() {
+            bail!("{name}: no gradient for the mask, detach it");
+        }
+        let &Geometry { batch, heads, queries, keys, .. } = geometry;
+        let [n, h, q, k] = match *mask.dims() {
+            [q, k] => [1, 1, q, k],
+            [n, h, q, k] => [n, h, q, k],
+            _ => [0; 4],
+        };
+        let fits = |size: usize, full: usize| size == full || size == 1;
+        if !fits(n, batch) || !fits(h, heads) || !fits(q, queries) || k != keys {
+            bail!(
+                "{name}: mask of shape {:?}, expected ({queries}, {keys}) or ({batch}, {heads}, \
+                 {queries}, {keys}), where all but the last may be 1",
+                mask.shape()
+            );
+        }
+        let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride };
+        Ok(Self { sequence: stride(n, h * q * k), head: stride(h, q * k), query: stride(q, k) })
+    }
+
+    /// The numbers for the keys from `first` of a query.
+    #[inline(always)]
+    pub(super) fn row<'a, T>(
+        &self,
+        mask: &'a [T],
+        (sequence, head): (usize, usize),
+        query: usize,
+        first: usize,
+    ) -> &'a [T] {
+        &mask[sequence * self.sequence + head * self.head + query * self.query + first..]
+    }
+}

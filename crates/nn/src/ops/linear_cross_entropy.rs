@@ -1,0 +1,261 @@
+//! The last linear layer of a language model and its cross entropy in one operation. The logits, which
+//! would be the largest tensor of the step, exist for some rows at a time.
+//!
+//! ```text
+//! z = x w^T + b                             some rows at a time
+//! loss = mean of softmax_cross_entropy      dz = as there, in place of z
+//! dx = dz w     dw += dz^T x     db += sums of the columns of dz
+//! ```
+//!
+//! The forward also computes the gradients, as Liger Kernel does (Hsu et al., arXiv:2410.10989), and the
+//! backward multiplies them by the gradient of the loss. The other way is to keep the logarithm of each
+//! row's sum and to compute the logits again in the backward (Wijmans et al., "Cut your losses",
+//! arXiv:2411.09009): that takes four products instead of three, and the last layer is a third of a small
+//! model's arithmetic or more. The price is memory for `dx` and `dw` between forward and backward, which
+//! follow each other directly in a training step.
+
+use std::ops::Range;
+
+use candelabrum_memory::simd::simd;
+use candle_core::{Result, Tensor, bail};
+use rayon::prelude::*;
+
+use super::column_sums::column_sums;
+use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy};
+use super::elementwise::{add_assign, largest};
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Reads};
+use super::linear::affine;
+use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::moments::Sums;
+use super::parallel::{in_blocks, worth_threads};
+use super::pool::Pooled;
+
+const NAME: &str = "linear_cross_entropy";
+
+/// The number of logits that exist at the same time, unless [`ROWS`] rows have more.
+const LOGITS: usize = 1 << 20;
+
+/// The smallest number of rows of a chunk. With fewer rows, reading the weight and adding to its
+/// gradient would cost as much as the products.
+const ROWS: usize = 256;
+
+/// `softmax_cross_entropy_with(linear(xs, weight, bias), labels, config)`, where the logits never exist
+/// as a whole.
+///
+/// The forward pass computes the gradients of those inputs that are in the graph. If you need only the
+/// loss, detach `xs`, `weight` and `bias`: then it takes a third of the time.
+///
+/// # Shapes
+///
+/// `xs` (.., in), `weight` (classes, in), `bias` (classes), `labels` (..) class indices in u8, u32 or
+/// i64 -> a scalar.
+///
+/// # Errors
+///
+/// If the labels are no class indices (this operation takes no probabilities), and those of
+/// [`linear`](super::linear()) and of
+/// [`softmax_cross_entropy_with`](super::softmax_cross_entropy_with).
+pub fn linear_cross_entropy(
+    xs: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    labels: &Tensor,
+    config: CrossEntropyConfig,
+) -> Result<Tensor> {
+    let (classes, inputs) = weight.dims2()?;
+    let Some((&features, rows)) = xs.dims().split_last().filter(|(last, _)| **last == inputs)
+    else {
+        bail!("{NAME}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
+    };
+    if let Some(bias) = bias.filter(|bias| bias.dims() != [classes]) {
+        bail!("{NAME}: bias of shape {:?} for {classes} classes", bias.shape());
+    }
+    if labels.dims() != rows || !labels.dtype().is_int() {
+        bail!(
+            "{NAME}: labels of shape {:?} and dtype {:?}, expected {rows:?} in u8, u32 or i64",
+            labels.shape(),
+            labels.dtype()
+        );
+    }
+    let count = rows.iter().product();
+    let loss = SoftmaxCrossEntropy::of_classes(
+        &labels.flatten_all()?,
+        (count, classes),
+        xs.device(),
+        config,
+    )?;
+    let wanted = [Some(xs), Some(weight), bias].map(|input| input.is_some_and(Tensor::track_op));
+    let op = LinearCrossEntropy { inputs: features, loss, wanted };
+    fused::run(op, (), &[Some(xs), Some(weight), bias])
+}
+
+struct LinearCrossEntropy {
+    inputs: usize,
+    loss: SoftmaxCrossEntropy,
+    /// Whether the gradients of the inputs, of the weight and of the bias are needed.
+    wanted: [bool; 3],
+}
+
+impl LinearCrossEntropy {
+    /// The rows of a chunk. They depend only on the shape.
+    fn chunk(&self) -> usize {
+        (LOGITS / self.loss.classes).max(ROWS)
+    }
+
+    /// The lengths of the gradients that are computed.
+    fn lengths(&self, rows: usize) -> [usize; 3] {
+        let (classes, inputs) = (self.loss.classes, self.inputs);
+        let lengths = [rows * inputs, classes * inputs, classes];
+        std::array::from_fn(|input| if self.wanted[input] { lengths[input] } else { 0 })
+    }
+
+    /// Replaces the logits of the rows `rows` by their gradients, if one is wanted, and writes the losses.
+    fn losses<T: Float>(
+        &self,
+        logits: &mut [T],
+        rows: Range<usize>,
+        total: usize,
+        losses: &mut [T],
+    ) {
+        let classes = self.loss.classes;
+        let scale = T::one() / T::from_f64(self.loss.rows(total) as f64);
+        let gradients = self.wanted.contains(&true);
+        let run = |row: usize, z: &mut [T], loss: &mut T| {
+            *loss = match self.loss.label(rows.start + row) {
+                Some(class) => self.row(z, class, gradients.then_some(scale)),
+                None => {
+                    z.fill(T::zero());
+                    T::zero()
+                }
+            };
+        };
+        if worth_threads(logits.len()) {
+            let rows = logits.par_chunks_mut(classes).zip(losses).enumerate();
+            rows.for_each(|(row, (z, loss))| run(row, z, loss));
+        } else {
+            let rows = logits.chunks_mut(classes).zip(losses).enumerate();
+            rows.for_each(|(row, (z, loss))| run(row, z, loss));
+        }
+    }
+
+    /// The loss of a row of logits, which become their gradients times `scale`, or scratch.
+    fn row<T: Float>(&self, z: &mut [T], class: usize, scale: Option<T>) -> T {
+        let smoothing = T::from_f64(self.loss.smoothing);
+        let classes = T::from_f64(self.loss.classes as f64);
+        let labels = T::from_f64(1.0 - self.loss.smoothing);
+        simd(
+            #[inline(always)]
+            || {
+                let max = largest(z[0], z);
+                let below = max - z[class];
+                let mut all_below = Sums::new();
+                if self.loss.smoothing != 0.0 {
+                    all_below.add(z, z, |z, _| [max - z]);
+                }
+                for z in &mut *z {
+                    *z = (*z - max).exp();
+                }
+                let mut sum = Sums::new();
+                sum.add(z, z, |z, _| [z]);
+                let [sum] = sum.totals().map(T::narrow);
+                if let Some(scale) = scale {
+                    let (factor, even) = (scale / sum, scale * smoothing / classes);
+                    for z in &mut *z {
+                        *z = *z * factor - even;
+                    }
+                    z[class] -= scale * labels;
+                }
+                let ln = sum.ln();
+                let mut loss = labels * (below + ln);
+                if self.loss.smoothing != 0.0 {
+                    let [all_below] = all_below.totals().map(T::narrow);
+                    loss += smoothing * (all_below / classes + ln);
+                }
+                loss
+            },
+        )
+    }
+}
+
+impl Fused for LinearCrossEntropy {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
+        let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
+        let (classes, width) = (self.loss.classes, self.inputs);
+        let rows = self.loss.batch;
+        let lengths = self.lengths(rows);
+        let mut gradients = Pooled::new(lengths.iter().sum());
+        let (dxs, rest) = gradients.split_at_mut(lengths[0]);
+        let (dw, db) = rest.split_at_mut(lengths[1]);
+        let (mut losses, mut sums) = (Pooled::new(rows), Pooled::new(db.len()));
+        db.fill(T::zero());
+        let weight = Mat::new(weight, classes, width);
+        let chunk = self.chunk().min(rows);
+        let mut logits = Pooled::new(chunk * classes);
+        for first in (0..rows).step_by(chunk) {
+            let count = chunk.min(rows - first);
+            let z = &mut logits[..count * classes];
+            let x = Mat::new(&xs[first * width..][..count * width], count, width);
+            matmul(z, Dst::Overwrite, x, weight.t(), all_threads());
+            if !bias.is_empty() {
+                in_rows(z, classes, |z| add_assign(z, bias));
+            }
+            let range = first..first + count;
+            self.losses(z, range.clone(), rows, &mut losses[range]);
+            let dz = Mat::new(z, count, classes);
+            if self.wanted[0] {
+                let dx = &mut dxs[first * width..][..count * width];
+                matmul(dx, Dst::Overwrite, dz, weight, all_threads());
+            }
+            if self.wanted[1] {
+                let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+                matmul(dw, dst, dz.t(), x, all_threads());
+            }
+            if self.wanted[2] {
+                column_sums(z, &mut sums);
+                add_assign(db, &sums);
+            }
+        }
+        let total: f64 = losses.iter().map(|loss| loss.widen()).sum();
+        loss[0] = T::narrow(total / self.loss.rows(rows) as f64);
+        Ok(gradients)
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let factor = pass.dys[0];
+        let mut rest = pass.saved;
+        for (input, length) in self.lengths(self.loss.batch).into_iter().enumerate() {
+            let (gradient, others) = rest.split_at(length);
+            rest = others;
+            let Some(place) = pass.grads.take(input) else { continue };
+            in_blocks(place, |start, place| {
+                for (place, &gradient) in place.iter_mut().zip(&gradient[start..]) {
+                    *place = gradient * factor;
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
+        let xs = xs.reshape((self.loss.batch, self.inputs))?;
+        let logits = affine(&xs, weight, bias.as_ref())?;
+        self.loss.composite(&[Some(logits), None])
+    }
+}
+
+/// Calls `f` with each row.
+fn in_rows<T: Float>(rows: &mut [T], len: usize, f: impl Fn(&mut [T]) + Sync) {
+    if worth_threads(rows.len()) {
+        rows.par_chunks_mut(len).for_each(&f);
+    } else {
+        rows.chunks_mut(len).for_each(f);
+    }
+}

@@ -1,0 +1,93 @@
+//! The first layer of a language model: the row of each token plus the row of its position.
+//!
+//! ```text
+//! forward    y_nt = w[index_nt] + p[t]
+//! backward   dw as in an embedding          dp[t] = sum over all n of dy_nt
+//! ```
+
+use candle_core::{Result, Tensor, bail};
+
+use super::elementwise::add_assign;
+use super::embedding::Embedding;
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Reads};
+use super::pool::Pooled;
+
+const NAME: &str = "embedding_with_positions";
+
+/// The rows of `weight` at `indices`, and the row of `positions` at the number of each token in its
+/// sequence added to them.
+///
+/// # Shapes
+///
+/// `weight` (V, D), `positions` (P, D) with P at least T, `indices` (N, T) in u8, u32 or i64 ->
+/// (N, T, D).
+///
+/// # Errors
+///
+/// Those of [`embedding`](super::embedding()), shapes that do not fit together, and sequences of more
+/// than P tokens.
+pub fn embedding_with_positions(
+    weight: &Tensor,
+    positions: &Tensor,
+    indices: &Tensor,
+) -> Result<Tensor> {
+    let ((_, dim), (limit, width)) = (weight.dims2()?, positions.dims2()?);
+    let (batch, length) = indices.dims2()?;
+    if width != dim {
+        let shape = positions.shape();
+        bail!("{NAME}: positions of shape {shape:?} for a weight of {:?}", weight.shape());
+    }
+    if length > limit {
+        bail!("{NAME}: sequences of {length} tokens, but there are {limit} positions");
+    }
+    let op = PositionEmbedding { embedding: Embedding::new(weight, indices, None)?, length };
+    fused::run(op, (batch, length, dim), &[Some(weight), Some(positions)])
+}
+
+struct PositionEmbedding {
+    embedding: Embedding,
+    length: usize,
+}
+
+impl Fused for PositionEmbedding {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::NOTHING
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let &[weight, positions] = inputs else { unreachable!("two inputs") };
+        self.embedding.look_up(weight, ys)?;
+        let sequence = self.length * self.embedding.dim;
+        for ys in ys.chunks_exact_mut(sequence.max(1)) {
+            add_assign(ys, &positions[..sequence]);
+        }
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let sequence = self.length * self.embedding.dim;
+        if let Some(dp) = pass.grads.take(1) {
+            dp.fill(T::zero());
+            for dys in pass.dys.chunks_exact(sequence.max(1)) {
+                add_assign(&mut dp[..sequence], dys);
+            }
+        }
+        match pass.grads.take(0) {
+            Some(dw) => self.embedding.add_rows(pass.dys, dw),
+            None => Ok(()),
+        }
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(weight), Some(positions)] = inputs else { unreachable!("two inputs") };
+        let rows = self.embedding.composite(&[Some(weight.clone())])?;
+        if rows.elem_count() == 0 {
+            return Ok(rows); // candle's kernels on a GPU refuse to work on nothing.
+        }
+        let rows = rows.reshape(((), self.length, self.embedding.dim))?;
+        rows.broadcast_add(&positions.narrow(0, 0, self.length)?)
+    }
+}

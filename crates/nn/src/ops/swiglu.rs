@@ -1,0 +1,105 @@
+//! SwiGLU (Shazeer, arXiv:2002.05202): one half of the columns gates the other.
+//!
+//! ```text
+//! forward    y = silu(a) b                 x = [a, b]
+//! backward   da = dy b silu'(a)            db = dy silu(a)
+//! ```
+
+use candelabrum_memory::simd::simd;
+use candle_core::{D, Result, Tensor, bail};
+use rayon::prelude::*;
+
+use super::float::Float;
+use super::fused::{self, Backward, Fused, Reads};
+use super::parallel::{in_parts, worth_threads};
+use super::pool::Pooled;
+
+const NAME: &str = "swiglu";
+
+/// `silu(a) * b` for the first half `a` and the second half `b` of the last dimension. One linear layer
+/// writes both halves.
+///
+/// # Shapes
+///
+/// (.., 2 C) -> (.., C)
+///
+/// # Errors
+///
+/// If `xs` is a scalar, its last dimension is odd, or its dtype is no float.
+pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
+    let width = xs.dim(D::Minus1)?;
+    if !width.is_multiple_of(2) {
+        bail!("{NAME}: rows of {width} elements have no halves, input of shape {:?}", xs.shape());
+    }
+    let mut shape = xs.dims().to_vec();
+    shape.pop();
+    shape.push(width / 2);
+    fused::run(SwiGlu { half: width / 2 }, shape, &[Some(xs)])
+}
+
+struct SwiGlu {
+    half: usize,
+}
+
+impl Fused for SwiGlu {
+    const NAME: &'static str = NAME;
+
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0])
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let half = self.half.max(1);
+        let row = |_, x: &[T], y: &mut [T]| {
+            let (a, b) = x.split_at(half);
+            simd(
+                #[inline(always)]
+                || {
+                    for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
+                        *y = a * a.sigmoid() * b;
+                    }
+                },
+            );
+        };
+        in_parts(worth_threads(ys.len()), (inputs[0], 2 * half), (ys, half), row);
+        Ok(Pooled::none())
+    }
+
+    fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
+        let (xs, dys, half) = (pass.inputs[0], &*pass.dys, self.half.max(1));
+        let row = |((dx, x), dy): ((&mut [T], &[T]), &[T])| {
+            let ((da, db), (a, b)) = (dx.split_at_mut(half), x.split_at(half));
+            simd(
+                #[inline(always)]
+                || {
+                    let (gradients, inputs) = (da.iter_mut().zip(&mut *db), a.iter().zip(b));
+                    for (((da, db), (&a, &b)), &dy) in gradients.zip(inputs).zip(dy) {
+                        let s = a.sigmoid();
+                        *da = dy * b * s * (T::one() + a * (T::one() - s));
+                        *db = dy * a * s;
+                    }
+                },
+            );
+        };
+        if worth_threads(dys.len()) {
+            let rows = dxs.par_chunks_mut(2 * half).zip(xs.par_chunks(2 * half));
+            rows.zip(dys.par_chunks(half)).for_each(row);
+        } else {
+            let rows = dxs.chunks_mut(2 * half).zip(xs.chunks(2 * half));
+            rows.zip(dys.chunks(half)).for_each(row);
+        }
+        Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
+        }
+        let x = fused::widen(xs)?;
+        let a = x.narrow(D::Minus1, 0, self.half)?;
+        let b = x.narrow(D::Minus1, self.half, self.half)?;
+        ((&a * candle_nn::ops::sigmoid(&a)?)? * b)?.to_dtype(xs.dtype())
+    }
+}
