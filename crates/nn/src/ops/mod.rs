@@ -62,7 +62,7 @@ mod unfold;
 
 pub mod profile;
 
-pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
 pub use add::add;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d};

@@ -4,7 +4,7 @@
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     Pool2dConfig, RecurrentWeights, avg_pool2d, dropout, embedding, gelu, global_avg_pool2d, gru,
-    last_step, linear, lstm, silu,
+    last_step, linear, lstm, relu6, silu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -40,6 +40,7 @@ fn check(inputs: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor> + Sync) ->
 fn activations_and_dropout() -> Result<()> {
     check(&[&[50_001]], |t| gelu(&t[0]))?;
     check(&[&[50_001]], |t| silu(&t[0]))?;
+    check(&[&[50_001]], |t| relu6(&t[0].affine(9.0, 0.0)?))?;
     check(&[&[50_001]], |t| dropout(&t[0], 0.3, 5))?;
     let gelu = Some(Activation::Gelu);
     check(&[&[130, 20], &[300, 20], &[300]], |t| linear(&t[0], &t[1], Some(&t[2]), gelu))
