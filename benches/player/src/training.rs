@@ -1,19 +1,17 @@
 //! A contender in training, and the figures of its steps.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use anyhow::ensure;
 use candelabrum::dist::World;
 use candle_core::{DType, Tensor};
 use procfs::process::Process;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::candle::Candle;
 use crate::contender::Train;
 use crate::ours::Ours;
-use crate::pace::{Pace, Request};
+use crate::pace::{Pace, Request, cpu_time};
 use crate::problem;
 use crate::serve::Player;
 use crate::settings::{Contender, Settings};
@@ -95,12 +93,6 @@ impl Player for Training {
         }
         Ok(sample)
     }
-}
-
-/// Processor time of this process so far.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]

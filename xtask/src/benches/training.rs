@@ -11,8 +11,11 @@ pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is
 /// Processes of ours that share nothing: what as many ranks or threads can reach here.
 pub(super) const STRANGERS: &str = "strangers";
 
+/// Large matrix products with the arithmetic of the network's step.
+pub(super) const PRODUCTS: &str = "products";
+
 /// The contenders that train: their name, their name in a picture, and the place of their colour.
-const LABELS: [(&str, &str, usize); 13] = [
+const LABELS: [(&str, &str, usize); 15] = [
     ("ours", "Candelabrum", 0),
     ("ours-alone", "Candelabrum", 0),
     ("ours-local", "Candelabrum", 0),
@@ -26,6 +29,8 @@ const LABELS: [(&str, &str, usize); 13] = [
     ("ddp-channels-last", "PyTorch DDP, channels last", 3),
     ("ddp-channels-last-bucket-view", "PyTorch DDP, channels last, bucket views", 3),
     (STRANGERS, "processes that share nothing", 7),
+    ("one-thread", "Candelabrum, one thread", 0),
+    (PRODUCTS, "large matrix products", 7),
 ];
 
 /// The common settings of the contenders.
@@ -49,8 +54,16 @@ impl Training {
         self.options(Player::script(python, "bench_step.py"), contender)
     }
 
+    /// Matrix products, whose speed is that of a step of nothing else.
+    pub(super) fn products(&self, player: &Path) -> Player {
+        // Its step is one product.
+        self.options(Player::new(player).args(["products"]), "ours").slow(0.0, 0.0).other()
+    }
+
     fn options(&self, player: Player, contender: &str) -> Player {
+        let step = self.network.example_seconds * self.batch_size as f64 / self.threads as f64;
         player
+            .slow(step, step * self.network.warm_up_steps as f64)
             .option("--contender", contender)
             .option("--network", self.network.name)
             .option("--batch-size", self.batch_size)
@@ -88,13 +101,13 @@ pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
 /// that they do not train the same way.
 pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<String> {
-    let trains = |row: &&Row| row.contender != STRANGERS;
+    let trains = |row: &&Row| ![STRANGERS, PRODUCTS].contains(&&*row.contender);
     let differs = |row: &&Row| {
         let mut peers = report.rows.iter().filter(trains).filter(|peer| peer.point == row.point);
         peers.next().is_some_and(|first| !losses_agree(row, first))
     };
-    // The gradient of its max-pool differs, and all networks with convolutions have one.
-    let is_known = |row: &&Row| row.contender == "candle" && Network::of(row).has_convolutions;
+    // The gradient of its max-pool differs. The other networks have none of candle's.
+    let is_known = |row: &&Row| row.contender == "candle" && Network::of(row).name == "cnn";
     let (known, wrong): (Vec<&Row>, Vec<&Row>) =
         report.rows.iter().filter(trains).filter(differs).partition(is_known);
     let names = |rows: Vec<&Row>| {
@@ -111,6 +124,22 @@ pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<
         )
     });
     wrong.into_iter().chain(known).collect()
+}
+
+/// A line about the networks that a contender was not measured on, because it takes too long there.
+pub(super) fn left_out_note(report: &Report) -> Option<String> {
+    let has_candle = |point: &Values| {
+        report.rows.iter().any(|row| row.contender == "candle" && row.point == *point)
+    };
+    let left_out = |row: &&Row| Network::of(row).is_long_for_candle && !has_candle(&row.point);
+    let names = report.rows.iter().filter(left_out).map(|row| Network::of(row).name);
+    let names = once(&names.collect::<Vec<_>>()).join(", ");
+    (!names.is_empty()).then(|| {
+        format!(
+            "candle is left out of {names}: one of its steps takes minutes there. `--contenders` with \
+             candle measures it."
+        )
+    })
 }
 
 /// A contender's name in a picture, and the place of its colour.
