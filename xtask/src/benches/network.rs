@@ -45,11 +45,9 @@ pub(crate) struct About {
     pub(crate) has_convolutions: bool,
     /// The batches of `bench-step`, if the user names none.
     pub(crate) batch_sizes: &'static [usize],
-    /// About how long one example of a batch takes on one thread, for the estimate of a run's time.
-    pub(crate) example_seconds: f64,
-    /// Whether a step of candle takes minutes, so that `bench-step` leaves it out unless the user
-    /// names it.
-    pub(crate) is_long_for_candle: bool,
+    /// About the seconds for one example of a batch on one thread: of PyTorch's slowest mode, and of
+    /// candle. The estimate of a run's time needs them.
+    pub(crate) example_seconds: [f64; 2],
     /// The number of steps before the first sample.
     pub(crate) warm_up_steps: usize,
     /// The warm-up step, counted from 1, in which two contenders' losses differ by at most the
@@ -66,8 +64,7 @@ impl Network {
             unit: "images",
             has_convolutions: true,
             batch_sizes: &[64, 256],
-            example_seconds: 0.001,
-            is_long_for_candle: false,
+            example_seconds: [0.0007, 0.002],
             warm_up_steps: 14,
             loss_step: 14,
             loss_tolerance: 1e-4,
@@ -75,7 +72,6 @@ impl Network {
         // A few long steps of few large images.
         let large = About {
             batch_sizes: &[8],
-            is_long_for_candle: true,
             warm_up_steps: 3,
             loss_step: 2,
             loss_tolerance: 5e-3,
@@ -95,7 +91,7 @@ impl Network {
             Self::Resnet18 => About {
                 name: "resnet18",
                 label: "ResNet-18, 3×32×32",
-                example_seconds: 0.005,
+                example_seconds: [0.006, 0.043],
                 warm_up_steps: 6,
                 loss_step: 2,
                 loss_tolerance: 5e-3,
@@ -105,25 +101,25 @@ impl Network {
                 name: "resnet18-small",
                 label: "ResNet-18, 3×3 stem, 3×32×32",
                 batch_sizes: &[64],
-                example_seconds: 0.04,
+                example_seconds: [0.022, 0.16],
                 ..large
             },
             Self::Resnet18At224 => About {
                 name: "resnet18-224",
                 label: "ResNet-18, 3×224×224",
-                example_seconds: 0.15,
+                example_seconds: [0.07, 0.5],
                 ..large
             },
             Self::Resnet50At224 => About {
                 name: "resnet50-224",
                 label: "ResNet-50, 3×224×224",
-                example_seconds: 0.4,
+                example_seconds: [0.3, 1.1],
                 ..large
             },
             Self::MobileNetV2At224 => About {
                 name: "mobilenet-v2-224",
                 label: "MobileNetV2, 3×224×224",
-                example_seconds: 0.2,
+                example_seconds: [0.07, 0.9],
                 ..large
             },
             Self::Gru => About {
@@ -139,7 +135,7 @@ impl Network {
                 unit: "sequences",
                 has_convolutions: false,
                 batch_sizes: &[64],
-                example_seconds: 0.003,
+                example_seconds: [0.0015, 0.017],
                 ..about
             },
         }

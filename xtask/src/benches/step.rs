@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::network::{Network, compared_loss};
 use super::profile;
 use super::training::{
-    PRODUCTS, SPEED, STRANGERS, Training, columns, compare_with_strangers, label, left_out_note,
-    loss_notes, place, title,
+    MOST_SECONDS, PRODUCTS, SPEED, STRANGERS, Training, columns, compare_with_strangers, label,
+    left_out_note, loss_notes, place, title,
 };
 use crate::bench::{
     Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Sample, Setup,
@@ -37,7 +37,7 @@ pub(crate) struct Step {
     /// Compute threads of every contender [default: 1,2 if there are as many cores]
     #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     threads: Vec<NonZeroUsize>,
-    /// Contenders [default: all, but candle only where a step of it takes less than minutes]
+    /// Contenders [default: all, but candle only where a step of it takes about 15 s or less]
     #[arg(long, value_delimiter = ',')]
     contenders: Vec<Contender>,
     /// Instead: measure the time of each operation in our own steps
@@ -97,7 +97,7 @@ impl Step {
         let asked = match &self.contenders[..] {
             [] => {
                 let is_short =
-                    |who: &Contender| *who != Candle || !training.network.is_long_for_candle;
+                    |who: &Contender| *who != Candle || training.candle_seconds() <= MOST_SECONDS;
                 Contender::value_variants().iter().copied().filter(is_short).collect()
             }
             asked => once(asked),

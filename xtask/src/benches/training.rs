@@ -14,6 +14,9 @@ pub(super) const STRANGERS: &str = "strangers";
 /// Large matrix products with the arithmetic of the network's step.
 pub(super) const PRODUCTS: &str = "products";
 
+/// The longest step of candle, in seconds, with which `bench-step` measures it without being asked.
+pub(super) const MOST_SECONDS: f64 = 15.0;
+
 /// The contenders that train: their name, their name in a picture, and the place of their colour.
 const LABELS: [(&str, &str, usize); 15] = [
     ("ours", "Candelabrum", 0),
@@ -60,8 +63,21 @@ impl Training {
         self.options(Player::new(player).args(["products"]), "ours").slow(0.0, 0.0).other()
     }
 
+    /// About the seconds of one of candle's steps.
+    pub(super) fn candle_seconds(&self) -> f64 {
+        self.seconds(self.network.example_seconds[1])
+    }
+
+    /// About the seconds of a step, if an example takes so many on one thread.
+    fn seconds(&self, example: f64) -> f64 {
+        example * self.batch_size as f64 / self.threads as f64
+    }
+
     fn options(&self, player: Player, contender: &str) -> Player {
-        let step = self.network.example_seconds * self.batch_size as f64 / self.threads as f64;
+        let step = match contender {
+            "candle" => self.candle_seconds(),
+            _ => self.seconds(self.network.example_seconds[0]),
+        };
         player
             .slow(step, step * self.network.warm_up_steps as f64)
             .option("--contender", contender)
@@ -126,18 +142,23 @@ pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<
     wrong.into_iter().chain(known).collect()
 }
 
-/// A line about the networks that a contender was not measured on, because it takes too long there.
+/// A line about the networks on which candle was not measured, because it takes too long there.
 pub(super) fn left_out_note(report: &Report) -> Option<String> {
+    let seconds = |row: &Row| {
+        let (network, batch_size) = (Network::of(row), row.number("batch_size"));
+        Training { network, batch_size, threads: row.number("threads").max(1) }.candle_seconds()
+    };
     let has_candle = |point: &Values| {
         report.rows.iter().any(|row| row.contender == "candle" && row.point == *point)
     };
-    let left_out = |row: &&Row| Network::of(row).is_long_for_candle && !has_candle(&row.point);
-    let names = report.rows.iter().filter(left_out).map(|row| Network::of(row).name);
-    let names = once(&names.collect::<Vec<_>>()).join(", ");
+    let left_out = |row: &&Row| seconds(row) > MOST_SECONDS && !has_candle(&row.point);
+    let named = |row: &Row| format!("{} (about {:.0} s)", Network::of(row).name, seconds(row));
+    let names: Vec<String> = report.rows.iter().filter(left_out).map(named).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "candle is left out of {names}: one of its steps takes minutes there. `--contenders` with \
-             candle measures it."
+            "candle is left out where one of its steps takes longer than {MOST_SECONDS} s: {}. \
+             `--contenders ours,candle` measures it.",
+            once(&names).join(", ")
         )
     })
 }
