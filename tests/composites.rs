@@ -110,7 +110,8 @@ fn compare_gradients<M: Model>(new: impl Fn(&Scope) -> M) {
         let gradient = |store: &GradStore| store.get(param.tensor()).unwrap().clone();
         let (kernel, candle) = (gradient(&by_kernels), gradient(&by_candle));
         let largest = kernel.abs().unwrap().max_all().unwrap().to_scalar::<f64>().unwrap();
-        assert_close(&candle, &kernel, 0.0, 1e-10 * largest);
+        // The next batch norm takes away what a shift before it adds, so its gradient is only rounding.
+        assert_close(&candle, &kernel, 0.0, 1e-10 * largest + 1e-12);
     }
 }
 

@@ -110,7 +110,9 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
 /// The first columns of a table: names, the speed, and the time of a step.
 pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
     let speed = format!("{}/s [min-max]", network.unit);
-    let speed = Column::spread(&speed, SPEED.figure, 1.0, 0);
+    // Long steps give few images per second.
+    let digits = if network.example_seconds[0] > 0.01 { 2 } else { 0 };
+    let speed = Column::spread(&speed, SPEED.figure, 1.0, digits);
     vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
 
