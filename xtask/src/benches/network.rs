@@ -110,10 +110,12 @@ impl Network {
                 example_seconds: [0.07, 0.5],
                 ..large
             },
+            // After one step from 7.25 to 6.0, the losses of PyTorch's layouts differ by 0.05 already.
             Self::Resnet50At224 => About {
                 name: "resnet50-224",
                 label: "ResNet-50, 3×224×224",
                 example_seconds: [0.3, 1.1],
+                loss_tolerance: 0.15,
                 ..large
             },
             Self::MobileNetV2At224 => About {
