@@ -202,4 +202,22 @@ mod tests {
         assert!(notes("cnn", of(2.0, 1.0)).starts_with("candle's loss differs: candle."));
         assert!(notes("cnn", of(1.0, 3.0)).ends_with("the same way: pytorch"));
     }
+
+    #[test]
+    fn long_steps_without_candle_are_named() {
+        let note = |rows: &[(usize, &str)]| {
+            let mut report = Report::new("bench", Host::look(), Values::new());
+            let row = |&(batch_size, contender): &(usize, &str)| {
+                let place = values([("network", json!("resnet50-224"))]);
+                let sizes = values([("batch_size", batch_size), ("threads", 1)]);
+                Row::new(place.into_iter().chain(sizes).collect(), contender)
+            };
+            report.rows = rows.iter().map(row).collect();
+            left_out_note(&report)
+        };
+        assert_eq!(note(&[(8, "ours")]), None);
+        assert_eq!(note(&[(32, "ours"), (32, "candle")]), None);
+        let named = note(&[(32, "ours"), (32, "pytorch")]).unwrap();
+        assert!(named.contains("than 15 s: resnet50-224 (about 35 s)."), "{named}");
+    }
 }
