@@ -24,9 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 BATCHES = 8
 SEQUENCE = 32
 VOCABULARY = 64
+TEXT = 64
+CHARACTERS = 96
 
-# Streams of the hash. Those below are the parameters', by their place in the network.
-NOISE, LABELS, PATTERNS, TOKENS = 100, 200, 300, 400
+# Streams of the hash. Those below are the first hundred parameters', by their place in the network.
+NOISE, LABELS, PATTERNS, TOKENS, MORE_PARAMETERS = 100, 200, 300, 400, 1000
 
 
 def hashes(stream, count):
@@ -57,6 +59,17 @@ def sequences(index, size):
     """Tokens, labelled by how many of them are of the vocabulary's first half."""
     tokens = (hashes(TOKENS + index, size * SEQUENCE) % VOCABULARY).reshape(size, SEQUENCE)
     return tokens, (tokens < VOCABULARY // 2).sum(1).clamp(11, 20) - 11
+
+
+def texts(index, size, length):
+    """Texts, and at each position the character that follows. It is one of four, which depend on the
+    character before."""
+    drawn = hashes(TOKENS + index, size * (length + 1)).reshape(size, length + 1)
+    text = [drawn[:, 0] % CHARACTERS]
+    for i in range(1, length + 1):
+        text.append((5 * text[-1] + drawn[:, i] % 4) % CHARACTERS)
+    text = torch.stack(text, 1)
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
 class Cnn(nn.Module):
@@ -121,30 +134,149 @@ class Block(nn.Module):
         return self.relu(ys)
 
 
-class Resnet18(nn.Module):
-    """torchvision's resnet18(num_classes=10)."""
+class Bottleneck(nn.Module):
+    """torchvision's Bottleneck, whose 3x3 convolution has the stride."""
 
-    def __init__(self):
+    def __init__(self, inputs, channels, stride):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        self.conv1 = nn.Conv2d(inputs, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, 4 * channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != 4 * channels:
+            conv = nn.Conv2d(inputs, 4 * channels, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(4 * channels))
+
+    def forward(self, xs):
+        ys = self.relu(self.bn1(self.conv1(xs)))
+        ys = self.relu(self.bn2(self.conv2(ys)))
+        ys = self.bn3(self.conv3(ys))
+        shortcut = xs if self.downsample is None else self.downsample(xs)
+        ys += shortcut
+        return self.relu(ys)
+
+
+class Resnet(nn.Module):
+    """torchvision's residual networks. A small stem is a 3x3 convolution that keeps the size."""
+
+    def __init__(self, block, counts, classes, small_stem=False):
+        super().__init__()
+        kernel = 3 if small_stem else 7
+        stride = 1 if small_stem else 2
+        self.conv1 = nn.Conv2d(3, 64, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
-        self.layer1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
-        self.layer2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
-        self.layer3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
-        self.layer4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
+        self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(3, 2, padding=1)
+        inputs, times = 64, 4 if block is Bottleneck else 1
+        for stage, count in enumerate(counts):
+            channels, blocks = 64 << stage, []
+            for index in range(count):
+                stride = 2 if stage > 0 and index == 0 else 1
+                blocks.append(block(inputs, channels, stride))
+                inputs = times * channels
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(512, 10)
+        self.fc = nn.Linear(inputs, classes)
 
     def forward(self, xs):
         ys = self.maxpool(self.relu(self.bn1(self.conv1(xs))))
         ys = self.layer4(self.layer3(self.layer2(self.layer1(ys))))
         return self.fc(self.avgpool(ys).flatten(1))
 
+
+class Resnet18(Resnet):
+    def __init__(self):
+        super().__init__(Block, [2, 2, 2, 2], 10)
+
     @staticmethod
     def batch(index, size):
         return images(index, size, 3, 32)
+
+
+class Resnet18Small(Resnet):
+    def __init__(self):
+        super().__init__(Block, [2, 2, 2, 2], 10, small_stem=True)
+
+    @staticmethod
+    def batch(index, size):
+        return images(index, size, 3, 32)
+
+
+class Resnet18At224(Resnet):
+    def __init__(self):
+        super().__init__(Block, [2, 2, 2, 2], 1000)
+
+    @staticmethod
+    def batch(index, size):
+        return images(index, size, 3, 224)
+
+
+class Resnet50At224(Resnet):
+    def __init__(self):
+        super().__init__(Bottleneck, [3, 4, 6, 3], 1000)
+
+    @staticmethod
+    def batch(index, size):
+        return images(index, size, 3, 224)
+
+
+def conv_norm(inputs, outputs, kernel=3, stride=1, groups=1):
+    """torchvision's Conv2dNormActivation with ReLU6."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU6(inplace=True),
+    )
+
+
+class InvertedResidual(nn.Module):
+    """torchvision's InvertedResidual."""
+
+    def __init__(self, inputs, outputs, stride, expansion):
+        super().__init__()
+        wide = expansion * inputs
+        layers = [] if expansion == 1 else [conv_norm(inputs, wide, 1)]
+        layers += [
+            conv_norm(wide, wide, stride=stride, groups=wide),
+            nn.Conv2d(wide, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        ]
+        self.conv = nn.Sequential(*layers)
+        self.is_residual = stride == 1 and inputs == outputs
+
+    def forward(self, xs):
+        return xs + self.conv(xs) if self.is_residual else self.conv(xs)
+
+
+class MobileNetV2(nn.Module):
+    """torchvision's mobilenet_v2(dropout=0.0), because masks would differ between libraries."""
+
+    def __init__(self):
+        super().__init__()
+        features, inputs = [conv_norm(3, 32, stride=2)], 32
+        for expansion, outputs, count, stride in [
+            *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+            *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+        ]:
+            for index in range(count):
+                own_stride = stride if index == 0 else 1
+                features.append(InvertedResidual(inputs, outputs, own_stride, expansion))
+                inputs = outputs
+        features.append(conv_norm(inputs, 1280, 1))
+        self.features = nn.Sequential(*features)
+        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(1280, 1000))
+
+    def forward(self, xs):
+        ys = nn.functional.adaptive_avg_pool2d(self.features(xs), 1)
+        return self.classifier(ys.flatten(1))
+
+    @staticmethod
+    def batch(index, size):
+        return images(index, size, 3, 224)
 
 
 class Gru(nn.Module):
@@ -165,14 +297,42 @@ class Gru(nn.Module):
         return sequences(index, size)
 
 
-NETWORKS = {"cnn": Cnn, "mlp": Mlp, "resnet18": Resnet18, "gru": Gru}
+class Lstm(nn.Module):
+    """A language model of characters: embedding, LSTM, a linear layer at every position."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(CHARACTERS, 64)
+        self.lstm = nn.LSTM(64, 256, batch_first=True)
+        self.linear = nn.Linear(256, CHARACTERS)
+
+    def forward(self, xs):
+        ys, _ = self.lstm(self.embedding(xs))
+        return self.linear(ys)
+
+    @staticmethod
+    def batch(index, size):
+        return texts(index, size, TEXT)
+
+
+NETWORKS = {
+    "cnn": Cnn,
+    "mlp": Mlp,
+    "resnet18": Resnet18,
+    "resnet18-small": Resnet18Small,
+    "resnet18-224": Resnet18At224,
+    "resnet50-224": Resnet50At224,
+    "mobilenet-v2-224": MobileNetV2,
+    "gru": Gru,
+    "lstm": Lstm,
+}
 
 
 def fan_in(module):
     """What a module's parameters start by, uniform in ±1/√fan-in; None leaves 1 and 0 (norms)."""
     if isinstance(module, nn.BatchNorm2d):
         return None
-    if isinstance(module, nn.GRU):
+    if isinstance(module, nn.RNNBase):
         return module.hidden_size
     if isinstance(module, nn.Embedding):
         return 1
@@ -185,7 +345,8 @@ def initialise(network):
     for module in network.modules():
         for tensor in module.parameters(recurse=False):
             if (inputs := fan_in(module)) is not None:
-                values = 2 * uniform(stream, tensor.numel()) - 1
+                own = stream if stream < NOISE else MORE_PARAMETERS + stream - NOISE
+                values = 2 * uniform(own, tensor.numel()) - 1
                 tensor.copy_((values * inputs**-0.5).reshape(tensor.shape))
             stream += 1
 
@@ -227,7 +388,8 @@ class Run:
         self.taken += 1
         self.optimizer.zero_grad()
         with self.autocast:
-            loss = self.criterion(self.network(xs), ys)
+            # With labels at every position, each position is a row.
+            loss = self.criterion(self.network(xs).flatten(0, -2), ys.flatten())
         loss.backward()
         self.optimizer.step()
         return loss

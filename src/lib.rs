@@ -28,8 +28,8 @@ pub mod prelude {
     };
     pub use candelabrum_nn::layers::{
         AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GeluTanh, GlobalAvgPool,
-        Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, RmsNorm, Sigmoid, Silu,
-        SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
+        Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6, RmsNorm, Sigmoid,
+        Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,

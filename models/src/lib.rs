@@ -2,14 +2,18 @@
 
 #![forbid(unsafe_code)]
 
+mod char_lstm;
 mod cnn;
 mod gpt;
 mod gru_classifier;
 mod mlp;
+mod mobilenet_v2;
 mod resnet;
 
+pub use char_lstm::{CharLstm, CharLstmConfig};
 pub use cnn::Cnn;
 pub use gpt::{Gpt, GptConfig};
 pub use gru_classifier::{GruClassifier, GruClassifierConfig};
 pub use mlp::Mlp;
-pub use resnet::{ResNet18, Stem};
+pub use mobilenet_v2::MobileNetV2;
+pub use resnet::{ResNet18, ResNet50, Stem};

@@ -1,7 +1,8 @@
-//! ResNet-18 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
-//! arXiv:1512.03385, table 1), with torchvision's structure and names. Convolutions have
-//! torchvision's initial values, [`Init::he_normal`] over their outputs. The last layer starts
-//! Glorot-normal, as every [`Linear`] here.
+//! ResNet-18 and ResNet-50 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
+//! arXiv:1512.03385, table 1), with torchvision's structure and names. A block of ResNet-50 that halves
+//! the size does so in its 3×3 convolution, as torchvision's, and not in its first one, as the paper's.
+//! Convolutions have torchvision's initial values, [`Init::he_normal`] over their outputs. The last layer
+//! starts Glorot-normal, as every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
 use candelabrum_nn::{Activation, Init, Model, Scope, ops};
@@ -19,25 +20,11 @@ pub enum Stem {
 
 /// `(N, C, H, W) -> (N, classes)`. 11,181,642 parameters for ten classes of colour images.
 #[derive(Debug)]
-pub struct ResNet18 {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    pool: Option<MaxPool2d>,
-    blocks: Vec<Block>,
-    average: GlobalAvgPool,
-    fc: Linear,
-}
+pub struct ResNet18(ResNet);
 
-/// Two 3×3 convolutions whose result is added to their input: the paper's figure 2.
+/// `(N, C, H, W) -> (N, classes)`. 25,557,032 parameters for 1000 classes of colour images.
 #[derive(Debug)]
-struct Block {
-    conv1: Conv2d,
-    bn1: BatchNorm2d,
-    conv2: Conv2d,
-    bn2: BatchNorm2d,
-    /// If the block changes the size, a 1×1 convolution changes its input in the same way.
-    downsample: Option<(Conv2d, BatchNorm2d)>,
-}
+pub struct ResNet50(ResNet);
 
 impl ResNet18 {
     /// The network with the paper's stem and `classes` outputs.
@@ -47,9 +34,70 @@ impl ResNet18 {
 
     /// The network with another stem.
     pub fn with_stem(scope: &Scope, classes: usize, stem: Stem) -> Self {
+        Self(ResNet::new(scope, classes, stem, [2, 2, 2, 2], BASIC))
+    }
+}
+
+impl ResNet50 {
+    /// The network with the paper's stem and `classes` outputs.
+    pub fn new(scope: &Scope, classes: usize) -> Self {
+        Self::with_stem(scope, classes, Stem::ImageNet)
+    }
+
+    /// The network with another stem.
+    pub fn with_stem(scope: &Scope, classes: usize, stem: Stem) -> Self {
+        Self(ResNet::new(scope, classes, stem, [3, 4, 6, 3], BOTTLENECK))
+    }
+}
+
+impl Model for ResNet18 {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}
+
+impl Model for ResNet50 {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}
+
+/// The convolutions of a block: the size of each kernel, and by how many times the convolution has the
+/// channels of the block's stage. The first kernel of 3×3 has the block's stride.
+type Plan = &'static [[usize; 2]];
+
+/// The block on the left of the paper's figure 5.
+const BASIC: Plan = &[[3, 1], [3, 1]];
+
+/// The block on the right of the paper's figure 5.
+const BOTTLENECK: Plan = &[[1, 1], [3, 1], [1, 4]];
+
+/// A network of four stages.
+#[derive(Debug)]
+struct ResNet {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    pool: Option<MaxPool2d>,
+    blocks: Vec<Block>,
+    average: GlobalAvgPool,
+    fc: Linear,
+}
+
+/// Convolutions whose result is added to their input.
+#[derive(Debug)]
+struct Block {
+    /// Each with its normalisation.
+    convs: Vec<(Conv2d, BatchNorm2d)>,
+    /// If the block changes the shape, a 1×1 convolution changes its input in the same way.
+    downsample: Option<(Conv2d, BatchNorm2d)>,
+}
+
+impl ResNet {
+    /// A network with so many blocks in each stage.
+    fn new(scope: &Scope, classes: usize, stem: Stem, counts: [usize; 4], plan: Plan) -> Self {
         let conv1 = match stem {
-            Stem::ImageNet => conv(&scope.pp("conv1"), 64, 7).stride(2).padding(3),
-            Stem::Small => conv(&scope.pp("conv1"), 64, 3).padding(1),
+            Stem::ImageNet => conv(&scope.pp("conv1"), 64, 7).stride(2),
+            Stem::Small => conv(&scope.pp("conv1"), 64, 3),
         };
         let pool = match stem {
             Stem::ImageNet => {
@@ -58,12 +106,14 @@ impl ResNet18 {
             Stem::Small => None,
         };
         let mut blocks = Vec::new();
-        for (stage, channels) in [(1, 64), (2, 128), (3, 256), (4, 512)] {
-            let scope = scope.pp(format!("layer{stage}"));
-            // Every stage but the first halves the size of its images.
-            let stride = if stage == 1 { 1 } else { 2 };
-            blocks.push(Block::new(&scope.pp(0), channels, stride));
-            blocks.push(Block::new(&scope.pp(1), channels, 1));
+        let mut inputs = 64;
+        for (stage, count) in counts.into_iter().enumerate() {
+            let (scope, channels) = (scope.pp(format!("layer{}", stage + 1)), 64 << stage);
+            for index in 0..count {
+                // Every stage but the first halves the size of its images.
+                let stride = if stage > 0 && index == 0 { 2 } else { 1 };
+                blocks.push(Block::new(&scope.pp(index), plan, &mut inputs, channels, stride));
+            }
         }
         Self {
             conv1,
@@ -76,7 +126,7 @@ impl ResNet18 {
     }
 }
 
-impl Model for ResNet18 {
+impl Module for ResNet {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let mut ys = self.bn1.forward(&self.conv1.forward(xs)?)?;
         if let Some(pool) = &self.pool {
@@ -90,37 +140,44 @@ impl Model for ResNet18 {
 }
 
 impl Block {
-    fn new(scope: &Scope, channels: usize, stride: usize) -> Self {
-        let conv3 = |name: &str| conv(&scope.pp(name), channels, 3).padding(1);
-        let downsample = (stride != 1).then(|| {
+    /// A block for inputs of so many channels, which become the block's outputs.
+    fn new(scope: &Scope, plan: Plan, inputs: &mut usize, channels: usize, stride: usize) -> Self {
+        let wide = plan.iter().position(|[kernel, _]| *kernel == 3);
+        let layer = |(index, [kernel, times]): (usize, &[usize; 2])| {
+            let stride = if Some(index) == wide { stride } else { 1 };
+            let conv = conv(&scope.pp(format!("conv{}", index + 1)), times * channels, *kernel);
+            let norm = BatchNorm2d::new(&scope.pp(format!("bn{}", index + 1)));
+            // The last activation comes after the sum.
+            let is_last = index + 1 == plan.len();
+            (conv.stride(stride), if is_last { norm } else { norm.activation(Activation::Relu) })
+        };
+        let outputs = channels * plan.last().map_or(1, |[_, times]| *times);
+        let downsample = (stride != 1 || *inputs != outputs).then(|| {
             let scope = scope.pp("downsample");
-            (conv(&scope.pp(0), channels, 1).stride(stride), BatchNorm2d::new(&scope.pp(1)))
+            (conv(&scope.pp(0), outputs, 1).stride(stride), BatchNorm2d::new(&scope.pp(1)))
         });
-        Self {
-            conv1: conv3("conv1").stride(stride),
-            bn1: BatchNorm2d::new(&scope.pp("bn1")).activation(Activation::Relu),
-            conv2: conv3("conv2"),
-            bn2: BatchNorm2d::new(&scope.pp("bn2")),
-            downsample,
-        }
+        *inputs = outputs;
+        Self { convs: plan.iter().enumerate().map(layer).collect(), downsample }
     }
-}
-
-/// A convolution without bias, because a normalisation follows.
-fn conv(scope: &Scope, channels: usize, kernel: usize) -> Conv2d {
-    Conv2d::new(scope, channels, kernel).no_bias().init(Init::he_normal(channels * kernel * kernel))
 }
 
 impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let ys = self.bn1.forward(&self.conv1.forward(xs)?)?;
-        let ys = self.bn2.forward(&self.conv2.forward(&ys)?)?;
+        let layer =
+            |ys: Tensor, (conv, norm): &(Conv2d, BatchNorm2d)| norm.forward(&conv.forward(&ys)?);
+        let ys = self.convs.iter().try_fold(xs.clone(), layer)?;
         let shortcut = match &self.downsample {
             Some((conv, norm)) => &norm.forward(&conv.forward(xs)?)?,
             None => xs,
         };
         ops::add(&ys, shortcut, Some(Activation::Relu))
     }
+}
+
+/// A convolution without bias, because a normalisation follows. It keeps the size at stride 1.
+fn conv(scope: &Scope, channels: usize, kernel: usize) -> Conv2d {
+    let conv = Conv2d::new(scope, channels, kernel).no_bias().padding(kernel / 2);
+    conv.init(Init::he_normal(channels * kernel * kernel))
 }
 
 #[cfg(test)]
@@ -141,6 +198,15 @@ mod tests {
             let layers = summary.layers();
             assert_eq!(layers[0].output, [1, 64, first, first], "{stem:?}");
             assert_eq!(layers[layers.len() - 1].output, [1, 10]);
+        }
+        // sum(p.numel() for p in torchvision.models.resnet50(num_classes=..).parameters())
+        for (classes, parameters) in [(1000, 25_557_032), (10, 23_528_522)] {
+            let params = Params::new(0);
+            let model = ResNet50::new(&params.root(), classes);
+            let summary = model.compile(&params, (1, 3, 64, 96))?;
+            assert_eq!(summary.parameter_count(), parameters);
+            let last = summary.layers().iter().rfind(|layer| layer.output.len() == 4);
+            assert_eq!(last.map(|layer| &layer.output[..]), Some(&[1, 2048, 2, 3][..]));
         }
         Ok(())
     }
@@ -178,6 +244,34 @@ mod tests {
         ] {
             assert_eq!(params.get(name).expect(name).var().dims(), shape, "{name}");
         }
+        let params = Params::new(0);
+        ResNet50::new(&params.root(), 10).compile(&params, (1, 3, 32, 32))?;
+        for (name, shape) in [
+            ("layer1.0.conv1.weight", &[64, 64, 1, 1][..]),
+            ("layer1.0.conv3.weight", &[256, 64, 1, 1]),
+            ("layer1.0.downsample.0.weight", &[256, 64, 1, 1]),
+            ("layer1.1.conv1.weight", &[64, 256, 1, 1]),
+            ("layer4.0.conv2.weight", &[512, 512, 3, 3]),
+            ("layer4.2.bn3.bias", &[2048]),
+            ("fc.weight", &[10, 2048]),
+        ] {
+            assert_eq!(params.get(name).expect(name).var().dims(), shape, "{name}");
+        }
+        assert_eq!(params.list().len(), 161);
+        Ok(())
+    }
+
+    #[test]
+    fn the_3_by_3_convolution_of_a_bottleneck_halves_the_size() -> Result<()> {
+        let params = Params::new(0);
+        let model = ResNet50::new(&params.root(), 10);
+        let summary = model.compile(&params, (1, 3, 64, 64))?;
+        let output = |name: &str| {
+            let layer = summary.layers().iter().find(|layer| layer.name == name);
+            layer.expect(name).output.clone()
+        };
+        assert_eq!(output("layer2.0.conv1"), [1, 128, 16, 16]);
+        assert_eq!(output("layer2.0.conv2"), [1, 128, 8, 8]);
         Ok(())
     }
 }

@@ -107,7 +107,7 @@ def relu():
 
 def activations():
     inf, nan = float("inf"), float("nan")
-    special = torch.tensor([0.0, -0.0, 1.0, -1.0, 100.0, -100.0, 1e-30, inf, -inf, nan]).double()
+    special = torch.tensor([0.0, -0.0, 1.0, -1.0, 6.0, 100.0, -100.0, 1e-30, inf, -inf, nan]).double()
     xs = torch.cat([special, uniform((40,), 3100, -8.0, 8.0)])
     functions = {
         "gelu": F.gelu,
@@ -115,6 +115,7 @@ def activations():
         "silu": F.silu,
         "sigmoid": torch.sigmoid,
         "tanh": torch.tanh,
+        "relu6": F.relu6,
     }
     tensors = {}
     for index, (case, function) in enumerate(functions.items()):

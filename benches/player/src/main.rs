@@ -13,12 +13,14 @@
 #![expect(clippy::print_stderr, reason = "a command-line program says what failed")]
 
 mod allreduce;
+mod arithmetic;
 mod candle;
 mod contender;
 mod ours;
 mod overlap;
 mod pace;
 mod problem;
+mod products;
 mod serve;
 mod settings;
 mod straggler;
@@ -51,6 +53,9 @@ enum Command {
         #[arg(long, value_parser = |text: &str| serde_json::from_str::<Seconds>(text))]
         profile: Option<Seconds>,
     },
+    /// Multiply large matrices: the speed of a network whose step is nothing else; a request is as for
+    /// train
+    Products(Settings),
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
     Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
@@ -80,7 +85,9 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     let threads = match command {
-        Command::Train { settings, .. } | Command::Overlap(settings) => settings.threads(),
+        Command::Train { settings, .. }
+        | Command::Products(settings)
+        | Command::Overlap(settings) => settings.threads(),
         Command::Allreduce(_) | Command::Transfer | Command::Straggler(_) => {
             Some(NonZeroUsize::MIN)
         }
@@ -96,6 +103,7 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     let world = joined.insert(world);
     match command {
         Command::Train { settings, profile } => train::run(settings, *profile, world),
+        Command::Products(settings) => products::run(settings, world),
         Command::Overlap(settings) => overlap::run(settings, world),
         Command::Allreduce(args) => allreduce::run(args, world),
         Command::Transfer => transfer::run(world),

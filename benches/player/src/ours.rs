@@ -6,11 +6,12 @@
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::{DistOptConfig, Error, StepGraph};
-use candelabrum::models;
+use candelabrum::models::{self, Stem};
+use candelabrum::nn::Summary;
 use candelabrum::prelude::*;
 
 use crate::contender::{Cost, Train};
-use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY, initialise};
+use crate::problem::{GRU, LSTM, Network, initialise};
 use crate::settings::Settings;
 
 /// The loss of a model for a batch.
@@ -29,37 +30,48 @@ pub(crate) struct Ours {
     forward: Duration,
 }
 
-/// A network with its initial values. It infers its sizes from a batch of inputs.
-pub(crate) fn model(network: Network, params: &Params, xs: &Tensor) -> anyhow::Result<Loss> {
-    let root = params.root();
-    let loss = match network {
-        Network::Cnn => compiled(models::Cnn::new(&root, 10), params, xs),
-        Network::Mlp => compiled(models::Mlp::new(&root, 10), params, xs),
-        Network::Resnet18 => compiled(models::ResNet18::new(&root, 10), params, xs),
-        Network::Gru => {
-            let config = models::GruClassifierConfig {
-                vocabulary: VOCABULARY,
-                embedding: EMBEDDING,
-                hidden: HIDDEN,
-                classes: 10,
-            };
-            compiled(models::GruClassifier::new(&root, config), params, xs)
+/// A network with its initial values, and its layers. It infers its sizes from a batch of inputs.
+pub(crate) fn model(
+    network: Network,
+    params: &Params,
+    xs: &Tensor,
+) -> anyhow::Result<(Loss, Summary)> {
+    let (root, classes) = (&params.root(), network.classes());
+    let model = match network {
+        Network::Cnn => compiled(models::Cnn::new(root, classes), params, xs),
+        Network::Mlp => compiled(models::Mlp::new(root, classes), params, xs),
+        Network::Resnet18 | Network::Resnet18At224 => {
+            compiled(models::ResNet18::new(root, classes), params, xs)
         }
+        Network::Resnet18Small => {
+            compiled(models::ResNet18::with_stem(root, classes, Stem::Small), params, xs)
+        }
+        Network::Resnet50At224 => compiled(models::ResNet50::new(root, classes), params, xs),
+        // Its masks would differ from those of other libraries.
+        Network::MobileNetV2At224 => {
+            compiled(models::MobileNetV2::with_dropout(root, classes, 0.0), params, xs)
+        }
+        Network::Gru => compiled(models::GruClassifier::new(root, GRU), params, xs),
+        Network::Lstm => compiled(models::CharLstm::new(root, LSTM), params, xs),
     }?;
     initialise(params)?;
-    Ok(loss)
+    Ok(model)
 }
 
-fn compiled<M: Model + 'static>(model: M, params: &Params, xs: &Tensor) -> anyhow::Result<Loss> {
-    model.compile_with(params, xs)?;
-    Ok(Box::new(move |xs, ys| model.loss(&model.forward(xs)?, ys)))
+fn compiled<M: Model + 'static>(
+    model: M,
+    params: &Params,
+    xs: &Tensor,
+) -> candle_core::Result<(Loss, Summary)> {
+    let summary = model.compile_with(params, xs)?;
+    Ok((Box::new(move |xs, ys| model.loss(&model.forward(xs)?, ys)), summary))
 }
 
 impl Ours {
     pub(crate) fn new(settings: &Settings, xs: &Tensor, world: &World) -> anyhow::Result<Self> {
         let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
         let params = Params::on(0, settings.precision.dtype(), world.device());
-        let loss = model(network, &params, xs)?;
+        let (loss, _) = model(network, &params, xs)?;
         let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
         let world = if strangers { &World::single() } else { world };
         let config = DistOptConfig { overlap, ..DistOptConfig::default() };

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::World;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,6 +17,12 @@ pub(crate) enum Request {
     /// About as many as fill this time, at least one.
     Seconds(Seconds),
     Steps(NonZeroU32),
+}
+
+/// Processor time of this process so far.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Repetitions, and the time from the start of the first one to the end of the last rank.

@@ -3,6 +3,7 @@
 //! scripts/bench_step.py computes the same hash, number for number, so PyTorch's losses can be
 //! compared with ours to the last digits.
 
+use candelabrum::models::{CharLstmConfig, GruClassifierConfig};
 use candelabrum::nn::Params;
 use candle_core::{Device, Result, Tensor};
 use clap::ValueEnum;
@@ -16,51 +17,90 @@ pub(crate) enum Network {
     Mlp,
     /// torchvision's `resnet18`, on 32x32 images
     Resnet18,
+    /// The same with a 3x3 stem, which keeps the size
+    Resnet18Small,
+    /// torchvision's `resnet18`, on 224x224 images
+    #[value(name = "resnet18-224")]
+    Resnet18At224,
+    /// torchvision's `resnet50`, on 224x224 images
+    #[value(name = "resnet50-224")]
+    Resnet50At224,
+    /// torchvision's `mobilenet_v2`, on 224x224 images
+    #[value(name = "mobilenet-v2-224")]
+    MobileNetV2At224,
     /// Embedding, GRU, linear layer
     Gru,
+    /// Embedding, LSTM, linear layer at every position
+    Lstm,
 }
 
-/// The sizes of the network `gru`: the number of different tokens, the numbers for a token, and the
-/// numbers of the hidden state.
-pub(crate) const VOCABULARY: usize = 64;
-pub(crate) const EMBEDDING: usize = 64;
-pub(crate) const HIDDEN: usize = 128;
+impl Network {
+    /// The outputs. The labels of images are the first ten classes of any number.
+    pub(crate) fn classes(self) -> usize {
+        match self {
+            Self::Resnet18At224 | Self::Resnet50At224 | Self::MobileNetV2At224 => 1000,
+            _ => 10,
+        }
+    }
+}
+
+/// The sizes of the network `gru`.
+pub(crate) const GRU: GruClassifierConfig =
+    GruClassifierConfig { vocabulary: 64, embedding: 64, hidden: 128, classes: 10 };
+
+/// The sizes of the network `lstm`.
+pub(crate) const LSTM: CharLstmConfig =
+    CharLstmConfig { vocabulary: 96, embedding: 64, hidden: 256 };
 
 /// The number of batches that a rank uses in turn.
 const BATCHES: usize = 8;
 
-/// The number of tokens in a sequence.
+/// The number of tokens in a sequence of the network `gru`.
 const SEQUENCE: usize = 32;
 
-/// Streams of the hash: one for each batch of each of up to 12 ranks. Lower streams are those of
-/// the parameters.
+/// The number of characters in a text of the network `lstm`.
+const TEXT: usize = 64;
+
+/// Streams of the hash: one for each batch of each of up to 12 ranks. The first
+/// hundred parameters have the lower streams, the others those from [`MORE_PARAMETERS`] on.
 const NOISE: usize = 100;
 const LABELS: usize = 200;
 const PATTERNS: usize = 300;
 const TOKENS: usize = 400;
+const MORE_PARAMETERS: usize = 1000;
 
-/// Inputs and labels `(size,)`: all batches of a rank. They differ from those of every other rank.
+/// Inputs and labels, `(size,)` or one at every position: all batches of a rank. They differ from those of every other rank.
 pub(crate) fn batches(network: Network, size: usize, rank: usize) -> Result<Vec<(Tensor, Tensor)>> {
-    let batch = |index| match network {
+    (rank * BATCHES..(rank + 1) * BATCHES).map(|index| batch(network, index, size)).collect()
+}
+
+/// The inputs and labels of one of all ranks' batches.
+pub(crate) fn batch(network: Network, index: usize, size: usize) -> Result<(Tensor, Tensor)> {
+    match network {
         Network::Cnn => images(index, size, 1, 28),
         Network::Mlp => {
             let (xs, ys) = images(index, size, 1, 28)?;
             Ok((xs.flatten_from(1)?, ys))
         }
-        Network::Resnet18 => images(index, size, 3, 32),
+        Network::Resnet18 | Network::Resnet18Small => images(index, size, 3, 32),
+        Network::Resnet18At224 | Network::Resnet50At224 | Network::MobileNetV2At224 => {
+            images(index, size, 3, 224)
+        }
         Network::Gru => sequences(index, size),
-    };
-    (rank * BATCHES..(rank + 1) * BATCHES).map(batch).collect()
+        Network::Lstm => texts(index, size, TEXT, LSTM.vocabulary as u32),
+    }
 }
 
 /// Sets every parameter to its initial value: uniform in ±1/√fan-in. A normalisation keeps its 1 and
-/// 0. The stream of the hash is the parameter's index in the list, which has PyTorch's order.
+/// 0. The stream of the hash follows the parameter's index in the list, which has PyTorch's order.
 pub(crate) fn initialise(params: &Params) -> Result<()> {
-    for (stream, param) in params.list().iter().enumerate() {
+    let streams = (0..NOISE).chain(MORE_PARAMETERS..);
+    for (stream, param) in streams.zip(params.list()) {
         let module = param.name().rsplit_once('.').map_or("", |(module, _)| module);
         let fan_in = match module {
             "embedding" => 1,
-            "gru" => HIDDEN,
+            "gru" => GRU.hidden,
+            "lstm" => LSTM.hidden,
             _ => match params.get(&format!("{module}.weight"))?.var().dims() {
                 [_] => continue,
                 weight => weight[1..].iter().product(),
@@ -96,15 +136,31 @@ fn images(index: usize, size: usize, channels: usize, side: usize) -> Result<(Te
 /// Token sequences `(size, SEQUENCE)`. The label is the number of tokens from the vocabulary's
 /// first half: 11 or fewer are class 0, 20 or more are class 9.
 fn sequences(index: usize, size: usize) -> Result<(Tensor, Tensor)> {
-    let token = |i| hash(TOKENS + index, i) % VOCABULARY as u32;
+    let vocabulary = GRU.vocabulary as u32;
+    let token = |i| hash(TOKENS + index, i) % vocabulary;
     let tokens: Vec<u32> = (0..size * SEQUENCE).map(token).collect();
     let label = |sequence: &[u32]| {
-        let low = sequence.iter().filter(|&&token| token < VOCABULARY as u32 / 2).count();
+        let low = sequence.iter().filter(|&&token| token < vocabulary / 2).count();
         low.clamp(11, 20) as u32 - 11
     };
     let labels: Vec<u32> = tokens.chunks_exact(SEQUENCE).map(label).collect();
     let tokens = Tensor::from_vec(tokens, (size, SEQUENCE), &Device::Cpu)?;
     Ok((tokens, Tensor::from_vec(labels, size, &Device::Cpu)?))
+}
+
+/// Texts `(size, length)`, and at each position the character that follows. It is one of four, which
+/// depend on the character before.
+fn texts(index: usize, size: usize, length: usize, vocabulary: u32) -> Result<(Tensor, Tensor)> {
+    let mut texts = Vec::with_capacity(size * (length + 1));
+    for i in 0..size * (length + 1) {
+        let drawn = hash(TOKENS + index, i);
+        texts.push(match texts.last() {
+            Some(before) if i % (length + 1) != 0 => (5 * before + drawn % 4) % vocabulary,
+            _ => drawn % vocabulary,
+        });
+    }
+    let texts = Tensor::from_vec(texts, (size, length + 1), &Device::Cpu)?;
+    Ok((texts.narrow(1, 0, length)?.contiguous()?, texts.narrow(1, 1, length)?.contiguous()?))
 }
 
 /// A number in [0, 1), exact in f32.
@@ -136,5 +192,15 @@ mod tests {
         ];
         let got = [0, 3, PATTERNS, TOKENS, TOKENS + 7].map(|s| [hash(s, 0), hash(s, 1)]);
         assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn texts_are_those_of_the_python_script() -> Result<()> {
+        // texts(1, 2, 4) of scripts/bench_step.py
+        let (xs, ys) = texts(1, 2, 4, LSTM.vocabulary as u32)?;
+        assert_eq!(xs.to_vec2::<u32>()?, [[7, 38, 95, 93], [5, 25, 30, 55]]);
+        assert_eq!(ys.narrow(1, 0, 3)?.to_vec2::<u32>()?, xs.narrow(1, 1, 3)?.to_vec2::<u32>()?);
+        assert_eq!(ys.narrow(1, 3, 1)?.to_vec2::<u32>()?, [[81], [84]]);
+        Ok(())
     }
 }

@@ -1,19 +1,17 @@
 //! A contender in training, and the figures of its steps.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use anyhow::ensure;
 use candelabrum::dist::World;
 use candle_core::{DType, Tensor};
 use procfs::process::Process;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::candle::Candle;
 use crate::contender::Train;
 use crate::ours::Ours;
-use crate::pace::{Pace, Request};
+use crate::pace::{Pace, Request, cpu_time};
 use crate::problem;
 use crate::serve::Player;
 use crate::settings::{Contender, Settings};
@@ -97,12 +95,6 @@ impl Player for Training {
     }
 }
 
-/// Processor time of this process so far.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use candelabrum::nn::DistOption;
@@ -120,8 +112,13 @@ mod tests {
     #[test]
     fn every_network_and_strategy_is_measured() -> anyhow::Result<()> {
         // sum(p.numel() for p in network.parameters()) in scripts/bench_step.py
-        let sizes =
-            [("cnn", 431_080), ("mlp", 1_863_690), ("resnet18", 11_181_642), ("gru", 79_882)];
+        let sizes = [
+            ("cnn", 431_080),
+            ("mlp", 1_863_690),
+            ("resnet18", 11_181_642),
+            ("gru", 79_882),
+            ("lstm", 360_544),
+        ];
         for (network, elements) in sizes {
             for strategy in DistOption::ALL.map(DistOption::name) {
                 let mut training = training(Contender::Ours, network, strategy)?;
@@ -145,23 +142,53 @@ mod tests {
     #[test]
     fn the_losses_are_pytorchs() -> anyhow::Result<()> {
         // scripts/bench_step.py --contender pytorch --batch-size 4 --threads 1 --warm-up 3
-        // ResNet-18's second loss amplifies the rounding of its small batch. candle's max-pool has
-        // another gradient, so only its first loss of the CNN is the same.
-        let expected: [(&str, usize, &[f64], f64); 4] = [
+        // Batch norms amplify the rounding of this small batch from step to step. candle's max-pool
+        // has another gradient, so only its first loss of the CNN is the same.
+        let expected: [(&str, usize, &[f64], f64); 6] = [
             ("cnn", 1, &[2.264_145_6, 2.300_574_8, 2.215_159_4], 1e-5),
             ("mlp", 3, &[2.296_297_3, 2.315_008_2, 2.285_880_6], 1e-5),
             ("resnet18", 2, &[2.344_909_4, 2.749_262_8], 1e-3),
+            ("resnet18-small", 2, &[2.390_889_6, 2.608_141_9, 1.998_791_5], 1e-3),
             ("gru", 3, &[2.304_638_6, 2.332_710_3, 2.302_423_5], 1e-5),
+            ("lstm", 3, &[4.563_466_1, 4.571_622_4, 4.561_214_9], 1e-5),
         ];
         for (network, candles, losses, rounding) in expected {
             for (contender, same) in [(Contender::Ours, 3), (Contender::Candle, candles)] {
                 let got = training(contender, network, "fp32")?.warm_up_losses;
-                for (got, loss) in got.iter().zip(losses).take(same) {
-                    let difference = got.as_f64().expect("it is a number") - loss;
-                    assert!(difference.abs() < rounding, "{network}: {got}, expected {loss}");
-                }
+                check(network, &got, &losses[..same.min(losses.len())], rounding);
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn the_losses_of_large_images_are_pytorchs() -> anyhow::Result<()> {
+        // As above.
+        let expected: [(&str, usize, &[f64], f64); 3] = [
+            ("resnet18-224", 46_758_048, &[6.853_057_9, 7.000_920_3, 6.199_173_5], 2e-3),
+            ("resnet50-224", 102_228_128, &[7.446_572_3, 6.439_263_3], 2e-2),
+            ("mobilenet-v2-224", 14_019_488, &[7.013_580_3, 6.959_855_1], 2e-3),
+        ];
+        for (network, bytes, losses, rounding) in expected {
+            let ours = training(Contender::Ours, network, "fp32")?;
+            assert_eq!(ours.gradient_bytes(), bytes, "{network}");
+            check(network, &ours.warm_up_losses, losses, rounding);
+            // candle's steps take seconds.
+            let options = ["", "--batch-size", "4", "--warm-up", "1", "--network", network];
+            let settings = Settings::parse_from(options);
+            let settings = Settings { contender: Contender::Candle, ..settings };
+            let candle = Training::new(&settings, &World::single())?;
+            assert_eq!(candle.gradient_bytes(), bytes, "{network}");
+            check(network, &candle.warm_up_losses, &losses[..1], 1e-5);
+        }
+        Ok(())
+    }
+
+    fn check(network: &str, got: &[Value], expected: &[f64], rounding: f64) {
+        assert!(got.len() >= expected.len(), "{network}: {got:?}");
+        for (got, loss) in got.iter().zip(expected) {
+            let difference = got.as_f64().expect("it is a number") - loss;
+            assert!(difference.abs() < rounding, "{network}: {got}, expected {loss}");
+        }
     }
 }

@@ -15,6 +15,8 @@ use thiserror::Error;
 pub enum Activation {
     /// `max(x, 0)`, with gradient 0 at exactly 0; NaN stays NaN.
     Relu,
+    /// `min(max(x, 0), 6)`, with gradient 0 at exactly 0, at exactly 6 and at NaN; NaN stays NaN.
+    Relu6,
     /// `x Phi(x)` with the normal distribution's `Phi`, exact: [`gelu`](crate::ops::gelu).
     Gelu,
     /// The approximation of `Gelu` by tanh: [`gelu_tanh`](crate::ops::gelu_tanh).
@@ -29,14 +31,22 @@ pub enum Activation {
 
 impl Activation {
     /// All activations, in the order in which error messages list them.
-    pub const ALL: &[Self] =
-        &[Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu, Self::Sigmoid, Self::Tanh];
+    pub const ALL: &[Self] = &[
+        Self::Relu,
+        Self::Relu6,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::Silu,
+        Self::Sigmoid,
+        Self::Tanh,
+    ];
 
     /// The name that [`FromStr`] parses.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Relu => "relu",
+            Self::Relu6 => "relu6",
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu_tanh",
             Self::Silu => "silu",
@@ -48,7 +58,7 @@ impl Activation {
     /// Whether the derivative is computed from the input. Otherwise it is computed from the result.
     pub(crate) const fn needs_input(self) -> bool {
         match self {
-            Self::Relu | Self::Sigmoid | Self::Tanh => false,
+            Self::Relu | Self::Relu6 | Self::Sigmoid | Self::Tanh => false,
             Self::Gelu | Self::GeluTanh | Self::Silu => true,
         }
     }
@@ -100,7 +110,7 @@ mod tests {
     fn an_unknown_name_is_answered_with_the_choices() {
         let error = "maxout".parse::<Activation>().unwrap_err();
         let expected = "unknown activation `maxout`, expected one of: \
-                        relu, gelu, gelu_tanh, silu, sigmoid, tanh";
+                        relu, relu6, gelu, gelu_tanh, silu, sigmoid, tanh";
         assert_eq!(error.to_string(), expected);
     }
 }

@@ -7,6 +7,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use super::figures::counted;
+use super::launch::Player;
 use super::plan::{Block, Trial};
 use super::runner::Schedule;
 use super::sample::Row;
@@ -29,13 +30,20 @@ pub(crate) struct Screen {
 
 /// The samples and starts of all blocks, and about the time that they take.
 pub(crate) fn estimate(blocks: &[Block], schedule: &Schedule) -> (u64, Duration) {
-    let players: usize = blocks.iter().map(|block| block.players.len()).sum();
-    let trials = || blocks.iter().flat_map(Block::trials);
-    let (starts, samples) = (players * schedule.starts, trials().count() * schedule.rounds);
+    let players: Vec<&Player> = blocks.iter().flat_map(|block| &block.players).collect();
+    let trials: Vec<(&Trial, &Player)> = blocks
+        .iter()
+        .flat_map(|block| block.trials().map(|trial| (trial, &block.players[trial.player])))
+        .collect();
+    let (starts, samples) = (players.len() * schedule.starts, trials.len() * schedule.rounds);
     let own = |trial: &Trial| trial.request.get("seconds").and_then(Value::as_f64);
-    let seconds: f64 = trials().map(|trial| own(trial).unwrap_or(schedule.seconds)).sum();
-    let measured = Duration::from_secs_f64(schedule.rounds as f64 * seconds);
-    ((starts + samples) as u64, START * starts as u32 + measured)
+    let seconds = |(trial, player): &(&Trial, &Player)| {
+        own(trial).unwrap_or(schedule.seconds).max(player.slow[0])
+    };
+    let measured = schedule.rounds as f64 * trials.iter().map(seconds).sum::<f64>();
+    let warm_up: f64 = players.iter().map(|player| player.slow[1]).sum();
+    let time = Duration::from_secs_f64(measured + schedule.starts as f64 * warm_up);
+    ((starts + samples) as u64, START * starts as u32 + time)
 }
 
 impl Screen {
@@ -94,4 +102,29 @@ fn failure(row: &Row) -> Option<String> {
         count => format!(" after {}", counted(count, "sample")),
     };
     Some(format!("{} failed{after}: {}\n", row.contender, failure.reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::sample::Values;
+    use super::*;
+
+    #[test]
+    fn slow_steps_and_their_warm_up_are_part_of_the_estimate() {
+        let mut block = Block::new("block");
+        block.add("quick", &Values::new(), Player::new(Path::new("quick")));
+        block.add("slow", &Values::new(), Player::new(Path::new("slow")).slow(3.0, 9.0));
+        let schedule = Schedule {
+            rounds: 5,
+            starts: 2,
+            seconds: 1.0,
+            deadline: Duration::ZERO,
+            patience: f64::INFINITY,
+        };
+        let seconds = 5.0 * (1.0 + 3.0) + 2.0 * 9.0;
+        let expected = 4 * START + Duration::from_secs_f64(seconds);
+        assert_eq!(estimate(&[block], &schedule), (4 + 10, expected));
+    }
 }

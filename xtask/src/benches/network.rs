@@ -15,8 +15,24 @@ pub(crate) enum Network {
     Mlp,
     /// torchvision's resnet18 on 3x32x32 images, batch norm in training mode
     Resnet18,
+    /// The same with a 3x3 stem, which keeps the size
+    Resnet18Small,
+    /// torchvision's resnet18 on 3x224x224 images
+    #[value(name = "resnet18-224")]
+    #[serde(rename = "resnet18-224")]
+    Resnet18At224,
+    /// torchvision's resnet50 on 3x224x224 images
+    #[value(name = "resnet50-224")]
+    #[serde(rename = "resnet50-224")]
+    Resnet50At224,
+    /// torchvision's mobilenet_v2 on 3x224x224 images, without dropout
+    #[value(name = "mobilenet-v2-224")]
+    #[serde(rename = "mobilenet-v2-224")]
+    MobileNetV2At224,
     /// Token sequences of length 32: embedding 64, GRU 128, a linear layer
     Gru,
+    /// Texts of 64 characters: embedding 64, LSTM 256, a linear layer at every position
+    Lstm,
 }
 
 /// What tables, pictures and checks must know of a network.
@@ -27,6 +43,11 @@ pub(crate) struct About {
     /// The items of a batch.
     pub(crate) unit: &'static str,
     pub(crate) has_convolutions: bool,
+    /// The batches of `bench-step`, if the user names none.
+    pub(crate) batch_sizes: &'static [usize],
+    /// About the seconds for one example of a batch on one thread: of PyTorch's slowest mode, and of
+    /// candle. The estimate of a run's time needs them.
+    pub(crate) example_seconds: [f64; 2],
     /// The number of steps before the first sample.
     pub(crate) warm_up_steps: usize,
     /// The warm-up step, counted from 1, in which two contenders' losses differ by at most the
@@ -42,9 +63,19 @@ impl Network {
             label: "MNIST CNN",
             unit: "images",
             has_convolutions: true,
+            batch_sizes: &[64, 256],
+            example_seconds: [0.0007, 0.002],
             warm_up_steps: 14,
             loss_step: 14,
             loss_tolerance: 1e-4,
+        };
+        // A few long steps of few large images.
+        let large = About {
+            batch_sizes: &[8],
+            warm_up_steps: 3,
+            loss_step: 2,
+            loss_tolerance: 5e-3,
+            ..about
         };
         match self {
             Self::Cnn => about,
@@ -60,16 +91,55 @@ impl Network {
             Self::Resnet18 => About {
                 name: "resnet18",
                 label: "ResNet-18, 3×32×32",
+                example_seconds: [0.006, 0.043],
                 warm_up_steps: 6,
                 loss_step: 2,
                 loss_tolerance: 5e-3,
                 ..about
+            },
+            Self::Resnet18Small => About {
+                name: "resnet18-small",
+                label: "ResNet-18, 3×3 stem, 3×32×32",
+                batch_sizes: &[64],
+                example_seconds: [0.022, 0.16],
+                ..large
+            },
+            Self::Resnet18At224 => About {
+                name: "resnet18-224",
+                label: "ResNet-18, 3×224×224",
+                example_seconds: [0.07, 0.5],
+                ..large
+            },
+            // After one step from 7.25 to 6.0, the losses of PyTorch's layouts differ by 0.05 already.
+            Self::Resnet50At224 => About {
+                name: "resnet50-224",
+                label: "ResNet-50, 3×224×224",
+                example_seconds: [0.3, 1.1],
+                loss_tolerance: 0.15,
+                ..large
+            },
+            Self::MobileNetV2At224 => About {
+                name: "mobilenet-v2-224",
+                label: "MobileNetV2, 3×224×224",
+                example_seconds: [0.07, 0.9],
+                ..large
             },
             Self::Gru => About {
                 name: "gru",
                 label: "GRU classifier",
                 unit: "sequences",
                 has_convolutions: false,
+                ..about
+            },
+            // Its loss falls slowly, and is a mean over so many positions that it hardly depends on rounding.
+            Self::Lstm => About {
+                name: "lstm",
+                label: "LSTM of characters",
+                unit: "sequences",
+                has_convolutions: false,
+                batch_sizes: &[64],
+                example_seconds: [0.0015, 0.017],
+                loss_tolerance: 1e-5,
                 ..about
             },
         }

@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::network::{Network, compared_loss};
 use super::profile;
 use super::training::{
-    SPEED, Training, columns, compare_with_strangers, label, loss_notes, place, title,
+    MOST_SECONDS, PRODUCTS, SPEED, STRANGERS, Training, columns, compare_with_strangers, label,
+    left_out_note, loss_notes, place, title,
 };
 use crate::bench::{
     Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Sample, Setup,
@@ -22,20 +23,22 @@ use crate::bench::{
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct Step {
     /// Networks to train
-    #[arg(long, value_delimiter = ',', default_value = "cnn,mlp,resnet18,gru")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "cnn,mlp,resnet18,resnet18-small,resnet18-224,resnet50-224,mobilenet-v2-224,\
+                         gru,lstm"
+    )]
     network: Vec<Network>,
-    /// Images or sequences in a batch
-    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "64,256")]
+    /// Images or sequences in a batch [default: by network, 8 images of 224x224, 64 and 256 otherwise;
+    /// 64 for resnet18-small and lstm]
+    #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     batch_size: Vec<NonZeroUsize>,
     /// Compute threads of every contender [default: 1,2 if there are as many cores]
     #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     threads: Vec<NonZeroUsize>,
-    /// Contenders
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "ours,candle,pytorch,pytorch-channels-last,pytorch-compile,strangers"
-    )]
+    /// Contenders [default: all, but candle only where a step of it takes about 15 s or less]
+    #[arg(long, value_delimiter = ',')]
     contenders: Vec<Contender>,
     /// Instead: measure the time of each operation in our own steps
     #[arg(long)]
@@ -57,9 +60,15 @@ enum Contender {
     PytorchCompile,
     /// As many processes as threads, each of ours with one thread, that share nothing
     Strangers,
+    /// This project on one thread, where the others have several
+    OneThread,
+    /// Large matrix products with the arithmetic of the step: the most that the machine gives
+    Products,
 }
 
-use Contender::{Candle, Ours, Pytorch, PytorchChannelsLast, PytorchCompile, Strangers};
+use Contender::{
+    Candle, OneThread, Ours, Products, Pytorch, PytorchChannelsLast, PytorchCompile, Strangers,
+};
 
 impl Contender {
     /// Whether the contender exists in a configuration: a memory layout of images needs images, and
@@ -67,7 +76,7 @@ impl Contender {
     fn can_train(self, training: &Training) -> bool {
         match self {
             PytorchChannelsLast => training.network.has_convolutions,
-            Strangers => training.threads > 1,
+            Strangers | OneThread => training.threads > 1,
             _ => true,
         }
     }
@@ -83,6 +92,19 @@ pub(crate) fn run(cli: &Cli<Step>) -> Result<()> {
 }
 
 impl Step {
+    /// The contenders in a configuration.
+    fn contenders(&self, training: &Training) -> Vec<Contender> {
+        let asked = match &self.contenders[..] {
+            [] => {
+                let is_short =
+                    |who: &Contender| *who != Candle || training.candle_seconds() <= MOST_SECONDS;
+                Contender::value_variants().iter().copied().filter(is_short).collect()
+            }
+            asked => once(asked),
+        };
+        asked.into_iter().filter(|who| who.can_train(training)).collect()
+    }
+
     fn trainings(&self, cores: usize) -> Vec<Training> {
         let threads = match &self.threads[..] {
             [] => [1, 2].into_iter().filter(|&count| count == 1 || count <= cores).collect(),
@@ -90,7 +112,11 @@ impl Step {
         };
         let mut trainings = Vec::new();
         for network in once(&self.network).into_iter().map(Network::about) {
-            for batch_size in once(&self.batch_size).into_iter().map(NonZeroUsize::get) {
+            let batch_sizes = match &self.batch_size[..] {
+                [] => network.batch_sizes.to_vec(),
+                asked => once(asked).into_iter().map(NonZeroUsize::get).collect(),
+            };
+            for batch_size in batch_sizes {
                 let training = |&threads| Training { network, batch_size, threads };
                 trainings.extend(threads.iter().map(training));
             }
@@ -109,13 +135,17 @@ impl Bench for Step {
     const LEGEND: &'static [&'static str] = &[
         "×: median of the ratios within a round. PyTorch: the fastest of its modes there.",
         "of strangers: the share of the speed of as many processes with one thread that share nothing.",
+        "of products: the share of the speed of a step that is nothing but large matrix products. \
+         × one: to ours on one thread.",
         "cores: processor time over time. loss N: of the Nth warm-up step, the same step for all.",
         "Memory: the most that the process held; of several numbers of threads, the highest.",
     ];
 
     fn wanted(&self) -> Wanted {
         let is_torch = |who| matches!(who, Pytorch | PytorchChannelsLast | PytorchCompile);
-        Wanted { python: self.contenders.iter().copied().any(is_torch), ..Wanted::default() }
+        let asked = &self.contenders;
+        let python = asked.is_empty() || asked.iter().copied().any(is_torch);
+        Wanted { python, ..Wanted::default() }
     }
 
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
@@ -124,12 +154,16 @@ impl Bench for Step {
             let Training { network, batch_size, threads } = training;
             let place = place(network, [("batch_size", batch_size), ("threads", threads)]);
             let mut block = Block::new(configuration(network.name, batch_size, threads));
-            for who in once(&self.contenders).into_iter().filter(|who| who.can_train(&training)) {
+            for who in self.contenders(&training) {
                 let name = &choice_name(&who);
                 let player = match (who, python) {
                     (Ours, _) => training.rust(ours, name),
                     (Candle, _) => training.rust(ours, name).other(),
                     (Strangers, _) => training.strangers(ours, threads),
+                    (OneThread, _) => {
+                        Training { threads: 1, ..training }.rust(ours, "ours").other()
+                    }
+                    (Products, _) => training.products(ours),
                     (_, Some(python)) => training.torch(python, name),
                     (_, None) => continue,
                 };
@@ -151,6 +185,10 @@ impl Bench for Step {
         }
         compare(rows, "ratio_to_candle", SPEED, |_, other| other.contender == "candle");
         compare_with_strangers(rows);
+        compare(rows, "share_of_products", SPEED, |_, other| other.contender == PRODUCTS);
+        compare(rows, "times_one_thread", SPEED, |row, other| {
+            other.contender == "one-thread" && ["ours", STRANGERS].contains(&&*row.contender)
+        });
         compare(rows, "ratio_to_best_pytorch", SPEED, |_, other| {
             other.contender.starts_with("pytorch")
         });
@@ -164,6 +202,8 @@ impl Bench for Step {
             Column::ratio("× candle", "ratio_to_candle"),
             Column::ratio("× best torch", "ratio_to_best_pytorch"),
             Column::percent("of strangers", "ratio_to_strangers"),
+            Column::ratio("× one", "times_one_thread"),
+            Column::percent("of products", "share_of_products"),
             Column::peak_memory(),
             Column::figure("cores", "cores_used", 1.0, 2),
             Column::new(&loss, 8, |row| Some(format!("{:.5}", compared_loss(row)?))),
@@ -176,6 +216,7 @@ impl Bench for Step {
             configuration(row.text("network"), row.number("batch_size"), row.number("threads"))
         };
         let mut notes = loss_notes(report, name);
+        notes.extend(left_out_note(report));
         // A small difference of the clocks is allowed.
         let exceeds =
             |row: &&Row| row.median("cores_used") > Some(1.05 * row.number("threads") as f64);

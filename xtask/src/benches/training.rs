@@ -11,8 +11,14 @@ pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is
 /// Processes of ours that share nothing: what as many ranks or threads can reach here.
 pub(super) const STRANGERS: &str = "strangers";
 
+/// Large matrix products with the arithmetic of the network's step.
+pub(super) const PRODUCTS: &str = "products";
+
+/// The longest step of candle, in seconds, with which `bench-step` measures it without being asked.
+pub(super) const MOST_SECONDS: f64 = 15.0;
+
 /// The contenders that train: their name, their name in a picture, and the place of their colour.
-const LABELS: [(&str, &str, usize); 13] = [
+const LABELS: [(&str, &str, usize); 15] = [
     ("ours", "Candelabrum", 0),
     ("ours-alone", "Candelabrum", 0),
     ("ours-local", "Candelabrum", 0),
@@ -26,6 +32,8 @@ const LABELS: [(&str, &str, usize); 13] = [
     ("ddp-channels-last", "PyTorch DDP, channels last", 3),
     ("ddp-channels-last-bucket-view", "PyTorch DDP, channels last, bucket views", 3),
     (STRANGERS, "processes that share nothing", 7),
+    ("one-thread", "Candelabrum, one thread", 0),
+    (PRODUCTS, "large matrix products", 7),
 ];
 
 /// The common settings of the contenders.
@@ -49,8 +57,29 @@ impl Training {
         self.options(Player::script(python, "bench_step.py"), contender)
     }
 
+    /// Matrix products, whose speed is that of a step of nothing else.
+    pub(super) fn products(&self, player: &Path) -> Player {
+        // Its step is one product.
+        self.options(Player::new(player).args(["products"]), "ours").slow(0.0, 0.0).other()
+    }
+
+    /// About the seconds of one of candle's steps.
+    pub(super) fn candle_seconds(&self) -> f64 {
+        self.seconds(self.network.example_seconds[1])
+    }
+
+    /// About the seconds of a step, if an example takes so many on one thread.
+    fn seconds(&self, example: f64) -> f64 {
+        example * self.batch_size as f64 / self.threads as f64
+    }
+
     fn options(&self, player: Player, contender: &str) -> Player {
+        let step = match contender {
+            "candle" => self.candle_seconds(),
+            _ => self.seconds(self.network.example_seconds[0]),
+        };
         player
+            .slow(step, step * self.network.warm_up_steps as f64)
             .option("--contender", contender)
             .option("--network", self.network.name)
             .option("--batch-size", self.batch_size)
@@ -81,20 +110,22 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
 /// The first columns of a table: names, the speed, and the time of a step.
 pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
     let speed = format!("{}/s [min-max]", network.unit);
-    let speed = Column::spread(&speed, SPEED.figure, 1.0, 0);
+    // Long steps give few images per second.
+    let digits = if network.example_seconds[0] > 0.01 { 2 } else { 0 };
+    let speed = Column::spread(&speed, SPEED.figure, 1.0, digits);
     vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
 
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
 /// that they do not train the same way.
 pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<String> {
-    let trains = |row: &&Row| row.contender != STRANGERS;
+    let trains = |row: &&Row| ![STRANGERS, PRODUCTS].contains(&&*row.contender);
     let differs = |row: &&Row| {
         let mut peers = report.rows.iter().filter(trains).filter(|peer| peer.point == row.point);
         peers.next().is_some_and(|first| !losses_agree(row, first))
     };
-    // The gradient of its max-pool differs, and all networks with convolutions have one.
-    let is_known = |row: &&Row| row.contender == "candle" && Network::of(row).has_convolutions;
+    // The gradient of its max-pool differs. The other networks have none of candle's.
+    let is_known = |row: &&Row| row.contender == "candle" && Network::of(row).name == "cnn";
     let (known, wrong): (Vec<&Row>, Vec<&Row>) =
         report.rows.iter().filter(trains).filter(differs).partition(is_known);
     let names = |rows: Vec<&Row>| {
@@ -111,6 +142,27 @@ pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<
         )
     });
     wrong.into_iter().chain(known).collect()
+}
+
+/// A line about the networks on which candle was not measured, because it takes too long there.
+pub(super) fn left_out_note(report: &Report) -> Option<String> {
+    let seconds = |row: &Row| {
+        let (network, batch_size) = (Network::of(row), row.number("batch_size"));
+        Training { network, batch_size, threads: row.number("threads").max(1) }.candle_seconds()
+    };
+    let has_candle = |point: &Values| {
+        report.rows.iter().any(|row| row.contender == "candle" && row.point == *point)
+    };
+    let left_out = |row: &&Row| seconds(row) > MOST_SECONDS && !has_candle(&row.point);
+    let named = |row: &Row| format!("{} (about {:.0} s)", Network::of(row).name, seconds(row));
+    let names: Vec<String> = report.rows.iter().filter(left_out).map(named).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "candle is left out where one of its steps takes longer than {MOST_SECONDS} s: {}. \
+             `--contenders ours,candle` measures it.",
+            once(&names).join(", ")
+        )
+    })
 }
 
 /// A contender's name in a picture, and the place of its colour.
@@ -149,5 +201,23 @@ mod tests {
         assert!(notes("mlp", of(2.0, 1.0)).ends_with("the same way: candle"));
         assert!(notes("cnn", of(2.0, 1.0)).starts_with("candle's loss differs: candle."));
         assert!(notes("cnn", of(1.0, 3.0)).ends_with("the same way: pytorch"));
+    }
+
+    #[test]
+    fn long_steps_without_candle_are_named() {
+        let note = |rows: &[(usize, &str)]| {
+            let mut report = Report::new("bench", Host::look(), Values::new());
+            let row = |&(batch_size, contender): &(usize, &str)| {
+                let place = values([("network", json!("resnet50-224"))]);
+                let sizes = values([("batch_size", batch_size), ("threads", 1)]);
+                Row::new(place.into_iter().chain(sizes).collect(), contender)
+            };
+            report.rows = rows.iter().map(row).collect();
+            left_out_note(&report)
+        };
+        assert_eq!(note(&[(8, "ours")]), None);
+        assert_eq!(note(&[(32, "ours"), (32, "candle")]), None);
+        let named = note(&[(32, "ours"), (32, "pytorch")]).unwrap();
+        assert!(named.contains("than 15 s: resnet50-224 (about 35 s)."), "{named}");
     }
 }

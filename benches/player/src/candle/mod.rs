@@ -2,16 +2,18 @@
 //!
 //! candle-nn's SGD has no momentum, so the update is written with tensor operations.
 
-mod resnet18;
+mod conv_norm;
+mod mobilenet_v2;
+mod resnet;
 
 use anyhow::ensure;
 use candelabrum::nn::Params;
-use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
 
 use crate::contender::Train;
 use crate::ours;
-use crate::problem::{EMBEDDING, HIDDEN, Network, VOCABULARY};
+use crate::problem::{GRU, LSTM, Network};
 use crate::settings::Settings;
 
 const LR: f64 = 0.005;
@@ -36,15 +38,20 @@ impl Candle {
         let module = match settings.network {
             Network::Cnn => cnn(&vb),
             Network::Mlp => mlp(&vb),
-            Network::Resnet18 => resnet18::resnet18(&vb),
+            Network::Resnet18 => resnet::resnet18(&vb, 10),
+            Network::Resnet18Small => resnet::resnet18_small(&vb, 10),
+            Network::Resnet18At224 => resnet::resnet18(&vb, 1000),
+            Network::Resnet50At224 => resnet::resnet50(&vb, 1000),
+            Network::MobileNetV2At224 => mobilenet_v2::mobilenet_v2(&vb, 1000),
             Network::Gru => gru(&vb),
+            Network::Lstm => lstm(&vb),
         }?;
         let vars = varmap.data().lock().expect("no other thread has the map");
         let mut state = Vec::new();
         for param in params.list() {
-            // candle numbers the layers of a GRU as PyTorch does.
-            let is_gru = param.name().starts_with("gru.");
-            let name = format!("{}{}", param.name(), if is_gru { "_l0" } else { "" });
+            // candle numbers the layers of a recurrent network as PyTorch does.
+            let is_numbered = ["gru.", "lstm."].iter().any(|path| param.name().starts_with(path));
+            let name = format!("{}{}", param.name(), if is_numbered { "_l0" } else { "" });
             let var = vars[&name].clone();
             var.set(param.tensor())?;
             state.push((var, None));
@@ -60,7 +67,9 @@ impl Train for Candle {
     }
 
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
-        let loss = loss::cross_entropy(&self.network.forward(xs)?, ys)?;
+        // With labels at every position, each position is a row.
+        let scores = self.network.forward(xs)?.flatten_to(D::Minus2)?;
+        let loss = loss::cross_entropy(&scores, &ys.flatten_all()?)?;
         let grads = loss.backward()?;
         for (var, momentum) in &mut self.state {
             let Some(grad) = grads.get(var) else { continue };
@@ -102,11 +111,22 @@ fn mlp(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
 
 /// The sequence classifier.
 fn gru(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let embedding = embedding(VOCABULARY, EMBEDDING, vb.pp("embedding"))?;
-    let gru = candle_nn::gru(EMBEDDING, HIDDEN, Default::default(), vb.pp("gru"))?;
-    let linear = linear(HIDDEN, 10, vb.pp("linear"))?;
+    let embedding = embedding(GRU.vocabulary, GRU.embedding, vb.pp("embedding"))?;
+    let gru = candle_nn::gru(GRU.embedding, GRU.hidden, Default::default(), vb.pp("gru"))?;
+    let linear = linear(GRU.hidden, GRU.classes, vb.pp("linear"))?;
     Ok(func(move |xs| {
         let states = gru.seq(&embedding.forward(xs)?)?;
         linear.forward(states.last().expect("a sequence has tokens").h())
+    }))
+}
+
+/// The language model of characters.
+fn lstm(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
+    let embedding = embedding(LSTM.vocabulary, LSTM.embedding, vb.pp("embedding"))?;
+    let lstm = candle_nn::lstm(LSTM.embedding, LSTM.hidden, Default::default(), vb.pp("lstm"))?;
+    let linear = linear(LSTM.hidden, LSTM.vocabulary, vb.pp("linear"))?;
+    Ok(func(move |xs| {
+        let states = lstm.seq(&embedding.forward(xs)?)?;
+        linear.forward(&lstm.states_to_tensor(&states)?)
     }))
 }

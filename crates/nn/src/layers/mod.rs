@@ -28,7 +28,7 @@ pub use layer_norm::{LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use pool2d::{AvgPool2d, GlobalAvgPool, MaxPool2d};
 pub use recurrent::{Gru, Lstm};
-pub use relu::ReLU;
+pub use relu::{ReLU, ReLU6};
 pub use softmax::Softmax;
 pub use softmax_cross_entropy::SoftMaxCrossEntropy;
 pub use transformer::TransformerBlock;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! relu       max(x, 0)
+//! relu6      min(max(x, 0), 6)
 //! gelu       x Phi(x) = x / 2 (1 + erf(x / sqrt(2)))
 //! gelu_tanh  x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 //! silu       x sigmoid(x)
@@ -9,7 +10,7 @@
 //! tanh       (e^x - e^-x) / (e^x + e^-x)
 //! ```
 //!
-//! relu, sigmoid and tanh compute their derivative from the result, the other activations from the
+//! relu, relu6, sigmoid and tanh compute their derivative from the result, the other activations from the
 //! input. At infinities and NaN all results are PyTorch's: `silu(-inf)`, for instance, is NaN.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
@@ -32,6 +33,16 @@ use crate::activation::Activation;
 /// If `xs` has no float type.
 pub fn relu(xs: &Tensor) -> Result<Tensor> {
     run(xs, Pointwise::<Relu>(PhantomData))
+}
+
+/// `min(max(x, 0), 6)`, element by element (Howard and others, 2017, arXiv:1704.04861). NaN stays NaN.
+/// The gradient at exactly 0, at exactly 6 and at NaN is 0, as in PyTorch.
+///
+/// # Errors
+///
+/// If `xs` has no float type.
+pub fn relu6(xs: &Tensor) -> Result<Tensor> {
+    run(xs, Pointwise::<Relu6>(PhantomData))
 }
 
 /// `x Phi(x)` with the normal distribution's `Phi`, exact by the error function (Hendrycks and
@@ -86,6 +97,7 @@ pub(super) fn apply(xs: Tensor, activation: Option<Activation>) -> Result<Tensor
     let xs = &xs;
     match activation {
         Activation::Relu => relu(xs),
+        Activation::Relu6 => relu6(xs),
         Activation::Gelu => gelu(xs),
         Activation::GeluTanh => gelu_tanh(xs),
         Activation::Silu => silu(xs),
@@ -105,6 +117,13 @@ pub(super) fn composite(xs: &Tensor, activation: Option<Activation>) -> Result<T
     let ys = match activation {
         // The backward of candle's own relu passes the gradient at exactly 0.
         Activation::Relu => x.le(0.0)?.where_cond(&x.zeros_like()?, x),
+        // The backward of candle's own clamp passes half of the gradient at exactly 0 and at exactly 6.
+        Activation::Relu6 => {
+            let (low, high) = (x.zeros_like()?, x.ones_like()?.affine(6.0, 0.0)?);
+            let outside =
+                x.le(0.0)?.where_cond(&low, &x.ge(6.0)?.where_cond(&high, &x.detach())?)?;
+            (x.gt(0.0)? * x.lt(6.0)?)?.where_cond(x, &outside)
+        }
         // The backward of candle's own gelu rounds its factors to six digits.
         Activation::Gelu => (x * 0.5)? * ((x * FRAC_1_SQRT_2)?.erf()? + 1.0)?,
         Activation::GeluTanh => {
@@ -128,6 +147,7 @@ trait Kind: Send + Sync + 'static {
 }
 
 struct Relu;
+struct Relu6;
 struct Gelu;
 struct GeluTanh;
 struct Silu;
@@ -136,6 +156,9 @@ struct Tanh;
 
 impl Kind for Relu {
     const ACTIVATION: Activation = Activation::Relu;
+}
+impl Kind for Relu6 {
+    const ACTIVATION: Activation = Activation::Relu6;
 }
 impl Kind for Gelu {
     const ACTIVATION: Activation = Activation::Gelu;

@@ -43,6 +43,7 @@ fn each<T: Float, B>(
     match activation {
         None => simd_once(Forward { ys, bs, add, function: Identity }),
         Some(Activation::Relu) => simd_once(Forward { ys, bs, add, function: Relu }),
+        Some(Activation::Relu6) => simd_once(Forward { ys, bs, add, function: Relu6::new() }),
         Some(Activation::Gelu) => simd_once(Forward { ys, bs, add, function: Gelu::new() }),
         Some(Activation::GeluTanh) => simd_once(Forward { ys, bs, add, function: GeluTanh::new() }),
         Some(Activation::Silu) => simd_once(Forward { ys, bs, add, function: Silu }),
@@ -60,6 +61,7 @@ pub(super) fn activation_backward<T: Float>(
 ) {
     match activation {
         Activation::Relu => simd_once(BackwardPass { dys, reference, function: Relu }),
+        Activation::Relu6 => simd_once(BackwardPass { dys, reference, function: Relu6::new() }),
         Activation::Gelu => simd_once(BackwardPass { dys, reference, function: Gelu::new() }),
         Activation::GeluTanh => {
             simd_once(BackwardPass { dys, reference, function: GeluTanh::new() });
@@ -158,6 +160,33 @@ impl<T: Float> Function<T> for Relu {
     #[inline(always)]
     fn backward(self, dy: T, y: T) -> T {
         if y <= T::zero() { T::zero() } else { dy }
+    }
+}
+
+/// `min(max(z, 0), 6)`. NaN stays NaN.
+#[derive(Clone, Copy)]
+struct Relu6<T> {
+    six: T,
+}
+
+impl<T: Float> Relu6<T> {
+    fn new() -> Self {
+        Self { six: T::from_f64(6.0) }
+    }
+}
+
+impl<T: Float> Function<T> for Relu6<T> {
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        let y = rectified(z);
+        if self.six < y { self.six } else { y }
+    }
+
+    /// The gradient passes between 0 and 6. Unlike that of [`Relu`], it is 0 at NaN.
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        // `&` has no branch, so the loop becomes vectors.
+        if (y > T::zero()) & (y < self.six) { dy } else { T::zero() }
     }
 }
 

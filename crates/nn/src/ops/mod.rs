@@ -107,7 +107,7 @@ mod view;
 
 pub mod profile;
 
-pub use activations::{gelu, gelu_tanh, relu, sigmoid, silu, tanh};
+pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
 pub use add::add;
 pub use attention::{AttentionConfig, Rotary, attention, cross_attention};
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};

@@ -2,7 +2,7 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    Conv2dConfig, conv2d, gelu, gelu_tanh, linear, relu, sigmoid, silu, tanh,
+    Conv2dConfig, conv2d, gelu, gelu_tanh, linear, relu, relu6, sigmoid, silu, tanh,
 };
 use candelabrum_testkit::{assert_close, gradcheck};
 use candle_core::{DType, Device, Result, Tensor};
@@ -14,6 +14,7 @@ use crate::random;
 pub(crate) fn apply(activation: Activation, xs: &Tensor) -> Result<Tensor> {
     match activation {
         Activation::Relu => relu(xs),
+        Activation::Relu6 => relu6(xs),
         Activation::Gelu => gelu(xs),
         Activation::GeluTanh => gelu_tanh(xs),
         Activation::Silu => silu(xs),
@@ -45,7 +46,7 @@ fn activations_are_pytorchs_at_zeros_infinities_and_nan() -> Result<()> {
 #[test]
 fn every_activation_has_its_derivative_also_on_views() -> Result<()> {
     for &activation in Activation::ALL {
-        let xs = random((3, 7), 1)?.affine(3.0, 0.0)?;
+        let xs = random((3, 7), 1)?.affine(9.0, 0.0)?; // also above 6, where relu6 is flat
         gradcheck(|t| apply(activation, &t[0]), std::slice::from_ref(&xs), 1e-5, 1e-7)?;
         let of_view = |t: &[Tensor]| apply(activation, &t[0].t()?.narrow(0, 1, 4)?)?.t();
         gradcheck(of_view, &[xs], 1e-5, 1e-7)?;

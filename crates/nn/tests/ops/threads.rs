@@ -5,8 +5,8 @@ use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, Conv2dConfig, Pool2dConfig, RecurrentWeights, Rotary, add, attention,
     avg_pool2d, cat, conv2d, cross_attention, dropout, embedding, embedding_with_positions, gelu,
-    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, scale,
-    silu, split, swiglu,
+    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, relu6,
+    scale, silu, split, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -43,6 +43,7 @@ fn activations_and_dropout() -> Result<()> {
     check(&[&[50_001]], |t| gelu(&t[0]))?;
     check(&[&[50_001]], |t| silu(&t[0]))?;
     check(&[&[301, 500]], |t| swiglu(&t[0]))?;
+    check(&[&[50_001]], |t| relu6(&t[0].affine(9.0, 0.0)?))?;
     check(&[&[50_001]], |t| dropout(&t[0], 0.3, 5))?;
     let gelu = Some(Activation::Gelu);
     let shapes: [&[usize]; 4] = [&[130, 20], &[300, 20], &[300], &[130, 300]];

@@ -19,14 +19,15 @@ __device__ float apply(float x, count_t activation) {
   case 4: return x * sigmoid(x);
   case 5: return sigmoid(x);
   case 6: return tanhf(x);
+  case 7: return x <= 0.0f ? 0.0f : x >= 6.0f ? 6.0f : x;
   default: return x;
   }
 }
 
-// The derivative, by the result r for relu, sigmoid and tanh, and by the input r for the others.
+// The derivative of all but relu and relu6, by the result r for sigmoid and tanh, and by the input r for
+// the others.
 __device__ float derivative(float r, count_t activation) {
   switch (activation) {
-  case 1: return r > 0.0f ? 1.0f : 0.0f;
   case 2: return 0.5f * (1.0f + erff(r * SQRT_HALF)) + r * DENSITY_AT_0 * expf(-0.5f * r * r);
   case 3: {
     float t = tanhf(SQRT_2_PI * (r + 0.044715f * r * r * r));
@@ -40,6 +41,15 @@ __device__ float derivative(float r, count_t activation) {
   case 5: return r * (1.0f - r);
   case 6: return 1.0f - r * r;
   default: return 1.0f;
+  }
+}
+
+// d times the derivative. A relu or relu6 that was off passes nothing, not even a NaN.
+__device__ float times_derivative(float d, float r, count_t activation) {
+  switch (activation) {
+  case 1: return r <= 0.0f ? 0.0f : d;
+  case 7: return r > 0.0f && r < 6.0f ? d : 0.0f; // nothing passes at NaN
+  default: return d * derivative(r, activation);
   }
 }
 
@@ -58,9 +68,7 @@ extern "C" __global__ void differentiate(number_t *dxs, const number_t *dys, con
                                          count_t activation, count_t n) {
   FOR_EACH(i, n) {
     float d = dys ? dys[i] : dxs[i];
-    // A relu that was off passes nothing, not even a NaN.
-    dxs[i] = activation == 1 ? (reference[i] <= 0.0f ? 0.0f : d)
-                             : d * derivative(reference[i], activation);
+    dxs[i] = times_derivative(d, reference[i], activation);
   }
 }
 

@@ -22,6 +22,7 @@ fn code(activation: Option<Activation>) -> usize {
         Some(Activation::Silu) => 4,
         Some(Activation::Sigmoid) => 5,
         Some(Activation::Tanh) => 6,
+        Some(Activation::Relu6) => 7,
     }
 }
 
