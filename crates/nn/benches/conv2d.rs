@@ -50,7 +50,7 @@ fn main() {
             profile::start();
             let ys = conv2d(&xs, &w, None, config, None).unwrap();
             ys.sum_all().unwrap().backward().unwrap();
-            let rows = profile::stop();
+            let rows = profile::stop().operations;
             forward.push(rows[0].forward);
             backward.push(rows[0].backward);
         }
