@@ -32,18 +32,21 @@ const COLUMNS: usize = 192;
 /// Pixels of one product of the gradient of the weight.
 const DEPTH: usize = 256;
 
-/// Whether images are so large that a row of pixels with the padding behind it is well used.
+/// Whether at most a tenth of the computed elements lies between the rows of pixels.
 pub(super) fn applies(geometry: &Geometry) -> bool {
-    !geometry.is_pointwise() && !geometry.is_small() && geometry.groups == 1
+    let outputs = Phases::new(geometry).outputs();
+    let is_dense = 10 * geometry.out_pixels() >= 9 * outputs;
+    !geometry.is_pointwise() && !geometry.is_small() && geometry.groups == 1 && is_dense
 }
 
 impl<T: Float> Conv<'_, T> {
     pub(super) fn forward_directly(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
-        let (from, to) = (geometry.in_image(), geometry.out_image());
-        xs.par_chunks(from).zip(ys.par_chunks_mut(to)).for_each(|(x, y)| {
-            Arch::new().dispatch(Forward { geometry, weight, x, y });
-            self.finish(y, bias, geometry.out_pixels());
+        each_share((xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
+            Arch::new().dispatch(Forward { geometry, weight, xs, ys });
+            for y in ys.chunks_exact_mut(geometry.out_image()) {
+                self.finish(y, bias, geometry.out_pixels());
+            }
         });
     }
 
@@ -70,12 +73,22 @@ impl<T: Float> Conv<'_, T> {
         }
         if let Some(dxs) = dxs {
             let kernels = TurnedKernels::new(geometry, self.weight);
-            let images = dxs.par_chunks_mut(geometry.in_image()).zip(dys.par_chunks(image));
-            images.for_each(|(dx, dy)| {
-                Arch::new().dispatch(InputGradient { geometry, kernels: &kernels, dy, dx });
+            each_share((dys, image), (dxs, geometry.in_image()), |dys, dxs| {
+                Arch::new().dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
             });
         }
     }
+}
+
+/// Calls `f` with each thread's share of the images.
+fn each_share<T: Float>(
+    (from, from_image): (&[T], usize),
+    (to, to_image): (&mut [T], usize),
+    f: impl Fn(&[T], &mut [T]) + Sync,
+) {
+    let share = (to.len() / to_image).div_ceil(rayon::current_num_threads()).max(1);
+    let shares = from.par_chunks(share * from_image).zip(to.par_chunks_mut(share * to_image));
+    shares.for_each(|(from, to)| f(from, to));
 }
 
 /// The first elements of the runs of all patch elements of some channels, in the order of the weight.
@@ -93,12 +106,12 @@ fn divide<T: Float>(phases: &Phases<'_>, pixels: usize, x: &[T], channels: &mut 
     }
 }
 
-/// One image.
+/// Some images.
 struct Forward<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
-    x: &'a [T],
-    y: &'a mut [T],
+    xs: &'a [T],
+    ys: &'a mut [T],
 }
 
 impl<T: Float> WithSimd for Forward<'_, T> {
@@ -106,27 +119,31 @@ impl<T: Float> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { geometry, weight, x, y } = self;
+        let Self { geometry, weight, xs, ys } = self;
         let phases = Phases::new(geometry);
         let starts = starts(&phases, geometry.in_channels);
         let mut channels = Pooled::zeros(geometry.in_channels * phases.channel() + SLACK);
-        divide(&phases, geometry.in_size.0 * geometry.in_size.1, x, &mut channels);
         let rows = geometry.out_channels.next_multiple_of(rows_of_a_tile::<S>());
         let step = phases.outputs().next_multiple_of(SLACK);
         let mut result = Pooled::new(rows * step);
-        for first in (0..phases.outputs()).step_by(COLUMNS) {
-            let size = Size {
-                rows: geometry.out_channels,
-                depth: starts.len(),
-                columns: COLUMNS.min(phases.outputs() - first),
-            };
-            let left = Left::Rows { data: weight, step: starts.len() };
-            let right = Runs { data: &channels[first..], starts: &starts };
-            let out = Rows { data: &mut result[first..], step };
-            simd.vectorize(Product { size, left, right, out, add: false });
-        }
-        for (row, y) in result.chunks_exact(step).zip(y.chunks_exact_mut(geometry.out_pixels())) {
-            phases.narrow(row, y);
+        let images = xs.chunks_exact(geometry.in_image());
+        for (x, y) in images.zip(ys.chunks_exact_mut(geometry.out_image())) {
+            divide(&phases, geometry.in_size.0 * geometry.in_size.1, x, &mut channels);
+            for first in (0..phases.outputs()).step_by(COLUMNS) {
+                let size = Size {
+                    rows: geometry.out_channels,
+                    depth: starts.len(),
+                    columns: COLUMNS.min(phases.outputs() - first),
+                };
+                let left = Left::Rows { data: weight, step: starts.len() };
+                let right = Runs { data: &channels[first..], starts: &starts };
+                let out = Rows { data: &mut result[first..], step };
+                simd.vectorize(Product { size, left, right, out, add: false });
+            }
+            let rows = result.chunks_exact(step);
+            for (row, y) in rows.zip(y.chunks_exact_mut(geometry.out_pixels())) {
+                phases.narrow(row, y);
+            }
         }
     }
 }
@@ -138,6 +155,8 @@ struct TurnedKernels<T: Float> {
 
 struct TurnedPhase<T: Float> {
     number: usize,
+    /// The number of input channels.
+    inputs: usize,
     /// The offset of each element of the kernel that meets the phase.
     offsets: Vec<usize>,
     weight: Pooled<T>,
@@ -158,18 +177,28 @@ impl<T: Float> TurnedKernels<T> {
                 }
             }
             let offsets = in_phase.into_iter().map(|(_, offset)| offset).collect();
-            TurnedPhase { number, offsets, weight: turned }
+            TurnedPhase { number, inputs, offsets, weight: turned }
         };
         Self { phases: Phases::new(geometry).by_phase().into_iter().map(turn).collect() }
     }
 }
 
-/// The gradient of one image.
+impl<T: Float> TurnedPhase<T> {
+    /// The first elements of the runs that are summed, in channels of so many elements, whose first pixel
+    /// has so many elements before it.
+    fn starts(&self, before: usize, channel: usize) -> Vec<usize> {
+        let outputs = self.weight.len() / self.inputs / self.offsets.len();
+        let of = |o| self.offsets.iter().map(move |offset| o * channel + before - offset);
+        (0..outputs).flat_map(of).collect()
+    }
+}
+
+/// The gradients of some images.
 struct InputGradient<'a, T: Float> {
     geometry: &'a Geometry,
     kernels: &'a TurnedKernels<T>,
-    dy: &'a [T],
-    dx: &'a mut [T],
+    dys: &'a [T],
+    dxs: &'a mut [T],
 }
 
 impl<T: Float> WithSimd for InputGradient<'_, T> {
@@ -177,41 +206,43 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { geometry, kernels, dy, dx } = self;
+        let Self { geometry, kernels, dys, dxs } = self;
         let phases = Phases::new(geometry);
-        let pixels = geometry.out_pixels();
-        // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output pixel
-        // and behind the last one are zeros.
-        let before =
-            kernels.phases.iter().flat_map(|phase| &phase.offsets).max().copied().unwrap_or(0);
+        // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output
+        // pixel and behind the last one are zeros.
+        let offsets = kernels.phases.iter().flat_map(|phase| &phase.offsets);
+        let before = offsets.max().copied().unwrap_or(0);
         let channel = before + phases.phase().max(phases.outputs()) + SLACK;
         let mut outputs = Pooled::zeros(geometry.out_channels * channel);
-        for (dy, rows) in dy.chunks_exact(pixels).zip(outputs.chunks_exact_mut(channel)) {
-            phases.widen(dy, &mut rows[before..]);
-        }
         let rows = geometry.in_channels.next_multiple_of(rows_of_a_tile::<S>());
         let step = phases.channel() + SLACK;
         let mut result = Pooled::new(rows * step);
-        for phase in &kernels.phases {
-            let starts: Vec<usize> = (0..geometry.out_channels)
-                .flat_map(|o| phase.offsets.iter().map(move |offset| o * channel + before - offset))
-                .collect();
-            for first in (0..phases.phase()).step_by(COLUMNS) {
-                let size = Size {
-                    rows: geometry.in_channels,
-                    depth: starts.len(),
-                    columns: COLUMNS.min(phases.phase() - first),
-                };
-                let left = Left::Rows { data: &phase.weight, step: starts.len() };
-                let right = Runs { data: &outputs[first..], starts: &starts };
-                let at = phase.number * phases.phase() + first;
-                let out = Rows { data: &mut result[at..], step };
-                simd.vectorize(Product { size, left, right, out, add: false });
+        let starts: Vec<Vec<usize>> =
+            kernels.phases.iter().map(|phase| phase.starts(before, channel)).collect();
+        let images = dys.chunks_exact(geometry.out_image());
+        for (dy, dx) in images.zip(dxs.chunks_exact_mut(geometry.in_image())) {
+            let pixels = dy.chunks_exact(geometry.out_pixels());
+            for (dy, rows) in pixels.zip(outputs.chunks_exact_mut(channel)) {
+                phases.widen(dy, &mut rows[before..]);
             }
-        }
-        let in_pixels = geometry.in_size.0 * geometry.in_size.1;
-        for (channel, dx) in result.chunks_exact(step).zip(dx.chunks_exact_mut(in_pixels)) {
-            phases.join(channel, dx);
+            for (phase, starts) in kernels.phases.iter().zip(&starts) {
+                for first in (0..phases.phase()).step_by(COLUMNS) {
+                    let size = Size {
+                        rows: geometry.in_channels,
+                        depth: starts.len(),
+                        columns: COLUMNS.min(phases.phase() - first),
+                    };
+                    let left = Left::Rows { data: &phase.weight, step: starts.len() };
+                    let right = Runs { data: &outputs[first..], starts };
+                    let at = phase.number * phases.phase() + first;
+                    let out = Rows { data: &mut result[at..], step };
+                    simd.vectorize(Product { size, left, right, out, add: false });
+                }
+            }
+            let pixels = geometry.in_size.0 * geometry.in_size.1;
+            for (channel, dx) in result.chunks_exact(step).zip(dx.chunks_exact_mut(pixels)) {
+                phases.join(channel, dx);
+            }
         }
     }
 }

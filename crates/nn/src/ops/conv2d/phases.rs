@@ -92,11 +92,13 @@ impl<'a> Phases<'a> {
         self.each_run(|y, start, at, step| {
             let width = self.geometry.in_size.1;
             let row = &x[y * width + start..(y + 1) * width];
-            if step == 1 {
-                phases[at..at + row.len()].copy_from_slice(row);
-            } else {
-                for (to, &from) in phases[at..].iter_mut().zip(row.iter().step_by(step)) {
-                    *to = from;
+            match step {
+                1 => phases[at..at + row.len()].copy_from_slice(row),
+                2 => every_second(row, &mut phases[at..]),
+                _ => {
+                    for (to, &from) in phases[at..].iter_mut().zip(row.iter().step_by(step)) {
+                        *to = from;
+                    }
                 }
             }
         });
@@ -167,4 +169,17 @@ fn taps(geometry: &Geometry) -> impl Iterator<Item = (usize, usize)> {
 fn phase_of(geometry: &Geometry, ky: usize, kx: usize) -> usize {
     let &Geometry { stride, dilation, .. } = geometry;
     ky * dilation.0 % stride.0 * stride.1 + kx * dilation.1 % stride.1
+}
+
+/// Copies every second element, from the first on. As pairs they are moved by shuffles.
+#[inline(always)]
+fn every_second<T: Float>(from: &[T], to: &mut [T]) {
+    let (pairs, last) = from.as_chunks::<2>();
+    let (to, rest) = to.split_at_mut(pairs.len());
+    for (to, pair) in to.iter_mut().zip(pairs) {
+        *to = pair[0];
+    }
+    if let ([last], Some(rest)) = (last, rest.first_mut()) {
+        *rest = *last;
+    }
 }

@@ -15,8 +15,8 @@ pub(super) fn transpose<T: Float>(
     to: &mut [T],
     to_step: usize,
 ) {
-    for column in (0..columns).step_by(SQUARE) {
-        for row in (0..rows).step_by(SQUARE) {
+    for row in (0..rows).step_by(SQUARE) {
+        for column in (0..columns).step_by(SQUARE) {
             let (height, width) = (SQUARE.min(rows - row), SQUARE.min(columns - column));
             let (from, to) = (&from[row * step + column..], &mut to[column * to_step + row..]);
             if (height, width) == (SQUARE, SQUARE) {

@@ -38,21 +38,23 @@ pub(in crate::ops) struct Rows<D> {
 
 /// The right operand of a product: the elements of a row are consecutive.
 pub(in crate::ops) trait Right<T>: Copy {
-    /// The elements of row `k`, and those behind them.
-    fn row(&self, k: usize) -> &[T];
+    /// `len` elements of row `k`, from `column` on.
+    fn part(&self, k: usize, column: usize, len: usize) -> &[T];
 }
 
 impl<T> Right<T> for Rows<&[T]> {
     #[inline(always)]
-    fn row(&self, k: usize) -> &[T] {
-        &self.data[k * self.step..]
+    fn part(&self, k: usize, column: usize, len: usize) -> &[T] {
+        let start = k * self.step + column;
+        &self.data[start..start + len]
     }
 }
 
 impl<T: Copy> Right<T> for Runs<'_, T> {
     #[inline(always)]
-    fn row(&self, k: usize) -> &[T] {
-        &self.data[self.starts[k]..]
+    fn part(&self, k: usize, column: usize, len: usize) -> &[T] {
+        let start = self.starts[k] + column;
+        &self.data[start..start + len]
     }
 }
 
@@ -106,14 +108,20 @@ fn product_by<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: 
 ) {
     let lanes = T::lanes::<S>();
     for row in (0..size.rows).step_by(ROWS) {
-        for column in (0..size.columns).step_by(VECTORS * lanes) {
-            let vectors = (size.columns - column).div_ceil(lanes);
+        let mut column = 0;
+        while column < size.columns {
             let part = Part { row, column, rows: size.rows - row, depth: size.depth, add };
+            // Two tiles of two vectors are faster than one of three and one of one.
+            let vectors = match (size.columns - column).div_ceil(lanes) {
+                4 => 2,
+                vectors => vectors.min(VECTORS),
+            };
             match vectors {
                 1 => part.tile::<T, S, R, ROWS, 1>(simd, left, right, out),
-                2 if VECTORS > 2 => part.tile::<T, S, R, ROWS, 2>(simd, left, right, out),
+                2 => part.tile::<T, S, R, ROWS, 2>(simd, left, right, out),
                 _ => part.tile::<T, S, R, ROWS, VECTORS>(simd, left, right, out),
             }
+            column += vectors * lanes;
         }
     }
 }
@@ -235,7 +243,8 @@ where
     let mut sums = [[T::zero_vector(simd); VECTORS]; ROWS];
     for k in 0..depth {
         let elements = left.column(k);
-        let right = &T::vectors::<S>(&right.row(k)[column..])[..VECTORS];
+        let right = right.part(k, column, VECTORS * T::lanes::<S>());
+        let right = &T::vectors::<S>(right)[..VECTORS];
         for (i, sums) in sums.iter_mut().enumerate() {
             let element = T::splat(simd, left.element(elements, i));
             for (sum, &right) in sums.iter_mut().zip(right) {
