@@ -150,9 +150,9 @@ impl Network {
                 unit: "sequences",
                 has_convolutions: false,
                 batch_sizes: &[16],
-                example_seconds: [0.3, 0.6],
+                example_seconds: [0.23, 0.28],
                 loss_step: 3,
-                loss_tolerance: 1e-4,
+                loss_tolerance: 1e-5,
                 ..large
             },
         }
