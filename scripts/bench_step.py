@@ -26,6 +26,9 @@ SEQUENCE = 32
 VOCABULARY = 64
 TEXT = 64
 CHARACTERS = 96
+CONTEXT = 256
+WIDTH = 384
+HEADS = 6
 
 # Streams of the hash. Those below are the first hundred parameters', by their place in the network.
 NOISE, LABELS, PATTERNS, TOKENS, MORE_PARAMETERS = 100, 200, 300, 400, 1000
@@ -315,6 +318,51 @@ class Lstm(nn.Module):
         return texts(index, size, TEXT)
 
 
+class GptBlock(nn.Module):
+    """A block of a transformer, with the normalisation before each branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.gelu = nn.GELU()
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, xs):
+        xs = xs + self.out(self.attention(self.qkv(self.norm1(xs))))
+        return xs + self.down(self.gelu(self.up(self.norm2(xs))))
+
+    @staticmethod
+    def attention(qkv):
+        q, k, v = (
+            part.unflatten(2, (HEADS, WIDTH // HEADS)).transpose(1, 2) for part in qkv.split(WIDTH, 2)
+        )
+        ys = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return ys.transpose(1, 2).flatten(2)
+
+
+class Gpt(nn.Module):
+    """GPT-2's structure. The last layer has the table of the tokens as its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(CHARACTERS, WIDTH))
+        self.positions = nn.Parameter(torch.empty(CONTEXT, WIDTH))
+        self.blocks = nn.Sequential(*(GptBlock() for _ in range(6)))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, xs):
+        ys = nn.functional.embedding(xs, self.tokens) + self.positions
+        return nn.functional.linear(self.norm(self.blocks(ys)), self.tokens)
+
+    @staticmethod
+    def batch(index, size):
+        return texts(index, size, CONTEXT)
+
+
 NETWORKS = {
     "cnn": Cnn,
     "mlp": Mlp,
@@ -325,13 +373,16 @@ NETWORKS = {
     "mobilenet-v2-224": MobileNetV2,
     "gru": Gru,
     "lstm": Lstm,
+    "gpt": Gpt,
 }
 
 
 def fan_in(module):
     """What a module's parameters start by, uniform in ±1/√fan-in; None leaves 1 and 0 (norms)."""
-    if isinstance(module, nn.BatchNorm2d):
+    if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
         return None
+    if isinstance(module, Gpt):
+        return WIDTH
     if isinstance(module, nn.RNNBase):
         return module.hidden_size
     if isinstance(module, nn.Embedding):

@@ -132,8 +132,10 @@ impl Gpt {
     /// # Errors
     /// States of another width.
     pub fn logits(&self, states: &Tensor) -> Result<Tensor> {
-        let ys = ops::linear(states, self.head()?.tensor(), None, None)?;
-        self.scope.pp("head").trace("Linear", &ys);
+        let head = self.head()?;
+        let ys = ops::linear(states, head.tensor(), None, None)?;
+        // The row of a summary has the name of the table that it uses.
+        self.scope.pp(if self.config.tied { "tokens" } else { "head" }).trace("Linear", &ys);
         Ok(ys)
     }
 
@@ -230,8 +232,8 @@ mod tests {
         let summary = model.compile_with(&params, &tokens((2, 64), 1)?)?;
         let block = 2 * 2 * 128 + (384 + 128 + 512) * 128 + 384 + 128 + 512 + 128 * 512 + 128;
         assert_eq!(summary.parameter_count(), 4 * block + 2 * 128 + (96 + 64) * 128);
-        let last = summary.layers().last().map(|row| &row.output[..]);
-        assert_eq!(last, Some(&[2, 64, 96][..]));
+        let last = summary.layers().last().map(|row| (&*row.name, &row.output[..]));
+        assert_eq!(last, Some(("tokens", &[2, 64, 96][..])));
         for name in ["tokens", "positions", "blocks.3.attention.qkv.weight", "norm.bias"] {
             assert!(params.get(name).is_ok(), "no parameter {name}");
         }

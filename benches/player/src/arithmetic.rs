@@ -1,5 +1,8 @@
 //! The arithmetic of a network: the multiplications, each with its addition, in its matrix products and
 //! convolutions. Everything else that a step computes is small beside them.
+//!
+//! The products of attention with causal masks count half, because half of their numbers are hidden. What
+//! a backward pass computes for a second time, such as scores, does not count.
 
 use candelabrum::nn::{LayerRow, Params, Summary};
 
@@ -12,9 +15,13 @@ pub(crate) struct Multiplications {
 }
 
 impl Multiplications {
-    /// A layer multiplies each number of its weights once for each place in its output. Its backward
-    /// pass takes as many for the gradient of the weights, and as many again for the gradient of its
-    /// input. The first layer needs no gradient of its input, unless the input is an embedding.
+    /// A layer multiplies each number of its weights once for each place in its output. Attention within
+    /// T positions multiplies queries by keys, and the weights of its sums by values: T multiplications
+    /// for each number of its output, twice.
+    ///
+    /// The backward pass takes as many for the gradient of the weights, and as many again for the
+    /// gradient of the input. In attention these are the gradients of both factors. The first layer
+    /// needs no gradient of its input, unless the input is an embedding.
     pub(crate) fn of(summary: &Summary, params: &Params) -> Self {
         let weights: Vec<(String, Vec<usize>)> = params
             .list()
@@ -23,8 +30,14 @@ impl Multiplications {
             .filter(|(_, dims)| dims.len() > 1)
             .collect();
         let of_layer = |layer: &LayerRow| {
-            let own =
-                |name: &str| name.rsplit_once('.').is_some_and(|(path, _)| path == layer.name);
+            if layer.kind.starts_with("Attention") {
+                return Some(of_attention(layer));
+            }
+            // A table may have the name of its layer.
+            let own = |name: &str| {
+                let path = name.rsplit_once('.').map(|(path, _)| path);
+                path == Some(&layer.name) || name == layer.name
+            };
             let own = weights.iter().filter(|(name, _)| own(name));
             let numbers: usize = own.map(|(_, dims)| dims.iter().product::<usize>()).sum();
             let features = match layer.output[..] {
@@ -41,9 +54,16 @@ impl Multiplications {
     }
 }
 
+/// Both products of attention within a sequence, whose output is `(N, T, C)`.
+fn of_attention(layer: &LayerRow) -> u64 {
+    let length = layer.output.iter().rev().nth(1).copied().unwrap_or(1);
+    let one = layer.output.iter().product::<usize>() * length;
+    (if layer.kind.contains("causal") { one } else { 2 * one }) as u64
+}
+
 #[cfg(test)]
 mod tests {
-    use candelabrum::models::{CharLstm, Cnn, MobileNetV2, ResNet18, ResNet50};
+    use candelabrum::models::{CharLstm, Cnn, Gpt, GptConfig, MobileNetV2, ResNet18, ResNet50};
     use candelabrum::prelude::*;
 
     use super::*;
@@ -94,5 +114,48 @@ mod tests {
         assert_eq!(network.forward, 2 * 5 * (4 * 256 * (64 + 256) + 256 * 96));
         // The table of the embedding needs the gradient of the first layer's input.
         assert_eq!(network.step, 3 * network.forward);
+    }
+
+    #[test]
+    fn a_transformer_multiplies_weights_at_every_position_and_positions_by_positions() {
+        // 3 sequences of 5 tokens: the weights of a block, and two products of which half is hidden.
+        let block = 3 * 5 * (4 + 8) * 128 * 128 + 3 * 5 * 5 * 128;
+        for tied in [true, false] {
+            let network = of(|root| {
+                let model = Gpt::new(root, GptConfig { tied, ..GptConfig::tiny() });
+                let tokens =
+                    Tensor::zeros((3, 5), DType::U32, &Device::Cpu).expect("there is memory");
+                Box::new(move |params| {
+                    model.compile_with(params, &tokens).expect("it takes tokens")
+                })
+            });
+            assert_eq!(network.forward, 4 * block + 3 * 5 * 128 * 96);
+            assert_eq!(network.step, 3 * network.forward);
+        }
+    }
+
+    #[test]
+    fn attention_without_hidden_positions_has_twice_the_products() {
+        let row = |causal: bool| {
+            let params = Params::new(0);
+            let layer = MultiHeadAttention::new(&params.root(), 4);
+            let layer = if causal { layer.causal() } else { layer };
+            let summary = Layer(layer).compile(&params, (2, 7, 8)).expect("it takes features");
+            let row = summary.layers().iter().find(|row| row.kind.starts_with("Attention"));
+            of_attention(row.expect("the layer has a row"))
+        };
+        assert_eq!([true, false].map(row), [2 * 7 * 7 * 8, 2 * 2 * 7 * 7 * 8]);
+    }
+
+    struct Layer(MultiHeadAttention);
+
+    impl Model for Layer {
+        fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+            self.0.forward(xs)
+        }
+
+        fn loss(&self, output: &Tensor, _: &Tensor) -> candle_core::Result<Tensor> {
+            output.sum_all()
+        }
     }
 }

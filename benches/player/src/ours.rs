@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::{DistOptConfig, Error, StepGraph};
-use candelabrum::models::{self, Stem};
+use candelabrum::models::{self, GptConfig, Stem};
 use candelabrum::nn::Summary;
 use candelabrum::prelude::*;
 
@@ -53,6 +53,11 @@ pub(crate) fn model(
         }
         Network::Gru => compiled(models::GruClassifier::new(root, GRU), params, xs),
         Network::Lstm => compiled(models::CharLstm::new(root, LSTM), params, xs),
+        Network::Gpt => {
+            let gpt = models::Gpt::new(root, GptConfig::default());
+            // The loss of its `train_one_batch`, which never has all logits at once.
+            with_loss(gpt, |gpt, xs, ys| gpt.loss_of(&gpt.states(xs)?, ys), params, xs)
+        }
     }?;
     initialise(params)?;
     Ok(model)
@@ -63,8 +68,17 @@ fn compiled<M: Model + 'static>(
     params: &Params,
     xs: &Tensor,
 ) -> candle_core::Result<(Loss, Summary)> {
+    with_loss(model, |model, xs, ys| model.loss(&model.forward(xs)?, ys), params, xs)
+}
+
+fn with_loss<M: Model + 'static>(
+    model: M,
+    loss: impl Fn(&M, &Tensor, &Tensor) -> candle_core::Result<Tensor> + 'static,
+    params: &Params,
+    xs: &Tensor,
+) -> candle_core::Result<(Loss, Summary)> {
     let summary = model.compile_with(params, xs)?;
-    Ok((Box::new(move |xs, ys| model.loss(&model.forward(xs)?, ys)), summary))
+    Ok((Box::new(move |xs, ys| loss(&model, xs, ys)), summary))
 }
 
 impl Ours {

@@ -3,7 +3,7 @@
 //! scripts/bench_step.py computes the same hash, number for number, so PyTorch's losses can be
 //! compared with ours to the last digits.
 
-use candelabrum::models::{CharLstmConfig, GruClassifierConfig};
+use candelabrum::models::{CharLstmConfig, GptConfig, GruClassifierConfig};
 use candelabrum::nn::Params;
 use candle_core::{Device, Result, Tensor};
 use clap::ValueEnum;
@@ -32,6 +32,8 @@ pub(crate) enum Network {
     Gru,
     /// Embedding, LSTM, linear layer at every position
     Lstm,
+    /// A transformer with the sizes of `GptConfig::default()`
+    Gpt,
 }
 
 impl Network {
@@ -88,11 +90,17 @@ pub(crate) fn batch(network: Network, index: usize, size: usize) -> Result<(Tens
         }
         Network::Gru => sequences(index, size),
         Network::Lstm => texts(index, size, TEXT, LSTM.vocabulary as u32),
+        Network::Gpt => {
+            let GptConfig { vocabulary, context, .. } = GptConfig::default();
+            texts(index, size, context, vocabulary as u32)
+        }
     }
 }
 
 /// Sets every parameter to its initial value: uniform in ±1/√fan-in. A normalisation keeps its 1 and
-/// 0. The stream of the hash follows the parameter's index in the list, which has PyTorch's order.
+/// 0. The fan-in of the network `gpt`'s tables is the length of a row, because the table of the tokens is
+/// also the weight of the last layer. The stream of the hash follows the parameter's index in the list,
+/// which has PyTorch's order.
 pub(crate) fn initialise(params: &Params) -> Result<()> {
     let streams = (0..NOISE).chain(MORE_PARAMETERS..);
     for (stream, param) in streams.zip(params.list()) {
@@ -101,6 +109,7 @@ pub(crate) fn initialise(params: &Params) -> Result<()> {
             "embedding" => 1,
             "gru" => GRU.hidden,
             "lstm" => LSTM.hidden,
+            "" => GptConfig::default().width,
             _ => match params.get(&format!("{module}.weight"))?.var().dims() {
                 [_] => continue,
                 weight => weight[1..].iter().product(),

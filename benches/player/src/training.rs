@@ -162,12 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn the_losses_of_large_images_are_pytorchs() -> anyhow::Result<()> {
+    fn the_losses_of_large_networks_are_pytorchs() -> anyhow::Result<()> {
         // As above.
-        let expected: [(&str, usize, &[f64], f64); 3] = [
+        let expected: [(&str, usize, &[f64], f64); 4] = [
             ("resnet18-224", 46_758_048, &[6.853_057_9, 7.000_920_3, 6.199_173_5], 2e-3),
             ("resnet50-224", 102_228_128, &[7.446_572_3, 6.439_263_3], 2e-2),
             ("mobilenet-v2-224", 14_019_488, &[7.013_580_3, 6.959_855_1], 2e-3),
+            ("gpt", 43_130_880, &[4.687_432_8, 4.681_680_2, 4.672_752_9], 1e-5),
         ];
         for (network, bytes, losses, rounding) in expected {
             let ours = training(Contender::Ours, network, "fp32")?;

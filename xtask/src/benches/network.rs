@@ -33,6 +33,8 @@ pub(crate) enum Network {
     Gru,
     /// Texts of 64 characters: embedding 64, LSTM 256, a linear layer at every position
     Lstm,
+    /// Texts of 256 characters: a transformer of 6 layers, 384 wide, with 6 heads
+    Gpt,
 }
 
 /// What tables, pictures and checks must know of a network.
@@ -141,6 +143,17 @@ impl Network {
                 example_seconds: [0.0015, 0.017],
                 loss_tolerance: 1e-5,
                 ..about
+            },
+            Self::Gpt => About {
+                name: "gpt",
+                label: "GPT, 6 layers, 384 wide, 256 characters",
+                unit: "sequences",
+                has_convolutions: false,
+                batch_sizes: &[16],
+                example_seconds: [0.23, 0.28],
+                loss_step: 3,
+                loss_tolerance: 1e-5,
+                ..large
             },
         }
     }

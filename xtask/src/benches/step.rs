@@ -27,11 +27,11 @@ pub(crate) struct Step {
         long,
         value_delimiter = ',',
         default_value = "cnn,mlp,resnet18,resnet18-small,resnet18-224,resnet50-224,mobilenet-v2-224,\
-                         gru,lstm"
+                         gru,lstm,gpt"
     )]
     network: Vec<Network>,
     /// Images or sequences in a batch [default: by network, 8 images of 224x224, 64 and 256 otherwise;
-    /// 64 for resnet18-small and lstm]
+    /// 64 for resnet18-small and lstm, 16 for gpt]
     #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     batch_size: Vec<NonZeroUsize>,
     /// Compute threads of every contender [default: 1,2 if there are as many cores]

@@ -3,10 +3,12 @@
 //! candle-nn's SGD has no momentum, so the update is written with tensor operations.
 
 mod conv_norm;
+mod gpt;
 mod mobilenet_v2;
 mod resnet;
 
 use anyhow::ensure;
+use candelabrum::models::GptConfig;
 use candelabrum::nn::Params;
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
@@ -45,6 +47,7 @@ impl Candle {
             Network::MobileNetV2At224 => mobilenet_v2::mobilenet_v2(&vb, 1000),
             Network::Gru => gru(&vb),
             Network::Lstm => lstm(&vb),
+            Network::Gpt => gpt::gpt(&vb, GptConfig::default()),
         }?;
         let vars = varmap.data().lock().expect("no other thread has the map");
         let mut state = Vec::new();
