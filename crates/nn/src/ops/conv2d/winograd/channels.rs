@@ -8,10 +8,9 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::POINTS;
 use super::images::inputs;
 use super::planes::Planes;
-use super::tiles::Problem;
+use super::tiles::{POINTS, Problem};
 use crate::ops::conv2d::transpose::transpose;
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;

@@ -7,9 +7,8 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::POINTS;
 use super::planes::Planes;
-use super::tiles::{Problem, Run};
+use super::tiles::{POINTS, Problem, Run};
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;
 

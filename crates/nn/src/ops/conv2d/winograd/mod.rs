@@ -37,7 +37,7 @@ use rayon::prelude::*;
 use self::channels::ChannelsLast;
 use self::images::{Halves, transform_outputs};
 use self::planes::Planes;
-use self::tiles::Problem;
+use self::tiles::{POINTS, Problem};
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use crate::ops::elementwise::activation_backward;
@@ -45,9 +45,6 @@ use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Product, Rows, Size, rows_of_a_tile};
 use crate::ops::matmul::Dst;
 use candelabrum_memory::simd::simd;
-
-/// The number of points of a transformed tile.
-const POINTS: usize = 16;
 
 /// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
 const TURNED: [usize; POINTS] = {

@@ -1,6 +1,6 @@
 //! Matrices of transformed tiles or kernels, one for each point.
 
-use super::POINTS;
+use super::tiles::POINTS;
 use crate::ops::float::Float;
 use crate::ops::gemm::Rows;
 use crate::ops::pool::Pooled;

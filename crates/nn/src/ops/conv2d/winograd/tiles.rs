@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// The number of points of a transformed tile.
+pub(super) const POINTS: usize = 16;
+
 /// A 3 × 3 convolution with stride 1, from `in_channels` to `out_channels`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Problem {

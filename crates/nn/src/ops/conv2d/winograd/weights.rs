@@ -1,7 +1,7 @@
 //! The transform of weights, `U = G g Gᵀ`, and that of their gradients, `dg = Gᵀ dU G`.
 
-use super::POINTS;
 use super::planes::Planes;
+use super::tiles::POINTS;
 use crate::ops::float::Float;
 
 /// Kernels that are transformed together.
