@@ -164,6 +164,12 @@ impl<T: Float> Function<T> for Relu {
 }
 
 /// `min(max(z, 0), 6)`. NaN stays NaN.
+#[inline(always)]
+pub(super) fn clipped<T: Float>(z: T) -> T {
+    let (y, six) = (rectified(z), T::narrow(6.0));
+    if six < y { six } else { y }
+}
+
 #[derive(Clone, Copy)]
 struct Relu6<T> {
     six: T,
@@ -178,8 +184,7 @@ impl<T: Float> Relu6<T> {
 impl<T: Float> Function<T> for Relu6<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
-        let y = rectified(z);
-        if self.six < y { self.six } else { y }
+        clipped(z)
     }
 
     /// The gradient passes between 0 and 6. Unlike that of [`Relu`], it is 0 at NaN.

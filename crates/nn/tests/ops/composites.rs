@@ -673,8 +673,11 @@ fn of_batch_norms() -> Result<()> {
     let mut cases = Cases::default();
     for dims in [&[3, 2, 3, 5][..], &[1, 3, 2, 3], &[4, 5], &[2, 1, 6, 7], &[2, 3, 1, 1]] {
         let inputs = [random(dims, 1)?, random(dims[1], 2)?, random(dims[1], 3)?];
-        for (training, activation) in [(true, None), (true, Some(Activation::Relu)), (false, None)]
+        let relus =
+            [Activation::Relu, Activation::Relu6].map(|activation| (true, Some(activation)));
+        for (training, activation) in [(true, None), (false, None)]
             .into_iter()
+            .chain(relus)
             .chain(Activation::ALL.iter().map(|&activation| (false, Some(activation))))
         {
             let config = BatchNormConfig { training, activation, eps: 1e-3, ..Default::default() };

@@ -1,7 +1,9 @@
 //! Batch, layer and RMS normalisation: gradients, PyTorch, threads, running statistics, errors.
 
 use candelabrum_nn::layers::{BatchNorm2d, LayerNorm, RmsNorm};
-use candelabrum_nn::ops::{BatchNormConfig, RunningStatistics, batch_norm2d, layer_norm, rms_norm};
+use candelabrum_nn::ops::{
+    BatchNormConfig, RunningStatistics, batch_norm2d, layer_norm, relu6, rms_norm,
+};
 use candelabrum_nn::{Activation, FromModule, Init, Model, Params};
 use candelabrum_testkit::{assert_close, golden, gradcheck, uniform};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
@@ -60,6 +62,26 @@ fn batch_norm_on_odd_shapes() -> Result<()> {
             let plain = |t: &[Tensor]| batch_norm2d(&t[0], None, None, statistics.as_ref(), config);
             gradcheck(plain, &inputs[..1], EPS, TOL)?;
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_relu6_after_a_batch_norm_is_fused() -> Result<()> {
+    // A weight of up to 8, so that values lie on both sides of 6.
+    let inputs = [random((3, 2, 4, 5), 1)?, (random(2, 2)?.abs()? + 7.0)?, random(2, 3)?];
+    for training in [true, false] {
+        let config = |activation| BatchNormConfig { training, activation, ..Default::default() };
+        let running = (!training).then(|| some_running(2, DType::F64, &Device::Cpu)).transpose()?;
+        let f = |t: &[Tensor], activation| {
+            batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), running.as_ref(), config(activation))
+        };
+        let fused = f(&inputs, Some(Activation::Relu6))?;
+        let apart = relu6(&f(&inputs, None)?)?;
+        assert_close(&fused, &apart, 0.0, 0.0);
+        let values = fused.flatten_all()?.to_vec1::<f64>()?;
+        assert!(values.contains(&0.0) && values.contains(&6.0));
+        gradcheck(|t| f(t, Some(Activation::Relu6)), &inputs, EPS, TOL)?;
     }
     Ok(())
 }

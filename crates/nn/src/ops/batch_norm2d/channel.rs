@@ -1,9 +1,9 @@
 //! All computations on one channel, while the channel is in the cache.
 
-use super::BatchNorm2d;
 use super::geometry::Planes;
 use super::line::{Line, Totals};
-use crate::ops::elementwise::rectified;
+use super::{BatchNorm2d, Rectifier};
+use crate::ops::elementwise::{clipped, rectified};
 use crate::ops::float::Float;
 use crate::ops::moments::{Moments, Sums, moments};
 use crate::ops::pool::Pooled;
@@ -71,10 +71,10 @@ impl BatchNorm2d {
         let line = line(known.unwrap_or_else(|| moments(xs.clone(), self.geometry.count())));
         for (x, y) in xs.zip(ys.iter_mut()) {
             let pairs = y.iter_mut().zip(x);
-            if self.rectify {
-                pairs.for_each(|(y, &x)| *y = rectified(line.at(x)));
-            } else {
-                pairs.for_each(|(y, &x)| *y = line.at(x));
+            match self.rectifier {
+                None => pairs.for_each(|(y, &x)| *y = line.at(x)),
+                Some(Rectifier::Relu) => pairs.for_each(|(y, &x)| *y = rectified(line.at(x))),
+                Some(Rectifier::Relu6) => pairs.for_each(|(y, &x)| *y = clipped(line.at(x))),
             }
         }
         line
@@ -124,13 +124,19 @@ impl BatchNorm2d {
         line: Line<T>,
         known: Option<Totals>,
     ) -> Totals {
-        if self.rectify {
-            self.differentiate_by(pairs, dxs, line, known, |x, dy| {
+        match self.rectifier {
+            None => self.differentiate_by(pairs, dxs, line, known, |_, dy| dy),
+            Some(Rectifier::Relu) => self.differentiate_by(pairs, dxs, line, known, |x, dy| {
                 let dead = line.at(x) <= T::zero();
                 dy.keep_if(!dead)
-            })
-        } else {
-            self.differentiate_by(pairs, dxs, line, known, |_, dy| dy)
+            }),
+            Some(Rectifier::Relu6) => {
+                let six = T::narrow(6.0);
+                self.differentiate_by(pairs, dxs, line, known, |x, dy| {
+                    let z = line.at(x);
+                    dy.keep_if((z > T::zero()) & (z < six))
+                })
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, T
 
 use super::config::NAME;
 use super::geometry::Geometry;
-use super::{BatchNorm2d, replicas};
+use super::{BatchNorm2d, Rectifier, replicas};
 use crate::ops::activations;
 use crate::ops::fused::widen;
 use crate::ops::moments::Moments;
@@ -45,7 +45,10 @@ impl BatchNorm2d {
         if let Some(bias) = bias {
             ys = ys.broadcast_add(&by_channel(bias)?)?;
         }
-        let activation = self.rectify.then_some(Activation::Relu);
+        let activation = self.rectifier.map(|rectifier| match rectifier {
+            Rectifier::Relu => Activation::Relu,
+            Rectifier::Relu6 => Activation::Relu6,
+        });
         activations::composite(&ys, activation)?.to_dtype(xs.dtype())
     }
 

@@ -120,12 +120,13 @@ fn normalise(
     }
     let geometry = Geometry { batch, channels, plane };
     // With another activation fused, the backward would have to compute the activation again.
-    let (rectify, late) = match config.activation {
-        Some(Activation::Relu) => (true, None),
-        other => (false, other),
+    let (rectifier, late) = match config.activation {
+        Some(Activation::Relu) => (Some(Rectifier::Relu), None),
+        Some(Activation::Relu6) => (Some(Rectifier::Relu6), None),
+        other => (None, other),
     };
     let exchange = exchange.filter(|_| config.training).cloned();
-    let op = BatchNorm2d { geometry, running: running.cloned(), rectify, config, exchange };
+    let op = BatchNorm2d { geometry, running: running.cloned(), rectifier, config, exchange };
     if config.training {
         if batch * plane < 2 && op.exchange.is_none() {
             bail!(
@@ -150,11 +151,18 @@ fn normalise(
     activations::apply(ys.to_dtype(xs.dtype())?, late)
 }
 
+/// An activation whose derivative is 0 or 1, so that the backward needs only the sign of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rectifier {
+    Relu,
+    Relu6,
+}
+
 pub(super) struct BatchNorm2d {
     pub(super) geometry: Geometry,
     pub(super) running: Option<RunningStatistics>,
-    /// Whether a ReLU is fused.
-    pub(super) rectify: bool,
+    /// The fused activation.
+    pub(super) rectifier: Option<Rectifier>,
     pub(super) config: BatchNormConfig,
     /// Only set in training.
     pub(super) exchange: Option<Arc<dyn StatisticsExchange>>,

@@ -82,6 +82,9 @@ extern "C" __global__ void move_running(float *running, const float *lines, doub
   }
 }
 
+// The fused activation.
+enum { NO_RECTIFIER, RELU, RELU6 };
+
 struct Line {
   float shift, rest, inverse, scale, bias;
 
@@ -89,29 +92,30 @@ struct Line {
       : shift(from[0]), rest(from[1]), inverse(from[3]), scale(from[4]), bias(from[5]) {}
   __device__ float at(float x) const { return (x - shift) * scale + bias; }
   // The gradient before the activation.
-  __device__ float dz(float x, float dy, count_t rectify) const {
+  __device__ float dz(float x, float dy, count_t rectifier) const {
     return rectify && at(x) <= 0.0f ? 0.0f : dy;
   }
 };
 
 extern "C" __global__ void normalise(number_t *ys, const number_t *xs, const float *lines,
-                                     count_t rectify, SIZES) {
+                                     count_t rectifier, SIZES) {
   WALK;
   Line line(lines + walk.channel * LINE);
   FOR_SLICE(i) {
     float z = line.at(xs[i]);
-    ys[i] = rectify && z <= 0.0f ? 0.0f : z;
+    if (rectifier && z <= 0.0f) z = 0.0f;
+    ys[i] = rectifier == RELU6 && z > 6.0f ? 6.0f : z;
   }
 }
 
 // partials[s] = the sums of dz, and of dz (x - shift), in the s-th slice.
 extern "C" __global__ void gradient_sums(double *partials, const number_t *xs, const number_t *dys,
-                                         const float *lines, count_t rectify, SIZES) {
+                                         const float *lines, count_t rectifier, SIZES) {
   WALK;
   Line line(lines + walk.channel * LINE);
   Sum sums[2];
   FOR_SLICE(i) {
-    float x = xs[i], dz = line.dz(x, dys[i], rectify);
+    float x = xs[i], dz = line.dz(x, dys[i], rectifier);
     sums[0].add(dz);
     sums[1].add(dz * (x - line.shift));
   }
@@ -139,14 +143,14 @@ extern "C" __global__ void totals(number_t *dw, number_t *db, float *factors, co
 
 // The gradient of the input. Without factors, the statistics were known.
 extern "C" __global__ void differentiate(number_t *dxs, const number_t *xs, const number_t *dys,
-                                         const float *lines, const float *factors, count_t rectify,
+                                         const float *lines, const float *factors, count_t rectifier,
                                          SIZES) {
   WALK;
   Line line(lines + walk.channel * LINE);
   float slope = factors ? factors[2 * walk.channel] : 0.0f;
   float constant = factors ? factors[2 * walk.channel + 1] : 0.0f;
   FOR_SLICE(i) {
-    float x = xs[i], dz = line.dz(x, dys[i], rectify);
+    float x = xs[i], dz = line.dz(x, dys[i], rectifier);
     dxs[i] = line.scale * (factors ? dz - (x - line.shift) * slope + constant : dz);
   }
 }

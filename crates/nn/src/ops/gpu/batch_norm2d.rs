@@ -11,7 +11,7 @@ use candelabrum_memory::cuda::{
 use candle_core::{DType, Result, bail};
 
 use super::channels::Channels;
-use crate::ops::batch_norm2d::BatchNorm2d;
+use crate::ops::batch_norm2d::{BatchNorm2d, Rectifier};
 use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels {
@@ -129,8 +129,8 @@ impl OnGpu for BatchNorm2d {
                 &args,
             )?;
         }
-        let rectify = usize::from(self.rectify);
-        let args = [(&mut ys).into(), xs.into(), lines.as_span().into(), rectify.into()];
+        let rectifier = rectifier_number(self.rectifier);
+        let args = [(&mut ys).into(), xs.into(), lines.as_span().into(), rectifier.into()];
         gpu.launch_for(number, KERNELS, "normalise", sizes.grid(), &sizes.with_sizes(&args))?;
         Ok(Some(saved))
     }
@@ -142,7 +142,7 @@ impl OnGpu for BatchNorm2d {
         };
         let (sizes, dys) = (self.sizes(), dys.as_numbers());
         let number = dys.element_type();
-        let rectify = Arg::from(usize::from(self.rectify));
+        let rectifier = Arg::from(rectifier_number(self.rectifier));
         let (dxs, dw, db) = (grads[0].take(), grads[1].take(), grads[2].take());
 
         let mut factors = None;
@@ -150,7 +150,7 @@ impl OnGpu for BatchNorm2d {
             let mut partials = sizes.partials(gpu, 2)?;
             {
                 let mut partials = partials.span_mut()?.cuda()?;
-                let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectify];
+                let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectifier];
                 let args = sizes.with_sizes(&args);
                 gpu.launch_for(number, KERNELS, "gradient_sums", sizes.grid(), &args)?;
             }
@@ -180,7 +180,7 @@ impl OnGpu for BatchNorm2d {
         let Some(mut dxs) = dxs else { return Ok(()) };
         let factors = factors.as_ref().map(|flat| flat.span()?.cuda()).transpose()?;
         let first =
-            [(&mut dxs).into(), xs.into(), dys.into(), lines.into(), factors.into(), rectify];
+            [(&mut dxs).into(), xs.into(), dys.into(), lines.into(), factors.into(), rectifier];
         Ok(gpu.launch_for(
             number,
             KERNELS,
@@ -192,5 +192,14 @@ impl OnGpu for BatchNorm2d {
 
     fn has_wide_gradient(&self, input: usize) -> bool {
         input > 0
+    }
+}
+
+/// The number of the activation in the kernels.
+fn rectifier_number(rectifier: Option<Rectifier>) -> usize {
+    match rectifier {
+        None => 0,
+        Some(Rectifier::Relu) => 1,
+        Some(Rectifier::Relu6) => 2,
     }
 }
