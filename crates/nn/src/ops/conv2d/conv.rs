@@ -1,4 +1,4 @@
-//! The convolution of `kernel.rs` and `small.rs`.
+//! A convolution, which each algorithm computes in its own file.
 
 use super::geometry::Geometry;
 use crate::activation::Activation;

@@ -32,11 +32,16 @@ const COLUMNS: usize = 192;
 /// Pixels of one product of the gradient of the weight.
 const DEPTH: usize = 256;
 
-/// Whether at most a tenth of the computed elements lies between the rows of pixels.
+/// Smaller patches leave the products too little work for the copies around them.
+const SMALLEST_PATCH: usize = 64;
+
+/// Whether this is the fastest way: the images and patches are not small, and at most a tenth of the
+/// computed elements lies between the rows of pixels. A 1 × 1 kernel with stride 1 needs no patches anyway.
 pub(super) fn applies(geometry: &Geometry) -> bool {
     let outputs = Phases::new(geometry).outputs();
     let is_dense = 10 * geometry.out_pixels() >= 9 * outputs;
-    !geometry.is_pointwise() && !geometry.is_small() && geometry.groups == 1 && is_dense
+    let is_large = !geometry.is_small() && geometry.patch() >= SMALLEST_PATCH;
+    is_large && is_dense && geometry.groups == 1 && !geometry.is_pointwise()
 }
 
 impl<T: Float> Conv<'_, T> {

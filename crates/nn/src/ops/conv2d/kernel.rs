@@ -1,4 +1,4 @@
-//! The matrix products of a convolution, per group. `P` is the number of pixels of an output
+//! Convolutions by matrices of patches (im2col): the matrix products, per group. `P` is the number of pixels of an output
 //! channel of some images, `K` the number of elements of a patch, and `O` the number of output
 //! channels:
 //!
@@ -18,7 +18,6 @@ use rayon::prelude::*;
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
-use super::{depthwise, direct, winograd};
 use crate::ops::elementwise::{activation_backward, add_assign, sum};
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
@@ -41,17 +40,8 @@ impl<T: Float> Conv<'_, T> {
         self.geometry.weight() >= LARGE
     }
 
-    pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_by_patches(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
-        if winograd::applies(geometry) {
-            return self.forward_by_tiles(xs, bias, ys);
-        }
-        if depthwise::applies(geometry) {
-            return self.forward_by_channels(xs, bias, ys);
-        }
-        if direct::applies(geometry) {
-            return self.forward_directly(xs, bias, ys);
-        }
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let chunks = geometry.batch.div_ceil(chunk);
         if self.share_products(chunks) {
@@ -90,7 +80,7 @@ impl<T: Float> Conv<'_, T> {
 
     /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
     /// `reference`.
-    pub(super) fn backward(
+    pub(super) fn backward_by_patches(
         &self,
         xs: &[T],
         reference: &[T],
@@ -99,19 +89,6 @@ impl<T: Float> Conv<'_, T> {
     ) {
         let geometry = self.geometry;
         let Gradients { dxs, mut dw, mut db } = gradients;
-        if geometry.batch == 0 {
-            [dw, db].into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
-            return;
-        }
-        if winograd::applies(geometry) {
-            return self.backward_by_tiles(xs, reference, dys, Gradients { dxs, dw, db });
-        }
-        if depthwise::applies(geometry) {
-            return self.backward_by_channels(xs, reference, dys, Gradients { dxs, dw, db });
-        }
-        if direct::applies(geometry) {
-            return self.backward_directly(xs, reference, dys, Gradients { dxs, dw, db });
-        }
         let most = match (geometry.is_small(), self.is_large()) {
             (true, _) => MAX_SMALL_PARTS,
             (false, true) => 1,

@@ -3,11 +3,12 @@
 //! `y[n, o] = act(b[o] + sum over c, ky, kx of w[o, c, ky, kx] * x[n, c, ..])`, the
 //! cross-correlation that every framework calls convolution.
 //!
-//! Each image is unfolded into a matrix of patches (im2col) that fits the cache, and one matrix
-//! product computes its output. `kernel.rs` has the three products of a training step. The backward
-//! computes the activation's mask from the saved result, so the sum before the activation is never
-//! stored.
+//! `algorithm.rs` chooses among four ways: tiles of 3 × 3 convolutions by Winograd's algorithm, one channel
+//! after the other for depthwise convolutions, products that read the image itself, and products that read
+//! a matrix of patches (im2col). The backward computes the activation's mask from the saved result, so the
+//! sum before the activation is never stored.
 
+mod algorithm;
 mod composite;
 mod config;
 mod conv;
@@ -51,9 +52,17 @@ use crate::activation::Activation;
 ///
 /// # Cost
 ///
-/// Per thread, scratch memory for the patches of one image, `C KH KW OH OW` elements, or of as many
-/// small images as have about 256 output pixels together. The gradient of `xs` is computed only if
-/// a variable lies below `xs`.
+/// Per thread, scratch memory: for 3 × 3 kernels with stride 1 and 16 channels or more, 16 numbers for
+/// each 3 × 3 elements of the weight; for other large images a copy of one image; where neither applies,
+/// the patches of one image, `C KH KW OH OW` elements, or of as many small images as have about 256 output
+/// pixels together. The gradient of `xs` is computed only if a variable lies below `xs`.
+///
+/// # Precision
+///
+/// 3 × 3 kernels with stride 1 and 16 channels or more are computed by Winograd's algorithm. In f32 its
+/// rounding error differs from that of the plain sums: with numbers between -1 and 1, the root mean square
+/// error of the result and of the gradient of `xs` was 0.6 times as large, that of the gradient of `weight`
+/// 1.3 to 2 times.
 pub fn conv2d(
     xs: &Tensor,
     weight: &Tensor,
