@@ -1,5 +1,6 @@
 //! A language model that predicts the next token: GPT-2's structure (Radford et al., 2019), with rotary
-//! positions as an option.
+//! positions as an option. Two details differ: GELU is the exact function instead of its approximation by
+//! tanh, and the probabilities of an attention have no dropout.
 
 use candelabrum_nn::layers::{Dropout, LayerNorm, TransformerBlock};
 use candelabrum_nn::ops::{self, CrossEntropyConfig, Rotary};
@@ -194,8 +195,12 @@ impl Model for Gpt {
         dist_option: DistOption,
         spars: f32,
     ) -> std::result::Result<(Tensor, Tensor), U::Error> {
-        let states = self.states(tokens)?;
-        let loss = self.loss_of(&states, targets)?;
+        let (states, loss) = {
+            let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
+            let states = self.states(tokens)?;
+            let loss = self.loss_of(&states, targets)?;
+            (states, loss)
+        };
         opt.backward_and_update_with(&loss, dist_option, spars)?;
         Ok((states.detach(), loss.detach()))
     }

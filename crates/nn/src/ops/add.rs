@@ -79,6 +79,8 @@ impl Fused for Add {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
-        activations::composite(&xs.broadcast_add(ys)?, self.activation)
+        // The gradient of a repeated operand is a sum, for which 16 bits are too few.
+        let sum = fused::widen(xs)?.broadcast_add(&fused::widen(ys)?)?;
+        activations::composite(&sum, self.activation)?.to_dtype(xs.dtype())
     }
 }

@@ -17,7 +17,7 @@
 use std::ops::Range;
 
 use candelabrum_memory::simd::simd;
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::column_sums::column_sums;
@@ -71,7 +71,7 @@ pub fn linear_cross_entropy(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [classes]) {
         bail!("{NAME}: bias of shape {:?} for {classes} classes", bias.shape());
     }
-    if labels.dims() != rows || !labels.dtype().is_int() {
+    if labels.dims() != rows || !matches!(labels.dtype(), DType::U8 | DType::U32 | DType::I64) {
         bail!(
             "{NAME}: labels of shape {:?} and dtype {:?}, expected {rows:?} in u8, u32 or i64",
             labels.shape(),

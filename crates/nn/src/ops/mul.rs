@@ -69,6 +69,7 @@ impl Fused for Mul {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
-        xs.broadcast_mul(ys)
+        // The gradient of a repeated operand is a sum, for which 16 bits are too few.
+        fused::widen(xs)?.broadcast_mul(&fused::widen(ys)?)?.to_dtype(xs.dtype())
     }
 }

@@ -88,6 +88,8 @@ impl Fused for PositionEmbedding {
             return Ok(rows); // candle's kernels on a GPU refuse to work on nothing.
         }
         let rows = rows.reshape(((), self.length, self.embedding.dim))?;
-        rows.broadcast_add(&positions.narrow(0, 0, self.length)?)
+        // The gradient of a position is a sum over sequences, for which 16 bits are too few.
+        let positions = fused::widen(positions)?.narrow(0, 0, self.length)?;
+        fused::widen(&rows)?.broadcast_add(&positions)?.to_dtype(weight.dtype())
     }
 }

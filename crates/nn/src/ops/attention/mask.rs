@@ -3,7 +3,7 @@
 //! A mask is additive because this covers everything: minus infinity hides a key, and other numbers are
 //! the biases of ALiBi or of relative positions. It is broadcast without being copied.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::geometry::Geometry;
 
@@ -16,9 +16,16 @@ pub(super) struct MaskLayout {
 }
 
 impl MaskLayout {
-    pub(super) fn of(mask: &Tensor, geometry: &Geometry, name: &str) -> Result<Self> {
+    pub(super) fn of(mask: &Tensor, dtype: DType, geometry: &Geometry, name: &str) -> Result<Self> {
         if mask.track_op() {
             bail!("{name}: no gradient for the mask, detach it");
+        }
+        if mask.dtype() != dtype {
+            bail!(
+                "{name}: mask of {:?} for scores of {dtype:?}; it is added to the scores, so make it of \
+                 their dtype, with 0 for a key that counts and minus infinity for one that does not",
+                mask.dtype()
+            );
         }
         let &Geometry { batch, heads, queries, keys, .. } = geometry;
         let [n, h, q, k] = match *mask.dims() {

@@ -24,7 +24,7 @@ mod mask;
 mod rotary;
 mod scores;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use self::backward::{Gradients, Results};
@@ -84,11 +84,22 @@ impl AttentionConfig {
 /// together, the dtype is no float, the mask would need a gradient (detach it), or heads of odd size
 /// are to be rotated.
 pub fn attention(qkv: &Tensor, mask: Option<&Tensor>, config: AttentionConfig) -> Result<Tensor> {
-    let (batch, length, columns) = qkv.dims3()?;
+    let (batch, length, columns) = rows_of("queries, keys and values", qkv)?;
     let all_heads = check_heads(&config)? + 2 * config.kv_heads;
     let dim = head_size(columns, all_heads, "queries, keys and values", qkv)?;
-    let op = Attention::<true>::new((batch, length, length), dim, mask, config)?;
+    let op = Attention::<true>::new((batch, length, length), dim, (mask, qkv.dtype()), config)?;
     fused::run(op, (batch, length, config.heads * dim), &[Some(qkv), mask])
+}
+
+fn rows_of(what: &str, xs: &Tensor) -> Result<(usize, usize, usize)> {
+    match *xs.dims() {
+        [batch, length, columns] => Ok((batch, length, columns)),
+        _ => bail!(
+            "{NAME}: {what} of shape {:?}, expected (sequences, length, heads · size): the heads are \
+             neighbouring columns of a row",
+            xs.shape()
+        ),
+    }
 }
 
 /// Attention of `q` to the rows of other tensors.
@@ -108,7 +119,8 @@ pub fn cross_attention(
     mask: Option<&Tensor>,
     config: AttentionConfig,
 ) -> Result<Tensor> {
-    let ((batch, queries, columns), (_, keys, _)) = (q.dims3()?, k.dims3()?);
+    let (batch, queries, columns) = rows_of("queries", q)?;
+    let (_, keys, _) = rows_of("keys", k)?;
     let dim = head_size(columns, check_heads(&config)?, "queries", q)?;
     let expected = [batch, keys, config.kv_heads * dim];
     for (what, xs) in [("keys", k), ("values", v)] {
@@ -124,7 +136,7 @@ pub fn cross_attention(
             "{NAME}: {queries} queries to {keys} keys, but a causal attention needs as many keys"
         );
     }
-    let op = Attention::<false>::new((batch, queries, keys), dim, mask, config)?;
+    let op = Attention::<false>::new((batch, queries, keys), dim, (mask, q.dtype()), config)?;
     fused::run(op, q.shape(), &[Some(q), Some(k), Some(v), mask])
 }
 
@@ -155,14 +167,14 @@ impl<const PACKED: bool> Attention<PACKED> {
     fn new(
         (batch, queries, keys): (usize, usize, usize),
         dim: usize,
-        mask: Option<&Tensor>,
+        (mask, dtype): (Option<&Tensor>, DType),
         config: AttentionConfig,
     ) -> Result<Self> {
         let AttentionConfig { heads, kv_heads, causal, rotary, scale } = config;
         let scale = scale.unwrap_or(1.0 / (dim as f64).sqrt());
         let geometry = Geometry { batch, queries, keys, heads, kv_heads, dim, causal, scale };
         let rotary = rotary.map(|rotary| Table::new(rotary, &geometry, NAME)).transpose()?;
-        let mask = mask.map(|mask| MaskLayout::of(mask, &geometry, NAME)).transpose()?;
+        let mask = mask.map(|mask| MaskLayout::of(mask, dtype, &geometry, NAME)).transpose()?;
         Ok(Self { geometry, rotary, mask })
     }
 

@@ -59,3 +59,73 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use candle_core::Shape;
+
+    use super::*;
+    use crate::ops::conv2d::Conv2dConfig;
+    use crate::ops::gemm::on_each_instruction_set;
+
+    fn numbers(len: usize, seed: usize) -> Vec<f64> {
+        (0..len).map(|i| ((i * 31 + seed) * 7919 % 101) as f64 / 50.0 - 1.0).collect()
+    }
+
+    /// The result, and the gradients of input and weight, by the chosen algorithm or by patches.
+    fn step(geometry: &Geometry, by_patches: bool) -> [Vec<f64>; 3] {
+        let (batch, weight) = (geometry.batch, numbers(geometry.weight(), 1));
+        let xs = numbers(batch * geometry.in_image(), 2);
+        let conv = Conv { geometry, weight: &weight, activation: None };
+        let mut ys = vec![f64::NAN; batch * geometry.out_image()];
+        let mut dys = numbers(ys.len(), 3);
+        let (mut dxs, mut dw) = (vec![f64::NAN; xs.len()], vec![f64::NAN; weight.len()]);
+        let gradients = Gradients { dxs: Some(&mut dxs), dw: Some(&mut dw), db: None };
+        if by_patches {
+            conv.forward_by_patches(&xs, None, &mut ys);
+            conv.backward_by_patches(&xs, &[], &mut dys, gradients);
+        } else {
+            conv.forward(&xs, None, &mut ys);
+            conv.backward(&xs, &[], &mut dys, gradients);
+        }
+        [ys, dxs, dw]
+    }
+
+    #[test]
+    fn each_algorithm_is_that_of_patches_on_every_instruction_set() {
+        let plain = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+        for (algorithm, xs, weight, config) in [
+            (Algorithm::Tiles, [3, 17, 9, 13], [19, 17, 3, 3], plain),
+            (Algorithm::Channels, [2, 7, 9, 8], [14, 1, 3, 3], Conv2dConfig { groups: 7, ..plain }),
+            (
+                Algorithm::Direct,
+                [2, 9, 25, 27],
+                [7, 9, 3, 3],
+                Conv2dConfig { stride: (2, 3), ..plain },
+            ),
+            (
+                Algorithm::Direct,
+                [1, 5, 31, 64],
+                [20, 5, 5, 3],
+                Conv2dConfig { dilation: (2, 1), ..plain },
+            ),
+        ] {
+            let geometry = Geometry::new(&Shape::from(&xs[..]), &Shape::from(&weight[..]), config);
+            let geometry = geometry.unwrap();
+            assert_eq!(Algorithm::of(&geometry), algorithm);
+            let expected = step(&geometry, true);
+            let worst = RefCell::new(0.0_f64);
+            on_each_instruction_set(|| {
+                for (actual, expected) in step(&geometry, false).iter().zip(&expected) {
+                    let errors = actual.iter().zip(expected).map(|(a, b)| (a - b).abs());
+                    let largest = errors.fold(0.0, f64::max);
+                    worst.replace_with(|worst| worst.max(largest));
+                    assert!(actual.iter().all(|x| x.is_finite()));
+                }
+            });
+            assert!(*worst.borrow() < 1e-11, "{algorithm:?}: {}", worst.borrow());
+        }
+    }
+}

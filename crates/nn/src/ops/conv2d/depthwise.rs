@@ -7,21 +7,22 @@
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
-use super::phases::{Phases, SLACK};
+use super::phases::{Phases, SLACK, has_small_strides};
 use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
+use crate::ops::gemm::dispatch;
 use crate::ops::matmul::Dst;
 use crate::ops::parallel::worth_threads;
 use crate::ops::pool::Pooled;
 
-/// Whether each group has one input channel.
+/// Whether each group has one input channel, and strides are small.
 pub(super) fn applies(geometry: &Geometry) -> bool {
-    geometry.groups == geometry.in_channels && geometry.groups > 1
+    geometry.groups == geometry.in_channels && geometry.groups > 1 && has_small_strides(geometry)
 }
 
 impl<T: Float> Conv<'_, T> {
@@ -29,7 +30,7 @@ impl<T: Float> Conv<'_, T> {
         let geometry = self.geometry;
         let images = (xs, geometry.in_image(), ys, geometry.out_image());
         each_image(images, |xs, ys| {
-            Arch::new().dispatch(Forward { geometry, weight: self.weight, xs, ys });
+            dispatch(Forward { geometry, weight: self.weight, xs, ys });
             self.finish(ys, bias, geometry.out_pixels());
         });
     }
@@ -61,12 +62,12 @@ impl<T: Float> Conv<'_, T> {
             dw.par_chunks_mut(part).enumerate().for_each(|(number, dw)| {
                 let end = ((number + 1) * channels).min(geometry.in_channels);
                 let channels = number * channels..end;
-                Arch::new().dispatch(WeightGradient { geometry, xs, dys, channels, dw });
+                dispatch(WeightGradient { geometry, xs, dys, channels, dw });
             });
         }
         if let Some(dxs) = dxs {
             each_image((dys, geometry.out_image(), dxs, geometry.in_image()), |dys, dxs| {
-                Arch::new().dispatch(InputGradient { geometry, weight, dys, dxs });
+                dispatch(InputGradient { geometry, weight, dys, dxs });
             });
         }
     }

@@ -13,16 +13,16 @@
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
-use super::phases::{Phases, SLACK};
+use super::phases::{Phases, SLACK, has_small_strides};
 use super::transpose::transpose;
 use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
-use crate::ops::gemm::{Left, Product, Rows, Runs, Size, rows_of_a_tile};
+use crate::ops::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
 use crate::ops::matmul::Dst;
 use crate::ops::pool::Pooled;
 
@@ -38,17 +38,19 @@ const SMALLEST_PATCH: usize = 64;
 /// Whether this is the fastest way: the images and patches are not small, and at most a tenth of the
 /// computed elements lies between the rows of pixels. A 1 × 1 kernel with stride 1 needs no patches anyway.
 pub(super) fn applies(geometry: &Geometry) -> bool {
-    let outputs = Phases::new(geometry).outputs();
-    let is_dense = 10 * geometry.out_pixels() >= 9 * outputs;
     let is_large = !geometry.is_small() && geometry.patch() >= SMALLEST_PATCH;
-    is_large && is_dense && geometry.groups == 1 && !geometry.is_pointwise()
+    is_large
+        && geometry.groups == 1
+        && !geometry.is_pointwise()
+        && has_small_strides(geometry)
+        && 10 * geometry.out_pixels() >= 9 * Phases::new(geometry).outputs()
 }
 
 impl<T: Float> Conv<'_, T> {
     pub(super) fn forward_directly(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
         each_share((xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
-            Arch::new().dispatch(Forward { geometry, weight, xs, ys });
+            dispatch(Forward { geometry, weight, xs, ys });
             for y in ys.chunks_exact_mut(geometry.out_image()) {
                 self.finish(y, bias, geometry.out_pixels());
             }
@@ -79,7 +81,7 @@ impl<T: Float> Conv<'_, T> {
         if let Some(dxs) = dxs {
             let kernels = TurnedKernels::new(geometry, self.weight);
             each_share((dys, image), (dxs, geometry.in_image()), |dys, dxs| {
-                Arch::new().dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
+                dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
             });
         }
     }
@@ -184,7 +186,9 @@ impl<T: Float> TurnedKernels<T> {
             let offsets = in_phase.into_iter().map(|(_, offset)| offset).collect();
             TurnedPhase { number, inputs, offsets, weight: turned }
         };
-        Self { phases: Phases::new(geometry).by_phase().into_iter().map(turn).collect() }
+        Self {
+            phases: Phases::new(geometry).by_phase().into_iter().enumerate().map(turn).collect(),
+        }
     }
 }
 
@@ -262,7 +266,7 @@ fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T], dw: &mut 
         .step_by(together)
         .map(|first| {
             let channels = first..inputs.min(first + together);
-            Arch::new().dispatch(WeightGradient { geometry, xs, dys, channels })
+            dispatch(WeightGradient { geometry, xs, dys, channels })
         })
         .collect();
     for (part, first) in parts.iter().zip((0..inputs).step_by(together)) {

@@ -21,6 +21,7 @@ use super::patches::{fold, unfold};
 use crate::ops::elementwise::{activation_backward, add_assign, sum};
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
+use crate::ops::parallel::worth_threads;
 use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -162,16 +163,22 @@ impl<T: Float> Conv<'_, T> {
         if dst == Dst::Overwrite {
             db.fill(T::zero());
         }
-        simd(
-            #[inline(always)]
-            || {
-                for dz in dzs.chunks_exact(self.geometry.out_image()) {
-                    for (db, dz) in db.iter_mut().zip(dz.chunks_exact(self.geometry.out_pixels())) {
-                        *db += sum(dz);
+        let (image, pixels) = (self.geometry.out_image(), self.geometry.out_pixels());
+        let add = |(channel, db): (usize, &mut T)| {
+            simd(
+                #[inline(always)]
+                || {
+                    for dz in dzs.chunks_exact(image) {
+                        *db += sum(&dz[channel * pixels..][..pixels]);
                     }
-                }
-            },
-        );
+                },
+            );
+        };
+        if worth_threads(dzs.len()) {
+            db.par_iter_mut().enumerate().for_each(add);
+        } else {
+            db.iter_mut().enumerate().for_each(add);
+        }
     }
 
     fn chunk_gradients(

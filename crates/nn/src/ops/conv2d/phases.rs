@@ -21,11 +21,17 @@ pub(super) struct Phases<'a> {
     pitch: usize,
     /// Rows of a phase.
     rows: usize,
-    /// Whether the kernel meets a phase anywhere.
-    used: Vec<bool>,
+    /// The places of the phases that the kernel meets, among these phases. Others are not stored.
+    places: Vec<Option<usize>>,
+}
+
+/// Whether an image has few phases.
+pub(super) fn has_small_strides(geometry: &Geometry) -> bool {
+    geometry.stride.0 <= 4 && geometry.stride.1 <= 4
 }
 
 impl<'a> Phases<'a> {
+    /// The layout for a geometry whose [strides are small](has_small_strides).
     pub(super) fn new(geometry: &'a Geometry) -> Self {
         let &Geometry { in_size, out_size, padding, stride, .. } = geometry;
         let reach = |tap: usize, dilation: usize, stride: usize| tap * dilation / stride;
@@ -37,7 +43,9 @@ impl<'a> Phases<'a> {
         for (ky, kx) in taps(geometry) {
             used[phase_of(geometry, ky, kx)] = true;
         }
-        Self { geometry, pitch, rows, used }
+        let mut next = 0..;
+        let places = used.into_iter().map(|used| if used { next.next() } else { None }).collect();
+        Self { geometry, pitch, rows, places }
     }
 
     /// The number of elements from a pixel to the one below it.
@@ -45,9 +53,9 @@ impl<'a> Phases<'a> {
         self.pitch
     }
 
-    /// The number of elements of a channel, all phases together.
+    /// The number of elements of a channel, all stored phases together.
     pub(super) fn channel(&self) -> usize {
-        self.geometry.stride.0 * self.geometry.stride.1 * self.phase()
+        self.places.iter().flatten().count() * self.phase()
     }
 
     /// The number of elements of a phase.
@@ -61,24 +69,25 @@ impl<'a> Phases<'a> {
         (height - 1) * self.pitch + width
     }
 
-    /// The phases that the kernel meets, and for each its elements of the kernel, by their number, and the
-    /// offsets of these in the phase.
-    pub(super) fn by_phase(&self) -> Vec<(usize, Vec<(usize, usize)>)> {
-        let mut phases: Vec<_> = (0..self.used.len()).map(|phase| (phase, Vec::new())).collect();
+    /// For each stored phase its elements of the kernel, by their number, and the offsets of these in the
+    /// phase.
+    pub(super) fn by_phase(&self) -> Vec<Vec<(usize, usize)>> {
+        let mut phases = vec![Vec::new(); self.places.iter().flatten().count()];
         for (number, (ky, kx)) in taps(self.geometry).enumerate() {
-            let phase = phase_of(self.geometry, ky, kx);
-            phases[phase].1.push((number, self.offset_in_phase(ky, kx)));
+            if let Some(place) = self.places[phase_of(self.geometry, ky, kx)] {
+                phases[place].push((number, self.offset_in_phase(ky, kx)));
+            }
         }
-        phases.retain(|(_, taps)| !taps.is_empty());
         phases
     }
 
     /// The offset of each element of the kernel, in its order, without those that meet only padding.
     pub(super) fn offsets(&self) -> Vec<usize> {
         let offset = |(ky, kx)| {
-            phase_of(self.geometry, ky, kx) * self.phase() + self.offset_in_phase(ky, kx)
+            let place = self.places[phase_of(self.geometry, ky, kx)]?;
+            Some(place * self.phase() + self.offset_in_phase(ky, kx))
         };
-        taps(self.geometry).map(offset).collect()
+        taps(self.geometry).filter_map(offset).collect()
     }
 
     fn offset_in_phase(&self, ky: usize, kx: usize) -> usize {
@@ -107,7 +116,7 @@ impl<'a> Phases<'a> {
     /// The reverse of [`divide`](Self::divide). Pixels of phases that the kernel does not meet become zero.
     #[inline(always)]
     pub(super) fn join<T: Float>(&self, phases: &[T], x: &mut [T]) {
-        if self.used.contains(&false) {
+        if self.places.contains(&None) {
             x.fill(T::zero());
         }
         self.each_run(|y, start, at, step| {
@@ -134,10 +143,8 @@ impl<'a> Phases<'a> {
             for start in 0..stride.1.min(width) {
                 let padded_x = start + padding.1;
                 let phase = padded % stride.0 * stride.1 + padded_x % stride.1;
-                if !self.used[phase] {
-                    continue;
-                }
-                f(y, start, phase * self.phase() + row + padded_x / stride.1, stride.1);
+                let Some(place) = self.places[phase] else { continue };
+                f(y, start, place * self.phase() + row + padded_x / stride.1, stride.1);
             }
         }
     }

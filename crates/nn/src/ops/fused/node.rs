@@ -294,6 +294,9 @@ impl<'a, T: Float> Gradient<'a, T> {
     }
 }
 
+/// More inputs than a layer has parameters. Operations with more inputs, as `cat`, have tensors.
+const MOST_PARAMETERS: usize = 16;
+
 /// Joins the inputs of an operation into one scalar token, which represents the operation in
 /// candle's graph. candle's custom operations have at most three arguments, so more inputs are
 /// joined in a tree.
@@ -313,8 +316,16 @@ impl Join {
         mut parts: Vec<(Option<usize>, Tensor)>,
     ) -> Result<Tensor> {
         while parts.len() > 3 {
-            let inner = Self::some(node, name, &parts[..3], false)?;
-            parts.splice(..3, [(None, inner)]);
+            let inner = (None, Self::some(node, name, &parts[..3], false)?);
+            if parts.len() <= MOST_PARAMETERS {
+                // At the front, so that candle reaches the inputs in their order.
+                parts.splice(..3, [inner]);
+            } else {
+                // At the end: the depth of the tree is logarithmic, which the stack of the thread that
+                // walks the graph bounds.
+                parts.drain(..3);
+                parts.push(inner);
+            }
         }
         Self::some(node, name, &parts, true)
     }

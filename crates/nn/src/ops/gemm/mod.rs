@@ -2,10 +2,18 @@
 //! its own: there, the operands are made in the form in which the kernel reads them, and nothing is
 //! packed. For all other products see [`matmul`](super::matmul).
 
+#[cfg(not(test))]
+mod dispatch;
+#[cfg(test)]
+#[path = "dispatch_in_tests.rs"]
+mod dispatch;
 mod lanes;
 mod product;
 mod tile;
 
+pub(super) use self::dispatch::dispatch;
+#[cfg(test)]
+pub(super) use self::dispatch::on_each_instruction_set;
 pub(super) use self::lanes::Lanes;
 pub(super) use self::product::Product;
 pub(super) use self::tile::{Left, Rows, Runs, Size, rows_of_a_tile};

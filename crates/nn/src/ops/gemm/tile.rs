@@ -58,7 +58,7 @@ impl<T: Copy> Right<T> for Runs<'_, T> {
     }
 }
 
-/// The sizes of a product: (rows × depth) by (depth × columns).
+/// The sizes of a product: (rows × depth) by (depth × columns). None of them is 0.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ops) struct Size {
     pub(in crate::ops) rows: usize,
@@ -66,7 +66,7 @@ pub(in crate::ops) struct Size {
     pub(in crate::ops) columns: usize,
 }
 
-/// The rows of a tile and the vectors of its columns, for the registers of `S`.
+/// Whether `S` has registers for a tile of 8 rows and 3 vectors. With fewer it has 6 rows and 2 vectors.
 pub(in crate::ops) const fn has_many_registers<S: Simd>() -> bool {
     S::REGISTER_COUNT >= 32
 }

@@ -93,7 +93,10 @@ struct Line {
   __device__ float at(float x) const { return (x - shift) * scale + bias; }
   // The gradient before the activation.
   __device__ float dz(float x, float dy, count_t rectifier) const {
-    return rectify && at(x) <= 0.0f ? 0.0f : dy;
+    if (!rectifier) return dy;
+    float z = at(x);
+    if (rectifier == RELU) return z <= 0.0f ? 0.0f : dy;
+    return z > 0.0f && z < 6.0f ? dy : 0.0f;
   }
 };
 

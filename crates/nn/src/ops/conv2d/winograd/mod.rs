@@ -31,7 +31,7 @@ mod weights;
 
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use self::channels::ChannelsLast;
@@ -42,7 +42,7 @@ use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
-use crate::ops::gemm::{Left, Product, Rows, Size, rows_of_a_tile};
+use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
 use crate::ops::matmul::Dst;
 use candelabrum_memory::simd::simd;
 
@@ -155,7 +155,7 @@ fn convolve<T: Float>(
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     let images = (ys.len() / to).div_ceil(rayon::current_num_threads()).max(1);
     xs.par_chunks(images * from).zip(ys.par_chunks_mut(images * to)).for_each(|(xs, ys)| {
-        Arch::new().dispatch(Convolution { problem, kernels, turned, xs, ys });
+        dispatch(Convolution { problem, kernels, turned, xs, ys });
     });
 }
 
@@ -201,7 +201,7 @@ fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]
     dw.par_chunks_mut(channels * kernels).enumerate().for_each(|(number, dw)| {
         let first = number * channels;
         let channels = first..first + dw.len() / kernels;
-        Arch::new().dispatch(WeightGradient { problem, xs, dzs, channels, dw });
+        dispatch(WeightGradient { problem, xs, dzs, channels, dw });
     });
 }
 

@@ -1,0 +1,32 @@
+//! As `dispatch.rs`, but a test can ask for an older instruction set than the newest one.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use pulp::{Arch, Scalar, WithSimd};
+
+const NEWEST: u8 = 0;
+const NO_VECTORS: u8 = 1;
+const AVX2: u8 = 2;
+
+/// The instruction set of all threads. Other tests that run meanwhile compute the same with it.
+static CHOICE: AtomicU8 = AtomicU8::new(NEWEST);
+
+pub(in crate::ops) fn dispatch<O: WithSimd>(op: O) -> O::Output {
+    match CHOICE.load(Ordering::Relaxed) {
+        NO_VECTORS => op.with_simd(Scalar),
+        #[cfg(target_arch = "x86_64")]
+        AVX2 => match pulp::x86::V3::try_new() {
+            Some(avx2) => pulp::Simd::vectorize(avx2, op),
+            None => Arch::new().dispatch(op),
+        },
+        _ => Arch::new().dispatch(op),
+    }
+}
+
+/// Calls `f` once for each instruction set.
+pub(in crate::ops) fn on_each_instruction_set(f: impl Fn()) {
+    for choice in [NO_VECTORS, AVX2, NEWEST] {
+        CHOICE.store(choice, Ordering::Relaxed);
+        f();
+    }
+}
