@@ -3,9 +3,10 @@
 
 mod common;
 
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
+use candelabrum::dist::launch::limit_threads;
 use candelabrum_testkit::ranks::mpiexec;
 use common::{Running, assert_one_line_error, example, mnist_dist};
 
@@ -74,4 +75,26 @@ fn ranks_under_mpiexec_train_by_an_interface_that_is_there() {
     let (output, _) = Running::start(command).finish(LIMIT);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && stderr.contains("`wire7`"), "{stderr}");
+}
+
+const TWO_CALLS: &str = "CANDELABRUM_TEST_TWO_CALLS";
+
+#[test]
+fn two_calls_that_disagree_about_the_threads_are_an_error() {
+    if std::env::var_os(TWO_CALLS).is_some() {
+        // The first call starts this program again, which then comes here again.
+        limit_threads(2).expect("it is the first call");
+        limit_threads(2).expect("it asks for the same");
+        let error = limit_threads(1).expect_err("it asks for something else");
+        assert!(error.to_string().contains("started again"), "{error}");
+        let error = limit_threads(0).expect_err("nothing can compute");
+        assert!(error.to_string().contains("at least one"), "{error}");
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("a test knows its own program"));
+    command.args(["--exact", "two_calls_that_disagree_about_the_threads_are_an_error"]);
+    command.env(TWO_CALLS, "1").env("RAYON_NUM_THREADS", "1").env_remove("CANDLE_NUM_THREADS");
+    let (output, _) = Running::start(command).finish(LIMIT);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }

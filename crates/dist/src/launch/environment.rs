@@ -129,26 +129,46 @@ fn for_allocator(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
 }
 
 /// Gives this process the environment `wanted`. If it has another one, the program is started again
-/// in its place. Call this first in `main`. Ranks that [`super::spawn()`] started have the
-/// environment already.
+/// in its place. Call this first in `main`, because what stands before it happens twice. Ranks that
+/// [`super::spawn()`] started have the environment already.
 ///
 /// # Errors
-/// An interface that this host does not have (the message lists the host's interfaces), or a
-/// program that cannot be started again.
+/// No threads, an interface that this host does not have (the message lists the host's interfaces), a
+/// second call that asks for something else, or a program that cannot be started again.
 pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
+    if wanted.threads == 0 {
+        return Err(Error::Launch {
+            what: "0 compute threads: a rank needs at least one".to_owned(),
+        });
+    }
     let variables = wanted.variables()?;
     let is_set = |(name, value): &(&str, String)| env::var(name).is_ok_and(|v| v == *value);
     if variables.iter().all(is_set) {
         return Ok(());
     }
+    let process = std::process::id().to_string();
+    if env::var(vars::STARTED_AGAIN).is_ok_and(|again| again == process) {
+        // Two calls that disagree would start the program again for ever.
+        let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
+        let what = format!(
+            "{} threads are asked for, but this program has been started again for another \
+             environment already: call `limit_threads` or `prepare` once, and leave {} as it is",
+            wanted.threads,
+            names.join(", ")
+        );
+        return Err(Error::Launch { what });
+    }
     let what = "start the program again with the right environment";
     let program = env::current_exe().map_err(|error| Error::io(what, error))?;
     let arguments = env::args_os().skip(1);
     // `exec` returns only if it failed.
-    Err(Error::io(what, Command::new(program).args(arguments).envs(variables).exec()))
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables).env(vars::STARTED_AGAIN, process);
+    Err(Error::io(what, command.exec()))
 }
 
-/// Limits this process to `threads` compute threads, see [`prepare`]. Where glibc's allocator is in use and
+/// Limits this process to `threads` compute threads. If it was started with another number, the program is
+/// started again in its place, see [`prepare`]. Where glibc's allocator is in use and
 /// the user has not set it up, it keeps the memory of a step for the next one.
 ///
 /// # Errors

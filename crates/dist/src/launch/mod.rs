@@ -58,6 +58,8 @@ mod vars {
     pub(super) const BACKEND: &str = "CANDELABRUM_BACKEND";
     /// The network interface for the connections between hosts.
     pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
+    /// The process that has been started again in its own place, see `environment.rs`.
+    pub(super) const STARTED_AGAIN: &str = "CANDELABRUM_STARTED_AGAIN";
     /// The name of this host, where the system's names do not distinguish the hosts.
     pub(super) const HOST: &str = "CANDELABRUM_HOST";
 }
