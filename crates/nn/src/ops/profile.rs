@@ -111,7 +111,7 @@ pub fn stop() -> Profile {
 /// # Errors
 /// Those of [`Tensor::backward`].
 pub fn backward(loss: &Tensor) -> Result<GradStore> {
-    let traced = tracing::enabled!(target: "candelabrum::op", tracing::Level::TRACE);
+    let traced = tracing::span_enabled!(target: "candelabrum::op", tracing::Level::TRACE);
     if PROFILE.with_borrow(Option::is_none) && !traced {
         return loss.backward();
     }
