@@ -79,6 +79,9 @@ impl Fused for Add {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
+        if xs.elem_count() == 0 || ys.elem_count() == 0 {
+            return xs.broadcast_add(ys); // On a GPU candle cannot convert nothing.
+        }
         // The gradient of a repeated operand is a sum, for which 16 bits are too few.
         let sum = fused::widen(xs)?.broadcast_add(&fused::widen(ys)?)?;
         activations::composite(&sum, self.activation)?.to_dtype(xs.dtype())

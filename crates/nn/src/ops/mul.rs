@@ -69,6 +69,9 @@ impl Fused for Mul {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(ys)] = inputs else { unreachable!("two inputs") };
+        if xs.elem_count() == 0 || ys.elem_count() == 0 {
+            return xs.broadcast_mul(ys); // On a GPU candle cannot convert nothing.
+        }
         // The gradient of a repeated operand is a sum, for which 16 bits are too few.
         fused::widen(xs)?.broadcast_mul(&fused::widen(ys)?)?.to_dtype(xs.dtype())
     }
