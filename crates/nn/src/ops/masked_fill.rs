@@ -75,6 +75,9 @@ impl Fused for MaskedFill {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
+        if xs.elem_count() == 0 {
+            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
+        }
         let value = Tensor::full(self.value, (), xs.device())?.to_dtype(xs.dtype())?;
         let value = value.broadcast_as(&self.shape)?;
         self.mask.broadcast_as(&self.shape)?.where_cond(&value, xs)
