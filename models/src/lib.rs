@@ -4,6 +4,7 @@
 
 mod char_lstm;
 mod cnn;
+mod conv;
 mod gpt;
 mod gru_classifier;
 mod mlp;

@@ -1,11 +1,13 @@
 //! MobileNetV2 (Sandler, Howard, Zhu, Zhmoginov and Chen, *MobileNetV2: Inverted Residuals and Linear
 //! Bottlenecks*, arXiv:1801.04381, table 2), with torchvision's structure and names. Convolutions have
-//! torchvision's initial values, [`Init::he_normal`] over their outputs. The last layer starts
+//! torchvision's initial values, [`he_normal`](candelabrum_nn::Init::he_normal) over their outputs. The last layer starts
 //! Glorot-normal, as every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, Dropout, GlobalAvgPool, Linear};
-use candelabrum_nn::{Activation, Init, Model, Scope, ops};
+use candelabrum_nn::{Activation, Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
+
+use crate::conv::conv;
 
 /// The blocks of the paper's table 2: by how many times a block widens its input, the channels of its
 /// result, the number of such blocks, and the stride of the first of them.
@@ -138,12 +140,6 @@ impl Module for ConvNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.norm.forward(&self.conv.forward(xs)?)
     }
-}
-
-/// A convolution without bias, because a normalisation follows. It keeps the size at stride 1.
-fn conv(scope: &Scope, channels: usize, kernel: usize) -> Conv2d {
-    let conv = Conv2d::new(scope, channels, kernel).no_bias().padding(kernel / 2);
-    conv.init(Init::he_normal(channels * kernel * kernel))
 }
 
 #[cfg(test)]

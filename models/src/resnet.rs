@@ -1,12 +1,14 @@
 //! ResNet-18 and ResNet-50 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
 //! arXiv:1512.03385, table 1), with torchvision's structure and names. A block of ResNet-50 that halves
 //! the size does so in its 3×3 convolution, as torchvision's, and not in its first one, as the paper's.
-//! Convolutions have torchvision's initial values, [`Init::he_normal`] over their outputs. The last layer
+//! Convolutions have torchvision's initial values, [`he_normal`](candelabrum_nn::Init::he_normal) over their outputs. The last layer
 //! starts Glorot-normal, as every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
-use candelabrum_nn::{Activation, Init, Model, Scope, ops};
+use candelabrum_nn::{Activation, Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
+
+use crate::conv::conv;
 
 /// The layers that bring an image to the size and the 64 channels of the first block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,12 +174,6 @@ impl Module for Block {
         };
         ops::add(&ys, shortcut, Some(Activation::Relu))
     }
-}
-
-/// A convolution without bias, because a normalisation follows. It keeps the size at stride 1.
-fn conv(scope: &Scope, channels: usize, kernel: usize) -> Conv2d {
-    let conv = Conv2d::new(scope, channels, kernel).no_bias().padding(kernel / 2);
-    conv.init(Init::he_normal(channels * kernel * kernel))
 }
 
 #[cfg(test)]
