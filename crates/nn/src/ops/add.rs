@@ -5,11 +5,10 @@ use candle_core::{Result, Tensor};
 
 use super::activations;
 use super::broadcast::Broadcast;
-use super::elementwise::{activate, activation_backward};
+use super::elementwise::{activate, activation_backward_in_blocks};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::gpu::activations::Sum;
-use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::Activation;
 
@@ -60,9 +59,7 @@ impl Fused for Add {
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
         let Backward { ys, dys, mut grads, .. } = pass;
         if let Some(activation) = self.activation {
-            in_blocks(dys, |start, dys| {
-                activation_backward(dys, &ys[start..][..dys.len()], activation);
-            });
+            activation_backward_in_blocks(dys, ys, activation);
         }
         for operand in 0..2 {
             if let Some(gradient) = grads.take(operand) {

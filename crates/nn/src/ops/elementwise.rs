@@ -6,6 +6,7 @@ use std::iter;
 use candelabrum_memory::simd::NullaryFnOnce;
 
 use super::float::Float;
+use super::parallel::in_blocks;
 use crate::activation::Activation;
 use candelabrum_memory::simd::simd_once;
 
@@ -70,6 +71,17 @@ pub(super) fn activation_backward<T: Float>(
         Activation::Sigmoid => simd_once(BackwardPass { dys, reference, function: Sigmoid }),
         Activation::Tanh => simd_once(BackwardPass { dys, reference, function: Tanh }),
     }
+}
+
+/// [`activation_backward`], divided over the threads.
+pub(super) fn activation_backward_in_blocks<T: Float>(
+    dys: &mut [T],
+    reference: &[T],
+    activation: Activation,
+) {
+    in_blocks(dys, |start, dys| {
+        activation_backward(dys, &reference[start..][..dys.len()], activation);
+    });
 }
 
 /// The loop of [`each`], as a type so that [`simd`](candelabrum_memory::simd::simd) inlines all of

@@ -12,9 +12,9 @@ use candle_core::{Result, Tensor, bail};
 
 use super::activations;
 use super::column_sums::column_sums;
-use super::elementwise::{activate, activation_backward, bias_row_activation};
+use super::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
+use super::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
 use super::matmul::{Dst, Mat, all_threads, matmul};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
@@ -37,26 +37,70 @@ pub fn linear(
     bias: Option<&Tensor>,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let (outputs, inputs) = weight.dims2()?;
-    if outputs == 0 {
-        bail!("{NAME}: no outputs, weight of shape {:?}", weight.shape());
-    }
-    if xs.dims().last() != Some(&inputs) {
-        bail!("{NAME}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
-    }
-    if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
-        bail!("{NAME}: bias of shape {:?} for {outputs} outputs", bias.shape());
-    }
-    let mut shape = xs.dims().to_vec();
-    shape.pop();
-    shape.push(outputs);
-    fused::run(Linear { inputs, outputs, activation }, shape, &[Some(xs), Some(weight), bias])
+    let (op, shape) = Linear::new(NAME, [xs, weight], bias, activation)?;
+    fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
 pub(super) struct Linear {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     pub(super) activation: Option<Activation>,
+}
+
+impl Linear {
+    /// The operation for inputs `xs` and `weight`, and the shape of its result. `name` is that of the
+    /// caller.
+    pub(super) fn new(
+        name: &str,
+        [xs, weight]: [&Tensor; 2],
+        bias: Option<&Tensor>,
+        activation: Option<Activation>,
+    ) -> Result<(Self, Vec<usize>)> {
+        let (outputs, inputs) = weight.dims2()?;
+        if outputs == 0 {
+            bail!("{name}: no outputs, weight of shape {:?}", weight.shape());
+        }
+        if xs.dims().last() != Some(&inputs) {
+            bail!("{name}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
+        }
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
+            bail!("{name}: bias of shape {:?} for {outputs} outputs", bias.shape());
+        }
+        let mut shape = xs.dims().to_vec();
+        shape.pop();
+        shape.push(outputs);
+        Ok((Self { inputs, outputs, activation }, shape))
+    }
+
+    /// Writes `xs weight^T`, or adds it.
+    pub(super) fn product<T: Float>(&self, [xs, weight]: [&[T]; 2], ys: &mut [T], dst: Dst) {
+        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
+        let weight = Mat::new(weight, self.outputs, self.inputs);
+        matmul(ys, dst, xs, weight.t(), all_threads());
+    }
+
+    /// Writes the wanted gradients of `xs`, `weight` and bias, inputs 0 to 2, from those before the
+    /// activation.
+    pub(super) fn gradients<T: Float>(
+        &self,
+        [xs, weight]: [&[T]; 2],
+        dz: &[T],
+        grads: &mut Grads<'_, T>,
+    ) {
+        let rows = dz.len() / self.outputs;
+        let dz_mat = Mat::new(dz, rows, self.outputs);
+        if let Some(dx) = grads.take(0) {
+            let weight = Mat::new(weight, self.outputs, self.inputs);
+            matmul(dx, Dst::Overwrite, dz_mat, weight, all_threads());
+        }
+        if let Some(dw) = grads.take(1) {
+            let xs = Mat::new(xs, rows, self.inputs);
+            matmul(dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
+        }
+        if let Some(db) = grads.take(2) {
+            column_sums(dz, db);
+        }
+    }
 }
 
 impl Fused for Linear {
@@ -68,9 +112,7 @@ impl Fused for Linear {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
-        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
-        let weight = Mat::new(weight, self.outputs, self.inputs);
-        matmul(ys, Dst::Overwrite, xs, weight.t(), all_threads());
+        self.product([xs, weight], ys, Dst::Overwrite);
         let late = self.activation.filter(|activation| activation.needs_input());
         let at_once = if late.is_some() { None } else { self.activation };
         if bias.is_empty() {
@@ -93,24 +135,9 @@ impl Fused for Linear {
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         if let Some(activation) = self.activation {
             let reference = if activation.needs_input() { saved } else { ys };
-            in_blocks(dys, |start, dys| {
-                activation_backward(dys, &reference[start..][..dys.len()], activation);
-            });
+            activation_backward_in_blocks(dys, reference, activation);
         }
-        let dz = &*dys;
-        let rows = dz.len() / self.outputs;
-        let dz_mat = Mat::new(dz, rows, self.outputs);
-        if let Some(dx) = grads.take(0) {
-            let weight = Mat::new(weight, self.outputs, self.inputs);
-            matmul(dx, Dst::Overwrite, dz_mat, weight, all_threads());
-        }
-        if let Some(dw) = grads.take(1) {
-            let xs = Mat::new(xs, rows, self.inputs);
-            matmul(dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
-        }
-        if let Some(db) = grads.take(2) {
-            column_sums(dz, db);
-        }
+        self.gradients([xs, weight], dys, &mut grads);
         Ok(())
     }
 

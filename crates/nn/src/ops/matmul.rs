@@ -75,39 +75,9 @@ pub(super) fn matmul<T: Float>(
     b: Mat<'_, T>,
     parallelism: Parallelism,
 ) {
-    let (m, k, n) = (a.rows, a.cols, b.cols);
-    assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    let (m, n) = (a.rows, b.cols);
     assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
-    assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
-    assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
-    let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
-    // SAFETY: the largest offset of an operand is one below its `reach`, that of `out`, which is
-    // packed row by row, `m * n - 1`; the asserts above compared these with the lengths of the
-    // slices. `out` is borrowed mutably, so nothing overlaps it, and all its elements are
-    // initialised.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.as_mut_ptr(),
-            1,
-            stride(n),
-            dst == Dst::Add,
-            a.data.as_ptr(),
-            stride(a.col_stride),
-            stride(a.row_stride),
-            b.data.as_ptr(),
-            stride(b.col_stride),
-            stride(b.row_stride),
-            T::one(),
-            T::one(),
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
+    multiply(MatMut::new(&mut out[..m * n], m, n), dst, T::one(), a, b, parallelism);
 }
 
 /// `out = scale a b` or `out += scale a b`, for an `out` whose rows may be parts of longer rows. On
@@ -117,11 +87,22 @@ pub(super) fn matmul<T: Float>(
 ///
 /// If sizes differ or a slice is shorter than its matrix.
 pub(super) fn matmul_into<T: Float>(
+    out: MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+) {
+    multiply(out, dst, scale, a, b, Parallelism::None);
+}
+
+fn multiply<T: Float>(
     mut out: MatMut<'_, T>,
     dst: Dst,
     scale: T,
     a: Mat<'_, T>,
     b: Mat<'_, T>,
+    parallelism: Parallelism,
 ) {
     let (m, k, n) = (a.rows, a.cols, b.cols);
     assert_eq!(k, b.rows, "inner sizes of a matrix product");
@@ -152,7 +133,7 @@ pub(super) fn matmul_into<T: Float>(
             false,
             false,
             false,
-            Parallelism::None,
+            parallelism,
         );
     }
 }

@@ -102,6 +102,7 @@ mod scale;
 mod softmax;
 mod strided;
 mod swiglu;
+mod transpose;
 mod unfold;
 mod view;
 

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::elementwise::add_assign;
 use super::float::Float;
 use super::parallel::worth_threads;
+use super::transpose::{put, transpose};
 use candelabrum_memory::simd::simd;
 
 /// The number of rows of a tile. The line of each row stays in the nearest cache.
@@ -137,24 +138,16 @@ fn tiles<T: Float, const ADD: bool>(
     destination: &mut [T],
     source: &[T],
 ) {
-    for first in (0..rows.len).step_by(TILE) {
-        let height = TILE.min(rows.len - first);
-        for column in 0..columns.len {
-            let line = &source[column * columns.from + first..][..height];
-            for (row, &value) in line.iter().enumerate() {
-                put::<T, ADD>(&mut destination[(first + row) * rows.to + column], value);
+    simd(
+        #[inline(always)]
+        || {
+            for first in (0..rows.len).step_by(TILE) {
+                let size = (columns.len, TILE.min(rows.len - first));
+                let to = &mut destination[first * rows.to..];
+                transpose::<T, ADD>(&source[first..], columns.from, size, to, rows.to);
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn put<T: Float, const ADD: bool>(place: &mut T, value: T) {
-    if ADD {
-        *place += value;
-    } else {
-        *place = value;
-    }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -1,9 +1,14 @@
 //! A convolution, which each algorithm computes in its own file.
 
+use rayon::prelude::*;
+
 use super::geometry::Geometry;
 use crate::activation::Activation;
-use crate::ops::elementwise::{activate, bias_activation};
+use crate::ops::elementwise::{activate, activation_backward_in_blocks, bias_activation, sum};
 use crate::ops::float::Float;
+use crate::ops::matmul::Dst;
+use crate::ops::parallel::worth_threads;
+use candelabrum_memory::simd::simd;
 
 /// A convolution by a weight without elements that meet only padding.
 #[derive(Clone, Copy)]
@@ -28,4 +33,59 @@ impl<T: Float> Conv<'_, T> {
             bias_activation(ys, bias, self.activation);
         }
     }
+
+    /// Replaces the gradients of all results by those before the activation, which computes its derivative
+    /// from `reference`, and writes the gradient of the bias.
+    pub(super) fn differentiate_result(
+        &self,
+        reference: &[T],
+        dys: &mut [T],
+        db: Option<&mut [T]>,
+    ) {
+        if let Some(activation) = self.activation {
+            activation_backward_in_blocks(dys, reference, activation);
+        }
+        if let Some(db) = db {
+            self.bias_gradient(dys, db, Dst::Overwrite);
+        }
+    }
+
+    /// Writes or adds the gradient of the bias from that before the activation.
+    pub(super) fn bias_gradient(&self, dzs: &[T], db: &mut [T], dst: Dst) {
+        if dst == Dst::Overwrite {
+            db.fill(T::zero());
+        }
+        let (image, pixels) = (self.geometry.out_image(), self.geometry.out_pixels());
+        let add = |(channel, db): (usize, &mut T)| {
+            simd(
+                #[inline(always)]
+                || {
+                    for dz in dzs.chunks_exact(image) {
+                        *db += sum(&dz[channel * pixels..][..pixels]);
+                    }
+                },
+            );
+        };
+        if worth_threads(dzs.len()) {
+            db.par_iter_mut().enumerate().for_each(add);
+        } else {
+            db.iter_mut().enumerate().for_each(add);
+        }
+    }
+}
+
+/// Calls `f` with each thread's share of the images of `from` and `to`, which have so many elements. Uses
+/// several threads if `threads`.
+pub(super) fn each_share<T: Float>(
+    threads: bool,
+    (from, from_image): (&[T], usize),
+    (to, to_image): (&mut [T], usize),
+    f: impl Fn(&[T], &mut [T]) + Sync,
+) {
+    if !threads {
+        return f(from, to);
+    }
+    let share = (to.len() / to_image).div_ceil(rayon::current_num_threads()).max(1);
+    let shares = from.par_chunks(share * from_image).zip(to.par_chunks_mut(share * to_image));
+    shares.for_each(|(from, to)| f(from, to));
 }

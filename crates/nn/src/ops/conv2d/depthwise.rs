@@ -10,13 +10,11 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::conv::{Conv, Gradients};
+use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use super::phases::{Phases, SLACK, has_small_strides};
-use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
 use crate::ops::gemm::dispatch;
-use crate::ops::matmul::Dst;
 use crate::ops::parallel::worth_threads;
 use crate::ops::pool::Pooled;
 
@@ -27,11 +25,13 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 
 impl<T: Float> Conv<'_, T> {
     pub(super) fn forward_by_channels(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
-        let geometry = self.geometry;
-        let images = (xs, geometry.in_image(), ys, geometry.out_image());
-        each_image(images, |xs, ys| {
-            dispatch(Forward { geometry, weight: self.weight, xs, ys });
-            self.finish(ys, bias, geometry.out_pixels());
+        let (geometry, weight) = (self.geometry, self.weight);
+        let threads = worth_threads(ys.len());
+        each_share(threads, (xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
+            dispatch(Forward { geometry, weight, xs, ys });
+            for y in ys.chunks_exact_mut(geometry.out_image()) {
+                self.finish(y, bias, geometry.out_pixels());
+            }
         });
     }
 
@@ -46,15 +46,7 @@ impl<T: Float> Conv<'_, T> {
     ) {
         let (geometry, weight) = (self.geometry, self.weight);
         let Gradients { dxs, dw, db } = gradients;
-        if let Some(activation) = self.activation {
-            let (image, out) = (geometry.out_image(), dys.len());
-            each_image((reference, image, &mut dys[..out], image), |reference, dys| {
-                activation_backward(dys, reference, activation);
-            });
-        }
-        if let Some(db) = db {
-            self.bias_gradient(dys, db, Dst::Overwrite);
-        }
+        self.differentiate_result(reference, dys, db);
         if let Some(dw) = dw {
             let channels = geometry.in_channels.div_ceil(rayon::current_num_threads());
             let part = channels * dw.len() / geometry.in_channels;
@@ -66,27 +58,20 @@ impl<T: Float> Conv<'_, T> {
             });
         }
         if let Some(dxs) = dxs {
-            each_image((dys, geometry.out_image(), dxs, geometry.in_image()), |dys, dxs| {
-                dispatch(InputGradient { geometry, weight, dys, dxs });
-            });
+            let threads = worth_threads(dxs.len());
+            each_share(
+                threads,
+                (dys, geometry.out_image()),
+                (dxs, geometry.in_image()),
+                |dys, dxs| {
+                    dispatch(InputGradient { geometry, weight, dys, dxs });
+                },
+            );
         }
     }
 }
 
-/// Calls `f` with images of `from` and `to`, which have so many elements.
-fn each_image<T: Float>(
-    (from, from_len, to, to_len): (&[T], usize, &mut [T], usize),
-    f: impl Fn(&[T], &mut [T]) + Sync,
-) {
-    if worth_threads(to.len()) {
-        let images = from.par_chunks(from_len).zip(to.par_chunks_mut(to_len));
-        images.for_each(|(from, to)| f(from, to));
-    } else {
-        from.chunks(from_len).zip(to.chunks_mut(to_len)).for_each(|(from, to)| f(from, to));
-    }
-}
-
-/// One image.
+/// Some images.
 struct Forward<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
@@ -105,11 +90,11 @@ impl<T: Float> WithSimd for Forward<'_, T> {
         let mut channel = Pooled::zeros(phases.channel() + SLACK);
         let mut rows = Pooled::new(phases.outputs() + SLACK);
         let outputs = ys.chunks_exact_mut(geometry.out_pixels() * geometry.group_channels());
-        let mut weight = weight.chunks_exact(offsets.len());
+        let mut kernels = weight.chunks_exact(offsets.len()).cycle();
         for (x, ys) in xs.chunks_exact(geometry.in_size.0 * geometry.in_size.1).zip(outputs) {
             phases.divide(x, &mut channel);
             for y in ys.chunks_exact_mut(geometry.out_pixels()) {
-                let kernel = weight.next().unwrap_or_default();
+                let kernel = kernels.next().unwrap_or_default();
                 let len = phases.outputs();
                 let terms = Terms { weight: kernel, offsets: &offsets, from: &channel };
                 terms.sum(simd, &mut rows, len, false);
@@ -154,7 +139,7 @@ impl<T: Float> Terms<'_, T> {
 /// Vectors of one sum: as many additions are under way at the same time.
 const VECTORS: usize = 4;
 
-/// The gradient of one image.
+/// The gradients of some images.
 struct InputGradient<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
@@ -173,13 +158,13 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
         let mut channel = Pooled::new(phases.channel() + SLACK);
         let mut rows = Pooled::zeros(phases.outputs() + SLACK);
         let outputs = dys.chunks_exact(geometry.out_pixels() * geometry.group_channels());
-        let mut weight = weight.chunks_exact(offsets.len());
+        let mut kernels = weight.chunks_exact(offsets.len()).cycle();
         for (dx, dys) in dxs.chunks_exact_mut(geometry.in_size.0 * geometry.in_size.1).zip(outputs)
         {
             channel.fill(T::zero());
             for dy in dys.chunks_exact(geometry.out_pixels()) {
                 phases.widen(dy, &mut rows);
-                let kernel = weight.next().unwrap_or_default();
+                let kernel = kernels.next().unwrap_or_default();
                 for (weight, &offset) in kernel.chunks_exact(1).zip(&offsets) {
                     let run = Terms { weight, offsets: &[0], from: &rows };
                     run.sum(simd, &mut channel[offset..], phases.outputs(), true);

@@ -16,15 +16,13 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::conv::{Conv, Gradients};
+use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use super::phases::{Phases, SLACK, has_small_strides};
-use super::transpose::transpose;
-use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
-use crate::ops::matmul::Dst;
 use crate::ops::pool::Pooled;
+use crate::ops::transpose::transpose;
 
 /// Columns of a product, so that what it reads of the image stays in the nearest caches.
 const COLUMNS: usize = 192;
@@ -49,7 +47,7 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 impl<T: Float> Conv<'_, T> {
     pub(super) fn forward_directly(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
-        each_share((xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
+        each_share(true, (xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
             dispatch(Forward { geometry, weight, xs, ys });
             for y in ys.chunks_exact_mut(geometry.out_image()) {
                 self.finish(y, bias, geometry.out_pixels());
@@ -66,36 +64,24 @@ impl<T: Float> Conv<'_, T> {
         dys: &mut [T],
         gradients: Gradients<'_, T>,
     ) {
-        let (geometry, image) = (self.geometry, self.geometry.out_image());
+        let geometry = self.geometry;
         let Gradients { dxs, dw, db } = gradients;
-        if let Some(activation) = self.activation {
-            let images = dys.par_chunks_mut(image).zip(reference.par_chunks(image));
-            images.for_each(|(dys, reference)| activation_backward(dys, reference, activation));
-        }
-        if let Some(db) = db {
-            self.bias_gradient(dys, db, Dst::Overwrite);
-        }
+        self.differentiate_result(reference, dys, db);
         if let Some(dw) = dw {
             weight_gradient(geometry, xs, dys, dw);
         }
         if let Some(dxs) = dxs {
             let kernels = TurnedKernels::new(geometry, self.weight);
-            each_share((dys, image), (dxs, geometry.in_image()), |dys, dxs| {
-                dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
-            });
+            each_share(
+                true,
+                (dys, geometry.out_image()),
+                (dxs, geometry.in_image()),
+                |dys, dxs| {
+                    dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
+                },
+            );
         }
     }
-}
-
-/// Calls `f` with each thread's share of the images.
-fn each_share<T: Float>(
-    (from, from_image): (&[T], usize),
-    (to, to_image): (&mut [T], usize),
-    f: impl Fn(&[T], &mut [T]) + Sync,
-) {
-    let share = (to.len() / to_image).div_ceil(rayon::current_num_threads()).max(1);
-    let shares = from.par_chunks(share * from_image).zip(to.par_chunks_mut(share * to_image));
-    shares.for_each(|(from, to)| f(from, to));
 }
 
 /// The first elements of the runs of all patch elements of some channels, in the order of the weight.
@@ -316,7 +302,13 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
             for row in 0..height {
                 let to = &mut outputs[row * phases.pitch() * step..];
                 let from = &dy[row * width..];
-                transpose(from, geometry.out_pixels(), (geometry.out_channels, width), to, step);
+                transpose::<T, false>(
+                    from,
+                    geometry.out_pixels(),
+                    (geometry.out_channels, width),
+                    to,
+                    step,
+                );
             }
             for first in (0..phases.outputs()).step_by(DEPTH) {
                 let size = Size {

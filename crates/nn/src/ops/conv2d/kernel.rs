@@ -1,6 +1,6 @@
-//! Convolutions by matrices of patches (im2col): the matrix products, per group. `P` is the number of pixels of an output
-//! channel of some images, `K` the number of elements of a patch, and `O` the number of output
-//! channels:
+//! Convolutions by matrices of patches (im2col): the matrix products, per group. `P` is the number of
+//! pixels of an output channel of some images, `K` the number of elements of a patch, and `O` the number
+//! of output channels:
 //!
 //! ```text
 //! forward    y    (O x P) = w (O x K)  patches (K x P)
@@ -18,10 +18,9 @@ use rayon::prelude::*;
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::patches::{fold, unfold};
-use crate::ops::elementwise::{activation_backward, add_assign, sum};
+use crate::ops::elementwise::{activation_backward, add_assign};
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
-use crate::ops::parallel::worth_threads;
 use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -156,28 +155,6 @@ impl<T: Float> Conv<'_, T> {
             }
             let dxs = dx_chunks.as_mut().and_then(Iterator::next);
             self.chunk_gradients(xs, dzs, part.dw.as_deref_mut(), dst, dxs, parallelism);
-        }
-    }
-
-    pub(super) fn bias_gradient(&self, dzs: &[T], db: &mut [T], dst: Dst) {
-        if dst == Dst::Overwrite {
-            db.fill(T::zero());
-        }
-        let (image, pixels) = (self.geometry.out_image(), self.geometry.out_pixels());
-        let add = |(channel, db): (usize, &mut T)| {
-            simd(
-                #[inline(always)]
-                || {
-                    for dz in dzs.chunks_exact(image) {
-                        *db += sum(&dz[channel * pixels..][..pixels]);
-                    }
-                },
-            );
-        };
-        if worth_threads(dzs.len()) {
-            db.par_iter_mut().enumerate().for_each(add);
-        } else {
-            db.iter_mut().enumerate().for_each(add);
         }
     }
 

@@ -19,7 +19,6 @@ mod kernel;
 mod patches;
 mod phases;
 mod small;
-mod transpose;
 mod weight;
 mod winograd;
 

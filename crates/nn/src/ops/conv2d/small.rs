@@ -25,6 +25,7 @@ use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, matmul};
 use crate::ops::parallel::worth_threads;
 use crate::ops::pool::Pooled;
+use crate::ops::transpose::transpose;
 use candelabrum_memory::simd::simd;
 
 /// Rows of a product that a thread computes at a time.
@@ -51,7 +52,7 @@ impl<T: Float> Conv<'_, T> {
                 self.finish(product, bias, columns);
             });
         }
-        transpose(&product, side_by_side.images, ys, shared);
+        transpose_all(&product, side_by_side.images, ys, shared);
     }
 
     /// The gradients of one chunk, from `dzs`, the gradient before the activation.
@@ -66,7 +67,7 @@ impl<T: Float> Conv<'_, T> {
     ) {
         let geometry = self.geometry;
         let mut dz = Pooled::new(dzs.len());
-        transpose(dzs, geometry.out_image(), &mut dz, shared);
+        transpose_all(dzs, geometry.out_image(), &mut dz, shared);
         if let Some(dw) = dw {
             self.weight_gradient(&SideBySide::new(geometry, xs, shared), &dz, dw, dst);
         }
@@ -120,7 +121,7 @@ impl<T: Float> Conv<'_, T> {
                 dx.chunks_mut(block * plane).enumerate().for_each(run);
             }
         }
-        transpose(&dx, images, dxs, shared);
+        transpose_all(&dx, images, dxs, shared);
     }
 }
 
@@ -135,7 +136,7 @@ struct SideBySide<'a, T: Float> {
 impl<'a, T: Float> SideBySide<'a, T> {
     fn new(geometry: &'a Geometry, xs: &[T], shared: bool) -> Self {
         let mut values = Pooled::new(xs.len());
-        transpose(xs, geometry.in_image(), &mut values, shared);
+        transpose_all(xs, geometry.in_image(), &mut values, shared);
         Self { geometry, images: xs.len() / geometry.in_image(), shared, values }
     }
 
@@ -259,8 +260,11 @@ fn for_taps(
     }
 }
 
+/// Rows of a transpose that a thread writes at a time: those of one cache line of `from`.
+const BLOCK: usize = 16;
+
 /// Writes the transpose of `from`, whose rows have `row` elements, to `to`.
-fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
+fn transpose_all<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
     let rows = from.len() / row.max(1);
     if rows == 1 || row == 1 {
         to.copy_from_slice(from);
@@ -270,40 +274,15 @@ fn transpose<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
     let run = |(number, to): (usize, &mut [T])| {
         simd(
             #[inline(always)]
-            || transpose_rows(from, row, number * BLOCK, rows, to),
+            || {
+                let size = (rows, to.len() / rows);
+                transpose::<T, false>(&from[number * BLOCK..], row, size, to, rows);
+            },
         );
     };
     if shared && worth_threads(from.len()) {
         to.par_chunks_mut(BLOCK * rows).with_min_len(8).enumerate().for_each(run);
     } else {
         to.chunks_mut(BLOCK * rows).enumerate().for_each(run);
-    }
-}
-
-/// The side of the squares that are transposed in registers.
-const BLOCK: usize = 16;
-
-/// The rows of the transpose from row `first` on.
-#[inline(always)]
-fn transpose_rows<T: Float>(from: &[T], row: usize, first: usize, rows: usize, to: &mut [T]) {
-    let wide = to.len() / rows;
-    let mut start = 0;
-    while wide == BLOCK && start + BLOCK <= rows {
-        let mut square = [[T::default(); BLOCK]; BLOCK];
-        for (i, square) in square.iter_mut().enumerate() {
-            square.copy_from_slice(&from[(start + i) * row + first..][..BLOCK]);
-        }
-        for (j, to) in to.chunks_exact_mut(rows).enumerate() {
-            let to = &mut to[start..start + BLOCK];
-            for (i, to) in to.iter_mut().enumerate() {
-                *to = square[i][j];
-            }
-        }
-        start += BLOCK;
-    }
-    for (j, to) in to.chunks_exact_mut(rows).enumerate() {
-        for (i, to) in to.iter_mut().enumerate().skip(start) {
-            *to = from[i * row + first + j];
-        }
     }
 }

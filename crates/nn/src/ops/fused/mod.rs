@@ -41,7 +41,7 @@ use self::elements::with_inputs;
 pub(super) use self::inbox::Inbox;
 use self::node::Target;
 pub(super) use self::on_gpu::{GpuBackward, OnGpu};
-pub(super) use self::operation::{Backward, Fused, Reads};
+pub(super) use self::operation::{Backward, Fused, Grads, Reads};
 use super::float::for_float;
 use super::pool::Poolable;
 use super::profile::{self, Phase};

@@ -67,7 +67,7 @@ pub(in crate::ops) struct Size {
 }
 
 /// Whether `S` has registers for a tile of 8 rows and 3 vectors. With fewer it has 6 rows and 2 vectors.
-pub(in crate::ops) const fn has_many_registers<S: Simd>() -> bool {
+const fn has_many_registers<S: Simd>() -> bool {
     S::REGISTER_COUNT >= 32
 }
 

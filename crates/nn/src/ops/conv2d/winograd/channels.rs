@@ -11,9 +11,9 @@ use pulp::Simd;
 use super::images::inputs;
 use super::planes::Planes;
 use super::tiles::{POINTS, Problem};
-use crate::ops::conv2d::transpose::transpose;
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;
+use crate::ops::transpose::transpose;
 
 /// Some images with zeros around them, with the channels last: (N, height, width, channels).
 pub(super) struct ChannelsLast<T: Float> {
@@ -83,7 +83,13 @@ impl<T: Float> ChannelsLast<T> {
             for y in 0..place.size.0 {
                 let row = &image[y * place.size.1..];
                 let at = (place.offset.0 + y) * step + place.offset.1 * channels;
-                transpose(row, pixels, (place.channels, place.size.1), &mut to[at..], channels);
+                transpose::<T, false>(
+                    row,
+                    pixels,
+                    (place.channels, place.size.1),
+                    &mut to[at..],
+                    channels,
+                );
             }
         }
         Self { values, height, width, channels }

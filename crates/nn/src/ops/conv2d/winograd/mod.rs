@@ -38,12 +38,10 @@ use self::channels::ChannelsLast;
 use self::images::{Halves, transform_outputs};
 use self::planes::Planes;
 use self::tiles::{POINTS, Problem};
-use super::conv::{Conv, Gradients};
+use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
-use crate::ops::elementwise::activation_backward;
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
-use crate::ops::matmul::Dst;
 use candelabrum_memory::simd::simd;
 
 /// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
@@ -103,14 +101,7 @@ impl<T: Float> Conv<'_, T> {
         gradients: Gradients<'_, T>,
     ) {
         let Gradients { dxs, dw, db } = gradients;
-        if let Some(activation) = self.activation {
-            let image = self.geometry.out_image();
-            let images = dys.par_chunks_mut(image).zip(reference.par_chunks(image));
-            images.for_each(|(dys, reference)| activation_backward(dys, reference, activation));
-        }
-        if let Some(db) = db {
-            self.bias_gradient(dys, db, Dst::Overwrite);
-        }
+        self.differentiate_result(reference, dys, db);
         let problem = self.problem();
         if let Some(dw) = dw {
             weight_gradient(problem, xs, dys, dw);
@@ -153,8 +144,7 @@ fn convolve<T: Float>(
 ) {
     let (from, to) =
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
-    let images = (ys.len() / to).div_ceil(rayon::current_num_threads()).max(1);
-    xs.par_chunks(images * from).zip(ys.par_chunks_mut(images * to)).for_each(|(xs, ys)| {
+    each_share(true, (xs, from), (ys, to), |xs, ys| {
         dispatch(Convolution { problem, kernels, turned, xs, ys });
     });
 }
