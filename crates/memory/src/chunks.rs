@@ -1,12 +1,13 @@
-//! Large vectors in chunks, on the current rayon pool.
+//! Large vectors in chunks, on the threads of a team.
 //!
-//! A vector is halved, always between two chunks, until one chunk is left. The places of the cuts
-//! and the order in which partial sums are added depend only on the length. So the bits of an
-//! update or a norm do not depend on the number of threads. With one thread or one chunk, the
-//! calling thread processes the halves one after the other.
+//! The places of the cuts and the order in which partial sums are added depend only on the length. So the
+//! bits of an update or a norm do not depend on the number of threads.
 
-/// Elements per chunk: 128 KiB of f32 from each of two to five vectors. A chunk is about 10
-/// microseconds of work, and passing it to another thread takes well under 1 microsecond.
+use rayon::prelude::*;
+
+use crate::team;
+
+/// Elements per chunk: 128 KiB of f32 from each of two to five vectors, about 10 microseconds of work.
 pub const CHUNK: usize = 1 << 15;
 
 /// A vector, or several of equal length, that can be cut in two.
@@ -39,23 +40,34 @@ impl Split for &mut [f32] {
 
 /// Runs `work` on every chunk of `whole` and adds up the pairs that it returns, in a fixed order.
 pub fn by_chunks<S: Split>(whole: S, work: &(impl Fn(S) -> [f64; 2] + Sync)) -> [f64; 2] {
-    // Most parameters are small, so they do not even look up the pool.
-    let parallel = whole.elements() > CHUNK && rayon::current_num_threads() > 1;
-    halves(whole, work, parallel)
-}
-
-fn halves<S: Split>(whole: S, work: &(impl Fn(S) -> [f64; 2] + Sync), parallel: bool) -> [f64; 2] {
-    let chunks = whole.elements().div_ceil(CHUNK);
-    if chunks < 2 {
+    // Most parameters are small.
+    if whole.elements() <= CHUNK {
         return work(whole);
     }
-    let (first, second) = whole.split(chunks / 2 * CHUNK);
-    let (first, second) = if parallel {
-        rayon::join(|| halves(first, work, true), || halves(second, work, true))
-    } else {
-        (halves(first, work, false), halves(second, work, false))
-    };
-    [first[0] + second[0], first[1] + second[1]]
+    let mut chunks = Vec::with_capacity(whole.elements().div_ceil(CHUNK));
+    let mut rest = whole;
+    while rest.elements() > CHUNK {
+        let chunk;
+        (chunk, rest) = rest.split(CHUNK);
+        chunks.push(chunk);
+    }
+    chunks.push(rest);
+    let mut sums = vec![[0.0; 2]; chunks.len()];
+    team::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| *sum = work(chunk));
+    total(&sums)
+}
+
+/// The sum, pairwise by halves.
+fn total(sums: &[[f64; 2]]) -> [f64; 2] {
+    match sums {
+        [] => [0.0; 2],
+        [sum] => *sum,
+        _ => {
+            let (first, second) = sums.split_at(sums.len() / 2);
+            let (first, second) = (total(first), total(second));
+            [first[0] + second[0], first[1] + second[1]]
+        }
+    }
 }
 
 /// The sum of squares of one chunk, in f64 and eight lanes: precise enough, and it vectorises.

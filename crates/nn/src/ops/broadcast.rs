@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::column_sums::column_sums;
 use super::elementwise;
 use super::float::Float;
-use super::parallel::{in_blocks, worth_threads};
+use super::parallel::{for_each, in_blocks, worth_threads};
 use super::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -176,11 +176,8 @@ fn sums<T: Float>(groups: &[(usize, bool)], xs: &[T], sum: &mut [T]) {
         [(len, true), ref inner @ ..] => {
             let (x_len, sum_len) = (xs.len() / len, sum.len() / len);
             let one = |(xs, sum): (&[T], &mut [T])| sums(inner, xs, sum);
-            if worth_threads(xs.len()) {
-                xs.par_chunks(x_len).zip(sum.par_chunks_mut(sum_len)).for_each(one);
-            } else {
-                xs.chunks(x_len).zip(sum.chunks_mut(sum_len)).for_each(one);
-            }
+            let threads = worth_threads(xs.len());
+            for_each(threads, xs.par_chunks(x_len).zip(sum.par_chunks_mut(sum_len)), one);
         }
         [(len, false), ref inner @ ..] => {
             let mut parts = Pooled::new(len * sum.len());
@@ -194,18 +191,26 @@ fn sums<T: Float>(groups: &[(usize, bool)], xs: &[T], sum: &mut [T]) {
 /// The sum of all elements, pairwise over blocks.
 fn total<T: Float>(xs: &[T]) -> T {
     const BLOCK: usize = 1 << 12;
-    if xs.len() <= BLOCK {
-        return simd(
+    let mut sums = vec![T::zero(); xs.len().div_ceil(BLOCK)];
+    let blocks = xs.par_chunks(BLOCK).zip(&mut sums);
+    for_each(worth_threads(xs.len()), blocks, |(block, sum)| {
+        *sum = simd(
             #[inline(always)]
-            || elementwise::sum(xs),
+            || elementwise::sum(block),
         );
+    });
+    pairwise(&sums)
+}
+
+fn pairwise<T: Float>(xs: &[T]) -> T {
+    match xs {
+        [] => T::zero(),
+        [x] => *x,
+        _ => {
+            let (first, rest) = xs.split_at(xs.len() / 2);
+            pairwise(first) + pairwise(rest)
+        }
     }
-    let (first, rest) = xs.split_at((xs.len() / 2).next_multiple_of(16));
-    if worth_threads(xs.len()) {
-        let (first, rest) = rayon::join(|| total(first), || total(rest));
-        return first + rest;
-    }
-    total(first) + total(rest)
 }
 
 #[cfg(test)]

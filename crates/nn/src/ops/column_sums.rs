@@ -4,9 +4,11 @@
 //! Sums of blocks of rows that are added pairwise lose almost nothing (Higham, The accuracy of
 //! floating point summation, SIAM J. Sci. Comput. 14, 1993).
 
+use rayon::prelude::*;
+
 use super::elementwise::add_assign;
 use super::float::Float;
-use super::parallel::worth_threads;
+use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -19,31 +21,41 @@ const BLOCK: usize = 256;
 /// Writes the sum over all rows of `matrix` to `sums`, which has the length of a row. The order of
 /// the additions depends only on the number of rows.
 pub(super) fn column_sums<T: Float>(matrix: &[T], sums: &mut [T]) {
-    let width = sums.len().max(1);
-    let block = if matrix.len() / width <= FEW { FEW } else { BLOCK };
-    pairwise(matrix, sums, block);
+    match matrix.len() / sums.len().max(1) <= FEW {
+        true => of_block(matrix, sums),
+        false => in_blocks(matrix, sums, BLOCK),
+    }
 }
 
-fn pairwise<T: Float>(matrix: &[T], sums: &mut [T], block: usize) {
-    let width = sums.len().max(1);
-    let rows = matrix.len() / width;
-    if rows <= block {
-        sums.fill(T::zero());
-        return simd(
-            #[inline(always)]
-            || matrix.chunks_exact(width).for_each(|row| add_assign(sums, row)),
-        );
+/// Writes the sums of each block of rows, and adds them to those of the first block.
+fn in_blocks<T: Float>(matrix: &[T], sums: &mut [T], block: usize) {
+    let width = sums.len();
+    let blocks = matrix.len().div_ceil(block * width);
+    let mut partial = Pooled::new(blocks * width);
+    let items = matrix.par_chunks(block * width).zip(partial.par_chunks_mut(width));
+    for_each(worth_threads(matrix.len()), items, |(rows, sums)| of_block(rows, sums));
+    pairwise(&mut partial, width);
+    sums.copy_from_slice(&partial[..width]);
+}
+
+fn of_block<T: Float>(rows: &[T], sums: &mut [T]) {
+    sums.fill(T::zero());
+    simd(
+        #[inline(always)]
+        || rows.chunks_exact(sums.len().max(1)).for_each(|row| add_assign(sums, row)),
+    );
+}
+
+/// Adds all rows to the first one.
+fn pairwise<T: Float>(rows: &mut [T], width: usize) {
+    let count = rows.len() / width;
+    if count < 2 {
+        return;
     }
-    let (first, rest) = matrix.split_at(rows / 2 * width);
-    let mut others = Pooled::new(sums.len());
-    if worth_threads(matrix.len()) {
-        let add_first = || pairwise(first, sums, block);
-        rayon::join(add_first, || pairwise(rest, &mut others, block));
-    } else {
-        pairwise(first, sums, block);
-        pairwise(rest, &mut others, block);
-    }
-    add_assign(sums, &others);
+    let (first, rest) = rows.split_at_mut(count / 2 * width);
+    pairwise(first, width);
+    pairwise(rest, width);
+    add_assign(&mut first[..width], &rest[..width]);
 }
 
 #[cfg(test)]

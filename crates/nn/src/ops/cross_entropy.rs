@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::worth_threads;
+use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 use super::softmax::{exp_into, shifted};
 
@@ -205,13 +205,9 @@ impl Fused for SoftmaxCrossEntropy {
             saved.copy_from_slice(&[max, sum]);
             *loss = self.loss(z, self.target(targets, row), max, sum.ln());
         };
-        if worth_threads(logits.len()) {
-            let rows = logits.par_chunks(self.classes).zip(saved.par_chunks_mut(SAVED));
-            rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
-        } else {
-            let rows = logits.chunks(self.classes).zip(saved.chunks_mut(SAVED));
-            rows.zip(&mut losses[..]).enumerate().for_each(|(row, (z, loss))| run(row, z, loss));
-        }
+        let rows = logits.par_chunks(self.classes).zip(saved.par_chunks_mut(SAVED));
+        let rows = rows.zip(&mut losses[..]).enumerate();
+        for_each(worth_threads(logits.len()), rows, |(row, (z, loss))| run(row, z, loss));
         let total: f64 = losses.iter().map(|loss| loss.widen()).sum();
         loss[0] = T::narrow(total / self.rows(batch) as f64);
         Ok(saved)
@@ -226,15 +222,9 @@ impl Fused for SoftmaxCrossEntropy {
             let &[max, sum] = saved else { unreachable!("two numbers per row") };
             self.gradient(z, self.target(targets, row), (max, sum), scale, dz);
         };
-        if worth_threads(logits.len()) {
-            let rows = dzs.par_chunks_mut(self.classes).zip(logits.par_chunks(self.classes));
-            let rows = rows.zip(pass.saved.par_chunks(SAVED)).enumerate();
-            rows.for_each(|(row, (z, saved))| run(row, z, saved));
-        } else {
-            let rows = dzs.chunks_mut(self.classes).zip(logits.chunks(self.classes));
-            let rows = rows.zip(pass.saved.chunks(SAVED)).enumerate();
-            rows.for_each(|(row, (z, saved))| run(row, z, saved));
-        }
+        let rows = dzs.par_chunks_mut(self.classes).zip(logits.par_chunks(self.classes));
+        let rows = rows.zip(pass.saved.par_chunks(SAVED)).enumerate();
+        for_each(worth_threads(logits.len()), rows, |(row, (z, saved))| run(row, z, saved));
         Ok(())
     }
 

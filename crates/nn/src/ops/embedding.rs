@@ -133,11 +133,8 @@ impl Embedding {
                 }
             }
         };
-        if parallel::worth_threads(dw.len() + dys.len()) {
-            dw.par_chunks_mut(part * self.dim).enumerate().for_each(add);
-        } else {
-            dw.chunks_mut(part * self.dim).enumerate().for_each(add);
-        }
+        let threads = parallel::worth_threads(dw.len() + dys.len());
+        parallel::for_each(threads, dw.par_chunks_mut(part * self.dim).enumerate(), add);
         Ok(())
     }
 }

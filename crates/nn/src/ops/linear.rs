@@ -15,7 +15,7 @@ use super::column_sums::column_sums;
 use super::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
-use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::matmul::{Dst, Mat, matmul};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
 use crate::activation::Activation;
@@ -76,7 +76,7 @@ impl Linear {
     pub(super) fn product<T: Float>(&self, [xs, weight]: [&[T]; 2], ys: &mut [T], dst: Dst) {
         let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
         let weight = Mat::new(weight, self.outputs, self.inputs);
-        matmul(ys, dst, xs, weight.t(), all_threads());
+        matmul(ys, dst, xs, weight.t());
     }
 
     /// Writes the wanted gradients of `xs`, `weight` and bias, inputs 0 to 2, from those before the
@@ -91,11 +91,11 @@ impl Linear {
         let dz_mat = Mat::new(dz, rows, self.outputs);
         if let Some(dx) = grads.take(0) {
             let weight = Mat::new(weight, self.outputs, self.inputs);
-            matmul(dx, Dst::Overwrite, dz_mat, weight, all_threads());
+            matmul(dx, Dst::Overwrite, dz_mat, weight);
         }
         if let Some(dw) = grads.take(1) {
             let xs = Mat::new(xs, rows, self.inputs);
-            matmul(dw, Dst::Overwrite, dz_mat.t(), xs, all_threads());
+            matmul(dw, Dst::Overwrite, dz_mat.t(), xs);
         }
         if let Some(db) = grads.take(2) {
             column_sums(dz, db);

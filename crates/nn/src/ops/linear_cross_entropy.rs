@@ -26,9 +26,9 @@ use super::elementwise::{add_assign, largest};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::linear::affine;
-use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::matmul::{Dst, Mat, matmul};
 use super::moments::Sums;
-use super::parallel::{in_blocks, worth_threads};
+use super::parallel::{for_each, in_blocks, worth_threads};
 use super::pool::Pooled;
 
 const NAME: &str = "linear_cross_entropy";
@@ -130,13 +130,9 @@ impl LinearCrossEntropy {
                 }
             };
         };
-        if worth_threads(logits.len()) {
-            let rows = logits.par_chunks_mut(classes).zip(losses).enumerate();
-            rows.for_each(|(row, (z, loss))| run(row, z, loss));
-        } else {
-            let rows = logits.chunks_mut(classes).zip(losses).enumerate();
-            rows.for_each(|(row, (z, loss))| run(row, z, loss));
-        }
+        let threads = worth_threads(logits.len());
+        let rows = logits.par_chunks_mut(classes).zip(losses).enumerate();
+        for_each(threads, rows, |(row, (z, loss))| run(row, z, loss));
     }
 
     /// The loss of a row of logits, which become their gradients times `scale`, or scratch.
@@ -202,7 +198,7 @@ impl Fused for LinearCrossEntropy {
             let count = chunk.min(rows - first);
             let z = &mut logits[..count * classes];
             let x = Mat::new(&xs[first * width..][..count * width], count, width);
-            matmul(z, Dst::Overwrite, x, weight.t(), all_threads());
+            matmul(z, Dst::Overwrite, x, weight.t());
             if !bias.is_empty() {
                 in_rows(z, classes, |z| add_assign(z, bias));
             }
@@ -211,11 +207,11 @@ impl Fused for LinearCrossEntropy {
             let dz = Mat::new(z, count, classes);
             if self.wanted[0] {
                 let dx = &mut dxs[first * width..][..count * width];
-                matmul(dx, Dst::Overwrite, dz, weight, all_threads());
+                matmul(dx, Dst::Overwrite, dz, weight);
             }
             if self.wanted[1] {
                 let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
-                matmul(dw, dst, dz.t(), x, all_threads());
+                matmul(dw, dst, dz.t(), x);
             }
             if self.wanted[2] {
                 column_sums(z, &mut sums);
@@ -253,9 +249,5 @@ impl Fused for LinearCrossEntropy {
 
 /// Calls `f` with each row.
 fn in_rows<T: Float>(rows: &mut [T], len: usize, f: impl Fn(&mut [T]) + Sync) {
-    if worth_threads(rows.len()) {
-        rows.par_chunks_mut(len).for_each(&f);
-    } else {
-        rows.chunks_mut(len).for_each(f);
-    }
+    for_each(worth_threads(rows.len()), rows.par_chunks_mut(len), f);
 }

@@ -65,6 +65,34 @@ impl<'a, T> MatMut<'a, T> {
         (Self { cols, ..self }, right)
     }
 
+    /// The matrix cut into parts of `rows` rows. The last one may have fewer.
+    pub(super) fn chunks_of_rows(self, rows: usize) -> Vec<Self> {
+        let starts = (0..self.rows).step_by(rows.max(1));
+        let chunk = |start: usize| {
+            let data = if self.cols == 0 {
+                self.data
+            } else {
+                // SAFETY: the row exists and has elements, so its first element lies in the slice.
+                unsafe { self.data.add(start * self.row_stride) }
+            };
+            Self { data, rows: rows.min(self.rows - start), ..self }
+        };
+        starts.map(chunk).collect()
+    }
+
+    /// The matrix cut into parts of `cols` columns. The last one may have fewer.
+    pub(super) fn chunks_of_columns(self, cols: usize) -> Vec<Self> {
+        let mut chunks = Vec::with_capacity(self.cols.div_ceil(cols.max(1)));
+        let mut rest = self;
+        while rest.cols > cols.max(1) {
+            let chunk;
+            (chunk, rest) = rest.split_columns(cols.max(1));
+            chunks.push(chunk);
+        }
+        chunks.push(rest);
+        chunks
+    }
+
     /// This part of the matrix, while the matrix is borrowed.
     ///
     /// # Panics

@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
+use candelabrum_memory::team;
 use gemm::Parallelism;
+use rayon::prelude::*;
 
 use super::float::Float;
 use super::mat_mut::MatMut;
@@ -27,6 +29,11 @@ impl<'a, T> Mat<'a, T> {
     /// A matrix whose rows begin `row_stride` elements apart: some columns of a wider one.
     pub(super) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
         Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// Some rows of this matrix.
+    fn rows(self, range: Range<usize>) -> Self {
+        self.t().columns(range).t()
     }
 
     /// Some columns of this matrix.
@@ -68,20 +75,13 @@ pub(super) enum Dst {
 /// # Panics
 ///
 /// If the inner sizes differ or a slice is shorter than its matrix.
-pub(super) fn matmul<T: Float>(
-    out: &mut [T],
-    dst: Dst,
-    a: Mat<'_, T>,
-    b: Mat<'_, T>,
-    parallelism: Parallelism,
-) {
+pub(super) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_, T>) {
     let (m, n) = (a.rows, b.cols);
     assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
-    multiply(MatMut::new(&mut out[..m * n], m, n), dst, T::one(), a, b, parallelism);
+    matmul_into(MatMut::new(&mut out[..m * n], m, n), dst, T::one(), a, b);
 }
 
-/// `out = scale a b` or `out += scale a b`, for an `out` whose rows may be parts of longer rows. On
-/// this thread.
+/// `out = scale a b` or `out += scale a b`, for an `out` whose rows may be parts of longer rows.
 ///
 /// # Panics
 ///
@@ -93,20 +93,79 @@ pub(super) fn matmul_into<T: Float>(
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) {
-    multiply(out, dst, scale, a, b, Parallelism::None);
-}
-
-fn multiply<T: Float>(
-    mut out: MatMut<'_, T>,
-    dst: Dst,
-    scale: T,
-    a: Mat<'_, T>,
-    b: Mat<'_, T>,
-    parallelism: Parallelism,
-) {
     let (m, k, n) = (a.rows, a.cols, b.cols);
     assert_eq!(k, b.rows, "inner sizes of a matrix product");
     assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
+    let part = match m * k * n > WORTH_THREADS {
+        true => part((m, k, n), team::threads()),
+        false => Part::Whole,
+    };
+    match part {
+        Part::Whole => multiply(out, dst, scale, a, b),
+        Part::Rows(rows) => {
+            let parts = out.chunks_of_rows(rows).into_par_iter().enumerate();
+            team::for_each(parts, |(number, out)| {
+                let first = number * rows;
+                let a = a.rows(first..first + out.rows());
+                multiply(out, dst, scale, a, b);
+            });
+        }
+        Part::Columns(columns) => {
+            let parts = out.chunks_of_columns(columns).into_par_iter().enumerate();
+            team::for_each(parts, |(number, out)| {
+                let first = number * columns;
+                let b = b.columns(first..first + out.cols());
+                multiply(out, dst, scale, a, b);
+            });
+        }
+    }
+}
+
+/// From this number of multiplications on, some microseconds, the threads share a product.
+const WORTH_THREADS: usize = 1 << 18;
+
+/// The part of a product for each thread.
+#[derive(Debug, PartialEq)]
+enum Part {
+    Whole,
+    Rows(usize),
+    Columns(usize),
+}
+
+/// The part for each of some threads of a product with `m` rows, `n` columns and the inner size `k`.
+///
+/// The threads divide the longer side of the result, because each of them reads the whole operand that
+/// belongs to the other side.
+fn part((m, k, n): (usize, usize, usize), threads: usize) -> Part {
+    // The kernel computes tiles of 8 rows and 3 vectors of columns.
+    let rows = length_of_part((m, n), k, 8, threads).map(Part::Rows);
+    let columns = length_of_part((n, m), k, 48, threads).map(Part::Columns);
+    if m > n { rows.or(columns) } else { columns.or(rows) }.unwrap_or(Part::Whole)
+}
+
+/// Some tiles of the side `len`, so that no more parts than `threads` cover it. None if one part does.
+///
+/// The `gemm` crate adds up the terms of an element in an order that depends on the inner size only,
+/// unless the result is small: up to 256 elements, or up to 64 by 64 with an inner size above 512. So no
+/// part is that small, and the parts have the same bits as the whole.
+fn length_of_part(
+    (len, other): (usize, usize),
+    k: usize,
+    tile: usize,
+    threads: usize,
+) -> Option<usize> {
+    let keeps_order =
+        |len: usize| len * other > 256 && other > 1 && (k <= 512 || len > 64 || other > 64);
+    (2..=threads).rev().find_map(|parts| {
+        let part = len.div_ceil(parts).next_multiple_of(tile);
+        let last = len - (len - 1) / part * part;
+        (part < len && last > 1 && keeps_order(last)).then_some(part)
+    })
+}
+
+/// The product on this thread. The sizes fit together.
+fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>, b: Mat<'_, T>) {
+    let (m, k, n) = (a.rows, a.cols, b.cols);
     assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
     assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
@@ -133,15 +192,48 @@ fn multiply<T: Float>(
             false,
             false,
             false,
-            parallelism,
+            Parallelism::None,
         );
     }
 }
 
-/// For one large product outside of all parallel loops: all threads of the current pool.
-pub(super) fn all_threads() -> Parallelism {
-    match rayon::current_num_threads() {
-        1 => Parallelism::None,
-        n => Parallelism::Rayon(n),
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn numbers(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 31 + seed) * 7919 % 1009) as f32 / 1009.0 - 0.5).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn a_product_has_the_same_bits_on_any_number_of_threads(
+            m in 1usize..400,
+            k in 1usize..700,
+            n in 1usize..400,
+            turned in any::<[bool; 2]>(),
+            add in any::<bool>(),
+        ) {
+            let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+            let a = if turned[0] { Mat::new(&a, k, m).t() } else { Mat::new(&a, m, k) };
+            let b = if turned[1] { Mat::new(&b, n, k).t() } else { Mat::new(&b, k, n) };
+            let dst = if add { Dst::Add } else { Dst::Overwrite };
+            let product = |threads| {
+                let mut out = numbers(m * n, 3);
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                pool.expect("a pool").install(|| matmul(&mut out, dst, a, b));
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let one = product(1);
+            for threads in [2, 5] {
+                let several = product(threads);
+                let differ = one.iter().zip(&several).filter(|(a, b)| a != b).count();
+                prop_assert_eq!(differ, 0, "{:?}", part((m, k, n), threads));
+            }
+        }
     }
 }

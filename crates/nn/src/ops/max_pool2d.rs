@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::in_parts;
+use super::parallel::{for_each, in_parts};
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
 use super::unfold::{Edge, unfold};
@@ -83,13 +83,9 @@ impl Fused for MaxPool2d {
                 }
             };
             let (inputs, outputs) = (PLANES * in_plane, PLANES * out_plane);
-            if self.windows.worth_threads() {
-                let planes = xs.par_chunks(inputs).zip(ys.par_chunks_mut(outputs));
-                planes.zip(winners.par_chunks_mut(outputs)).for_each(run);
-            } else {
-                let planes = xs.chunks(inputs).zip(ys.chunks_mut(outputs));
-                planes.zip(winners.chunks_mut(outputs)).for_each(run);
-            }
+            let planes = xs.par_chunks(inputs).zip(ys.par_chunks_mut(outputs));
+            let planes = planes.zip(winners.par_chunks_mut(outputs));
+            for_each(self.windows.worth_threads(), planes, run);
             return Ok(winners);
         }
         in_parts(self.windows.worth_threads(), (xs, in_plane), (ys, out_plane), |_, x, y| {

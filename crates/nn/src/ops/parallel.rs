@@ -2,24 +2,32 @@
 
 use rayon::prelude::*;
 
+use candelabrum_memory::team;
+
 use super::float::Float;
 
 /// The number of elements that stay in the nearest cache during several passes.
 const BLOCK: usize = 1 << 12;
 
-/// With less than about 10 microseconds of work, waking another thread costs more than it saves.
+/// With less than about 2 microseconds of work, passing a part to another thread costs more than it saves.
 pub(super) fn worth_threads(elements: usize) -> bool {
-    rayon::current_num_threads() > 1 && elements > 1 << 15
+    elements > 1 << 13 && team::threads() > 1
+}
+
+/// Calls `f` with each item, on the threads of the team if `threads`, otherwise on this one.
+pub(super) fn for_each<I: IndexedParallelIterator>(
+    threads: bool,
+    items: I,
+    f: impl Fn(I::Item) + Sync,
+) {
+    if threads { team::for_each(items, f) } else { team::alone(items, f) }
 }
 
 /// Calls `f` with each block of `ys` and the number of its first element. The blocks depend only on
 /// the length.
 pub(super) fn in_blocks<T: Float>(ys: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
-    if worth_threads(ys.len()) {
-        ys.par_chunks_mut(BLOCK).enumerate().for_each(|(index, ys)| f(index * BLOCK, ys));
-    } else {
-        ys.chunks_mut(BLOCK).enumerate().for_each(|(index, ys)| f(index * BLOCK, ys));
-    }
+    let threads = worth_threads(ys.len());
+    for_each(threads, ys.par_chunks_mut(BLOCK).enumerate(), |(index, ys)| f(index * BLOCK, ys));
 }
 
 /// Calls `f` with the number of each part of `ys`, the corresponding part of `xs`, and the part
@@ -30,11 +38,6 @@ pub(super) fn in_parts<T: Float>(
     (ys, y_len): (&mut [T], usize),
     f: impl Fn(usize, &[T], &mut [T]) + Sync,
 ) {
-    if threads {
-        let parts = xs.par_chunks(x_len).zip(ys.par_chunks_mut(y_len)).enumerate();
-        parts.for_each(|(index, (x, y))| f(index, x, y));
-    } else {
-        let parts = xs.chunks(x_len).zip(ys.chunks_mut(y_len)).enumerate();
-        parts.for_each(|(index, (x, y))| f(index, x, y));
-    }
+    let parts = xs.par_chunks(x_len).zip(ys.par_chunks_mut(y_len)).enumerate();
+    for_each(threads, parts, |(index, (x, y))| f(index, x, y));
 }

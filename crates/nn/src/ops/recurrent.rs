@@ -24,7 +24,7 @@ use super::elementwise::add_assign;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
 use super::linear::affine;
-use super::matmul::{Dst, Mat, all_threads, matmul};
+use super::matmul::{Dst, Mat, matmul};
 use super::pool::Pooled;
 
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
@@ -147,7 +147,7 @@ impl<C: Cell> Fused for Recurrent<C> {
         fill_rows(gates, b_ih);
         let by_time = self.by_time(xs, self.inputs);
         let xs = Mat::new(&by_time, self.steps * self.batch, self.inputs);
-        matmul(gates, Dst::Add, xs, Mat::new(w_ih, width, self.inputs).t(), all_threads());
+        matmul(gates, Dst::Add, xs, Mat::new(w_ih, width, self.inputs).t());
         drop(by_time);
 
         let w_hh = Mat::new(w_hh, width, self.hidden).t();
@@ -157,7 +157,7 @@ impl<C: Cell> Fused for Recurrent<C> {
         for t in 0..self.steps {
             fill_rows(&mut b, b_hh);
             let h_mat = Mat::new(&h, self.batch, self.hidden);
-            matmul(&mut b, Dst::Add, h_mat, w_hh, all_threads());
+            matmul(&mut b, Dst::Add, h_mat, w_hh);
             let gates = &mut gates[t * gate_width..][..gate_width];
             let extra = &mut extra[t * units..][..units];
             for n in 0..self.batch {
@@ -211,7 +211,7 @@ impl<C: Cell> Fused for Recurrent<C> {
             }
             if t > 0 || dh0.is_some() {
                 let db = Mat::new(if C::SPLIT { db } else { da }, self.batch, width);
-                matmul(&mut dh, Dst::Add, db, w_hh, all_threads());
+                matmul(&mut dh, Dst::Add, db, w_hh);
             }
         }
         if let Some(dh0) = dh0 {
@@ -225,18 +225,18 @@ impl<C: Cell> Fused for Recurrent<C> {
         let (da_mat, db_mat) = (Mat::new(&da, rows, width), Mat::new(db, rows, width));
         if let Some(dw_hh) = grads.take(2) {
             let h_prev = Mat::new(&h_prev, rows, self.hidden);
-            matmul(dw_hh, Dst::Overwrite, db_mat.t(), h_prev, all_threads());
+            matmul(dw_hh, Dst::Overwrite, db_mat.t(), h_prev);
         }
         drop(h_prev);
         if let Some(dw_ih) = grads.take(1) {
             let by_time = self.by_time(xs, self.inputs);
             let xs = Mat::new(&by_time, rows, self.inputs);
-            matmul(dw_ih, Dst::Overwrite, da_mat.t(), xs, all_threads());
+            matmul(dw_ih, Dst::Overwrite, da_mat.t(), xs);
         }
         if let Some(dxs) = grads.take(0) {
             let mut by_time = Pooled::new(dxs.len());
             let w_ih = Mat::new(w_ih, width, self.inputs);
-            matmul(&mut by_time, Dst::Overwrite, da_mat, w_ih, all_threads());
+            matmul(&mut by_time, Dst::Overwrite, da_mat, w_ih);
             swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
         }
         for (number, gradient) in [(3, &*da), (4, db)] {

@@ -19,7 +19,7 @@ use super::elementwise::add_assign;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::{Moments, Sums, moments};
-use super::parallel::worth_threads;
+use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -123,13 +123,9 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
                 },
             );
         };
-        if worth_threads(ys.len()) {
-            let records = saved.par_chunks_mut(Scale::<T>::LEN);
-            xs.par_chunks(len).zip(ys.par_chunks_mut(len)).zip(records).for_each(run);
-        } else {
-            let records = saved.chunks_mut(Scale::<T>::LEN);
-            xs.chunks(len).zip(ys.chunks_mut(len)).zip(records).for_each(run);
-        }
+        let threads = worth_threads(ys.len());
+        let records = saved.par_chunks_mut(Scale::<T>::LEN);
+        for_each(threads, xs.par_chunks(len).zip(ys.par_chunks_mut(len)).zip(records), run);
         Ok(saved)
     }
 
@@ -177,12 +173,8 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
                 );
             }
         };
-        if worth_threads(dys.len()) {
-            let partial = partial.par_chunks_mut(width);
-            dx_parts.into_par_iter().zip(partial).enumerate().for_each(run);
-        } else {
-            dx_parts.into_iter().zip(partial.chunks_mut(width)).enumerate().for_each(run);
-        }
+        let items = dx_parts.into_par_iter().zip(partial.par_chunks_mut(width)).enumerate();
+        for_each(worth_threads(dys.len()), items, run);
         for (gradient, start) in [(dw, 0), (db, len)] {
             let Some(gradient) = gradient else { continue };
             gradient.fill(T::zero());

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Sums;
-use super::parallel::worth_threads;
+use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 
 /// `exp(xs)` divided by its sum along the last dimension, so each row adds up to 1.
@@ -67,11 +67,8 @@ impl<const LOG: bool> Fused for Softmax<LOG> {
                 y.iter_mut().for_each(|y| *y /= sum);
             }
         };
-        if worth_threads(ys.len()) {
-            xs.par_chunks(classes).zip(ys.par_chunks_mut(classes)).for_each(run);
-        } else {
-            xs.chunks(classes).zip(ys.chunks_mut(classes)).for_each(run);
-        }
+        let threads = worth_threads(ys.len());
+        for_each(threads, xs.par_chunks(classes).zip(ys.par_chunks_mut(classes)), run);
         Ok(Pooled::none())
     }
 
@@ -86,13 +83,8 @@ impl<const LOG: bool> Fused for Softmax<LOG> {
                 *dx = if LOG { dy - y.exp() * sum } else { y * (dy - sum) };
             }
         };
-        if worth_threads(dys.len()) {
-            let results = ys.par_chunks(classes).zip(dys.par_chunks(classes));
-            results.zip(dxs.par_chunks_mut(classes)).for_each(run);
-        } else {
-            let results = ys.chunks(classes).zip(dys.chunks(classes));
-            results.zip(dxs.chunks_mut(classes)).for_each(run);
-        }
+        let results = ys.par_chunks(classes).zip(dys.par_chunks(classes));
+        for_each(worth_threads(dys.len()), results.zip(dxs.par_chunks_mut(classes)), run);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
-use super::parallel::{in_parts, worth_threads};
+use super::parallel::{for_each, in_parts, worth_threads};
 use super::pool::Pooled;
 
 const NAME: &str = "swiglu";
@@ -82,13 +82,8 @@ impl Fused for SwiGlu {
                 },
             );
         };
-        if worth_threads(dys.len()) {
-            let rows = dxs.par_chunks_mut(2 * half).zip(xs.par_chunks(2 * half));
-            rows.zip(dys.par_chunks(half)).for_each(row);
-        } else {
-            let rows = dxs.chunks_mut(2 * half).zip(xs.chunks(2 * half));
-            rows.zip(dys.chunks(half)).for_each(row);
-        }
+        let rows = dxs.par_chunks_mut(2 * half).zip(xs.par_chunks(2 * half));
+        for_each(worth_threads(dys.len()), rows.zip(dys.par_chunks(half)), row);
         Ok(())
     }
 

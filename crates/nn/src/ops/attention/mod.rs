@@ -37,7 +37,7 @@ use self::scores::Masking;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::mat_mut::MatMut;
-use super::parallel::worth_threads;
+use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 
 const NAME: &str = "attention";
@@ -202,12 +202,9 @@ impl<const PACKED: bool> Attention<PACKED> {
     fn for_each<X: Send>(&self, parts: Vec<X>, run: impl Fn((usize, usize), X) + Sync) {
         let &Geometry { batch, queries, keys, heads, kv_heads, .. } = &self.geometry;
         let place = |task: usize| (task / kv_heads, task % kv_heads);
-        if worth_threads(batch * heads * queries * keys) {
-            let parts = parts.into_par_iter().enumerate();
-            parts.for_each(|(task, part)| run(place(task), part));
-        } else {
-            parts.into_iter().enumerate().for_each(|(task, part)| run(place(task), part));
-        }
+        let threads = worth_threads(batch * heads * queries * keys);
+        let parts = parts.into_par_iter().enumerate();
+        for_each(threads, parts, |(task, part)| run(place(task), part));
     }
 
     /// The columns of each head of keys and values in a tensor of `batch` times `rows` rows, where the

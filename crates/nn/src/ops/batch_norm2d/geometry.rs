@@ -1,8 +1,10 @@
 //! The places of a channel's values in a batch.
 
+use candelabrum_memory::team;
 use rayon::prelude::*;
 
 use crate::ops::float::Float;
+use crate::ops::parallel::for_each;
 use crate::ops::pool::Pooled;
 
 /// (N, C, H W). There are no values if one of these sizes is 0.
@@ -61,7 +63,7 @@ impl Geometry {
     ) {
         // A few blocks of channels per thread. The numbers of the result do not depend on the
         // blocks.
-        let blocks = if threads { 4 * rayon::current_num_threads() } else { 1 };
+        let blocks = if threads { 4 * team::threads() } else { 1 };
         let block = self.channels.div_ceil(blocks).max(1);
         let mut parts: Vec<Vec<&mut [T]>> = Vec::new();
         parts.resize_with(self.channels.div_ceil(block), Vec::new);
@@ -77,12 +79,8 @@ impl Geometry {
                 f(number * block + index, planes, record);
             }
         };
-        if threads {
-            let records = records.par_chunks_mut(block * width);
-            parts.into_par_iter().zip(records).enumerate().for_each(run);
-        } else {
-            parts.into_iter().zip(records.chunks_mut(block * width)).enumerate().for_each(run);
-        }
+        let records = records.par_chunks_mut(block * width);
+        for_each(threads, parts.into_par_iter().zip(records).enumerate(), run);
     }
 }
 

@@ -7,8 +7,9 @@ use crate::activation::Activation;
 use crate::ops::elementwise::{activate, activation_backward_in_blocks, bias_activation, sum};
 use crate::ops::float::Float;
 use crate::ops::matmul::Dst;
-use crate::ops::parallel::worth_threads;
+use crate::ops::parallel::{for_each, worth_threads};
 use candelabrum_memory::simd::simd;
+use candelabrum_memory::team;
 
 /// A convolution by a weight without elements that meet only padding.
 #[derive(Clone, Copy)]
@@ -66,11 +67,7 @@ impl<T: Float> Conv<'_, T> {
                 },
             );
         };
-        if worth_threads(dzs.len()) {
-            db.par_iter_mut().enumerate().for_each(add);
-        } else {
-            db.iter_mut().enumerate().for_each(add);
-        }
+        for_each(worth_threads(dzs.len()), db.par_iter_mut().enumerate(), add);
     }
 }
 
@@ -85,7 +82,7 @@ pub(super) fn each_share<T: Float>(
     if !threads {
         return f(from, to);
     }
-    let share = (to.len() / to_image).div_ceil(rayon::current_num_threads()).max(1);
+    let share = (to.len() / to_image).div_ceil(team::threads()).max(1);
     let shares = from.par_chunks(share * from_image).zip(to.par_chunks_mut(share * to_image));
-    shares.for_each(|(from, to)| f(from, to));
+    team::for_each(shares, |(from, to)| f(from, to));
 }

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use candelabrum_memory::team;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -48,10 +49,10 @@ impl<T: Float> Conv<'_, T> {
         let Gradients { dxs, dw, db } = gradients;
         self.differentiate_result(reference, dys, db);
         if let Some(dw) = dw {
-            let channels = geometry.in_channels.div_ceil(rayon::current_num_threads());
+            let channels = geometry.in_channels.div_ceil(team::threads());
             let part = channels * dw.len() / geometry.in_channels;
             let dys = &*dys;
-            dw.par_chunks_mut(part).enumerate().for_each(|(number, dw)| {
+            team::for_each(dw.par_chunks_mut(part).enumerate(), |(number, dw)| {
                 let end = ((number + 1) * channels).min(geometry.in_channels);
                 let channels = number * channels..end;
                 dispatch(WeightGradient { geometry, xs, dys, channels, dw });

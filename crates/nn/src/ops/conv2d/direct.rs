@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use candelabrum_memory::team;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -246,16 +247,14 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
 fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T], dw: &mut [T]) {
     let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
     let taps = dw.len() / (inputs * outputs);
-    let together = inputs.div_ceil(rayon::current_num_threads());
-    let parts: Vec<_> = (0..inputs)
-        .into_par_iter()
-        .step_by(together)
-        .map(|first| {
-            let channels = first..inputs.min(first + together);
-            dispatch(WeightGradient { geometry, xs, dys, channels })
-        })
-        .collect();
-    for (part, first) in parts.iter().zip((0..inputs).step_by(together)) {
+    let together = inputs.div_ceil(team::threads());
+    let mut parts: Vec<Option<Transposed<T>>> = Vec::new();
+    parts.resize_with(inputs.div_ceil(together), || None);
+    team::for_each(parts.par_iter_mut().enumerate(), |(number, part)| {
+        let channels = number * together..inputs.min((number + 1) * together);
+        *part = Some(dispatch(WeightGradient { geometry, xs, dys, channels }));
+    });
+    for (part, first) in parts.iter().flatten().zip((0..inputs).step_by(together)) {
         let columns = taps * together.min(inputs - first);
         for (output, dw) in dw.chunks_exact_mut(inputs * taps).enumerate() {
             let rows = part.values.iter().skip(output).step_by(part.step);

@@ -12,7 +12,6 @@
 //! CNN, 8 images per product take 1.2 times as long, 32 take 1.4 times). If the images are small,
 //! it covers many (`small.rs`).
 
-use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::conv::{Conv, Gradients};
@@ -20,9 +19,10 @@ use super::geometry::Geometry;
 use super::patches::{fold, unfold};
 use crate::ops::elementwise::{activation_backward, add_assign};
 use crate::ops::float::Float;
-use crate::ops::matmul::{Dst, Mat, all_threads, matmul};
+use crate::ops::matmul::{Dst, Mat, matmul};
 use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
+use candelabrum_memory::team;
 
 /// From this number of weight elements on, the threads share each product instead of the images.
 const LARGE: usize = 1 << 17;
@@ -46,26 +46,26 @@ impl<T: Float> Conv<'_, T> {
         let chunks = geometry.batch.div_ceil(chunk);
         if self.share_products(chunks) {
             for (x, y) in xs.chunks(in_chunk).zip(ys.chunks_mut(out_chunk)) {
-                self.forward_chunk(x, bias, y, all_threads());
+                self.forward_chunk(x, bias, y, true);
             }
         } else {
             let chunks = xs.par_chunks(in_chunk).zip(ys.par_chunks_mut(out_chunk));
-            chunks.for_each(|(x, y)| self.forward_chunk(x, bias, y, Parallelism::None));
+            team::for_each(chunks, |(x, y)| self.forward_chunk(x, bias, y, false));
         }
     }
 
     /// Whether all threads work together on one product after the other, instead of one product
     /// each.
     fn share_products(&self, parts: usize) -> bool {
-        let threads = rayon::current_num_threads();
+        let threads = team::threads();
         let few = if self.geometry.is_small() { parts < threads } else { self.is_large() };
         threads == 1 || parts == 1 || few
     }
 
-    fn forward_chunk(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], parallelism: Parallelism) {
+    fn forward_chunk(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], shared: bool) {
         let geometry = self.geometry;
         if geometry.is_small() {
-            return self.forward_small(xs, bias, ys, is_shared(parallelism));
+            return self.forward_small(xs, bias, ys, shared);
         }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
@@ -73,7 +73,7 @@ impl<T: Float> Conv<'_, T> {
         for (group, y) in ys.chunks_exact_mut(channels * pixels).enumerate() {
             let weight = Mat::new(&self.weight[group * channels * patch..], channels, patch);
             let right = Mat::new(patches.of(xs, group), patch, pixels);
-            matmul(y, Dst::Overwrite, weight, right, parallelism);
+            matmul(y, Dst::Overwrite, weight, right);
             self.finish(y, bias.map(|bias| &bias[group * channels..][..channels]), pixels);
         }
     }
@@ -123,9 +123,9 @@ impl<T: Float> Conv<'_, T> {
             })
             .collect();
         if self.share_products(parts) {
-            works.iter_mut().for_each(|part| self.backward_part(part, all_threads()));
+            works.iter_mut().for_each(|part| self.backward_part(part, true));
         } else {
-            works.par_iter_mut().for_each(|part| self.backward_part(part, Parallelism::None));
+            team::for_each(works.par_iter_mut(), |part| self.backward_part(part, false));
         }
         drop(works);
         for sums in sums.chunks_exact(sizes.max(1)) {
@@ -138,7 +138,7 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    fn backward_part(&self, part: &mut Part<'_, T>, parallelism: Parallelism) {
+    fn backward_part(&self, part: &mut Part<'_, T>, shared: bool) {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let mut references = part.reference.chunks(out_chunk);
@@ -154,7 +154,7 @@ impl<T: Float> Conv<'_, T> {
                 self.bias_gradient(dzs, db, dst);
             }
             let dxs = dx_chunks.as_mut().and_then(Iterator::next);
-            self.chunk_gradients(xs, dzs, part.dw.as_deref_mut(), dst, dxs, parallelism);
+            self.chunk_gradients(xs, dzs, part.dw.as_deref_mut(), dst, dxs, shared);
         }
     }
 
@@ -165,11 +165,11 @@ impl<T: Float> Conv<'_, T> {
         mut dw: Option<&mut [T]>,
         dst: Dst,
         mut dxs: Option<&mut [T]>,
-        parallelism: Parallelism,
+        shared: bool,
     ) {
         let geometry = self.geometry;
         if geometry.is_small() {
-            return self.small_gradients(xs, dzs, dw, dst, dxs, is_shared(parallelism));
+            return self.small_gradients(xs, dzs, dw, dst, dxs, shared);
         }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
@@ -179,19 +179,15 @@ impl<T: Float> Conv<'_, T> {
             let weights = group * channels * patch..(group + 1) * channels * patch;
             if let Some(dw) = &mut dw {
                 let patches = Mat::new(patches.of(xs, group), patch, pixels);
-                matmul(&mut dw[weights.clone()], dst, dz, patches.t(), parallelism);
+                matmul(&mut dw[weights.clone()], dst, dz, patches.t());
             }
             if let Some(dxs) = &mut dxs {
                 let weight = Mat::new(&self.weight[weights], channels, patch);
-                matmul(&mut patches.memory, Dst::Overwrite, weight.t(), dz, parallelism);
+                matmul(&mut patches.memory, Dst::Overwrite, weight.t(), dz);
                 patches.fold(dxs, group);
             }
         }
     }
-}
-
-fn is_shared(parallelism: Parallelism) -> bool {
-    !matches!(parallelism, Parallelism::None)
 }
 
 /// Some images of a backward pass, and the places of their gradients.

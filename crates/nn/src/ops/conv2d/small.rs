@@ -15,7 +15,6 @@
 
 use std::ops::Range;
 
-use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::conv::Conv;
@@ -23,7 +22,7 @@ use super::geometry::Geometry;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, matmul};
-use crate::ops::parallel::worth_threads;
+use crate::ops::parallel::{for_each, worth_threads};
 use crate::ops::pool::Pooled;
 use crate::ops::transpose::transpose;
 use candelabrum_memory::simd::simd;
@@ -47,7 +46,7 @@ impl<T: Float> Conv<'_, T> {
                 let weight = &weight[rows.start * patch..rows.end * patch];
                 let weight = Mat::new(weight, rows.len(), patch);
                 let patches = Mat::new(&patches, patch, columns);
-                matmul(product, Dst::Overwrite, weight, patches, Parallelism::None);
+                matmul(product, Dst::Overwrite, weight, patches);
                 let bias = bias.map(|bias| &bias[group * channels + rows.start..][..rows.len()]);
                 self.finish(product, bias, columns);
             });
@@ -85,7 +84,7 @@ impl<T: Float> Conv<'_, T> {
             for_rows(dw, patch, xs.shared, |rows, dw| {
                 let dz = Mat::new(&dz[rows.start * columns..], rows.len(), columns);
                 let patches = Mat::new(&patches, patch, columns);
-                matmul(dw, dst, dz, patches.t(), Parallelism::None);
+                matmul(dw, dst, dz, patches.t());
             });
         }
     }
@@ -108,18 +107,14 @@ impl<T: Float> Conv<'_, T> {
                 let mut dpatches = Pooled::new(rows.len() * columns);
                 let weight = Mat::new(weight, channels, patch).columns(rows);
                 let dz = Mat::new(dz, channels, columns);
-                matmul(&mut dpatches, Dst::Overwrite, weight.t(), dz, Parallelism::None);
+                matmul(&mut dpatches, Dst::Overwrite, weight.t(), dz);
                 dx.fill(T::zero());
                 simd(
                     #[inline(always)]
                     || fold(geometry, &dpatches, images, dx),
                 );
             };
-            if shared {
-                dx.par_chunks_mut(block * plane).enumerate().for_each(run);
-            } else {
-                dx.chunks_mut(block * plane).enumerate().for_each(run);
-            }
+            for_each(shared, dx.par_chunks_mut(block * plane).enumerate(), run);
         }
         transpose_all(&dx, images, dxs, shared);
     }
@@ -162,12 +157,8 @@ impl<'a, T: Float> SideBySide<'a, T> {
                 || unfold(geometry, x, images, patches),
             );
         };
-        if self.shared {
-            let patches = patches.par_chunks_mut(rows * columns).with_min_len(8);
-            patches.zip(xs.par_chunks(plane)).for_each(run);
-        } else {
-            patches.chunks_mut(rows * columns).zip(xs.chunks(plane)).for_each(run);
-        }
+        let channels = patches.par_chunks_mut(rows * columns).zip(xs.par_chunks(plane));
+        for_each(self.shared, channels, run);
         patches
     }
 }
@@ -183,11 +174,7 @@ fn for_rows<T: Float>(
         let first = number * ROWS;
         f(first..first + values.len() / row, values);
     };
-    if shared {
-        values.par_chunks_mut(ROWS * row).enumerate().for_each(run);
-    } else {
-        values.chunks_mut(ROWS * row).enumerate().for_each(run);
-    }
+    for_each(shared, values.par_chunks_mut(ROWS * row).enumerate(), run);
 }
 
 /// Writes the rows of patches of one channel.
@@ -280,9 +267,6 @@ fn transpose_all<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
             },
         );
     };
-    if shared && worth_threads(from.len()) {
-        to.par_chunks_mut(BLOCK * rows).with_min_len(8).enumerate().for_each(run);
-    } else {
-        to.chunks_mut(BLOCK * rows).enumerate().for_each(run);
-    }
+    let threads = shared && worth_threads(from.len());
+    for_each(threads, to.par_chunks_mut(BLOCK * rows).enumerate(), run);
 }

@@ -43,6 +43,7 @@ use super::geometry::Geometry;
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
 use candelabrum_memory::simd::simd;
+use candelabrum_memory::team;
 
 /// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
 const TURNED: [usize; POINTS] = {
@@ -87,7 +88,7 @@ impl<T: Float> Conv<'_, T> {
         convolve(problem, &Kernels::new(self.weight, &problem), false, xs, ys);
         if bias.is_some() || self.activation.is_some() {
             let finish = |y: &mut [T]| self.finish(y, bias, problem.out_pixels());
-            ys.par_chunks_mut(self.geometry.out_image()).for_each(finish);
+            team::for_each(ys.par_chunks_mut(self.geometry.out_image()), finish);
         }
     }
 
@@ -187,8 +188,8 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
 /// Writes the gradient of the weight. The threads share the output channels.
 fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]) {
     let kernels = problem.in_channels * 9;
-    let channels = problem.out_channels.div_ceil(rayon::current_num_threads()).next_multiple_of(8);
-    dw.par_chunks_mut(channels * kernels).enumerate().for_each(|(number, dw)| {
+    let channels = problem.out_channels.div_ceil(team::threads()).next_multiple_of(8);
+    team::for_each(dw.par_chunks_mut(channels * kernels).enumerate(), |(number, dw)| {
         let first = number * channels;
         let channels = first..first + dw.len() / kernels;
         dispatch(WeightGradient { problem, xs, dzs, channels, dw });

@@ -1,0 +1,210 @@
+//! The threads of one team, and how they divide a loop among themselves.
+//!
+//! A loop has a number, its *generation*. The parts of a loop are divided into one range for each member.
+//! A range is one atomic word: the generation, and the number of parts that nobody has taken. To take a
+//! part is to reduce this number, which fails if the range belongs to another generation. So a thread that
+//! comes late takes nothing, and whoever has taken a part knows that the caller waits for it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{hint, thread};
+
+use super::job::{Place, Work};
+use super::teams;
+
+/// The time for which a thread waits actively for the next loop. Between the loops of a training step
+/// there are some tens of microseconds at most.
+pub(super) const ACTIVE: Duration = Duration::from_micros(200);
+
+/// The pauses of a processor, some tens of nanoseconds each, between two offers to let another thread
+/// run. The communication of a rank is such a thread.
+const PAUSES: u32 = 64;
+
+/// A word that shares its cache line with no other one. Processors fetch two lines of 64 bytes at once.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line<T>(T);
+
+/// What the members of a team share.
+struct Shared {
+    /// The number of the present loop.
+    generation: Line<AtomicU32>,
+    place: Place,
+    /// For each member the generation in the upper half, and the parts left in the lower half.
+    ranges: Box<[Line<AtomicU64>]>,
+    /// The parts of the present loop whose work has not returned.
+    unfinished: Line<AtomicUsize>,
+    /// The payload of the first panic of the present loop.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleepers: Line<AtomicUsize>,
+    /// Held while a thread decides to sleep.
+    bed: Mutex<()>,
+    alarm: Condvar,
+}
+
+/// The threads of a team. Its owner is their caller.
+pub(super) struct Crew {
+    shared: Arc<Shared>,
+}
+
+impl Crew {
+    /// Starts the threads for a team of `members`, the caller among them. If the system refuses to start
+    /// one, the team has fewer threads, and the others do its parts.
+    pub(super) fn new(members: usize) -> Self {
+        let shared = Arc::new(Shared {
+            generation: Line::default(),
+            place: Place::new(),
+            ranges: (0..members).map(|_| Line::default()).collect(),
+            unfinished: Line::default(),
+            panic: Mutex::new(None),
+            sleepers: Line::default(),
+            bed: Mutex::new(()),
+            alarm: Condvar::new(),
+        });
+        for member in 1..members {
+            let shared = Arc::clone(&shared);
+            let name = format!("team-{member}");
+            let begun = thread::Builder::new().name(name).spawn(move || shared.serve(member));
+            if begun.is_err() {
+                break;
+            }
+        }
+        Self { shared }
+    }
+
+    /// The number of members, the caller among them.
+    pub(super) fn members(&self) -> usize {
+        self.shared.ranges.len()
+    }
+
+    /// Calls `work` with the number of each part and returns when all calls have returned.
+    ///
+    /// # Panics
+    /// If a call panicked.
+    pub(super) fn run(&mut self, parts: usize, work: Work<'_>) {
+        let shared = &*self.shared;
+        let generation = shared.generation.0.load(Ordering::Relaxed).wrapping_add(1);
+        // SAFETY: a thread calls `get`, and uses the job, only between taking a part and reporting it as
+        // finished. All parts of the loop before have been reported, `&mut self` keeps other callers
+        // away, and this function returns only when all parts of this loop have been reported.
+        unsafe { shared.place.set(work, parts) };
+        shared.unfinished.0.store(parts, Ordering::Relaxed);
+        for (member, range) in shared.ranges.iter().enumerate() {
+            let (start, end) = range_of(member, self.members(), parts);
+            let word = u64::from(generation) << 32 | (end - start) as u64;
+            range.0.store(word, Ordering::Release);
+        }
+        // A thread that goes to sleep counts itself before it looks at the generation, in the same order
+        // of all threads. So it sees the new generation, or it is seen here.
+        shared.generation.0.store(generation, Ordering::SeqCst);
+        if shared.sleepers.0.load(Ordering::SeqCst) > 0 {
+            drop(shared.bed.lock().unwrap_or_else(PoisonError::into_inner));
+            shared.alarm.notify_all();
+        }
+        shared.work(0, generation);
+        let mut pauses = 0_u32;
+        while shared.unfinished.0.load(Ordering::Acquire) > 0 {
+            pause(&mut pauses);
+        }
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+}
+
+impl Shared {
+    /// The life of a thread of the team.
+    fn serve(&self, member: usize) {
+        teams::work_on_parts_only();
+        let mut seen = 0;
+        loop {
+            seen = self.next_generation(seen);
+            self.work(member, seen);
+        }
+    }
+
+    /// Waits for another generation than `seen`.
+    fn next_generation(&self, seen: u32) -> u32 {
+        let mut since = None;
+        let mut pauses = 0_u32;
+        loop {
+            let generation = self.generation.0.load(Ordering::Acquire);
+            if generation != seen {
+                return generation;
+            }
+            pause(&mut pauses);
+            if pauses.is_multiple_of(PAUSES)
+                && since.get_or_insert_with(Instant::now).elapsed() > ACTIVE
+            {
+                return self.sleep(seen);
+            }
+        }
+    }
+
+    fn sleep(&self, seen: u32) -> u32 {
+        let mut bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.0.fetch_add(1, Ordering::SeqCst);
+        let generation = loop {
+            let generation = self.generation.0.load(Ordering::SeqCst);
+            if generation != seen {
+                break generation;
+            }
+            bed = self.alarm.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
+        generation
+    }
+
+    /// Works on parts of a loop, those of this member first, until nobody has any left.
+    fn work(&self, member: usize, generation: u32) {
+        let members = self.ranges.len();
+        for number in (member..members).chain(0..member) {
+            while let Some(left) = self.take(number, generation) {
+                // SAFETY: a part has been taken and not been reported, so `run` waits and sets no job.
+                let job = unsafe { self.place.get() };
+                let (_, end) = range_of(number, members, job.parts());
+                let result = catch_unwind(AssertUnwindSafe(|| job.work_on(end - left)));
+                if let Err(payload) = result {
+                    let mut panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                    panic.get_or_insert(payload);
+                }
+                self.unfinished.0.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Takes a part of a member's range. Returns how many were left, this one among them.
+    fn take(&self, member: usize, generation: u32) -> Option<usize> {
+        let range = &self.ranges[member].0;
+        let mut word = range.load(Ordering::Acquire);
+        loop {
+            let left = word & u64::from(u32::MAX);
+            if word >> 32 != u64::from(generation) || left == 0 {
+                return None;
+            }
+            match range.compare_exchange_weak(word, word - 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(left as usize),
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+/// The parts of a member: from the first, to before the second.
+fn range_of(member: usize, members: usize, parts: usize) -> (usize, usize) {
+    (member * parts / members, (member + 1) * parts / members)
+}
+
+/// One pause of the processor, and now and then an offer to let another thread run.
+fn pause(pauses: &mut u32) {
+    *pauses = pauses.wrapping_add(1);
+    if pauses.is_multiple_of(PAUSES) {
+        thread::yield_now();
+    } else {
+        hint::spin_loop();
+    }
+}

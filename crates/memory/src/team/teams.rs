@@ -1,0 +1,91 @@
+//! The teams of this process. A thread has a team for the time of one loop.
+
+use std::cell::Cell;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::available_parallelism;
+
+use super::crew::Crew;
+use super::job::Work;
+
+/// The fewest threads of all teams together that may work at a time beside their callers. A machine with
+/// more cores, or a caller that asks for more, has more.
+const THREADS: usize = 8;
+
+/// The teams that nobody has, and the threads of those that somebody has.
+struct Teams {
+    idle: Vec<Crew>,
+    busy: usize,
+}
+
+static TEAMS: Mutex<Teams> = Mutex::new(Teams { idle: Vec::new(), busy: 0 });
+
+thread_local! {
+    /// Whether this thread works on a part of a loop.
+    static WORKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread works on a part of a loop.
+pub(super) fn works_on_a_part() -> bool {
+    WORKS.get()
+}
+
+/// Marks this thread as one of a team.
+pub(super) fn work_on_parts_only() {
+    WORKS.set(true);
+}
+
+/// Calls `work` with the number of each part, on a team of `members`. Where many threads have teams
+/// already, which happens if each thread of a pool runs loops, this thread works alone.
+///
+/// # Panics
+/// If a call panicked.
+pub(super) fn run(members: usize, parts: usize, work: Work<'_>) {
+    match Loan::new(members) {
+        Some(mut loan) => loan.run(parts, work),
+        None => (0..parts).for_each(work),
+    }
+}
+
+/// A team for the time of one loop, and the mark that this thread works on parts.
+struct Loan(Option<Crew>);
+
+impl Loan {
+    fn new(members: usize) -> Option<Self> {
+        let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = members - 1;
+        let most = threads.max(THREADS).max(cores() - 1);
+        if teams.busy + threads > most {
+            return None;
+        }
+        teams.busy += threads;
+        // The team that was given back last, whose threads are the most awake.
+        let place = teams.idle.iter().rposition(|crew| crew.members() == members);
+        let crew = place.map(|place| teams.idle.remove(place));
+        drop(teams);
+        WORKS.set(true);
+        Some(Self(Some(crew.unwrap_or_else(|| Crew::new(members)))))
+    }
+
+    fn run(&mut self, parts: usize, work: Work<'_>) {
+        if let Some(crew) = &mut self.0 {
+            crew.run(parts, work);
+        }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        WORKS.set(false);
+        if let Some(crew) = self.0.take() {
+            let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
+            teams.busy -= crew.members() - 1;
+            teams.idle.push(crew);
+        }
+    }
+}
+
+/// The cores of this process. The standard library reads files to find them, so this is done once.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| available_parallelism().map_or(1, usize::from))
+}
