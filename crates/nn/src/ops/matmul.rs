@@ -31,6 +31,10 @@ impl<'a, T> Mat<'a, T> {
         Self { data, rows, cols, row_stride, col_stride: 1 }
     }
 
+    pub(super) fn cols(&self) -> usize {
+        self.cols
+    }
+
     /// Some rows of this matrix.
     fn rows(self, range: Range<usize>) -> Self {
         self.t().columns(range).t()

@@ -5,8 +5,8 @@ use super::float::Float;
 /// The side of a square that is transposed at a time.
 const SQUARE: usize = 4;
 
-/// Writes the transposed matrix of some rows of `from` to `to`, or adds it if `ADD`, in squares whose elements are moved by
-/// shuffles between registers.
+/// Writes the transposed matrix of some rows of `from` to `to`, or adds it if `ADD`, in squares whose
+/// elements are moved by shuffles between registers.
 #[inline(always)]
 pub(super) fn transpose<T: Float, const ADD: bool>(
     from: &[T],

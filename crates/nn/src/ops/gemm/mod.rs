@@ -8,6 +8,7 @@ mod dispatch;
 #[path = "dispatch_in_tests.rs"]
 mod dispatch;
 mod lanes;
+mod panels;
 mod product;
 mod tile;
 
@@ -15,5 +16,6 @@ pub(super) use self::dispatch::dispatch;
 #[cfg(test)]
 pub(super) use self::dispatch::on_each_instruction_set;
 pub(super) use self::lanes::Lanes;
+pub(super) use self::panels::Panels;
 pub(super) use self::product::Product;
 pub(super) use self::tile::{Left, Rows, Runs, Size, rows_of_a_tile};

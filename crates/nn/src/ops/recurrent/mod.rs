@@ -13,19 +13,33 @@
 //! Inside, the layout is (T, N, ..), so a step is one piece of memory, and everything but `b_t` is
 //! one matrix product over all steps. Saved for the backward: the gates, and one more number per
 //! hidden unit, which the cell chooses.
+//!
+//! A step needs the step before it, but no sequence needs another one. So each thread takes some sequences
+//! through all steps (`sequences.rs`).
+
+mod sequences;
+mod step_weight;
 
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor, bail};
 
+use candelabrum_memory::team;
+use rayon::prelude::*;
+
+use self::sequences::{Backward as BackwardGroup, Forward, Saved, by_group, parts_of};
+use self::step_weight::StepWeight;
 use super::column_sums::column_sums;
-use super::elementwise::add_assign;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
 use super::linear::affine;
 use super::matmul::{Dst, Mat, matmul};
+use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
+
+/// From this number of multiplications in all steps on, several threads share the sequences.
+const WORTH_THREADS: usize = 1 << 18;
 
 /// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
 #[derive(Debug, Clone, Copy)]
@@ -150,24 +164,20 @@ impl<C: Cell> Fused for Recurrent<C> {
         matmul(gates, Dst::Add, xs, Mat::new(w_ih, width, self.inputs).t());
         drop(by_time);
 
-        let w_hh = Mat::new(w_hh, width, self.hidden).t();
-        let mut b = Pooled::new(gate_width);
+        let w_hh = StepWeight::transposed(w_hh, self.hidden, [self.batch, self.steps]);
         let mut h = state(h0, units);
         let mut c = state(c0, if C::HAS_CELL_STATE { units } else { 0 });
-        for t in 0..self.steps {
-            fill_rows(&mut b, b_hh);
-            let h_mat = Mat::new(&h, self.batch, self.hidden);
-            matmul(&mut b, Dst::Add, h_mat, w_hh);
-            let gates = &mut gates[t * gate_width..][..gate_width];
-            let extra = &mut extra[t * units..][..units];
-            for n in 0..self.batch {
-                let (wide, narrow) = (self.row(n, width), self.row(n, self.hidden));
-                let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
-                let (gates, b) = (&mut gates[wide.clone()], &b[wide]);
-                C::forward(gates, b, &mut extra[narrow.clone()], &mut h[narrow.clone()], c);
-                ys[(n * self.steps + t) * self.hidden..][..self.hidden].copy_from_slice(&h[narrow]);
-            }
-        }
+        let group = self.group(&w_hh);
+        let states = h.chunks_mut(group * self.hidden);
+        let items = by_group(gates, gate_width, group * width)
+            .into_iter()
+            .zip(by_group(extra, units, group * self.hidden))
+            .zip(states.zip(parts_of(&mut c, group * self.hidden)))
+            .zip(ys.chunks_mut(group * self.steps * self.hidden));
+        let groups: Vec<_> = items
+            .map(|(((gates, extra), (h, c)), ys)| Forward { gates, extra, h, c, ys })
+            .collect();
+        team::for_each(groups.into_par_iter(), |group| group.run::<C>(self.hidden, &w_hh, b_hh));
         if C::HAS_CELL_STATE {
             let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
             self.final_cell.state.get_or_init(|| c);
@@ -182,41 +192,30 @@ impl<C: Cell> Fused for Recurrent<C> {
         let rows = self.steps * self.batch;
         let (gates, extra) = saved.split_at(self.steps * gate_width);
         let h_prev = self.previous(ys, h0);
-        let w_hh = Mat::new(w_hh, width, self.hidden);
-        let split = |len: usize| if C::SPLIT { len } else { 0 };
+        let w_hh = StepWeight::new(w_hh, width, [self.batch, self.steps]);
         let mut da = Pooled::new(gates.len());
-        let mut db = Pooled::new(split(gates.len()));
-        let mut dh = Pooled::zeros(units);
+        let mut db = Pooled::new(if C::SPLIT { gates.len() } else { 0 });
         let dc = self.final_cell.gradient.take().and_then(T::of_values);
         let mut dc = dc.unwrap_or_else(|| Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 }));
-        let dh0 = grads.take(5);
-        for t in (0..self.steps).rev() {
-            let da = &mut da[t * gate_width..][..gate_width];
-            let db = &mut db[split(t * gate_width)..][..split(gate_width)];
-            let gates = &gates[t * gate_width..][..gate_width];
-            let (extra, h_prev) = (&extra[t * units..][..units], &h_prev[t * units..][..units]);
-            for n in 0..self.batch {
-                let (wide, narrow) = (self.row(n, width), self.row(n, self.hidden));
-                let dh = &mut dh[narrow.clone()];
-                add_assign(dh, &dys[(n * self.steps + t) * self.hidden..][..self.hidden]);
-                C::backward(StepBackward {
-                    gates: &gates[wide.clone()],
-                    extra: &extra[narrow.clone()],
-                    h_prev: &h_prev[narrow.clone()],
-                    dh,
-                    dc: if C::HAS_CELL_STATE { &mut dc[narrow] } else { &mut [] },
-                    da: &mut da[wide.clone()],
-                    db: if C::SPLIT { &mut db[wide] } else { &mut [] },
-                });
-            }
-            if t > 0 || dh0.is_some() {
-                let db = Mat::new(if C::SPLIT { db } else { da }, self.batch, width);
-                matmul(&mut dh, Dst::Add, db, w_hh);
-            }
-        }
-        if let Some(dh0) = dh0 {
-            dh0.copy_from_slice(&dh);
-        }
+        let dh0 = grads.take(5).unwrap_or_default();
+        let group = self.group(&w_hh);
+        let items = by_group(&mut da, gate_width, group * width)
+            .into_iter()
+            .zip(by_group(&mut db, gate_width, group * width))
+            .zip(parts_of(&mut dc, group * self.hidden).zip(parts_of(dh0, group * self.hidden)));
+        let groups: Vec<_> = items
+            .enumerate()
+            .map(|(number, ((da, db), (dc, dh0)))| BackwardGroup {
+                first: number * group,
+                da,
+                db,
+                dc,
+                dh0,
+            })
+            .collect();
+        let (batch, hidden) = (self.batch, self.hidden);
+        let read = Saved { gates, extra, h_prev: &h_prev, dys, batch, hidden };
+        team::for_each(groups.into_par_iter(), |group| group.run::<C>(&read, &w_hh));
         if let Some(dc0) = grads.take(6) {
             dc0.copy_from_slice(&dc);
         }
@@ -290,8 +289,15 @@ impl<C: Cell> Recurrent<C> {
         (self.batch * self.hidden, width, self.batch * width)
     }
 
-    fn row(&self, number: usize, width: usize) -> std::ops::Range<usize> {
-        number * width..(number + 1) * width
+    /// The sequences that one thread takes through all steps.
+    fn group<T: Float>(&self, weight: &StepWeight<'_, T>) -> usize {
+        let (units, width, _) = self.sizes();
+        let threads = match units * width * self.steps > WORTH_THREADS {
+            true if weight.has_independent_rows() => team::threads(),
+            _ => 1,
+        };
+        // The product of a step computes tiles of 8 rows.
+        self.batch.div_ceil(threads).next_multiple_of(8).min(self.batch).max(1)
     }
 
     /// (N, T, width) -> (T, N, width)
@@ -310,12 +316,12 @@ impl<C: Cell> Recurrent<C> {
         } else {
             first.copy_from_slice(h0);
         }
-        for t in 1..self.steps {
-            for n in 0..self.batch {
-                let h = &ys[(n * self.steps + t - 1) * self.hidden..][..self.hidden];
-                rest[((t - 1) * self.batch + n) * self.hidden..][..self.hidden].copy_from_slice(h);
+        let steps = rest.par_chunks_mut((self.batch * self.hidden).max(1)).enumerate();
+        for_each(worth_threads(ys.len()), steps, |(t, to)| {
+            for (n, h) in to.chunks_exact_mut(self.hidden).enumerate() {
+                h.copy_from_slice(&ys[(n * self.steps + t) * self.hidden..][..self.hidden]);
             }
-        }
+        });
         previous
     }
 }
@@ -397,11 +403,12 @@ fn fill_rows<T: Float>(values: &mut [T], row: &[T]) {
 
 /// (outer, inner, width) -> (inner, outer, width)
 fn swap_outer<T: Float>(to: &mut [T], from: &[T], outer: usize, inner: usize, width: usize) {
-    for (o, block) in from.chunks_exact((inner * width).max(1)).enumerate() {
-        for (i, row) in block.chunks_exact(width).enumerate() {
-            to[(i * outer + o) * width..][..width].copy_from_slice(row);
+    let blocks = to.par_chunks_mut((outer * width).max(1)).enumerate();
+    for_each(worth_threads(from.len()), blocks, |(i, to)| {
+        for (o, row) in to.chunks_exact_mut(width).enumerate() {
+            row.copy_from_slice(&from[(o * inner + i) * width..][..width]);
         }
-    }
+    });
 }
 
 /// `row` cut into `N` equal parts.

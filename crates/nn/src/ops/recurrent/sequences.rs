@@ -1,0 +1,130 @@
+//! Some sequences of a batch, taken through all steps.
+
+use std::iter;
+
+use super::step_weight::StepWeight;
+use super::{Cell, StepBackward};
+use crate::ops::elementwise::add_assign;
+use crate::ops::float::Float;
+use crate::ops::pool::Pooled;
+
+/// The rows of some sequences in a tensor (T, N, width): one run for each step.
+pub(super) type Rows<'a, T> = Vec<&'a mut [T]>;
+
+/// Cuts a tensor (T, N, width) into groups of sequences. `step` and `group` are the elements of a step
+/// and of a group in it. An empty tensor has empty groups.
+pub(super) fn by_group<T>(values: &mut [T], step: usize, group: usize) -> Vec<Rows<'_, T>> {
+    let mut groups: Vec<Rows<'_, T>> = Vec::new();
+    groups.resize_with(step.div_ceil(group), Vec::new);
+    for values in values.chunks_mut(step.max(1)) {
+        for (rows, values) in groups.iter_mut().zip(values.chunks_mut(group)) {
+            rows.push(values);
+        }
+    }
+    groups
+}
+
+/// The parts of `len` elements, and then empty ones.
+pub(super) fn parts_of<T>(values: &mut [T], len: usize) -> impl Iterator<Item = &mut [T]> {
+    values.chunks_mut(len.max(1)).chain(iter::repeat_with(Default::default))
+}
+
+/// Sequences in the forward pass.
+pub(super) struct Forward<'a, T> {
+    pub(super) gates: Rows<'a, T>,
+    pub(super) extra: Rows<'a, T>,
+    /// The states before the first step, and afterwards those after the last one.
+    pub(super) h: &'a mut [T],
+    pub(super) c: &'a mut [T],
+    /// (N, T, H)
+    pub(super) ys: &'a mut [T],
+}
+
+impl<T: Float> Forward<'_, T> {
+    pub(super) fn run<C: Cell>(self, hidden: usize, w_hh: &StepWeight<'_, T>, b_hh: &[T]) {
+        let Self { gates, extra, h, c, ys } = self;
+        let (rows, steps, width) = (h.len() / hidden, gates.len(), C::GATES * hidden);
+        let distance = w_hh.step();
+        let mut b = Pooled::zeros(w_hh.size(rows));
+        for (t, (gates, extra)) in gates.into_iter().zip(extra).enumerate() {
+            for row in b.chunks_mut(distance).take(rows) {
+                if b_hh.is_empty() {
+                    row.fill(T::zero());
+                } else {
+                    row[..width].copy_from_slice(b_hh);
+                }
+            }
+            w_hh.add_product(rows, h, &mut b);
+            for n in 0..rows {
+                let (wide, narrow) = (n * width..(n + 1) * width, n * hidden..(n + 1) * hidden);
+                let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
+                let b = &b[n * distance..][..width];
+                let (extra, h) = (&mut extra[narrow.clone()], &mut h[narrow.clone()]);
+                C::forward(&mut gates[wide], b, extra, h, c);
+                ys[(n * steps + t) * hidden..][..hidden].copy_from_slice(h);
+            }
+        }
+    }
+}
+
+/// What the backward of all sequences reads.
+pub(super) struct Saved<'a, T> {
+    /// (T, N, GATES H)
+    pub(super) gates: &'a [T],
+    /// (T, N, H)
+    pub(super) extra: &'a [T],
+    /// (T, N, H)
+    pub(super) h_prev: &'a [T],
+    /// (N, T, H)
+    pub(super) dys: &'a [T],
+    pub(super) batch: usize,
+    pub(super) hidden: usize,
+}
+
+/// Sequences in the backward pass.
+pub(super) struct Backward<'a, T> {
+    /// The number of the first sequence.
+    pub(super) first: usize,
+    pub(super) da: Rows<'a, T>,
+    /// Empty if it equals `da`.
+    pub(super) db: Rows<'a, T>,
+    /// The gradient of the cell state after the last step, and afterwards of that before the first one.
+    pub(super) dc: &'a mut [T],
+    /// The place of the gradient of the hidden state before the first step, or nothing.
+    pub(super) dh0: &'a mut [T],
+}
+
+impl<T: Float> Backward<'_, T> {
+    pub(super) fn run<C: Cell>(self, saved: &Saved<'_, T>, w_hh: &StepWeight<'_, T>) {
+        let Self { first, mut da, mut db, dc, dh0 } = self;
+        let &Saved { gates, extra, h_prev, dys, batch, hidden } = saved;
+        let (steps, width, distance) = (da.len(), C::GATES * hidden, w_hh.step());
+        let rows = da.first().map_or(0, |da| da.len() / width);
+        let mut dh = Pooled::zeros(w_hh.size(rows));
+        for t in (0..steps).rev() {
+            let da = &mut *da[t];
+            let db: &mut [T] = if C::SPLIT { db[t] } else { &mut [] };
+            for n in 0..rows {
+                let (wide, narrow) = (n * width..(n + 1) * width, n * hidden..(n + 1) * hidden);
+                let row = t * batch + first + n;
+                let dh = &mut dh[n * distance..][..hidden];
+                add_assign(dh, &dys[((first + n) * steps + t) * hidden..][..hidden]);
+                C::backward(StepBackward {
+                    gates: &gates[row * width..][..width],
+                    extra: &extra[row * hidden..][..hidden],
+                    h_prev: &h_prev[row * hidden..][..hidden],
+                    dh,
+                    dc: if C::HAS_CELL_STATE { &mut dc[narrow] } else { &mut [] },
+                    da: &mut da[wide.clone()],
+                    db: if C::SPLIT { &mut db[wide] } else { &mut [] },
+                });
+            }
+            if t > 0 || !dh0.is_empty() {
+                w_hh.add_product(rows, if C::SPLIT { db } else { da }, &mut dh);
+            }
+        }
+        for (dh0, dh) in dh0.chunks_exact_mut(hidden).zip(dh.chunks(distance)) {
+            dh0.copy_from_slice(&dh[..hidden]);
+        }
+    }
+}

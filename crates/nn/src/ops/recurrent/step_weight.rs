@@ -1,0 +1,66 @@
+//! The weight of the product that each step of a recurrent layer begins with.
+
+use crate::ops::float::Float;
+use crate::ops::gemm::Panels;
+use crate::ops::matmul::{Dst, Mat, matmul};
+
+/// From this number of steps, and of sequences, on, the weight is brought into the form that the product
+/// reads. This is as much work as the product of a few rows.
+const WORTH_PANELS: usize = 4;
+
+/// The right operand of a product that each step computes.
+pub(super) enum StepWeight<'a, T: Float> {
+    Panels(Panels<T>),
+    /// For few steps or sequences.
+    Plain(Mat<'a, T>),
+}
+
+impl<'a, T: Float> StepWeight<'a, T> {
+    /// `values` (columns x depth), transposed, for products of `batch` rows in `steps` steps.
+    pub(super) fn transposed(values: &'a [T], depth: usize, [batch, steps]: [usize; 2]) -> Self {
+        if batch.min(steps) < WORTH_PANELS {
+            return Self::Plain(Mat::new(values, values.len() / depth, depth).t());
+        }
+        Self::Panels(Panels::of_columns(values, depth))
+    }
+
+    /// `values` (depth x columns).
+    pub(super) fn new(values: &'a [T], depth: usize, [batch, steps]: [usize; 2]) -> Self {
+        if batch.min(steps) < WORTH_PANELS {
+            return Self::Plain(Mat::new(values, depth, values.len() / depth));
+        }
+        Self::Panels(Panels::of_rows(values, depth))
+    }
+
+    /// Whether a product of some of the rows has the bits of the product of all rows.
+    pub(super) fn has_independent_rows(&self) -> bool {
+        matches!(self, Self::Panels(_))
+    }
+
+    /// The distance between the rows of a result.
+    pub(super) fn step(&self) -> usize {
+        match self {
+            Self::Panels(panels) => panels.step(),
+            Self::Plain(matrix) => matrix.cols(),
+        }
+    }
+
+    /// The size of the memory for a result of `rows` rows. There is more memory than the rows take.
+    pub(super) fn size(&self, rows: usize) -> usize {
+        match self {
+            Self::Panels(panels) => panels.size(rows),
+            Self::Plain(matrix) => rows * matrix.cols(),
+        }
+    }
+
+    /// Adds the product with `rows` rows of `left` to `out`.
+    pub(super) fn add_product(&self, rows: usize, left: &[T], out: &mut [T]) {
+        match self {
+            Self::Panels(panels) => panels.add_product(rows, left, out),
+            Self::Plain(matrix) => {
+                let left = Mat::new(left, rows, left.len() / rows);
+                matmul(out, Dst::Add, left, *matrix);
+            }
+        }
+    }
+}
