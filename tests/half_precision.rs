@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use candelabrum::dist::{DistOptConfig, LossScale, parameters_sha256};
-use candelabrum::models::{Cnn, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
+use candelabrum::models::{Cnn, Gpt, GptConfig, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
 use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
@@ -98,6 +98,46 @@ fn every_model_trains_and_evaluates() {
     let config = GruClassifierConfig { vocabulary: 20, embedding: 8, hidden: 16, classes: CLASSES };
     let tokens = integers((6, 9), 2, 20).unwrap();
     check(0.05, [1e-2, 0.1], |scope| GruClassifier::new(scope, config), &tokens);
+}
+
+/// The first step decides when the bucket of a parameter leaves. The table of the tokens has two uses,
+/// and the second step computes the last layer by another operation.
+#[test]
+fn a_language_model_trains_by_its_logits_and_without_them() {
+    let config = GptConfig {
+        vocabulary: 11,
+        context: 6,
+        layers: 2,
+        width: 12,
+        heads: 3,
+        ..GptConfig::default()
+    };
+    let (tokens, targets) = (integers((4, 6), 2, 11).unwrap(), integers((4, 6), 3, 11).unwrap());
+    for (dtype, tied) in [(DType::BF16, true), (DType::BF16, false), (DType::F16, true)] {
+        let losses = |dtype| {
+            let params = Params::on(3, dtype, &Device::Cpu);
+            let model = Gpt::new(&params.root(), GptConfig { tied, ..config });
+            model.compile_with(&params, &tokens).unwrap();
+            let mut opt = DistOpt::new(Sgd::new(0.5), &params, &World::single()).unwrap();
+            let mut losses = Vec::new();
+            for step in 0..4 {
+                let loss = if step % 2 == 0 {
+                    let loss = model.loss(&model.forward(&tokens).unwrap(), &targets).unwrap();
+                    opt.backward_and_update(&loss).unwrap();
+                    loss
+                } else {
+                    let option = DistOption::Fp32;
+                    model.train_one_batch(&mut opt, &tokens, &targets, option, 0.0).unwrap().1
+                };
+                losses.push(loss.to_scalar::<f32>().unwrap());
+            }
+            losses
+        };
+        let (half, exact) = (losses(dtype), losses(DType::F32));
+        let mut pairs = half.iter().zip(&exact);
+        assert!(pairs.all(|(half, exact)| (half - exact).abs() < 0.02), "{half:?}, {exact:?}");
+        assert!(exact[3] < exact[0], "{exact:?}");
+    }
 }
 
 /// A thousand updates of 1e-4, each less than half a unit in the last place of a bf16 near 1.
