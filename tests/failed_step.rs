@@ -160,7 +160,8 @@ fn every_rank_hears_why_one_fails_and_the_next_step_works() {
             }
         }
     }
-    check(&ranks("not a scalar", "fp32", true).run(2), 2, "unexpected rank, expected: 0, got: 1");
+    let cause = "the loss has the shape [2], expected a scalar, []: take its mean or its sum";
+    check(&ranks("not a scalar", "fp32", true).run(2), 2, cause);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use candle_core::{DType, Tensor};
 
 use super::StepFigures;
 use super::context::StepContext;
-use super::fault::{Fault, is_finite, spread};
+use super::fault::{Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
@@ -100,6 +100,7 @@ impl Dispatcher {
     /// Records the loss, whose gradients must not be used if it is not finite. A loss on a GPU is
     /// checked there, and the host does not wait for it.
     pub(super) fn check_loss(&mut self, loss: &Tensor) -> Result<()> {
+        check_scalar(loss)?;
         let loss = loss.detach().to_dtype(DType::F32)?;
         if !loss.device().is_cpu() {
             self.loss = Some(loss);
