@@ -16,6 +16,10 @@ const FAULT: &str = "FAILED_STEP_FAULT";
 const OPTION: &str = "FAILED_STEP_OPTION";
 const OVERLAP: &str = "FAILED_STEP_OVERLAP";
 
+/// The fault of a gradient that only the end of the backward pass shows, when all units are complete: an
+/// operation of candle uses a parameter directly and did not in earlier steps.
+const LATE: &str = "late";
+
 /// The failing rank and its step.
 const FAILING: usize = 1;
 const STEP: usize = 4;
@@ -63,7 +67,7 @@ fn rank_main() {
     println!("digest {} ", parameters_sha256(&params).unwrap());
 }
 
-/// The loss of a step. The failing rank leaves a parameter out or returns no scalar.
+/// The loss of a step. The failing rank leaves a parameter out, has a late gradient or returns no scalar.
 fn take_step(
     list: &[Param],
     norm: &BatchNorm2d,
@@ -76,6 +80,9 @@ fn take_step(
         if !(fails && name == fault) {
             loss = (loss + param.identity()?.sqr()?.sum_all()?)?;
         }
+    }
+    if fails && fault == LATE {
+        loss = (loss + list[0].tensor().sqr()?.sum_all()?)?;
     }
     if fails && fault == "not a scalar" {
         return Ok(Tensor::stack(&[&loss, &loss], 0)?);
@@ -153,7 +160,16 @@ fn every_rank_hears_why_one_fails_and_the_next_step_works() {
             }
         }
     }
-    check(&ranks("not a scalar", "fp32", true).run(2), 2, "unexpected rank, expected: 0, got: 1");
+    let cause = "the loss has the shape [2], expected a scalar, []: take its mean or its sum";
+    check(&ranks("not a scalar", "fp32", true).run(2), 2, cause);
+}
+
+#[test]
+fn every_rank_hears_of_a_gradient_after_the_last_complete_unit() {
+    for option in ["fp32", "fp16", "sparseTopK"] {
+        let outputs = ranks(LATE, option, true).run(2);
+        check(&outputs, 2, "a gradient of `a` came when its bucket had gone");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use candelabrum::dist::{DistOptConfig, LossScale, parameters_sha256};
-use candelabrum::models::{Cnn, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
+use candelabrum::models::{Cnn, Gpt, GptConfig, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
 use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
@@ -98,6 +98,50 @@ fn every_model_trains_and_evaluates() {
     let config = GruClassifierConfig { vocabulary: 20, embedding: 8, hidden: 16, classes: CLASSES };
     let tokens = integers((6, 9), 2, 20).unwrap();
     check(0.05, [1e-2, 0.1], |scope| GruClassifier::new(scope, config), &tokens);
+}
+
+/// The first steps show when the gradient of a parameter is complete. The table of the tokens has two
+/// uses, and later steps compute the last layer by another operation.
+#[test]
+fn a_language_model_trains_by_its_logits_and_without_them() {
+    let config = GptConfig {
+        vocabulary: 11,
+        context: 6,
+        layers: 2,
+        width: 12,
+        heads: 3,
+        ..GptConfig::default()
+    };
+    let (tokens, targets) = (integers((4, 6), 2, 11).unwrap(), integers((4, 6), 3, 11).unwrap());
+    for (dtype, tied) in [(DType::BF16, true), (DType::BF16, false), (DType::F16, true)] {
+        let losses = |dtype| {
+            let params = Params::on(3, dtype, &Device::Cpu);
+            let model = Gpt::new(&params.root(), GptConfig { tied, ..config });
+            model.compile_with(&params, &tokens).unwrap();
+            // A bucket for each parameter.
+            let buckets =
+                DistOptConfig { first_bucket_bytes: 1, bucket_bytes: 1, ..Default::default() };
+            let sgd = Sgd::new(0.5);
+            let mut opt = DistOpt::with_config(sgd, &params, &World::single(), buckets).unwrap();
+            let mut losses = Vec::new();
+            for step in 0..6 {
+                let option = DistOption::Fp32;
+                let loss = if step < 3 || step == 5 {
+                    let loss = model.loss(&model.forward(&tokens).unwrap(), &targets).unwrap();
+                    opt.backward_and_update_with(&loss, option, 0.0).unwrap();
+                    loss
+                } else {
+                    model.train_one_batch(&mut opt, &tokens, &targets, option, 0.0).unwrap().1
+                };
+                losses.push(loss.to_scalar::<f32>().unwrap());
+            }
+            losses
+        };
+        let (half, exact) = (losses(dtype), losses(DType::F32));
+        let mut pairs = half.iter().zip(&exact);
+        assert!(pairs.all(|(half, exact)| (half - exact).abs() < 0.02), "{half:?}, {exact:?}");
+        assert!(exact[5] < exact[0], "{exact:?}");
+    }
 }
 
 /// A thousand updates of 1e-4, each less than half a unit in the last place of a bf16 near 1.

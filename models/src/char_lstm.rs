@@ -2,7 +2,7 @@
 //! Computation 9(8), 1997), and a linear layer that predicts the next character at every position
 //! (Graves, arXiv:1308.0850, section 2).
 
-use candelabrum_nn::layers::{Embedding, Linear, Lstm, SoftMaxCrossEntropy};
+use candelabrum_nn::layers::{Embedding, Linear, Lstm};
 use candelabrum_nn::{Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
@@ -41,11 +41,6 @@ impl CharLstm {
 impl Model for CharLstm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.linear.forward(&self.lstm.forward(&self.embedding.forward(xs)?)?)
-    }
-
-    fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let scores = output.flatten_to(1)?; // (N · length, vocabulary)
-        SoftMaxCrossEntropy::new().forward(&scores, &targets.flatten_all()?)
     }
 }
 

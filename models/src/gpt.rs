@@ -5,7 +5,7 @@
 use candelabrum_nn::layers::{Dropout, LayerNorm, TransformerBlock};
 use candelabrum_nn::ops::{self, CrossEntropyConfig, Rotary};
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Init, Model, Param, Scope};
-use candle_core::{DType, Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
 /// The deviation of the initial weights.
@@ -150,9 +150,6 @@ impl Gpt {
         if !self.scope.is_training() {
             (states, head) = (states.detach(), head.detach());
         }
-        if matches!(states.dtype(), DType::F16 | DType::BF16) {
-            (states, head) = (states.to_dtype(DType::F32)?, head.to_dtype(DType::F32)?);
-        }
         ops::linear_cross_entropy(&states, &head, None, targets, CrossEntropyConfig::default())
     }
 
@@ -178,13 +175,6 @@ impl Gpt {
 impl Model for Gpt {
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         self.logits(&self.states(tokens)?)
-    }
-
-    /// The mean cross entropy of logits `(N, T, vocabulary)` against the tokens `(N, T)` that follow.
-    fn loss(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let is_half = matches!(logits.dtype(), DType::F16 | DType::BF16);
-        let logits = if is_half { logits.to_dtype(DType::F32)? } else { logits.clone() };
-        ops::softmax_cross_entropy(&logits.flatten(0, 1)?, &targets.flatten_all()?)
     }
 
     fn train_one_batch<U: BackwardAndUpdate>(

@@ -16,11 +16,16 @@ def cross_entropy():
         "weights": (uniform((3, 4), 4030, -3.0, 3.0), uniform((3, 4), 4031, 0.0, 2.0)),
         "large": (integers((6, 5), 4040, 2001).double() - 1000, integers((6,), 4041, 5)),
         "two_classes": (uniform((3, 2), 4050), integers((3,), 4051, 2)),
+        "sequences": (uniform((2, 3, 5), 4060, -3.0, 3.0), integers((2, 3), 4061, 5)),
+        "sequences_of_weights": (uniform((3, 2, 4), 4070), uniform((3, 2, 4), 4071, 0.0, 2.0)),
     }
     tensors = {}
     for case, (logits, targets) in cases.items():
         inputs = {"logits": leaf(logits)}
-        backward(tensors, case, inputs, F.cross_entropy(inputs["logits"], targets), 0)
+        # PyTorch has the classes in the second dimension.
+        ts = targets.movedim(-1, 1) if targets.is_floating_point() else targets
+        loss = F.cross_entropy(inputs["logits"].movedim(-1, 1), ts)
+        backward(tensors, case, inputs, loss, 0)
         tensors[f"{case}.targets"] = targets
     save("crates/nn/tests/golden/cross_entropy.safetensors", tensors)
 

@@ -63,8 +63,9 @@ pub trait Model {
     fn forward(&self, xs: &Tensor) -> Result<Tensor>;
 
     /// The scalar that training minimises. The default is the mean softmax cross-entropy of
-    /// `output` `(N, classes)` against `targets`, class indices `(N,)` or one-hot `(N, classes)`. The
-    /// loss of an output in f16 or bf16 is in f32, because 16 bits are too few for its scaled value.
+    /// `output` `(.., classes)` against `targets`, class indices `(..)` or one-hot `(.., classes)`: the
+    /// mean over the images `(N,)` of a batch, or over all tokens `(N, T)` of its sequences. The loss of
+    /// an output in f16 or bf16 is in f32, because 16 bits are too few for its scaled value.
     ///
     /// # Errors
     /// Shapes that do not fit together, or a class index out of range. On a GPU, such an index gives

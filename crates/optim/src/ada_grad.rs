@@ -17,6 +17,18 @@ use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// AdaGrad.
+///
+/// It has [the methods][methods] `new`, `lr_decay`, `initial_accumulator` and `eps`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::AdaGrad;
+///
+/// let optimizer = AdaGrad::new(1e-2).initial_accumulator(0.1);
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CAdaGradRule%3E
 pub type AdaGrad = RuleOptimizer<AdaGradRule>;
 
 /// The formula of [`AdaGrad`].

@@ -22,9 +22,33 @@ use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// Adam with weight decay as part of the gradient.
+///
+/// It has [the methods][methods] `new`, `betas`, `eps` and `amsgrad`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::Adam;
+///
+/// let optimizer = Adam::new(1e-3).betas(0.9, 0.98).eps(1e-9);
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CAdamRule%3CDECOUPLED%3E%3E
 pub type Adam = RuleOptimizer<AdamRule<false>>;
 
 /// Adam with weight decay separate from the gradient. The default decay is 0.01.
+///
+/// It has [the methods][methods] `new`, `betas`, `eps` and `amsgrad`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::AdamW;
+///
+/// let optimizer = AdamW::new(3e-4).betas(0.9, 0.95).weight_decay(0.1);
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CAdamRule%3CDECOUPLED%3E%3E
 pub type AdamW = RuleOptimizer<AdamRule<true>>;
 
 /// The formula of [`Adam`] and [`AdamW`].

@@ -22,6 +22,18 @@ use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// LAMB, for large batches.
+///
+/// It has [the methods][methods] `new`, `betas` and `eps`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::Lamb;
+///
+/// let optimizer = Lamb::new(1e-3).betas(0.9, 0.98).weight_decay(0.01);
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CLambRule%3E
 pub type Lamb = RuleOptimizer<LambRule>;
 
 /// The formula of [`Lamb`].

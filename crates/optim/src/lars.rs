@@ -21,6 +21,18 @@ use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// LARS, for large batches.
+///
+/// It has [the methods][methods] `new`, `momentum` and `trust_coefficient`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::Lars;
+///
+/// let optimizer = Lars::new(2.0).momentum(0.9).trust_coefficient(1e-3);
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CLarsRule%3E
 pub type Lars = RuleOptimizer<LarsRule>;
 
 /// The formula of [`Lars`].

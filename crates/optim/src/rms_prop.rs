@@ -22,6 +22,18 @@ use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// RMSProp, with momentum and the centered form as options.
+///
+/// It has [the methods][methods] `new`, `alpha`, `eps`, `momentum` and `centered`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::RmsProp;
+///
+/// let optimizer = RmsProp::new(1e-2).alpha(0.9).momentum(0.9).centered();
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CRmsPropRule%3E
 pub type RmsProp = RuleOptimizer<RmsPropRule>;
 
 /// The formula of [`RmsProp`].

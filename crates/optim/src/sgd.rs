@@ -20,6 +20,18 @@ use crate::parts::Parts;
 use crate::{Error, Now, Result, Rule, RuleOptimizer, Schedule};
 
 /// SGD with momentum, dampening, Nesterov's variant and L2 weight decay.
+///
+/// It has [the methods][methods] `new`, `momentum`, `dampening` and `nesterov`, and
+/// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
+/// [`RuleOptimizer`].
+///
+/// ```
+/// use candelabrum_optim::Sgd;
+///
+/// let optimizer = Sgd::new(0.1).momentum(0.9).nesterov().weight_decay(5e-4);
+/// ```
+///
+/// [methods]: RuleOptimizer#impl-RuleOptimizer%3CSgdRule%3E
 pub type Sgd = RuleOptimizer<SgdRule>;
 
 /// The formula of [`Sgd`].

@@ -21,7 +21,7 @@ use candle_core::{DType, Tensor};
 
 use super::StepFigures;
 use super::context::StepContext;
-use super::fault::{Fault, is_finite, spread};
+use super::fault::{Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
@@ -100,6 +100,7 @@ impl Dispatcher {
     /// Records the loss, whose gradients must not be used if it is not finite. A loss on a GPU is
     /// checked there, and the host does not wait for it.
     pub(super) fn check_loss(&mut self, loss: &Tensor) -> Result<()> {
+        check_scalar(loss)?;
         let loss = loss.detach().to_dtype(DType::F32)?;
         if !loss.device().is_cpu() {
             self.loss = Some(loss);
@@ -146,12 +147,19 @@ impl Dispatcher {
     pub(super) fn send_rest(&mut self, layout: &mut Layout) -> Result<()> {
         let count = self.context.plans.len();
         while self.next < count {
-            if self.complete[self.next].is_none() {
-                let rank = self.context.group.rank();
-                let bucket = layout.gradients.take(self.next).ok_or(Error::Stopped { rank })?;
-                self.accept(self.next, bucket)?;
+            match self.complete[self.next].take() {
+                // The pass may have failed after the unit was complete.
+                Some(mut bucket) => {
+                    self.show_fault(&mut bucket)?;
+                    self.complete[self.next] = Some(bucket);
+                }
+                None => {
+                    let rank = self.context.group.rank();
+                    let bucket = layout.gradients.take(self.next).ok_or(Error::Stopped { rank })?;
+                    self.accept(self.next, bucket)?;
+                }
             }
-            self.send_those_whose_turn_it_is(count)?;
+            self.send_those_whose_turn_it_is(self.next + 1)?;
         }
         Ok(())
     }
@@ -160,10 +168,7 @@ impl Dispatcher {
         if let Some(factor) = self.unscale {
             bucket.span_mut()?.scale(factor)?;
         }
-        // Every unit must leave in its turn. Filled with NaN it shows the fault to the other ranks.
-        if self.fault.as_ref().is_some_and(Fault::is_hidden) {
-            bucket.span_mut()?.fill(f32::NAN)?;
-        }
+        self.show_fault(&mut bucket)?;
         if let Some(loss) = &self.loss
             && unit + 1 == self.context.plans.len()
         {
@@ -172,6 +177,15 @@ impl Dispatcher {
         }
         self.look_at(unit, &bucket)?;
         self.complete[unit] = Some(bucket);
+        Ok(())
+    }
+
+    /// Fills a unit with NaN if this rank's gradients must not be used and may not show it. Every unit
+    /// must leave in its turn, and so it shows the fault to the other ranks.
+    fn show_fault(&self, bucket: &mut Flat) -> Result<()> {
+        if self.fault.as_ref().is_some_and(Fault::is_hidden) {
+            bucket.span_mut()?.fill(f32::NAN)?;
+        }
         Ok(())
     }
 

@@ -29,8 +29,21 @@ impl Fault {
     }
 }
 
+/// Returns an error if a loss is no scalar. Its gradients would be those of the sum of its elements.
+pub(super) fn check_scalar(loss: &Tensor) -> Result<()> {
+    if loss.rank() == 0 {
+        return Ok(());
+    }
+    Err(candle_core::Error::Msg(format!(
+        "the loss has the shape {:?}, expected a scalar, []: take its mean or its sum",
+        loss.shape()
+    ))
+    .into())
+}
+
 /// Whether a loss is finite. Waits for a GPU.
 pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
+    check_scalar(loss)?;
     Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
 }
 

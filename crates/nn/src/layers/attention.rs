@@ -1,9 +1,9 @@
 //! Attention with its projections (Vaswani et al., arXiv:1706.03762).
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{Dropout, Linear};
+use super::{Dropout, Linear, sizes};
 use crate::ops::{self, AttentionConfig, Rotary};
 use crate::{Init, Scope};
 
@@ -169,7 +169,7 @@ impl MultiHeadAttention {
 
     /// The layers around the attention. The first call makes them for the input `xs`.
     fn projections(&self, xs: &Tensor, packed: bool) -> Result<&Projections> {
-        let features = xs.dim(D::Minus1)?;
+        let [_, _, features] = sizes(&self.scope, xs, "(N, T, C)")?;
         self.projections.get_or_try_init(|| {
             let AttentionConfig { heads, kv_heads, .. } = self.config;
             if heads == 0 || features == 0 || !features.is_multiple_of(heads) {

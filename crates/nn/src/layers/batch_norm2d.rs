@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor, bail};
 use once_cell::sync::OnceCell;
 
 use super::{check_features, described};
@@ -99,7 +99,14 @@ impl BatchNorm2d {
 
 impl Module for BatchNorm2d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let channels = xs.dim(1)?;
+        let channels = match *xs.dims() {
+            [_, channels] | [_, channels, _, _] => channels,
+            _ => bail!(
+                "layer `{}`: input of shape {:?}, expected (N, C, H, W) or (N, C)",
+                self.scope.path(),
+                xs.shape()
+            ),
+        };
         let State { affine, running } = self.state.get_or_try_init(|| self.create(channels))?;
         check_features(&self.scope, "channels", running.mean.value().dim(0)?, channels)?;
         let (weight, bias) =

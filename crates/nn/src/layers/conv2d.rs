@@ -3,9 +3,9 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{Weights, check_features, described};
+use super::{Weights, check_features, described, sizes};
 use crate::ops::{self, Conv2dConfig};
-use crate::{Activation, Init, Scope};
+use crate::{Activation, Init, Param, Scope};
 
 /// `(N, C, H, W) -> (N, out_channels, H', W')`, SINGA's `Conv2d`.
 ///
@@ -90,6 +90,16 @@ impl Conv2d {
         self
     }
 
+    /// The weight, `None` before the first input, which creates it.
+    pub fn weight(&self) -> Option<&Param> {
+        self.weights.get().map(|weights| &weights.weight)
+    }
+
+    /// The bias, `None` before the first input, which creates it, and for a layer without bias.
+    pub fn bias(&self) -> Option<&Param> {
+        self.weights.get().and_then(|weights| weights.bias.as_ref())
+    }
+
     fn create(&self, channels: usize) -> Result<Weights> {
         let groups = self.config.groups;
         if groups == 0 || !channels.is_multiple_of(groups) {
@@ -108,7 +118,7 @@ impl Conv2d {
 
 impl Module for Conv2d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let (_, channels, _, _) = xs.dims4()?;
+        let [_, channels, _, _] = sizes(&self.scope, xs, "(N, C, H, W)")?;
         let weights = self.weights.get_or_try_init(|| self.create(channels))?;
         let expected = weights.weight.var().dim(1)? * self.config.groups;
         check_features(&self.scope, "channels", expected, channels)?;

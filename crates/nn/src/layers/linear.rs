@@ -1,10 +1,11 @@
 //! A fully connected layer with bias and a fused activation.
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{Weights, check_features, described};
-use crate::{Activation, Init, Scope, ops};
+use super::{Weights, check_features, described, last};
+use crate::ops::{self, CrossEntropyConfig};
+use crate::{Activation, Init, Param, Scope};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
 ///
@@ -54,6 +55,16 @@ impl Linear {
         self
     }
 
+    /// The weight, `None` before the first input, which creates it.
+    pub fn weight(&self) -> Option<&Param> {
+        self.weights.get().map(|weights| &weights.weight)
+    }
+
+    /// The bias, `None` before the first input, which creates it, and for a layer without bias.
+    pub fn bias(&self) -> Option<&Param> {
+        self.weights.get().and_then(|weights| weights.bias.as_ref())
+    }
+
     /// The output plus `residual` (.., outputs), in one operation if the layer has no activation:
     /// [`ops::linear_add`].
     ///
@@ -69,9 +80,41 @@ impl Linear {
         Ok(ys)
     }
 
+    /// The mean cross entropy of the output, taken as logits, against `labels` (..): the last layer of
+    /// a language model with its loss in one operation, [`ops::linear_cross_entropy`], for which the
+    /// tensor of all logits never exists. In f32 also for an input in f16 or bf16.
+    ///
+    /// In evaluation mode the loss has no gradient, and takes a third of the time.
+    ///
+    /// # Errors
+    /// Shapes that do not fit together, a label out of range, or a layer with an activation.
+    pub fn cross_entropy(
+        &self,
+        xs: &Tensor,
+        labels: &Tensor,
+        config: CrossEntropyConfig,
+    ) -> Result<Tensor> {
+        if let Some(activation) = self.activation {
+            candle_core::bail!(
+                "layer `{}`: the outputs of {activation} are no logits",
+                self.scope.path()
+            )
+        }
+        let weights = self.weights(xs)?;
+        let (mut xs, mut weight) = (xs.clone(), weights.weight.tensor().clone());
+        let mut bias = weights.bias().cloned();
+        if !self.scope.is_training() {
+            (xs, weight) = (xs.detach(), weight.detach());
+            bias = bias.map(|bias| bias.detach());
+        }
+        let loss = ops::linear_cross_entropy(&xs, &weight, bias.as_ref(), labels, config)?;
+        self.scope.trace("Linear, cross entropy", &loss);
+        Ok(loss)
+    }
+
     /// The weights. The first call creates them for the input `xs`.
     fn weights(&self, xs: &Tensor) -> Result<&Weights> {
-        let inputs = xs.dim(D::Minus1)?;
+        let inputs = last(&self.scope, xs, "(.., in)")?;
         let weights = self.weights.get_or_try_init(|| {
             let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
             Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)

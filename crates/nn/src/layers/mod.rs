@@ -35,7 +35,7 @@ pub use transformer::TransformerBlock;
 
 use candle_core::{Result, Tensor};
 
-use crate::{Activation, Init, Param, Scope};
+use crate::{Activation, Init, Param, Scope, ops};
 
 /// Weight and bias of a layer.
 #[derive(Debug)]
@@ -67,6 +67,17 @@ fn described(kind: String, activation: Option<Activation>) -> String {
         Some(activation) => format!("{kind}, {activation}"),
         None => kind,
     }
+}
+
+/// The sizes of the input of the layer at `scope`, which takes the dimensions `expected`.
+fn sizes<const RANK: usize>(scope: &Scope, xs: &Tensor, expected: &str) -> Result<[usize; RANK]> {
+    ops::sizes(format_args!("layer `{}`", scope.path()), "input", xs.shape(), expected)
+}
+
+/// The size of the last dimension of the input of the layer at `scope`.
+fn last(scope: &Scope, xs: &Tensor, expected: &str) -> Result<usize> {
+    let name = format_args!("layer `{}`", scope.path());
+    ops::rows_and_last(name, "input", xs.shape(), expected).map(|(_, last)| last)
 }
 
 /// Returns an error if the input has `got` features and the layer at `scope` takes `expected`.

@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::check_features;
+use super::{check_features, sizes};
 use crate::ops::{self, RecurrentWeights};
 use crate::{Init, Param, Scope};
 
@@ -117,7 +117,7 @@ impl Weights {
         (gates, hidden): (usize, usize),
         xs: &Tensor,
     ) -> Result<&'a Self> {
-        let (_, _, inputs) = xs.dims3()?;
+        let [_, _, inputs] = sizes(scope, xs, "(N, T, in)")?;
         let weights = cell.get_or_try_init(|| Self::new(scope, gates, hidden, inputs))?;
         check_features(scope, "features", weights.weight_ih.var().dim(1)?, inputs)?;
         Ok(weights)

@@ -31,8 +31,8 @@ impl SoftMaxCrossEntropy {
         self
     }
 
-    /// The scalar loss of `logits` `(N, classes)` against `targets`: class indices `(N,)` of u8,
-    /// u32 or i64, or one-hot rows `(N, classes)`. In f32 also for logits in f16 and bf16, as
+    /// The scalar loss of `logits` `(.., classes)` against `targets`: class indices `(..)` of u8,
+    /// u32 or i64, or one-hot rows `(.., classes)`. In f32 also for logits in f16 and bf16, as
     /// [`Model::loss`](crate::Model::loss).
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! A block of a transformer, with the normalisation before each branch (Xiong et al., arXiv:2002.04745).
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
 use super::attention::add_to_residual;
-use super::{Dropout, LayerNorm, Linear, MultiHeadAttention, RmsNorm};
+use super::{Dropout, LayerNorm, Linear, MultiHeadAttention, RmsNorm, sizes};
 use crate::ops::{self, Rotary};
 use crate::{Activation, Init, Scope};
 
@@ -154,7 +154,7 @@ impl TransformerBlock {
     /// # Errors
     /// Shapes that do not fit together.
     pub fn forward_masked(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
-        let features = xs.dim(D::Minus1)?;
+        let [_, _, features] = sizes(&self.scope, xs, "(N, T, C)")?;
         let Parts { norm1, norm2, up, down } = self.parts.get_or_init(|| self.create(features));
         let xs = self.attention.forward_add(&norm1.forward(xs)?, mask, xs)?;
         let mut hidden = up.forward(&norm2.forward(&xs)?)?;

@@ -16,6 +16,7 @@ use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::{in_parts, worth_threads};
 use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
+use super::sizes::sizes;
 use super::unfold::{Edge, unfold};
 use candelabrum_memory::simd::simd;
 
@@ -47,7 +48,7 @@ pub fn avg_pool2d(xs: &Tensor, config: Pool2dConfig, count_include_pad: bool) ->
 ///
 /// If the images are empty, or the dtype is no float.
 pub fn global_avg_pool2d(xs: &Tensor) -> Result<Tensor> {
-    let (batch, channels, height, width) = xs.dims4()?;
+    let [batch, channels, height, width] = sizes(GLOBAL, "input", xs.shape(), "(N, C, H, W)")?;
     if height * width == 0 {
         bail!("{GLOBAL}: empty images, input {:?}", xs.shape());
     }

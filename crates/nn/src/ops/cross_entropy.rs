@@ -18,6 +18,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
+use super::sizes::rows_and_last;
 use super::softmax::{exp_into, shifted};
 
 const NAME: &str = "softmax_cross_entropy";
@@ -38,8 +39,10 @@ pub struct CrossEntropyConfig {
 ///
 /// # Shapes
 ///
-/// `logits` (N, C); `targets` (N) class indices in u8, u32 or i64, or (N, C) probabilities
-/// (one-hot among them) in the dtype of the logits -> a scalar.
+/// `logits` (.., C); `targets` (..) class indices in u8, u32 or i64, or (.., C) probabilities
+/// (one-hot among them) in the dtype of the logits -> a scalar. The mean is over all rows, for instance
+/// over all tokens of all sequences for logits (N, T, C). The classes are the last dimension, whereas
+/// PyTorch expects them in the second one.
 ///
 /// Class indices on the CPU are checked. Class indices on a GPU stay there and are not checked,
 /// because the program would have to wait for the GPU: an index out of range gives a loss of NaN,
@@ -65,16 +68,17 @@ pub fn softmax_cross_entropy_with(
     targets: &Tensor,
     config: CrossEntropyConfig,
 ) -> Result<Tensor> {
-    let (batch, classes) = logits.dims2()?;
+    let (rows, classes) = rows_and_last(NAME, "logits", logits.shape(), "(.., C)")?;
+    let batch = rows.iter().product();
     check_sizes(batch, classes)?;
     let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
-    if indices && targets.dims() == [batch] {
-        let sizes = (batch, classes);
-        let op = SoftmaxCrossEntropy::of_classes(targets, sizes, logits.device(), config)?;
+    if indices && targets.dims() == rows {
+        let (labels, sizes) = (targets.flatten_all()?, (batch, classes));
+        let op = SoftmaxCrossEntropy::of_classes(&labels, sizes, logits.device(), config)?;
         return fused::run(op, (), &[Some(logits), None]);
     }
     let smoothing = smoothing(config)?;
-    check_probabilities(targets, logits)?;
+    check_probabilities(targets, logits, rows)?;
     if config.ignore_index.is_some() {
         bail!("{NAME}: targets that are probabilities have no class to ignore");
     }
@@ -114,14 +118,14 @@ fn class_indices(targets: &Tensor, classes: usize, ignored: Option<i64>) -> Resu
     }
 }
 
-fn check_probabilities(targets: &Tensor, logits: &Tensor) -> Result<()> {
+fn check_probabilities(targets: &Tensor, logits: &Tensor, rows: &[usize]) -> Result<()> {
     if targets.dtype() != logits.dtype() || targets.dims() != logits.dims() {
-        let (batch, classes) = logits.dims2()?;
         bail!(
-            "{NAME}: targets of shape {:?} and dtype {:?}, expected ({batch}) in u8, u32 or i64, \
-             or ({batch}, {classes}) in {:?}",
+            "{NAME}: targets of shape {:?} and dtype {:?}, expected {rows:?} in u8, u32 or i64, \
+             or {:?} in {:?}",
             targets.shape(),
             targets.dtype(),
+            logits.shape(),
             logits.dtype()
         );
     }
@@ -234,7 +238,7 @@ impl Fused for SoftmaxCrossEntropy {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(logits), probabilities] = inputs else { unreachable!("two inputs") };
-        let mut z = fused::widen(logits)?;
+        let mut z = fused::widen(&logits.reshape((self.batch, self.classes))?)?;
         let labels = self.targets.labels(logits.device())?;
         let ignored = labels.as_ref().and_then(|(labels, ignored)| Some((labels, (*ignored)?)));
         let ignored = ignored.map(|(labels, ignored)| labels.eq(ignored)).transpose()?;
@@ -257,7 +261,7 @@ impl Fused for SoftmaxCrossEntropy {
                 counted(is_class.unsqueeze(1)?.where_cond(&surprise, &nan)?)?
             }
             (None, Some(targets)) => {
-                let targets = fused::widen(targets)?;
+                let targets = fused::widen(&targets.reshape(z.shape())?)?;
                 // 0 * infinity is 0 here, as in the kernel.
                 targets.eq(0.0)?.where_cond(&targets.zeros_like()?, &(&surprise * &targets)?)?
             }

@@ -13,6 +13,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel;
 use super::pool::Pooled;
+use super::sizes::sizes;
 
 const NAME: &str = "embedding";
 
@@ -89,7 +90,7 @@ impl Embedding {
         indices: &Tensor,
         padding_index: Option<usize>,
     ) -> Result<Self> {
-        let (vocabulary, dim) = weight.dims2()?;
+        let [vocabulary, dim] = sizes(NAME, "weight", weight.shape(), "(V, D)")?;
         if dim == 0 {
             bail!("{NAME}: rows without elements, weight of shape {:?}", weight.shape());
         }

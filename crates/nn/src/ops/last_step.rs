@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor, bail};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::pool::Pooled;
+use super::sizes::sizes;
 
 const NAME: &str = "last_step";
 
@@ -20,7 +21,7 @@ const NAME: &str = "last_step";
 ///
 /// If there is no step, or the dtype is no float.
 pub fn last_step(xs: &Tensor) -> Result<Tensor> {
-    let (batch, steps, width) = xs.dims3()?;
+    let [batch, steps, width] = sizes(NAME, "input", xs.shape(), "(N, T, H)")?;
     if steps == 0 || width == 0 {
         bail!("{NAME}: no step in an input of shape {:?}", xs.shape());
     }

@@ -18,6 +18,7 @@ use super::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
 use super::matmul::{Dst, Mat, matmul};
 use super::parallel::in_blocks;
 use super::pool::Pooled;
+use super::sizes::sizes;
 use crate::activation::Activation;
 
 const NAME: &str = "linear";
@@ -56,7 +57,7 @@ impl Linear {
         bias: Option<&Tensor>,
         activation: Option<Activation>,
     ) -> Result<(Self, Vec<usize>)> {
-        let (outputs, inputs) = weight.dims2()?;
+        let [outputs, inputs] = sizes(name, "weight", weight.shape(), "(out, in)")?;
         if outputs == 0 {
             bail!("{name}: no outputs, weight of shape {:?}", weight.shape());
         }

@@ -30,6 +30,7 @@ use super::matmul::{Dst, Mat, matmul};
 use super::moments::Sums;
 use super::parallel::{for_each, in_blocks, worth_threads};
 use super::pool::Pooled;
+use super::sizes::sizes;
 
 const NAME: &str = "linear_cross_entropy";
 
@@ -45,6 +46,9 @@ const ROWS: usize = 256;
 ///
 /// The forward pass computes the gradients of those inputs that are in the graph. If you need only the
 /// loss, detach `xs`, `weight` and `bias`: then it takes a third of the time.
+///
+/// Inputs in f16 and bf16 are converted to f32, and the loss is in f32, because 16 bits are too few for
+/// its scaled value.
 ///
 /// # Shapes
 ///
@@ -63,7 +67,7 @@ pub fn linear_cross_entropy(
     labels: &Tensor,
     config: CrossEntropyConfig,
 ) -> Result<Tensor> {
-    let (classes, inputs) = weight.dims2()?;
+    let [classes, inputs] = sizes(NAME, "weight", weight.shape(), "(classes, in)")?;
     let Some((&features, rows)) = xs.dims().split_last().filter(|(last, _)| **last == inputs)
     else {
         bail!("{NAME}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
@@ -85,9 +89,12 @@ pub fn linear_cross_entropy(
         xs.device(),
         config,
     )?;
-    let wanted = [Some(xs), Some(weight), bias].map(|input| input.is_some_and(Tensor::track_op));
+    let inputs = [fused::widen(xs)?, fused::widen(weight)?];
+    let ([xs, weight], bias) = (&inputs, bias.map(fused::widen).transpose()?);
+    let inputs = [Some(xs), Some(weight), bias.as_ref()];
+    let wanted = inputs.map(|input| input.is_some_and(Tensor::track_op));
     let op = LinearCrossEntropy { inputs: features, loss, wanted };
-    fused::run(op, (), &[Some(xs), Some(weight), bias])
+    fused::run(op, (), &inputs)
 }
 
 struct LinearCrossEntropy {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Shape, bail};
 
 use super::parallel;
+use super::sizes::sizes;
 use super::unfold::Axis;
 
 /// The windows of a pooling, each pair as (height, width).
@@ -40,7 +41,7 @@ impl Windows {
     /// # Errors
     /// If the configuration does not fit the input. The error names `op`.
     pub(super) fn new(op: &str, xs: &Shape, config: Pool2dConfig) -> Result<Self> {
-        let (batch, channels, height, width) = xs.dims4()?;
+        let [batch, channels, height, width] = sizes(op, "input", xs, "(N, C, H, W)")?;
         let Pool2dConfig { kernel, stride, padding } = config;
         if [kernel.0, kernel.1, stride.0, stride.1].contains(&0) {
             bail!("{op}: kernel and stride must be positive, got {config:?}");

@@ -12,6 +12,7 @@ use super::embedding::Embedding;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::pool::Pooled;
+use super::sizes::sizes;
 
 const NAME: &str = "embedding_with_positions";
 
@@ -32,8 +33,9 @@ pub fn embedding_with_positions(
     positions: &Tensor,
     indices: &Tensor,
 ) -> Result<Tensor> {
-    let ((_, dim), (limit, width)) = (weight.dims2()?, positions.dims2()?);
-    let (batch, length) = indices.dims2()?;
+    let [_, dim] = sizes(NAME, "weight", weight.shape(), "(V, D)")?;
+    let [limit, width] = sizes(NAME, "positions", positions.shape(), "(P, D)")?;
+    let [batch, length] = sizes(NAME, "indices", indices.shape(), "(N, T)")?;
     if width != dim {
         let shape = positions.shape();
         bail!("{NAME}: positions of shape {shape:?} for a weight of {:?}", weight.shape());

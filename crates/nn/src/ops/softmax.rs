@@ -16,6 +16,7 @@ use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Sums;
 use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
+use super::sizes::rows_and_last;
 
 /// `exp(xs)` divided by its sum along the last dimension, so each row adds up to 1.
 ///
@@ -29,7 +30,7 @@ use super::pool::Pooled;
 ///
 /// If `xs` is a scalar, or its dtype is no float.
 pub fn softmax(xs: &Tensor) -> Result<Tensor> {
-    fused::run(Softmax::<false> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
+    Softmax::<false>::run(xs)
 }
 
 /// The logarithm of [`softmax`]. It does not underflow where the softmax is 0.
@@ -42,11 +43,18 @@ pub fn softmax(xs: &Tensor) -> Result<Tensor> {
 ///
 /// If `xs` is a scalar, or its dtype is no float.
 pub fn log_softmax(xs: &Tensor) -> Result<Tensor> {
-    fused::run(Softmax::<true> { classes: xs.dim(D::Minus1)? }, xs.shape(), &[Some(xs)])
+    Softmax::<true>::run(xs)
 }
 
 pub(super) struct Softmax<const LOG: bool> {
     pub(super) classes: usize,
+}
+
+impl<const LOG: bool> Softmax<LOG> {
+    fn run(xs: &Tensor) -> Result<Tensor> {
+        let (_, classes) = rows_and_last(Self::NAME, "input", xs.shape(), "(.., C)")?;
+        fused::run(Self { classes }, xs.shape(), &[Some(xs)])
+    }
 }
 
 impl<const LOG: bool> Fused for Softmax<LOG> {

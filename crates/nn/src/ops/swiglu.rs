@@ -13,6 +13,7 @@ use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::parallel::{for_each, in_parts, worth_threads};
 use super::pool::Pooled;
+use super::sizes::rows_and_last;
 
 const NAME: &str = "swiglu";
 
@@ -27,12 +28,11 @@ const NAME: &str = "swiglu";
 ///
 /// If `xs` is a scalar, its last dimension is odd, or its dtype is no float.
 pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
-    let width = xs.dim(D::Minus1)?;
+    let (rows, width) = rows_and_last(NAME, "input", xs.shape(), "(.., 2 C)")?;
     if !width.is_multiple_of(2) {
         bail!("{NAME}: rows of {width} elements have no halves, input of shape {:?}", xs.shape());
     }
-    let mut shape = xs.dims().to_vec();
-    shape.pop();
+    let mut shape = rows.to_vec();
     shape.push(width / 2);
     fused::run(SwiGlu { half: width / 2 }, shape, &[Some(xs)])
 }

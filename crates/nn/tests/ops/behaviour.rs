@@ -1,12 +1,15 @@
 //! Inputs that receive gradients, calls that are errors, and the texts of the errors.
 
-use candelabrum_nn::layers::{Conv2d, Linear};
+use candelabrum_nn::layers::{
+    BatchNorm2d, Conv2d, Gru, Linear, Lstm, MultiHeadAttention, TransformerBlock,
+};
 use candelabrum_nn::ops::{
-    Conv2dConfig, Pool2dConfig, RecurrentWeights, conv2d, dropout, gru, linear, max_pool2d, relu,
-    softmax_cross_entropy,
+    Conv2dConfig, CrossEntropyConfig, Pool2dConfig, RecurrentWeights, avg_pool2d, conv2d, dropout,
+    embedding, embedding_with_positions, global_avg_pool2d, gru, last_step, linear, linear_add,
+    linear_cross_entropy, log_softmax, max_pool2d, relu, softmax, softmax_cross_entropy, swiglu,
 };
 use candelabrum_nn::{Activation, Params};
-use candelabrum_testkit::{assert_close, uniform};
+use candelabrum_testkit::{assert_close, integers, uniform};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::random;
@@ -100,6 +103,123 @@ fn shapes_that_do_not_fit_are_named() -> Result<()> {
 }
 
 #[test]
+fn a_tensor_of_the_wrong_rank_is_named_with_what_was_expected() -> Result<()> {
+    let (row, square, images) = (random(3, 1)?, random((3, 3), 2)?, random((1, 3, 4, 4), 3)?);
+    let tokens = integers(3, 4, 3)?;
+    let weights = |weight_hh| RecurrentWeights {
+        weight_ih: &square,
+        weight_hh,
+        bias_ih: None,
+        bias_hh: None,
+    };
+    let conv = |xs, weight| conv2d(xs, weight, None, Conv2dConfig::default(), None);
+    let config = CrossEntropyConfig::default();
+    for (result, expected) in [
+        (conv(&square, &images), "conv2d: input of shape [3, 3], expected (N, C, H, W)"),
+        (
+            conv(&images, &square),
+            "conv2d: weight of shape [3, 3], expected (out, C / groups, KH, KW)",
+        ),
+        (
+            max_pool2d(&square, Pool2dConfig::square(2)),
+            "max_pool2d: input of shape [3, 3], expected (N, C, H, W)",
+        ),
+        (
+            avg_pool2d(&square, Pool2dConfig::square(2), true),
+            "avg_pool2d: input of shape [3, 3], expected (N, C, H, W)",
+        ),
+        (
+            global_avg_pool2d(&square),
+            "global_avg_pool2d: input of shape [3, 3], expected (N, C, H, W)",
+        ),
+        (linear(&square, &row, None, None), "linear: weight of shape [3], expected (out, in)"),
+        (
+            linear_add(&square, &row, None, &square),
+            "linear_add: weight of shape [3], expected (out, in)",
+        ),
+        (
+            linear_cross_entropy(&square, &row, None, &tokens, config),
+            "linear_cross_entropy: weight of shape [3], expected (classes, in)",
+        ),
+        (
+            softmax_cross_entropy(&random((), 5)?, &tokens),
+            "softmax_cross_entropy: logits of shape [], expected (.., C)",
+        ),
+        (
+            softmax_cross_entropy(&images, &tokens),
+            "softmax_cross_entropy: targets of shape [3] and dtype U32, expected [1, 3, 4] in u8, \
+             u32 or i64, or [1, 3, 4, 4] in F64",
+        ),
+        (embedding(&row, &tokens, None), "embedding: weight of shape [3], expected (V, D)"),
+        (
+            embedding_with_positions(&square, &row, &tokens),
+            "embedding_with_positions: positions of shape [3], expected (P, D)",
+        ),
+        (
+            embedding_with_positions(&square, &square, &tokens),
+            "embedding_with_positions: indices of shape [3], expected (N, T)",
+        ),
+        (gru(&square, weights(&square), None), "gru: input of shape [3, 3], expected (N, T, in)"),
+        (
+            gru(&images.squeeze(0)?, weights(&row), None),
+            "gru: weight_hh of shape [3], expected (gates · hidden, hidden)",
+        ),
+        (last_step(&square), "last_step: input of shape [3, 3], expected (N, T, H)"),
+        (softmax(&random((), 5)?), "softmax: input of shape [], expected (.., C)"),
+        (log_softmax(&random((), 5)?), "log_softmax: input of shape [], expected (.., C)"),
+        (swiglu(&random((), 5)?), "swiglu: input of shape [], expected (.., 2 C)"),
+    ] {
+        assert_eq!(message(result), expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_layer_is_named_whose_input_has_the_wrong_rank() -> Result<()> {
+    let params = Params::on(0, DType::F64, &Device::Cpu);
+    let scope = |name: &str| params.root().pp(name);
+    let (row, square) = (random(3, 1)?, random((3, 3), 2)?);
+    let layers: [(Box<dyn Module>, &Tensor, &str); 7] = [
+        (
+            Box::new(Linear::new(&scope("a"), 2)),
+            &random((), 3)?,
+            "`a`: input of shape [], expected (.., in)",
+        ),
+        (
+            Box::new(Conv2d::new(&scope("b"), 2, 3)),
+            &square,
+            "`b`: input of shape [3, 3], expected (N, C, H, W)",
+        ),
+        (
+            Box::new(BatchNorm2d::new(&scope("c"))),
+            &row,
+            "`c`: input of shape [3], expected (N, C, H, W) or (N, C)",
+        ),
+        (
+            Box::new(Gru::new(&scope("d"), 2)),
+            &square,
+            "`d`: input of shape [3, 3], expected (N, T, in)",
+        ),
+        (Box::new(Lstm::new(&scope("e"), 2)), &row, "`e`: input of shape [3], expected (N, T, in)"),
+        (
+            Box::new(MultiHeadAttention::new(&scope("f"), 3)),
+            &square,
+            "`f`: input of shape [3, 3], expected (N, T, C)",
+        ),
+        (
+            Box::new(TransformerBlock::new(&scope("g"), 3)),
+            &square,
+            "`g`: input of shape [3, 3], expected (N, T, C)",
+        ),
+    ];
+    for (layer, xs, expected) in layers {
+        assert_eq!(message(layer.forward(xs)), format!("layer {expected}"));
+    }
+    assert!(params.is_empty(), "a refused input has made parameters");
+    Ok(())
+}
+
+#[test]
 fn a_class_out_of_range_is_named() -> Result<()> {
     let logits = random((3, 4), 1)?;
     let targets = Tensor::new(&[0u32, 4, 1], &Device::Cpu)?;
@@ -130,7 +250,7 @@ fn targets_that_want_a_gradient_or_have_the_wrong_shape_are_refused() -> Result<
     let result = softmax_cross_entropy(&logits, &targets);
     assert_eq!(message(result), "softmax_cross_entropy: no gradient for the targets, detach them");
     let result = softmax_cross_entropy(&logits, &random((4, 3), 2)?);
-    assert!(message(result).contains("expected (3) in u8, u32 or i64, or (3, 4) in F64"));
+    assert!(message(result).contains("expected [3] in u8, u32 or i64, or [3, 4] in F64"));
     Ok(())
 }
 

@@ -323,12 +323,14 @@ fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
             let (name, other) = (format!("last layer {dtype:?} {config:?}"), labels.clone());
             cases.push(name.clone() + ", no bias", &inputs[..2], move |t| {
                 let labels = other.to_device(t[0].device())?;
-                linear_cross_entropy(&t[0], &t[1], None, &labels, config)
+                // In f32 also for inputs in 16 bits.
+                linear_cross_entropy(&t[0], &t[1], None, &labels, config)?.to_dtype(t[0].dtype())
             });
             let labels = labels.clone();
             cases.push(name, &inputs, move |t| {
                 let labels = labels.to_device(t[0].device())?;
-                linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config)
+                linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config)?
+                    .to_dtype(t[0].dtype())
             });
         }
     }
@@ -597,6 +599,17 @@ fn of_softmax_and_losses() -> Result<()> {
             });
             cases.0.last_mut().expect("it was pushed").smooth = smooth;
         }
+    }
+    let logits = [random((2, 3, 5), 4)?];
+    for targets in [integers((2, 3), 5, 5)?, random((2, 3, 5), 6)?.abs()?] {
+        cases.push(format!("sequences, {:?}", targets.shape()), &logits, move |t| {
+            let targets = match targets.dtype() {
+                DType::F64 => targets.to_dtype(t[0].dtype())?,
+                _ => targets.clone(),
+            };
+            let config = CrossEntropyConfig { label_smoothing: 0.2, ..Default::default() };
+            softmax_cross_entropy_with(&t[0], &targets.to_device(t[0].device())?, config)
+        });
     }
     // The infinite loss of a class with weight 0 does not count.
     let odd = [Tensor::new(&[[low, 0.0, 1.0], [2.0, low, -2.0]], &Device::Cpu)?];

@@ -1,8 +1,8 @@
 //! Rows of a table by index.
 
-use candelabrum_nn::Params;
 use candelabrum_nn::layers::Embedding;
-use candelabrum_nn::ops::embedding;
+use candelabrum_nn::ops::{embedding, linear};
+use candelabrum_nn::{Init, Params};
 use candelabrum_testkit::{assert_close, gradcheck, integers};
 use candle_core::{DType, Device, Module, Result, Tensor};
 
@@ -43,6 +43,32 @@ fn indices_out_of_range_and_of_no_integer_type_are_named() -> Result<()> {
     assert_eq!(error, "embedding: indices of dtype F32, expected u8, u32 or i64");
     let error = message(embedding(&weight, &Tensor::new(&[1u32], &Device::Cpu)?, Some(4)));
     assert_eq!(error, "embedding: padding index 4, but there are 4 rows");
+    Ok(())
+}
+
+#[test]
+fn the_layer_starts_as_it_is_told_and_gives_its_table() -> Result<()> {
+    let params = Params::new(0);
+    let init = Init::Uniform { low: 2.0, high: 3.0 };
+    let layer = Embedding::new(&params.root().pp("words"), 5, 3).init(init);
+    let table = layer.weight()?; // There was no input yet.
+    assert_eq!((table.name(), table.var().dims()), ("words.weight", &[5, 3][..]));
+    let values = table.tensor().flatten_all()?.to_vec1::<f32>()?;
+    assert!(values.iter().all(|value| (2.0..=3.0).contains(value)), "{values:?}");
+    // A last layer with the table as its weight: both uses add to one gradient.
+    let xs = layer.forward(&Tensor::new(&[[1u32, 4]], &Device::Cpu)?)?;
+    let grads = linear(&xs, table.tensor(), None, None)?.sum_all()?.backward()?;
+    let gradient = grads.get(table.var()).expect("a gradient").to_vec2::<f32>()?;
+    let row = |row: usize| -> Result<Vec<f32>> { table.tensor().get(row)?.to_vec1() };
+    // The sum of all logits: sum over tokens i and rows v of w_i · w_v.
+    for (v, gradient) in gradient.iter().enumerate() {
+        for (column, gradient) in gradient.iter().enumerate() {
+            let looked_up = row(1)?[column] + row(4)?[column];
+            let all = (0..5).map(|row_of| Ok(row(row_of)?[column])).sum::<Result<f32>>()?;
+            let expected = looked_up + if v == 1 || v == 4 { all } else { 0.0 };
+            assert!((gradient - expected).abs() < 1e-4, "{v}, {column}: {gradient}, {expected}");
+        }
+    }
     Ok(())
 }
 

@@ -139,6 +139,13 @@ fn softmax_cross_entropy_with_every_kind_of_target() -> Result<()> {
             TOL,
         )?;
     }
+    let logits_of_sequences = random((2, 3, 5), 5)?;
+    for targets in [integers((2, 3), 6, 5)?, random((2, 3, 5), 7)?.abs()?] {
+        let f = |t: &[Tensor]| softmax_cross_entropy(&t[0], &targets);
+        gradcheck(f, std::slice::from_ref(&logits_of_sequences), EPS, TOL)?;
+        let f = |t: &[Tensor]| softmax_cross_entropy(&t[0].transpose(0, 1)?, &targets);
+        gradcheck(f, &[logits_of_sequences.transpose(0, 1)?.contiguous()?], EPS, TOL)?;
+    }
     // The upstream gradient is a factor, the logits a view.
     let targets = integers(7, 4, 5)?;
     let f = |t: &[Tensor]| softmax_cross_entropy(&t[0].t()?, &targets)?.affine(-3.0, 1.0);

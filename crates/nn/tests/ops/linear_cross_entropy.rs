@@ -1,10 +1,13 @@
 //! The last layer of a language model with its loss, and gated units.
 
+use candelabrum_nn::layers::Linear;
 use candelabrum_nn::ops::{
     CrossEntropyConfig, linear, linear_cross_entropy, softmax_cross_entropy_with, swiglu,
 };
+use candelabrum_nn::{Activation, Param, Params};
 use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;
 use crate::golden::{cases, check};
@@ -112,6 +115,62 @@ fn only_the_gradients_of_inputs_in_the_graph_are_computed() -> Result<()> {
         assert_close(&one[0], &all[0], 0.0, 0.0);
         assert_close(&one[1], &all[1 + kept], 0.0, 0.0);
     }
+    Ok(())
+}
+
+#[test]
+fn the_loss_of_half_precision_is_in_f32() -> Result<()> {
+    let labels = integers((2, 3), 9, 5)?;
+    let config = CrossEntropyConfig::default();
+    let [xs, weight, bias] = [random((2, 3, 4), 1)?, random((5, 4), 2)?, random(5, 3)?];
+    for dtype in [DType::F16, DType::BF16] {
+        let half = |tensor: &Tensor| Var::from_tensor(&tensor.to_dtype(dtype)?);
+        let (xs, weight, bias) = (half(&xs)?, half(&weight)?, half(&bias)?);
+        let loss = linear_cross_entropy(&xs, &weight, Some(&bias), &labels, config)?;
+        assert_eq!(loss.dtype(), DType::F32);
+        let [wide_xs, wide_weight, wide_bias] =
+            [&xs, &weight, &bias].map(|half| half.to_dtype(DType::F32));
+        let wide =
+            linear_cross_entropy(&wide_xs?, &wide_weight?, Some(&wide_bias?), &labels, config)?;
+        assert_close(&loss, &wide, 0.0, 0.0);
+        let grads = loss.backward()?;
+        for var in [&xs, &weight, &bias] {
+            assert_eq!(grads.get(var).expect("a gradient").dtype(), dtype);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_layer_gives_its_weights_and_computes_its_loss() -> Result<()> {
+    let params = Params::on(0, DType::F64, &Device::Cpu);
+    let layer = Linear::new(&params.root().pp("head"), 5);
+    assert!(layer.weight().is_none() && layer.bias().is_none(), "no input was seen");
+    let (xs, labels) = (random((2, 3, 4), 1)?, integers((2, 3), 2, 5)?);
+    let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: None };
+    let loss = layer.cross_entropy(&xs, &labels, config)?;
+    let plain = softmax_cross_entropy_with(&layer.forward(&xs)?, &labels, config)?;
+    assert_close(&loss, &plain, 1e-12, 0.0);
+    let weights = [layer.weight(), layer.bias()].map(|param| param.expect("an input was seen"));
+    assert_eq!(weights.map(Param::name), ["head.weight", "head.bias"]);
+    let (grads, plain) = (loss.backward()?, plain.backward()?);
+    for param in weights {
+        let gradient = |grads: &GradStore| grads.get(param.var()).expect("a gradient").clone();
+        assert_close(&gradient(&grads), &gradient(&plain), 1e-12, 1e-14);
+    }
+
+    let evaluated = params.in_mode(false, || layer.cross_entropy(&xs, &labels, config))?;
+    assert_close(&evaluated, &loss, 1e-12, 0.0);
+    assert!(!evaluated.track_op(), "an evaluation computes gradients");
+
+    let bare = Linear::new(&params.root().pp("bare"), 5).no_bias();
+    let loss = bare.cross_entropy(&xs, &labels, config)?;
+    let plain = softmax_cross_entropy_with(&bare.forward(&xs)?, &labels, config)?;
+    assert_close(&loss, &plain, 1e-12, 0.0);
+    assert!(bare.weight().is_some() && bare.bias().is_none());
+    let active = Linear::new(&params.root().pp("active"), 5).activation(Activation::Relu);
+    let error = message(active.cross_entropy(&xs, &labels, config));
+    assert_eq!(error, "layer `active`: the outputs of relu are no logits");
     Ok(())
 }
 

@@ -102,6 +102,28 @@ fn without_options_the_cross_entropy_is_the_plain_one() -> Result<()> {
 }
 
 #[test]
+fn the_loss_of_sequences_is_that_of_all_their_tokens() -> Result<()> {
+    let logits = random((2, 3, 5), 1)?;
+    let labels = Tensor::new(&[[0u32, 4, 2], [2, 1, 3]], &Device::Cpu)?;
+    let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: Some(2) };
+    let loss = |logits: &Tensor, targets: &Tensor| -> Result<f64> {
+        softmax_cross_entropy_with(logits, targets, config)?.to_scalar()
+    };
+    let flat = loss(&logits.flatten_to(1)?, &labels.flatten_all()?)?;
+    assert_eq!(loss(&logits, &labels)?.to_bits(), flat.to_bits());
+    // The row of an error is the number of the token.
+    let labels = Tensor::new(&[[0u32, 4, 2], [2, 5, 3]], &Device::Cpu)?;
+    let error = message(softmax_cross_entropy(&logits, &labels));
+    assert_eq!(error, "softmax_cross_entropy: class 5 in row 4, but there are 5 classes");
+    // One row without a dimension for its number.
+    let row = logits.narrow(0, 0, 1)?.narrow(1, 0, 1)?;
+    let one = loss(&row.flatten_all()?, &Tensor::new(1u32, &Device::Cpu)?)?;
+    let plain = loss(&row.flatten_to(1)?, &Tensor::new(&[1u32], &Device::Cpu)?)?;
+    assert_eq!(one.to_bits(), plain.to_bits());
+    Ok(())
+}
+
+#[test]
 fn an_ignored_row_may_hold_anything() -> Result<()> {
     let logits = Tensor::new(&[[f64::NAN, 1.0], [0.0, 0.0]], &Device::Cpu)?;
     let logits = Var::from_tensor(&logits)?;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Shape, bail};
 
+use super::super::sizes::sizes;
 use super::config::{Conv2dConfig, NAME};
 
 /// From this number of result pixels on, the rows of one image are long enough.
@@ -35,8 +36,9 @@ pub(in crate::ops) struct Geometry {
 impl Geometry {
     pub(super) fn new(xs: &Shape, weight: &Shape, config: Conv2dConfig) -> Result<Self> {
         let Conv2dConfig { stride, padding, dilation, groups } = config;
-        let (batch, in_channels, height, width) = xs.dims4()?;
-        let (out_channels, channels_per_group, kernel_height, kernel_width) = weight.dims4()?;
+        let [batch, in_channels, height, width] = sizes(NAME, "input", xs, "(N, C, H, W)")?;
+        let [out_channels, channels_per_group, kernel_height, kernel_width] =
+            sizes(NAME, "weight", weight, "(out, C / groups, KH, KW)")?;
         let positive = [stride.0, stride.1, dilation.0, dilation.1, groups];
         if positive.contains(&0) {
             bail!("{NAME}: stride, dilation and groups must be positive, got {config:?}");

@@ -98,5 +98,10 @@ fn empty<'a>(shape: &Shape, inputs: impl IntoIterator<Item = &'a Tensor>) -> Res
 /// Converts f16 and bf16 to f32, in which PyTorch computes sums and exponentials of these types too.
 /// Other types stay as they are.
 pub(crate) fn widen(xs: &Tensor) -> Result<Tensor> {
-    if is_half(xs.dtype()) { xs.to_dtype(DType::F32) } else { Ok(xs.clone()) }
+    if !is_half(xs.dtype()) {
+        return Ok(xs.clone());
+    }
+    // Through the identity, the gradient of a watched parameter is reported in the middle of the
+    // pass.
+    hooks::identity_if_watched(xs.clone())?.to_dtype(DType::F32)
 }

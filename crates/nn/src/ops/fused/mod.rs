@@ -45,7 +45,6 @@ pub(super) use self::operation::{Backward, Fused, Grads, Reads};
 use super::float::for_float;
 use super::pool::Poolable;
 use super::profile::{self, Phase};
-use crate::hooks;
 use crate::master::is_half;
 
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
@@ -74,7 +73,7 @@ pub(super) fn run<F: Fused>(
         return composite::run(&op, &shape, dtype, connected()?);
     }
     if is_half(dtype) {
-        return run_wide(op, shape, dtype, connected()?);
+        return run_wide(op, shape, dtype, &connected()?);
     }
     for_float!(dtype, F::NAME, T => {
         let targets = inputs.iter().map(|input| Target::new(*input)).collect();
@@ -95,13 +94,10 @@ fn run_wide<F: Fused>(
     op: F,
     shape: Shape,
     dtype: DType,
-    inputs: Vec<Option<Tensor>>,
+    inputs: &[Option<Tensor>],
 ) -> Result<Tensor> {
-    // Through the identity, the gradient of a watched parameter is reported in the middle of the
-    // pass.
-    let wide = |input: Tensor| hooks::identity_if_watched(input)?.to_dtype(DType::F32);
-    let inputs: Vec<Option<Tensor>> =
-        inputs.into_iter().map(|input| input.map(wide).transpose()).collect::<Result<_>>()?;
+    let wide = |input: &Option<Tensor>| input.as_ref().map(widen).transpose();
+    let inputs: Vec<Option<Tensor>> = inputs.iter().map(wide).collect::<Result<_>>()?;
     let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
     run(op, shape, &inputs)?.to_dtype(dtype)
 }

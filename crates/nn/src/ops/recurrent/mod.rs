@@ -96,9 +96,10 @@ pub(super) fn run<C: Cell>(
     h0: Option<&Tensor>,
     c0: Option<&Tensor>,
 ) -> Result<(Tensor, Option<Tensor>)> {
-    let (batch, steps, inputs) = xs.dims3()?;
+    let [batch, steps, inputs] = super::sizes::sizes(C::NAME, "input", xs.shape(), "(N, T, in)")?;
     let RecurrentWeights { weight_ih, weight_hh, bias_ih, bias_hh } = weights;
-    let (rows, hidden) = weight_hh.dims2()?;
+    let [rows, hidden] =
+        super::sizes::sizes(C::NAME, "weight_hh", weight_hh.shape(), "(gates · hidden, hidden)")?;
     if steps == 0 || inputs == 0 || hidden == 0 {
         bail!("{}: nothing to do, input {:?}, {hidden} hidden units", C::NAME, xs.shape());
     }
