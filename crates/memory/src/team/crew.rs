@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use std::{hint, thread};
 
 use super::job::{Place, Work};
-use super::teams;
+use super::mark;
 
 /// The time for which a thread waits actively for the next loop. Between the loops of a training step
 /// there are some tens of microseconds at most.
@@ -119,7 +119,7 @@ impl Crew {
 impl Shared {
     /// The life of a thread of the team.
     fn serve(&self, member: usize) {
-        teams::work_on_parts_only();
+        mark::set(true);
         let mut seen = 0;
         loop {
             seen = self.next_generation(seen);

@@ -14,6 +14,7 @@
 
 mod crew;
 mod job;
+mod mark;
 mod teams;
 
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +28,7 @@ const PARTS: usize = 4;
 
 /// The members of a team of this thread: 1 where a loop runs on this thread alone.
 pub fn threads() -> usize {
-    if teams::works_on_a_part() { 1 } else { rayon::current_num_threads() }
+    if mark::works_on_a_part() { 1 } else { rayon::current_num_threads() }
 }
 
 /// Calls `f` with each item, in no particular order, on the threads of the team. rayon divides the items

@@ -1,11 +1,11 @@
 //! The teams of this process. A thread has a team for the time of one loop.
 
-use std::cell::Cell;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
 use super::crew::Crew;
 use super::job::Work;
+use super::mark;
 
 /// The fewest threads of all teams together that may work at a time beside their callers. A machine with
 /// more cores, or a caller that asks for more, has more.
@@ -18,21 +18,6 @@ struct Teams {
 }
 
 static TEAMS: Mutex<Teams> = Mutex::new(Teams { idle: Vec::new(), busy: 0 });
-
-thread_local! {
-    /// Whether this thread works on a part of a loop.
-    static WORKS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread works on a part of a loop.
-pub(super) fn works_on_a_part() -> bool {
-    WORKS.get()
-}
-
-/// Marks this thread as one of a team.
-pub(super) fn work_on_parts_only() {
-    WORKS.set(true);
-}
 
 /// Calls `work` with the number of each part, on a team of `members`. Where many threads have teams
 /// already, which happens if each thread of a pool runs loops, this thread works alone.
@@ -62,7 +47,7 @@ impl Loan {
         let place = teams.idle.iter().rposition(|crew| crew.members() == members);
         let crew = place.map(|place| teams.idle.remove(place));
         drop(teams);
-        WORKS.set(true);
+        mark::set(true);
         Some(Self(Some(crew.unwrap_or_else(|| Crew::new(members)))))
     }
 
@@ -75,7 +60,7 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        WORKS.set(false);
+        mark::set(false);
         if let Some(crew) = self.0.take() {
             let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
             teams.busy -= crew.members() - 1;

@@ -17,6 +17,7 @@
 //! A step needs the step before it, but no sequence needs another one. So each thread takes some sequences
 //! through all steps (`sequences.rs`).
 
+mod cell;
 mod sequences;
 mod step_weight;
 
@@ -28,6 +29,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use candelabrum_memory::team;
 use rayon::prelude::*;
 
+pub(super) use self::cell::{Cell, StepBackward};
 use self::sequences::{Backward as BackwardGroup, Forward, Saved, by_group, parts_of};
 use self::step_weight::StepWeight;
 use super::column_sums::column_sums;
@@ -52,41 +54,6 @@ pub struct RecurrentWeights<'a> {
     pub bias_ih: Option<&'a Tensor>,
     /// Added to the product with the hidden state: (G H).
     pub bias_hh: Option<&'a Tensor>,
-}
-
-/// One step of one sequence. All slices have `H` elements, those of gates `GATES` times as many.
-pub(super) trait Cell: Send + Sync + 'static {
-    const NAME: &'static str;
-    const GATES: usize;
-    /// Whether there is a second state beside `h`. Without it `c` is empty.
-    const HAS_CELL_STATE: bool;
-    /// Whether `da` and `db` differ. If they do not, `db` is empty.
-    const SPLIT: bool;
-    /// The kernels of a step and of its backward in gpu/recurrent.cu.
-    const GPU_KERNELS: [&'static str; 2];
-
-    /// `gates` contains `a` before the call and the gates after it. `h` and `c` are inputs of the
-    /// next step.
-    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]);
-
-    /// `dh` and `dc` are passed to the previous step, `dh` without the part through `b`.
-    fn backward<T: Float>(step: StepBackward<'_, T>);
-
-    /// The step of all sequences by candle's own operations. Computes `h` and `c` after the step
-    /// from `h` and `c` before it, (N, H), and from `a` and `b`, (N, GATES H). A cell without a
-    /// second state returns `c` unchanged.
-    fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)>;
-}
-
-/// The arguments of [`Cell::backward`].
-pub(super) struct StepBackward<'a, T> {
-    pub(super) gates: &'a [T],
-    pub(super) extra: &'a [T],
-    pub(super) h_prev: &'a [T],
-    pub(super) dh: &'a mut [T],
-    pub(super) dc: &'a mut [T],
-    pub(super) da: &'a mut [T],
-    pub(super) db: &'a mut [T],
 }
 
 /// Runs a layer. Returns all hidden states and, for a cell that has one, the final cell state.

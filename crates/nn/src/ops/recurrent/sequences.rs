@@ -2,8 +2,8 @@
 
 use std::iter;
 
+use super::cell::{Cell, StepBackward};
 use super::step_weight::StepWeight;
-use super::{Cell, StepBackward};
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;
