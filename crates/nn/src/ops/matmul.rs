@@ -6,7 +6,15 @@ use std::ops::Range;
 use gemm::Parallelism;
 
 use super::float::Float;
+use super::gemm::bf16::{self, Lines, Operand, Starts};
 use super::mat_mut::MatMut;
+use super::product_precision;
+
+/// With fewer rows or columns, rounding the other factor to bf16 costs more than it saves.
+const FEWEST: usize = 8;
+
+/// Products of fewer multiplications stay on one thread.
+const WORTH_THREADS: usize = 48 * 48 * 256;
 
 /// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
@@ -53,6 +61,18 @@ impl<'a, T> Mat<'a, T> {
             row_stride: self.col_stride,
             col_stride: self.row_stride,
         }
+    }
+}
+
+impl<'a, T: Float> Mat<'a, T> {
+    /// The matrix as a left factor to be packed, if it is f32 and its rows or columns are consecutive.
+    fn operand(self) -> Option<Operand<'a>> {
+        let data = T::f32s(self.data)?;
+        if self.col_stride == 1 || self.cols == 1 {
+            return Some(Operand::Along(Lines { data, starts: Starts::Every(self.row_stride) }));
+        }
+        let across = self.row_stride == 1 || self.rows == 1;
+        across.then_some(Operand::Across(Lines { data, starts: Starts::Every(self.col_stride) }))
     }
 }
 
@@ -109,6 +129,9 @@ fn multiply<T: Float>(
     assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
     assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
     assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
+    if multiply_in_bf16(&mut out, dst, scale, a, b, &parallelism) {
+        return;
+    }
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
     // SAFETY: the largest offset of an operand is one below its `reach`, which the asserts above
     // compared with the length of its slice. `out` has `m` rows of `n` elements that nothing else
@@ -136,6 +159,32 @@ fn multiply<T: Float>(
             parallelism,
         );
     }
+}
+
+/// Computes the product with factors in bf16, if that is [set](super::set_product_precision), possible and
+/// worth it.
+fn multiply_in_bf16<T: Float>(
+    out: &mut MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    parallelism: &Parallelism,
+) -> bool {
+    let Some(instructions) = product_precision::bf16() else { return false };
+    let (m, k, n) = (a.rows, a.cols, b.cols);
+    if m.min(n) < FEWEST {
+        return false;
+    }
+    let (Some(left), Some(right)) = (a.operand(), b.t().operand()) else { return false };
+    let Some(out) = out.as_f32s() else { return false };
+    let threads = match *parallelism {
+        Parallelism::Rayon(threads) if m * n * k >= WORTH_THREADS => threads,
+        _ => 1,
+    };
+    let finish = bf16::Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
+    bf16::multiply(instructions, left, right, k, out, finish, threads);
+    true
 }
 
 /// For one large product outside of all parallel loops: all threads of the current pool.

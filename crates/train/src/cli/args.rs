@@ -278,7 +278,7 @@ impl TrainArgs {
             world_size: world.world_size(),
             backend: world.backend().to_owned(),
             device: world.device_name(),
-            precision: self.precision.dtype().as_str().to_owned(),
+            precision: self.precision.describe(world.device()),
             threads,
             dataset: data.name.to_owned(),
             dataset_note: data.note.clone(),
