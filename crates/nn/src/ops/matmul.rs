@@ -6,7 +6,8 @@ use std::ops::Range;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, Lines, Operand, Starts};
+use super::gemm::Size;
+use super::gemm::bf16::{self, Finish, Lines, Operand, Starts};
 use super::mat_mut::MatMut;
 use super::product_precision;
 
@@ -65,14 +66,14 @@ impl<'a, T> Mat<'a, T> {
 }
 
 impl<'a, T: Float> Mat<'a, T> {
-    /// The matrix as a left factor to be packed, if it is f32 and its rows or columns are consecutive.
-    fn operand(self) -> Option<Operand<'a>> {
-        let data = T::f32s(self.data)?;
-        if self.col_stride == 1 || self.cols == 1 {
-            return Some(Operand::Along(Lines { data, starts: Starts::Every(self.row_stride) }));
+    /// The matrix as a left factor to be packed, if its rows or columns are consecutive.
+    fn operand(self) -> Option<Operand<'a, T>> {
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        if col_stride == 1 || cols == 1 {
+            return Some(Operand::Along(Lines { data, starts: Starts::Every(row_stride) }));
         }
-        let across = self.row_stride == 1 || self.rows == 1;
-        across.then_some(Operand::Across(Lines { data, starts: Starts::Every(self.col_stride) }))
+        let across = row_stride == 1 || rows == 1;
+        across.then_some(Operand::Across(Lines { data, starts: Starts::Every(col_stride) }))
     }
 }
 
@@ -176,14 +177,33 @@ fn multiply_in_bf16<T: Float>(
     if m.min(n) < FEWEST {
         return false;
     }
-    let (Some(left), Some(right)) = (a.operand(), b.t().operand()) else { return false };
-    let Some(out) = out.as_f32s() else { return false };
+    let left = a.operand().and_then(Operand::as_f32s);
+    let right = b.t().operand().and_then(Operand::as_f32s);
+    let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
     let threads = match *parallelism {
         Parallelism::Rayon(threads) if m * n * k >= WORTH_THREADS => threads,
         _ => 1,
     };
-    let finish = bf16::Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
+    let finish = Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
     bf16::multiply(instructions, left, right, k, out, finish, threads);
+    true
+}
+
+/// `out = left right`, or `out += left right` if `add`, with factors in bf16, if that is
+/// [set](super::set_product_precision) and possible. `out` is a slice, and the distance between its rows.
+/// On this thread.
+pub(super) fn product_in_bf16<T: Float>(
+    left: Operand<'_, T>,
+    right: Operand<'_, T>,
+    Size { rows, depth, columns }: Size,
+    (out, step): (&mut [T], usize),
+    add: bool,
+) -> bool {
+    let Some(instructions) = product_precision::bf16() else { return false };
+    let mut out = MatMut::strided(out, rows, columns, step);
+    let (left, right) = (left.as_f32s(), right.as_f32s());
+    let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
+    bf16::multiply(instructions, left, right, depth, out, Finish { scale: 1.0, add }, 1);
     true
 }
 

@@ -20,7 +20,9 @@ use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use super::phases::{Phases, SLACK, has_small_strides};
 use crate::ops::float::Float;
+use crate::ops::gemm::bf16::{Lines, Operand, Starts};
 use crate::ops::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
+use crate::ops::matmul::product_in_bf16;
 use crate::ops::pool::Pooled;
 use crate::ops::transpose::transpose;
 
@@ -122,7 +124,17 @@ impl<T: Float> WithSimd for Forward<'_, T> {
         let images = xs.chunks_exact(geometry.in_image());
         for (x, y) in images.zip(ys.chunks_exact_mut(geometry.out_image())) {
             divide(&phases, geometry.in_size.0 * geometry.in_size.1, x, &mut channels);
-            for first in (0..phases.outputs()).step_by(COLUMNS) {
+            let all = Size {
+                rows: geometry.out_channels,
+                depth: starts.len(),
+                columns: phases.outputs(),
+            };
+            let along = Lines { data: weight, starts: Starts::Every(starts.len()) };
+            let across = Lines { data: &*channels, starts: Starts::At(&starts) };
+            let (left, right) = (Operand::Along(along), Operand::Across(across));
+            let in_bf16 = product_in_bf16(left, right, all, (&mut result, step), false);
+            let columns = if in_bf16 { 0 } else { phases.outputs() };
+            for first in (0..columns).step_by(COLUMNS) {
                 let size = Size {
                     rows: geometry.out_channels,
                     depth: starts.len(),
@@ -221,7 +233,18 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
                 phases.widen(dy, &mut rows[before..]);
             }
             for (phase, starts) in kernels.phases.iter().zip(&starts) {
-                for first in (0..phases.phase()).step_by(COLUMNS) {
+                let all = Size {
+                    rows: geometry.in_channels,
+                    depth: starts.len(),
+                    columns: phases.phase(),
+                };
+                let along = Lines { data: &*phase.weight, starts: Starts::Every(starts.len()) };
+                let across = Lines { data: &*outputs, starts: Starts::At(starts) };
+                let (left, right) = (Operand::Along(along), Operand::Across(across));
+                let out = &mut result[phase.number * phases.phase()..];
+                let in_bf16 = product_in_bf16(left, right, all, (out, step), false);
+                let columns = if in_bf16 { 0 } else { phases.phase() };
+                for first in (0..columns).step_by(COLUMNS) {
                     let size = Size {
                         rows: geometry.in_channels,
                         depth: starts.len(),
@@ -310,7 +333,17 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
                     step,
                 );
             }
-            for first in (0..phases.outputs()).step_by(DEPTH) {
+            let all = Size {
+                rows: starts.len(),
+                depth: phases.outputs(),
+                columns: geometry.out_channels,
+            };
+            let along = Lines { data: &*inputs, starts: Starts::At(&starts) };
+            let across = Lines { data: &*outputs, starts: Starts::Every(step) };
+            let (left, right) = (Operand::Along(along), Operand::Across(across));
+            let in_bf16 = product_in_bf16(left, right, all, (&mut values, step), number > 0);
+            let depth = if in_bf16 { 0 } else { phases.outputs() };
+            for first in (0..depth).step_by(DEPTH) {
                 let size = Size {
                     rows: starts.len(),
                     depth: DEPTH.min(phases.outputs() - first),

@@ -18,13 +18,14 @@
 //!
 //! A kernel turned by 180° has the points of the kernel in another order, because a reversed line
 //! exchanges the first and the last row of `G` and keeps the others. So the backward by the input
-//! transforms the weights in the same way, and takes the points in the order of [`TURNED`].
+//! transforms the weights in the same way, and takes the points in another order (`kernels.rs`).
 //!
 //! Rounding: there are fewer and shorter sums than in the plain convolution, but the transforms add numbers
 //! of similar size. docs/kernels.md has the measured errors.
 
 mod channels;
 mod images;
+mod kernels;
 mod planes;
 mod tiles;
 mod weights;
@@ -36,25 +37,15 @@ use rayon::prelude::*;
 
 use self::channels::ChannelsLast;
 use self::images::{Halves, transform_outputs};
+use self::kernels::Kernels;
 use self::planes::Planes;
 use self::tiles::{POINTS, Problem};
 use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use crate::ops::float::Float;
+use crate::ops::gemm::bf16::{Lines, Operand, Starts};
 use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
-use candelabrum_memory::simd::simd;
-
-/// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
-const TURNED: [usize; POINTS] = {
-    const LINE: [usize; 4] = [3, 1, 2, 0];
-    let mut points = [0; POINTS];
-    let mut i = 0;
-    while i < POINTS {
-        points[i] = 4 * LINE[i / 4] + LINE[i % 4];
-        i += 1;
-    }
-    points
-};
+use crate::ops::matmul::product_in_bf16;
 
 /// Tiles whose transforms are in the cache at the same time: whole tiles of the product on each
 /// instruction set.
@@ -84,7 +75,7 @@ impl<T: Float> Conv<'_, T> {
 
     pub(super) fn forward_by_tiles(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let problem = self.problem();
-        convolve(problem, &Kernels::new(self.weight, &problem), false, xs, ys);
+        convolve(problem, &Kernels::new(self.weight, &problem, false), xs, ys);
         if bias.is_some() || self.activation.is_some() {
             let finish = |y: &mut [T]| self.finish(y, bias, problem.out_pixels());
             ys.par_chunks_mut(self.geometry.out_image()).for_each(finish);
@@ -107,52 +98,24 @@ impl<T: Float> Conv<'_, T> {
             weight_gradient(problem, xs, dys, dw);
         }
         if let Some(dxs) = dxs {
-            let kernels = Kernels::new(self.weight, &problem);
-            convolve(problem.backward(), &kernels, true, dys, dxs);
+            let kernels = Kernels::new(self.weight, &problem, true);
+            convolve(problem.backward(), &kernels, dys, dxs);
         }
     }
 }
 
-/// The transformed weights, (O × C) for each point.
-struct Kernels<T: Float>(Planes<T>);
-
-impl<T: Float> Kernels<T> {
-    fn new(weight: &[T], problem: &Problem) -> Self {
-        let rows = problem.out_channels;
-        let mut planes = Planes::new(rows, problem.in_channels);
-        simd(
-            #[inline(always)]
-            || weights::transform(weight, problem.in_channels, &mut planes),
-        );
-        Self(planes)
-    }
-
-    /// The left operand of the product of a point: (O × C), or for the kernels `turned` by 180°, (C × O).
-    fn left(&self, point: usize, turned: bool) -> Left<'_, T> {
-        let Rows { data, step } = self.0.of(if turned { TURNED[point] } else { point });
-        if turned { Left::Columns { data, step } } else { Left::Rows { data, step } }
-    }
-}
-
 /// Computes `ys` from `xs`. The threads share the images.
-fn convolve<T: Float>(
-    problem: Problem,
-    kernels: &Kernels<T>,
-    turned: bool,
-    xs: &[T],
-    ys: &mut [T],
-) {
+fn convolve<T: Float>(problem: Problem, kernels: &Kernels<T>, xs: &[T], ys: &mut [T]) {
     let (from, to) =
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     each_share(true, (xs, from), (ys, to), |xs, ys| {
-        dispatch(Convolution { problem, kernels, turned, xs, ys });
+        dispatch(Convolution { problem, kernels, xs, ys });
     });
 }
 
 struct Convolution<'a, T: Float> {
     problem: Problem,
     kernels: &'a Kernels<T>,
-    turned: bool,
     xs: &'a [T],
     ys: &'a mut [T],
 }
@@ -162,7 +125,7 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { problem, kernels, turned, xs, ys } = self;
+        let Self { problem, kernels, xs, ys } = self;
         let &Problem { in_channels, out_channels, .. } = &problem;
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
@@ -170,14 +133,17 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
         let mut halves = Halves::new::<S>(&problem);
         let mut inputs = Planes::new(in_channels, BLOCK);
         let mut results = Planes::new(rows, BLOCK);
+        let mut products = kernels.products(BLOCK);
         for first in (0..tiles).step_by(BLOCK) {
             let block = first..tiles.min(first + BLOCK);
             images::transform_inputs(simd, &problem, xs, block.clone(), &mut halves, &mut inputs);
             let size = Size { rows: out_channels, depth: in_channels, columns: block.len() };
             for point in 0..POINTS {
-                let (left, right) = (kernels.left(point, turned), inputs.of(point));
-                let out = results.of_mut(point);
-                simd.vectorize(Product { size, left, right, out, add: false });
+                let (right, out) = (inputs.of(point), results.of_mut(point));
+                if !products.multiply(point, size, right, out.data, out.step) {
+                    let left = kernels.left(point);
+                    simd.vectorize(Product { size, left, right, out, add: false });
+                }
             }
             transform_outputs::<T, S>(simd, &problem, &results, block, ys);
         }
@@ -240,7 +206,12 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
                     let Rows { data, step } = left.of(point);
                     let left = Left::Columns { data, step };
                     let (right, out) = (right.of(point), sums.of_mut(point));
-                    simd.vectorize(Product { size, left, right, out, add });
+                    let (lines, columns) = (Starts::Every(step), Starts::Every(right.step));
+                    let from = Operand::Across(Lines { data, starts: lines });
+                    let by = Operand::Across(Lines { data: right.data, starts: columns });
+                    if !product_in_bf16(from, by, size, (&mut *out.data, out.step), add) {
+                        simd.vectorize(Product { size, left, right, out, add });
+                    }
                 }
                 add = true;
             }

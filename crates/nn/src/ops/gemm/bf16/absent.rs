@@ -20,7 +20,7 @@ impl Instructions {
 
     pub(super) fn pack_across(
         self,
-        _: Lines<'_>,
+        _: Lines<'_, f32>,
         _: Range<usize>,
         _: Range<usize>,
         _: &mut [Line],
@@ -28,7 +28,13 @@ impl Instructions {
         match self {}
     }
 
-    pub(super) fn pack_along(self, _: Lines<'_>, _: Range<usize>, _: Range<usize>, _: &mut [Line]) {
+    pub(super) fn pack_along(
+        self,
+        _: Lines<'_, f32>,
+        _: Range<usize>,
+        _: Range<usize>,
+        _: &mut [Line],
+    ) {
         match self {}
     }
 

@@ -46,7 +46,7 @@ impl Instructions {
     #[inline]
     pub(super) fn pack_across(
         self,
-        from: Lines<'_>,
+        from: Lines<'_, f32>,
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
@@ -59,7 +59,7 @@ impl Instructions {
     #[inline]
     pub(super) fn pack_along(
         self,
-        from: Lines<'_>,
+        from: Lines<'_, f32>,
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
@@ -84,7 +84,7 @@ impl Instructions {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_across(from: Lines<'_>, width: Range<usize>, depth: Range<usize>, to: &mut [Line]) {
+fn pack_across(from: Lines<'_, f32>, width: Range<usize>, depth: Range<usize>, to: &mut [Line]) {
     let pairs = depth.len().div_ceil(2);
     let starts = width.clone().step_by(TOGETHER * LANES);
     for (first, to) in starts.zip(to.chunks_mut((TOGETHER * pairs).max(1))) {
@@ -95,7 +95,7 @@ fn pack_across(from: Lines<'_>, width: Range<usize>, depth: Range<usize>, to: &m
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn pack_some_across(
-    from: Lines<'_>,
+    from: Lines<'_, f32>,
     (first, len): (usize, usize),
     depth: Range<usize>,
     to: &mut [Line],
@@ -149,7 +149,7 @@ fn rounded(low: __m512, high: __m512) -> __m512 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_along(from: Lines<'_>, width: Range<usize>, depth: Range<usize>, to: &mut [Line]) {
+fn pack_along(from: Lines<'_, f32>, width: Range<usize>, depth: Range<usize>, to: &mut [Line]) {
     let pairs = depth.len().div_ceil(2);
     let starts = width.clone().step_by(LANES);
     for (first, group) in starts.zip(to.chunks_mut(pairs.max(1))) {

@@ -14,6 +14,8 @@ mod finish;
 mod multiply;
 mod operand;
 mod packed;
+#[cfg(test)]
+mod plain;
 mod product;
 
 pub(in crate::ops) use self::finish::Finish;

@@ -44,7 +44,7 @@ impl Packed {
     pub(in crate::ops) fn pack(
         &mut self,
         instructions: Instructions,
-        from: Operand<'_>,
+        from: Operand<'_, f32>,
         width: Range<usize>,
         depth: Range<usize>,
     ) {
@@ -60,6 +60,11 @@ impl Packed {
     /// The number of rows or columns.
     pub(super) fn width(&self) -> usize {
         self.width
+    }
+
+    /// The depth, rounded up to an even number.
+    pub(in crate::ops) fn depth(&self) -> usize {
+        2 * self.pairs
     }
 
     /// Half the depth, rounded up.
