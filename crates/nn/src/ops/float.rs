@@ -26,6 +26,8 @@ pub(super) trait Float: WithDType + Poolable + Lanes {
     fn narrow(value: f64) -> Self;
     /// The numbers, if they are f32.
     fn f32s(values: &[Self]) -> Option<&[f32]>;
+    /// The numbers, if they are f32.
+    fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]>;
     /// The place of the numbers, if they are f32.
     fn f32s_at(values: *mut Self) -> Option<*mut f32>;
     /// Calls `f` with the places of the variables in the flat gradients of this backward pass.
@@ -89,6 +91,11 @@ macro_rules! impl_float {
 
             #[inline(always)]
             fn f32s(values: &[Self]) -> Option<&[f32]> {
+                $if_f32(values)
+            }
+
+            #[inline(always)]
+            fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]> {
                 $if_f32(values)
             }
 

@@ -172,7 +172,7 @@ fn multiply_in_bf16<T: Float>(
     b: Mat<'_, T>,
     parallelism: &Parallelism,
 ) -> bool {
-    let Some(instructions) = product_precision::bf16() else { return false };
+    let Some(instructions) = product_precision::bf16::<T>() else { return false };
     let (m, k, n) = (a.rows, a.cols, b.cols);
     if m.min(n) < FEWEST {
         return false;
@@ -199,7 +199,7 @@ pub(super) fn product_in_bf16<T: Float>(
     (out, step): (&mut [T], usize),
     add: bool,
 ) -> bool {
-    let Some(instructions) = product_precision::bf16() else { return false };
+    let Some(instructions) = product_precision::bf16::<T>() else { return false };
     let mut out = MatMut::strided(out, rows, columns, step);
     let (left, right) = (left.as_f32s(), right.as_f32s());
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::float::Float;
 use super::gemm::bf16::Instructions;
 
 /// How the CPU multiplies f32 numbers in matrix products and convolutions. Sums are f32 in any case.
@@ -48,7 +49,8 @@ pub fn bf16_instructions() -> Option<&'static str> {
     Instructions::detect().map(|_| Instructions::NAME)
 }
 
-/// The instructions for products in bf16, if they are to be used.
-pub(super) fn bf16() -> Option<Instructions> {
-    if BF16.load(Ordering::Relaxed) { Instructions::detect() } else { None }
+/// The instructions for products of numbers of this type in bf16, if they are to be used.
+pub(super) fn bf16<T: Float>() -> Option<Instructions> {
+    let asked = BF16.load(Ordering::Relaxed) && T::f32s(&[]).is_some();
+    if asked { Instructions::detect() } else { None }
 }

@@ -18,11 +18,12 @@
 //!
 //! A kernel turned by 180° has the points of the kernel in another order, because a reversed line
 //! exchanges the first and the last row of `G` and keeps the others. So the backward by the input
-//! transforms the weights in the same way, and takes the points in another order (`kernels.rs`).
+//! transforms the weights in the same way, and takes the points in another order (`tiles.rs`).
 //!
 //! Rounding: there are fewer and shorter sums than in the plain convolution, but the transforms add numbers
 //! of similar size. docs/kernels.md has the measured errors.
 
+mod bf16;
 mod channels;
 mod images;
 mod kernels;
@@ -36,16 +37,15 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use self::channels::ChannelsLast;
-use self::images::{Halves, transform_outputs};
+use self::images::{Halves, transform_inputs, transform_outputs};
 use self::kernels::Kernels;
 use self::planes::Planes;
 use self::tiles::{POINTS, Problem};
 use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use crate::ops::float::Float;
-use crate::ops::gemm::bf16::{Lines, Operand, Starts};
 use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
-use crate::ops::matmul::product_in_bf16;
+use crate::ops::product_precision;
 
 /// Tiles whose transforms are in the cache at the same time: whole tiles of the product on each
 /// instruction set.
@@ -126,6 +126,10 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { problem, kernels, xs, ys } = self;
+        let kernels = match kernels {
+            Kernels::F32(kernels) => kernels,
+            Kernels::Bf16(kernels) => return kernels.convolve::<T, S>(simd, &problem, xs, ys),
+        };
         let &Problem { in_channels, out_channels, .. } = &problem;
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
@@ -133,19 +137,17 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
         let mut halves = Halves::new::<S>(&problem);
         let mut inputs = Planes::new(in_channels, BLOCK);
         let mut results = Planes::new(rows, BLOCK);
-        let mut products = kernels.products(BLOCK);
         for first in (0..tiles).step_by(BLOCK) {
             let block = first..tiles.min(first + BLOCK);
-            images::transform_inputs(simd, &problem, xs, block.clone(), &mut halves, &mut inputs);
+            let all = 0..in_channels;
+            transform_inputs(simd, &problem, xs, all, block.clone(), &mut halves, &mut inputs);
             let size = Size { rows: out_channels, depth: in_channels, columns: block.len() };
             for point in 0..POINTS {
-                let (right, out) = (inputs.of(point), results.of_mut(point));
-                if !products.multiply(point, size, right, out.data, out.step) {
-                    let left = kernels.left(point);
-                    simd.vectorize(Product { size, left, right, out, add: false });
-                }
+                let (left, right) = (kernels.left(point), inputs.of(point));
+                let out = results.of_mut(point);
+                simd.vectorize(Product { size, left, right, out, add: false });
             }
-            transform_outputs::<T, S>(simd, &problem, &results, block, ys);
+            transform_outputs::<T, S>(simd, &problem, &results, 0..out_channels, block, ys);
         }
     }
 }
@@ -188,6 +190,10 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
         let columns = problem.in_channels.next_multiple_of(lanes);
         let rows = channels.len().next_multiple_of(rows_of_a_tile::<S>());
         let mut sums = Planes::new(rows, columns);
+        if let Some(instructions) = product_precision::bf16::<T>() {
+            bf16::add_gradients(simd, instructions, &problem, (xs, dzs), &channels, &mut sums);
+            return weights::gradient(&sums, problem.in_channels, dw);
+        }
         let mut left = Planes::new(DEPTH, rows.next_multiple_of(lanes));
         let mut right = Planes::new(DEPTH, columns);
         let mut add = false;
@@ -206,12 +212,7 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
                     let Rows { data, step } = left.of(point);
                     let left = Left::Columns { data, step };
                     let (right, out) = (right.of(point), sums.of_mut(point));
-                    let (lines, columns) = (Starts::Every(step), Starts::Every(right.step));
-                    let from = Operand::Across(Lines { data, starts: lines });
-                    let by = Operand::Across(Lines { data: right.data, starts: columns });
-                    if !product_in_bf16(from, by, size, (&mut *out.data, out.step), add) {
-                        simd.vectorize(Product { size, left, right, out, add });
-                    }
+                    simd.vectorize(Product { size, left, right, out, add });
                 }
                 add = true;
             }

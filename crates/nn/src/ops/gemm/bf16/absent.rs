@@ -24,6 +24,7 @@ impl Instructions {
         _: Range<usize>,
         _: Range<usize>,
         _: &mut [Line],
+        _: usize,
     ) {
         match self {}
     }
@@ -34,6 +35,7 @@ impl Instructions {
         _: Range<usize>,
         _: Range<usize>,
         _: &mut [Line],
+        _: usize,
     ) {
         match self {}
     }

@@ -42,7 +42,8 @@ impl Instructions {
         present.then_some(Self(()))
     }
 
-    /// Packs rows or columns `width` and steps `depth` of lines for each step.
+    /// Packs rows or columns `width` and steps `depth` of lines for each step. The groups of 16 rows or
+    /// columns are `pitch` lines apart.
     #[inline]
     pub(super) fn pack_across(
         self,
@@ -50,12 +51,13 @@ impl Instructions {
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
+        pitch: usize,
     ) {
         // SAFETY: the invariant of the module.
-        unsafe { pack_across(from, width, depth, to) }
+        unsafe { pack_across(from, width, depth, to, pitch) }
     }
 
-    /// Packs rows or columns `width` and steps `depth` of lines for each row or column.
+    /// The same of lines for each row or column.
     #[inline]
     pub(super) fn pack_along(
         self,
@@ -63,9 +65,10 @@ impl Instructions {
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
+        pitch: usize,
     ) {
         // SAFETY: the invariant of the module.
-        unsafe { pack_along(from, width, depth, to) }
+        unsafe { pack_along(from, width, depth, to, pitch) }
     }
 
     /// One tile: every second element of `left` has the pairs of its 8 rows. `out` has as many rows and
@@ -84,12 +87,17 @@ impl Instructions {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_across(from: Lines<'_, f32>, width: Range<usize>, depth: Range<usize>, to: &mut [Line]) {
-    let pairs = depth.len().div_ceil(2);
+fn pack_across(
+    from: Lines<'_, f32>,
+    width: Range<usize>,
+    depth: Range<usize>,
+    to: &mut [Line],
+    pitch: usize,
+) {
     let starts = width.clone().step_by(TOGETHER * LANES);
-    for (first, to) in starts.zip(to.chunks_mut((TOGETHER * pairs).max(1))) {
+    for (first, to) in starts.zip(to.chunks_mut((TOGETHER * pitch).max(1))) {
         let len = (width.end - first).min(TOGETHER * LANES);
-        pack_some_across(from, (first, len), depth.clone(), to);
+        pack_some_across(from, (first, len), depth.clone(), to, pitch);
     }
 }
 
@@ -99,6 +107,7 @@ fn pack_some_across(
     (first, len): (usize, usize),
     depth: Range<usize>,
     to: &mut [Line],
+    pitch: usize,
 ) {
     let pairs = depth.len().div_ceil(2);
     let zeros = [0.0; TOGETHER * LANES];
@@ -109,7 +118,7 @@ fn pack_some_across(
             if step + 1 < depth.end { from.part(step + 1, first, len) } else { &zeros[..len] };
         let (lows, low_rest) = low.as_chunks();
         let (highs, high_rest) = high.as_chunks();
-        let mut places = to.iter_mut().skip(pair).step_by(pairs);
+        let mut places = to.iter_mut().skip(pair).step_by(pitch);
         for ((low, high), place) in lows.iter().zip(highs).zip(&mut places) {
             store(place, paired(load(low), load(high)));
         }
@@ -149,12 +158,18 @@ fn rounded(low: __m512, high: __m512) -> __m512 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_along(from: Lines<'_, f32>, width: Range<usize>, depth: Range<usize>, to: &mut [Line]) {
+fn pack_along(
+    from: Lines<'_, f32>,
+    width: Range<usize>,
+    depth: Range<usize>,
+    to: &mut [Line],
+    pitch: usize,
+) {
     let pairs = depth.len().div_ceil(2);
     let starts = width.clone().step_by(LANES);
-    for (first, group) in starts.zip(to.chunks_mut(pairs.max(1))) {
+    for (first, group) in starts.zip(to.chunks_mut(pitch.max(1))) {
         let lines = (width.end - first).min(LANES);
-        for (number, to) in group.chunks_mut(LANES).enumerate() {
+        for (number, to) in group[..pairs].chunks_mut(LANES).enumerate() {
             let step = depth.start + 2 * LANES * number;
             let len = (depth.end - step).min(2 * LANES);
             let mut rows = [_mm512_setzero_ps(); LANES];

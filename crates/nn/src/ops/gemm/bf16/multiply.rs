@@ -82,7 +82,7 @@ impl Share<'_> {
                     let from = row + rows.start..row + rows.end;
                     packed_left.pack(instructions, left, from, steps.clone());
                     let out = out.part(rows, some.clone());
-                    product(instructions, &packed_left, &packed_right, out, finish);
+                    product(instructions, (&packed_left, 0), &packed_right, out, finish);
                 }
             }
         }

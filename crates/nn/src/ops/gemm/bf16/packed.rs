@@ -20,6 +20,12 @@ pub(super) type Line = [f32; LANES];
 /// The rows of a tile: half of the rows of a line.
 pub(super) const HALF: usize = LANES / 2;
 
+/// The lines from one group of 16 rows or columns to the next: an odd number, so that the groups do not
+/// compete for the same places of the nearest cache.
+fn pitch(pairs: usize) -> usize {
+    pairs | 1
+}
+
 /// A packed factor.
 pub(in crate::ops) struct Packed {
     memory: Pooled<f32>,
@@ -33,7 +39,8 @@ impl Packed {
     /// Space for a factor of `width` rows or columns and of this depth, with unspecified contents.
     pub(in crate::ops) fn new(width: usize, depth: usize) -> Self {
         let pairs = depth.div_ceil(2);
-        let memory = Pooled::<f32>::new((width.div_ceil(LANES) * pairs + 1) * LANES);
+        let lines = width.div_ceil(LANES) * pitch(pairs);
+        let memory = Pooled::<f32>::new((lines + 1) * LANES);
         // The offset is a matter of speed alone.
         let offset = memory.as_ptr().align_offset(size_of::<Line>()).min(LANES);
         Self { memory, offset, width, pairs }
@@ -48,23 +55,39 @@ impl Packed {
         width: Range<usize>,
         depth: Range<usize>,
     ) {
-        (self.width, self.pairs) = (width.len(), depth.len().div_ceil(2));
+        self.resize(width.len(), depth.len());
+        self.pack_part(instructions, from, width, depth, (0, 0));
+    }
+
+    /// Makes it a factor of so many rows or columns and of this depth, with unspecified contents. There
+    /// must be space for it.
+    pub(in crate::ops) fn resize(&mut self, width: usize, depth: usize) {
+        (self.width, self.pairs) = (width, depth.div_ceil(2));
+    }
+
+    /// Packs a part of a factor: from row or column and from step `to`, which are a multiple of 16 and an
+    /// even number. Where the part ends at an odd step, the factor does, too.
+    #[inline]
+    pub(in crate::ops) fn pack_part(
+        &mut self,
+        instructions: Instructions,
+        from: Operand<'_, f32>,
+        width: Range<usize>,
+        depth: Range<usize>,
+        to: (usize, usize),
+    ) {
+        let pitch = pitch(self.pairs);
+        let first = to.0 / LANES * pitch + to.1 / 2;
+        let lines = &mut self.lines_mut()[first..];
         match from {
-            Operand::Along(lines) => instructions.pack_along(lines, width, depth, self.lines_mut()),
-            Operand::Across(lines) => {
-                instructions.pack_across(lines, width, depth, self.lines_mut());
-            }
+            Operand::Along(from) => instructions.pack_along(from, width, depth, lines, pitch),
+            Operand::Across(from) => instructions.pack_across(from, width, depth, lines, pitch),
         }
     }
 
     /// The number of rows or columns.
     pub(super) fn width(&self) -> usize {
         self.width
-    }
-
-    /// The depth, rounded up to an even number.
-    pub(in crate::ops) fn depth(&self) -> usize {
-        2 * self.pairs
     }
 
     /// Half the depth, rounded up.
@@ -76,11 +99,11 @@ impl Packed {
     #[inline(always)]
     pub(super) fn group(&self, group: usize, pairs: Range<usize>) -> &[Line] {
         let (lines, _) = self.memory[self.offset..].as_chunks();
-        &lines[group * self.pairs..][pairs]
+        &lines[group * pitch(self.pairs)..][pairs]
     }
 
     fn lines_mut(&mut self) -> &mut [Line] {
         let (lines, _) = self.memory[self.offset..].as_chunks_mut();
-        &mut lines[..self.width.div_ceil(LANES) * self.pairs]
+        &mut lines[..self.width.div_ceil(LANES) * pitch(self.pairs)]
     }
 }

@@ -14,10 +14,11 @@ const PAIRS: usize = 192;
 /// The vectors of columns of the widest tile.
 const VECTORS: usize = 3;
 
-/// `out = scale left right` or `out += scale left right`. `out` has as many rows and columns as there are.
+/// `out = scale left right` or `out += scale left right`, for the rows of `left` from `row` on, which is a
+/// multiple of 16. `out` has as many rows as are computed, and all columns.
 pub(in crate::ops) fn product(
     instructions: Instructions,
-    left: &Packed,
+    (left, row): (&Packed, usize),
     right: &Packed,
     mut out: MatMut<'_, f32>,
     finish: Finish,
@@ -39,9 +40,9 @@ pub(in crate::ops) fn product(
             let columns = column..right.width().min(column + vectors * LANES);
             let columns = Columns { instructions, right, columns, block: block.clone(), finish };
             match vectors {
-                1 => columns.multiply::<1>(left, &mut out),
-                2 => columns.multiply::<2>(left, &mut out),
-                _ => columns.multiply::<VECTORS>(left, &mut out),
+                1 => columns.multiply::<1>(left, row, &mut out),
+                2 => columns.multiply::<2>(left, row, &mut out),
+                _ => columns.multiply::<VECTORS>(left, row, &mut out),
             }
             column += vectors * LANES;
         }
@@ -58,20 +59,25 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// Multiplies them by all rows of `left`.
+    /// Multiplies them by the rows of `left` from `first` on.
     #[inline(always)]
-    fn multiply<const VECTORS: usize>(self, left: &Packed, out: &mut MatMut<'_, f32>) {
+    fn multiply<const VECTORS: usize>(
+        self,
+        left: &Packed,
+        first: usize,
+        out: &mut MatMut<'_, f32>,
+    ) {
         let Self { instructions, right, columns, block, finish } = self;
         let mut lines: [&[_]; VECTORS] = [&[]; VECTORS];
         for (vector, line) in lines.iter_mut().enumerate() {
             *line = right.group(columns.start / LANES + vector, block.clone());
         }
-        for row in (0..left.width()).step_by(HALF) {
-            let group = left.group(row / LANES, block.clone());
+        for row in (0..out.rows()).step_by(HALF) {
+            let group = left.group((first + row) / LANES, block.clone());
             // The first or the second half of each line.
             let (halves, _) = group.as_flattened().as_chunks::<HALF>();
             let halves = &halves[row % LANES / HALF..];
-            let out = out.part(row..left.width().min(row + HALF), columns.clone());
+            let out = out.part(row..out.rows().min(row + HALF), columns.clone());
             instructions.tile(halves, lines, out, finish);
         }
     }
