@@ -31,6 +31,9 @@ impl Drop for Turn {
 
 type Operation<'a> = &'a (dyn Fn(&[Tensor]) -> Result<Tensor> + Sync);
 
+/// A name, the shapes of two inputs, and an operation.
+type Named = (&'static str, [Vec<usize>; 2], Box<dyn Fn(&[Tensor]) -> Result<Tensor> + Sync>);
+
 /// The result and the gradients of an operation with products in this precision, on so many threads.
 fn step(
     f: Operation<'_>,
@@ -55,8 +58,7 @@ fn step(
 }
 
 /// Each algorithm of a convolution, and the products of a linear layer.
-fn linear_operations()
--> Vec<(&'static str, [Vec<usize>; 2], Box<dyn Fn(&[Tensor]) -> Result<Tensor> + Sync>)> {
+fn linear_operations() -> Vec<Named> {
     let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
     let strided = Conv2dConfig { stride: (2, 2), ..padded };
     let conv = |config| {

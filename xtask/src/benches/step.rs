@@ -174,6 +174,7 @@ impl Bench for Step {
 
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (ours, python) = (&setup.programs.player, &setup.programs.python);
+        let precision = &*choice_name(&self.precision);
         let block = |training: Training| {
             let Training { network, batch_size, threads } = training;
             let place = place(network, [("batch_size", batch_size), ("threads", threads)]);
@@ -191,7 +192,7 @@ impl Bench for Step {
                     (_, Some(python)) => training.torch(python, name),
                     (_, None) => continue,
                 };
-                block.add(name, &place, player.option("--precision", choice_name(&self.precision)));
+                block.add(name, &place, player.option("--precision", precision));
             }
             block
         };
