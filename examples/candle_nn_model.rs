@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let varmap = VarMap::new();
-    let vb = VarBuilder::from_varmap(&varmap, args.precision.dtype(), world.device());
+    let vb = VarBuilder::from_varmap(&varmap, args.precision.dtype(world.device()), world.device());
     let model = FromModule(mlp(&vb)?);
 
     // Sorted by name, so that every rank has the same order. `DistOpt` makes the values equal to

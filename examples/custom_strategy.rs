@@ -106,7 +106,7 @@ fn main() -> ExitCode {
 
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
-    let params = Params::on(args.seed, args.precision.dtype(), world.device());
+    let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = args.optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);

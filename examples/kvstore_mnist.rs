@@ -44,7 +44,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let kind = args.kvstore.unwrap_or(KvStoreKind::DistSync);
     let store = KvStore::with_config(&args.store_config(kind), world)?;
 
-    let params = Params::on(args.seed, args.precision.dtype(), world.device());
+    let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = StoreOpt::with_config(args.sgd(), &params, &store, args.store_opt_config())?;
     let mut trainer = Trainer::new(model, opt);

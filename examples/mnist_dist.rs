@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
-    let params = Params::on(args.seed, args.precision.dtype(), world.device());
+    let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
     let opt = args.optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).use_graph(args.graph);
@@ -48,7 +48,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
         let (ranks, backend, batch) = (world.world_size(), world.backend(), args.batch_size);
-        let (device, precision) = (world.device_name(), params.dtype().as_str());
+        let (device, precision) = (world.device_name(), args.precision.describe(world.device()));
         writeln!(
             out,
             "ranks {ranks} ({backend}) on {device} in {precision}, threads {threads} and batch \

@@ -21,7 +21,7 @@ impl Model for Perceptron {
 /// The accuracy after three epochs on synthetic digits.
 fn accuracy(world: &World, precision: Precision) -> f64 {
     let data = Mnist::synthetic(0, 4000, 1000).unwrap();
-    let params = Params::on(0, precision.dtype(), world.device());
+    let params = precision.params(0, world.device());
     let scope = params.root();
     let model = Perceptron {
         hidden: Linear::new(&scope.pp("hidden"), 64).activation(Activation::Relu),

@@ -84,7 +84,7 @@ fn with_loss<M: Model + 'static>(
 impl Ours {
     pub(crate) fn new(settings: &Settings, xs: &Tensor, world: &World) -> anyhow::Result<Self> {
         let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
-        let params = Params::on(0, settings.precision.dtype(), world.device());
+        let params = settings.precision.params(0, world.device());
         let (loss, _) = model(network, &params, xs)?;
         let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
         let world = if strangers { &World::single() } else { world };

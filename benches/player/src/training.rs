@@ -31,7 +31,8 @@ impl Training {
     pub(crate) fn new(settings: &Settings, world: &World) -> anyhow::Result<Self> {
         let device = world.device();
         let there = |(xs, ys): (Tensor, Tensor)| {
-            let dtype = if xs.dtype().is_float() { settings.precision.dtype() } else { xs.dtype() };
+            let dtype =
+                if xs.dtype().is_float() { settings.precision.dtype(device) } else { xs.dtype() };
             Ok((xs.to_device(device)?.to_dtype(dtype)?, ys.to_device(device)?))
         };
         let batches = problem::batches(settings.network, settings.batch_size.get(), world.rank())?;

@@ -3,11 +3,13 @@
 //! ```text
 //! RAYON_NUM_THREADS=1 cargo bench -p candelabrum-nn --bench conv2d
 //! ```
+//!
+//! With `-- bf16` behind it, products are computed in bf16.
 
 #![expect(clippy::print_stdout, reason = "its result is what it prints")]
 #![expect(clippy::unwrap_used, reason = "a bench has nobody to hand an error to")]
 
-use candelabrum_nn::ops::{Conv2dConfig, conv2d, profile};
+use candelabrum_nn::ops::{Conv2dConfig, ProductPrecision, conv2d, profile, set_product_precision};
 use candelabrum_testkit::uniform;
 use candle_core::{DType, Var};
 use std::time::Duration;
@@ -16,6 +18,9 @@ use std::time::Duration;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
+    if std::env::args().any(|argument| argument == "bf16") {
+        set_product_precision(ProductPrecision::Bf16);
+    }
     for (batch, cin, cout, side, kernel, stride) in [
         (8, 64, 64, 56, 3, 1),
         (8, 128, 128, 28, 3, 1),

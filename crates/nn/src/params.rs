@@ -15,6 +15,7 @@ use candle_nn::VarMap;
 use crate::arrival::Arrival;
 use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
+use crate::ops::{ProductPrecision, set_product_precision};
 use crate::tensors::{Values, with_span, with_variable};
 use crate::together::update_together;
 use crate::{Buffer, Error, Init, LayerRow, Result, StatisticsExchange, seed};
@@ -211,6 +212,15 @@ impl Params {
     /// An empty store of f32 parameters on the CPU whose initial values come from `seed`.
     pub fn new(seed: u64) -> Self {
         Self::on(seed, DType::F32, &Device::Cpu)
+    }
+
+    /// An empty store of f32 parameters on the CPU, for a training whose products have this precision.
+    ///
+    /// The precision is not a property of the store: this function [sets](set_product_precision) it for all
+    /// products of f32 numbers of this process, whatever their parameters are, until it is set again.
+    pub fn with_product_precision(seed: u64, precision: ProductPrecision) -> Self {
+        set_product_precision(precision);
+        Self::new(seed)
     }
 
     /// An empty store for `device` and `dtype`.

@@ -20,7 +20,8 @@ pub struct Report {
     pub backend: String,
     /// The device: `cpu`.
     pub device: String,
-    /// The type of parameters and activations: `f32`, `bf16` or `f16`.
+    /// The type of parameters and activations: `f32`, `bf16` or `f16`, and what is said about products in
+    /// bf16 on the CPU.
     pub precision: String,
     /// Compute threads per rank.
     pub threads: usize,

@@ -116,7 +116,7 @@ impl Bench for Ddp {
         let ours = report.rows.iter().find(|row| row.contender == "ours-local");
         let best = ours.and_then(|row| row.ratio("times_best_ddp"));
         let best = best.map(|times| format!("Candelabrum to the best DDP: {times:.2}×."));
-        let losses = loss_notes(report, |row| row.contender.clone());
+        let losses = loss_notes(report, |row| row.contender.clone(), 0.0);
         best.into_iter().chain(losses).collect()
     }
 

@@ -40,9 +40,31 @@ pub(crate) struct Step {
     /// Contenders [default: all, but candle only where a step of it takes about 15 s or less]
     #[arg(long, value_delimiter = ',')]
     contenders: Vec<Contender>,
+    /// The precision of products: bf16 is torch.autocast, and the player's option of this name. candle has
+    /// only f32
+    #[arg(long, value_enum, default_value_t)]
+    precision: Precision,
     /// Instead: measure the time of each operation in our own steps
-    #[arg(long)]
+    #[arg(long, conflicts_with = "precision")]
     profile: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Precision {
+    #[default]
+    F32,
+    Bf16,
+}
+
+impl Precision {
+    /// How far losses may differ because of it.
+    fn loss_tolerance(self) -> f64 {
+        match self {
+            Self::F32 => 0.0,
+            Self::Bf16 => 0.02,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -102,7 +124,9 @@ impl Step {
             }
             asked => once(asked),
         };
-        asked.into_iter().filter(|who| who.can_train(training)).collect()
+        let has_precision = |who: &Contender| *who != Candle || self.precision == Precision::F32;
+        let can_train = |who: &Contender| who.can_train(training) && has_precision(who);
+        asked.into_iter().filter(can_train).collect()
     }
 
     fn trainings(&self, cores: usize) -> Vec<Training> {
@@ -150,6 +174,7 @@ impl Bench for Step {
 
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
         let (ours, python) = (&setup.programs.player, &setup.programs.python);
+        let precision = &*choice_name(&self.precision);
         let block = |training: Training| {
             let Training { network, batch_size, threads } = training;
             let place = place(network, [("batch_size", batch_size), ("threads", threads)]);
@@ -167,7 +192,7 @@ impl Bench for Step {
                     (_, Some(python)) => training.torch(python, name),
                     (_, None) => continue,
                 };
-                block.add(name, &place, player);
+                block.add(name, &place, player.option("--precision", precision));
             }
             block
         };
@@ -215,7 +240,7 @@ impl Bench for Step {
         let name = |row: &Row| {
             configuration(row.text("network"), row.number("batch_size"), row.number("threads"))
         };
-        let mut notes = loss_notes(report, name);
+        let mut notes = loss_notes(report, name, self.precision.loss_tolerance());
         notes.extend(left_out_note(report));
         // A small difference of the clocks is allowed.
         let exceeds =

@@ -117,12 +117,16 @@ pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
 }
 
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
-/// that they do not train the same way.
-pub(super) fn loss_notes(report: &Report, name: impl Fn(&Row) -> String) -> Vec<String> {
+/// that they do not train the same way. `tolerance` is allowed besides that of the network.
+pub(super) fn loss_notes(
+    report: &Report,
+    name: impl Fn(&Row) -> String,
+    tolerance: f64,
+) -> Vec<String> {
     let trains = |row: &&Row| ![STRANGERS, PRODUCTS].contains(&&*row.contender);
     let differs = |row: &&Row| {
         let mut peers = report.rows.iter().filter(trains).filter(|peer| peer.point == row.point);
-        peers.next().is_some_and(|first| !losses_agree(row, first))
+        peers.next().is_some_and(|first| !losses_agree(row, first, tolerance))
     };
     // The gradient of its max-pool differs. The other networks have none of candle's.
     let is_known = |row: &&Row| row.contender == "candle" && Network::of(row).name == "cnn";
@@ -194,7 +198,7 @@ mod tests {
                 row
             };
             report.rows = losses.map(row).to_vec();
-            loss_notes(&report, |row| row.contender.clone()).join("\n")
+            loss_notes(&report, |row| row.contender.clone(), 0.0).join("\n")
         };
         let of = |candle, torch| [("ours", 1.0), ("candle", candle), ("pytorch", torch)];
         assert_eq!(notes("mlp", of(1.0, 1.00001)), "");

@@ -10,6 +10,7 @@ mod resnet;
 use anyhow::ensure;
 use candelabrum::models::GptConfig;
 use candelabrum::nn::Params;
+use candelabrum::train::cli::Precision;
 use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
 
@@ -32,7 +33,7 @@ pub(crate) struct Candle {
 impl Candle {
     /// The network with the initial values of this project's.
     pub(crate) fn new(settings: &Settings, xs: &Tensor) -> anyhow::Result<Self> {
-        ensure!(settings.precision.dtype() == DType::F32, "candle's networks are in f32");
+        ensure!(settings.precision == Precision::F32, "candle's networks are in f32");
         let params = Params::new(0);
         drop(ours::model(settings.network, &params, xs)?);
         let varmap = VarMap::new();

@@ -24,6 +24,12 @@ pub(super) trait Float: WithDType + Poolable + Lanes {
     fn widen(self) -> f64;
     /// Rounded.
     fn narrow(value: f64) -> Self;
+    /// The numbers, if they are f32.
+    fn f32s(values: &[Self]) -> Option<&[f32]>;
+    /// The numbers, if they are f32.
+    fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]>;
+    /// The place of the numbers, if they are f32.
+    fn f32s_at(values: *mut Self) -> Option<*mut f32>;
     /// Calls `f` with the places of the variables in the flat gradients of this backward pass.
     fn with_places<R>(
         variables: &[Option<TensorId>],
@@ -32,7 +38,7 @@ pub(super) trait Float: WithDType + Poolable + Lanes {
 }
 
 macro_rules! impl_float {
-    ($float:ident, $functions:path, $with_places:path) => {
+    ($float:ident, $functions:path, $with_places:path, $if_f32:path) => {
         impl Float for $float {
             #[inline(always)]
             fn exp(self) -> Self {
@@ -83,6 +89,21 @@ macro_rules! impl_float {
                 $float::from_bits(self.to_bits() & mask)
             }
 
+            #[inline(always)]
+            fn f32s(values: &[Self]) -> Option<&[f32]> {
+                $if_f32(values)
+            }
+
+            #[inline(always)]
+            fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]> {
+                $if_f32(values)
+            }
+
+            #[inline(always)]
+            fn f32s_at(values: *mut Self) -> Option<*mut f32> {
+                $if_f32(values)
+            }
+
             fn with_places<R>(
                 variables: &[Option<TensorId>],
                 f: impl FnOnce(Vec<Option<Place<&mut [Self]>>>) -> R,
@@ -93,8 +114,14 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, math, pass::with_places);
-impl_float!(f64, in_f64, no_places);
+impl_float!(f32, math, pass::with_places, Some);
+impl_float!(f64, in_f64, no_places, none);
+
+/// f64 numbers are not f32.
+#[inline(always)]
+fn none<F64, F32>(_: F64) -> Option<F32> {
+    None
+}
 
 /// The functions of [`math`] in f64, for checks. They are not optimised for speed.
 mod in_f64 {

@@ -7,6 +7,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::float::Float;
+
 /// A mutable matrix in a slice: element `(i, j)` lies at `i * row_stride + j`.
 pub(super) struct MatMut<'a, T> {
     data: *mut T,
@@ -29,6 +31,18 @@ impl<'a, T> MatMut<'a, T> {
     pub(super) fn new(data: &'a mut [T], rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "elements of a matrix of {rows} x {cols}");
         Self { data: data.as_mut_ptr(), rows, cols, row_stride: cols, slice: PhantomData }
+    }
+
+    /// A matrix whose rows begin `row_stride` elements apart: some columns of a wider one.
+    ///
+    /// # Panics
+    ///
+    /// If a row is longer than the distance, or the slice ends before the last row does.
+    pub(super) fn strided(data: &'a mut [T], rows: usize, cols: usize, row_stride: usize) -> Self {
+        assert!(cols <= row_stride, "rows of {cols} elements at distances of {row_stride}");
+        let reach = if rows * cols == 0 { 0 } else { (rows - 1) * row_stride + cols };
+        assert!(reach <= data.len(), "{rows} x {cols} by {row_stride} in {}", data.len());
+        Self { data: data.as_mut_ptr(), rows, cols, row_stride, slice: PhantomData }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -65,32 +79,40 @@ impl<'a, T> MatMut<'a, T> {
         (Self { cols, ..self }, right)
     }
 
-    /// The matrix cut into parts of `rows` rows. The last one may have fewer.
-    pub(super) fn chunks_of_rows(self, rows: usize) -> Vec<Self> {
-        let starts = (0..self.rows).step_by(rows.max(1));
-        let chunk = |start: usize| {
-            let data = if self.cols == 0 {
-                self.data
-            } else {
-                // SAFETY: the row exists and has elements, so its first element lies in the slice.
-                unsafe { self.data.add(start * self.row_stride) }
-            };
-            Self { data, rows: rows.min(self.rows - start), ..self }
-        };
-        starts.map(chunk).collect()
+    /// The matrix, if its elements are f32.
+    pub(super) fn as_f32s(&mut self) -> Option<MatMut<'_, f32>>
+    where
+        T: Float,
+    {
+        let &mut Self { data, rows, cols, row_stride, .. } = self;
+        Some(MatMut { data: T::f32s_at(data)?, rows, cols, row_stride, slice: PhantomData })
     }
 
-    /// The matrix cut into parts of `cols` columns. The last one may have fewer.
-    pub(super) fn chunks_of_columns(self, cols: usize) -> Vec<Self> {
-        let mut chunks = Vec::with_capacity(self.cols.div_ceil(cols.max(1)));
+    /// Parts of `rows` rows each. The last one may have fewer.
+    pub(super) fn in_rows(self, rows: usize) -> Vec<Self> {
+        let count = if self.cols == 0 { 0 } else { self.rows.div_ceil(rows) };
+        let part = |number: usize| {
+            let first = number * rows;
+            // SAFETY: row `first` exists, and has a first element.
+            let data = unsafe { self.data.add(first * self.row_stride) };
+            Self { data, rows: rows.min(self.rows - first), ..self }
+        };
+        (0..count).map(part).collect()
+    }
+
+    /// Parts of `cols` columns each. The last one may have fewer.
+    pub(super) fn in_columns(self, cols: usize) -> Vec<Self> {
+        let mut parts = Vec::new();
         let mut rest = self;
-        while rest.cols > cols.max(1) {
-            let chunk;
-            (chunk, rest) = rest.split_columns(cols.max(1));
-            chunks.push(chunk);
+        while rest.cols > 0 {
+            let (part, others) = {
+                let cols = cols.min(rest.cols);
+                rest.split_columns(cols)
+            };
+            parts.push(part);
+            rest = others;
         }
-        chunks.push(rest);
-        chunks
+        parts
     }
 
     /// This part of the matrix, while the matrix is borrowed.

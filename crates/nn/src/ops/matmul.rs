@@ -8,7 +8,16 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::float::Float;
+use super::gemm::Size;
+use super::gemm::bf16::{self, Finish, Lines, Operand, Starts};
 use super::mat_mut::MatMut;
+use super::product_precision;
+
+/// With fewer rows or columns, rounding the other factor to bf16 costs more than it saves.
+const FEWEST: usize = 8;
+
+/// From this number of multiplications on, some microseconds, the threads share a product.
+const WORTH_THREADS: usize = 1 << 18;
 
 /// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
@@ -67,6 +76,18 @@ impl<'a, T> Mat<'a, T> {
     }
 }
 
+impl<'a, T: Float> Mat<'a, T> {
+    /// The matrix as a left factor to be packed, if its rows or columns are consecutive.
+    fn operand(self) -> Option<Operand<'a, T>> {
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        if col_stride == 1 || cols == 1 {
+            return Some(Operand::Along(Lines { data, starts: Starts::Every(row_stride) }));
+        }
+        let across = row_stride == 1 || rows == 1;
+        across.then_some(Operand::Across(Lines { data, starts: Starts::Every(col_stride) }))
+    }
+}
+
 /// Whether the destination's previous contents count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dst {
@@ -91,15 +112,16 @@ pub(super) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_
 ///
 /// If sizes differ or a slice is shorter than its matrix.
 pub(super) fn matmul_into<T: Float>(
-    out: MatMut<'_, T>,
+    mut out: MatMut<'_, T>,
     dst: Dst,
     scale: T,
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) {
-    let (m, k, n) = (a.rows, a.cols, b.cols);
-    assert_eq!(k, b.rows, "inner sizes of a matrix product");
-    assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
+    let (m, k, n) = sizes(&out, a, b);
+    if multiply_in_bf16(&mut out, dst, scale, a, b) {
+        return;
+    }
     let part = match m * k * n > WORTH_THREADS {
         true => part((m, k, n), team::threads()),
         false => Part::Whole,
@@ -107,7 +129,7 @@ pub(super) fn matmul_into<T: Float>(
     match part {
         Part::Whole => multiply(out, dst, scale, a, b),
         Part::Rows(rows) => {
-            let parts = out.chunks_of_rows(rows).into_par_iter().enumerate();
+            let parts = out.in_rows(rows).into_par_iter().enumerate();
             team::for_each(parts, |(number, out)| {
                 let first = number * rows;
                 let a = a.rows(first..first + out.rows());
@@ -115,7 +137,7 @@ pub(super) fn matmul_into<T: Float>(
             });
         }
         Part::Columns(columns) => {
-            let parts = out.chunks_of_columns(columns).into_par_iter().enumerate();
+            let parts = out.in_columns(columns).into_par_iter().enumerate();
             team::for_each(parts, |(number, out)| {
                 let first = number * columns;
                 let b = b.columns(first..first + out.cols());
@@ -124,9 +146,6 @@ pub(super) fn matmul_into<T: Float>(
         }
     }
 }
-
-/// From this number of multiplications on, some microseconds, the threads share a product.
-const WORTH_THREADS: usize = 1 << 18;
 
 /// The part of a product for each thread.
 #[derive(Debug, PartialEq)]
@@ -167,15 +186,27 @@ fn length_of_part(
     })
 }
 
-/// The product on this thread. The sizes fit together.
-fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>, b: Mat<'_, T>) {
+/// The rows of a product, its inner size, and its columns.
+///
+/// # Panics
+///
+/// If sizes differ or a slice is shorter than its matrix.
+fn sizes<T: Float>(out: &MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>) -> (usize, usize, usize) {
     let (m, k, n) = (a.rows, a.cols, b.cols);
+    assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
     assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
     assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
+    (m, k, n)
+}
+
+/// The product on this thread.
+fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>, b: Mat<'_, T>) {
+    let (m, k, n) = sizes(&out, a, b);
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
-    // SAFETY: the largest offset of an operand is one below its `reach`, which the asserts above
-    // compared with the length of its slice. `out` has `m` rows of `n` elements that nothing else
-    // refers to while it is borrowed (the invariant of `MatMut`), and all are initialised.
+    // SAFETY: the largest offset of an operand is one below its `reach`, which `sizes` has compared with
+    // the length of its slice. `out` has `m` rows of `n` elements that nothing else refers to while it is
+    // borrowed (the invariant of `MatMut`), and all are initialised.
     unsafe {
         gemm::gemm(
             m,
@@ -199,6 +230,47 @@ fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>,
             Parallelism::None,
         );
     }
+}
+
+/// Computes the product with factors in bf16, if that is [set](super::set_product_precision), possible and
+/// worth it.
+fn multiply_in_bf16<T: Float>(
+    out: &mut MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+) -> bool {
+    let Some(instructions) = product_precision::bf16::<T>() else { return false };
+    let (m, k, n) = (a.rows, a.cols, b.cols);
+    if m.min(n) < FEWEST {
+        return false;
+    }
+    let left = a.operand().and_then(Operand::as_f32s);
+    let right = b.t().operand().and_then(Operand::as_f32s);
+    let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
+    let threads = if m * n * k > WORTH_THREADS { team::threads() } else { 1 };
+    let finish = Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
+    bf16::multiply(instructions, left, right, k, out, finish, threads);
+    true
+}
+
+/// `out = left right`, or `out += left right` if `add`, with factors in bf16, if that is
+/// [set](super::set_product_precision) and possible. `out` is a slice, and the distance between its rows.
+/// On this thread.
+pub(super) fn product_in_bf16<T: Float>(
+    left: Operand<'_, T>,
+    right: Operand<'_, T>,
+    Size { rows, depth, columns }: Size,
+    (out, step): (&mut [T], usize),
+    add: bool,
+) -> bool {
+    let Some(instructions) = product_precision::bf16::<T>() else { return false };
+    let mut out = MatMut::strided(out, rows, columns, step);
+    let (left, right) = (left.as_f32s(), right.as_f32s());
+    let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
+    bf16::multiply(instructions, left, right, depth, out, Finish { scale: 1.0, add }, 1);
+    true
 }
 
 #[cfg(test)]

@@ -96,6 +96,7 @@ mod permute;
 mod pool;
 mod pool2d;
 mod position_embedding;
+mod product_precision;
 mod recurrent;
 mod row_norm;
 mod scale;
@@ -134,6 +135,9 @@ pub use narrow::{narrow, split};
 pub use permute::{permute, transpose};
 pub use pool2d::Pool2dConfig;
 pub use position_embedding::embedding_with_positions;
+pub use product_precision::{
+    ProductPrecision, bf16_instructions, product_precision, set_product_precision,
+};
 pub use recurrent::RecurrentWeights;
 pub use row_norm::{layer_norm, rms_norm};
 pub use scale::scale;

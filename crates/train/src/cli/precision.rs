@@ -1,29 +1,62 @@
 //! The precision of a training.
 
 use candelabrum_dist::LossScale;
-use candle_core::DType;
+use candelabrum_nn::Params;
+use candelabrum_nn::ops::{ProductPrecision, bf16_instructions, set_product_precision};
+use candle_core::{DType, Device};
 use clap::ValueEnum;
 
-/// The type of parameters and activations. Updates, gradients between ranks and the loss are f32 in
-/// every precision.
+/// The type of parameters and activations, or on the CPU that of the factors of products. Updates,
+/// gradients between ranks and the loss are f32 in every precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Precision {
     /// 32 bits
     #[default]
     F32,
-    /// 16 bits with the exponents of f32
+    /// 16 bits with the exponents of f32. On the CPU only the factors of products, where the processor
+    /// multiplies in bf16
     Bf16,
     /// 16 bits with short exponents, and a dynamic loss scale
     F16,
 }
 
 impl Precision {
-    /// The type, for [`Params::on`](candelabrum_nn::Params::on).
-    pub fn dtype(self) -> DType {
+    /// The type of parameters and activations on a device.
+    pub fn dtype(self, device: &Device) -> DType {
         match self {
             Self::F32 => DType::F32,
+            Self::Bf16 if device.is_cpu() => DType::F32,
             Self::Bf16 => DType::BF16,
             Self::F16 => DType::F16,
+        }
+    }
+
+    /// How the CPU multiplies f32 numbers.
+    pub fn products(self) -> ProductPrecision {
+        match self {
+            Self::F32 | Self::F16 => ProductPrecision::F32,
+            Self::Bf16 => ProductPrecision::Bf16,
+        }
+    }
+
+    /// An empty store for a training in this precision. Sets the precision of products, too, which counts
+    /// for the whole process: see [`set_product_precision`].
+    pub fn params(self, seed: u64, device: &Device) -> Params {
+        set_product_precision(self.products());
+        Params::on(seed, self.dtype(device), device)
+    }
+
+    /// The precision in words: that of parameters and activations, and that of products where it differs.
+    pub fn describe(self, device: &Device) -> String {
+        let dtype = self.dtype(device).as_str();
+        match (self.products(), bf16_instructions()) {
+            (ProductPrecision::Bf16, Some(instructions)) if device.is_cpu() => {
+                format!("{dtype} with products in bf16 ({instructions})")
+            }
+            (ProductPrecision::Bf16, None) if device.is_cpu() => {
+                format!("{dtype}, as this processor has no instructions for products in bf16")
+            }
+            _ => dtype.to_owned(),
         }
     }
 

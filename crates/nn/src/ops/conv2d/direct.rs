@@ -21,7 +21,9 @@ use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use super::phases::{Phases, SLACK, has_small_strides};
 use crate::ops::float::Float;
+use crate::ops::gemm::bf16::{Lines, Operand, Starts};
 use crate::ops::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
+use crate::ops::matmul::product_in_bf16;
 use crate::ops::pool::Pooled;
 use crate::ops::transpose::transpose;
 
@@ -123,16 +125,27 @@ impl<T: Float> WithSimd for Forward<'_, T> {
         let images = xs.chunks_exact(geometry.in_image());
         for (x, y) in images.zip(ys.chunks_exact_mut(geometry.out_image())) {
             divide(&phases, geometry.in_size.0 * geometry.in_size.1, x, &mut channels);
-            for first in (0..phases.outputs()).step_by(COLUMNS) {
-                let size = Size {
-                    rows: geometry.out_channels,
-                    depth: starts.len(),
-                    columns: COLUMNS.min(phases.outputs() - first),
-                };
-                let left = Left::Rows { data: weight, step: starts.len() };
-                let right = Runs { data: &channels[first..], starts: &starts };
-                let out = Rows { data: &mut result[first..], step };
-                simd.vectorize(Product { size, left, right, out, add: false });
+            let all = Size {
+                rows: geometry.out_channels,
+                depth: starts.len(),
+                columns: phases.outputs(),
+            };
+            let along = Lines { data: weight, starts: Starts::Every(starts.len()) };
+            let across = Lines { data: &channels, starts: Starts::At(&starts) };
+            let (left, right) = (Operand::Along(along), Operand::Across(across));
+            let in_bf16 = product_in_bf16(left, right, all, (&mut result, step), false);
+            if !in_bf16 {
+                for first in (0..phases.outputs()).step_by(COLUMNS) {
+                    let size = Size {
+                        rows: geometry.out_channels,
+                        depth: starts.len(),
+                        columns: COLUMNS.min(phases.outputs() - first),
+                    };
+                    let left = Left::Rows { data: weight, step: starts.len() };
+                    let right = Runs { data: &channels[first..], starts: &starts };
+                    let out = Rows { data: &mut result[first..], step };
+                    simd.vectorize(Product { size, left, right, out, add: false });
+                }
             }
             let rows = result.chunks_exact(step);
             for (row, y) in rows.zip(y.chunks_exact_mut(geometry.out_pixels())) {
@@ -222,17 +235,29 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
                 phases.widen(dy, &mut rows[before..]);
             }
             for (phase, starts) in kernels.phases.iter().zip(&starts) {
-                for first in (0..phases.phase()).step_by(COLUMNS) {
-                    let size = Size {
-                        rows: geometry.in_channels,
-                        depth: starts.len(),
-                        columns: COLUMNS.min(phases.phase() - first),
-                    };
-                    let left = Left::Rows { data: &phase.weight, step: starts.len() };
-                    let right = Runs { data: &outputs[first..], starts };
-                    let at = phase.number * phases.phase() + first;
-                    let out = Rows { data: &mut result[at..], step };
-                    simd.vectorize(Product { size, left, right, out, add: false });
+                let all = Size {
+                    rows: geometry.in_channels,
+                    depth: starts.len(),
+                    columns: phases.phase(),
+                };
+                let along = Lines { data: &phase.weight, starts: Starts::Every(starts.len()) };
+                let across = Lines { data: &outputs, starts: Starts::At(starts) };
+                let (left, right) = (Operand::Along(along), Operand::Across(across));
+                let out = &mut result[phase.number * phases.phase()..];
+                let in_bf16 = product_in_bf16(left, right, all, (out, step), false);
+                if !in_bf16 {
+                    for first in (0..phases.phase()).step_by(COLUMNS) {
+                        let size = Size {
+                            rows: geometry.in_channels,
+                            depth: starts.len(),
+                            columns: COLUMNS.min(phases.phase() - first),
+                        };
+                        let left = Left::Rows { data: &phase.weight, step: starts.len() };
+                        let right = Runs { data: &outputs[first..], starts };
+                        let at = phase.number * phases.phase() + first;
+                        let out = Rows { data: &mut result[at..], step };
+                        simd.vectorize(Product { size, left, right, out, add: false });
+                    }
                 }
             }
             let pixels = geometry.in_size.0 * geometry.in_size.1;
@@ -309,16 +334,27 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
                     step,
                 );
             }
-            for first in (0..phases.outputs()).step_by(DEPTH) {
-                let size = Size {
-                    rows: starts.len(),
-                    depth: DEPTH.min(phases.outputs() - first),
-                    columns: geometry.out_channels,
-                };
-                let left = Left::Runs(Runs { data: &inputs[first..], starts: &starts });
-                let right = Rows { data: &outputs[first * step..], step };
-                let out = Rows { data: &mut *values, step };
-                simd.vectorize(Product { size, left, right, out, add: number + first > 0 });
+            let all = Size {
+                rows: starts.len(),
+                depth: phases.outputs(),
+                columns: geometry.out_channels,
+            };
+            let along = Lines { data: &inputs, starts: Starts::At(&starts) };
+            let across = Lines { data: &outputs, starts: Starts::Every(step) };
+            let (left, right) = (Operand::Along(along), Operand::Across(across));
+            let in_bf16 = product_in_bf16(left, right, all, (&mut values, step), number > 0);
+            if !in_bf16 {
+                for first in (0..phases.outputs()).step_by(DEPTH) {
+                    let size = Size {
+                        rows: starts.len(),
+                        depth: DEPTH.min(phases.outputs() - first),
+                        columns: geometry.out_channels,
+                    };
+                    let left = Left::Runs(Runs { data: &inputs[first..], starts: &starts });
+                    let right = Rows { data: &outputs[first * step..], step };
+                    let out = Rows { data: &mut *values, step };
+                    simd.vectorize(Product { size, left, right, out, add: number + first > 0 });
+                }
             }
         }
         Transposed { values, step }

@@ -2,6 +2,7 @@
 //! its own: there, the operands are made in the form in which the kernel reads them, and nothing is
 //! packed. For all other products see [`matmul`](super::matmul).
 
+pub(super) mod bf16;
 #[cfg(not(test))]
 mod dispatch;
 #[cfg(test)]

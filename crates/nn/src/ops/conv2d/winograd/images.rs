@@ -68,19 +68,20 @@ impl<T: Float> Halves<T> {
     }
 }
 
-/// Writes the transforms of some tiles of `xs` (N, C, H, W) to `out`, which has a row for each channel:
-/// tile number `tiles.start + i` to column `i`.
+/// Writes the transforms of some tiles of some channels of `xs` (N, C, H, W) to `out`, which has a row for
+/// each of these channels: tile number `tiles.start + i` to column `i`.
 #[inline(always)]
 pub(super) fn transform_inputs<T: Float, S: Simd>(
     simd: S,
     problem: &Problem,
     xs: &[T],
+    channels: Range<usize>,
     tiles: Range<usize>,
     halves: &mut Halves<T>,
     out: &mut Planes<T>,
 ) {
     let pixels = problem.in_pixels();
-    for channel in 0..problem.in_channels {
+    for (row, channel) in channels.enumerate() {
         let mut column = 0;
         let mut divided = None;
         for run in problem.runs(tiles.clone()) {
@@ -93,7 +94,7 @@ pub(super) fn transform_inputs<T: Float, S: Simd>(
             for offset in (0..run.len).step_by(T::lanes::<S>()) {
                 let points = inputs::<T, S>(simd, halves.pixels(simd, run.row, run.first + offset));
                 for (point, value) in points.into_iter().enumerate() {
-                    let to = out.rest_mut(point, channel, column + offset);
+                    let to = out.rest_mut(point, row, column + offset);
                     T::vectors_mut::<S>(to)[0] = value;
                 }
             }
@@ -136,18 +137,19 @@ fn input_line<T: Float, S: Simd>(simd: S, [a, b, c, d]: [T::Vector<S>; 4]) -> [T
     [T::minus(simd, a, c), T::plus(simd, b, c), T::minus(simd, c, b), T::minus(simd, b, d)]
 }
 
-/// Writes the pixels of some tiles of `ys` (N, O, H, W) from `points`, which has a row for each
-/// channel.
+/// Writes the pixels of some tiles of some channels of `ys` (N, O, H, W) from `points`, which has a row for
+/// each of these channels.
 #[inline(always)]
 pub(super) fn transform_outputs<T: Float, S: Simd>(
     simd: S,
     problem: &Problem,
     points: &Planes<T>,
+    channels: Range<usize>,
     tiles: Range<usize>,
     ys: &mut [T],
 ) {
     let pixels = problem.out_pixels();
-    for channel in 0..problem.out_channels {
+    for (row, channel) in channels.enumerate() {
         let mut column = 0;
         for run in problem.runs(tiles.clone()) {
             let number = run.image * problem.out_channels + channel;
@@ -155,7 +157,7 @@ pub(super) fn transform_outputs<T: Float, S: Simd>(
             for offset in (0..run.len).step_by(T::lanes::<S>()) {
                 let mut tile = [T::zero_vector(simd); POINTS];
                 for (point, value) in tile.iter_mut().enumerate() {
-                    *value = T::vectors::<S>(points.rest(point, channel, column + offset))[0];
+                    *value = T::vectors::<S>(points.rest(point, row, column + offset))[0];
                 }
                 let pixels = outputs::<T, S>(simd, tile);
                 let some = Run { first: run.first + offset, len: run.len - offset, ..run };

@@ -18,13 +18,15 @@
 //!
 //! A kernel turned by 180° has the points of the kernel in another order, because a reversed line
 //! exchanges the first and the last row of `G` and keeps the others. So the backward by the input
-//! transforms the weights in the same way, and takes the points in the order of [`TURNED`].
+//! transforms the weights in the same way, and takes the points in another order (`tiles.rs`).
 //!
 //! Rounding: there are fewer and shorter sums than in the plain convolution, but the transforms add numbers
 //! of similar size. docs/kernels.md has the measured errors.
 
+mod bf16;
 mod channels;
 mod images;
+mod kernels;
 mod planes;
 mod tiles;
 mod weights;
@@ -35,27 +37,16 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use self::channels::ChannelsLast;
-use self::images::{Halves, transform_outputs};
+use self::images::{Halves, transform_inputs, transform_outputs};
+use self::kernels::Kernels;
 use self::planes::Planes;
 use self::tiles::{POINTS, Problem};
 use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
-use candelabrum_memory::simd::simd;
+use crate::ops::product_precision;
 use candelabrum_memory::team;
-
-/// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
-const TURNED: [usize; POINTS] = {
-    const LINE: [usize; 4] = [3, 1, 2, 0];
-    let mut points = [0; POINTS];
-    let mut i = 0;
-    while i < POINTS {
-        points[i] = 4 * LINE[i / 4] + LINE[i % 4];
-        i += 1;
-    }
-    points
-};
 
 /// Tiles whose transforms are in the cache at the same time: whole tiles of the product on each
 /// instruction set.
@@ -85,7 +76,7 @@ impl<T: Float> Conv<'_, T> {
 
     pub(super) fn forward_by_tiles(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let problem = self.problem();
-        convolve(problem, &Kernels::new(self.weight, &problem), false, xs, ys);
+        convolve(problem, &Kernels::new(self.weight, &problem, false), xs, ys);
         if bias.is_some() || self.activation.is_some() {
             let finish = |y: &mut [T]| self.finish(y, bias, problem.out_pixels());
             team::for_each(ys.par_chunks_mut(self.geometry.out_image()), finish);
@@ -108,52 +99,24 @@ impl<T: Float> Conv<'_, T> {
             weight_gradient(problem, xs, dys, dw);
         }
         if let Some(dxs) = dxs {
-            let kernels = Kernels::new(self.weight, &problem);
-            convolve(problem.backward(), &kernels, true, dys, dxs);
+            let kernels = Kernels::new(self.weight, &problem, true);
+            convolve(problem.backward(), &kernels, dys, dxs);
         }
     }
 }
 
-/// The transformed weights, (O × C) for each point.
-struct Kernels<T: Float>(Planes<T>);
-
-impl<T: Float> Kernels<T> {
-    fn new(weight: &[T], problem: &Problem) -> Self {
-        let rows = problem.out_channels;
-        let mut planes = Planes::new(rows, problem.in_channels);
-        simd(
-            #[inline(always)]
-            || weights::transform(weight, problem.in_channels, &mut planes),
-        );
-        Self(planes)
-    }
-
-    /// The left operand of the product of a point: (O × C), or for the kernels `turned` by 180°, (C × O).
-    fn left(&self, point: usize, turned: bool) -> Left<'_, T> {
-        let Rows { data, step } = self.0.of(if turned { TURNED[point] } else { point });
-        if turned { Left::Columns { data, step } } else { Left::Rows { data, step } }
-    }
-}
-
 /// Computes `ys` from `xs`. The threads share the images.
-fn convolve<T: Float>(
-    problem: Problem,
-    kernels: &Kernels<T>,
-    turned: bool,
-    xs: &[T],
-    ys: &mut [T],
-) {
+fn convolve<T: Float>(problem: Problem, kernels: &Kernels<T>, xs: &[T], ys: &mut [T]) {
     let (from, to) =
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     each_share(true, (xs, from), (ys, to), |xs, ys| {
-        dispatch(Convolution { problem, kernels, turned, xs, ys });
+        dispatch(Convolution { problem, kernels, xs, ys });
     });
 }
 
 struct Convolution<'a, T: Float> {
     problem: Problem,
     kernels: &'a Kernels<T>,
-    turned: bool,
     xs: &'a [T],
     ys: &'a mut [T],
 }
@@ -163,7 +126,11 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { problem, kernels, turned, xs, ys } = self;
+        let Self { problem, kernels, xs, ys } = self;
+        let kernels = match kernels {
+            Kernels::F32(kernels) => kernels,
+            Kernels::Bf16(kernels) => return kernels.convolve::<T, S>(simd, &problem, xs, ys),
+        };
         let &Problem { in_channels, out_channels, .. } = &problem;
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
@@ -173,14 +140,15 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
         let mut results = Planes::new(rows, BLOCK);
         for first in (0..tiles).step_by(BLOCK) {
             let block = first..tiles.min(first + BLOCK);
-            images::transform_inputs(simd, &problem, xs, block.clone(), &mut halves, &mut inputs);
+            let all = 0..in_channels;
+            transform_inputs(simd, &problem, xs, all, block.clone(), &mut halves, &mut inputs);
             let size = Size { rows: out_channels, depth: in_channels, columns: block.len() };
             for point in 0..POINTS {
-                let (left, right) = (kernels.left(point, turned), inputs.of(point));
+                let (left, right) = (kernels.left(point), inputs.of(point));
                 let out = results.of_mut(point);
                 simd.vectorize(Product { size, left, right, out, add: false });
             }
-            transform_outputs::<T, S>(simd, &problem, &results, block, ys);
+            transform_outputs::<T, S>(simd, &problem, &results, 0..out_channels, block, ys);
         }
     }
 }
@@ -223,6 +191,10 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
         let columns = problem.in_channels.next_multiple_of(lanes);
         let rows = channels.len().next_multiple_of(rows_of_a_tile::<S>());
         let mut sums = Planes::new(rows, columns);
+        if let Some(instructions) = product_precision::bf16::<T>() {
+            bf16::add_gradients(simd, instructions, &problem, (xs, dzs), &channels, &mut sums);
+            return weights::gradient(&sums, problem.in_channels, dw);
+        }
         let mut left = Planes::new(DEPTH, rows.next_multiple_of(lanes));
         let mut right = Planes::new(DEPTH, columns);
         let mut add = false;

@@ -5,6 +5,23 @@ use std::ops::Range;
 /// The number of points of a transformed tile.
 pub(super) const POINTS: usize = 16;
 
+/// The points of a kernel that is turned by 180°, as numbers of the kernel's own points.
+const TURNED: [usize; POINTS] = {
+    const LINE: [usize; 4] = [3, 1, 2, 0];
+    let mut points = [0; POINTS];
+    let mut i = 0;
+    while i < POINTS {
+        points[i] = 4 * LINE[i / 4] + LINE[i % 4];
+        i += 1;
+    }
+    points
+};
+
+/// The number of the point of a kernel that is multiplied by a point of the tiles.
+pub(super) fn point_of(point: usize, turned: bool) -> usize {
+    if turned { TURNED[point] } else { point }
+}
+
 /// A 3 × 3 convolution with stride 1, from `in_channels` to `out_channels`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Problem {

@@ -1,0 +1,44 @@
+//! The transformed weights.
+
+use super::bf16;
+use super::planes::Planes;
+use super::tiles::{Problem, point_of};
+use super::weights;
+use crate::ops::float::Float;
+use crate::ops::gemm::{Left, Rows};
+use crate::ops::product_precision;
+use candelabrum_memory::simd::simd;
+
+/// The transformed weights: (O × C) for each point, or for kernels turned by 180°, (C × O).
+pub(super) enum Kernels<T: Float> {
+    F32(Plain<T>),
+    Bf16(bf16::Kernels),
+}
+
+/// The weights in their own type.
+pub(super) struct Plain<T: Float> {
+    planes: Planes<T>,
+    turned: bool,
+}
+
+impl<T: Float> Kernels<T> {
+    pub(super) fn new(weight: &[T], problem: &Problem, turned: bool) -> Self {
+        if let Some(instructions) = product_precision::bf16::<T>() {
+            return Self::Bf16(bf16::Kernels::new(instructions, weight, problem, turned));
+        }
+        let mut planes = Planes::new(problem.out_channels, problem.in_channels);
+        simd(
+            #[inline(always)]
+            || weights::transform(weight, problem.in_channels, &mut planes),
+        );
+        Self::F32(Plain { planes, turned })
+    }
+}
+
+impl<T: Float> Plain<T> {
+    /// The left factor of the product of a point.
+    pub(super) fn left(&self, point: usize) -> Left<'_, T> {
+        let Rows { data, step } = self.planes.of(point_of(point, self.turned));
+        if self.turned { Left::Columns { data, step } } else { Left::Rows { data, step } }
+    }
+}

@@ -1,0 +1,52 @@
+//! On other processors than those with x86's instructions, there are none for products in bf16.
+
+use std::ops::Range;
+
+use super::finish::Finish;
+use super::operand::Lines;
+use super::packed::Line;
+use crate::ops::mat_mut::MatMut;
+
+/// Has no values.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ops) enum Instructions {}
+
+impl Instructions {
+    pub(in crate::ops) const NAME: &'static str = "none";
+
+    pub(in crate::ops) fn detect() -> Option<Self> {
+        None
+    }
+
+    pub(super) fn pack_across(
+        self,
+        _: Lines<'_, f32>,
+        _: Range<usize>,
+        _: Range<usize>,
+        _: &mut [Line],
+        _: usize,
+    ) {
+        match self {}
+    }
+
+    pub(super) fn pack_along(
+        self,
+        _: Lines<'_, f32>,
+        _: Range<usize>,
+        _: Range<usize>,
+        _: &mut [Line],
+        _: usize,
+    ) {
+        match self {}
+    }
+
+    pub(super) fn tile<const VECTORS: usize>(
+        self,
+        _: &[[f32; super::packed::HALF]],
+        _: [&[Line]; VECTORS],
+        _: MatMut<'_, f32>,
+        _: Finish,
+    ) {
+        match self {}
+    }
+}
