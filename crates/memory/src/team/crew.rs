@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
@@ -15,8 +15,9 @@ use std::{hint, thread};
 use super::job::{Place, Work};
 use super::mark;
 
-/// The time for which a thread waits actively for the next loop. Between the loops of a training step
-/// there are some tens of microseconds at most.
+/// The time for which a thread waits actively for the next loop, or for the last parts of a loop. Between
+/// the loops of a training step there are some tens of microseconds at most. In a team of more threads than
+/// there are cores nobody waits actively, because another member needs the core.
 pub(super) const ACTIVE: Duration = Duration::from_micros(200);
 
 /// The pauses of a processor, some tens of nanoseconds each, between two offers to let another thread
@@ -39,10 +40,14 @@ struct Shared {
     unfinished: Line<AtomicUsize>,
     /// The payload of the first panic of the present loop.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    active: Duration,
     sleepers: Line<AtomicUsize>,
     /// Held while a thread decides to sleep.
     bed: Mutex<()>,
     alarm: Condvar,
+    /// Whether the caller sleeps until all parts are finished.
+    caller_sleeps: Line<AtomicBool>,
+    finished: Condvar,
 }
 
 /// The threads of a team. Its owner is their caller.
@@ -53,16 +58,19 @@ pub(super) struct Crew {
 impl Crew {
     /// Starts the threads for a team of `members`, the caller among them. If the system refuses to start
     /// one, the team has fewer threads, and the others do its parts.
-    pub(super) fn new(members: usize) -> Self {
+    pub(super) fn new(members: usize, cores: usize) -> Self {
         let shared = Arc::new(Shared {
             generation: Line::default(),
             place: Place::new(),
             ranges: (0..members).map(|_| Line::default()).collect(),
             unfinished: Line::default(),
             panic: Mutex::new(None),
+            active: if members > cores { Duration::ZERO } else { ACTIVE },
             sleepers: Line::default(),
             bed: Mutex::new(()),
             alarm: Condvar::new(),
+            caller_sleeps: Line::default(),
+            finished: Condvar::new(),
         });
         for member in 1..members {
             let shared = Arc::clone(&shared);
@@ -105,9 +113,8 @@ impl Crew {
             shared.alarm.notify_all();
         }
         shared.work(0, generation);
-        let mut pauses = 0_u32;
-        while shared.unfinished.0.load(Ordering::Acquire) > 0 {
-            pause(&mut pauses);
+        if !shared.wait_actively(|| shared.unfinished.0.load(Ordering::SeqCst) == 0) {
+            shared.sleep_until_finished();
         }
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = panic {
@@ -129,19 +136,47 @@ impl Shared {
 
     /// Waits for another generation than `seen`.
     fn next_generation(&self, seen: u32) -> u32 {
+        let generation = || self.generation.0.load(Ordering::Acquire);
+        match self.wait_actively(|| generation() != seen) {
+            true => generation(),
+            false => self.sleep(seen),
+        }
+    }
+
+    /// Waits for a condition without sleeping, but not for long. Returns whether it holds.
+    fn wait_actively(&self, holds: impl Fn() -> bool) -> bool {
         let mut since = None;
-        let mut pauses = 0_u32;
         loop {
-            let generation = self.generation.0.load(Ordering::Acquire);
-            if generation != seen {
-                return generation;
+            for _ in 0..PAUSES {
+                if holds() {
+                    return true;
+                }
+                hint::spin_loop();
             }
-            pause(&mut pauses);
-            if pauses.is_multiple_of(PAUSES)
-                && since.get_or_insert_with(Instant::now).elapsed() > ACTIVE
-            {
-                return self.sleep(seen);
+            if since.get_or_insert_with(Instant::now).elapsed() >= self.active {
+                return false;
             }
+            thread::yield_now();
+        }
+    }
+
+    /// The caller sleeps until all parts of the present loop have been reported.
+    fn sleep_until_finished(&self) {
+        let mut bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread that reports the last part sees this, or its report is seen here.
+        self.caller_sleeps.0.store(true, Ordering::SeqCst);
+        while self.unfinished.0.load(Ordering::SeqCst) > 0 {
+            bed = self.finished.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_sleeps.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Reports a part of the present loop as finished.
+    fn report(&self) {
+        let is_last = self.unfinished.0.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && self.caller_sleeps.0.load(Ordering::SeqCst) {
+            drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
+            self.finished.notify_one();
         }
     }
 
@@ -172,7 +207,7 @@ impl Shared {
                     let mut panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
                     panic.get_or_insert(payload);
                 }
-                self.unfinished.0.fetch_sub(1, Ordering::Release);
+                self.report();
             }
         }
     }
@@ -197,14 +232,4 @@ impl Shared {
 /// The parts of a member: from the first, to before the second.
 fn range_of(member: usize, members: usize, parts: usize) -> (usize, usize) {
     (member * parts / members, (member + 1) * parts / members)
-}
-
-/// One pause of the processor, and now and then an offer to let another thread run.
-fn pause(pauses: &mut u32) {
-    *pauses = pauses.wrapping_add(1);
-    if pauses.is_multiple_of(PAUSES) {
-        thread::yield_now();
-    } else {
-        hint::spin_loop();
-    }
 }

@@ -167,7 +167,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(5));
                 names.lock().expect("no panic").insert(thread::current().id());
             };
-            // Other tests may hold all teams for a while.
+            // Other tests may have the only team for a while.
             for _ in 0..100 {
                 for_each((0..4 * threads).into_par_iter(), note);
                 if names.lock().expect("no panic").len() == threads {

@@ -7,10 +7,6 @@ use super::crew::Crew;
 use super::job::Work;
 use super::mark;
 
-/// The fewest threads of all teams together that may work at a time beside their callers. A machine with
-/// more cores, or a caller that asks for more, has more.
-const THREADS: usize = 8;
-
 /// The teams that nobody has, and the threads of those that somebody has.
 struct Teams {
     idle: Vec<Crew>,
@@ -19,8 +15,8 @@ struct Teams {
 
 static TEAMS: Mutex<Teams> = Mutex::new(Teams { idle: Vec::new(), busy: 0 });
 
-/// Calls `work` with the number of each part, on a team of `members`. Where many threads have teams
-/// already, which happens if each thread of a pool runs loops, this thread works alone.
+/// Calls `work` with the number of each part, on a team of `members`. If another thread has a team, and
+/// there are not enough cores for both, this thread works alone.
 ///
 /// # Panics
 /// If a call panicked.
@@ -38,8 +34,7 @@ impl Loan {
     fn new(members: usize) -> Option<Self> {
         let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = members - 1;
-        let most = threads.max(THREADS).max(cores() - 1);
-        if teams.busy + threads > most {
+        if teams.busy > 0 && teams.busy + threads >= cores() {
             return None;
         }
         teams.busy += threads;
@@ -48,7 +43,7 @@ impl Loan {
         let crew = place.map(|place| teams.idle.remove(place));
         drop(teams);
         mark::set(true);
-        Some(Self(Some(crew.unwrap_or_else(|| Crew::new(members)))))
+        Some(Self(Some(crew.unwrap_or_else(|| Crew::new(members, cores())))))
     }
 
     fn run(&mut self, parts: usize, work: Work<'_>) {
