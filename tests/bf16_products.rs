@@ -67,7 +67,8 @@ fn train<M: Model>(
     last.iter().sum::<f64>() / LAST as f64
 }
 
-/// Compares the losses of a training in both precisions.
+/// Compares the losses of a training in both precisions. They may be 1% apart, or as far as those of two
+/// trainings in f32 whose rates differ by a factor of 1.00001.
 fn check(name: &str, train: impl Fn(ProductPrecision, f32) -> f64) {
     let exact = train(ProductPrecision::F32, 1.0);
     let rounded = train(ProductPrecision::Bf16, 1.0);
@@ -77,7 +78,8 @@ fn check(name: &str, train: impl Fn(ProductPrecision, f32) -> f64) {
         "{name}: loss {exact:.5} in f32, {rounded:.5} with products in bf16, {other:.5} in f32 \
          with another rate"
     );
-    assert!((rounded / exact - 1.0).abs() < 0.01, "{name}: {exact} and {rounded}");
+    let apart = |loss: f64| (loss / exact - 1.0).abs();
+    assert!(apart(rounded) < apart(other).max(0.01), "{name}: {exact}, {rounded}, {other}");
     assert_eq!(exact != rounded, bf16_instructions().is_some(), "{name}");
 }
 
