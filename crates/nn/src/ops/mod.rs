@@ -43,6 +43,8 @@
 //! - Kernels run on the CPU, in f32, the fast type, and in f64, which gradient checks need. f16 and
 //!   bf16 are converted to f32 for the kernel, and its result is rounded. Any other dtype on the CPU
 //!   is [`candle_core::Error::UnsupportedDTypeForOp`].
+//! - Products of f32 numbers on the CPU are computed in f32, or with factors in bf16 after
+//!   [`set_product_precision`].
 //! - On a GPU, kernels compute f32, f16 and bf16. Sums and functions are computed in f32.
 //! - On a device or in a dtype without kernels, and on every device within [`with_composites`], the
 //!   composite computes the operation, in each floating-point type that candle supports there. Its

@@ -62,6 +62,10 @@ use crate::activation::Activation;
 /// rounding error differs from that of the plain sums: with numbers between -1 and 1, the root mean square
 /// error of the result and of the gradient of `xs` was 0.6 times as large, that of the gradient of `weight`
 /// 1.3 to 2 times. An infinite input gives NaN there, where the plain sums would be infinite.
+///
+/// With [products in bf16](crate::ops::set_product_precision) the root mean square error is 0.4% of the
+/// values by Winograd's algorithm, whose transforms stay f32, and 0.2% by the others. Depthwise convolutions
+/// stay f32.
 pub fn conv2d(
     xs: &Tensor,
     weight: &Tensor,

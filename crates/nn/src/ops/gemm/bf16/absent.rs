@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::finish::Finish;
+use super::line::Line;
 use super::operand::Lines;
-use super::packed::Line;
 use crate::ops::mat_mut::MatMut;
 
 /// Has no values.
@@ -42,7 +42,7 @@ impl Instructions {
 
     pub(super) fn tile<const VECTORS: usize>(
         self,
-        _: &[[f32; super::packed::HALF]],
+        _: &[[f32; super::line::HALF]],
         _: [&[Line]; VECTORS],
         _: MatMut<'_, f32>,
         _: Finish,

@@ -19,8 +19,8 @@ use std::mem;
 use std::ops::Range;
 
 use super::finish::Finish;
+use super::line::{HALF, LANES, Line};
 use super::operand::Lines;
-use super::packed::{HALF, LANES, Line};
 use crate::ops::mat_mut::MatMut;
 
 /// The evidence that this processor has the instructions.

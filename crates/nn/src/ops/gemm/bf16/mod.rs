@@ -11,6 +11,7 @@ mod instructions;
 mod instructions;
 
 mod finish;
+mod line;
 mod multiply;
 mod operand;
 mod packed;

@@ -5,8 +5,9 @@ use rayon::prelude::*;
 
 use super::finish::Finish;
 use super::instructions::Instructions;
+use super::line::LANES;
 use super::operand::Operand;
-use super::packed::{LANES, Packed};
+use super::packed::Packed;
 use super::product::product;
 use crate::ops::mat_mut::MatMut;
 

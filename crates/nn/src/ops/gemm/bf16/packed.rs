@@ -1,24 +1,14 @@
-//! A factor in bf16, in the form in which the kernel reads it.
+//! A factor in bf16, in the form in which the kernel reads it: a [`Line`] for each pair of steps of the depth.
 //!
-//! The kernel multiplies *pairs*: two numbers in bf16 that follow each other in the depth, in 32 bits. A
-//! *line* has the pairs of 16 rows of a left factor, or of 16 columns of a right one, at one place of the
-//! depth: a vector, and a line of the cache. The lines of the same 16 rows or columns follow each other.
-//! Both factors have this form, so there is one way of packing for both.
+//! The lines of the same 16 rows or columns follow each other. Both factors have this form, so there is one
+//! way of packing for both.
 
 use std::ops::Range;
 
 use super::instructions::Instructions;
+use super::line::{LANES, Line};
 use super::operand::Operand;
 use crate::ops::pool::Pooled;
-
-/// The pairs of a vector.
-pub(in crate::ops) const LANES: usize = 16;
-
-/// 16 pairs. The 32 bits of a pair are stored as an f32, because recycled memory has this type.
-pub(super) type Line = [f32; LANES];
-
-/// The rows of a tile: half of the rows of a line.
-pub(super) const HALF: usize = LANES / 2;
 
 /// The lines from one group of 16 rows or columns to the next: an odd number, so that the groups do not
 /// compete for the same places of the nearest cache.

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::finish::Finish;
 use super::instructions::Instructions;
-use super::packed::{HALF, LANES, Packed};
+use super::line::{HALF, LANES};
+use super::packed::Packed;
 use crate::ops::mat_mut::MatMut;
 
 /// Pairs that are summed without going through memory: the lines of a tile's columns for so many pairs
