@@ -9,6 +9,7 @@
 //! saves `z = x w^T + b`, and the backward uses that.
 
 use candle_core::{Result, Tensor, bail};
+use rayon::prelude::*;
 
 use super::activations;
 use super::column_sums::column_sums;
@@ -16,7 +17,7 @@ use super::elementwise::{activate, activation_backward_in_blocks, bias_row_activ
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
 use super::matmul::{Dst, Mat, matmul};
-use super::parallel::in_blocks;
+use super::parallel::{for_each, in_blocks, worth_threads};
 use super::pool::Pooled;
 use super::sizes::sizes;
 use crate::activation::Activation;
@@ -114,20 +115,25 @@ impl Fused for Linear {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         self.product([xs, weight], ys, Dst::Overwrite);
-        let late = self.activation.filter(|activation| activation.needs_input());
-        let at_once = if late.is_some() { None } else { self.activation };
-        if bias.is_empty() {
-            activate(ys, at_once);
-        } else {
-            for row in ys.chunks_exact_mut(self.outputs) {
-                bias_row_activation(row, bias, at_once);
+        let threads = worth_threads(ys.len());
+        let Some(activation) = self.activation.filter(|activation| activation.needs_input()) else {
+            if bias.is_empty() {
+                in_blocks(ys, |_, ys| activate(ys, self.activation));
+            } else {
+                let rows = ys.par_chunks_mut(self.outputs);
+                for_each(threads, rows, |row| bias_row_activation(row, bias, self.activation));
             }
-        }
-        if late.is_none() {
             return Ok(Pooled::none());
-        }
-        let saved = Pooled::copy_of(ys);
-        in_blocks(ys, |_, ys| activate(ys, late));
+        };
+        let mut saved = Pooled::new(ys.len());
+        let rows = ys.par_chunks_mut(self.outputs).zip(saved.par_chunks_mut(self.outputs));
+        for_each(threads, rows, |(row, saved)| {
+            if !bias.is_empty() {
+                bias_row_activation(row, bias, None);
+            }
+            saved.copy_from_slice(row);
+            activate(row, Some(activation));
+        });
         Ok(saved)
     }
 

@@ -8,14 +8,16 @@
 //! As two operations, the sum would read and write the result once more in the forward and copy its
 //! gradient once more in the backward.
 
+use candelabrum_memory::simd::simd;
 use candle_core::{Result, Tensor, bail};
+use rayon::prelude::*;
 
 use super::add::add;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::linear::{Linear, affine, linear};
 use super::matmul::Dst;
-use super::parallel::in_blocks;
+use super::parallel::{for_each, in_blocks, worth_threads};
 use super::pool::Pooled;
 
 const NAME: &str = "linear_add";
@@ -60,13 +62,18 @@ impl Fused for LinearAdd {
         if bias.is_empty() {
             in_blocks(ys, |start, ys| ys.copy_from_slice(&residual[start..][..ys.len()]));
         } else {
-            let rows =
-                ys.chunks_exact_mut(self.0.outputs).zip(residual.chunks_exact(self.0.outputs));
-            for (y, r) in rows {
-                for ((y, &r), &b) in y.iter_mut().zip(r).zip(bias) {
-                    *y = r + b;
-                }
-            }
+            let outputs = self.0.outputs;
+            let rows = ys.par_chunks_mut(outputs).zip(residual.par_chunks(outputs));
+            for_each(worth_threads(residual.len()), rows, |(y, r)| {
+                simd(
+                    #[inline(always)]
+                    || {
+                        for ((y, &r), &b) in y.iter_mut().zip(r).zip(bias) {
+                            *y = r + b;
+                        }
+                    },
+                );
+            });
         }
         self.0.product([xs, weight], ys, Dst::Add);
         Ok(Pooled::none())
