@@ -169,8 +169,8 @@ pub(crate) fn compared_loss(row: &Row) -> Option<f64> {
     row.facts.get("warm_up_losses")?.get(Network::of(row).loss_step - 1)?.as_f64()
 }
 
-/// Whether two contenders had the same loss, up to the network's tolerance and another one. A contender without a loss agrees with all others, and
-/// a loss that is not a number with none.
+/// Whether two contenders had the same loss, up to the network's tolerance and another one. A contender
+/// without a loss agrees with all others, and a loss that is not a number with none.
 pub(crate) fn losses_agree(row: &Row, other: &Row, tolerance: f64) -> bool {
     match (compared_loss(row), compared_loss(other)) {
         (Some(a), Some(b)) => (a - b).abs() <= Network::of(row).loss_tolerance + tolerance,

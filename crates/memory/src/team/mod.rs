@@ -1,8 +1,8 @@
 //! A loop divided over the threads of a team.
 //!
 //! A layer of a small network is some microseconds of work. Waking a thread that sleeps costs as much.
-//! So the threads of a team wait for the next loop actively, for a short time ([`crew`]), and sleep only
-//! then. In a training step the loops follow one another within this time.
+//! So the threads of a team wait for the next loop actively, for 0.2 ms (`crew.rs`), and sleep only then.
+//! In a training step the loops follow one another within this time.
 //!
 //! The calling thread is a member of the team and works too. The number of members is the number of
 //! threads of the caller's rayon pool (`RAYON_NUM_THREADS`, or the pool in which the caller was
