@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{hint, thread};
+use std::{hint, mem, thread};
 
 use super::job::{Place, Work};
 use super::mark;
@@ -38,8 +38,8 @@ struct Shared {
     ranges: Box<[Line<AtomicU64>]>,
     /// The parts of the present loop whose work has not returned.
     unfinished: Line<AtomicUsize>,
-    /// The payload of the first panic of the present loop.
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// The payloads of the panics of the present loop.
+    panics: Mutex<Vec<Box<dyn Any + Send>>>,
     active: Duration,
     sleepers: Line<AtomicUsize>,
     /// Held while a thread decides to sleep.
@@ -48,11 +48,21 @@ struct Shared {
     /// Whether the caller sleeps until all parts are finished.
     caller_sleeps: Line<AtomicBool>,
     finished: Condvar,
+    /// Whether the threads are to end instead of working on the next generation.
+    ends: AtomicBool,
 }
 
 /// The threads of a team. Its owner is their caller.
 pub(super) struct Crew {
     shared: Arc<Shared>,
+    threads: usize,
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        self.shared.begin(self.shared.generation.0.load(Ordering::Relaxed).wrapping_add(1));
+    }
 }
 
 impl Crew {
@@ -64,14 +74,16 @@ impl Crew {
             place: Place::new(),
             ranges: (0..members).map(|_| Line::default()).collect(),
             unfinished: Line::default(),
-            panic: Mutex::new(None),
+            panics: Mutex::new(Vec::new()),
             active: if members > cores { Duration::ZERO } else { ACTIVE },
             sleepers: Line::default(),
             bed: Mutex::new(()),
             alarm: Condvar::new(),
             caller_sleeps: Line::default(),
             finished: Condvar::new(),
+            ends: AtomicBool::new(false),
         });
+        let mut threads = 0;
         for member in 1..members {
             let shared = Arc::clone(&shared);
             let name = format!("team-{member}");
@@ -79,8 +91,14 @@ impl Crew {
             if begun.is_err() {
                 break;
             }
+            threads += 1;
         }
-        Self { shared }
+        Self { shared, threads }
+    }
+
+    /// Whether the system has started all threads.
+    pub(super) fn is_complete(&self) -> bool {
+        self.threads + 1 == self.members()
     }
 
     /// The number of members, the caller among them.
@@ -105,20 +123,14 @@ impl Crew {
             let word = u64::from(generation) << 32 | (end - start) as u64;
             range.0.store(word, Ordering::Release);
         }
-        // A thread that goes to sleep counts itself before it looks at the generation, in the same order
-        // of all threads. So it sees the new generation, or it is seen here.
-        shared.generation.0.store(generation, Ordering::SeqCst);
-        if shared.sleepers.0.load(Ordering::SeqCst) > 0 {
-            drop(shared.bed.lock().unwrap_or_else(PoisonError::into_inner));
-            shared.alarm.notify_all();
-        }
+        shared.begin(generation);
         shared.work(0, generation);
         if !shared.wait_actively(|| shared.unfinished.0.load(Ordering::SeqCst) == 0) {
             shared.sleep_until_finished();
         }
-        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(payload) = panic {
-            resume_unwind(payload);
+        let panics = mem::take(&mut *shared.panics.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(first) = panics.into_iter().next() {
+            resume_unwind(first);
         }
     }
 }
@@ -130,7 +142,21 @@ impl Shared {
         let mut seen = 0;
         loop {
             seen = self.next_generation(seen);
+            if self.ends.load(Ordering::Relaxed) {
+                return;
+            }
             self.work(member, seen);
+        }
+    }
+
+    /// Shows a generation to all threads.
+    fn begin(&self, generation: u32) {
+        // A thread that goes to sleep counts itself before it looks at the generation, in the same order
+        // of all threads. So it sees the new generation, or it is seen here.
+        self.generation.0.store(generation, Ordering::SeqCst);
+        if self.sleepers.0.load(Ordering::SeqCst) > 0 {
+            drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
+            self.alarm.notify_all();
         }
     }
 
@@ -204,8 +230,8 @@ impl Shared {
                 let (_, end) = range_of(number, members, job.parts());
                 let result = catch_unwind(AssertUnwindSafe(|| job.work_on(end - left)));
                 if let Err(payload) = result {
-                    let mut panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
-                    panic.get_or_insert(payload);
+                    // Dropped by the caller, because to drop a payload may panic, too.
+                    self.panics.lock().unwrap_or_else(PoisonError::into_inner).push(payload);
                 }
                 self.report();
             }

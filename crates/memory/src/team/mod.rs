@@ -32,7 +32,8 @@ pub fn threads() -> usize {
 }
 
 /// Calls `f` with each item, in no particular order, on the threads of the team. rayon divides the items
-/// into parts, and the team works on them.
+/// into parts, and the team works on them. `f` must not wait for rayon's threads, because they may wait for
+/// `f`.
 ///
 /// # Panics
 /// If `f` panics for an item, after the calls that have begun have returned.

@@ -21,34 +21,35 @@ static TEAMS: Mutex<Teams> = Mutex::new(Teams { idle: Vec::new(), busy: 0 });
 /// # Panics
 /// If a call panicked.
 pub(super) fn run(members: usize, parts: usize, work: Work<'_>) {
-    match Loan::new(members) {
-        Some(mut loan) => loan.run(parts, work),
-        None => (0..parts).for_each(work),
-    }
+    Loan::new(members).run(parts, work);
 }
 
-/// A team for the time of one loop, and the mark that this thread works on parts.
+/// The most teams that nobody has. A program with teams of many sizes ends the oldest ones.
+const MOST_IDLE: usize = 4;
+
+/// A team for the time of one loop, or none, and the mark that this thread works on parts.
 struct Loan(Option<Crew>);
 
 impl Loan {
-    fn new(members: usize) -> Option<Self> {
+    fn new(members: usize) -> Self {
+        mark::set(true);
         let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = members - 1;
         if teams.busy > 0 && teams.busy + threads >= cores() {
-            return None;
+            return Self(None);
         }
         teams.busy += threads;
         // The team that was given back last, whose threads are the most awake.
         let place = teams.idle.iter().rposition(|crew| crew.members() == members);
         let crew = place.map(|place| teams.idle.remove(place));
         drop(teams);
-        mark::set(true);
-        Some(Self(Some(crew.unwrap_or_else(|| Crew::new(members, cores())))))
+        Self(Some(crew.unwrap_or_else(|| Crew::new(members, cores()))))
     }
 
     fn run(&mut self, parts: usize, work: Work<'_>) {
-        if let Some(crew) = &mut self.0 {
-            crew.run(parts, work);
+        match &mut self.0 {
+            Some(crew) => crew.run(parts, work),
+            None => (0..parts).for_each(work),
         }
     }
 }
@@ -59,7 +60,12 @@ impl Drop for Loan {
         if let Some(crew) = self.0.take() {
             let mut teams = TEAMS.lock().unwrap_or_else(PoisonError::into_inner);
             teams.busy -= crew.members() - 1;
-            teams.idle.push(crew);
+            if crew.is_complete() {
+                teams.idle.push(crew);
+            }
+            if teams.idle.len() > MOST_IDLE {
+                teams.idle.remove(0);
+            }
         }
     }
 }

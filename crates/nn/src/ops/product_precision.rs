@@ -10,8 +10,8 @@ use super::gemm::bf16::Instructions;
 /// # Precision
 ///
 /// `Bf16` rounds each factor to the 8 significant bits of bf16 (to nearest, ties to even; a subnormal
-/// number becomes 0), so a factor has a relative error of up to 2⁻⁹. Exponents, infinities and NaN are
-/// kept. All that is not a product of two tensors stays f32: parameters, activations, sums,
+/// number becomes 0, and one above 3.39e38 infinite), so a factor has a relative error of up to 2⁻⁹.
+/// Infinities and NaN are kept. Subnormal sums become 0. All that is not a product of two tensors stays f32: parameters, activations, sums,
 /// normalisations, losses and updates. This is what PyTorch computes after
 /// `torch.set_float32_matmul_precision("medium")`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,8 @@ static BF16: AtomicBool = AtomicBool::new(false);
 /// Sets the precision of the products of f32 numbers on the CPU, for all threads of this process.
 ///
 /// It counts for the operations of [`ops`](crate::ops) from now on, backward passes included. Products
-/// of f64 numbers and on a GPU, depthwise convolutions and candle's own operations are not affected.
+/// of f64 numbers and on a GPU, the products with the hidden state in recurrent layers, depthwise
+/// convolutions and candle's own operations are not affected.
 ///
 /// # Cost
 ///

@@ -2,7 +2,8 @@
 
 use crate::ops::float::Float;
 use crate::ops::gemm::Panels;
-use crate::ops::matmul::{Dst, Mat, matmul};
+use crate::ops::mat_mut::MatMut;
+use crate::ops::matmul::{Dst, Mat, matmul_unrounded};
 
 /// From this number of steps, and of sequences, on, the weight is brought into the form that the product
 /// reads. This is as much work as the product of a few rows.
@@ -59,7 +60,10 @@ impl<'a, T: Float> StepWeight<'a, T> {
             Self::Panels(panels) => panels.add_product(rows, left, out),
             Self::Plain(matrix) => {
                 let left = Mat::new(left, rows, left.len() / rows);
-                matmul(out, Dst::Add, left, *matrix);
+                let out = MatMut::new(out, rows, matrix.cols());
+                // In the precision of the panels, so that the steps of a sequence that come one by one
+                // are those that come at once.
+                matmul_unrounded(out, Dst::Add, T::one(), left, *matrix);
             }
         }
     }
