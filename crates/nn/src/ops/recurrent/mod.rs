@@ -366,7 +366,8 @@ fn fill_rows<T: Float>(values: &mut [T], row: &[T]) {
         values.fill(T::zero());
         return;
     }
-    values.chunks_exact_mut(row.len()).for_each(|values| values.copy_from_slice(row));
+    let rows = values.par_chunks_mut(row.len());
+    for_each(worth_threads(rows.len() * row.len()), rows, |values| values.copy_from_slice(row));
 }
 
 /// (outer, inner, width) -> (inner, outer, width)
