@@ -315,7 +315,9 @@ fn check_half_precision(options: &[&str], accuracy: f64, loss: f64) {
         let exact = trained("f32");
         for half in ["bf16", "f16"] {
             let rounded = trained(half);
-            assert!((rounded[0] - exact[0]).abs() <= accuracy, "{half}: {rounded:?}, {exact:?}");
+            // The difference of two printed numbers of exactly this size may be a bit larger.
+            let apart = (rounded[0] - exact[0]).abs();
+            assert!(apart <= accuracy + 1e-9, "{half}: {rounded:?}, {exact:?}");
             assert!((rounded[1] / exact[1] - 1.0).abs() <= loss, "{half}: {rounded:?}, {exact:?}");
             let computes_in_f32 = half == "bf16" && options.contains(&"cpu");
             assert!(rounded != exact || (computes_in_f32 && bf16_instructions().is_none()));
@@ -328,8 +330,7 @@ fn half_precision_learns_as_much_as_f32() {
     let data = few_digits(3000, 1000);
     let data = data.path().to_str().unwrap();
     let options = ["--data-dir", data, "--device", "cpu", "--batch-size", "8", "--lr", "0.01"];
-    // 15 of 1000 test images: products in bf16 recognised 10 images fewer than f32.
-    check_half_precision(&options, 0.015, 0.05);
+    check_half_precision(&options, 0.01, 0.05);
 }
 
 /// Too few images to learn from: for 400 of them the software GPU needs half a minute. So this compares

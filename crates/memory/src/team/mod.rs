@@ -38,48 +38,23 @@ pub fn threads() -> usize {
 /// # Panics
 /// If `f` panics for an item, after the calls that have begun have returned.
 pub fn for_each<I: IndexedParallelIterator>(items: I, f: impl Fn(I::Item) + Sync) {
-    let count = items.len();
-    items.with_producer(Loop { count, f });
+    run(items, threads(), f);
 }
 
 /// Calls `f` with each item, in order, on this thread.
 pub fn alone<I: IndexedParallelIterator>(items: I, f: impl Fn(I::Item) + Sync) {
-    items.with_producer(Alone(f));
+    run(items, 1, f);
 }
 
-/// Runs both on the threads of the team, and returns their results.
-///
-/// # Panics
-/// As [`for_each`].
-pub fn join<A: Send, B: Send>(
-    a: impl FnOnce() -> A + Send,
-    b: impl FnOnce() -> B + Send,
-) -> (A, B) {
-    let (mut first, mut second) = (None, None);
-    let (to_first, to_second) = (&mut first, &mut second);
-    let tasks: Vec<Box<dyn FnOnce() + Send + '_>> =
-        vec![Box::new(move || *to_first = Some(a())), Box::new(move || *to_second = Some(b()))];
-    for_each(tasks.into_par_iter(), |task| task());
-    match (first, second) {
-        (Some(a), Some(b)) => (a, b),
-        _ => unreachable!("a loop calls each item"),
-    }
-}
-
-/// A loop on one thread.
-struct Alone<F>(F);
-
-impl<T, F: Fn(T)> ProducerCallback<T> for Alone<F> {
-    type Output = ();
-
-    fn callback<P: Producer<Item = T>>(self, items: P) {
-        items.into_iter().for_each(self.0);
-    }
+fn run<I: IndexedParallelIterator>(items: I, threads: usize, f: impl Fn(I::Item) + Sync) {
+    let count = items.len();
+    items.with_producer(Loop { count, threads, f });
 }
 
 /// A loop over `count` items.
 struct Loop<F> {
     count: usize,
+    threads: usize,
     f: F,
 }
 
@@ -87,8 +62,7 @@ impl<T, F: Fn(T) + Sync> ProducerCallback<T> for Loop<F> {
     type Output = ();
 
     fn callback<P: Producer<Item = T>>(self, items: P) {
-        let Self { count, f } = self;
-        let threads = threads();
+        let Self { count, threads, f } = self;
         let parts = count.min(PARTS * threads);
         if threads == 1 || parts < 2 {
             return items.into_iter().for_each(f);
@@ -216,14 +190,6 @@ mod tests {
                 for_each((0..32).into_par_iter(), |_| count(&calls));
                 assert_eq!(calls.into_inner(), 32);
             }
-        });
-    }
-
-    #[test]
-    fn both_results_of_a_join_come_back() {
-        on_pools(|_| {
-            let text = String::from("a text");
-            assert_eq!(join(|| text.len(), || vec![1, 2]), (6, vec![1, 2]));
         });
     }
 }

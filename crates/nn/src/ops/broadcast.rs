@@ -4,7 +4,7 @@
 use candle_core::{Result, Shape};
 use rayon::prelude::*;
 
-use super::column_sums::column_sums;
+use super::column_sums::{column_sums, pairwise};
 use super::elementwise;
 use super::float::Float;
 use super::parallel::{for_each, in_blocks, worth_threads};
@@ -199,18 +199,8 @@ fn total<T: Float>(xs: &[T]) -> T {
             || elementwise::sum(block),
         );
     });
-    pairwise(&sums)
-}
-
-fn pairwise<T: Float>(xs: &[T]) -> T {
-    match xs {
-        [] => T::zero(),
-        [x] => *x,
-        _ => {
-            let (first, rest) = xs.split_at(xs.len() / 2);
-            pairwise(first) + pairwise(rest)
-        }
-    }
+    pairwise(&mut sums, 1);
+    sums.first().copied().unwrap_or_else(T::zero)
 }
 
 #[cfg(test)]

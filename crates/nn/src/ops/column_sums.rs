@@ -46,8 +46,8 @@ fn of_block<T: Float>(rows: &[T], sums: &mut [T]) {
     );
 }
 
-/// Adds all rows to the first one.
-fn pairwise<T: Float>(rows: &mut [T], width: usize) {
+/// Adds all rows to the first one, pairwise by halves.
+pub(super) fn pairwise<T: Float>(rows: &mut [T], width: usize) {
     let count = rows.len() / width;
     if count < 2 {
         return;

@@ -7,7 +7,17 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use candelabrum_memory::team;
+use rayon::prelude::*;
+
 use super::float::Float;
+
+/// The parts into which a matrix is cut: so many rows, or so many columns. The last one may have fewer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Part {
+    Rows(usize),
+    Columns(usize),
+}
 
 /// A mutable matrix in a slice: element `(i, j)` lies at `i * row_stride + j`.
 pub(super) struct MatMut<'a, T> {
@@ -88,8 +98,25 @@ impl<'a, T> MatMut<'a, T> {
         Some(MatMut { data: T::f32s_at(data)?, rows, cols, row_stride, slice: PhantomData })
     }
 
+    /// Calls `f` with each part, and with its first row and its first column, on the threads of the team.
+    pub(super) fn for_each_part(self, part: Part, f: impl Fn(Self, usize, usize) + Sync)
+    where
+        T: Send,
+    {
+        match part {
+            Part::Rows(rows) => {
+                let parts = self.in_rows(rows).into_par_iter().enumerate();
+                team::for_each(parts, |(number, part)| f(part, number * rows, 0));
+            }
+            Part::Columns(columns) => {
+                let parts = self.in_columns(columns).into_par_iter().enumerate();
+                team::for_each(parts, |(number, part)| f(part, 0, number * columns));
+            }
+        }
+    }
+
     /// Parts of `rows` rows each. The last one may have fewer.
-    pub(super) fn in_rows(self, rows: usize) -> Vec<Self> {
+    fn in_rows(self, rows: usize) -> Vec<Self> {
         let count = if self.cols == 0 { 0 } else { self.rows.div_ceil(rows) };
         let part = |number: usize| {
             let first = number * rows;
@@ -101,7 +128,7 @@ impl<'a, T> MatMut<'a, T> {
     }
 
     /// Parts of `cols` columns each. The last one may have fewer.
-    pub(super) fn in_columns(self, cols: usize) -> Vec<Self> {
+    fn in_columns(self, cols: usize) -> Vec<Self> {
         let mut parts = Vec::new();
         let mut rest = self;
         while rest.cols > 0 {

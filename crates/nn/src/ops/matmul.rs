@@ -5,12 +5,11 @@ use std::ops::Range;
 
 use candelabrum_memory::team;
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use super::float::Float;
 use super::gemm::Size;
 use super::gemm::bf16::{self, Finish, Lines, Operand, Starts};
-use super::mat_mut::MatMut;
+use super::mat_mut::{MatMut, Part};
 use super::product_precision;
 
 /// With fewer rows or columns, rounding the other factor to bf16 costs more than it saves.
@@ -118,7 +117,6 @@ pub(super) fn matmul_into<T: Float>(
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) {
-    sizes(&out, a, b);
     if !multiply_in_bf16(&mut out, dst, scale, a, b) {
         matmul_unrounded(out, dst, scale, a, b);
     }
@@ -133,48 +131,24 @@ pub(super) fn matmul_unrounded<T: Float>(
     b: Mat<'_, T>,
 ) {
     let (m, k, n) = sizes(&out, a, b);
-    let part = match m * k * n > WORTH_THREADS {
-        true => part((m, k, n), team::threads()),
-        false => Part::Whole,
-    };
-    match part {
-        Part::Whole => multiply(out, dst, scale, a, b),
-        Part::Rows(rows) => {
-            let parts = out.in_rows(rows).into_par_iter().enumerate();
-            team::for_each(parts, |(number, out)| {
-                let first = number * rows;
-                let a = a.rows(first..first + out.rows());
-                multiply(out, dst, scale, a, b);
-            });
-        }
-        Part::Columns(columns) => {
-            let parts = out.in_columns(columns).into_par_iter().enumerate();
-            team::for_each(parts, |(number, out)| {
-                let first = number * columns;
-                let b = b.columns(first..first + out.cols());
-                multiply(out, dst, scale, a, b);
-            });
-        }
-    }
-}
-
-/// The part of a product for each thread.
-#[derive(Debug, PartialEq)]
-enum Part {
-    Whole,
-    Rows(usize),
-    Columns(usize),
+    let threads = if m * k * n > WORTH_THREADS { team::threads() } else { 1 };
+    let Some(part) = part((m, k, n), threads) else { return multiply(out, dst, scale, a, b) };
+    out.for_each_part(part, |out, row, column| {
+        let a = a.rows(row..row + out.rows());
+        let b = b.columns(column..column + out.cols());
+        multiply(out, dst, scale, a, b);
+    });
 }
 
 /// The part for each of some threads of a product with `m` rows, `n` columns and the inner size `k`.
 ///
 /// The threads divide the longer side of the result, because each of them reads the whole operand that
-/// belongs to the other side.
-fn part((m, k, n): (usize, usize, usize), threads: usize) -> Part {
+/// belongs to the other side. None if one thread computes the product.
+fn part((m, k, n): (usize, usize, usize), threads: usize) -> Option<Part> {
     // The kernel computes tiles of 8 rows and 3 vectors of columns.
     let rows = length_of_part((m, n), k, 8, threads).map(Part::Rows);
     let columns = length_of_part((n, m), k, 48, threads).map(Part::Columns);
-    if m > n { rows.or(columns) } else { columns.or(rows) }.unwrap_or(Part::Whole)
+    if m > n { rows.or(columns) } else { columns.or(rows) }
 }
 
 /// Some tiles of the side `len`, so that no more parts than `threads` cover it. None if one part does.
@@ -253,7 +227,7 @@ fn multiply_in_bf16<T: Float>(
     b: Mat<'_, T>,
 ) -> bool {
     let Some(instructions) = product_precision::bf16::<T>() else { return false };
-    let (m, k, n) = (a.rows, a.cols, b.cols);
+    let (m, k, n) = sizes(out, a, b);
     if m.min(n) < FEWEST {
         return false;
     }

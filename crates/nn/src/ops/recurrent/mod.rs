@@ -366,8 +366,8 @@ fn fill_rows<T: Float>(values: &mut [T], row: &[T]) {
         values.fill(T::zero());
         return;
     }
-    let rows = values.par_chunks_mut(row.len());
-    for_each(worth_threads(rows.len() * row.len()), rows, |values| values.copy_from_slice(row));
+    let threads = worth_threads(values.len());
+    for_each(threads, values.par_chunks_mut(row.len()), |values| values.copy_from_slice(row));
 }
 
 /// (outer, inner, width) -> (inner, outer, width)

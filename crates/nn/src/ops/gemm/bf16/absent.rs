@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::finish::Finish;
 use super::line::Line;
-use super::operand::Lines;
+use super::operand::Operand;
 use crate::ops::mat_mut::MatMut;
 
 /// Has no values.
@@ -18,20 +18,9 @@ impl Instructions {
         None
     }
 
-    pub(super) fn pack_across(
+    pub(super) fn pack(
         self,
-        _: Lines<'_, f32>,
-        _: Range<usize>,
-        _: Range<usize>,
-        _: &mut [Line],
-        _: usize,
-    ) {
-        match self {}
-    }
-
-    pub(super) fn pack_along(
-        self,
-        _: Lines<'_, f32>,
+        _: Operand<'_, f32>,
         _: Range<usize>,
         _: Range<usize>,
         _: &mut [Line],

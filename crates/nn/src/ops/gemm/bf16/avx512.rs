@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use super::finish::Finish;
 use super::line::{HALF, LANES, Line};
-use super::operand::Lines;
+use super::operand::{Lines, Operand};
 use crate::ops::mat_mut::MatMut;
 
 /// The evidence that this processor has the instructions.
@@ -42,33 +42,19 @@ impl Instructions {
         present.then_some(Self(()))
     }
 
-    /// Packs rows or columns `width` and steps `depth` of lines for each step. The groups of 16 rows or
-    /// columns are `pitch` lines apart.
+    /// Packs rows or columns `width` and steps `depth` of a factor. The groups of 16 rows or columns are
+    /// `pitch` lines apart.
     #[inline]
-    pub(super) fn pack_across(
+    pub(super) fn pack(
         self,
-        from: Lines<'_, f32>,
+        from: Operand<'_, f32>,
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
         pitch: usize,
     ) {
         // SAFETY: the invariant of the module.
-        unsafe { pack_across(from, width, depth, to, pitch) }
-    }
-
-    /// The same of lines for each row or column.
-    #[inline]
-    pub(super) fn pack_along(
-        self,
-        from: Lines<'_, f32>,
-        width: Range<usize>,
-        depth: Range<usize>,
-        to: &mut [Line],
-        pitch: usize,
-    ) {
-        // SAFETY: the invariant of the module.
-        unsafe { pack_along(from, width, depth, to, pitch) }
+        unsafe { pack(from, width, depth, to, pitch) }
     }
 
     /// One tile: every second element of `left` has the pairs of its 8 rows. `out` has as many rows and
@@ -83,6 +69,20 @@ impl Instructions {
     ) {
         // SAFETY: the invariant of the module.
         unsafe { tile(left, right, out, finish) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn pack(
+    from: Operand<'_, f32>,
+    width: Range<usize>,
+    depth: Range<usize>,
+    to: &mut [Line],
+    pitch: usize,
+) {
+    match from {
+        Operand::Along(from) => pack_along(from, width, depth, to, pitch),
+        Operand::Across(from) => pack_across(from, width, depth, to, pitch),
     }
 }
 

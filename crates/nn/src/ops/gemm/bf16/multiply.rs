@@ -1,15 +1,12 @@
 //! A product of matrices in f32, whose factors are rounded to bf16 while they are packed.
 
-use candelabrum_memory::team;
-use rayon::prelude::*;
-
 use super::finish::Finish;
 use super::instructions::Instructions;
 use super::line::LANES;
 use super::operand::Operand;
 use super::packed::Packed;
 use super::product::product;
-use crate::ops::mat_mut::MatMut;
+use crate::ops::mat_mut::{MatMut, Part};
 
 /// Rows, columns and steps of the depth that are packed at a time. The packed rows, 1 MiB at most, stay in
 /// the second-level cache.
@@ -31,18 +28,14 @@ pub(in crate::ops) fn multiply(
     threads: usize,
 ) {
     let (rows, columns) = (out.rows(), out.cols());
-    let by_rows = rows >= columns;
     let share = rows.max(columns).div_ceil(threads.max(1)).next_multiple_of(3 * LANES);
-    let parts: Vec<_> = if by_rows { out.in_rows(share) } else { out.in_columns(share) };
-    let multiply = |(number, mut out): (usize, MatMut<'_, f32>)| {
-        let first = number * share;
-        let (row, column) = if by_rows { (first, 0) } else { (0, first) };
+    let part = if rows >= columns { Part::Rows(share) } else { Part::Columns(share) };
+    out.for_each_part(part, |mut out, row, column| {
         if depth == 0 {
             return empty(&mut out, finish);
         }
         Share { instructions, left, right, row, column, depth }.multiply(out, finish);
-    };
-    team::for_each(parts.into_par_iter().enumerate(), multiply);
+    });
 }
 
 /// Sums of nothing.

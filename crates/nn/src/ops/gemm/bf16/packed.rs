@@ -69,10 +69,7 @@ impl Packed {
         let pitch = pitch(self.pairs);
         let first = to.0 / LANES * pitch + to.1 / 2;
         let lines = &mut self.lines_mut()[first..];
-        match from {
-            Operand::Along(from) => instructions.pack_along(from, width, depth, lines, pitch),
-            Operand::Across(from) => instructions.pack_across(from, width, depth, lines, pitch),
-        }
+        instructions.pack(from, width, depth, lines, pitch);
     }
 
     /// The number of rows or columns.
