@@ -5,6 +5,7 @@ use candle_core::{CpuStorage, Layout, Result, TensorId, WithDType};
 use super::gemm::Lanes;
 use super::math;
 use super::pool::Poolable;
+use super::transpose::{self, Square};
 use crate::pass::{self, Place};
 
 /// f32 and f64, with the functions that the kernels need.
@@ -30,6 +31,7 @@ pub(super) trait Float: WithDType + Poolable + Lanes {
     fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]>;
     /// The place of the numbers, if they are f32.
     fn f32s_at(values: *mut Self) -> Option<*mut f32>;
+    fn transposed(square: Square<Self>) -> Square<Self>;
     /// Calls `f` with the places of the variables in the flat gradients of this backward pass.
     fn with_places<R>(
         variables: &[Option<TensorId>],
@@ -38,7 +40,7 @@ pub(super) trait Float: WithDType + Poolable + Lanes {
 }
 
 macro_rules! impl_float {
-    ($float:ident, $functions:path, $with_places:path, $if_f32:path) => {
+    ($float:ident, $functions:path, $with_places:path, $if_f32:path, $transposed:path) => {
         impl Float for $float {
             #[inline(always)]
             fn exp(self) -> Self {
@@ -104,6 +106,11 @@ macro_rules! impl_float {
                 $if_f32(values)
             }
 
+            #[inline(always)]
+            fn transposed(square: Square<Self>) -> Square<Self> {
+                $transposed(square)
+            }
+
             fn with_places<R>(
                 variables: &[Option<TensorId>],
                 f: impl FnOnce(Vec<Option<Place<&mut [Self]>>>) -> R,
@@ -114,8 +121,8 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, math, pass::with_places, Some);
-impl_float!(f64, in_f64, no_places, none);
+impl_float!(f32, math, pass::with_places, Some, transpose::transposed_f32s);
+impl_float!(f64, in_f64, no_places, none, transpose::transposed);
 
 /// f64 numbers are not f32.
 #[inline(always)]

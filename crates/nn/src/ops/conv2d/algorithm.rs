@@ -2,7 +2,7 @@
 
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
-use super::{depthwise, direct, winograd};
+use super::{depthwise, direct, interleaved, winograd};
 use crate::ops::float::Float;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,16 +13,19 @@ enum Algorithm {
     Channels,
     /// Products that read the image itself: `direct.rs`.
     Direct,
+    /// Products that read 16 interleaved images: `interleaved/`.
+    Interleaved,
     /// Products that read a matrix of patches: `kernel.rs`, and `small.rs` for small images.
     Patches,
 }
 
 impl Algorithm {
-    fn of(geometry: &Geometry) -> Self {
+    fn of<T: Float>(geometry: &Geometry) -> Self {
         match geometry {
             geometry if winograd::applies(geometry) => Self::Tiles,
             geometry if depthwise::applies(geometry) => Self::Channels,
             geometry if direct::applies(geometry) => Self::Direct,
+            geometry if interleaved::applies::<T>(geometry) => Self::Interleaved,
             _ => Self::Patches,
         }
     }
@@ -30,10 +33,11 @@ impl Algorithm {
 
 impl<T: Float> Conv<'_, T> {
     pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
-        match Algorithm::of(self.geometry) {
+        match Algorithm::of::<T>(self.geometry) {
             Algorithm::Tiles => self.forward_by_tiles(xs, bias, ys),
             Algorithm::Channels => self.forward_by_channels(xs, bias, ys),
             Algorithm::Direct => self.forward_directly(xs, bias, ys),
+            Algorithm::Interleaved => self.forward_interleaved(xs, bias, ys),
             Algorithm::Patches => self.forward_by_patches(xs, bias, ys),
         }
     }
@@ -51,10 +55,11 @@ impl<T: Float> Conv<'_, T> {
             let sums = [gradients.dw, gradients.db];
             return sums.into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
         }
-        match Algorithm::of(self.geometry) {
+        match Algorithm::of::<T>(self.geometry) {
             Algorithm::Tiles => self.backward_by_tiles(xs, reference, dys, gradients),
             Algorithm::Channels => self.backward_by_channels(xs, reference, dys, gradients),
             Algorithm::Direct => self.backward_directly(xs, reference, dys, gradients),
+            Algorithm::Interleaved => self.backward_interleaved(xs, reference, dys, gradients),
             Algorithm::Patches => self.backward_by_patches(xs, reference, dys, gradients),
         }
     }
@@ -111,10 +116,19 @@ mod tests {
                 [20, 5, 5, 3],
                 Conv2dConfig { dilation: (2, 1), ..plain },
             ),
+            (Algorithm::Interleaved, [16, 20, 12, 12], [50, 20, 5, 5], Conv2dConfig::default()),
+            (Algorithm::Interleaved, [29, 7, 5, 9], [3, 7, 4, 5], plain),
+            // Rows of the kernel that meet only padding.
+            (
+                Algorithm::Interleaved,
+                [27, 9, 2, 6],
+                [13, 9, 5, 5],
+                Conv2dConfig { padding: (2, 3), ..plain },
+            ),
         ] {
             let geometry = Geometry::new(&Shape::from(&xs[..]), &Shape::from(&weight[..]), config);
             let geometry = geometry.unwrap();
-            assert_eq!(Algorithm::of(&geometry), algorithm);
+            assert_eq!(Algorithm::of::<f64>(&geometry), algorithm);
             let expected = step(&geometry, true);
             let worst = RefCell::new(0.0_f64);
             on_each_instruction_set(|| {

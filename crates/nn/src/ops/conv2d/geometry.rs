@@ -14,6 +14,27 @@ const SMALL: usize = 64;
 /// and patches that stay in the cache.
 const COLUMNS: usize = 256;
 
+/// The channels, height and width of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ImageSize {
+    pub(super) channels: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
+
+impl ImageSize {
+    /// The number of elements.
+    pub(super) fn len(self) -> usize {
+        self.channels * self.height * self.width
+    }
+
+    /// The size with zeros around the image.
+    pub(super) fn padded(self, padding: (usize, usize)) -> Self {
+        let (height, width) = (self.height + 2 * padding.0, self.width + 2 * padding.1);
+        Self { height, width, ..self }
+    }
+}
+
 /// All sizes of one convolution. Every kernel relies on the checks in [`Geometry::new`].
 #[derive(Debug, Clone)]
 pub(in crate::ops) struct Geometry {
@@ -120,6 +141,16 @@ impl Geometry {
     /// The number of weight elements that meet the image.
     pub(super) fn weight(&self) -> usize {
         self.out_channels * self.patch()
+    }
+
+    pub(super) fn input(&self) -> ImageSize {
+        let (height, width) = self.in_size;
+        ImageSize { channels: self.in_channels, height, width }
+    }
+
+    pub(super) fn output(&self) -> ImageSize {
+        let (height, width) = self.out_size;
+        ImageSize { channels: self.out_channels, height, width }
     }
 
     /// The number of elements of one input image.

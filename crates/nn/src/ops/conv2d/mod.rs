@@ -15,6 +15,7 @@ mod conv;
 mod depthwise;
 mod direct;
 mod geometry;
+mod interleaved;
 mod kernel;
 mod patches;
 mod phases;

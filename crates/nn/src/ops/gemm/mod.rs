@@ -19,4 +19,4 @@ pub(super) use self::dispatch::on_each_instruction_set;
 pub(super) use self::lanes::Lanes;
 pub(super) use self::panels::Panels;
 pub(super) use self::product::Product;
-pub(super) use self::tile::{Left, Rows, Runs, Size, rows_of_a_tile};
+pub(super) use self::tile::{Left, MOST_ROWS, Rows, Runs, Size, rows_of_a_tile};

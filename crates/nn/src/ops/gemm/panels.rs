@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::dispatch::dispatch;
 use super::product::Product;
-use super::tile::{Left, Rows, Size};
+use super::tile::{Left, MOST_ROWS, Rows, Size};
 use crate::ops::float::Float;
 use crate::ops::parallel::{for_each, worth_threads};
 use crate::ops::pool::Pooled;
@@ -15,9 +15,6 @@ use candelabrum_memory::simd::simd;
 /// the rows of a tile would lie at the same place of several pages, and drive each other out of the
 /// nearest cache.
 const WIDTH: usize = 48;
-
-/// The rows of the highest tile.
-const MOST_ROWS: usize = 8;
 
 /// A matrix (depth x columns) in panels of [`WIDTH`] columns. What is behind the last column is 0.
 pub(in crate::ops) struct Panels<T: Float> {

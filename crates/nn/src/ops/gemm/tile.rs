@@ -71,6 +71,9 @@ const fn has_many_registers<S: Simd>() -> bool {
     S::REGISTER_COUNT >= 32
 }
 
+/// The rows of the highest tile of all instruction sets.
+pub(in crate::ops) const MOST_ROWS: usize = 8;
+
 /// The number of rows to which a left operand by columns, and a result, must be filled up.
 pub(in crate::ops) fn rows_of_a_tile<S: Simd>() -> usize {
     if has_many_registers::<S>() { 8 } else { 6 }
@@ -91,14 +94,23 @@ pub(in crate::ops) fn product<T: Lanes, S: Simd, R: Right<T>>(
     add: bool,
 ) {
     if has_many_registers::<S>() {
-        product_by::<T, S, R, 8, 3>(simd, size, left, right, out, add);
+        product_by::<T, S, R, 8, 4, 3>(simd, size, left, right, out, add);
     } else {
-        product_by::<T, S, R, 6, 2>(simd, size, left, right, out, add);
+        product_by::<T, S, R, 6, 3, 2>(simd, size, left, right, out, add);
     }
 }
 
+/// Tiles of `ROWS` rows. Where no more than `FEW` are left, one of `FEW` rows.
+
 #[inline(always)]
-fn product_by<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: usize>(
+fn product_by<
+    T: Lanes,
+    S: Simd,
+    R: Right<T>,
+    const ROWS: usize,
+    const FEW: usize,
+    const VECTORS: usize,
+>(
     simd: S,
     size: Size,
     left: Left<'_, T>,
@@ -116,10 +128,13 @@ fn product_by<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: 
                 4 => 2,
                 vectors => vectors.min(VECTORS),
             };
-            match vectors {
-                1 => part.tile::<T, S, R, ROWS, 1>(simd, left, right, out),
-                2 => part.tile::<T, S, R, ROWS, 2>(simd, left, right, out),
-                _ => part.tile::<T, S, R, ROWS, VECTORS>(simd, left, right, out),
+            match (vectors, part.rows <= FEW) {
+                (1, false) => part.tile::<T, S, R, ROWS, 1>(simd, left, right, out),
+                (2, false) => part.tile::<T, S, R, ROWS, 2>(simd, left, right, out),
+                (_, false) => part.tile::<T, S, R, ROWS, VECTORS>(simd, left, right, out),
+                (1, true) => part.tile::<T, S, R, FEW, 1>(simd, left, right, out),
+                (2, true) => part.tile::<T, S, R, FEW, 2>(simd, left, right, out),
+                (_, true) => part.tile::<T, S, R, FEW, VECTORS>(simd, left, right, out),
             }
             column += vectors * lanes;
         }
