@@ -101,7 +101,6 @@ pub(in crate::ops) fn product<T: Lanes, S: Simd, R: Right<T>>(
 }
 
 /// Tiles of `ROWS` rows. Where no more than `FEW` are left, one of `FEW` rows.
-
 #[inline(always)]
 fn product_by<
     T: Lanes,
