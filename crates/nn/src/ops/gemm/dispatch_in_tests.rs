@@ -1,6 +1,7 @@
 //! As `dispatch.rs`, but a test can ask for an older instruction set than the newest one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use pulp::{Arch, Scalar, WithSimd};
 
@@ -8,8 +9,10 @@ const NEWEST: u8 = 0;
 const NO_VECTORS: u8 = 1;
 const AVX2: u8 = 2;
 
-/// The instruction set of all threads. Other tests that run meanwhile compute the same with it.
+/// The instruction set of all threads. Other tests that run meanwhile compute with it, too. One that
+/// compares bits must therefore run [`on_each_instruction_set`].
 static CHOICE: AtomicU8 = AtomicU8::new(NEWEST);
+static CHOOSING: Mutex<()> = Mutex::new(());
 
 pub(in crate::ops) fn dispatch<O: WithSimd>(op: O) -> O::Output {
     match CHOICE.load(Ordering::Relaxed) {
@@ -23,8 +26,9 @@ pub(in crate::ops) fn dispatch<O: WithSimd>(op: O) -> O::Output {
     }
 }
 
-/// Calls `f` once for each instruction set.
+/// Calls `f` once for each instruction set, which does not change meanwhile.
 pub(in crate::ops) fn on_each_instruction_set(f: impl Fn()) {
+    let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
     for choice in [NO_VECTORS, AVX2, NEWEST] {
         CHOICE.store(choice, Ordering::Relaxed);
         f();

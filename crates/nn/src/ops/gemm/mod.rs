@@ -8,6 +8,7 @@ mod dispatch;
 #[cfg(test)]
 #[path = "dispatch_in_tests.rs"]
 mod dispatch;
+mod few_rows;
 mod lanes;
 mod panels;
 mod product;
@@ -16,6 +17,7 @@ mod tile;
 pub(super) use self::dispatch::dispatch;
 #[cfg(test)]
 pub(super) use self::dispatch::on_each_instruction_set;
+pub(super) use self::few_rows::{few_rows_apply, product_of_few_rows};
 pub(super) use self::lanes::Lanes;
 pub(super) use self::panels::Panels;
 pub(super) use self::product::Product;

@@ -14,7 +14,7 @@ use candelabrum_memory::simd::simd;
 /// The columns of a panel: whole tiles on every instruction set. If the columns lay in long rows instead,
 /// the rows of a tile would lie at the same place of several pages, and drive each other out of the
 /// nearest cache.
-const WIDTH: usize = 48;
+pub(in crate::ops) const WIDTH: usize = 48;
 
 /// A matrix (depth x columns) in panels of [`WIDTH`] columns. What is behind the last column is 0.
 pub(in crate::ops) struct Panels<T: Float> {
@@ -60,6 +60,19 @@ impl<T: Float> Panels<T> {
         Self { data, depth, columns }
     }
 
+    pub(in crate::ops) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(in crate::ops) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The panels. Each has `depth` rows of [`WIDTH`] columns.
+    pub(in crate::ops) fn iter(&self) -> impl Iterator<Item = &[T]> {
+        self.data.chunks_exact(WIDTH * self.depth)
+    }
+
     /// A distance between the rows of a result that has room for whole panels. No power of two, as
     /// [`WIDTH`] says.
     pub(in crate::ops) fn step(&self) -> usize {
@@ -75,7 +88,7 @@ impl<T: Float> Panels<T> {
     /// [`step`](Self::step), and which has the size [`size`](Self::size).
     pub(in crate::ops) fn add_product(&self, rows: usize, left: &[T], out: &mut [T]) {
         let (depth, step) = (self.depth, self.step());
-        for (number, panel) in self.data.chunks_exact(WIDTH * depth).enumerate() {
+        for (number, panel) in self.iter().enumerate() {
             let first = number * WIDTH;
             dispatch(Product {
                 size: Size { rows, depth, columns: WIDTH.min(self.columns - first) },

@@ -3,15 +3,30 @@
 use rayon::prelude::*;
 
 use super::super::conv::Conv;
+use super::super::geometry::Geometry;
 use super::layout::{IMAGES, interleave, separate};
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
 use crate::ops::parallel::for_each;
 use crate::ops::pool::Pooled;
 
+/// The first elements of the runs of all elements of a patch, from the first row of the patch on.
+pub(super) fn starts(geometry: &Geometry) -> Vec<usize> {
+    let padded = geometry.input().padded(geometry.padding);
+    let mut starts = Vec::with_capacity(geometry.patch());
+    for channel in 0..padded.channels {
+        for ky in geometry.taps.0.clone() {
+            let row = (ky * padded.channels + channel) * padded.width;
+            starts.extend(geometry.taps.1.clone().map(|kx| (row + kx) * IMAGES));
+        }
+    }
+    starts
+}
+
 /// Computed by all threads if `threads`, otherwise by this one.
 pub(super) fn forward<T: Float>(
     conv: &Conv<'_, T>,
+    starts: &[usize],
     xs: &[T],
     bias: Option<&[T]>,
     ys: &mut [T],
@@ -21,14 +36,6 @@ pub(super) fn forward<T: Float>(
     let (input, output) = (geometry.input(), geometry.output());
     let padded = input.padded(geometry.padding);
     let interleaved = interleave(input, geometry.padding, xs, threads);
-    // From row `y` of the input on, the runs of all elements of a patch.
-    let run = |channel: usize, ky: usize, kx: usize| {
-        ((ky * padded.channels + channel) * padded.width + kx) * IMAGES
-    };
-    let (kys, kxs) = &geometry.taps;
-    let kernel =
-        |channel| kys.clone().flat_map(move |ky| kxs.clone().map(move |kx| run(channel, ky, kx)));
-    let starts: Vec<usize> = (0..input.channels).flat_map(kernel).collect();
     let row = output.width * IMAGES;
     // Whole tiles are written.
     let block = (output.channels + MOST_ROWS) * row;
@@ -39,7 +46,7 @@ pub(super) fn forward<T: Float>(
             left: Left::Rows { data: conv.weight, step: starts.len() },
             right: Runs {
                 data: &interleaved[y * padded.channels * padded.width * IMAGES..],
-                starts: &starts,
+                starts,
             },
             out: Rows { data: &mut *out, step: row },
             add: false,

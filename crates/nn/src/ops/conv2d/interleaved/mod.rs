@@ -21,7 +21,7 @@ mod weight_gradient;
 
 use rayon::prelude::*;
 
-use self::forward::forward;
+use self::forward::{forward, starts};
 use self::input_gradient::{TurnedKernel, input_gradient};
 use self::layout::IMAGES;
 use self::weight_gradient::weight_gradient;
@@ -54,8 +54,9 @@ impl<T: Float> Conv<'_, T> {
     pub(super) fn forward_interleaved(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let (from, to) = (IMAGES * self.geometry.in_image(), IMAGES * self.geometry.out_image());
         let shared = self.share_images();
+        let starts = starts(self.geometry);
         let images = xs.par_chunks(from).zip(ys.par_chunks_mut(to));
-        for_each(!shared, images, |(xs, ys)| forward(self, xs, bias, ys, shared));
+        for_each(!shared, images, |(xs, ys)| forward(self, &starts, xs, bias, ys, shared));
     }
 
     /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
