@@ -14,10 +14,11 @@ use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::parallel;
 use super::pool::Pooled;
 use super::sizes::sizes;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "embedding";
 
-/// The number of parts into which the rows of a large table are split in the backward.
+/// The number of parts into which the rows of a large table are split for several threads in the backward.
 const PARTS: usize = 16;
 
 /// The rows of `weight` at `indices`. The row `padding_index` gets no gradient, as with PyTorch's
@@ -122,19 +123,24 @@ impl Embedding {
     /// Writes the gradient of the weight.
     pub(super) fn add_rows<T: Float>(&self, dys: &[T], dw: &mut [T]) -> Result<()> {
         let indices = self.checked()?;
+        let threads = parallel::worth_threads(dw.len() + dys.len());
         // Each part finds its own rows among all indices, so only one thread writes a row.
-        let part = self.vocabulary.div_ceil(PARTS).max(1);
+        let part = self.vocabulary.div_ceil(if threads { PARTS } else { 1 }).max(1);
         let add = |(number, dw): (usize, &mut [T])| {
             dw.fill(T::zero());
             let first = number * part;
             let own = first..first + dw.len() / self.dim;
-            for (dy, index) in dys.chunks_exact(self.dim).zip(indices) {
-                if own.contains(index) && Some(*index) != self.padding_index {
-                    add_assign(&mut dw[(index - first) * self.dim..][..self.dim], dy);
-                }
-            }
+            simd(
+                #[inline(always)]
+                || {
+                    for (dy, index) in dys.chunks_exact(self.dim).zip(indices) {
+                        if own.contains(index) && Some(*index) != self.padding_index {
+                            add_assign(&mut dw[(index - first) * self.dim..][..self.dim], dy);
+                        }
+                    }
+                },
+            );
         };
-        let threads = parallel::worth_threads(dw.len() + dys.len());
         parallel::for_each(threads, dw.par_chunks_mut(part * self.dim).enumerate(), add);
         Ok(())
     }

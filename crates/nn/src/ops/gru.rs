@@ -15,7 +15,7 @@ use candle_nn::ops::sigmoid;
 
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
-use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
+use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, parts, parts_mut};
 use crate::activation::Activation;
 use candelabrum_memory::simd::simd;
 
@@ -46,7 +46,8 @@ impl Cell for Gru {
     const GPU_KERNELS: [&'static str; 2] = ["gru_step", "gru_step_back"];
 
     /// `extra` is `b_n`.
-    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], _: &mut [T]) {
+    fn forward<T: Float>(step: Step<'_, T>) {
+        let Step { gates, b, bias, extra, h, .. } = step;
         let (rz, n) = gates.split_at_mut(2 * h.len());
         let (b_rz, b_n) = b.split_at(2 * h.len());
         extra.copy_from_slice(b_n);
@@ -56,8 +57,8 @@ impl Cell for Gru {
         simd(
             #[inline(always)]
             || {
-                for ((n, &b), &r) in n.iter_mut().zip(b_n).zip(r) {
-                    *n += r * b;
+                for (((n, &b), &r), &bias) in n.iter_mut().zip(b_n).zip(r).zip(bias) {
+                    *n = *n + bias + r * b;
                 }
             },
         );
@@ -77,6 +78,7 @@ impl Cell for Gru {
         let [r, z, n] = parts(gates);
         let one = T::one();
         let [dr, dz, dn] = parts_mut(da);
+        let db_n = db;
         simd(
             #[inline(always)]
             || {
@@ -90,17 +92,14 @@ impl Cell for Gru {
                 for (((dr, &dn), &b), &r) in dr.iter_mut().zip(&*dn).zip(b_n).zip(r) {
                     *dr = dn * b * r * (one - r);
                 }
+                for ((db, &dn), &r) in db_n.iter_mut().zip(&*dn).zip(r) {
+                    *db = dn * r;
+                }
                 for (dh, &z) in dh.iter_mut().zip(z) {
                     *dh *= z;
                 }
             },
         );
-        let [db_r, db_z, db_n] = parts_mut(db);
-        db_r.copy_from_slice(dr);
-        db_z.copy_from_slice(dz);
-        for ((db, &dn), &r) in db_n.iter_mut().zip(&*dn).zip(r) {
-            *db = dn * r;
-        }
     }
 
     fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)> {

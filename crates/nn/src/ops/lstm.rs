@@ -13,7 +13,7 @@ use candle_nn::ops::sigmoid;
 
 use super::elementwise::{activate, bias_row_activation};
 use super::float::Float;
-use super::recurrent::{self, Cell, RecurrentWeights, StepBackward, parts, parts_mut};
+use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, parts, parts_mut};
 use crate::activation::Activation;
 use candelabrum_memory::simd::simd;
 
@@ -53,7 +53,8 @@ impl Cell for Lstm {
     const GPU_KERNELS: [&'static str; 2] = ["lstm_step", "lstm_step_back"];
 
     /// `extra` is the cell state before the step.
-    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]) {
+    fn forward<T: Float>(step: Step<'_, T>) {
+        let Step { gates, b, extra, h, c, .. } = step;
         extra.copy_from_slice(c);
         let [b_i, b_f, b_g, b_o] = parts(b);
         let [i, f, g, o] = parts_mut(gates);

@@ -84,15 +84,20 @@ impl<T: Float> Panels<T> {
         (rows + MOST_ROWS) * self.step()
     }
 
-    /// Adds the product of `rows` rows of `left`, one after the other, to `out`, whose rows have the distance
-    /// [`step`](Self::step), and which has the size [`size`](Self::size).
-    pub(in crate::ops) fn add_product(&self, rows: usize, left: &[T], out: &mut [T]) {
+    /// Adds the product of `rows` rows of `left`, at distances of `distance`, to `out`, whose rows have the
+    /// distance [`step`](Self::step), and which has the size [`size`](Self::size).
+    pub(in crate::ops) fn add_product(
+        &self,
+        rows: usize,
+        (left, distance): (&[T], usize),
+        out: &mut [T],
+    ) {
         let (depth, step) = (self.depth, self.step());
         for (number, panel) in self.iter().enumerate() {
             let first = number * WIDTH;
             dispatch(Product {
                 size: Size { rows, depth, columns: WIDTH.min(self.columns - first) },
-                left: Left::Rows { data: left, step: depth },
+                left: Left::Rows { data: left, step: distance },
                 right: Rows { data: panel, step: WIDTH },
                 out: Rows { data: &mut out[first..], step },
                 add: true,
@@ -116,10 +121,12 @@ mod tests {
             rows in 1usize..20,
             depth in 1usize..70,
             columns in 1usize..120,
+            gap in 0usize..3,
         ) {
+            let distance = depth + gap;
             // Whole numbers, whose sums are exact.
             let number = |i: usize| (i * 7919 % 17) as f32 - 8.0;
-            let left: Vec<f32> = (0..rows * depth).map(number).collect();
+            let left: Vec<f32> = (0..rows * distance - gap).map(number).collect();
             let right: Vec<f32> = (1000..1000 + depth * columns).map(number).collect();
             let turned: Vec<f32> =
                 (0..columns * depth).map(|i| right[i % depth * columns + i / depth]).collect();
@@ -129,11 +136,11 @@ mod tests {
                 for panels in panels {
                     let step = panels.step();
                     let mut out = vec![3.0; panels.size(rows)];
-                    panels.add_product(rows, &left, &mut out);
-                    for (row, left) in left.chunks(depth).enumerate() {
+                    panels.add_product(rows, (&left, distance), &mut out);
+                    for (row, left) in left.chunks(distance).enumerate() {
                         for column in 0..columns {
                             let terms =
-                                left.iter().enumerate().map(|(k, x)| x * right[k * columns + column]);
+                                left[..depth].iter().enumerate().map(|(k, x)| x * right[k * columns + column]);
                             assert_eq!(out[row * step + column], 3.0 + terms.sum::<f32>());
                         }
                     }

@@ -4,20 +4,20 @@ use candle_core::{Result, Tensor};
 
 use crate::ops::float::Float;
 
-/// One step of one sequence. All slices have `H` elements, those of gates `GATES` times as many.
+/// One step of one sequence. All slices have `H` elements, those of `gates`, `b` and `da` `GATES` times as
+/// many.
 pub(in crate::ops) trait Cell: Send + Sync + 'static {
     const NAME: &'static str;
     const GATES: usize;
     /// Whether there is a second state beside `h`. Without it `c` is empty.
     const HAS_CELL_STATE: bool;
-    /// Whether `da` and `db` differ. If they do not, `db` is empty.
+    /// Whether the cell does more with `b` than add it to `a`, in the last gate. Then `da` and `db` differ
+    /// there, and the cell adds the bias of `a`. Otherwise `db` and this bias are empty.
     const SPLIT: bool;
     /// The kernels of a step and of its backward in gpu/recurrent.cu.
     const GPU_KERNELS: [&'static str; 2];
 
-    /// `gates` contains `a` before the call and the gates after it. `h` and `c` are inputs of the
-    /// next step.
-    fn forward<T: Float>(gates: &mut [T], b: &[T], extra: &mut [T], h: &mut [T], c: &mut [T]);
+    fn forward<T: Float>(step: Step<'_, T>);
 
     /// `dh` and `dc` are passed to the previous step, `dh` without the part through `b`.
     fn backward<T: Float>(step: StepBackward<'_, T>);
@@ -28,6 +28,21 @@ pub(in crate::ops) trait Cell: Send + Sync + 'static {
     fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
+/// The arguments of [`Cell::forward`].
+pub(in crate::ops) struct Step<'a, T> {
+    /// `a` before the call, and the gates after it.
+    pub(in crate::ops) gates: &'a mut [T],
+    /// With the biases of `a` and `b`, but for `bias`.
+    pub(in crate::ops) b: &'a [T],
+    /// The bias of `a` for the last gate.
+    pub(in crate::ops) bias: &'a [T],
+    pub(in crate::ops) extra: &'a mut [T],
+    /// Before the step, and then after it.
+    pub(in crate::ops) h: &'a mut [T],
+    /// Before the step, and then after it.
+    pub(in crate::ops) c: &'a mut [T],
+}
+
 /// The arguments of [`Cell::backward`].
 pub(in crate::ops) struct StepBackward<'a, T> {
     pub(in crate::ops) gates: &'a [T],
@@ -36,5 +51,6 @@ pub(in crate::ops) struct StepBackward<'a, T> {
     pub(in crate::ops) dh: &'a mut [T],
     pub(in crate::ops) dc: &'a mut [T],
     pub(in crate::ops) da: &'a mut [T],
+    /// Of the last gate.
     pub(in crate::ops) db: &'a mut [T],
 }

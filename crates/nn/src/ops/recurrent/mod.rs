@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Inside, the layout is (T, N, ..), so a step is one piece of memory, and everything but `b_t` is
-//! one matrix product over all steps. Saved for the backward: the gates, and one more number per
+//! one matrix product over all steps. The biases of `a` are added with those of `b`, so that `a` is written
+//! once. Of `db`, only the gate is stored in which it differs from `da`. Saved for the backward: the gates, and one more number per
 //! hidden unit, which the cell chooses.
 //!
 //! A step needs the step before it, but no sequence needs another one. So each thread takes some sequences
@@ -29,8 +30,8 @@ use candle_core::{Device, Result, Tensor, bail};
 use candelabrum_memory::team;
 use rayon::prelude::*;
 
-pub(super) use self::cell::{Cell, StepBackward};
-use self::sequences::{Backward as BackwardGroup, Forward, Saved, by_group, parts_of};
+pub(super) use self::cell::{Cell, Step, StepBackward};
+use self::sequences::{Backward as BackwardGroup, Biases, Forward, Saved, by_group, parts_of};
 use self::step_weight::StepWeight;
 use super::column_sums::column_sums;
 use super::float::Float;
@@ -126,10 +127,9 @@ impl<C: Cell> Fused for Recurrent<C> {
         let (units, width, gate_width) = self.sizes();
         let mut saved = Pooled::new(self.steps * (gate_width + units));
         let (gates, extra) = saved.split_at_mut(self.steps * gate_width);
-        fill_rows(gates, b_ih);
         let by_time = self.by_time(xs, self.inputs);
         let xs = Mat::new(&by_time, self.steps * self.batch, self.inputs);
-        matmul(gates, Dst::Add, xs, Mat::new(w_ih, width, self.inputs).t());
+        matmul(gates, Dst::Overwrite, xs, Mat::new(w_ih, width, self.inputs).t());
         drop(by_time);
 
         let w_hh = StepWeight::transposed(w_hh, self.hidden, [self.batch, self.steps]);
@@ -145,7 +145,8 @@ impl<C: Cell> Fused for Recurrent<C> {
         let groups: Vec<_> = items
             .map(|(((gates, extra), (h, c)), ys)| Forward { gates, extra, h, c, ys })
             .collect();
-        team::for_each(groups.into_par_iter(), |group| group.run::<C>(self.hidden, &w_hh, b_hh));
+        let biases = Biases::new::<C>(b_ih, b_hh, self.hidden);
+        team::for_each(groups.into_par_iter(), |group| group.run::<C>(self.hidden, &w_hh, &biases));
         if C::HAS_CELL_STATE {
             let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
             self.final_cell.state.get_or_init(|| c);
@@ -160,16 +161,21 @@ impl<C: Cell> Fused for Recurrent<C> {
         let rows = self.steps * self.batch;
         let (gates, extra) = saved.split_at(self.steps * gate_width);
         let h_prev = self.previous(ys, h0);
-        let w_hh = StepWeight::new(w_hh, width, [self.batch, self.steps]);
+        // The gates for which `da` and `db` are equal, and the others.
+        let common = if C::SPLIT { width - self.hidden } else { width };
+        let (w_hh, w_hh_of_last) = w_hh.split_at(common * self.hidden);
+        let sizes = [self.batch, self.steps];
+        let w_hh = StepWeight::new(w_hh, common, sizes);
+        let w_hh_of_last = C::SPLIT.then(|| StepWeight::new(w_hh_of_last, self.hidden, sizes));
         let mut da = Pooled::new(gates.len());
-        let mut db = Pooled::new(if C::SPLIT { gates.len() } else { 0 });
+        let mut db = Pooled::new(if C::SPLIT { ys.len() } else { 0 });
         let dc = self.final_cell.gradient.take().and_then(T::of_values);
         let mut dc = dc.unwrap_or_else(|| Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 }));
         let dh0 = grads.take(5).unwrap_or_default();
         let group = self.group(&w_hh);
         let items = by_group(&mut da, gate_width, group * width)
             .into_iter()
-            .zip(by_group(&mut db, gate_width, group * width))
+            .zip(by_group(&mut db, units, group * self.hidden))
             .zip(parts_of(&mut dc, group * self.hidden).zip(parts_of(dh0, group * self.hidden)));
         let groups: Vec<_> = items
             .enumerate()
@@ -183,16 +189,21 @@ impl<C: Cell> Fused for Recurrent<C> {
             .collect();
         let (batch, hidden) = (self.batch, self.hidden);
         let read = Saved { gates, extra, h_prev: &h_prev, dys, batch, hidden };
-        team::for_each(groups.into_par_iter(), |group| group.run::<C>(&read, &w_hh));
+        team::for_each(groups.into_par_iter(), |group| {
+            group.run::<C>(&read, &w_hh, w_hh_of_last.as_ref());
+        });
         if let Some(dc0) = grads.take(6) {
             dc0.copy_from_slice(&dc);
         }
 
-        let db: &[T] = if C::SPLIT { &db } else { &da };
-        let (da_mat, db_mat) = (Mat::new(&da, rows, width), Mat::new(db, rows, width));
+        let da_mat = Mat::new(&da, rows, width);
         if let Some(dw_hh) = grads.take(2) {
             let h_prev = Mat::new(&h_prev, rows, self.hidden);
-            matmul(dw_hh, Dst::Overwrite, db_mat.t(), h_prev);
+            let (dw_hh, of_last) = dw_hh.split_at_mut(common * self.hidden);
+            matmul(dw_hh, Dst::Overwrite, da_mat.columns(0..common).t(), h_prev);
+            if C::SPLIT {
+                matmul(of_last, Dst::Overwrite, Mat::new(&db, rows, self.hidden).t(), h_prev);
+            }
         }
         drop(h_prev);
         if let Some(dw_ih) = grads.take(1) {
@@ -206,9 +217,18 @@ impl<C: Cell> Fused for Recurrent<C> {
             matmul(&mut by_time, Dst::Overwrite, da_mat, w_ih);
             swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
         }
-        for (number, gradient) in [(3, &*da), (4, db)] {
-            if let Some(sums) = grads.take(number) {
-                column_sums(gradient, sums);
+        let (db_ih, db_hh) = (grads.take(3), grads.take(4));
+        if db_ih.is_some() || db_hh.is_some() {
+            let mut sums = Pooled::new(width);
+            column_sums(&da, &mut sums);
+            if let Some(db_ih) = db_ih {
+                db_ih.copy_from_slice(&sums);
+            }
+            if let Some(db_hh) = db_hh {
+                db_hh.copy_from_slice(&sums);
+                if C::SPLIT {
+                    column_sums(&db, &mut db_hh[common..]);
+                }
             }
         }
         Ok(())
@@ -358,16 +378,6 @@ fn time_steps(xs: &Tensor) -> Result<Vec<Tensor>> {
 /// The initial state, zeros if omitted.
 fn state<T: Float>(initial: &[T], len: usize) -> Pooled<T> {
     if initial.is_empty() { Pooled::zeros(len) } else { Pooled::copy_of(initial) }
-}
-
-/// Sets every row to `row`, or to zeros if `row` is omitted.
-fn fill_rows<T: Float>(values: &mut [T], row: &[T]) {
-    if row.is_empty() {
-        values.fill(T::zero());
-        return;
-    }
-    let threads = worth_threads(values.len());
-    for_each(threads, values.par_chunks_mut(row.len()), |values| values.copy_from_slice(row));
 }
 
 /// (outer, inner, width) -> (inner, outer, width)

@@ -2,11 +2,12 @@
 
 use std::iter;
 
-use super::cell::{Cell, StepBackward};
+use super::cell::{Cell, Step, StepBackward};
 use super::step_weight::StepWeight;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 use crate::ops::pool::Pooled;
+use candelabrum_memory::simd::simd;
 
 /// The rows of some sequences in a tensor (T, N, width): one run for each step.
 pub(super) type Rows<'a, T> = Vec<&'a mut [T]>;
@@ -29,6 +30,28 @@ pub(super) fn parts_of<T>(values: &mut [T], len: usize) -> impl Iterator<Item = 
     values.chunks_mut(len.max(1)).chain(iter::repeat_with(Default::default))
 }
 
+/// The biases of the gates.
+pub(super) struct Biases<T: Float> {
+    /// Those of `b`, and of `a` where the cell does nothing but add the two.
+    of_b: Pooled<T>,
+    /// The others of `a`: for the last gate if the cell [splits](Cell::SPLIT) it.
+    of_a: Pooled<T>,
+}
+
+impl<T: Float> Biases<T> {
+    /// Either may be empty.
+    pub(super) fn new<C: Cell>(b_ih: &[T], b_hh: &[T], hidden: usize) -> Self {
+        let width = C::GATES * hidden;
+        let added = if C::SPLIT { width - hidden } else { width };
+        let mut of_b = Pooled::zeros(width);
+        add_assign(&mut of_b, b_hh);
+        add_assign(&mut of_b[..added], b_ih);
+        let mut of_a = Pooled::zeros(width - added);
+        add_assign(&mut of_a, b_ih.get(added..).unwrap_or_default());
+        Self { of_b, of_a }
+    }
+}
+
 /// Sequences in the forward pass.
 pub(super) struct Forward<'a, T> {
     pub(super) gates: Rows<'a, T>,
@@ -41,26 +64,22 @@ pub(super) struct Forward<'a, T> {
 }
 
 impl<T: Float> Forward<'_, T> {
-    pub(super) fn run<C: Cell>(self, hidden: usize, w_hh: &StepWeight<'_, T>, b_hh: &[T]) {
+    pub(super) fn run<C: Cell>(self, hidden: usize, w_hh: &StepWeight<'_, T>, biases: &Biases<T>) {
         let Self { gates, extra, h, c, ys } = self;
         let (rows, steps, width) = (h.len() / hidden, gates.len(), C::GATES * hidden);
         let distance = w_hh.step();
         let mut b = Pooled::zeros(w_hh.size(rows));
         for (t, (gates, extra)) in gates.into_iter().zip(extra).enumerate() {
             for row in b.chunks_mut(distance).take(rows) {
-                if b_hh.is_empty() {
-                    row.fill(T::zero());
-                } else {
-                    row[..width].copy_from_slice(b_hh);
-                }
+                row[..width].copy_from_slice(&biases.of_b);
             }
-            w_hh.add_product(rows, h, &mut b);
+            w_hh.add_product(rows, (h, hidden), &mut b);
             for n in 0..rows {
                 let (wide, narrow) = (n * width..(n + 1) * width, n * hidden..(n + 1) * hidden);
                 let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
                 let b = &b[n * distance..][..width];
                 let (extra, h) = (&mut extra[narrow.clone()], &mut h[narrow.clone()]);
-                C::forward(&mut gates[wide], b, extra, h, c);
+                C::forward(Step { gates: &mut gates[wide], b, bias: &biases.of_a, extra, h, c });
                 ys[(n * steps + t) * hidden..][..hidden].copy_from_slice(h);
             }
         }
@@ -86,7 +105,7 @@ pub(super) struct Backward<'a, T> {
     /// The number of the first sequence.
     pub(super) first: usize,
     pub(super) da: Rows<'a, T>,
-    /// Empty if it equals `da`.
+    /// Of the last gate if the cell [splits](Cell::SPLIT) it, otherwise empty.
     pub(super) db: Rows<'a, T>,
     /// The gradient of the cell state after the last step, and afterwards of that before the first one.
     pub(super) dc: &'a mut [T],
@@ -95,7 +114,14 @@ pub(super) struct Backward<'a, T> {
 }
 
 impl<T: Float> Backward<'_, T> {
-    pub(super) fn run<C: Cell>(self, saved: &Saved<'_, T>, w_hh: &StepWeight<'_, T>) {
+    /// `w_hh` is the weight of the gates for which `da` and `db` are equal, `of_last` that of the last gate if
+    /// the cell [splits](Cell::SPLIT) it.
+    pub(super) fn run<C: Cell>(
+        self,
+        saved: &Saved<'_, T>,
+        w_hh: &StepWeight<'_, T>,
+        of_last: Option<&StepWeight<'_, T>>,
+    ) {
         let Self { first, mut da, mut db, dc, dh0 } = self;
         let &Saved { gates, extra, h_prev, dys, batch, hidden } = saved;
         let (steps, width, distance) = (da.len(), C::GATES * hidden, w_hh.step());
@@ -108,19 +134,26 @@ impl<T: Float> Backward<'_, T> {
                 let (wide, narrow) = (n * width..(n + 1) * width, n * hidden..(n + 1) * hidden);
                 let row = t * batch + first + n;
                 let dh = &mut dh[n * distance..][..hidden];
-                add_assign(dh, &dys[((first + n) * steps + t) * hidden..][..hidden]);
+                let dy = &dys[((first + n) * steps + t) * hidden..][..hidden];
+                simd(
+                    #[inline(always)]
+                    || add_assign(dh, dy),
+                );
                 C::backward(StepBackward {
                     gates: &gates[row * width..][..width],
                     extra: &extra[row * hidden..][..hidden],
                     h_prev: &h_prev[row * hidden..][..hidden],
                     dh,
-                    dc: if C::HAS_CELL_STATE { &mut dc[narrow] } else { &mut [] },
-                    da: &mut da[wide.clone()],
-                    db: if C::SPLIT { &mut db[wide] } else { &mut [] },
+                    dc: if C::HAS_CELL_STATE { &mut dc[narrow.clone()] } else { &mut [] },
+                    da: &mut da[wide],
+                    db: if C::SPLIT { &mut db[narrow] } else { &mut [] },
                 });
             }
             if t > 0 || !dh0.is_empty() {
-                w_hh.add_product(rows, if C::SPLIT { db } else { da }, &mut dh);
+                w_hh.add_product(rows, (da, width), &mut dh);
+                if let Some(of_last) = of_last {
+                    of_last.add_product(rows, (db, hidden), &mut dh);
+                }
             }
         }
         for (dh0, dh) in dh0.chunks_exact_mut(hidden).zip(dh.chunks(distance)) {

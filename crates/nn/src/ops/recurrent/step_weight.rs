@@ -54,12 +54,12 @@ impl<'a, T: Float> StepWeight<'a, T> {
         }
     }
 
-    /// Adds the product with `rows` rows of `left` to `out`.
-    pub(super) fn add_product(&self, rows: usize, left: &[T], out: &mut [T]) {
+    /// Adds the product with `rows` rows of `left` to `out`. The rows of `left` have the distance `distance`.
+    pub(super) fn add_product(&self, rows: usize, (left, distance): (&[T], usize), out: &mut [T]) {
         match self {
-            Self::Panels(panels) => panels.add_product(rows, left, out),
+            Self::Panels(panels) => panels.add_product(rows, (left, distance), out),
             Self::Plain(matrix) => {
-                let left = Mat::new(left, rows, left.len() / rows);
+                let left = Mat::strided(left, rows, matrix.t().cols(), distance);
                 let out = MatMut::new(out, rows, matrix.cols());
                 // In the precision of the panels, so that the steps of a sequence that come one by one
                 // are those that come at once.
