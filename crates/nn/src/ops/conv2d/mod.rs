@@ -3,9 +3,9 @@
 //! `y[n, o] = act(b[o] + sum over c, ky, kx of w[o, c, ky, kx] * x[n, c, ..])`, the
 //! cross-correlation that every framework calls convolution.
 //!
-//! `algorithm.rs` chooses among four ways: tiles of 3 × 3 convolutions by Winograd's algorithm, one channel
-//! after the other for depthwise convolutions, products that read the image itself, and products that read
-//! a matrix of patches (im2col). The backward computes the activation's mask from the saved result, so the
+//! `algorithm.rs` chooses among five ways: tiles of 3 × 3 convolutions by Winograd's algorithm, one channel
+//! after the other for depthwise convolutions, products that read the image itself, products that read
+//! several small images interleaved, and products that read a matrix of patches (im2col). The backward computes the activation's mask from the saved result, so the
 //! sum before the activation is never stored.
 
 mod algorithm;
@@ -53,9 +53,9 @@ use crate::activation::Activation;
 /// # Cost
 ///
 /// Per thread, scratch memory: for 3 × 3 kernels with stride 1 and 16 channels or more, 16 numbers for
-/// each 3 × 3 elements of the weight; for other large images a copy of one image; where neither applies,
-/// the patches of one image, `C KH KW OH OW` elements, or of as many small images as have about 256 output
-/// pixels together. The gradient of `xs` is computed only if a variable lies below `xs`.
+/// each 3 × 3 elements of the weight; for other large images a copy of one image; for small images and
+/// stride 1, copies of 16 images and of their results; where none of these applies, the patches of one
+/// image, `C KH KW OH OW` elements, or of as many small images as have about 256 output pixels together. The gradient of `xs` is computed only if a variable lies below `xs`.
 ///
 /// # Precision
 ///
