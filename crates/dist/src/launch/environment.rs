@@ -4,9 +4,9 @@
 //! and only an environment variable, read at candle's first use, sets their number. On two cores a
 //! second rank trained at 0.6 of its speed because of them.
 //!
-//! glibc's allocator returns the memory of large tensors to the system and asks for it again in the next
-//! step, so a program without an allocator of its own spends its time in page faults. Its variables
-//! make it keep this memory (docs/kernels.md has the figures).
+//! glibc's allocator and mimalloc return the memory of large tensors to the system and ask for it again in
+//! the next step, so a program spends its time in page faults. Their variables make them keep this memory
+//! (docs/kernels.md has the figures).
 //!
 //! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it
@@ -46,11 +46,11 @@ const LIBRARIES: [(&str, &str, &[&str]); 3] = [
 
 /// The settings of glibc's allocator: blocks of up to 32 MiB, the most that it allows, come from its heap,
 /// and the heap never shrinks. Other allocators do not read them.
-const ALLOCATOR: [(&str, &str); 2] =
+const GLIBC: [(&str, &str); 2] =
     [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "1099511627776")];
 
-/// The variables by which a user sets up this allocator. If there is one of them, [`ALLOCATOR`] is not set.
-const ALLOCATOR_IS_SET: [&str; 6] = [
+/// The variables by which a user sets up this allocator. If there is one of them, [`GLIBC`] is not set.
+const GLIBC_IS_SET: [&str; 6] = [
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_TOP_PAD_",
@@ -58,6 +58,9 @@ const ALLOCATOR_IS_SET: [&str; 6] = [
     "MALLOC_ARENA_MAX",
     "GLIBC_TUNABLES",
 ];
+
+/// The setting of mimalloc: it never returns memory. Other allocators do not read it.
+const MIMALLOC: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "-1");
 
 /// The resources that ranks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +96,7 @@ impl RankEnvironment {
     }
 
     /// The variables that pass the threads and the interface to all libraries, and those of the
-    /// allocator. The servers are not among them: they are a matter of the launcher, and no library
+    /// allocators. The servers are not among them: they are a matter of the launcher, and no library
     /// reads them.
     ///
     /// # Errors
@@ -102,7 +105,7 @@ impl RankEnvironment {
         let candle = env::var(CANDLE_THREADS).unwrap_or_else(|_| "1".to_owned());
         let mut variables =
             vec![(RAYON_THREADS, self.threads.to_string()), (CANDLE_THREADS, candle)];
-        variables.extend(for_allocator(|variable| env::var_os(variable).is_some()));
+        variables.extend(for_allocators(|variable| env::var_os(variable).is_some()));
         if let Some(name) = &self.interface {
             interface_address(name)?;
             variables.push((vars::INTERFACE, name.clone()));
@@ -120,12 +123,13 @@ fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
     free.map(|(variable, sign, _)| (*variable, format!("{sign}{name}"))).collect()
 }
 
-/// The allocator's variables, unless the user has set it up.
-fn for_allocator(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    if ALLOCATOR_IS_SET.iter().any(|variable| is_set(variable)) {
-        return Vec::new();
-    }
-    ALLOCATOR.iter().map(|(variable, value)| (*variable, (*value).to_owned())).collect()
+/// The variables of each allocator that the user has not set up.
+fn for_allocators(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    let glibc_is_set = GLIBC_IS_SET.iter().any(|variable| is_set(variable));
+    let glibc = GLIBC.iter().filter(|_| !glibc_is_set);
+    let mimalloc = [MIMALLOC];
+    let mimalloc = mimalloc.iter().filter(|(variable, _)| !is_set(variable));
+    glibc.chain(mimalloc).map(|(variable, value)| (*variable, (*value).to_owned())).collect()
 }
 
 /// Gives this process the environment `wanted`. If it has another one, the program is started again
@@ -168,8 +172,8 @@ pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
 }
 
 /// Limits this process to `threads` compute threads. If it was started with another number, the program is
-/// started again in its place, see [`prepare`]. Where glibc's allocator is in use and
-/// the user has not set it up, it keeps the memory of a step for the next one.
+/// started again in its place, see [`prepare`]. glibc's allocator and mimalloc keep the memory of a step for
+/// the next one, unless the user has set them up in another way.
 ///
 /// # Errors
 /// Those of [`prepare`].
@@ -207,10 +211,16 @@ mod tests {
         let some: Vec<String> = named(&["OMPI_MCA_btl_tcp_if_exclude", "NCCL_SOCKET_IFNAME"]);
         assert_eq!(some, ["FI_TCP_IFACE:ib0"]);
 
-        assert_eq!(for_allocator(|_| false).len(), ALLOCATOR.len());
-        assert_eq!(for_allocator(|variable| variable == "GLIBC_TUNABLES"), []);
+        let allocators = |set: &[&str]| -> Vec<&str> {
+            let variables = for_allocators(|variable| set.contains(&variable));
+            variables.into_iter().map(|(variable, _)| variable).collect()
+        };
+        let all = allocators(&[]);
+        assert_eq!(all, [GLIBC[0].0, GLIBC[1].0, MIMALLOC.0]);
+        assert_eq!(allocators(&["GLIBC_TUNABLES"]), [MIMALLOC.0]);
+        assert_eq!(allocators(&[MIMALLOC.0]), [GLIBC[0].0, GLIBC[1].0]);
         // A process that has been started again has these variables, and is not started once more.
-        assert_eq!(for_allocator(|variable| variable == ALLOCATOR[0].0), []);
+        assert_eq!(allocators(&all), [""; 0]);
     }
 
     #[test]
