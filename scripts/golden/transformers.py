@@ -120,21 +120,6 @@ def linear_add():
     save("crates/nn/tests/golden/linear_add.safetensors", tensors)
 
 
-def down_projection():
-    tensors = {}
-    swiglu = lambda x: F.silu(x[..., :4]) * x[..., 4:]
-    cases = [("gelu", (5,), 4, F.gelu, True), ("relu", (2, 3), 4, F.relu, False), ("swiglu", (2, 3), 8, swiglu, True)]
-    for index, (case, rows, width, activation, bias) in enumerate(cases):
-        seed = 9550 + 10 * index
-        inputs = {"xs": leaf(uniform((*rows, width), seed)), "weight": leaf(uniform((7, 4), seed + 1))}
-        inputs["residual"] = leaf(uniform((*rows, 7), seed + 2))
-        if bias:
-            inputs["bias"] = leaf(uniform((7,), seed + 3))
-        ys = inputs["residual"] + F.linear(activation(inputs["xs"]), inputs["weight"], inputs.get("bias"))
-        backward(tensors, case, inputs, ys, seed + 4)
-    save("crates/nn/tests/golden/down_projection.safetensors", tensors)
-
-
 def embedding_with_positions():
     inputs = {"weight": leaf(uniform((7, 3), 9600)), "positions": leaf(uniform((6, 3), 9601))}
     indices = integers((4, 5), 9602, 7)

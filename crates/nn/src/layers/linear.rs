@@ -4,7 +4,7 @@ use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
 use super::{Weights, check_features, described, last};
-use crate::ops::{self, CrossEntropyConfig, FeedForward};
+use crate::ops::{self, CrossEntropyConfig};
 use crate::{Activation, Init, Param, Scope};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
@@ -80,25 +80,6 @@ impl Linear {
         Ok(ys)
     }
 
-    /// The output for `act(xs)`, plus `residual`: [`ops::down_projection`].
-    pub(super) fn project_down(
-        &self,
-        xs: &Tensor,
-        feed_forward: FeedForward,
-        residual: &Tensor,
-    ) -> Result<Tensor> {
-        let inputs = last(&self.scope, xs, "(.., hidden)")?;
-        let hidden = match feed_forward {
-            FeedForward::Activation(_) => inputs,
-            FeedForward::SwiGlu => inputs / 2,
-        };
-        let weights = self.weights_for(hidden)?;
-        let (weight, bias) = (weights.weight.tensor(), weights.bias());
-        let ys = ops::down_projection(xs, feed_forward, weight, bias, residual)?;
-        self.scope.trace("Linear, activated and added", &ys);
-        Ok(ys)
-    }
-
     /// The mean cross entropy of the output, taken as logits, against `labels` (..): the last layer of
     /// a language model with its loss in one operation, [`ops::linear_cross_entropy`], for which the
     /// tensor of all logits never exists. In f32 also for an input in f16 or bf16.
@@ -133,10 +114,7 @@ impl Linear {
 
     /// The weights. The first call creates them for the input `xs`.
     fn weights(&self, xs: &Tensor) -> Result<&Weights> {
-        self.weights_for(last(&self.scope, xs, "(.., in)")?)
-    }
-
-    fn weights_for(&self, inputs: usize) -> Result<&Weights> {
+        let inputs = last(&self.scope, xs, "(.., in)")?;
         let weights = self.weights.get_or_try_init(|| {
             let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
             Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)

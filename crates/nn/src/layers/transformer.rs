@@ -5,7 +5,7 @@ use once_cell::sync::OnceCell;
 
 use super::attention::add_to_residual;
 use super::{Dropout, LayerNorm, Linear, MultiHeadAttention, RmsNorm, sizes};
-use crate::ops::{FeedForward, Rotary};
+use crate::ops::{self, Rotary};
 use crate::{Activation, Init, Scope};
 
 /// `(N, T, C) -> (N, T, C)`: `x + attention(norm1(x))`, and then `x + down(act(up(norm2(x))))`.
@@ -21,11 +21,18 @@ pub struct TransformerBlock {
     rms: bool,
     bias: bool,
     hidden: Option<usize>,
-    feed_forward: FeedForward,
+    units: Units,
     init: Option<Init>,
     down_init: Option<Init>,
     dropout: Option<Dropout>,
     parts: OnceCell<Parts>,
+}
+
+/// What the feed-forward branch computes of its hidden layer.
+#[derive(Clone, Copy, Debug)]
+enum Units {
+    Activation(Activation),
+    SwiGlu,
 }
 
 #[derive(Debug)]
@@ -51,7 +58,7 @@ impl TransformerBlock {
             rms: false,
             bias: true,
             hidden: None,
-            feed_forward: FeedForward::Activation(Activation::Gelu),
+            units: Units::Activation(Activation::Gelu),
             init: None,
             down_init: None,
             dropout: None,
@@ -98,14 +105,14 @@ impl TransformerBlock {
     /// The activation of the hidden units, instead of GELU.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
-        self.feed_forward = FeedForward::Activation(activation);
+        self.units = Units::Activation(activation);
         self
     }
 
     /// Gates the hidden units: [`ops::swiglu`].
     #[must_use]
     pub fn swiglu(mut self) -> Self {
-        self.feed_forward = FeedForward::SwiGlu;
+        self.units = Units::SwiGlu;
         self
     }
 
@@ -150,11 +157,10 @@ impl TransformerBlock {
         let [_, _, features] = sizes(&self.scope, xs, "(N, T, C)")?;
         let Parts { norm1, norm2, up, down } = self.parts.get_or_init(|| self.create(features));
         let xs = self.attention.forward_add(&norm1.forward(xs)?, mask, xs)?;
-        let hidden = up.forward(&norm2.forward(&xs)?)?;
-        if self.dropout.is_none() {
-            return down.project_down(&hidden, self.feed_forward, &xs);
+        let mut hidden = up.forward(&norm2.forward(&xs)?)?;
+        if let Units::SwiGlu = self.units {
+            hidden = ops::swiglu(&hidden)?;
         }
-        let hidden = self.feed_forward.apply(&hidden)?;
         add_to_residual(down, self.dropout.as_ref(), &hidden, &xs)
     }
 
@@ -174,11 +180,13 @@ impl TransformerBlock {
             }
             if let Some(init) = init { layer.init(init) } else { layer }
         };
-        let hidden = match self.feed_forward {
-            FeedForward::Activation(_) => self.hidden.unwrap_or(4 * features),
-            FeedForward::SwiGlu => 2 * self.hidden.unwrap_or(8 * features / 3),
+        let up = match self.units {
+            Units::Activation(activation) => {
+                let hidden = self.hidden.unwrap_or(4 * features);
+                linear("up", hidden, self.init).activation(activation)
+            }
+            Units::SwiGlu => linear("up", 2 * self.hidden.unwrap_or(8 * features / 3), self.init),
         };
-        let up = linear("up", hidden, self.init);
         let down = linear("down", features, self.down_init);
         Parts { norm1: norm("norm1"), norm2: norm("norm2"), up, down }
     }

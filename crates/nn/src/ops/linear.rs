@@ -39,7 +39,7 @@ pub fn linear(
     bias: Option<&Tensor>,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let (op, shape) = Linear::new(NAME, xs.dims(), weight, bias, activation)?;
+    let (op, shape) = Linear::new(NAME, [xs, weight], bias, activation)?;
     fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
@@ -50,12 +50,11 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// The operation for an input of the shape `dims`, and the shape of its result. `name` is that of the
+    /// The operation for inputs `xs` and `weight`, and the shape of its result. `name` is that of the
     /// caller.
     pub(super) fn new(
         name: &str,
-        dims: &[usize],
-        weight: &Tensor,
+        [xs, weight]: [&Tensor; 2],
         bias: Option<&Tensor>,
         activation: Option<Activation>,
     ) -> Result<(Self, Vec<usize>)> {
@@ -63,13 +62,13 @@ impl Linear {
         if outputs == 0 {
             bail!("{name}: no outputs, weight of shape {:?}", weight.shape());
         }
-        if dims.last() != Some(&inputs) {
-            bail!("{name}: input of shape {dims:?} for a weight of {:?}", weight.shape());
+        if xs.dims().last() != Some(&inputs) {
+            bail!("{name}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
         }
         if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
             bail!("{name}: bias of shape {:?} for {outputs} outputs", bias.shape());
         }
-        let mut shape = dims.to_vec();
+        let mut shape = xs.dims().to_vec();
         shape.pop();
         shape.push(outputs);
         Ok((Self { inputs, outputs, activation }, shape))

@@ -38,7 +38,7 @@ pub fn linear_add(
     bias: Option<&Tensor>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    let (op, shape) = Linear::new(NAME, xs.dims(), weight, bias, None)?;
+    let (op, shape) = Linear::new(NAME, [xs, weight], bias, None)?;
     if residual.dims() != shape {
         bail!("{NAME}: residual of shape {:?} for a result of {shape:?}", residual.shape());
     }
@@ -59,41 +59,11 @@ impl Fused for LinearAdd {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias, residual] = inputs else { unreachable!("four inputs") };
-        self.0.forward_add([xs, weight], bias, residual, ys);
-        Ok(Pooled::none())
-    }
-
-    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, dys, mut grads, .. } = pass;
-        let &[xs, weight, _, _] = inputs else { unreachable!("four inputs") };
-        self.0.gradients([xs, weight], dys, &mut grads);
-        if let Some(dr) = grads.take(3) {
-            copy(dys, dr);
-        }
-        Ok(())
-    }
-
-    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
-        let [Some(xs), Some(weight), bias, Some(residual)] = inputs else {
-            unreachable!("four inputs")
-        };
-        self.0.composite_add(xs, weight, bias.as_ref(), residual)
-    }
-}
-
-impl Linear {
-    /// `ys = residual + xs weight^T + bias`.
-    pub(super) fn forward_add<T: Float>(
-        &self,
-        [xs, weight]: [&[T]; 2],
-        bias: &[T],
-        residual: &[T],
-        ys: &mut [T],
-    ) {
         if bias.is_empty() {
-            copy(residual, ys);
+            in_blocks(ys, |start, ys| ys.copy_from_slice(&residual[start..][..ys.len()]));
         } else {
-            let rows = ys.par_chunks_mut(self.outputs).zip(residual.par_chunks(self.outputs));
+            let outputs = self.0.outputs;
+            let rows = ys.par_chunks_mut(outputs).zip(residual.par_chunks(outputs));
             for_each(worth_threads(residual.len()), rows, |(y, r)| {
                 simd(
                     #[inline(always)]
@@ -105,24 +75,27 @@ impl Linear {
                 );
             });
         }
-        self.product([xs, weight], ys, Dst::Add);
+        self.0.product([xs, weight], ys, Dst::Add);
+        Ok(Pooled::none())
     }
 
-    /// The same by candle's own operations.
-    pub(super) fn composite_add(
-        &self,
-        xs: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        residual: &Tensor,
-    ) -> Result<Tensor> {
+    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
+        let Backward { inputs, dys, mut grads, .. } = pass;
+        let &[xs, weight, _, _] = inputs else { unreachable!("four inputs") };
+        let dys = &*dys;
+        self.0.gradients([xs, weight], dys, &mut grads);
+        if let Some(dr) = grads.take(3) {
+            in_blocks(dr, |start, dr| dr.copy_from_slice(&dys[start..][..dr.len()]));
+        }
+        Ok(())
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let [Some(xs), Some(weight), bias, Some(residual)] = inputs else {
+            unreachable!("four inputs")
+        };
         let rows: usize = xs.dims().iter().rev().skip(1).product();
-        let ys = affine(&xs.reshape((rows, self.inputs))?, weight, bias)?;
-        residual.reshape((rows, self.outputs))? + ys
+        let ys = affine(&xs.reshape((rows, self.0.inputs))?, weight, bias.as_ref())?;
+        residual.reshape((rows, self.0.outputs))? + ys
     }
-}
-
-/// Copies by several threads.
-pub(super) fn copy<T: Float>(from: &[T], to: &mut [T]) {
-    in_blocks(to, |start, to| to.copy_from_slice(&from[start..][..to.len()]));
 }

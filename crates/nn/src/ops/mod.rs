@@ -72,7 +72,6 @@ mod cat;
 mod column_sums;
 mod conv2d;
 mod cross_entropy;
-mod down_projection;
 mod dropout;
 mod elementwise;
 mod embedding;
@@ -121,7 +120,6 @@ pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_ba
 pub use cat::cat;
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
-pub use down_projection::{FeedForward, down_projection};
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub(crate) use fused::widen;

@@ -4,15 +4,15 @@ use std::sync::OnceLock;
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, FeedForward, Pool2dConfig,
+    AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig,
     RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d, cat, conv2d,
-    cross_attention, down_projection, dropout, embedding, embedding_with_positions,
-    global_avg_pool2d, gru, last_step, layer_norm, linear, linear_add, linear_cross_entropy,
-    log_softmax, lstm, masked_fill, max_pool2d, mul, narrow, permute, relu, rms_norm, scale,
-    softmax, softmax_cross_entropy_with, split, swiglu, transpose, with_composites,
+    cross_attention, dropout, embedding, embedding_with_positions, global_avg_pool2d, gru,
+    last_step, layer_norm, linear, linear_add, linear_cross_entropy, log_softmax, lstm,
+    masked_fill, max_pool2d, mul, narrow, permute, relu, rms_norm, scale, softmax,
+    softmax_cross_entropy_with, split, swiglu, transpose, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
-use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::activations::apply;
 use crate::arithmetic::PAIRS;
@@ -307,20 +307,6 @@ fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
         let name = format!("linear_add {dims:?}");
         cases.push(name.clone(), &inputs[..3], |t| linear_add(&t[0], &t[1], None, &t[2]));
         cases.push(name, &inputs, |t| linear_add(&t[0], &t[1], Some(&t[3]), &t[2]));
-        let [xs, _, residual, bias] = inputs;
-        for (inputs, feed_forward) in [
-            (5, FeedForward::Activation(Activation::Gelu)),
-            (5, FeedForward::Activation(Activation::Relu)),
-            (10, FeedForward::SwiGlu),
-        ] {
-            let xs = Tensor::cat(&[&xs; 2], D::Minus1)?.narrow(D::Minus1, 0, inputs)?;
-            let weight = random((7, 5), 2)?;
-            let inputs = [xs.contiguous()?, weight, residual.clone(), bias.clone()];
-            let name = format!("down_projection {feed_forward:?} {dims:?}");
-            cases.push(name, &inputs, move |t| {
-                down_projection(&t[0], feed_forward, &t[1], Some(&t[3]), &t[2])
-            });
-        }
     }
     for (n, t) in [(4, 5), (1, 6), (0, 3), (2, 0)] {
         let tokens = integers((n, t), 2, 5)?;

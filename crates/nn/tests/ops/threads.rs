@@ -3,10 +3,10 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, Conv2dConfig, FeedForward, Pool2dConfig, RecurrentWeights, Rotary, add,
-    attention, avg_pool2d, cat, conv2d, cross_attention, down_projection, dropout, embedding,
-    embedding_with_positions, gelu, global_avg_pool2d, gru, last_step, linear, linear_add, lstm,
-    masked_fill, mul, permute, relu6, scale, silu, split, swiglu,
+    AttentionConfig, Conv2dConfig, Pool2dConfig, RecurrentWeights, Rotary, add, attention,
+    avg_pool2d, cat, conv2d, cross_attention, dropout, embedding, embedding_with_positions, gelu,
+    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, relu6,
+    scale, silu, split, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -48,11 +48,6 @@ fn activations_and_dropout() -> Result<()> {
     let gelu = Some(Activation::Gelu);
     let shapes: [&[usize]; 4] = [&[130, 20], &[300, 20], &[300], &[130, 300]];
     check(&shapes, |t| linear_add(&t[0], &t[1], Some(&t[2]), &t[3]))?;
-    let feed_forward = FeedForward::Activation(Activation::Gelu);
-    check(&shapes, |t| down_projection(&t[0], feed_forward, &t[1], Some(&t[2]), &t[3]))?;
-    let shapes: [&[usize]; 4] = [&[130, 40], &[300, 20], &[300], &[130, 300]];
-    let gate = FeedForward::SwiGlu;
-    check(&shapes, |t| down_projection(&t[0], gate, &t[1], Some(&t[2]), &t[3]))?;
     for [xs, weight] in [[[130, 20], [300, 20]], [[100, 600], [300, 600]]] {
         check(&[&xs, &weight, &weight[..1]], |t| linear(&t[0], &t[1], Some(&t[2]), gelu))?;
     }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use candelabrum_nn::Params;
 use candelabrum_nn::layers::{MultiHeadAttention, TransformerBlock};
 use candelabrum_nn::ops::{
-    FeedForward, Rotary, down_projection, embedding, embedding_with_positions, linear_add,
-    with_composites,
+    Rotary, embedding, embedding_with_positions, linear_add, with_composites,
 };
-use candelabrum_nn::{Activation, Params};
 use candelabrum_testkit::{assert_close, gradcheck, integers};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
@@ -36,42 +35,6 @@ fn gradients_of_sums_with_a_residual_and_of_positions() -> Result<()> {
 }
 
 #[test]
-fn gradients_of_down_projections() -> Result<()> {
-    let activations = [Activation::Gelu, Activation::Tanh].map(FeedForward::Activation);
-    for feed_forward in [activations[0], activations[1], FeedForward::SwiGlu] {
-        for dims in [&[5, 6][..], &[2, 3, 6], &[6]] {
-            let inputs = if feed_forward == FeedForward::SwiGlu { 3 } else { 6 };
-            let mut result = dims.to_vec();
-            *result.last_mut().expect("a dimension") = 4;
-            let weights = [random((4, inputs), 2)?, random(&result[..], 3)?, random(4, 4)?];
-            let [weight, residual, bias] = weights;
-            let inputs = [random(dims, 1)?, weight, residual, bias];
-            let f = |t: &[Tensor]| down_projection(&t[0], feed_forward, &t[1], t.get(3), &t[2]);
-            gradcheck(f, &inputs, EPS, TOL)?;
-            gradcheck(f, &inputs[..3], EPS, TOL)?;
-        }
-    }
-    // The hidden layer is its own residual.
-    let f = |t: &[Tensor]| down_projection(&t[0], activations[0], &t[1], None, &t[0]);
-    gradcheck(f, &[random((2, 3), 1)?, random((3, 3), 2)?], EPS, TOL)
-}
-
-#[test]
-fn down_projections_are_pytorchs() -> Result<()> {
-    for case in cases("down_projection.safetensors") {
-        let feed_forward = match &*case.name {
-            "gelu" => FeedForward::Activation(Activation::Gelu),
-            "relu" => FeedForward::Activation(Activation::Relu),
-            _ => FeedForward::SwiGlu,
-        };
-        check(&case, &["xs", "weight", "bias", "residual"], |t| {
-            down_projection(&t["xs"], feed_forward, &t["weight"], t.get("bias"), &t["residual"])
-        })?;
-    }
-    Ok(())
-}
-
-#[test]
 fn sums_with_a_residual_and_positions_are_pytorchs() -> Result<()> {
     for case in cases("linear_add.safetensors") {
         check(&case, &["xs", "weight", "bias", "residual"], |t| {
@@ -93,12 +56,6 @@ fn shapes_that_do_not_fit_are_refused() -> Result<()> {
     assert!(message(result).contains("residual of shape [2, 3] for a result of [2, 4]"));
     let result = linear_add(&xs, &weight.t()?, None, &xs);
     assert!(message(result).contains("input of shape [2, 3] for a weight of [3, 4]"));
-    let result = down_projection(&xs, FeedForward::SwiGlu, &weight, None, &random((2, 4), 3)?);
-    let expected = "input of shape [2, 3] for a weight of [4, 3] behind SwiGLU";
-    assert!(message(result).contains(expected));
-    let gelu = FeedForward::Activation(Activation::Gelu);
-    let result = down_projection(&xs, gelu, &weight, None, &xs);
-    assert!(message(result).contains("residual of shape [2, 3] for a result of [2, 4]"));
     let (tokens, table) = (integers((2, 5), 1, 4)?, random((4, 3), 2)?);
     let result = embedding_with_positions(&table, &random((4, 3), 3)?, &tokens);
     assert!(message(result).contains("sequences of 5 tokens, but there are 4 positions"));
