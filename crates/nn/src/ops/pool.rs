@@ -102,6 +102,14 @@ pub(super) enum Values {
     Gpu(Flat),
 }
 
+/// A piece with more than so many times the requested elements is not taken. What a forward saves for the
+/// backward is lent until the end of the step: a few numbers for each row would keep the memory of a whole
+/// gradient.
+const TOO_LARGE: usize = 8;
+
+/// Requests for fewer elements count as requests for so many.
+const SMALL: usize = 128;
+
 /// The unused memory of one thread.
 #[derive(Debug)]
 pub(super) struct Pool<T> {
@@ -117,8 +125,8 @@ impl<T> Pool<T> {
         Self { pieces: Vec::new(), returned: Arc::default(), lent: 0, most_lent: 0 }
     }
 
-    /// The smallest piece that is large enough. If there is none, the largest piece is replaced by
-    /// a new one. So there are never more pieces than were in use at the same time.
+    /// The smallest piece that is large enough and not [too large](TOO_LARGE). If there is none, the largest of
+    /// the pieces that are too small is replaced by a new one.
     fn take(&mut self, len: usize) -> Vec<T> {
         let fitting = self.fitting(len).or_else(|| {
             self.collect_returned();
@@ -127,8 +135,8 @@ impl<T> Pool<T> {
         let piece = if let Some(index) = fitting {
             self.pieces.swap_remove(index)
         } else {
-            let pieces = self.pieces.iter().enumerate();
-            if let Some((index, _)) = pieces.max_by_key(|(_, piece)| piece.capacity()) {
+            let small = self.pieces.iter().enumerate().filter(|(_, piece)| piece.capacity() < len);
+            if let Some((index, _)) = small.max_by_key(|(_, piece)| piece.capacity()) {
                 drop(self.pieces.swap_remove(index));
             }
             Vec::with_capacity(len)
@@ -138,9 +146,11 @@ impl<T> Pool<T> {
         piece
     }
 
-    /// The number of the smallest piece of at least `len` elements.
+    /// The number of the smallest piece of at least `len` elements that is not too large for them.
     fn fitting(&self, len: usize) -> Option<usize> {
-        let fits = self.pieces.iter().enumerate().filter(|(_, piece)| piece.capacity() >= len);
+        let most = len.max(SMALL).saturating_mul(TOO_LARGE);
+        let pieces = self.pieces.iter().enumerate();
+        let fits = pieces.filter(|(_, piece)| (len..=most).contains(&piece.capacity()));
         fits.min_by_key(|(_, piece)| piece.capacity()).map(|(index, _)| index)
     }
 
@@ -224,7 +234,11 @@ mod tests {
         assert_ne!(large_at, small_at);
         drop((large, small));
         assert_eq!(Pooled::<f64>::new(50).as_ptr(), small_at);
-        assert_eq!(Pooled::<f64>::new(91).as_ptr(), large_at);
+        assert_eq!(Pooled::<f64>::new(5000).as_ptr(), large_at);
+        // Values that are kept for long do not take a piece that is far too large for them.
+        let saved = Pooled::<f64>::new(91);
+        assert_eq!(Pooled::<f64>::new(9000).as_ptr(), large_at);
+        drop(saved);
         assert_eq!(Pooled::<f64>::none().len(), 0);
     }
 
