@@ -47,21 +47,30 @@ struct Entry {
     optimizer: Option<(u64, usize)>,
 }
 
-/// Numbers in a file.
-struct Numbers {
+/// Numbers in a file: those of a state in use, or a copy of some of them.
+struct Numbers<'a> {
     dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
+    shape: [usize; 1],
+    bytes: Cow<'a, [u8]>,
 }
 
-impl Numbers {
-    fn f32(values: &[f32]) -> Self {
-        let shape = vec![values.len()];
-        Self { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(values).to_vec() }
+impl<'a> Numbers<'a> {
+    /// The given rows of `values`, or all values. Only rows are copied.
+    fn of(values: &'a [f32], rows: Option<&[u32]>, row_len: usize) -> Self {
+        let bytes = match rows {
+            None => Cow::Borrowed(bytemuck::cast_slice(values)),
+            Some(rows) => Cow::Owned(gathered(values, rows, row_len)),
+        };
+        Self { dtype: Dtype::F32, shape: [bytes.len() / size_of::<f32>()], bytes }
+    }
+
+    fn positions(rows: &[u32]) -> Self {
+        let bytes = Cow::Owned(bytemuck::cast_slice(rows).to_vec());
+        Self { dtype: Dtype::U32, shape: [rows.len()], bytes }
     }
 }
 
-impl View for Numbers {
+impl View for Numbers<'_> {
     fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -118,32 +127,34 @@ impl Shard {
         }
     }
 
-    /// Writes the state to a file in `dir`.
+    /// Writes the state to a file in `dir`. Only the rows of tables are copied for it.
     pub(super) fn save(&mut self, dir: &Path) -> Result<()> {
         let path = self.state_path(dir);
         self.check_between_rounds(&path)?;
         let refuse = |what: String| Error::State { path: path.clone(), what };
+        let unwritable =
+            |error: &dyn std::fmt::Display| refuse(format!("cannot be written: {error}"));
+        // Before the work: a directory that cannot be written is known at once.
+        let file = temporary(dir).map_err(|error| unwritable(&error))?;
         let (mut tensors, mut keys) = (BTreeMap::new(), BTreeMap::new());
         for (number, slot) in &mut self.slots {
             let (rows, row_len) = (slot.rows(), slot.row_len());
             let (init, version) = (slot.init.clone(), slot.rounds.version());
             let (values, optimizer) = slot.parts();
-            let values = gathered(values.as_slice()?, rows.as_deref(), row_len);
-            tensors.insert(format!("{number}.values"), Numbers::f32(&values));
+            let values = Numbers::of(values.as_slice()?, rows.as_deref(), row_len);
+            tensors.insert(format!("{number}.values"), values);
             let mut state = None;
             if let Some(optimizer) = optimizer {
+                let steps = optimizer.steps();
                 let vectors = optimizer.parameter_state(0)?.unwrap_or_default();
-                let count = vectors.len();
+                state = Some((steps, vectors.len()));
                 for (index, vector) in vectors.into_iter().enumerate() {
-                    let vector = gathered(vector.host()?, rows.as_deref(), row_len);
-                    tensors.insert(format!("{number}.state.{index}"), Numbers::f32(&vector));
+                    let vector = Numbers::of(vector.host()?, rows.as_deref(), row_len);
+                    tensors.insert(format!("{number}.state.{index}"), vector);
                 }
-                state = Some((optimizer.steps(), count));
             }
             if let Some(rows) = rows {
-                let (shape, bytes) = (vec![rows.len()], bytemuck::cast_slice(&rows).to_vec());
-                let rows = Numbers { dtype: Dtype::U32, shape, bytes };
-                tensors.insert(format!("{number}.rows"), rows);
+                tensors.insert(format!("{number}.rows"), Numbers::positions(&rows));
             }
             keys.insert(*number, Entry { init, version, optimizer: state });
         }
@@ -154,10 +165,9 @@ impl Shard {
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
         let text = format!("{} {text}", digest(&text, all));
         let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
-        let refuse = |error: &dyn std::fmt::Display| refuse(format!("cannot be written: {error}"));
-        let file = temporary(dir).map_err(|error| refuse(&error))?;
-        serialize_to_file(tensors, Some(metadata), file.path()).map_err(|error| refuse(&error))?;
-        replace(dir, &path, file).map_err(|error| refuse(&error))
+        serialize_to_file(tensors, Some(metadata), file.path())
+            .map_err(|error| unwritable(&error))?;
+        replace(dir, &path, file).map_err(|error| unwritable(&error))
     }
 
     /// Reads the state from a file in `dir`, and keeps it until all servers have read theirs. The
@@ -292,13 +302,17 @@ fn digest<'a>(text: &str, numbers: impl Iterator<Item = (&'a str, &'a [u8])>) ->
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The given rows of `values`, or all values.
-fn gathered(values: &[f32], rows: Option<&[u32]>, row_len: usize) -> Vec<f32> {
-    let Some(rows) = rows else { return values.to_vec() };
-    rows.iter().flat_map(|row| &values[*row as usize * row_len..][..row_len]).copied().collect()
+/// A copy of the given rows of `values`.
+fn gathered(values: &[f32], rows: &[u32], row_len: usize) -> Vec<u8> {
+    let mut copy = Vec::with_capacity(size_of::<f32>() * rows.len() * row_len);
+    for row in rows {
+        let row = &values[*row as usize * row_len..][..row_len];
+        copy.extend_from_slice(bytemuck::cast_slice(row));
+    }
+    copy
 }
 
-/// The reverse of [`gathered`].
+/// Writes `values` to the given rows, or to all places.
 fn scatter(to: &mut [f32], values: &[f32], rows: Option<&[u32]>, row_len: usize) {
     let Some(rows) = rows else { return to.copy_from_slice(values) };
     for (row, values) in rows.iter().zip(values.chunks(row_len.max(1))) {

@@ -144,8 +144,15 @@ impl Table {
 
     /// The rows that exist.
     pub(super) fn existing(&self) -> Vec<u32> {
-        let exists = |row: &u32| self.exists[*row as usize / 64] >> (row % 64) & 1 == 1;
-        (0..self.part.len() as u32).filter(exists).collect()
+        let mut rows = Vec::new();
+        for (word, bits) in self.exists.iter().enumerate() {
+            let mut bits = *bits;
+            while bits != 0 {
+                rows.push(64 * word as u32 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        rows
     }
 
     /// Marks a row as existing, without first values.

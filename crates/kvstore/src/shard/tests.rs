@@ -11,6 +11,7 @@ use candelabrum_optim::{Lamb, Recipe, Sgd};
 use super::{Answer, Hello, Init, OptimizerSettings, RowInit, Shard};
 use crate::config::StoreKind;
 use crate::key::Key;
+use crate::stats::peak_memory;
 use crate::wire::{Header, Memory, Message, Op};
 
 /// A shard of these workers, which have said hello.
@@ -238,4 +239,18 @@ fn after_a_refusal_a_worker_may_set_another_optimizer_before_the_others_are_refu
     assert_refused(&shard.handle(1, set(20, Lamb::new(0.1).into())), &[(1, 20)], &parts);
     let answers = shard.handle(1, set(21, Sgd::new(0.1).into()));
     assert_eq!(heard(&answers), [(0, 11, None), (1, 21, None)]);
+}
+
+#[test]
+fn a_save_that_cannot_be_written_touches_no_memory_of_a_large_value() {
+    const LEN: usize = 1 << 30;
+    let mut shard = shard(StoreKind::DistSync, None, 1);
+    let init = Init { key: Key::Int(0), dims: vec![LEN], part: 0..LEN, rows: None };
+    let header = Header { ticket: 2, ..Header::new(Op::Init) };
+    drop(shard.handle(0, Message::json(header, &init, 0)));
+    let before = peak_memory();
+    let header = Header { ticket: 3, ..Header::new(Op::Save) };
+    let answers = shard.handle(0, Message::text(header, fuzz::NOWHERE));
+    assert_refused(&answers, &[(0, 3)], &["cannot be written"]);
+    assert!(peak_memory().saturating_sub(before) < fuzz::MEMORY);
 }

@@ -13,10 +13,10 @@ use crate::stats::peak_memory;
 use crate::wire::{Header, Message, Op};
 
 /// More than the cases need together, and much less than the lengths in their headers.
-const MEMORY: u64 = 1 << 30;
+pub(super) const MEMORY: u64 = 1 << 30;
 
 /// A place of which there is no directory.
-const NOWHERE: &str = "/proc/nowhere";
+pub(super) const NOWHERE: &str = "/proc/nowhere";
 
 /// Numbers on both sides of every limit.
 fn number() -> impl Strategy<Value = u64> {
