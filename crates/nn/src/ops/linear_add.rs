@@ -90,6 +90,10 @@ impl Fused for LinearAdd {
         Ok(())
     }
 
+    fn passes_gradient_to(&self) -> Option<usize> {
+        Some(3)
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(weight), bias, Some(residual)] = inputs else {
             unreachable!("four inputs")
