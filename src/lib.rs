@@ -27,9 +27,9 @@ pub mod prelude {
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
     };
     pub use candelabrum_nn::layers::{
-        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GeluTanh, GlobalAvgPool,
-        Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6, RmsNorm, Sigmoid,
-        Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
+        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh,
+        GlobalAvgPool, Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6,
+        RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,

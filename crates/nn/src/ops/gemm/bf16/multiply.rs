@@ -284,7 +284,8 @@ mod tests {
             let lines = |data| Operand::Along(Lines { data, starts: Starts::Every(1) });
             let into = MatMut::new(&mut out, 1, 1);
             let finish = Finish { scale: 1.0, add: false };
-            let left = Left::Lies(lines(&[number]));
+            let number_alone = [number];
+            let left = Left::Lies(lines(&number_alone));
             multiply(instructions, left, lines(&[1.0]), 1, into, finish, 1);
             assert_eq!(out, [expected], "{number}");
         }
