@@ -545,11 +545,16 @@ impl Scope {
 
     /// Adds the layer of this scope with its `output` to the summary, if one is being made.
     pub fn trace(&self, kind: &str, output: &Tensor) {
+        self.trace_dims(kind, output.dims());
+    }
+
+    /// [`trace`](Self::trace) for an output of which no tensor exists.
+    pub(crate) fn trace_dims(&self, kind: &str, dims: &[usize]) {
         if let Some(rows) = self.params.trace().as_mut() {
             rows.push(LayerRow {
                 name: self.path.clone(),
                 kind: kind.to_owned(),
-                output: output.dims().to_vec(),
+                output: dims.to_vec(),
             });
         }
     }

@@ -113,7 +113,7 @@ impl FeedForward {
         let Layers { hidden, up, down } = self.layers.get_or_init(|| self.create(features));
         let (up, down) = (up.weights(xs)?.pair(), down.weights_for(*hidden)?.pair());
         let ys = ops::feed_forward(xs, up, self.units, down, residual)?;
-        self.trace(*hidden, &ys);
+        self.trace(*hidden, &ys, residual.is_some());
         Ok(ys)
     }
 
@@ -136,12 +136,18 @@ impl FeedForward {
         }
     }
 
-    fn trace(&self, hidden: usize, ys: &Tensor) {
+    /// Adds both linear layers to the summary, with the shapes of their results.
+    fn trace(&self, hidden: usize, ys: &Tensor, is_added: bool) {
         let units = match self.units {
             HiddenUnits::Activation(activation) => activation.to_string(),
             HiddenUnits::SwiGlu => "SwiGLU".to_owned(),
         };
-        self.scope.trace(&format!("FeedForward {hidden}, {units}"), ys);
+        let mut dims = ys.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = self.units.inputs(hidden);
+        }
+        self.scope.pp("up").trace_dims(&format!("Linear, {units}"), &dims);
+        self.scope.pp("down").trace(if is_added { "Linear, added" } else { "Linear" }, ys);
     }
 }
 
