@@ -1,0 +1,172 @@
+//! The end of a job: whether it succeeded, and the cause if it did not.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use super::report::Report;
+use super::signals::signal_name;
+
+/// The end of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Every rank succeeded.
+    Success,
+    /// A rank failed. The line names the rank and the reason.
+    Failed(String),
+    /// This signal asked the launcher to stop, and the launcher has stopped the ranks.
+    Interrupted(i32),
+}
+
+/// The end of a job, with what a launcher of other programs needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// Success, the cause of the failure, or the interrupt.
+    pub outcome: Outcome,
+    /// The exit code of the process that is the cause of the failure, or 128 plus the number of the
+    /// signal that ended it. After an interrupt, 128 plus the number of its signal. 0 after a success.
+    pub code: i32,
+    /// The rank that is the cause of the failure. `None` if it did not fail, or if all ranks report
+    /// the same error.
+    pub rank: Option<usize>,
+    /// The end of what the processes have written to standard error, see
+    /// [`Capture::tail`](super::Capture::tail).
+    pub tail: Vec<u8>,
+}
+
+impl Ended {
+    pub(super) fn interrupted(signal: i32) -> Self {
+        let outcome = Outcome::Interrupted(signal);
+        Self { outcome, code: 128 + signal, rank: None, tail: Vec::new() }
+    }
+
+    /// The end of a job whose processes have ended. Of all failures it names the cause: first a death
+    /// by signal, then a rank's own error, then an exit code. Consequences of another rank's failure
+    /// come last. `died` is the first process that a signal ended before the launcher ended any.
+    pub(super) fn of_ranks(
+        statuses: &[Option<ExitStatus>],
+        died: Option<(usize, i32)>,
+        reports: &[Report],
+        name: impl Fn(usize) -> String,
+    ) -> Self {
+        let failed = |rank: usize, message: String| {
+            let code = statuses.get(rank).copied().flatten().map_or(1, code);
+            let code = if code == 0 { 1 } else { code };
+            Self { outcome: Outcome::Failed(message), code, rank: Some(rank), tail: Vec::new() }
+        };
+        if let Some((rank, signal)) = died {
+            let message = format!("{} was killed by {}", name(rank), signal_name(signal));
+            return failed(rank, message);
+        }
+        if let Some(first) = reports.iter().find(|report| !report.echo) {
+            let everywhere = reports.iter().filter(|r| !r.echo && r.message == first.message);
+            let message = first.message.clone();
+            return match everywhere.count() {
+                count if count == statuses.len() => {
+                    Self { rank: None, ..failed(first.rank, message) }
+                }
+                _ => failed(first.rank, format!("{}: {message}", name(first.rank))),
+            };
+        }
+        let silent =
+            |&&(i, _): &&(usize, ExitStatus)| reports.iter().all(|report| report.rank != i);
+        // A rank that failed without a report (a panic, an exit) is the cause of the other ranks'
+        // failures.
+        let ended: Vec<(usize, ExitStatus)> = statuses
+            .iter()
+            .enumerate()
+            .filter_map(|(i, status)| Some((i, status.filter(|status| !status.success())?)))
+            .collect();
+        if let Some(&(rank, status)) = ended.iter().find(silent).or(ended.first()) {
+            let echo = reports.first().map(|report| format!(": {}", report.message));
+            let echo = echo.unwrap_or_default();
+            return failed(rank, format!("{} ended with {status}{echo}", name(rank)));
+        }
+        Self { outcome: Outcome::Success, code: 0, rank: None, tail: Vec::new() }
+    }
+}
+
+/// The exit code by which a shell would name this end.
+fn code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+}
+
+/// The first process that a signal has ended, and the signal.
+pub(super) fn killed(statuses: &[Option<ExitStatus>]) -> Option<(usize, i32)> {
+    statuses.iter().enumerate().find_map(|(i, status)| Some((i, status.as_ref()?.signal()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: i32) -> Option<ExitStatus> {
+        Some(ExitStatus::from_raw(code << 8))
+    }
+
+    fn signal(signal: i32) -> Option<ExitStatus> {
+        Some(ExitStatus::from_raw(signal))
+    }
+
+    fn report(rank: usize, message: &str, echo: bool) -> Report {
+        Report { rank, message: message.to_owned(), echo }
+    }
+
+    #[track_caller]
+    fn check(
+        statuses: &[Option<ExitStatus>],
+        died: Option<(usize, i32)>,
+        reports: &[Report],
+        expected: (&str, i32, Option<usize>),
+    ) {
+        let ended = Ended::of_ranks(statuses, died, reports, |rank| format!("rank {rank}"));
+        let (message, code, rank) = expected;
+        assert_eq!(ended.outcome, Outcome::Failed(message.to_owned()));
+        assert_eq!((ended.code, ended.rank), (code, rank));
+    }
+
+    #[test]
+    fn the_cause_is_named_with_its_exit_code() {
+        let echo = report(0, "rank 1: it broke", true);
+        check(
+            &[exit(1), exit(3)],
+            None,
+            std::slice::from_ref(&echo),
+            ("rank 1 ended with exit status: 3: rank 1: it broke", 3, Some(1)),
+        );
+        let own = report(1, "it broke", false);
+        check(
+            &[exit(1), exit(3)],
+            None,
+            &[echo.clone(), own.clone()],
+            ("rank 1: it broke", 3, Some(1)),
+        );
+        check(
+            &[exit(1), signal(9)],
+            Some((1, 9)),
+            &[echo],
+            ("rank 1 was killed by SIGKILL", 137, Some(1)),
+        );
+        // A rank that reports an error has failed, whatever its exit code.
+        check(&[exit(0), exit(0)], None, &[own], ("rank 1: it broke", 1, Some(1)));
+    }
+
+    #[test]
+    fn an_error_of_all_ranks_is_named_once() {
+        let reports = [report(1, "no data", false), report(0, "no data", false)];
+        check(&[exit(1), exit(1)], None, &reports, ("no data", 1, None));
+    }
+
+    #[test]
+    fn the_first_process_that_a_signal_ended_is_found() {
+        assert_eq!(killed(&[exit(1), None, signal(11), signal(9)]), Some((2, 11)));
+        assert_eq!(killed(&[exit(0), None]), None);
+    }
+
+    #[test]
+    fn a_success_has_no_cause() {
+        let ended = Ended::of_ranks(&[exit(0), exit(0)], None, &[], |rank| rank.to_string());
+        assert_eq!((ended.outcome, ended.code, ended.rank), (Outcome::Success, 0, None));
+    }
+}
