@@ -18,6 +18,7 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "candelabrum" => {
             &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "train"]
         }
+        "cli" => &["dist"],
         "bench-player" => &["candelabrum"],
         "xtask" => &["softgpu"],
         _ => return None,

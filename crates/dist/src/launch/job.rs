@@ -164,6 +164,9 @@ impl Job {
         let mut watch = Watch::new(rules, children, reports);
         watch.until_all_have_gone(signals)?;
         let mut ended = watch.ended(|index| self.name(index));
+        if self.ranks.is_none() {
+            ended.rank = None;
+        }
         if let Some(pump) = pump {
             let end =
                 matches!(ended.outcome, Outcome::Interrupted(_)).then(|| Instant::now() + TO_READ);
