@@ -132,4 +132,22 @@ pub trait Optimizer: Debug + Send {
 
     /// Continues as after `steps` steps.
     fn set_steps(&mut self, steps: u64);
+
+    /// The factor of all learning rates beside their schedules, 1 at first.
+    fn rate_factor(&self) -> f64 {
+        1.0
+    }
+
+    /// Sets the factor of all learning rates from the next step on: for a rate that depends on what training
+    /// finds, which no schedule can know. It must be the same on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting) for a factor that is negative or not finite, and
+    /// [`Error::FixedRate`](crate::Error::FixedRate) from an optimizer that has no such factor.
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        if factor == self.rate_factor() {
+            return Ok(());
+        }
+        Err(Error::FixedRate { optimizer: self.describe() })
+    }
 }
