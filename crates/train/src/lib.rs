@@ -21,11 +21,13 @@ mod fit;
 mod metrics;
 mod progress;
 mod report;
+mod score;
 mod threads;
 mod timeline;
 mod trainer;
 mod trainer_opt;
 
+pub mod checkpoint;
 pub mod cli;
 
 pub use data::{DOWNLOAD_TIME, load_data};
@@ -33,7 +35,8 @@ pub use error::{Error, Result};
 pub use fit::FitConfig;
 pub use metrics::Metrics;
 pub use report::{EpochReport, Report, StrategyReport};
+pub use score::{Accuracy, LossOnly, RegressionErrors, Score};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;
 pub use trainer::Trainer;
-pub use trainer_opt::{AnyOpt, TrainerOpt};
+pub use trainer_opt::{AnyOpt, RanksOpt, TrainerOpt};

@@ -185,6 +185,15 @@ impl DistOpt {
         &*self.optimizer
     }
 
+    /// Sets the factor of all learning rates from the next step on, the same on all ranks. It belongs to
+    /// [`Self::state`].
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::set_rate_factor`].
+    pub fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        Ok(self.optimizer.set_rate_factor(factor)?)
+    }
+
     /// The settings.
     pub fn config(&self) -> &DistOptConfig {
         &self.config
