@@ -151,3 +151,55 @@ pub trait Optimizer: Debug + Send {
         Err(Error::FixedRate { optimizer: self.describe() })
     }
 }
+
+/// So an optimizer may be chosen when the program runs.
+impl<T: Optimizer + ?Sized> Optimizer for Box<T> {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+    fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<()> {
+        (**self).bind(params)
+    }
+    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()> {
+        (**self).update(index, value, grad)
+    }
+    fn is_elementwise(&self) -> bool {
+        (**self).is_elementwise()
+    }
+    fn update_range(
+        &mut self,
+        index: usize,
+        range: Range<usize>,
+        value: &mut [f32],
+        grad: &[f32],
+    ) -> Result<()> {
+        (**self).update_range(index, range, value, grad)
+    }
+    fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
+        (**self).update_all(updates)
+    }
+    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
+        (**self).state_mut()
+    }
+    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>> {
+        (**self).parameter_state(index)
+    }
+    fn step(&mut self) {
+        (**self).step();
+    }
+    fn learning_rate(&self) -> f32 {
+        (**self).learning_rate()
+    }
+    fn steps(&self) -> u64 {
+        (**self).steps()
+    }
+    fn set_steps(&mut self, steps: u64) {
+        (**self).set_steps(steps);
+    }
+    fn rate_factor(&self) -> f64 {
+        (**self).rate_factor()
+    }
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        (**self).set_rate_factor(factor)
+    }
+}

@@ -40,6 +40,22 @@ pub enum Error {
         /// The reason, and what to do.
         what: String,
     },
+    /// A value that a hook needs was not measured.
+    #[error(
+        "no evaluation has measured `{measure}`: choose `loss`, or a measure of the trainer's score"
+    )]
+    NotMeasured {
+        /// The name of the value.
+        measure: String,
+    },
+    /// The saved state of a hook cannot be read.
+    #[error("the checkpoint's state of the hook `{hook}` cannot be used: {what}")]
+    HookState {
+        /// The hook.
+        hook: String,
+        /// The reason.
+        what: String,
+    },
     /// A parameter or buffer refused a value.
     #[error(transparent)]
     Params(#[from] candelabrum_nn::Error),

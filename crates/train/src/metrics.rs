@@ -92,8 +92,8 @@ impl Metrics {
         let own = serde_json::to_string(self).unwrap_or_default();
         let mut sum = Self::default();
         for text in comm.all_gather_text(&own)? {
-            let unreadable = |error: serde_json::Error| {
-                DistError::Protocol { what: format!("a rank sent unreadable metrics: {error}") }
+            let unreadable = |error: serde_json::Error| DistError::Protocol {
+                what: format!("a rank sent unreadable metrics: {error}"),
             };
             sum = sum.plus(&serde_json::from_str(&text).map_err(unreadable)?);
         }

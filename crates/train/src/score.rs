@@ -53,7 +53,9 @@ impl Score for Accuracy {
     /// [`Error::Scores`] and [`Error::Targets`] for other shapes or types, which name no right class.
     fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
         let dims = output.dims();
-        let Some((&classes, samples)) = dims.split_last().filter(|(_, samples)| !samples.is_empty()) else {
+        let Some((&classes, samples)) =
+            dims.split_last().filter(|(_, samples)| !samples.is_empty())
+        else {
             return Err(Error::Scores { dims: dims.to_vec() });
         };
         let refuse = |why: &str| {

@@ -62,6 +62,12 @@ pub trait TrainerOpt: RanksOpt + BackwardAndUpdate<Error: Into<Error>> {
     /// An error of the backward pass, or parameters that the loss does not depend on.
     fn accumulate(&mut self, loss: &Tensor) -> Result<()>;
 
+    /// Takes part in the steps of the ranks that still have batches, until no rank has one.
+    ///
+    /// # Errors
+    /// An optimizer that is not set to ranks with different numbers of batches, and the errors of the steps.
+    fn join(&mut self, option: DistOption, spars: f32) -> Result<()>;
+
     /// The optimizer whose steps can be recorded as CUDA graphs, if it is one.
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt>;
 }
@@ -102,6 +108,10 @@ impl RanksOpt for DistOpt {
 impl TrainerOpt for DistOpt {
     fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
         Ok(self.accumulate(loss)?)
+    }
+    fn join(&mut self, option: DistOption, spars: f32) -> Result<()> {
+        self.join(option, spars)?;
+        Ok(())
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {
         Some(self)
@@ -149,6 +159,11 @@ impl RanksOpt for StoreOpt {
 impl TrainerOpt for StoreOpt {
     fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
         Ok(self.accumulate(loss)?)
+    }
+    fn join(&mut self, _: DistOption, _: f32) -> Result<()> {
+        let range = "even with a key-value store, whose workers all have the same number of steps";
+        let (option, value) = ("the division of the data", "uneven".to_owned());
+        Err(Error::Option { option, value, range: range.to_owned() })
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {
         None
@@ -268,6 +283,12 @@ impl TrainerOpt for AnyOpt {
         match self {
             Self::AllReduce(opt) => Ok(opt.accumulate(loss)?),
             Self::Store(opt) => Ok(opt.accumulate(loss)?),
+        }
+    }
+    fn join(&mut self, option: DistOption, spars: f32) -> Result<()> {
+        match self {
+            Self::AllReduce(opt) => TrainerOpt::join(&mut **opt, option, spars),
+            Self::Store(opt) => TrainerOpt::join(&mut **opt, option, spars),
         }
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {

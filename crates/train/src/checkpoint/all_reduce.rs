@@ -17,8 +17,8 @@ use candelabrum_nn::Params;
 
 use super::manifest::{PartState, SavedStrategy};
 use super::model::{
-    PARAMETERS, check_buffers, check_parameters, device, load_buffers, load_parameters, save_buffers,
-    save_parameters,
+    PARAMETERS, check_buffers, check_parameters, device, load_buffers, load_parameters,
+    save_buffers, save_parameters,
 };
 use super::part::Part;
 use super::restored::{Loaded, Restored};
@@ -77,7 +77,8 @@ impl Part for DistOpt {
     fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
         let PartState::AllReduce { state, .. } = restored.part(name)? else {
             return Err(restored.refuse(
-                "is of a training with a key-value store, this one has none: use --kvstore".to_owned(),
+                "is of a training with a key-value store, this one has none: use --kvstore"
+                    .to_owned(),
             ));
         };
         check_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;

@@ -133,16 +133,19 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// The checkpoints in `dir`, which is made if it does not exist. All ranks must see the same directory.
+    /// `begins` says whether the training begins: a training that goes on in the same process may use its
+    /// directory again with [`Resume::Never`].
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for a directory that cannot be used, that another run uses, that has checkpoints
     /// although the training shall begin anew, or that is not the same one on all ranks. All ranks get the error.
-    pub fn open(dir: &Path, group: &Group, config: CheckpointConfig) -> Result<Self> {
+    pub fn open(dir: &Path, group: &Group, config: CheckpointConfig, begins: bool) -> Result<Self> {
         let word = group.broadcast_text(&random_word(), 0)?;
         let directory = Directory::new(dir, word.clone());
         let mut lock = None;
         let taken = if group.rank() == 0 {
-            take(&directory, &config).map(|taken| lock = Some(taken))
+            let must_be_empty = begins && config.resume == Resume::Never;
+            take(&directory, must_be_empty).map(|taken| lock = Some(taken))
         } else {
             Ok(())
         };
@@ -160,6 +163,11 @@ impl Checkpoints {
     /// The directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The directory of the checkpoint of a step.
+    pub fn path_of(&self, step: u64) -> PathBuf {
+        self.directory.of_step(step)
     }
 
     /// The settings.
@@ -224,7 +232,9 @@ impl Checkpoints {
                 return Ok(vec![from.to_owned()]);
             }
             let directory = Directory::new(from, String::new());
-            let steps = directory.steps().map_err(|error| refuse(from, &format!("cannot be read: {error}")))?;
+            let steps = directory
+                .steps()
+                .map_err(|error| refuse(from, &format!("cannot be read: {error}")))?;
             Ok(steps.into_iter().map(|step| directory.of_step(step)).collect())
         };
         let own = if self.group.rank() == 0 { found() } else { Ok(Vec::new()) };
@@ -243,7 +253,9 @@ impl Checkpoints {
         let names = parts.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
         let checked = check_settings(restored, settings)
             .and_then(|()| check_names(restored, &names))
-            .and_then(|()| parts.iter_mut().try_for_each(|(name, part)| part.check(name, restored)));
+            .and_then(|()| {
+                parts.iter_mut().try_for_each(|(name, part)| part.check(name, restored))
+            });
         share(&self.group, checked)?;
         for (name, part) in parts {
             part.load(name, restored)?;
@@ -311,7 +323,9 @@ impl Checkpoints {
     pub fn finish(&mut self) -> Result<()> {
         match self.wait()? {
             None => Ok(()),
-            Some(why) => Err(refuse(self.directory.path(), &format!("has not the last checkpoint: {why}"))),
+            Some(why) => {
+                Err(refuse(self.directory.path(), &format!("has not the last checkpoint: {why}")))
+            }
         }
     }
 
@@ -326,8 +340,9 @@ impl Checkpoints {
             }
             Err(_) => Err("the thread that writes it has panicked".to_owned()),
         };
-        let outcome = outcome
-            .map_err(|what| refuse(&self.directory.of_step(step), &format!("was not written: {what}")));
+        let outcome = outcome.map_err(|what| {
+            refuse(&self.directory.of_step(step), &format!("was not written: {what}"))
+        });
         first_error(&self.group, outcome.as_ref().err())
     }
 }
@@ -342,10 +357,10 @@ impl Drop for Checkpoints {
 }
 
 /// Takes the directory for this run, and leaves a mark by which other ranks recognise it.
-fn take(directory: &Directory, config: &CheckpointConfig) -> Result<File> {
+fn take(directory: &Directory, must_be_empty: bool) -> Result<File> {
     let lock = directory.take()?;
     let unusable = |error| refuse(directory.path(), &format!("cannot be used: {error}"));
-    if config.resume == Resume::Never && !directory.steps().map_err(unusable)?.is_empty() {
+    if must_be_empty && !directory.steps().map_err(unusable)?.is_empty() {
         let what = "has checkpoints of an earlier run: continue it with --resume auto, name another directory, \
                     or remove them";
         return Err(refuse(directory.path(), what));
@@ -386,9 +401,10 @@ fn check_settings(restored: &Restored, settings: &BTreeMap<String, String>) -> R
 fn check_names(restored: &Restored, names: &[String]) -> Result<()> {
     match restored.manifest().parts.keys().find(|name| !names.contains(name)) {
         None => Ok(()),
-        Some(name) => {
-            Err(refuse(restored.path(), &format!("has a part `{name}`, which this run does not have")))
-        }
+        Some(name) => Err(refuse(
+            restored.path(),
+            &format!("has a part `{name}`, which this run does not have"),
+        )),
     }
 }
 

@@ -22,7 +22,8 @@ impl FileDigest {
         if bytes.len() as u64 != self.bytes {
             return Some(format!("has {} bytes, {} were written", bytes.len(), self.bytes));
         }
-        (sha256(bytes) != self.sha256).then(|| "is damaged: its bytes are not those that were written".to_owned())
+        (sha256(bytes) != self.sha256)
+            .then(|| "is damaged: its bytes are not those that were written".to_owned())
     }
 }
 

@@ -62,7 +62,9 @@ impl Directory {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(refuse("is in use by another run: give each run a directory of its own".into()));
+                return Err(refuse(
+                    "is in use by another run: give each run a directory of its own".into(),
+                ));
             }
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }

@@ -46,10 +46,14 @@ impl Restored {
         // At another number of ranks, each rank needs what all ranks had of their own.
         let had = manifest.world_size;
         let needed = if had == world_size { rank..rank + 1 } else { 0..had };
-        let own_files: Vec<String> = needed.clone().map(|rank| format!("-rank-{rank}.safetensors")).collect();
+        let own_files: Vec<String> =
+            needed.clone().map(|rank| format!("-rank-{rank}.safetensors")).collect();
         for (name, digest) in &manifest.files {
             let is_own = own_files.iter().any(|own| name.ends_with(own.as_str()));
-            if !name.ends_with(".safetensors") || name.contains('/') || name.contains("-rank-") && !is_own {
+            if !name.ends_with(".safetensors")
+                || name.contains('/')
+                || name.contains("-rank-") && !is_own
+            {
                 continue;
             }
             let file = path.join(name);
@@ -57,7 +61,9 @@ impl Restored {
             files.insert(name.trim_end_matches(".safetensors").to_owned(), loaded);
         }
         // What servers have is verified by rank 0 for all.
-        for (name, digest) in manifest.files.iter().filter(|(name, _)| name.contains('/') && rank == 0) {
+        for (name, digest) in
+            manifest.files.iter().filter(|(name, _)| name.contains('/') && rank == 0)
+        {
             read(&path.join(name), digest)?;
         }
         for rank in needed {
@@ -91,7 +97,8 @@ impl Restored {
     /// # Errors
     /// [`Error::Checkpoint`] if there is no such part.
     pub fn part(&self, part: &str) -> Result<&PartState> {
-        let names = || self.manifest.parts.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>();
+        let names =
+            || self.manifest.parts.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>();
         self.manifest.parts.get(part).ok_or_else(|| {
             self.refuse(format!("has no part `{part}`: its parts are {}", names().join(", ")))
         })
@@ -108,7 +115,11 @@ impl Restored {
     /// The files called `name` of a part that belong to this rank: its own one, or at another number of ranks
     /// those of all ranks.
     pub fn own(&self, part: &str, name: &str) -> Vec<&Loaded> {
-        let ranks = if self.is_same_world() { self.rank..self.rank + 1 } else { 0..self.manifest.world_size };
+        let ranks = if self.is_same_world() {
+            self.rank..self.rank + 1
+        } else {
+            0..self.manifest.world_size
+        };
         ranks.filter_map(|rank| self.files.get(&own_name(part, name, rank))).collect()
     }
 
@@ -119,7 +130,12 @@ impl Restored {
 
     /// The draws of noise of this rank.
     pub(super) fn noise_draws(&self, part: &str) -> u64 {
-        self.own.iter().filter_map(|own| own.noise_draws.get(part)).copied().max().unwrap_or_default()
+        self.own
+            .iter()
+            .filter_map(|own| own.noise_draws.get(part))
+            .copied()
+            .max()
+            .unwrap_or_default()
     }
 
     /// The counts of this rank in the epoch so far. At another number of ranks rank 0 has those of all.
@@ -153,7 +169,8 @@ fn read(path: &Path, digest: &FileDigest) -> Result<Vec<u8>> {
 impl Loaded {
     fn of(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let refuse = |what: String| Error::Checkpoint { path: path.to_owned(), what };
-        let file = SafeTensors::deserialize(&bytes).map_err(|error| refuse(format!("is damaged: {error}")))?;
+        let file = SafeTensors::deserialize(&bytes)
+            .map_err(|error| refuse(format!("is damaged: {error}")))?;
         let mut vectors = BTreeMap::new();
         for (name, view) in file.tensors() {
             if view.dtype() != Dtype::F32 {
@@ -179,7 +196,9 @@ impl Loaded {
             match self.vectors.get(name) {
                 None => return Err(self.refuse(format!("has no `{name}`, which this model has"))),
                 Some((saved, _)) if saved != dims => {
-                    return Err(self.refuse(format!("has `{name}` of {saved:?}, in this model it is {dims:?}")));
+                    return Err(self.refuse(format!(
+                        "has `{name}` of {saved:?}, in this model it is {dims:?}"
+                    )));
                 }
                 Some(_) => {}
             }
@@ -196,7 +215,8 @@ impl Loaded {
     /// # Errors
     /// [`Error::Checkpoint`] if there is no vector of this name.
     pub fn values(&self, name: &str) -> Result<Vec<f32>> {
-        let (_, range) = self.vectors.get(name).ok_or_else(|| self.refuse(format!("has no `{name}`")))?;
+        let (_, range) =
+            self.vectors.get(name).ok_or_else(|| self.refuse(format!("has no `{name}`")))?;
         let (numbers, _) = self.bytes[range.clone()].as_chunks();
         Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }

@@ -39,7 +39,8 @@ impl Part for StoreOpt {
     fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
         let PartState::Store { .. } = restored.part(name)? else {
             return Err(restored.refuse(
-                "is of a training without a key-value store, this one has one: leave --kvstore out".to_owned(),
+                "is of a training without a key-value store, this one has one: leave --kvstore out"
+                    .to_owned(),
             ));
         };
         check_parameters(self.params(), restored.shared(name, PARAMETERS)?)
