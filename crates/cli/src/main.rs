@@ -1,10 +1,9 @@
-#![doc = include_str!("../README.md")]
+//! The command `candelabrum`: `candelabrum <command>`, one module each.
 #![forbid(unsafe_code)]
-
-mod run;
 
 use std::process::ExitCode;
 
+use candelabrum_cli::run;
 use clap::{Parser, Subcommand};
 
 /// Distributed training with Candelabrum

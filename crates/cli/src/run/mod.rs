@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use candelabrum_dist::launch::{Ended, Launch, Outcome, Signals};
 use signal_hook::low_level::signal_name;
 
-pub(crate) use args::Args;
+pub use args::Args;
 
 use args::{LauncherChoice, OnFailure};
 use elsewhere::Elsewhere;
@@ -37,7 +37,7 @@ use settings::{SIGNALS, ends, folder};
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs the job, and returns the exit code of this program.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub fn run(args: &Args) -> ExitCode {
     match start(args) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(failure) => {
