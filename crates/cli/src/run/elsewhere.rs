@@ -232,16 +232,22 @@ impl<'a> Elsewhere<'a> {
 
 impl Line {
     fn in_words(&self, launcher: &Launcher) -> String {
-        let quoted = |text: &str| {
-            // A text with a zero byte can be neither a variable nor an argument.
-            shlex::try_quote(text).map_or_else(|_| String::new(), |text| text.into_owned())
-        };
         let variables =
             self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         let name = launcher.name().to_string_lossy().into_owned();
         let arguments = self.arguments.iter().map(|argument| quoted(&argument.to_string_lossy()));
         variables.chain([name]).chain(arguments).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// A word of a shell. The usual characters of options need no quotes.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=@%+".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    // A text with a zero byte can be neither a variable nor an argument.
+    shlex::try_quote(text).map_or_else(|_| String::new(), |text| text.into_owned())
 }
 
 /// A port for rank 0 that other jobs hardly have, below the ports that systems give out themselves.
@@ -267,6 +273,14 @@ fn ranks_of_allocation(launcher: &Launcher, is_auto: bool) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_have_quotes_where_a_shell_needs_them() {
+        assert_eq!(quoted("--host=a:2,b:2"), "--host=a:2,b:2");
+        assert_eq!(quoted("a*2"), "'a*2'");
+        assert_eq!(quoted("x y"), "'x y'");
+        assert_eq!(quoted(""), "''");
+    }
 
     #[test]
     fn a_port_is_below_those_of_the_system() {

@@ -30,7 +30,7 @@ fn wrong_options_are_refused_with_advice() {
         (&["--workers", "1000"], "one host takes at most 256"),
         (&["--min-workers", "3"], "the job begins with 1 workers"),
         (&["-n", "2", "--show", "5"], "--show names rank 5"),
-        (&["--grace", "-1"], "--grace"),
+        (&["--grace=-1"], "--grace"),
         (&["--oversubscribe"], "give --hostfile or --launcher"),
         (&["--interface", "no-such-interface"], "no-such-interface"),
     ] {

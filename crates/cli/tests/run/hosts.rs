@@ -42,8 +42,7 @@ impl Site {
 
     /// The command with this folder in PATH, on the hosts of the file.
     fn run<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> Run {
-        let hosts = self.file("hosts");
-        self.with_path(run(["--hostfile", &hosts].into_iter().chain(options)))
+        self.with_path(run(options).option("--hostfile", self.file("hosts")))
     }
 
     fn with_path(&self, run: Run) -> Run {

@@ -56,6 +56,11 @@ pub(crate) fn run<'a>(options: impl IntoIterator<Item = &'a str>) -> Run {
 }
 
 impl Run {
+    pub(crate) fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.0.arg(name).arg(value);
+        self
+    }
+
     /// What every rank runs.
     pub(crate) fn script(mut self, script: &str) -> Self {
         self.0.args(["--", "sh", "-c", script]);

@@ -43,10 +43,10 @@ impl Ended {
 
     /// The end of a job whose processes have ended. Of all failures it names the cause: first a death
     /// by signal, then a rank's own error, then an exit code. Consequences of another rank's failure
-    /// come last. `died` is the first process that a signal ended before the launcher ended any.
+    /// come last, and so do the ends of processes to which the launcher has sent a signal.
     pub(super) fn of_ranks(
         statuses: &[Option<ExitStatus>],
-        died: Option<(usize, i32)>,
+        before: &BeforeSignals,
         reports: &[Report],
         name: impl Fn(usize) -> String,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Ended {
             let code = if code == 0 { 1 } else { code };
             Self { outcome: Outcome::Failed(message), code, rank: Some(rank), tail: Vec::new() }
         };
-        if let Some((rank, signal)) = died {
+        if let Some((rank, signal)) = before.died {
             let message = format!("{} was killed by {}", name(rank), signal_name(signal));
             return failed(rank, message);
         }
@@ -73,10 +73,14 @@ impl Ended {
             |&&(i, _): &&(usize, ExitStatus)| reports.iter().all(|report| report.rank != i);
         // A rank that failed without a report (a panic, an exit) is the cause of the other ranks'
         // failures.
-        let ended: Vec<(usize, ExitStatus)> = statuses
+        let status = |i: usize| statuses.get(i).copied().flatten().filter(|s| !s.success());
+        let others = (0..statuses.len()).filter(|i| !before.failed.contains(i));
+        let ended: Vec<(usize, ExitStatus)> = before
+            .failed
             .iter()
-            .enumerate()
-            .filter_map(|(i, status)| Some((i, status.filter(|status| !status.success())?)))
+            .copied()
+            .chain(others)
+            .filter_map(|i| Some((i, status(i)?)))
             .collect();
         if let Some(&(rank, status)) = ended.iter().find(silent).or(ended.first()) {
             let echo = reports.first().map(|report| format!(": {}", report.message));
@@ -87,13 +91,34 @@ impl Ended {
     }
 }
 
+/// The failures before the launcher sent a signal to any process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct BeforeSignals {
+    /// The first process that a signal ended, and the signal.
+    died: Option<(usize, i32)>,
+    /// The processes that have failed, in the order of their ends.
+    failed: Vec<usize>,
+}
+
+impl BeforeSignals {
+    /// Notes what has ended since the last look.
+    pub(super) fn look(&mut self, statuses: &[Option<ExitStatus>]) {
+        self.died = self.died.or_else(|| killed(statuses));
+        for (i, status) in statuses.iter().enumerate() {
+            if status.is_some_and(|status| !status.success()) && !self.failed.contains(&i) {
+                self.failed.push(i);
+            }
+        }
+    }
+}
+
 /// The exit code by which a shell would name this end.
 fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
 
 /// The first process that a signal has ended, and the signal.
-pub(super) fn killed(statuses: &[Option<ExitStatus>]) -> Option<(usize, i32)> {
+fn killed(statuses: &[Option<ExitStatus>]) -> Option<(usize, i32)> {
     statuses.iter().enumerate().find_map(|(i, status)| Some((i, status.as_ref()?.signal()?)))
 }
 
@@ -113,14 +138,17 @@ mod tests {
         Report { rank, message: message.to_owned(), echo }
     }
 
+    /// `earlier`: what the launcher saw at each look before it sent a signal.
     #[track_caller]
     fn check(
         statuses: &[Option<ExitStatus>],
-        died: Option<(usize, i32)>,
+        earlier: &[&[Option<ExitStatus>]],
         reports: &[Report],
         expected: (&str, i32, Option<usize>),
     ) {
-        let ended = Ended::of_ranks(statuses, died, reports, |rank| format!("rank {rank}"));
+        let mut before = BeforeSignals::default();
+        earlier.iter().for_each(|statuses| before.look(statuses));
+        let ended = Ended::of_ranks(statuses, &before, reports, |rank| format!("rank {rank}"));
         let (message, code, rank) = expected;
         assert_eq!(ended.outcome, Outcome::Failed(message.to_owned()));
         assert_eq!((ended.code, ended.rank), (code, rank));
@@ -131,31 +159,44 @@ mod tests {
         let echo = report(0, "rank 1: it broke", true);
         check(
             &[exit(1), exit(3)],
-            None,
+            &[],
             std::slice::from_ref(&echo),
             ("rank 1 ended with exit status: 3: rank 1: it broke", 3, Some(1)),
         );
         let own = report(1, "it broke", false);
         check(
             &[exit(1), exit(3)],
-            None,
+            &[],
             &[echo.clone(), own.clone()],
             ("rank 1: it broke", 3, Some(1)),
         );
         check(
             &[exit(1), signal(9)],
-            Some((1, 9)),
+            &[&[None, signal(9)]],
             &[echo],
             ("rank 1 was killed by SIGKILL", 137, Some(1)),
         );
         // A rank that reports an error has failed, whatever its exit code.
-        check(&[exit(0), exit(0)], None, &[own], ("rank 1: it broke", 1, Some(1)));
+        check(&[exit(0), exit(0)], &[], &[own], ("rank 1: it broke", 1, Some(1)));
+    }
+
+    #[test]
+    fn the_first_failure_is_the_cause_and_not_the_end_of_those_that_the_launcher_ended() {
+        let all = [signal(15), exit(3), exit(1)];
+        let earlier: [&[_]; 2] = [&[None, exit(3), None], &[None, exit(3), exit(1)]];
+        check(&all, &earlier, &[], ("rank 1 ended with exit status: 3", 3, Some(1)));
+        let earlier: [&[_]; 2] = [&[None, None, exit(1)], &[None, exit(3), exit(1)]];
+        check(&all, &earlier, &[], ("rank 2 ended with exit status: 1", 1, Some(2)));
+        // A rank that has reported a consequence is not the cause.
+        let echo = report(2, "rank 1: gone", true);
+        let message = "rank 1 ended with exit status: 3: rank 1: gone";
+        check(&all, &earlier, &[echo], (message, 3, Some(1)));
     }
 
     #[test]
     fn an_error_of_all_ranks_is_named_once() {
         let reports = [report(1, "no data", false), report(0, "no data", false)];
-        check(&[exit(1), exit(1)], None, &reports, ("no data", 1, None));
+        check(&[exit(1), exit(1)], &[], &reports, ("no data", 1, None));
     }
 
     #[test]
@@ -166,7 +207,9 @@ mod tests {
 
     #[test]
     fn a_success_has_no_cause() {
-        let ended = Ended::of_ranks(&[exit(0), exit(0)], None, &[], |rank| rank.to_string());
+        let ended = Ended::of_ranks(&[exit(0), exit(0)], &BeforeSignals::default(), &[], |rank| {
+            rank.to_string()
+        });
         assert_eq!((ended.outcome, ended.code, ended.rank), (Outcome::Success, 0, None));
     }
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::children::{Children, LOOK};
-use super::ended::{Ended, killed};
+use super::ended::{BeforeSignals, Ended};
 use super::report::{Report, Reports};
 use super::signals::{HUP, INT, Signals, TERM, TSTP};
 use crate::Result;
@@ -63,8 +63,7 @@ pub(super) struct Watch {
     children: Children,
     reports: Reports,
     heard: Vec<Report>,
-    /// The first process that a signal ended, and the signal, before the watch sent any.
-    died: Option<(usize, i32)>,
+    before: BeforeSignals,
     /// The signals that the processes will get, and when.
     steps: VecDeque<(Instant, Signal)>,
     /// The list of signals has been made.
@@ -81,7 +80,7 @@ impl Watch {
             children,
             reports,
             heard: Vec::new(),
-            died: None,
+            before: BeforeSignals::default(),
             steps: VecDeque::new(),
             is_ending: false,
             has_sent: false,
@@ -95,9 +94,8 @@ impl Watch {
         loop {
             self.heard.extend(self.reports.take());
             self.children.look()?;
-            // A death by signal is a cause only before the launcher sends signals.
-            if self.died.is_none() && !self.has_sent {
-                self.died = killed(&self.children.statuses());
+            if !self.has_sent {
+                self.before.look(&self.children.statuses());
             }
             while let Some(signal) = signals.next_arrived() {
                 self.obey(signal);
@@ -118,7 +116,7 @@ impl Watch {
     pub(super) fn ended(&self, name: impl Fn(usize) -> String) -> Ended {
         match self.interrupt {
             Some(signal) => Ended::interrupted(signal),
-            None => Ended::of_ranks(&self.children.statuses(), self.died, &self.heard, name),
+            None => Ended::of_ranks(&self.children.statuses(), &self.before, &self.heard, name),
         }
     }
 
