@@ -75,7 +75,7 @@ fn start(args: &Args) -> Result<i32> {
         let ended = plan.attempt(attempt, &mut signals)?;
         let reason = match &ended.outcome {
             Outcome::Success => return Ok(0),
-            Outcome::Interrupted(signal) => return Ok(interrupted(*signal)),
+            Outcome::Interrupted(signal) => return Ok(interrupted(*signal, ended.late)),
             Outcome::Failed(reason) => reason.clone(),
             other => format!("the job ended with {other:?}"),
         };
@@ -89,7 +89,7 @@ fn start(args: &Args) -> Result<i32> {
                 let (most, seconds) = (args.max_restarts, pause.as_secs_f64());
                 say(&format!("note: {reason}; restart {number} of {most} in {seconds} s{size}"));
                 if let Some(signal) = wait(pause, &mut signals) {
-                    return Ok(interrupted(signal));
+                    return Ok(interrupted(signal, 0));
                 }
             }
             Next::InVain if args.max_restarts > 0 => {
@@ -212,8 +212,14 @@ fn wait(pause: Duration, signals: &mut Signals) -> Option<i32> {
     }
 }
 
-fn interrupted(signal: i32) -> i32 {
-    say(&format!("error: interrupted by {}", signal_name(signal).unwrap_or("a signal")));
+/// `late`: the processes that had to be killed, whose work may not be saved.
+fn interrupted(signal: i32, late: usize) -> i32 {
+    let name = signal_name(signal).unwrap_or("a signal");
+    let late = match late {
+        0 => String::new(),
+        late => format!("; {late} process(es) had not ended in time and were killed"),
+    };
+    say(&format!("error: interrupted by {name}{late}"));
     128 + signal
 }
 

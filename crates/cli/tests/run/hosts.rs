@@ -191,28 +191,52 @@ fn what_hosts_cannot_do_is_refused_with_advice() {
     none.program("/bin/true").finish().expect(127).says(["there is no mpiexec in PATH"]);
 }
 
-/// The real one, where it is installed.
-#[test]
-fn the_mpiexec_of_this_machine_starts_ranks_that_know_their_place() {
-    let found = env::split_paths(&env::var_os("PATH").unwrap_or_default())
-        .any(|folder| folder.join("mpiexec").is_file());
-    if !found {
+/// The command on two slots of this host by the real mpiexec, and the folder of its hostfile. `None`
+/// where no mpiexec is installed.
+fn real(options: &[&str]) -> Option<(Run, TempDir)> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if !env::split_paths(&path).any(|folder| folder.join("mpiexec").is_file()) {
         println!("left out: there is no mpiexec here");
-        return;
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (hosts, log_dir) = (dir.path().join("hosts"), dir.path().join("logs"));
+    let hosts = dir.path().join("hosts");
     fs::write(&hosts, "localhost slots=2\n").unwrap();
-    let [hosts, log_dir] = [hosts, log_dir].map(|path| path.display().to_string());
-    let script = r#"echo "${OMPI_COMM_WORLD_RANK-$PMI_RANK} $CANDELABRUM_RESTART $MASTER_ADDR""#;
     // Open MPI does not run as root unless it is told to.
-    let run = run(["--hostfile", &hosts, "--log-dir", &log_dir])
+    let run = run(options.iter().copied())
+        .option("--hostfile", hosts)
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .script(script);
-    run.finish().expect(0);
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    Some((run, dir))
+}
+
+#[test]
+fn the_mpiexec_of_this_machine_starts_ranks_that_know_their_place() {
+    let Some((run, dir)) = real(&[]) else { return };
+    let script = r#"echo "${OMPI_COMM_WORLD_RANK-$PMI_RANK} $CANDELABRUM_RESTART $MASTER_ADDR""#;
+    let log_dir = dir.path().join("logs");
+    run.option("--log-dir", &log_dir).script(script).finish().expect(0);
     for rank in 0..2 {
-        let file = format!("{log_dir}/attempt-0/rank-{rank}.log");
+        let file = log_dir.join(format!("attempt-0/rank-{rank}.log"));
         assert_eq!(fs::read_to_string(file).unwrap(), format!("{rank} 0 localhost\n"));
     }
+}
+
+#[test]
+fn ranks_of_the_mpiexec_of_this_machine_save_their_work_on_a_signal() {
+    let Some((run, dir)) = real(&["--stop-signal", "usr1"]) else { return };
+    let rank = "${OMPI_COMM_WORLD_RANK-$PMI_RANK}";
+    let file = dir.path().join("up").display().to_string();
+    // Open MPI would give them one second after SIGTERM.
+    let script = format!(
+        r#"trap 'sleep 2; echo saved $CANDELABRUM_RESTART; exit 0' USR1
+        echo $$ > {file}-{rank}; while :; do sleep 0.05; done"#
+    );
+    let running = run.script(&script).start();
+    for rank in 0..2 {
+        process_in(Path::new(&format!("{file}-{rank}")));
+    }
+    running.signal(Signal::TERM);
+    let ended = running.finish().expect(143);
+    assert_eq!(ended.out.matches("saved 0").count(), 2, "{ended:#?}");
 }

@@ -38,7 +38,7 @@ fn ranks_save_their_work_on_each_signal_that_asks_for_the_end() {
         let ended = running.finish().expect(128 + number);
         let saved = |rank| format!("[{rank}] rank {rank} saved on {name}");
         assert_eq!(ended.lines(), [saved(0), saved(1)]);
-        ended.says([format!("error: interrupted by SIG{name}").as_str()]);
+        ended.says([format!("error: interrupted by SIG{name}\n").as_str()]);
     }
 }
 
@@ -65,6 +65,7 @@ fn ranks_that_do_not_end_within_the_grace_are_killed() {
     let ranks = both(dir.path());
     running.signal(Signal::TERM);
     let ended = running.finish().expect(143);
+    let ended = ended.says(["interrupted by SIGTERM; 2 process(es) had not ended in time"]);
     assert!(ended.took > Duration::from_millis(500), "{ended:#?}");
     assert!(!ranks.into_iter().any(lives), "{ended:#?}");
 }

@@ -30,15 +30,20 @@ pub struct Ended {
     /// The rank that is the cause of the failure. `None` if it did not fail, or if all ranks report
     /// the same error.
     pub rank: Option<usize>,
+    /// After an interrupt, the number of processes that had not ended in time and were killed.
+    pub late: usize,
     /// The end of what the processes have written to standard error, see
     /// [`Capture::tail`](super::Capture::tail).
     pub tail: Vec<u8>,
 }
 
 impl Ended {
-    pub(super) fn interrupted(signal: i32) -> Self {
-        let outcome = Outcome::Interrupted(signal);
-        Self { outcome, code: 128 + signal, rank: None, tail: Vec::new() }
+    pub(super) fn interrupted(signal: i32, late: usize) -> Self {
+        Self { late, ..Self::new(Outcome::Interrupted(signal), 128 + signal, None) }
+    }
+
+    fn new(outcome: Outcome, code: i32, rank: Option<usize>) -> Self {
+        Self { outcome, code, rank, late: 0, tail: Vec::new() }
     }
 
     /// The end of a job whose processes have ended. Of all failures it names the cause: first a death
@@ -53,7 +58,7 @@ impl Ended {
         let failed = |rank: usize, message: String| {
             let code = statuses.get(rank).copied().flatten().map_or(1, code);
             let code = if code == 0 { 1 } else { code };
-            Self { outcome: Outcome::Failed(message), code, rank: Some(rank), tail: Vec::new() }
+            Self::new(Outcome::Failed(message), code, Some(rank))
         };
         if let Some((rank, signal)) = before.died {
             let message = format!("{} was killed by {}", name(rank), signal_name(signal));
@@ -87,7 +92,7 @@ impl Ended {
             let echo = echo.unwrap_or_default();
             return failed(rank, format!("{} ended with {status}{echo}", name(rank)));
         }
-        Self { outcome: Outcome::Success, code: 0, rank: None, tail: Vec::new() }
+        Self::new(Outcome::Success, 0, None)
     }
 }
 

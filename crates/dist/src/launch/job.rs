@@ -176,7 +176,7 @@ impl Job {
                 interrupt.is_some() || end.is_some_and(|end| Instant::now() >= end)
             });
             if let (Outcome::Success, Some(signal)) = (&ended.outcome, interrupt) {
-                ended = Ended::interrupted(signal);
+                ended = Ended::interrupted(signal, 0);
             }
         }
         Ok(ended)

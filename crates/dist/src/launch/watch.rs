@@ -71,6 +71,8 @@ pub(super) struct Watch {
     has_sent: bool,
     killed: Option<Instant>,
     interrupt: Option<i32>,
+    /// The number of processes that ran when they were killed.
+    late: usize,
 }
 
 impl Watch {
@@ -86,6 +88,7 @@ impl Watch {
             has_sent: false,
             killed: None,
             interrupt: None,
+            late: 0,
         }
     }
 
@@ -115,7 +118,7 @@ impl Watch {
     /// The end of the job, once all processes have gone.
     pub(super) fn ended(&self, name: impl Fn(usize) -> String) -> Ended {
         match self.interrupt {
-            Some(signal) => Ended::interrupted(signal),
+            Some(signal) => Ended::interrupted(signal, self.late),
             None => Ended::of_ranks(&self.children.statuses(), &self.before, &self.heard, name),
         }
     }
@@ -182,8 +185,9 @@ impl Watch {
 
     fn send(&mut self, signal: Signal) {
         self.has_sent = true;
-        if signal == Signal::KILL {
-            self.killed.get_or_insert_with(Instant::now);
+        if signal == Signal::KILL && self.killed.is_none() {
+            self.killed = Some(Instant::now());
+            self.late = self.children.statuses().iter().filter(|status| status.is_none()).count();
         }
         self.children.signal(signal);
     }
