@@ -19,18 +19,20 @@ const OPTIONS: [&str; 10] = [
 fn interrupted() -> (Place, crate::job::Outcome) {
     let expected = Place::new(&OPTIONS).succeed(&[]);
     let place = Place::new(&OPTIONS);
-    // The checkpoint of step 16 is being copied for the second time in this step.
-    let output = place.run(&["--die", "0", "forward", "20"]);
+    let output = place.run(&["--die", "0", "backward", "18"]);
     assert!(!output.status.success());
     assert!(place.steps().len() >= 2, "{:?}", place.steps());
     (place, expected)
 }
 
-/// The bytes of all files of a directory.
+/// The bytes of all files of a directory, without those of a checkpoint that was being written when its run died.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
+        if path.to_string_lossy().contains(".partial-") {
+            continue;
+        }
         if path.is_dir() {
             all.extend(contents(&path));
         } else {
@@ -52,7 +54,7 @@ fn a_damaged_checkpoint_is_skipped_with_its_reason() {
         let bytes = &whole[path];
         let mut flipped = bytes.clone();
         flipped[bytes.len() / 2] ^= 4;
-        let cut = bytes[..bytes.len() - 1].to_vec();
+        let cut = bytes[..bytes.len() / 2].to_vec();
         for (what, damaged) in [("a flipped bit", Some(flipped)), ("cut", Some(cut)), ("missing", None)] {
             restore(&place.checkpoints(), &whole);
             match damaged {

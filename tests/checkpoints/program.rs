@@ -25,6 +25,7 @@ const CLASSES: u32 = 4;
 
 /// The options of the program.
 #[derive(Parser, Clone, Debug)]
+#[command(args_override_self = true)]
 pub(crate) struct Args {
     #[command(flatten)]
     train: TrainArgs,

@@ -81,7 +81,7 @@ fn check_same_bits(options: &str) {
     }
     let expected = Place::new(&all).succeed(&[]);
     let place = Place::new(&all);
-    let output = place.run(&["--die", "1", "backward", "17"]);
+    let output = place.run(&["--die", "1", "forward", "17"]);
     assert!(!output.status.success(), "{options}: {}", stderr(&output));
     assert!(!place.steps().is_empty(), "{options}: {}", stderr(&output));
     assert_eq!(place.succeed(&[]), expected, "{options}");
