@@ -31,6 +31,8 @@ mod source;
 mod stack;
 pub mod synthetic;
 mod tensors;
+mod text;
+mod vocabulary;
 mod whole_file;
 
 pub use augment::Augmentation;
@@ -41,7 +43,7 @@ pub use cache::cache_dir;
 pub use collate::Collated;
 pub use dataset::Dataset;
 pub use environment::Environment;
-pub use error::{Error, Result, TensorsError};
+pub use error::{Error, Result, TensorsError, TextError};
 pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;
 pub use loader::{Loader, LoaderOptions};
@@ -56,5 +58,7 @@ pub use scaling::Scaling;
 pub use source::Source;
 pub use stack::Stack;
 pub use tensors::{FromTensors, TensorDataset};
+pub use text::{TextDataset, TokenWidth};
+pub use vocabulary::Vocabulary;
 #[doc(hidden)]
 pub use whole_file::write_whole;

@@ -6,8 +6,9 @@
 use std::{io, path::PathBuf};
 
 mod tensors;
+mod text;
 
-pub use self::tensors::TensorsError;
+pub use self::{tensors::TensorsError, text::TextError};
 
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -389,6 +390,9 @@ pub enum Error {
     /// Tensors in memory, or samples of a batch, do not belong together.
     #[error(transparent)]
     Tensors(#[from] TensorsError),
+    /// A text or its tokens are wrong.
+    #[error(transparent)]
+    Text(#[from] TextError),
     /// candle could not make a tensor of a batch.
     #[error("cannot make a tensor: {0}")]
     Tensor(#[from] candle_core::Error),
