@@ -5,10 +5,11 @@
 
 use std::{io, path::PathBuf};
 
+mod table;
 mod tensors;
 mod text;
 
-pub use self::{tensors::TensorsError, text::TextError};
+pub use self::{table::TableError, tensors::TensorsError, text::TextError};
 
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -393,6 +394,9 @@ pub enum Error {
     /// A text or its tokens are wrong.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// A table is wrong.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// candle could not make a tensor of a batch.
     #[error("cannot make a tensor: {0}")]
     Tensor(#[from] candle_core::Error),
