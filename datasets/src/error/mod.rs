@@ -5,11 +5,12 @@
 
 use std::{io, path::PathBuf};
 
+mod picture;
 mod table;
 mod tensors;
 mod text;
 
-pub use self::{table::TableError, tensors::TensorsError, text::TextError};
+pub use self::{picture::PictureError, table::TableError, tensors::TensorsError, text::TextError};
 
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -397,6 +398,9 @@ pub enum Error {
     /// A table is wrong.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// An encoded image or a folder of images is wrong.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
     /// candle could not make a tensor of a batch.
     #[error("cannot make a tensor: {0}")]
     Tensor(#[from] candle_core::Error),
