@@ -26,6 +26,7 @@ mod partition;
 mod pass;
 mod random_resized_crop;
 mod readers;
+mod records;
 mod rng;
 mod sampler;
 mod samples;
@@ -48,7 +49,7 @@ pub use cache::cache_dir;
 pub use collate::Collated;
 pub use dataset::Dataset;
 pub use environment::Environment;
-pub use error::{Error, PictureError, Result, TableError, TensorsError, TextError};
+pub use error::{Error, PictureError, Result, ShardError, TableError, TensorsError, TextError};
 pub use folder::ImageFolder;
 pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;
@@ -60,6 +61,9 @@ pub use part::Part;
 pub use partition::{Partition, Remainder, partition};
 pub use pass::{Pass, SampleRng};
 pub use random_resized_crop::RandomResizedCrop;
+pub use records::{
+    Record, RecordDataset, RecordWriter, ShardFormat, ShardOptions, Shards, shards_in,
+};
 pub use sampler::{DistributedSampler, EpochOrder, SamplerConfig};
 pub use samples::FnDataset;
 pub use scaling::Scaling;

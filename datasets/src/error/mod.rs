@@ -6,11 +6,15 @@
 use std::{io, path::PathBuf};
 
 mod picture;
+mod shard;
 mod table;
 mod tensors;
 mod text;
 
-pub use self::{picture::PictureError, table::TableError, tensors::TensorsError, text::TextError};
+pub use self::{
+    picture::PictureError, shard::ShardError, table::TableError, tensors::TensorsError,
+    text::TextError,
+};
 
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -401,6 +405,21 @@ pub enum Error {
     /// An encoded image or a folder of images is wrong.
     #[error(transparent)]
     Picture(#[from] PictureError),
+    /// A shard is wrong.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The record of a shard could not be decoded.
+    #[error("{}: sample {key:?} at byte {offset}: {source}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The offset of the record in the file.
+        offset: u64,
+        /// The sample's key.
+        key: String,
+        /// What was wrong.
+        source: Box<Error>,
+    },
     /// candle could not make a tensor of a batch.
     #[error("cannot make a tensor: {0}")]
     Tensor(#[from] candle_core::Error),
