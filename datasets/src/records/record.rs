@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use crate::error::{Result, ShardError};
 
+/// The ending of each part of a sample, in lower case, and its place in the bytes that were read.
+pub(crate) type Parts = Vec<(String, Range<usize>)>;
+
 /// The bytes of one sample of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -11,17 +14,11 @@ pub struct Record {
     key: String,
     /// What was read, with the headers of the format.
     bytes: Vec<u8>,
-    /// The ending and the place in `bytes` of each part.
-    parts: Vec<(String, Range<usize>)>,
+    parts: Parts,
 }
 
 impl Record {
-    pub(crate) fn new(
-        sample: usize,
-        key: String,
-        bytes: Vec<u8>,
-        parts: Vec<(String, Range<usize>)>,
-    ) -> Self {
+    pub(crate) fn new(sample: usize, key: String, bytes: Vec<u8>, parts: Parts) -> Self {
         Self { sample, key, bytes, parts }
     }
 

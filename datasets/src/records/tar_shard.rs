@@ -5,11 +5,11 @@
 //! `seg.png`. All bytes from the first header of a sample to the first header of the next one are read
 //! together, so the index needs no names.
 
-use std::{collections::BTreeSet, fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
+use std::{collections::BTreeSet, fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use tar::{Archive, Entry, EntryType};
 
-use crate::error::ShardError;
+use crate::{error::ShardError, records::record::Parts};
 
 /// All parts of a tar file begin at multiples of so many bytes.
 const BLOCK: u64 = 512;
@@ -56,7 +56,7 @@ pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Vec<u64>, Sh
 }
 
 /// The key of a sample, and the endings and places of its files in the bytes of the sample.
-pub(crate) fn parts(bytes: &[u8]) -> Result<(String, Vec<(String, Range<usize>)>), String> {
+pub(crate) fn parts(bytes: &[u8]) -> Result<(String, Parts), String> {
     let mut archive = Archive::new(bytes);
     let mut sample: Option<Vec<u8>> = None;
     let mut parts = Vec::new();
