@@ -279,6 +279,71 @@ fn damaged_bytes_are_found_and_located() {
 }
 
 #[test]
+fn every_damaged_bit_of_a_file_of_records_is_found_and_located() {
+    let dir = dir();
+    let path = dir.path().join("a.tfrecord");
+    let contents: [&[u8]; 4] = [b"first", b"", b"the third, which is longer", b"4"];
+    write_records(&path, &contents);
+    let whole = fs::read(&path).unwrap();
+    let offsets: Vec<usize> = contents
+        .iter()
+        .scan(0, |end, content| Some(std::mem::replace(end, *end + 16 + content.len())))
+        .collect();
+    let (mut when_opened, mut when_read) = (0, 0);
+    for bit in 0..whole.len() * 8 {
+        let (place, mut damaged) = (bit / 8, whole.clone());
+        damaged[place] ^= 1 << (bit % 8);
+        fs::write(&path, &damaged).unwrap();
+        let hit = offsets.partition_point(|&offset| offset <= place) - 1;
+        let error = match open(std::slice::from_ref(&path)) {
+            Err(error) => {
+                when_opened += 1;
+                error
+            }
+            Ok(shards) => {
+                for other in (0..contents.len()).filter(|&other| other != hit) {
+                    assert_eq!(shards.record(other).unwrap().data(), contents[other], "bit {bit}");
+                }
+                when_read += 1;
+                shards.record(hit).unwrap_err()
+            }
+        };
+        let (text, offset) = (error.to_string(), offsets[hit]);
+        let located = format!("a.tfrecord: at byte {offset}: wrong checksum");
+        assert!(text.contains(&located), "bit {bit}: {text}");
+    }
+    println!("{when_opened} bits found when the file is opened, {when_read} when it is read");
+    assert_eq!(when_opened, 4 * 12 * 8, "those of the lengths and of their checksums");
+}
+
+#[test]
+fn every_damaged_bit_of_a_tar_header_is_an_error_or_has_no_effect() {
+    let dir = dir();
+    let path = dir.path().join("a.tar");
+    write_tar(&path, &[("0.txt", b"zero"), ("1.txt", b"one"), ("2.txt", b"two")]);
+    let whole = fs::read(&path).unwrap();
+    let expected = samples(&open(std::slice::from_ref(&path)).unwrap());
+    let mut harmless = 0;
+    for bit in 0..512 * 8 {
+        let mut damaged = whole.clone();
+        damaged[1024 + bit / 8] ^= 1 << (bit % 8); // the header of the second file
+        fs::write(&path, &damaged).unwrap();
+        match open(std::slice::from_ref(&path)) {
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("a.tar: at byte 1024: "), "bit {bit}: {text}");
+            }
+            Ok(shards) => {
+                assert_eq!(samples(&shards), expected, "bit {bit}");
+                harmless += 1;
+            }
+        }
+    }
+    println!("{} of 4096 bits found, {harmless} without effect", 4096 - harmless);
+    assert!(harmless < 4096 / 100, "the bits after the digits of the checksum itself");
+}
+
+#[test]
 fn files_that_are_no_shards_are_errors() {
     let dir = dir();
     let error = |name: &str, content: &[u8]| {
