@@ -5,6 +5,7 @@
 //! are several times larger, and another one tries to read the shards whole.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
+#![expect(clippy::print_stdout, reason = "the processes say what they have measured")]
 
 use std::{
     env, fs,
@@ -130,11 +131,11 @@ fn printed(output: &Output) -> String {
 #[test]
 fn data_larger_than_the_limit_of_memory_are_streamed() {
     if let (Ok(task), Some(folder)) = (env::var(TASK), env::var_os(FOLDER)) {
-        return if task == "stream" {
-            stream(folder.as_ref())
-        } else {
-            read_whole(folder.as_ref())
-        };
+        match &*task {
+            "stream" => stream(folder.as_ref()),
+            _ => read_whole(folder.as_ref()),
+        }
+        return;
     }
     if !cfg!(target_os = "linux") {
         println!("left out: other systems than Linux do not enforce `ulimit -v`");

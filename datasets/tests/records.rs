@@ -40,7 +40,13 @@ fn write_records(path: &Path, records: &[&[u8]]) {
     writer.finish().unwrap();
 }
 
-fn open(paths: &[PathBuf]) -> Result<Shards> {
+/// Replaces a file. Some file systems wait for the disk when a file is overwritten.
+fn replace(path: &Path, content: &[u8]) {
+    fs::remove_file(path).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn open<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Result<Shards> {
     Shards::open(paths, &ShardOptions::default())
 }
 
@@ -52,8 +58,11 @@ fn shard_error<T>(result: Result<T>) -> ShardError {
     }
 }
 
+/// The endings and the contents of the files of a sample.
+type Parts = Vec<(String, Vec<u8>)>;
+
 /// Each sample as its key and its parts.
-fn samples(shards: &Shards) -> Vec<(String, Vec<(String, Vec<u8>)>)> {
+fn samples(shards: &Shards) -> Vec<(String, Parts)> {
     let sample = |number| {
         let record = shards.record(number).unwrap();
         assert_eq!(record.sample(), number);
@@ -77,7 +86,7 @@ fn files_with_the_same_stem_are_one_sample() {
             ("train/0002.cls", b""),
         ],
     );
-    let shards = open(&[path]).unwrap();
+    let shards = open([path]).unwrap();
     let part = |ending: &str, content: &[u8]| (ending.to_owned(), content.to_vec());
     assert_eq!(
         samples(&shards),
@@ -130,7 +139,7 @@ fn odd_names_of_files_in_a_tar_are_read() {
     builder.finish().unwrap();
     drop(builder);
 
-    let found = samples(&open(&[path]).unwrap());
+    let found = samples(&open([path]).unwrap());
     let keys: Vec<&str> = found.iter().map(|(key, _)| &**key).collect();
     let long_key = long.strip_suffix(".jpg").unwrap();
     assert_eq!(keys, [long_key, "with space", "größe", "pax/\u{fffd}\u{fffd}"]);
@@ -144,7 +153,7 @@ fn a_file_that_comes_twice_in_a_sample_is_an_error() {
     let dir = dir();
     let path = dir.path().join("a.tar");
     write_tar(&path, &[("1.jpg", b"a"), ("2.jpg", b"a"), ("2.JPG", b"b")]);
-    let shards = open(&[path]).unwrap();
+    let shards = open([path]).unwrap();
     shards.record(0).unwrap();
     let error = shard_error(shards.record(1)).to_string();
     let expected = "a.tar: at byte 1024: sample \"2\" has several files that end in \"jpg\"";
@@ -184,7 +193,7 @@ fn samples_are_numbered_through_all_shards_of_both_formats() {
     let found = shards_in(dir.path()).unwrap();
     let names = ["a.tar", "b.tfrecord", "c.tfrecords", "empty.tfrecord"];
     assert_eq!(found, names.map(|name| dir.path().join(name)));
-    assert!(open(&[]).unwrap().is_empty());
+    assert!(open::<&Path>([]).unwrap().is_empty());
 }
 
 #[test]
@@ -192,15 +201,15 @@ fn a_shard_cut_short_anywhere_is_an_error_with_its_name() {
     let dir = dir();
     for path in both_formats(dir.path()) {
         let whole = fs::read(&path).unwrap();
-        let ends = open(std::slice::from_ref(&path)).unwrap();
+        let ends = open([&path]).unwrap();
         assert_eq!(ends.len(), 5);
         let is_tar = path.extension().is_some_and(|ending| ending == "tar");
         // Half of the end marker of a tar file is enough.
         let last = if is_tar { whole.len() - 512 - 1 } else { whole.len() - 1 };
         let mut complete = 0;
         for len in (1..=last).rev().step_by(7) {
-            fs::write(&path, &whole[..len]).unwrap();
-            match open(std::slice::from_ref(&path)) {
+            replace(&path, &whole[..len]);
+            match open([&path]) {
                 Ok(shards) => {
                     assert!(!is_tar, "{len} bytes");
                     complete += 1;
@@ -224,7 +233,7 @@ fn a_shard_cut_short_anywhere_is_an_error_with_its_name() {
         }
         assert!(complete <= 4);
         fs::write(&path, b"").unwrap();
-        assert_eq!(open(std::slice::from_ref(&path)).is_err(), is_tar);
+        assert_eq!(open([&path]).is_err(), is_tar);
     }
 }
 
@@ -235,13 +244,13 @@ fn a_truncated_record_names_its_offset_and_the_size_that_the_file_needs() {
     write_records(&path, &[&[1; 100], &[2; 50]]);
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..150]).unwrap();
-    let error = shard_error(open(&[path.clone()])).to_string();
+    let error = shard_error(open([&path])).to_string();
     let expected =
         "a.tfrecord: the record at byte 116 ends at byte 182, the file at 150: it was cut short";
     assert!(error.ends_with(expected), "{error}");
     // A file that loses its end after it was opened.
     fs::write(&path, &whole).unwrap();
-    let shards = open(&[path.clone()]).unwrap();
+    let shards = open([&path]).unwrap();
     File::options().write(true).open(&path).unwrap().set_len(150).unwrap();
     shards.record(0).unwrap();
     let error = shards.record(1).unwrap_err().to_string();
@@ -293,9 +302,9 @@ fn every_damaged_bit_of_a_file_of_records_is_found_and_located() {
     for bit in 0..whole.len() * 8 {
         let (place, mut damaged) = (bit / 8, whole.clone());
         damaged[place] ^= 1 << (bit % 8);
-        fs::write(&path, &damaged).unwrap();
+        replace(&path, &damaged);
         let hit = offsets.partition_point(|&offset| offset <= place) - 1;
-        let error = match open(std::slice::from_ref(&path)) {
+        let error = match open([&path]) {
             Err(error) => {
                 when_opened += 1;
                 error
@@ -322,13 +331,13 @@ fn every_damaged_bit_of_a_tar_header_is_an_error_or_has_no_effect() {
     let path = dir.path().join("a.tar");
     write_tar(&path, &[("0.txt", b"zero"), ("1.txt", b"one"), ("2.txt", b"two")]);
     let whole = fs::read(&path).unwrap();
-    let expected = samples(&open(std::slice::from_ref(&path)).unwrap());
+    let expected = samples(&open([&path]).unwrap());
     let mut harmless = 0;
     for bit in 0..512 * 8 {
         let mut damaged = whole.clone();
         damaged[1024 + bit / 8] ^= 1 << (bit % 8); // the header of the second file
-        fs::write(&path, &damaged).unwrap();
-        match open(std::slice::from_ref(&path)) {
+        replace(&path, &damaged);
+        match open([&path]) {
             Err(error) => {
                 let text = error.to_string();
                 assert!(text.contains("a.tar: at byte 1024: "), "bit {bit}: {text}");
@@ -349,7 +358,7 @@ fn files_that_are_no_shards_are_errors() {
     let error = |name: &str, content: &[u8]| {
         let path = dir.path().join(name);
         fs::write(&path, content).unwrap();
-        shard_error(open(&[path])).to_string()
+        shard_error(open([path])).to_string()
     };
     assert!(error("a.zip", b"").contains("ends in .tar, .tfrecord or .tfrecords"));
     assert!(error("a.tar.gz", b"").contains("a compressed shard"));
@@ -358,10 +367,10 @@ fn files_that_are_no_shards_are_errors() {
     }
     assert!(error("text.tfrecord", &[b'x'; 100]).contains("has another format"));
     assert!(error("text.tar", &[b'x'; 600]).contains("no tar header"));
-    let missing = open(&[dir.path().join("none.tar")]).unwrap_err().to_string();
+    let missing = open([dir.path().join("none.tar")]).unwrap_err().to_string();
     assert!(missing.contains("none.tar: cannot open"), "{missing}");
     fs::create_dir(dir.path().join("folder.tar")).unwrap();
-    let folder = open(&[dir.path().join("folder.tar")]).unwrap_err();
+    let folder = open([dir.path().join("folder.tar")]).unwrap_err();
     assert!(matches!(folder, Error::NotAFile { .. }), "{folder}");
     let empty = tempfile::tempdir().unwrap();
     assert!(matches!(shards_in(empty.path()), Err(Error::Shard(ShardError::NoShards { .. }))));
@@ -457,7 +466,7 @@ fn a_dataset_decodes_records_and_locates_what_it_cannot_decode() {
     let dir = dir();
     let path = dir.path().join("numbers.tar");
     write_tar(&path, &[("a.txt", b"17"), ("b.txt", b"300"), ("c.txt", b"many"), ("d.cls", b"1")]);
-    let data = RecordDataset::new("numbers", open(&[path]).unwrap(), |record, pass| {
+    let data = RecordDataset::new("numbers", open([path]).unwrap(), |record, pass| {
         let text = std::str::from_utf8(record.part("txt")?).map_err(Error::custom)?;
         let number: u32 = text.parse().map_err(Error::custom)?;
         let random = if pass.training { pass.rng(record.sample()).below(1 << 30) } else { 0 };
