@@ -61,19 +61,39 @@ impl ImageFolder {
     /// A folder that cannot be read, no folders of classes, a class without images, or a class whose
     /// name is not UTF-8.
     pub fn open(root: impl AsRef<Path>, pipeline: ImagePipeline) -> Result<Self> {
+        let found = folders(root.as_ref())?;
+        Self::list(root.as_ref(), pipeline, &found, &found)
+    }
+
+    /// Lists the images of a second folder, for instance for tests, with the labels of the first one:
+    /// give it the [`classes`](Self::classes) of that. A class that the second folder does not have
+    /// keeps its label.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and a folder of another class.
+    pub fn open_with_classes(
+        root: impl AsRef<Path>,
+        pipeline: ImagePipeline,
+        classes: &[String],
+    ) -> Result<Self> {
         let root = root.as_ref();
-        let mut classes = Vec::new();
-        for (path, name) in entries(root)? {
-            if path.is_dir() && !is_hidden(&name) {
-                let name = name.into_string().map_err(|_| Error::PathNotText { path })?;
-                classes.push(name);
-            }
+        let found = folders(root)?;
+        if let Some(unknown) = found.iter().find(|name| !classes.contains(name)) {
+            let (folder, classes) = (root.join(unknown), classes.len());
+            return Err(PictureError::UnknownClass { folder, classes }.into());
         }
-        if classes.is_empty() {
-            return Err(PictureError::NoClasses { root: root.into() }.into());
-        }
+        Self::list(root, pipeline, classes, &found)
+    }
+
+    /// Lists the images of those classes for which a folder was found.
+    fn list(
+        root: &Path,
+        pipeline: ImagePipeline,
+        classes: &[String],
+        found: &[String],
+    ) -> Result<Self> {
         let mut files = Vec::new();
-        for (class, name) in (0..).zip(&classes) {
+        for (class, name) in (0..).zip(classes).filter(|(_, name)| found.contains(name)) {
             let (folder, before) = (root.join(name), files.len());
             for (path, name) in entries(&folder)? {
                 if is_picture(&path) && !is_hidden(&name) && path.is_file() {
@@ -114,7 +134,8 @@ impl ImageFolder {
         Self { pipeline, ..self }
     }
 
-    /// The names of the classes in alphabetical order. The label of a class is its place here.
+    /// The names of the classes, in alphabetical order unless they were
+    /// [given](Self::open_with_classes). The label of a class is its place here.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -229,6 +250,20 @@ fn listing(folder: &ImageFolder) -> Result<String> {
         text.extend_from_slice(format!("{class}/{}/{size}\n", name.display()).as_bytes());
     }
     Ok(sha256(&text))
+}
+
+/// The names of the folders of classes, in alphabetical order. There is at least one.
+fn folders(root: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for (path, name) in entries(root)? {
+        if path.is_dir() && !is_hidden(&name) {
+            names.push(name.into_string().map_err(|_| Error::PathNotText { path })?);
+        }
+    }
+    if names.is_empty() {
+        return Err(PictureError::NoClasses { root: root.into() }.into());
+    }
+    Ok(names)
 }
 
 /// The paths and names in a folder, in the order of the names.

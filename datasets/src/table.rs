@@ -35,8 +35,16 @@ pub struct CsvConfig {
 /// The columns of targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CsvTargets {
-    /// A column with the name of each row's class, in any text.
+    /// A column with the name of each row's class, in any text. The classes are those in the table.
     Class(String),
+    /// The same with classes that are known, for instance those of the table for training
+    /// ([`CsvTable::classes`]): a second table gets the labels of the first.
+    KnownClass {
+        /// The name of the column.
+        column: String,
+        /// The names of the classes. The label of a class is its place here.
+        classes: Vec<String>,
+    },
     /// Columns of numbers.
     Numbers(Vec<String>),
 }
@@ -119,13 +127,13 @@ impl CsvTable {
         let columns = Columns::choose(path, &header, config)?;
         let mut xs = Vec::new();
         let mut ys = columns.no_targets();
-        let mut names = Classes::default();
+        let mut names = Classes::of(&config.targets);
         let mut rows = 0;
         let mut record = StringRecord::new();
         while reader.read_record(&mut record).map_err(|error| unreadable(path, error))? {
             columns.numbers(&columns.inputs, &record, &mut xs)?;
             match &mut ys {
-                Targets::Classes(labels) => labels.push(names.number(&record[columns.targets[0]])),
+                Targets::Classes(labels) => labels.push(columns.class(&mut names, &record)?),
                 Targets::Numbers(numbers) => columns.numbers(&columns.targets, &record, numbers)?,
             }
             rows += 1;
@@ -152,8 +160,9 @@ impl CsvTable {
         &self.inputs
     }
 
-    /// The names of the classes in alphabetical order. The label of a class is its place here. Empty
-    /// if the targets are numbers.
+    /// The names of the classes, in alphabetical order unless they were
+    /// [given](CsvTargets::KnownClass). The label of a class is its place here. Empty if the targets are
+    /// numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -248,7 +257,9 @@ impl<'a> Columns<'a> {
             }
         };
         let (targets, is_class) = match &config.targets {
-            CsvTargets::Class(column) => (vec![place(column)?], true),
+            CsvTargets::Class(column) | CsvTargets::KnownClass { column, .. } => {
+                (vec![place(column)?], true)
+            }
             CsvTargets::Numbers(columns) => {
                 (columns.iter().map(place).collect::<Result<_>>()?, false)
             }
@@ -262,6 +273,17 @@ impl<'a> Columns<'a> {
 
     fn no_targets(&self) -> Targets {
         if self.is_class { Targets::Classes(Vec::new()) } else { Targets::Numbers(Vec::new()) }
+    }
+
+    /// The label of a record.
+    fn class(&self, names: &mut Classes, record: &StringRecord) -> Result<u32> {
+        let name = &record[self.targets[0]];
+        Ok(names.number(name).ok_or_else(|| TableError::UnknownClass {
+            path: self.path.into(),
+            line: record.position().map_or(0, csv::Position::line),
+            class: name.to_owned(),
+            classes: names.numbers.len(),
+        })?)
     }
 
     /// Appends the numbers in these columns of a record.
@@ -281,25 +303,42 @@ impl<'a> Columns<'a> {
 }
 
 /// Numbers for the names of classes, at first in the order in which they appear.
-#[derive(Default)]
-struct Classes(BTreeMap<String, u32>);
+struct Classes {
+    numbers: BTreeMap<String, u32>,
+    /// The names in the order of their numbers, if they were known before.
+    known: Option<Vec<String>>,
+}
 
 impl Classes {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.0.get(name) {
-            return number;
-        }
-        let number = self.0.len() as u32; // there are fewer classes than rows
-        self.0.insert(name.to_owned(), number);
-        number
+    fn of(targets: &CsvTargets) -> Self {
+        let CsvTargets::KnownClass { classes, .. } = targets else {
+            return Self { numbers: BTreeMap::new(), known: None };
+        };
+        let numbers = classes.iter().cloned().zip(0..).collect();
+        Self { numbers, known: Some(classes.clone()) }
     }
 
-    /// The names in alphabetical order. The labels are renumbered to it.
+    /// The number of a class. `None`: it is not one of those that are known.
+    fn number(&mut self, name: &str) -> Option<u32> {
+        let found = self.numbers.get(name).copied();
+        if found.is_some() || self.known.is_some() {
+            return found;
+        }
+        let number = self.numbers.len() as u32; // there are fewer classes than rows
+        self.numbers.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    /// The known names, or all names in alphabetical order. Then the labels are renumbered to it.
     fn sorted(self, labels: &mut [u32]) -> Vec<String> {
-        let mut renumbered = vec![0; self.0.len()];
-        self.0.values().zip(0..).for_each(|(&number, place)| renumbered[number as usize] = place);
+        if let Some(known) = self.known {
+            return known;
+        }
+        let mut renumbered = vec![0; self.numbers.len()];
+        let numbers = self.numbers.values().zip(0..);
+        numbers.for_each(|(&number, place)| renumbered[number as usize] = place);
         labels.iter_mut().for_each(|label| *label = renumbered[*label as usize]);
-        self.0.into_keys().collect()
+        self.numbers.into_keys().collect()
     }
 }
 

@@ -79,6 +79,23 @@ fn more_classes_than_a_byte_can_name_are_possible() {
 }
 
 #[test]
+fn a_second_folder_has_the_labels_of_the_first() {
+    let root = tempfile::tempdir().unwrap();
+    for file in ["train/ant/a.png", "train/bee/a.png", "train/cat/a.png", "test/cat/b.png"] {
+        write_ramp(&root.path().join(file), 1, 1, 0);
+    }
+    let train = ImageFolder::open(root.path().join("train"), gray([1, 1])).unwrap();
+    let open =
+        || ImageFolder::open_with_classes(root.path().join("test"), gray([1, 1]), train.classes());
+    let test = open().unwrap();
+    assert_eq!((test.classes(), test.len()), (train.classes(), 1));
+    assert_eq!(labels(&test.read(&[0], &EVALUATION).unwrap()), [2], "not 0");
+    write_ramp(&root.path().join("test/dog/a.png"), 1, 1, 0);
+    let error = open().unwrap_err();
+    assert!(error.to_string().contains("dog: not one of the 3 classes"), "{error}");
+}
+
+#[test]
 fn an_image_of_the_right_size_keeps_its_pixels_and_colors_become_planes() {
     let root = pets();
     let batch = open(&root, gray([2, 4])).read(&[0], &EVALUATION).unwrap();

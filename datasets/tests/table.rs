@@ -60,6 +60,22 @@ fn more_classes_than_a_byte_can_name_are_possible() {
 }
 
 #[test]
+fn a_second_table_has_the_labels_of_the_first() {
+    let classes = read(TREES, &CsvConfig::class("kind")).unwrap().classes().to_vec();
+    let targets = CsvTargets::KnownClass { column: "kind".into(), classes: classes.clone() };
+    let config = CsvConfig { targets, ..CsvConfig::class("kind") };
+    let second = read("width,height,kind,rings\n1,1,oak,1\n2,2,fir,2\n", &config).unwrap();
+    assert_eq!(second.classes(), classes);
+    let batch = second.dataset().unwrap().read(&[0, 1], &Pass::evaluation()).unwrap();
+    assert_eq!(batch.ys.to_vec1::<u32>().unwrap(), [2, 1], "not 1 and 0");
+    let text = "width,height,kind,rings\n1,1,oak,1\n2,2,birch,2\n";
+    assert_eq!(
+        message(text, &config),
+        "trees.csv, line 3: \"birch\" is not one of the 3 known classes"
+    );
+}
+
+#[test]
 fn other_delimiters_byte_order_marks_and_line_ends_are_read() {
     let config = CsvConfig { delimiter: b';', ..CsvConfig::class("y") };
     let table = read("\u{feff}x;y\r\n1;a\r\n2;b", &config).unwrap();

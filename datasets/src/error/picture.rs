@@ -68,6 +68,14 @@ pub enum PictureError {
         /// The folder.
         root: PathBuf,
     },
+    /// The folder of a class that is not among the given ones.
+    #[error("{}: not one of the {classes} classes: open it with those of the folder for training", folder.display())]
+    UnknownClass {
+        /// The folder.
+        folder: PathBuf,
+        /// The number of classes given.
+        classes: usize,
+    },
     /// The folder of a class has no images.
     #[error("{}: no files with the ending png, jpg or jpeg in the folder of this class", folder.display())]
     EmptyClass {

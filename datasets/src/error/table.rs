@@ -71,6 +71,18 @@ pub enum TableError {
         /// The text of the cell.
         cell: String,
     },
+    /// A class is not among the given ones.
+    #[error("{}, line {line}: {class:?} is not one of the {classes} known classes", path.display())]
+    UnknownClass {
+        /// The file.
+        path: PathBuf,
+        /// The line on which the record begins.
+        line: u64,
+        /// The name of the class.
+        class: String,
+        /// The number of known classes.
+        classes: usize,
+    },
     /// The table has no records, or none of its columns is an input or a target.
     #[error("{}: {rows} rows, {inputs} columns of inputs and {targets} of targets: none may be 0", path.display())]
     Empty {
