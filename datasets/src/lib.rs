@@ -6,6 +6,7 @@ mod auto;
 mod batch;
 mod batches;
 mod cache;
+mod classes;
 mod collate;
 mod dataset;
 mod digest;

@@ -4,7 +4,6 @@
 //! column, because a number that stands in for it would be trained on silently.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io::{BufReader, Read},
     path::{Path, PathBuf},
@@ -15,6 +14,7 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 
 use crate::{
     batch::Batch,
+    classes::Classes,
     error::{Error, Result, TableError},
     rng::{Purpose, rng, shuffle},
     standardization::Standardization,
@@ -47,6 +47,16 @@ pub enum CsvTargets {
     },
     /// Columns of numbers.
     Numbers(Vec<String>),
+}
+
+impl CsvTargets {
+    /// The classes that are known before the table is read.
+    fn known(&self) -> Option<&[String]> {
+        match self {
+            Self::KnownClass { classes, .. } => Some(classes),
+            Self::Class(_) | Self::Numbers(_) => None,
+        }
+    }
 }
 
 impl CsvConfig {
@@ -127,7 +137,7 @@ impl CsvTable {
         let columns = Columns::choose(path, &header, config)?;
         let mut xs = Vec::new();
         let mut ys = columns.no_targets();
-        let mut names = Classes::of(&config.targets);
+        let mut names = Classes::new(config.targets.known());
         let mut rows = 0;
         let mut record = StringRecord::new();
         while reader.read_record(&mut record).map_err(|error| unreadable(path, error))? {
@@ -282,7 +292,7 @@ impl<'a> Columns<'a> {
             path: self.path.into(),
             line: record.position().map_or(0, csv::Position::line),
             class: name.to_owned(),
-            classes: names.numbers.len(),
+            classes: names.len(),
         })?)
     }
 
@@ -299,46 +309,6 @@ impl<'a> Columns<'a> {
             })?);
         }
         Ok(())
-    }
-}
-
-/// Numbers for the names of classes, at first in the order in which they appear.
-struct Classes {
-    numbers: BTreeMap<String, u32>,
-    /// The names in the order of their numbers, if they were known before.
-    known: Option<Vec<String>>,
-}
-
-impl Classes {
-    fn of(targets: &CsvTargets) -> Self {
-        let CsvTargets::KnownClass { classes, .. } = targets else {
-            return Self { numbers: BTreeMap::new(), known: None };
-        };
-        let numbers = classes.iter().cloned().zip(0..).collect();
-        Self { numbers, known: Some(classes.clone()) }
-    }
-
-    /// The number of a class. `None`: it is not one of those that are known.
-    fn number(&mut self, name: &str) -> Option<u32> {
-        let found = self.numbers.get(name).copied();
-        if found.is_some() || self.known.is_some() {
-            return found;
-        }
-        let number = self.numbers.len() as u32; // there are fewer classes than rows
-        self.numbers.insert(name.to_owned(), number);
-        Some(number)
-    }
-
-    /// The known names, or all names in alphabetical order. Then the labels are renumbered to it.
-    fn sorted(self, labels: &mut [u32]) -> Vec<String> {
-        if let Some(known) = self.known {
-            return known;
-        }
-        let mut renumbered = vec![0; self.numbers.len()];
-        let numbers = self.numbers.values().zip(0..);
-        numbers.for_each(|(&number, place)| renumbered[number as usize] = place);
-        labels.iter_mut().for_each(|label| *label = renumbered[*label as usize]);
-        self.numbers.into_keys().collect()
     }
 }
 
