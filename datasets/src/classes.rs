@@ -21,6 +21,11 @@ impl Classes {
         Self { numbers, known }
     }
 
+    /// Whether there can be no other classes.
+    pub(crate) fn are_known(&self) -> bool {
+        self.known.is_some()
+    }
+
     /// The number of classes so far.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()

@@ -118,7 +118,8 @@ impl CsvTable {
     ///
     /// # Errors
     /// A file that cannot be read or is not UTF-8, a row with another number of cells than the header,
-    /// a chosen column that does not exist or exists twice, a cell that is no finite number, no rows.
+    /// a chosen column that does not exist or exists twice, a cell that is no finite number, an empty
+    /// cell or an unknown name in place of a class, no rows.
     pub fn open(path: impl AsRef<Path>, config: &CsvConfig) -> Result<Self> {
         let path = path.as_ref();
         let file = File::open(path).map_err(Error::io("open", path))?;
@@ -288,6 +289,11 @@ impl<'a> Columns<'a> {
     /// The label of a record.
     fn class(&self, names: &mut Classes, record: &StringRecord) -> Result<u32> {
         let name = &record[self.targets[0]];
+        if name.is_empty() && !names.are_known() {
+            let line = record.position().map_or(0, csv::Position::line);
+            let column = self.header[self.targets[0]].to_owned();
+            return Err(TableError::NoClass { path: self.path.into(), line, column }.into());
+        }
         Ok(names.number(name).ok_or_else(|| TableError::UnknownClass {
             path: self.path.into(),
             line: record.position().map_or(0, csv::Position::line),

@@ -92,6 +92,9 @@ fn a_bad_cell_is_named_by_file_line_and_column() {
         let expected = format!("trees.csv, line 4, column \"width\": {shown} is no finite number");
         assert_eq!(message(&text, &class), expected);
     }
+    let text = TREES.replace("2.5,oak", "2.5, ");
+    let expected = "trees.csv, line 4, column \"kind\": no class: fill the cell or delete the row";
+    assert_eq!(message(&text, &class), expected);
     // A quoted cell may have several lines.
     let text = "x,kind\n1,\"a\nb\"\noops,c\n";
     assert!(message(text, &class).starts_with("trees.csv, line 4, column \"x\""));

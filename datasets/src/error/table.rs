@@ -71,6 +71,16 @@ pub enum TableError {
         /// The text of the cell.
         cell: String,
     },
+    /// The name of a class is missing.
+    #[error("{}, line {line}, column {column:?}: no class: fill the cell or delete the row", path.display())]
+    NoClass {
+        /// The file.
+        path: PathBuf,
+        /// The line on which the record begins.
+        line: u64,
+        /// The name of the column.
+        column: String,
+    },
     /// A class is not among the given ones.
     #[error("{}, line {line}: {class:?} is not one of the {classes} known classes", path.display())]
     UnknownClass {
