@@ -9,7 +9,7 @@ use std::{
 use candelabrum_datasets::{
     Augmentation, CsvConfig, CsvTable, Dataset, Error, FnDataset, ImageDataset, ImageFolder,
     ImagePipeline, Mnist, Part, Pass, RandomResizedCrop, Record, RecordDataset, RecordWriter,
-    Remainder, Result, ShardOptions, Shards, TextDataset, TokenWidth,
+    Remainder, Result, ShardOptions, Shards, TensorDataset, TextDataset, TokenWidth,
 };
 use candle_core::{Device, Tensor};
 use image::{GrayImage, Luma};
@@ -24,6 +24,7 @@ pub(crate) trait ForEach {
 /// Calls `each` with a dataset of every kind. The files are in `folder`.
 pub(crate) fn for_each_kind(folder: &Path, each: &mut impl ForEach) {
     each.run("a function", Arc::new(noisy(29)));
+    each.run("tensors in memory", Arc::new(tensors()));
     each.run("images in memory", Arc::new(digits()));
     each.run("a table", Arc::new(table().dataset().unwrap()));
     each.run("a text", Arc::new(TextDataset::new(tokens(), 6, 5).unwrap()));
@@ -41,6 +42,11 @@ pub(crate) fn noisy(len: usize) -> impl Dataset<Batch = (Tensor, Tensor)> {
         let noise = if pass.training { pass.rng(sample).uniform(-1.0, 1.0) } else { 0.0 };
         Ok((sample as u32, noise))
     })
+}
+
+fn tensors() -> TensorDataset<(Tensor, Tensor)> {
+    let xs = Tensor::arange(0_f32, 66.0, &Device::Cpu).unwrap().reshape((22, 3)).unwrap();
+    TensorDataset::pair(xs, Tensor::arange(500_i64, 522, &Device::Cpu).unwrap()).unwrap()
 }
 
 fn digits() -> ImageDataset {

@@ -109,5 +109,5 @@ fn ranks_see_together_what_one_rank_sees() {
     for_each_kind(folder.path(), &mut compared);
     let Compared { settings, batches, samples } = compared;
     println!("{settings} settings: {batches} global batches of {samples} samples are equal");
-    assert_eq!(settings, 9 * (5 * 3 * 3 * 2 * 2 + 1));
+    assert_eq!(settings, 10 * (5 * 3 * 3 * 2 * 2 + 1));
 }
