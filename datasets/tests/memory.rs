@@ -51,9 +51,9 @@ fn write_shards(folder: &Path) {
     }
 }
 
-/// The highest amount of this kind so far in this process, in MiB: `VmPeak` are mapped addresses, and
-/// `VmHWM` is memory in use.
-fn highest(kind: &str) -> usize {
+/// What the system says of the memory of this process, in MiB: `VmSize` are the mapped addresses,
+/// `VmPeak` the most so far, and `VmHWM` is the most memory in use so far.
+fn amount(kind: &str) -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(kind)).unwrap();
     let kib = line.trim_start_matches(':').split_whitespace().next().unwrap();
@@ -94,7 +94,7 @@ fn stream(folder: &Path) {
     }
     assert!(seen.iter().all(|&seen| seen));
     let seconds = start.elapsed().as_secs_f64();
-    let (mapped, used) = (highest("VmPeak"), highest("VmHWM"));
+    let (mapped, used) = (amount("VmPeak"), amount("VmHWM"));
     println!("an epoch in {seconds:.1} s, {mapped} MiB mapped and {used} MiB used at most");
 }
 
@@ -141,11 +141,20 @@ fn data_larger_than_the_limit_of_memory_are_streamed() {
         println!("left out: other systems than Linux do not enforce `ulimit -v`");
         return;
     }
+    let mapped = amount("VmSize");
+    if mapped * MIB > LIMIT * 3 / 4 {
+        println!("left out: the libraries of this build alone map {mapped} MiB");
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     write_shards(folder.path());
     let size = |path: &PathBuf| path.metadata().unwrap().len() as usize;
     let bytes: usize = shards_in(folder.path()).unwrap().iter().map(size).sum();
-    println!("{} MiB of shards, ulimit -v of {} MiB", bytes / MIB, LIMIT / MIB);
+    println!(
+        "{} MiB of shards, ulimit -v of {} MiB, of which the program maps {mapped} at first",
+        bytes / MIB,
+        LIMIT / MIB
+    );
     assert!(bytes >= 4 * LIMIT);
 
     let whole = start("whole", folder.path());
