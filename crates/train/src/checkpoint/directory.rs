@@ -103,6 +103,7 @@ impl Directory {
         } else {
             fs::rename(&partial, &path)?;
         }
+        let _span = tracing::debug_span!(target: "candelabrum::checkpoint", "sync").entered();
         sync(&self.path)?;
         Ok(path)
     }
