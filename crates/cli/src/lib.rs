@@ -1,0 +1,10 @@
+//! The commands of `candelabrum`, one module each.
+
+#![forbid(unsafe_code)]
+
+mod entries;
+mod plot;
+mod state;
+
+pub mod report;
+pub mod watch;
