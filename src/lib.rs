@@ -17,8 +17,9 @@ pub mod optimizers_guide {}
 /// The usual imports of a training program: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
-        Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,
-        SamplerConfig, Scaling,
+        Augmentation, Batch, BatchOptions, Collated, Dataset, DistributedSampler, FnDataset,
+        ImageDataset, Loader, LoaderOptions, Mnist, Pass, Remainder, SamplerConfig, Scaling,
+        Shuffle, TensorDataset,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
@@ -32,12 +33,18 @@ pub mod prelude {
         RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
     pub use candelabrum_nn::{
-        Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
+        Activation, BackwardAndUpdate, DistOption, FromModule, Model, NameMap, Params, Scope,
     };
     pub use candelabrum_optim::{
         AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, RmsProp, Schedule,
         Sgd,
     };
-    pub use candelabrum_train::{FitConfig, Trainer};
+    pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume};
+    pub use candelabrum_train::hooks::{
+        BestModel, EarlyStopping, Goal, Hook, Monitor, ReduceOnPlateau,
+    };
+    pub use candelabrum_train::{
+        Accuracy, Fit, FitConfig, LossOnly, Metrics, RegressionErrors, Score, Task, Trainer,
+    };
     pub use candle_core::{DType, Device, Module, Tensor};
 }
