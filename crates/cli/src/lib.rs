@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod broken;
 mod entries;
 mod plot;
 mod state;

@@ -33,6 +33,16 @@ pub enum Error {
         /// The file that is in the way.
         path: PathBuf,
     },
+    /// The directory's log has lines, but none of them is an event.
+    #[error("{} is no log of a run: no line is an event. Line {line}: {reason}", path.display())]
+    NoEvent {
+        /// The file.
+        path: PathBuf,
+        /// The number of the first line that is none, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file or directory could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -54,16 +64,6 @@ pub enum Error {
     Removed {
         /// The path.
         path: PathBuf,
-    },
-    /// A line of the log is no event.
-    #[error("{}:{line}: not an event of a run: {reason}", path.display())]
-    NotAnEvent {
-        /// The file.
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: u64,
-        /// What is wrong with it.
-        reason: String,
     },
     /// A sink failed, and gets no more events.
     #[error("the run goes on, but {sink} gets no more events: {source}")]

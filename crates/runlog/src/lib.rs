@@ -55,7 +55,7 @@ pub use json_lines::{JSON_LINES_FILE, JsonLines};
 pub use lines::Lines;
 pub use log::RunLog;
 pub use pace::{Pace, duration_in_words};
-pub use reader::{Reader, Torn};
+pub use reader::{Broken, Reader, Torn};
 pub use run::{Repeated, Run, Stamped};
 pub use series::{Point, Series};
 pub use sink::Sink;

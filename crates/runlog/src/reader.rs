@@ -10,6 +10,9 @@ use crate::{Error, Event, JSON_LINES_FILE, Result, Run};
 /// The longest line that is read, in bytes. Real events have some hundred.
 const LONGEST_LINE: usize = 16 << 20;
 
+/// The most broken lines that are kept with their reasons. Further ones are counted only.
+const MOST_BROKEN: usize = 20;
+
 /// A log, read up to some point.
 #[derive(Debug)]
 pub struct Reader {
@@ -20,9 +23,22 @@ pub struct Reader {
     /// The number of bytes in complete lines that were read, and of these lines.
     read: u64,
     lines: u64,
-    /// The beginning of a line whose end is not written yet.
+    /// The beginning of a line whose end is not written yet, and its length, which goes on where the line
+    /// is too long to keep.
     partial: Vec<u8>,
+    partial_length: usize,
+    broken: Vec<Broken>,
+    broken_count: u64,
     run: Run,
+}
+
+/// A complete line of a log that is no event. It was left out of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The line's number, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub reason: String,
 }
 
 /// An incomplete line at the end of a log. If the run is over, a crash or a full disk has cut it.
@@ -57,6 +73,9 @@ impl Reader {
                 read: 0,
                 lines: 0,
                 partial: Vec::new(),
+                partial_length: 0,
+                broken: Vec::new(),
+                broken_count: 0,
                 run: Run::default(),
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -73,16 +92,27 @@ impl Reader {
 
     /// The incomplete line at the end, if there is one.
     pub fn torn(&self) -> Option<Torn> {
-        let bytes = self.partial.len();
+        let bytes = self.partial_length;
         (bytes > 0).then_some(Torn { line: self.lines + 1, bytes })
     }
 
+    /// The first complete lines that are no events. A disk that was full, an editor or a later version
+    /// may have made them.
+    pub fn broken(&self) -> &[Broken] {
+        &self.broken
+    }
+
+    /// The number of all complete lines that are no events.
+    pub fn broken_count(&self) -> u64 {
+        self.broken_count
+    }
+
     /// Reads what was added since the last call, and says whether there was anything. If the log was
-    /// replaced by another one, it reads that one from its beginning.
+    /// replaced by another one, it reads that one from its beginning. Lines that are no events are left
+    /// out: see [`broken`](Self::broken).
     ///
     /// # Errors
-    /// If the file cannot be read, or if a complete line is no event. That line is skipped by the next
-    /// call.
+    /// If the file cannot be read, or if it has lines and none is an event.
     pub fn poll(&mut self) -> Result<bool> {
         let mut found = self.follow().map_err(|source| self.unreadable(source))?;
         loop {
@@ -91,38 +121,61 @@ impl Reader {
                 Err(source) => return Err(self.unreadable(source)),
             };
             if bytes.is_empty() {
-                return Ok(found);
+                return self.has_events().map(|()| found);
             }
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let part = &bytes[..end.unwrap_or(bytes.len())];
             let taken = end.map_or(bytes.len(), |at| at + 1);
-            if end.is_none() || !self.partial.is_empty() {
+            self.partial_length += part.len();
+            let is_too_long = self.partial_length > LONGEST_LINE;
+            // A line that lies in the buffer as a whole is not copied.
+            if !is_too_long && (end.is_none() || !self.partial.is_empty()) {
                 self.partial.extend_from_slice(part);
             }
             let line = if self.partial.is_empty() { part } else { &self.partial };
-            let (event, length) = (end.map(|_| parse(line)), line.len());
+            let event = end.map(|_| match is_too_long {
+                true => Err(format!("it is longer than {LONGEST_LINE} bytes")),
+                false => parse(line),
+            });
             self.file.consume(taken);
-            if length > LONGEST_LINE {
-                return Err(self.not_an_event(format!("it is longer than {LONGEST_LINE} bytes")));
+            if let Some(event) = event {
+                self.line(event);
+                found = true;
             }
-            let Some(event) = event else { continue };
-            self.read += length as u64 + 1;
-            self.partial.clear();
-            found = true;
-            match event {
-                Ok(event) => self.run.event(event),
-                Err(reason) => {
-                    let error = self.not_an_event(reason);
-                    self.lines += 1;
-                    return Err(error);
-                }
-            }
-            self.lines += 1;
         }
     }
 
-    fn not_an_event(&self, reason: String) -> Error {
-        Error::NotAnEvent { path: self.path.clone(), line: self.lines + 1, reason }
+    /// Takes up a complete line.
+    fn line(&mut self, event: std::result::Result<Event, String>) {
+        self.read += self.partial_length as u64 + 1;
+        self.lines += 1;
+        self.forget_partial();
+        match event {
+            Ok(event) => self.run.event(event),
+            Err(reason) => {
+                self.broken_count += 1;
+                if self.broken.len() < MOST_BROKEN {
+                    self.broken.push(Broken { line: self.lines, reason });
+                }
+            }
+        }
+    }
+
+    /// Refuses a file that has nothing to do with a run.
+    fn has_events(&self) -> Result<()> {
+        match self.broken.first() {
+            Some(Broken { line, reason }) if self.run.events == 0 => Err(Error::NoEvent {
+                path: self.path.clone(),
+                line: *line,
+                reason: reason.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn forget_partial(&mut self) {
+        self.partial.clear();
+        self.partial_length = 0;
     }
 
     fn unreadable(&self, source: io::Error) -> Error {
@@ -134,16 +187,18 @@ impl Reader {
     fn follow(&mut self) -> io::Result<bool> {
         let now = fs::metadata(&self.path)?;
         if (now.dev(), now.ino()) == self.identity && now.len() >= self.read {
-            if !self.partial.is_empty() {
+            if self.partial_length > 0 {
                 // A run that goes on may have cut this line off and written another one.
-                self.partial.clear();
+                self.forget_partial();
                 self.file.seek(SeekFrom::Start(self.read))?;
             }
             return Ok(false);
         }
         (self.file, self.identity) = open(&self.path)?;
         (self.read, self.lines) = (0, 0);
-        self.partial.clear();
+        self.forget_partial();
+        self.broken.clear();
+        self.broken_count = 0;
         self.run = Run::default();
         Ok(true)
     }

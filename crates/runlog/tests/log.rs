@@ -244,16 +244,36 @@ fn what_is_no_log_is_named_with_its_place() {
     ] {
         fs::write(&path, format!("{good}\n{bad}\n{good}\n")).unwrap();
         let mut reader = Reader::open(folder.path()).unwrap();
-        let error = reader.poll().unwrap_err();
-        assert!(matches!(error, Error::NotAnEvent { line: 2, .. }), "{error}");
-        let text = error.to_string();
-        let start = format!("{}:2: not an event of a run: {reason}", path.display());
-        assert!(text.starts_with(&start), "{text}");
-        assert!(!text.contains("line 1"), "{text}");
-        // The lines after it can be read.
         assert!(reader.poll().unwrap());
-        assert_eq!(reader.run().events, 2);
+        // The lines around it count.
+        assert_eq!((reader.run().events, reader.broken_count()), (2, 1), "{bad}");
+        let [broken] = reader.broken() else { panic!("{:?}", reader.broken()) };
+        assert_eq!(broken.line, 2);
+        assert!(broken.reason.starts_with(reason), "{broken:?}");
+        assert!(!broken.reason.contains("line 1"), "{broken:?}");
     }
+}
+
+#[test]
+fn a_file_of_something_else_is_no_log() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join(JSON_LINES_FILE);
+    let mut bytes = b"{}\n".repeat(100);
+    // A line that no memory should hold.
+    bytes.extend(std::iter::repeat_n(0, 40 << 20));
+    fs::write(&path, &bytes).unwrap();
+    let mut reader = Reader::open(folder.path()).unwrap();
+    let error = reader.poll().unwrap_err();
+    assert!(matches!(error, Error::NoEvent { line: 1, .. }), "{error}");
+    assert_eq!(reader.torn(), Some(Torn { line: 101, bytes: 40 << 20 }));
+    // The reasons of a few are enough.
+    assert_eq!((reader.broken().len(), reader.broken_count()), (20, 100));
+
+    let good = serde_json::to_string(&Event::now(train(1, 1.0))).unwrap();
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(format!("\n{good}\n").as_bytes()).unwrap();
+    assert!(reader.poll().unwrap());
+    assert_eq!((losses(&reader).len(), reader.broken_count(), reader.torn()), (1, 101, None));
 }
 
 /// A sink that takes some events and then fails.

@@ -19,10 +19,7 @@ pub(super) fn section(runs: &[Loaded]) -> Markup {
                 @let entries = entries(&run.run);
                 h3 { (chip(i)) (run.name) }
                 p.aside { (run.dir.display().to_string()) }
-                @if let Some(torn) = run.torn {
-                    p { "Line " (torn.line) " of the log is incomplete (" (torn.bytes) " bytes) and was left \
-                        out. A run that is being written ends so for moments, a crash leaves it so." }
-                }
+                @for sentence in &run.broken { p.warning { (sentence) } }
                 @if entries.is_empty() { p { "None." } }
                 @else { div.wide { table.events { tbody {
                     @for (at, entry) in shown(&entries) {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use candelabrum_runlog::{Reader, Run, Torn};
+use candelabrum_runlog::{Reader, Run};
 
+use crate::broken::broken;
 use crate::state::State;
 
 /// A run of a report.
@@ -13,7 +14,8 @@ pub(super) struct Loaded {
     pub(super) name: String,
     pub(super) dir: PathBuf,
     pub(super) run: Run,
-    pub(super) torn: Option<Torn>,
+    /// What is wrong with the log, in sentences.
+    pub(super) broken: Vec<String>,
     pub(super) state: State,
 }
 
@@ -23,9 +25,9 @@ pub(super) fn load(dirs: &[PathBuf], names: &[String], now: f64) -> Result<Vec<L
     let read = |(dir, name): (&PathBuf, String)| {
         let mut reader = Reader::open(dir)?;
         reader.poll()?;
-        let (run, torn) = (reader.run().clone(), reader.torn());
+        let (run, broken) = (reader.run().clone(), broken(&reader));
         let state = State::of(&run, now);
-        Ok(Loaded { name, dir: dir.clone(), run, torn, state })
+        Ok(Loaded { name, dir: dir.clone(), run, broken, state })
     };
     dirs.iter().zip(names).map(read).collect()
 }

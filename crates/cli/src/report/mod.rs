@@ -70,7 +70,7 @@ impl Args {
 ///
 /// # Errors
 /// If a log cannot be read or the page cannot be written.
-#[expect(clippy::print_stdout, reason = "a command-line program talks to its user")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program talks to its user")]
 pub fn run(args: &Args) -> Result<()> {
     let runs = load(&args.dirs, &args.names, now())?;
     let text = page(&runs, now());
@@ -78,6 +78,9 @@ pub fn run(args: &Args) -> Result<()> {
     let (path, size) = (args.output.display(), text.len().div_ceil(1000));
     let what = if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) };
     println!("{path}: {what}, {size} kB");
+    for run in &runs {
+        run.broken.iter().for_each(|sentence| eprintln!("note: {}: {sentence}", run.dir.display()));
+    }
     if args.open == Open::Yes || (args.open == Open::Auto && has_screen()) {
         open::that_detached(&args.output)?;
     }

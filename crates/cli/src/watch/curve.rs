@@ -122,7 +122,7 @@ pub(super) fn bars(series: &Series, width: usize) -> String {
     let bar = |mean: &f64| match mean / highest {
         share if share.is_finite() && share > 0.0 => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
             [((share * 8.0).ceil() as usize).clamp(1, 8) - 1],
-        share if share == 0.0 => '▁',
+        0.0 => '▁',
         _ => ' ',
     };
     means.iter().map(bar).collect()

@@ -104,6 +104,7 @@ impl Dashboard {
             name: &self.name,
             run,
             state: State::of(run, now),
+            broken: self.reader.broken_count(),
             metric: chosen(metrics(run), &self.metric),
             evaluation: chosen(evaluations(run), &self.evaluation),
             is_logarithmic: self.is_logarithmic,

@@ -23,6 +23,8 @@ pub(super) struct View<'a> {
     pub(super) name: &'a str,
     pub(super) run: &'a Run,
     pub(super) state: State,
+    /// The number of lines of the log that are no events.
+    pub(super) broken: u64,
     /// The series in the large chart.
     pub(super) metric: Option<String>,
     /// The series of evaluations.
@@ -204,7 +206,12 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
         Line::from(vec![Span::from(format!("{time:>12}  ")).dim(), one_line(&entry.what).into()])
     };
     let lines: Vec<Line<'_>> = last.map(line).collect();
-    frame.render_widget(Paragraph::new(lines).block(headed("notes and checkpoints")), area);
+    let mut title = vec![Span::from("notes and checkpoints")];
+    if view.broken > 0 {
+        let text = format!(", {} of the log's lines are no events", view.broken);
+        title.push(Span::from(text).fg(Color::Yellow));
+    }
+    frame.render_widget(Paragraph::new(lines).block(headed(Line::from(title))), area);
 }
 
 /// The last and the best value of the evaluation.
