@@ -1,8 +1,45 @@
-//! Writes the made-up runs.
+//! Draws the pictures of `docs/watching.md` from runs that never were: `dashboard.svg`, and the page of
+//! the report, `report.html`. Its picture `docs/report.png` is a browser's picture of that page.
+//!
+//! `cargo run -p candelabrum-cli --example pictures -- DIR`
+
 #[path = "../tests/made_up/mod.rs"]
 mod made_up;
-fn main() {
-    let dir = std::path::PathBuf::from(std::env::args().nth(1).unwrap());
-    made_up::MadeUp::fp32().write(&dir.join("fp32"));
-    made_up::MadeUp::sparse_top_k().write(&dir.join("sparseTopK"));
+mod svg;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use candelabrum_cli::{report, watch};
+use clap::Parser;
+use fs_err as fs;
+use ratatui::layout::Size;
+
+use made_up::MadeUp;
+
+/// The report's options, as the command has them.
+#[derive(Parser)]
+struct Report {
+    #[command(flatten)]
+    args: report::Args,
+}
+
+fn main() -> Result<()> {
+    let dir = std::env::args_os().nth(1).map(PathBuf::from).context("name a directory")?;
+    let logs = dir.join("logs");
+    let [first, second] = ["fp32", "sparseTopK"].map(|name| logs.join(name));
+    MadeUp::fp32().write(&first);
+    MadeUp::sparse_top_k().write(&second);
+    let page = dir.join("report.html");
+    let options = ["report".into(), first, second, "--output".into(), page, "--open=no".into()];
+    report::run(&Report::try_parse_from(options)?.args)?;
+
+    let going_on = logs.join("mnist");
+    let run = MadeUp { ends: Some(1740), ..MadeUp::sparse_top_k() };
+    run.write(&going_on);
+    let dashboard = watch::Dashboard::open(&going_on)?;
+    let now = run.events().last().context("no event")?.time + 0.5;
+    let frame = watch::frame(&dashboard, Size { width: 104, height: 30 }, now)?;
+    fs::write(dir.join("dashboard.svg"), svg::picture(&frame))?;
+    Ok(())
 }

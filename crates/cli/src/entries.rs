@@ -45,7 +45,7 @@ mod tests {
         let expected = [
             "a note",
             "resumed at step 4 on 1 rank from c4",
-            "checkpoint at step 8, 0.2 s: c8",
+            "checkpoint at step 8, 250 ms: c8",
             "end at step 9: finished",
         ];
         assert_eq!(texts, expected);

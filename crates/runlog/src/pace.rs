@@ -73,7 +73,7 @@ impl Pace {
     }
 }
 
-/// A duration as people say it: `45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`.
+/// A duration as people say it: `40 ms`, `45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`.
 pub fn duration_in_words(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "unknown".to_owned();
@@ -82,6 +82,8 @@ pub fn duration_in_words(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     let (minutes, hours) = (whole / 60, whole / 3600);
     match whole {
+        0 if seconds == 0.0 => "0 s".to_owned(),
+        0..2 if seconds < 0.9995 => format!("{:.0} ms", seconds * 1000.0),
         0..60 if seconds < 10.0 => format!("{seconds:.1} s"),
         0..60 => format!("{whole} s"),
         60..3600 => format!("{minutes} min {:02} s", whole % 60),
@@ -124,7 +126,9 @@ mod tests {
     #[test]
     fn durations_have_two_units() {
         for (seconds, words) in [
-            (0.26, "0.3 s"),
+            (0.0, "0 s"),
+            (0.0401, "40 ms"),
+            (0.9996, "1.0 s"),
             (9.97, "10.0 s"),
             (59.4, "59 s"),
             (59.6, "1 min 00 s"),
@@ -132,7 +136,7 @@ mod tests {
             (7_500.0, "2 h 05 min"),
             (277_200.0, "3 d 5 h"),
             (f64::NAN, "unknown"),
-            (-3.0, "0.0 s"),
+            (-3.0, "0 s"),
         ] {
             assert_eq!(duration_in_words(seconds), words);
         }

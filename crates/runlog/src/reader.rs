@@ -164,11 +164,9 @@ impl Reader {
     /// Refuses a file that has nothing to do with a run.
     fn has_events(&self) -> Result<()> {
         match self.broken.first() {
-            Some(Broken { line, reason }) if self.run.events == 0 => Err(Error::NoEvent {
-                path: self.path.clone(),
-                line: *line,
-                reason: reason.clone(),
-            }),
+            Some(Broken { line, reason }) if self.run.events == 0 => {
+                Err(Error::NoEvent { path: self.path.clone(), line: *line, reason: reason.clone() })
+            }
             _ => Ok(()),
         }
     }

@@ -70,7 +70,11 @@ impl Args {
 ///
 /// # Errors
 /// If a log cannot be read or the page cannot be written.
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program talks to its user")]
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program talks to its user"
+)]
 pub fn run(args: &Args) -> Result<()> {
     let runs = load(&args.dirs, &args.names, now())?;
     let text = page(&runs, now());

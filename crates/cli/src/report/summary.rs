@@ -168,8 +168,8 @@ fn evaluations(runs: &[Loaded]) -> Vec<Row> {
             None => (String::new(), None),
         };
         let row = |name: String, cells| Row { name, cells, compared: Compared::Difference };
-        rows.push(row(format!("{which} {name}"), runs.iter().map(best).collect()));
-        rows.push(row(format!("last {name}"), runs.iter().map(last).collect()));
+        rows.push(row(format!("{which} {name} of evaluations"), runs.iter().map(best).collect()));
+        rows.push(row(format!("last {name} of evaluations"), runs.iter().map(last).collect()));
     }
     rows
 }

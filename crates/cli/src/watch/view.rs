@@ -130,6 +130,8 @@ fn draw_progress(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
 
 /// A rule with a title above an area.
 fn headed<'a>(title: impl Into<Line<'a>>) -> Block<'a> {
+    let mut title = title.into();
+    title.push_span(" ");
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(title)
 }
 
@@ -220,8 +222,9 @@ fn evaluation_in_words(view: &View<'_>) -> Option<String> {
     let series = view.run.series.get(name)?;
     let [low, high] = [series.best(false)?, series.best(true)?];
     let last = number(series.last_finite()?.value);
-    let range = format!("from {} to {}", number(low.value), number(high.value));
-    let range = if low.value < high.value { format!(" ({range})") } else { String::new() };
+    let range = format!(" ({} to {})", number(low.value), number(high.value));
+    let range = if low.value < high.value { range } else { String::new() };
+    let name = name.strip_prefix("evaluation/").unwrap_or(name);
     Some(format!("{} {last}{range}", one_line(name)))
 }
 
