@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use candelabrum_cli::{report, watch};
 use clap::Parser;
 use fs_err as fs;
+use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::Size;
 
 use made_up::MadeUp;
@@ -37,7 +38,8 @@ fn main() -> Result<()> {
     let going_on = logs.join("mnist");
     let run = MadeUp { ends: Some(1740), ..MadeUp::sparse_top_k() };
     run.write(&going_on);
-    let dashboard = watch::Dashboard::open(&going_on)?;
+    let mut dashboard = watch::Dashboard::open(&going_on)?;
+    dashboard.press(KeyCode::Char('l').into());
     let now = run.events().last().context("no event")?.time + 0.5;
     let frame = watch::frame(&dashboard, Size { width: 104, height: 30 }, now)?;
     fs::write(dir.join("dashboard.svg"), svg::picture(&frame))?;

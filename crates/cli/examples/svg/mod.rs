@@ -60,6 +60,7 @@ fn look(cell: &Cell) -> (&'static str, &'static str, &'static str) {
         Color::Blue => "#6ea8f2",
         Color::Yellow => "#e0b64c",
         Color::Red => "#ef7d7d",
+        Color::DarkGray => "#737c87",
         _ => "#dfe3e8",
     };
     let has = |modifier| cell.modifier.contains(modifier);

@@ -130,8 +130,10 @@ fn draw_progress(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
 
 /// A rule with a title above an area.
 fn headed<'a>(title: impl Into<Line<'a>>) -> Block<'a> {
-    let mut title = title.into();
+    let mut title: Line<'a> = title.into();
     title.push_span(" ");
+    // Only the rule is dim.
+    title = title.not_dim();
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(title)
 }
 
