@@ -3,7 +3,7 @@
 //!
 //! `cargo run -p candelabrum-cli --example pictures -- DIR`
 
-#[path = "../tests/made_up/mod.rs"]
+#[path = "../tests/commands/made_up.rs"]
 mod made_up;
 mod svg;
 

@@ -46,7 +46,10 @@ pub(super) fn draw(
         let line = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line);
         line.data(piece).style(style)
     };
-    let behind = raw.iter().filter(|_| is_smoothed).map(|piece| data(piece, Style::new().fg(Color::DarkGray)));
+    let behind = raw
+        .iter()
+        .filter(|_| is_smoothed)
+        .map(|piece| data(piece, Style::new().fg(Color::DarkGray)));
     let front = smooth.iter().map(|piece| data(piece, Style::new().fg(look.colour)));
     let below = if inner.width < 40 { vec![steps[0], steps[1]] } else { middle(steps) };
     let below: Vec<String> = below.into_iter().map(|step| format!("{step:.0}")).collect();
