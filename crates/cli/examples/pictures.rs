@@ -3,6 +3,7 @@
 //!
 //! `cargo run -p candelabrum-cli --example pictures -- DIR`
 
+#[expect(clippy::unwrap_used, reason = "shared with tests, which fail by panicking")]
 #[path = "../tests/commands/made_up.rs"]
 mod made_up;
 mod svg;

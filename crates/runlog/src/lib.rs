@@ -61,3 +61,8 @@ pub use series::{Point, Series};
 pub use sink::Sink;
 pub use tensorboard::TensorBoard;
 pub use window::TrainWindow;
+
+/// Compiles the code of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/watching.md")]
+mod watching {}
