@@ -35,7 +35,7 @@ type Row = (String, Vec<String>);
 
 fn table(runs: &[Loaded], rows: &[Row]) -> Markup {
     html! {
-        div.wide { table {
+        div.wide { table.settings {
             thead { tr {
                 th { "setting" }
                 @for (i, run) in runs.iter().enumerate() { th.run { (super::svg::chip(i)) (run.name) } }
