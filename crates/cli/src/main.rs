@@ -1,0 +1,37 @@
+//! The command `candelabrum`: `candelabrum <command>`, one module each.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stderr, reason = "a command-line program says what failed")]
+
+use std::process::ExitCode;
+
+use candelabrum_cli::{report, watch};
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "candelabrum", version, about = "Watches training runs and reports on them")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make one HTML page about a run, or about several beside each other
+    Report(report::Args),
+    /// Show a dashboard of a run in the terminal, while it runs
+    Watch(watch::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Report(args) => {
+            args.check::<Cli>().unwrap_or_else(|error| error.exit());
+            report::run(&args)
+        }
+        Command::Watch(args) => watch::run(&args),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // On one line: the causes after the error, and no backtrace.
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
