@@ -7,12 +7,20 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-use crate::job::{LIMIT, Place, stderr};
 use crate::common::Running;
+use crate::job::{LIMIT, Place, stderr};
 
 const OPTIONS: [&str; 10] = [
-    "--epochs", "2", "--batch-size", "24", "--threads", "1", "--checkpoint-every", "4",
-    "--optimizer", "adam",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "24",
+    "--threads",
+    "1",
+    "--checkpoint-every",
+    "4",
+    "--optimizer",
+    "adam",
 ];
 
 /// A run that has died in its second epoch, and what it would have ended with.
@@ -55,7 +63,9 @@ fn a_damaged_checkpoint_is_skipped_with_its_reason() {
         let mut flipped = bytes.clone();
         flipped[bytes.len() / 2] ^= 4;
         let cut = bytes[..bytes.len() / 2].to_vec();
-        for (what, damaged) in [("a flipped bit", Some(flipped)), ("cut", Some(cut)), ("missing", None)] {
+        for (what, damaged) in
+            [("a flipped bit", Some(flipped)), ("cut", Some(cut)), ("missing", None)]
+        {
             restore(&place.checkpoints(), &whole);
             match damaged {
                 Some(bytes) => fs::write(path, bytes).unwrap(),
@@ -67,7 +77,10 @@ fn a_damaged_checkpoint_is_skipped_with_its_reason() {
             assert_eq!(place.outcome(), expected, "{name}, {what}");
             if !(name == "checkpoint.json" && what == "missing") {
                 // Without its manifest a directory is no checkpoint.
-                assert!(text.contains("note: skipped a newer checkpoint: "), "{name}, {what}: {text}");
+                assert!(
+                    text.contains("note: skipped a newer checkpoint: "),
+                    "{name}, {what}: {text}"
+                );
                 assert!(text.contains(name), "{name}, {what}: {text}");
             }
             println!("{name}, {what}: {}", text.lines().next().unwrap_or_default());
@@ -184,7 +197,8 @@ fn two_runs_cannot_have_one_directory() {
 fn a_full_disk_loses_nothing_and_ends_with_an_error() {
     let place = Place::new(&OPTIONS);
     fs::create_dir(place.checkpoints()).unwrap();
-    let script = "mount -t tmpfs -o size=112k none \"$DISK\" && \"$@\"; code=$?; ls \"$DISK\"; exit $code";
+    let script =
+        "mount -t tmpfs -o size=112k none \"$DISK\" && \"$@\"; code=$?; ls \"$DISK\"; exit $code";
     let inner = place.command(&["--epochs", "4", "--checkpoint-keep", "9", "--width", "200"]);
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);

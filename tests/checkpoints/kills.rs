@@ -19,8 +19,18 @@ use crate::phases::{self, NAMES, SYNC};
 const KILLS: usize = 45;
 
 const OPTIONS: [&str; 12] = [
-    "--epochs", "3", "--batch-size", "8", "--optimizer", "adamw", "--checkpoint-every", "3",
-    "--evaluate-every", "5", "--threads", "1",
+    "--epochs",
+    "3",
+    "--batch-size",
+    "8",
+    "--optimizer",
+    "adamw",
+    "--checkpoint-every",
+    "3",
+    "--evaluate-every",
+    "5",
+    "--threads",
+    "1",
 ];
 
 /// The number of kills by the number of ranks and the phase.

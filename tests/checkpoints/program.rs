@@ -123,10 +123,7 @@ impl Hook for Witness {
         "witness"
     }
 
-    fn after_step(
-        &mut self,
-        run: &mut Run<'_, '_>,
-    ) -> candelabrum::train::Result<Action> {
+    fn after_step(&mut self, run: &mut Run<'_, '_>) -> candelabrum::train::Result<Action> {
         let step = run.position.step - 1;
         let samples = std::mem::take(&mut *self.seen.borrow_mut());
         let path = self.notes.join(format!("seen-{}", self.rank));

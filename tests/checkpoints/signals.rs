@@ -18,7 +18,8 @@ fn an_interrupted_run_saves_its_state_and_continues() {
         let place = Place::new(&options);
         let running = place.start(&["--slow", "50"]);
         let end = Instant::now() + LIMIT;
-        while std::fs::read_to_string(place.notes().join("seen-0")).map_or(0, |text| text.lines().count())
+        while std::fs::read_to_string(place.notes().join("seen-0"))
+            .map_or(0, |text| text.lines().count())
             < 3
         {
             assert!(Instant::now() < end, "no step was taken");

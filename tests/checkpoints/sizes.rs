@@ -16,7 +16,12 @@ fn at_another_number_of_ranks_the_global_batches_go_on_where_they_were() {
     whole.succeed(&["--workers", "2", "--batch-size", "12"]);
     let place = Place::new(&OPTIONS);
     // The steps in which the runs die are counted from the checkpoint that they continue.
-    let parts = [("2", "12", Some("34")), ("3", "8", Some("24")), ("1", "24", Some("21")), ("2", "12", None)];
+    let parts = [
+        ("2", "12", Some("34")),
+        ("3", "8", Some("24")),
+        ("1", "24", Some("21")),
+        ("2", "12", None),
+    ];
     for (workers, batch, dies) in parts {
         let mut more = vec!["--workers", workers, "--batch-size", batch];
         more.extend(dies.map(|count| ["--die", "0", "backward", count]).into_iter().flatten());
@@ -70,6 +75,7 @@ fn every_strategy_continues_with_the_same_bits() {
 fn a_run_with_servers_continues_with_the_same_bits() {
     check_same_bits("--kvstore dist_sync --servers 2");
     check_same_bits("--kvstore dist_sync --gradient-compression 2bit:0.01");
+    check_same_bits("--kvstore dist_sync --dist-option sparseTopK --spars 0.2");
 }
 
 /// A run of two ranks that is killed in its 17th step continues with the bits of one that is not.

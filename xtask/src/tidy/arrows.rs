@@ -14,7 +14,7 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "models" => &["nn"],
         "dist" => &["memory", "nn", "optim"],
         "kvstore" => &["dist", "memory", "nn", "optim"],
-        "train" => &["datasets", "dist", "kvstore", "nn", "optim", "runlog"],
+        "train" => &["datasets", "dist", "kvstore", "memory", "nn", "optim", "runlog"],
         "candelabrum" => {
             &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "runlog", "train"]
         }
