@@ -17,9 +17,10 @@ pub mod optimizers_guide {}
 /// The usual imports of a training program: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
-        Augmentation, Batch, BatchOptions, Collated, Dataset, DistributedSampler, FnDataset,
-        ImageDataset, Loader, LoaderOptions, Mnist, Pass, Remainder, SamplerConfig, Scaling,
-        Shuffle, TensorDataset,
+        Augmentation, Batch, BatchOptions, Collated, CsvConfig, CsvTable, Dataset,
+        DistributedSampler, FnDataset, ImageDataset, ImageFolder, ImagePipeline, Loader,
+        LoaderOptions, Mnist, Pass, RecordDataset, Remainder, SamplerConfig, Scaling, Shards,
+        Shuffle, TensorDataset, TextDataset, Vocabulary,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,

@@ -14,7 +14,7 @@ use std::{
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, IdxError, Result};
 
 const IMAGES: u32 = 0x0000_0803;
 const LABELS: u32 = 0x0000_0801;
@@ -61,8 +61,8 @@ impl std::fmt::Debug for IdxImages {
 /// Reads a file of images (magic number 0x00000803). The content shows whether it is gzipped.
 ///
 /// # Errors
-/// Any of the file errors of [`Error`], each with the file's name: missing, not a file, empty,
-/// wrong magic number, a size outside `limits` or larger than the file can hold, truncated,
+/// Those of opening a file, and those of [`IdxError`], each with the file's name: missing, not a file,
+/// empty, wrong magic number, a size outside `limits` or larger than the file can hold, truncated,
 /// trailing bytes, damaged gzip.
 pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
     let mut file = Opened::new(path)?;
@@ -100,7 +100,7 @@ impl<'a> Opened<'a> {
             return Err(Error::NotAFile { path: path.into() });
         }
         if metadata.len() == 0 {
-            return Err(Error::EmptyFile { path: path.into() });
+            return Err(IdxError::EmptyFile { path: path.into() }.into());
         }
         let mut file = File::open(path).map_err(Error::io("open", path))?;
         let mut start = Vec::new();
@@ -122,14 +122,16 @@ impl<'a> Opened<'a> {
         let found = next()?;
         let path = self.path;
         if found != magic {
-            return Err(Error::WrongMagic { path: path.into(), found, expected: magic, what });
+            return Err(
+                IdxError::WrongMagic { path: path.into(), found, expected: magic, what }.into()
+            );
         }
         let mut dims = [0; RANK];
         for dim in &mut dims {
             *dim = next()?;
         }
         if dims.contains(&0) {
-            return Err(Error::ZeroDimension { path: path.into(), dims: dims.to_vec() });
+            return Err(IdxError::ZeroDimension { path: path.into(), dims: dims.to_vec() }.into());
         }
         Ok(dims)
     }
@@ -139,18 +141,21 @@ impl<'a> Opened<'a> {
         let claimed: u128 = dims.iter().map(|&dim| u128::from(dim)).product();
         let (path, dims_claimed) = (self.path, || dims.to_vec());
         if claimed > u128::from(limit) {
-            return Err(Error::OverLimit {
+            return Err(IdxError::OverLimit {
                 path: path.into(),
                 dims: dims_claimed(),
                 claimed,
                 limit,
-            });
+            }
+            .into());
         }
         let file_bytes = self.bytes;
         let ratio = if self.gzipped { MAX_DEFLATE_RATIO } else { 1 };
         if claimed > u128::from(file_bytes) * ratio {
             let dims = dims_claimed();
-            return Err(Error::ImplausibleSize { path: path.into(), dims, claimed, file_bytes });
+            return Err(
+                IdxError::ImplausibleSize { path: path.into(), dims, claimed, file_bytes }.into()
+            );
         }
         let (header, claimed) = (header_bytes(dims.len()), claimed as u64); // at most `limit`
         // One more byte than needed: it detects trailing bytes, and reaching the end checks gzip's
@@ -161,7 +166,9 @@ impl<'a> Opened<'a> {
             return Err(self.truncated(header + claimed, header as usize + elements.len()));
         }
         if got > claimed {
-            return Err(Error::TrailingBytes { path: path.into(), expected: header + claimed });
+            return Err(
+                IdxError::TrailingBytes { path: path.into(), expected: header + claimed }.into()
+            );
         }
         elements.shrink_to_fit();
         Ok(elements)
@@ -174,7 +181,7 @@ impl<'a> Opened<'a> {
         let mut bytes = Vec::with_capacity(count as usize);
         self.reader.by_ref().take(count).read_to_end(&mut bytes).map_err(|source| {
             if self.gzipped && is_decoding_error(&source) {
-                Error::DamagedGzip { path: self.path.into(), source }
+                IdxError::DamagedGzip { path: self.path.into(), source }.into()
             } else {
                 Error::Io { operation: "read", path: self.path.into(), source }
             }
@@ -183,7 +190,7 @@ impl<'a> Opened<'a> {
     }
 
     fn truncated(&self, expected: u64, got: usize) -> Error {
-        Error::Truncated { path: self.path.into(), expected, got: got as u64 }
+        IdxError::Truncated { path: self.path.into(), expected, got: got as u64 }.into()
     }
 }
 

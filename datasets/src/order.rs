@@ -90,10 +90,10 @@ mod tests {
     fn the_orders_of_a_seed_and_a_pass_never_change() {
         let order = |how, pass| permutation(12, &[4, 3, 5], how, 0, pass);
         assert_eq!(order(Shuffle::No, 1), (0..12).collect::<Vec<_>>());
-        assert_eq!(order(Shuffle::Window(1), 0), Vec::<u32>::new());
-        assert_eq!(order(Shuffle::Window(3), 0), Vec::<u32>::new());
-        assert_eq!(order(Shuffle::Window(3), 1), Vec::<u32>::new());
-        assert_eq!(order(Shuffle::Full, 0), Vec::<u32>::new());
+        assert_eq!(order(Shuffle::Window(1), 0), [4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3]);
+        assert_eq!(order(Shuffle::Window(3), 0), [5, 4, 8, 9, 10, 11, 6, 0, 2, 7, 1, 3]);
+        assert_eq!(order(Shuffle::Window(3), 1), [9, 10, 8, 11, 5, 4, 7, 1, 0, 2, 6, 3]);
+        assert_eq!(order(Shuffle::Full, 0), [5, 6, 9, 0, 11, 1, 8, 4, 10, 7, 2, 3]);
     }
 
     #[test]

@@ -195,6 +195,10 @@ impl<B: FromTensors> Dataset for TensorDataset<B> {
     }
 
     fn read(&self, samples: &[u32], _: &Pass) -> Result<B> {
+        let len = self.len;
+        if let Some(&sample) = samples.iter().find(|&&sample| sample as usize >= len) {
+            return Err(Error::NoSuchSample { sample: sample as usize, len });
+        }
         let numbers = Tensor::new(samples, &Device::Cpu)?;
         let rows = self.tensors.iter().map(|tensor| {
             if samples.is_empty() {
@@ -258,5 +262,59 @@ impl FromTensors for Batch {
 
     fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
         <[Tensor; 2]>::try_from(tensors).ok().map(|[xs, ys]| Self { xs, ys })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, IndexOp};
+
+    use super::*;
+
+    fn arange(rows: u32) -> Tensor {
+        Tensor::arange(0, rows, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn rows_of_all_tensors_belong_together_whatever_their_types_and_strides() {
+        let columns = arange(12).reshape((3, 4)).unwrap().t().unwrap(); // (4, 3), not contiguous
+        let flags = arange(4).to_dtype(DType::U8).unwrap();
+        let halves = arange(4).to_dtype(DType::BF16).unwrap().reshape((4, 1, 1)).unwrap();
+        let data = TensorDataset::new(vec![columns, flags, halves]).unwrap();
+        let rows = data.read(&[3, 3, 0], &Pass::evaluation()).unwrap();
+        assert_eq!(rows[0].to_vec2::<u32>().unwrap(), [[3, 7, 11], [3, 7, 11], [0, 4, 8]]);
+        assert_eq!(rows[1].to_vec1::<u8>().unwrap(), [3, 3, 0]);
+        assert_eq!((rows[2].dtype(), rows[2].dims()), (DType::BF16, &[3, 1, 1][..]));
+        let none = data.read(&[], &Pass::evaluation()).unwrap();
+        assert_eq!(
+            none.iter().map(Tensor::dims).collect::<Vec<_>>(),
+            [&[0, 3][..], &[0], &[0, 1, 1]]
+        );
+    }
+
+    #[test]
+    fn tensors_that_do_not_belong_together_are_errors() {
+        let message = |result: Result<TensorDataset>| result.unwrap_err().to_string();
+        assert!(message(TensorDataset::new(vec![])).starts_with("0 tensors"));
+        let text = message(TensorDataset::new(vec![arange(3), arange(4)]));
+        assert!(text.contains('3') && text.contains('4'), "{text}");
+        let scalar = arange(3).i(0).unwrap();
+        assert!(TensorDataset::single(scalar).is_err());
+        assert!(TensorDataset::<(Tensor, Tensor)>::of(vec![arange(3)]).is_err());
+        let data = TensorDataset::single(arange(3)).unwrap();
+        for sample in [3, u32::MAX] {
+            let error = data.read(&[0, sample], &Pass::evaluation()).unwrap_err();
+            assert!(matches!(error, Error::NoSuchSample { len: 3, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_shows_types_shapes_and_numbers() {
+        let of = |tensor: Tensor| TensorDataset::single(tensor).unwrap().fingerprint().unwrap();
+        let one = of(arange(6));
+        assert_eq!(of(arange(7).narrow(0, 0, 6).unwrap()), one);
+        let reshaped = arange(6).reshape((6, 1)).unwrap();
+        let others = [arange(7), arange(6).to_dtype(DType::I64).unwrap(), reshaped];
+        assert!(others.into_iter().all(|other| of(other) != one));
     }
 }

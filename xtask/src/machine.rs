@@ -35,12 +35,17 @@ fn has_mpi_library() -> bool {
         || packages.iter().any(|name| succeeds(Command::new("pkg-config").args(["--exists", name])))
 }
 
-/// A Python that can `import torch`: the repository's `.venv`, `$CANDELABRUM_PYTHON`, `python3`.
+/// A Python that can `import torch`.
 pub(crate) fn python_with_torch() -> Option<PathBuf> {
+    python_with("torch")
+}
+
+/// A Python that has the module: the repository's `.venv`, `$CANDELABRUM_PYTHON`, `python3`.
+pub(crate) fn python_with(module: &str) -> Option<PathBuf> {
     let own = repo_root().join(".venv/bin/python");
     let named = env::var_os("CANDELABRUM_PYTHON").map(PathBuf::from);
     let candidates = [own.is_file().then_some(own), named, Some(PathBuf::from("python3"))];
-    candidates.into_iter().flatten().find(|python| imports(python, "torch"))
+    candidates.into_iter().flatten().find(|python| imports(python, module))
 }
 
 /// Whether this Python has the module. The check does not import it, which would take time.

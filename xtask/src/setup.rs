@@ -15,7 +15,8 @@ use crate::shell::{find_program, run as run_command};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also make a virtual environment `.venv` with PyTorch, for bench-step and golden files
+    /// Also make a virtual environment `.venv` with PyTorch and TensorBoard, for bench-step, golden files
+    /// and the test of event files
     #[arg(long)]
     pytorch: bool,
 }
@@ -78,22 +79,23 @@ fn apt_get() -> Result<Command> {
 }
 
 /// The packages in `.venv`.
-const PYTHON_PACKAGES: [&str; 3] = ["torch", "numpy", "safetensors"];
+const PYTHON_PACKAGES: [&str; 4] = ["torch", "numpy", "safetensors", "tensorboard"];
 
 fn install_pytorch() -> Result<()> {
     let folder = repo_root().join(".venv");
     let python = folder.join("bin/python");
     let has_all = |python: &Path| PYTHON_PACKAGES.iter().all(|name| machine::imports(python, name));
     if has_all(&python) {
-        println!("PyTorch in .venv: already here");
+        println!("PyTorch and TensorBoard in .venv: already here");
         return Ok(());
     }
     run_command(Command::new("python3").args(["-m", "venv"]).arg(&folder))
         .context("cannot make .venv: on Debian, install python3-venv")?;
     let mut pip = Command::new(&python);
     run_command(pip.args(["-m", "pip", "install", "--no-input"]).args(PYTHON_PACKAGES))?;
-    ensure!(has_all(&python), "PyTorch still cannot be imported by .venv/bin/python");
-    println!("PyTorch in .venv: installed");
+    let names = PYTHON_PACKAGES.join(", ");
+    ensure!(has_all(&python), "{names}: not all of them can be imported by .venv/bin/python");
+    println!("PyTorch and TensorBoard in .venv: installed");
     Ok(())
 }
 

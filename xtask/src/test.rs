@@ -112,11 +112,13 @@ impl Report {
     fn before_runs() -> Self {
         let mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
         let pytorch = "not installed: tests compare with the golden files it made";
+        let tensorboard = "not installed: its own reader did not read our event files";
         let installable =
             [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())];
         let others = [
             (machine::mnist().is_some(), ("MNIST", mnist)),
             (machine::python_with_torch().is_some(), ("PyTorch", pytorch)),
+            (machine::python_with("tensorboard").is_some(), ("TensorBoard", tensorboard)),
             (machine::has_gpu(), ("GPU", "none on this machine")),
         ];
         let why = |lacks: &[&str]| format!("no {}: cargo xtask setup", lacks.join(", no "));

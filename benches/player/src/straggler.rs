@@ -16,7 +16,7 @@ use candelabrum::dist::{Collective, Payload};
 use candelabrum::kvstore::ServerStats;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
-use candelabrum::train::{Metrics, load_data};
+use candelabrum::train::{Accuracy, Metrics, Score, load_data};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -233,7 +233,7 @@ impl Worker {
         for batch in data.batches(EVALUATED)? {
             let batch = batch?;
             let output = self.params.in_mode(false, || self.model.forward(&batch.xs))?;
-            metrics.add(&output, &batch.ys, 0.0)?;
+            Accuracy.add(&output, &batch.ys, &mut metrics)?;
         }
         Ok(metrics.accuracy())
     }

@@ -1,4 +1,11 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod broken;
+mod entries;
+mod plot;
+mod state;
+
+pub mod report;
 pub mod run;
+pub mod watch;

@@ -131,7 +131,7 @@ mod tests {
         let cases = [
             // One label for each sequence, and one value for each sample.
             (ones(&[2, 3, 4]), indices(&[0, 1]), "the shapes do not fit"),
-            (ones(&[2]), ones(&[2]), "(N, classes), these are [2]"),
+            (ones(&[2]), ones(&[2]), "these are [2]"),
             // A regression.
             (ones(&[2, 1]), ones(&[2]), "class indices are u8, u32 or i64"),
             (ones(&[2, 3]), indices(&[0, 1, 2]), "do not fit"),

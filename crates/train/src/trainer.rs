@@ -220,7 +220,10 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
         for number in 0..count {
             let part = |tensor: &Tensor| tensor.narrow(0, number * size, size);
             let (xs, ys) = (part(xs)?, part(ys)?);
-            let (output, loss) = self.model.output_and_loss(&xs, &ys)?;
+            let (output, loss) = {
+                let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
+                self.model.output_and_loss(&xs, &ys)?
+            };
             sum += scalar(&loss)?;
             let share = (loss / count as f64)?;
             if number + 1 < count {

@@ -5,9 +5,17 @@
 
 use std::{io, path::PathBuf};
 
+mod idx;
+mod picture;
+mod shard;
+mod table;
 mod tensors;
+mod text;
 
-pub use self::tensors::TensorsError;
+pub use self::{
+    idx::IdxError, picture::PictureError, shard::ShardError, table::TableError,
+    tensors::TensorsError, text::TextError,
+};
 
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -27,94 +35,14 @@ pub enum Error {
         source: io::Error,
     },
     /// The path of a data file is a directory or a device.
-    #[error("{}: a directory or another thing that is no file; an IDX file is expected here", path.display())]
+    #[error("{}: a directory or another thing that is no file; a file of data is expected here", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// The file has no bytes.
-    #[error("{}: the file is empty, fetch it again", path.display())]
-    EmptyFile {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The first four bytes are not those of the expected kind of IDX file.
-    #[error("{}: magic number {found:#010x}, expected {expected:#010x} for {what}: not such a file", path.display())]
-    WrongMagic {
-        /// The file.
-        path: PathBuf,
-        /// The number in the file.
-        found: u32,
-        /// The expected number.
-        expected: u32,
-        /// The kind of file in words.
-        what: &'static str,
-    },
-    /// A dimension in the header is zero.
-    #[error("{}: the header gives dimensions {dims:?}, none may be zero", path.display())]
-    ZeroDimension {
-        /// The file.
-        path: PathBuf,
-        /// The dimensions, outermost first.
-        dims: Vec<u32>,
-    },
-    /// The header claims more data than the reader accepts.
-    #[error(
-        "{}: the header claims {dims:?} = {claimed} bytes, the limit is {limit}",
-        path.display()
-    )]
-    OverLimit {
-        /// The file.
-        path: PathBuf,
-        /// The dimensions, outermost first.
-        dims: Vec<u32>,
-        /// The number of bytes that these dimensions need.
-        claimed: u128,
-        /// The maximum number of bytes.
-        limit: u64,
-    },
-    /// The header claims more data than the file can hold.
-    #[error(
-        "{}: the header claims {dims:?} = {claimed} bytes, a file of {file_bytes} bytes cannot hold \
-         that: the header is corrupt or the file was cut short",
-        path.display()
-    )]
-    ImplausibleSize {
-        /// The file.
-        path: PathBuf,
-        /// The dimensions, outermost first.
-        dims: Vec<u32>,
-        /// The number of bytes that these dimensions need.
-        claimed: u128,
-        /// The size of the file on the disk.
-        file_bytes: u64,
-    },
-    /// The file ends before its data.
-    #[error("{}: {got} bytes where {expected} are needed: the file was cut short, fetch it again", path.display())]
-    Truncated {
-        /// The file.
-        path: PathBuf,
-        /// The number of bytes needed, header included, uncompressed.
-        expected: u64,
-        /// The number of bytes found.
-        got: u64,
-    },
-    /// The file continues after its data.
-    #[error("{}: bytes follow after the {expected} that the header announces: the file is corrupt", path.display())]
-    TrailingBytes {
-        /// The file.
-        path: PathBuf,
-        /// The number of bytes announced, header included, uncompressed.
-        expected: u64,
-    },
-    /// The gzip data is damaged or ends early.
-    #[error("{}: damaged or truncated gzip stream ({source}), fetch the file again", path.display())]
-    DamagedGzip {
-        /// The file.
-        path: PathBuf,
-        /// The decoder's error.
-        source: io::Error,
-    },
+    /// An IDX file is wrong.
+    #[error(transparent)]
+    Idx(#[from] IdxError),
     /// A directory lacks some of the four files of MNIST.
     #[error(
         "{}: not an MNIST directory: {} not found (the four files are train-images-idx3-ubyte, \
@@ -389,6 +317,30 @@ pub enum Error {
     /// Tensors in memory, or samples of a batch, do not belong together.
     #[error(transparent)]
     Tensors(#[from] TensorsError),
+    /// A text or its tokens are wrong.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A table is wrong.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// An encoded image or a folder of images is wrong.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A shard is wrong.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The record of a shard could not be decoded.
+    #[error("{}: sample {key:?} at byte {offset}: {source}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The offset of the record in the file.
+        offset: u64,
+        /// The sample's key.
+        key: String,
+        /// What was wrong.
+        source: Box<Error>,
+    },
     /// candle could not make a tensor of a batch.
     #[error("cannot make a tensor: {0}")]
     Tensor(#[from] candle_core::Error),

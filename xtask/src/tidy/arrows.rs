@@ -9,16 +9,16 @@ use cargo_metadata::{Dependency, DependencyKind};
 /// ours.
 fn allowed(package: &str) -> Option<&'static [&'static str]> {
     Some(match short(package) {
-        "memory" | "datasets" | "testkit" | "softgpu" => &[],
+        "memory" | "datasets" | "testkit" | "softgpu" | "runlog" => &[],
         "nn" | "optim" => &["memory"],
         "models" => &["nn"],
         "dist" => &["memory", "nn", "optim"],
         "kvstore" => &["dist", "memory", "nn", "optim"],
-        "train" => &["datasets", "dist", "kvstore", "nn", "optim"],
+        "train" => &["datasets", "dist", "kvstore", "memory", "nn", "optim", "runlog"],
         "candelabrum" => {
-            &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "train"]
+            &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "runlog", "train"]
         }
-        "cli" => &["dist"],
+        "cli" => &["dist", "runlog"],
         "bench-player" => &["candelabrum"],
         "xtask" => &["softgpu"],
         _ => return None,

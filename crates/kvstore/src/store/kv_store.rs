@@ -228,6 +228,33 @@ impl KvStore {
         residuals.map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
     }
 
+    /// What compression has not sent yet of a key: as many elements as its value, or none at all.
+    ///
+    /// # Errors
+    /// An unknown key.
+    pub fn residual(&self, key: impl Into<Key>) -> Result<Vec<f32>> {
+        let state = self.0.state.lock();
+        let (_, place) = state.keys.find(&key.into())?;
+        Ok(place.residual.clone())
+    }
+
+    /// Sets what the next dense push of a key adds to its values: a [`residual`](Self::residual) that was saved.
+    ///
+    /// # Errors
+    /// An unknown key, a table of rows, or another number of elements than that of the value.
+    pub fn set_residual(&self, key: impl Into<Key>, residual: Vec<f32>) -> Result<()> {
+        let (key, rank) = (key.into(), self.0.rank);
+        let mut state = self.0.state.lock();
+        let (_, place) = state.keys.find_mut(&key)?;
+        self.check_form(&key, place, false, "set_residual")?;
+        if !residual.is_empty() && residual.len() != place.dims.iter().product::<usize>() {
+            let (expected, got) = (place.dims.clone(), vec![residual.len()]);
+            return Err(Error::Shape { rank, key, expected, got });
+        }
+        place.residual = residual;
+        Ok(())
+    }
+
     /// The counts of every server.
     ///
     /// # Errors

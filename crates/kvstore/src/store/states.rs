@@ -12,7 +12,8 @@ impl KvStore {
     /// Writes the state of every server to a file of its own in `dir`, a directory of that server's
     /// host: values, the optimizer's state, the versions. All workers call it together, between two
     /// rounds. The files are safetensors, and each replaces an older one whole. Meanwhile a server needs
-    /// twice the memory of its state. What compression has not sent yet is not in the files.
+    /// twice the memory of its state. What compression has not sent yet is not in the files:
+    /// each worker has its own [`residual`](KvStore::residual).
     ///
     /// # Errors
     /// A file that cannot be written, an open round, a failure of another rank, or a passed deadline.

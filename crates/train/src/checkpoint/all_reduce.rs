@@ -17,8 +17,8 @@ use candelabrum_nn::Params;
 
 use super::manifest::{PartState, SavedStrategy};
 use super::model::{
-    PARAMETERS, check_buffers, check_parameters, device, load_buffers, load_parameters,
-    save_buffers, save_parameters,
+    PARAMETERS, RESIDUALS, check_buffers, check_parameters, device, load_buffers, load_parameters,
+    mean_of, save_buffers, save_parameters,
 };
 use super::part::Part;
 use super::restored::{Loaded, Restored};
@@ -27,7 +27,6 @@ use crate::Result;
 
 const OPTIMIZER: &str = "optimizer";
 const BUFFERS: &str = "buffers";
-const RESIDUALS: &str = "residuals";
 
 impl Part for DistOpt {
     fn params(&self) -> &Params {
@@ -152,18 +151,4 @@ fn memory(files: &[&Loaded], number: usize) -> Result<Memory> {
         Ok((kind.to_owned(), param.to_owned(), mean_of(files, name)?))
     };
     names.into_iter().map(vector).collect()
-}
-
-/// The mean of a vector over files. Where a file does not have it, it is zero.
-fn mean_of(files: &[&Loaded], name: &str) -> Result<Vec<f32>> {
-    if let [file] = files {
-        return file.values(name);
-    }
-    let mut sum: Vec<f64> = Vec::new();
-    for file in files.iter().filter(|file| file.names().any(|own| own == name)) {
-        let values = file.values(name)?;
-        sum.resize(values.len().max(sum.len()), 0.0);
-        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));
-    }
-    Ok(sum.into_iter().map(|sum| (sum / files.len().max(1) as f64) as f32).collect())
 }

@@ -103,6 +103,7 @@ impl Directory {
         } else {
             fs::rename(&partial, &path)?;
         }
+        let _span = tracing::debug_span!(target: "candelabrum::checkpoint", "sync").entered();
         sync(&self.path)?;
         Ok(path)
     }
@@ -114,7 +115,7 @@ impl Directory {
         fs::remove_dir_all(removed)
     }
 
-    /// The steps of all directories that have a checkpoint's name and its manifest, the newest first.
+    /// The steps of all directories that have a checkpoint's name, the newest first.
     pub(super) fn steps(&self) -> io::Result<Vec<u64>> {
         let step = |name: String| name.strip_prefix(STEP)?.parse::<u64>().ok();
         let mut steps: Vec<u64> = match self.names() {

@@ -9,6 +9,9 @@ use crate::{Error, Result};
 /// The file of the parameters. Those of a half-precision model are its masters in f32.
 pub(super) const PARAMETERS: &str = "parameters";
 
+/// The file of what a rank has not sent yet.
+pub(super) const RESIDUALS: &str = "residuals";
+
 /// Copies all parameters, and all buffers.
 pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
     for param in params.list() {
@@ -67,4 +70,18 @@ fn buffers(params: &Params) -> impl Iterator<Item = (String, Vec<usize>)> {
 /// The error of a device.
 pub(super) fn device(error: candelabrum_memory::Error) -> Error {
     candelabrum_dist::Error::from(error).into()
+}
+
+/// The mean of a vector over files. Where a file does not have it, it is zero.
+pub(super) fn mean_of(files: &[&Loaded], name: &str) -> Result<Vec<f32>> {
+    if let [file] = files {
+        return file.values(name);
+    }
+    let mut sum: Vec<f64> = Vec::new();
+    for file in files.iter().filter(|file| file.names().any(|own| own == name)) {
+        let values = file.values(name)?;
+        sum.resize(values.len().max(sum.len()), 0.0);
+        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));
+    }
+    Ok(sum.into_iter().map(|sum| (sum / files.len().max(1) as f64) as f32).collect())
 }

@@ -19,6 +19,13 @@ use super::snapshot::Snapshot;
 /// The time between two looks for the notes of other ranks.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// A phase of the writing, in traces.
+macro_rules! phase {
+    ($name:literal) => {
+        tracing::debug_span!(target: "candelabrum::checkpoint", $name)
+    };
+}
+
 /// The files of one rank, by name, or why it has not written them.
 type Note = Result<BTreeMap<String, FileDigest>, String>;
 
@@ -42,38 +49,41 @@ pub(super) struct Job {
 pub(super) struct Written {
     pub(super) snapshot: Snapshot,
     pub(super) result: io::Result<()>,
-    pub(super) took: Duration,
 }
 
 /// Writes `job` on another thread.
 pub(super) fn start(job: Job) -> io::Result<JoinHandle<Written>> {
     let work = move || {
-        let begin = Instant::now();
         let result = write(&job);
         if result.is_err() && job.rank == 0 {
             // What is left of it helps nobody, and may fill the disk.
             drop(fs::remove_dir_all(job.directory.partial(job.step)));
         }
-        Written { snapshot: job.snapshot, result, took: begin.elapsed() }
+        Written { snapshot: job.snapshot, result }
     };
     Builder::new().name("candelabrum-checkpoint".to_owned()).spawn(work)
 }
 
 fn write(job: &Job) -> io::Result<()> {
     let dir = job.directory.partial(job.step);
-    fs::create_dir_all(&dir)?;
-    let files = write_files(job, &dir);
+    let files = phase!("write").in_scope(|| {
+        fs::create_dir_all(&dir)?;
+        write_files(job, &dir)
+    });
     let note = files.as_ref().map(BTreeMap::clone).map_err(ToString::to_string);
     leave_note(&dir, job.rank, &note)?;
     files?;
     let Some(manifest) = &job.manifest else { return Ok(()) };
     let mut manifest = manifest.clone();
+    let gathering = phase!("gather").entered();
     for rank in 0..manifest.world_size {
         manifest.files.append(&mut take_note(&dir, rank, job.patience)?);
     }
     add_files_of_servers(&dir, &mut manifest)?;
     manifest.write(&dir)?;
-    job.directory.publish(job.step)?;
+    drop(gathering);
+    phase!("publish").in_scope(|| job.directory.publish(job.step))?;
+    let _span = phase!("prune").entered();
     if let Some(best) = &job.best {
         job.directory.note_best(best)?;
     }

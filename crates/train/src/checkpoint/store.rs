@@ -1,14 +1,18 @@
 //! The state of a [`StoreOpt`] in a checkpoint: its servers write files of their own, from which the workers
-//! get all parameters again. Rank 0 writes the parameters beside them, for other programs.
+//! get all parameters again. Rank 0 writes the parameters beside them, for other programs, and each worker what
+//! compression has not sent yet.
 
 use std::path::Path;
 
 use candelabrum_dist::Group;
 use candelabrum_kvstore::StoreOpt;
+use candelabrum_memory::Span;
 use candelabrum_nn::Params;
 
 use super::manifest::PartState;
-use super::model::{PARAMETERS, check_parameters, load_parameters, save_parameters};
+use super::model::{
+    PARAMETERS, RESIDUALS, check_parameters, device, load_parameters, mean_of, save_parameters,
+};
 use super::part::Part;
 use super::restored::Restored;
 use super::snapshot::{Snapshot, shared_name};
@@ -33,6 +37,13 @@ impl Part for StoreOpt {
         if let Some(file) = snapshot.shared(name, PARAMETERS) {
             save_parameters(self.params(), file)?;
         }
+        for param in self.params().trainable() {
+            let residual = self.store().residual(param.name())?;
+            if !residual.is_empty() {
+                let file = snapshot.own(name, RESIDUALS);
+                file.put(param.name(), &[residual.len()], Span::Host(&residual)).map_err(device)?;
+            }
+        }
         Ok(PartState::Store { steps: self.steps(), servers })
     }
 
@@ -53,6 +64,12 @@ impl Part for StoreOpt {
         // For the buffers: the parameters come from the servers.
         load_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
         self.store().load_optimizer_states(&restored.path().join(servers))?;
+        let residuals = restored.own(name, RESIDUALS);
+        for param in self.params().trainable() {
+            let is_saved = residuals.iter().any(|file| file.names().any(|own| own == param.name()));
+            let residual = if is_saved { mean_of(&residuals, param.name())? } else { Vec::new() };
+            self.store().set_residual(param.name(), residual)?;
+        }
         self.set_steps(*steps);
         Ok(self.pull_parameters()?)
     }

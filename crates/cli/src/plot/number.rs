@@ -1,0 +1,81 @@
+//! Numbers as short texts: about four digits, and the same form for equal sizes.
+
+/// A number with about four digits: `0.3412`, `12.5`, `48210`, `3.2e-5`.
+pub(crate) fn number(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if value.is_nan() => "NaN".to_owned(),
+        f64::INFINITY => if value > 0.0 { "infinite" } else { "-infinite" }.to_owned(),
+        0.0 => "0".to_owned(),
+        _ if !(1e-3..1e7).contains(&size) => {
+            let text = format!("{value:.3e}");
+            let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            format!("{}e{exponent}", without_zeros(digits))
+        }
+        _ => {
+            // Digits after the point: 3 before 1, 0 from 10000 on.
+            let before = size.log10().floor();
+            let decimals = (3.0 - before).clamp(0.0, 6.0) as usize;
+            without_zeros(&format!("{value:.decimals$}")).to_owned()
+        }
+    }
+}
+
+/// A number without the zeros at the end of its decimals.
+fn without_zeros(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
+/// A number of bytes: `512 B`, `1.5 kB`, `44.7 MB`.
+pub(crate) fn bytes(value: f64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (value, 0);
+    while value.abs() >= 1000.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1000.0, unit + 1);
+    }
+    format!("{} {}", number(value), units[unit])
+}
+
+/// A share of 1 in percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_lose_no_size() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (0.34119, "0.3412"),
+            (0.05, "0.05"),
+            (0.001, "0.001"),
+            (1.0, "1"),
+            (12.5, "12.5"),
+            (-123.456, "-123.5"),
+            (48210.4, "48210"),
+            (9_999_999.0, "9999999"),
+            (1e7, "1e7"),
+            (0.000_032, "3.2e-5"),
+            (1e-300, "1e-300"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-infinite"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        for (value, text) in [
+            (0.0, "0 B"),
+            (512.0, "512 B"),
+            (1500.0, "1.5 kB"),
+            (44_700_000.0, "44.7 MB"),
+            (1e30, "1e18 TB"),
+            (f64::NAN, "NaN B"),
+        ] {
+            assert_eq!(bytes(value), text);
+        }
+        assert_eq!(percent(0.12345), "12.3%");
+    }
+}

@@ -1,0 +1,100 @@
+//! `candelabrum report DIR...`: one HTML page about one run, or about several beside each other.
+//!
+//! The page is a single file that needs no network: its styles, its few lines of script and its pictures
+//! (SVG) are inside. All texts from a log go through `maud`, which escapes them.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, ValueEnum};
+use fs_err as fs;
+
+use self::load::load;
+use self::page::page;
+use crate::state::now;
+
+mod chart;
+mod curves;
+mod events;
+mod load;
+mod page;
+mod phases;
+mod settings;
+mod strategies;
+mod summary;
+mod svg;
+
+/// The options of `candelabrum report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The directories of the runs' logs. Tables compare every run with the first
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Where the page goes
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+    /// The name of a run, once for each DIR. The names of the folders are the default
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+    /// Whether to open the page in the browser. `auto` does so where there is a terminal and a screen
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Open::Auto)]
+    open: Open,
+}
+
+/// When to open the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Open {
+    Auto,
+    Yes,
+    No,
+}
+
+impl Args {
+    /// Refuses options that do not fit together.
+    ///
+    /// # Errors
+    /// The error of usage.
+    pub fn check<Cli: CommandFactory>(&self) -> Result<(), clap::Error> {
+        let (names, dirs) = (self.names.len(), self.dirs.len());
+        if names == 0 || names == dirs {
+            return Ok(());
+        }
+        let what =
+            format!("--name is given {names} times for {dirs} directories: name each or none");
+        Err(Cli::command().error(ErrorKind::WrongNumberOfValues, what))
+    }
+}
+
+/// Writes the page, and says where it is.
+///
+/// # Errors
+/// If a log cannot be read or the page cannot be written.
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program talks to its user"
+)]
+pub fn run(args: &Args) -> Result<()> {
+    let runs = load(&args.dirs, &args.names, now())?;
+    let text = page(&runs, now());
+    fs::write(&args.output, &text)?;
+    let (path, size) = (args.output.display(), text.len().div_ceil(1000));
+    let what = if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) };
+    println!("{path}: {what}, {size} kB");
+    for run in &runs {
+        run.broken.iter().for_each(|sentence| eprintln!("note: {}: {sentence}", run.dir.display()));
+    }
+    if args.open == Open::Yes || (args.open == Open::Auto && has_screen()) {
+        open::that_detached(&args.output)?;
+    }
+    Ok(())
+}
+
+/// Whether a user sits before a graphical screen.
+fn has_screen() -> bool {
+    use std::io::IsTerminal;
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let graphical = cfg!(target_os = "macos") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY");
+    graphical && std::io::stdout().is_terminal()
+}

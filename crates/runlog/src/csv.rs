@@ -1,0 +1,92 @@
+//! `metrics.csv`: one value per row, `step,epoch,kind,name,value`.
+//!
+//! The long form needs no columns known in advance, and a spreadsheet or a data frame turns it into any
+//! other form. A row of kind `resume` says from which step on the rows above no longer count.
+
+use std::io;
+use std::path::Path;
+
+use crate::file::LogFile;
+use crate::number::word;
+use crate::{Event, Kind, Result, Sink, Values};
+
+/// The file's name in the directory of a log.
+pub const CSV_FILE: &str = "metrics.csv";
+
+/// Writes each value of an event as a row.
+#[derive(Debug)]
+pub struct Csv(csv::Writer<LogFile>);
+
+impl Csv {
+    /// A new file in this directory.
+    ///
+    /// # Errors
+    /// If there is one already, or if it cannot be written.
+    pub fn create(dir: &Path) -> Result<Self> {
+        LogFile::create(&dir.join(CSV_FILE)).and_then(Self::with_header)
+    }
+
+    /// Continues the file in this directory, or makes a new one.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn append(dir: &Path) -> Result<Self> {
+        match LogFile::append(&dir.join(CSV_FILE))? {
+            (file, 0, _) => Self::with_header(file),
+            (file, ..) => Ok(Self(csv::Writer::from_writer(file))),
+        }
+    }
+
+    fn with_header(file: LogFile) -> Result<Self> {
+        let mut csv = Self(csv::Writer::from_writer(file));
+        csv.row(["step", "epoch", "kind", "name", "value"])?;
+        Ok(csv)
+    }
+
+    fn row(&mut self, fields: [&str; 5]) -> Result<()> {
+        self.0.write_record(fields).map_err(|error| self.0.get_ref().failed(error.into()))
+    }
+
+    /// A row per value. A checkpoint has no epoch.
+    fn rows(&mut self, step: u64, epoch: Option<u64>, kind: &str, values: &Values) -> Result<()> {
+        let (step, epoch) = (step.to_string(), epoch.map_or(String::new(), |e| e.to_string()));
+        values.iter().try_for_each(|(name, value)| {
+            let text = word(*value).map_or_else(|| format!("{value:?}"), str::to_owned);
+            self.row([&step, &epoch, kind, name, &text])
+        })
+    }
+}
+
+impl Sink for Csv {
+    fn name(&self) -> String {
+        self.0.get_ref().path().display().to_string()
+    }
+
+    fn event(&mut self, event: &Event) -> Result<()> {
+        let single = |name: &str, value| [(name.to_owned(), value)].into();
+        match &event.kind {
+            Kind::Resume(resume) => {
+                let (step, epoch) = (resume.step, Some(resume.epoch));
+                self.rows(step, epoch, "resume", &single("step", step as f64))
+            }
+            Kind::Train(at) => self.rows(at.step, Some(at.epoch), "train", &at.values),
+            Kind::Evaluation(at) => self.rows(at.step, Some(at.epoch), "evaluation", &at.values),
+            Kind::Epoch(end) => {
+                let (step, epoch) = (end.step, Some(end.epoch));
+                self.rows(step, epoch, "epoch", &single("seconds", end.seconds))?;
+                self.rows(step, epoch, "epoch", &end.values)
+            }
+            Kind::Checkpoint(made) => {
+                self.rows(made.step, None, "checkpoint", &single("seconds", made.seconds))
+            }
+            Kind::Start(_) | Kind::Note { .. } | Kind::End(_) => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let flushed: io::Result<()> = self.0.flush();
+        let file = self.0.get_ref();
+        flushed.map_err(|error| file.failed(error))?;
+        file.check()
+    }
+}

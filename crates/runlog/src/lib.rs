@@ -1,0 +1,68 @@
+//! The log of a training run: a directory that grows while the run trains, and what reads it.
+//!
+//! | idea | where |
+//! |---|---|
+//! | what can happen in a run | [`Event`], [`Kind`], [`names`] |
+//! | the log that rank 0 writes | [`RunLog`] |
+//! | a place where events go | [`Sink`]: [`JsonLines`], [`Csv`], [`TensorBoard`], [`Lines`], or your own |
+//! | how often a step is written | [`TrainWindow`] |
+//! | a log as data, also while it grows | [`Reader`], [`Run`], [`Series`] |
+//!
+//! ```
+//! use candelabrum_runlog::{Kind, Measured, Reader, RunLog, Settings, names};
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let dir = folder.path().join("run");
+//! let settings = Settings { epochs: Some(1), steps: Some(2), ..Settings::new(1, "0.1.0") };
+//! let mut log = RunLog::create(&dir, settings)?;
+//! for step in 1..=2 {
+//!     let values = [(names::LOSS.to_owned(), 1.0 / step as f64)].into();
+//!     for error in log.event(Kind::Train(Measured { step, epoch: 0, values })) {
+//!         eprintln!("note: {error}");
+//!     }
+//! }
+//! drop(log);
+//! let mut reader = Reader::open(&dir)?;
+//! reader.poll()?;
+//! assert_eq!(reader.run().series["train/loss"].points()[1].value, 0.5);
+//! # Ok::<(), candelabrum_runlog::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod csv;
+mod error;
+mod event;
+mod file;
+mod json_lines;
+mod lines;
+mod log;
+mod number;
+mod pace;
+mod reader;
+mod run;
+mod series;
+mod sink;
+mod tensorboard;
+mod window;
+
+pub use self::csv::{CSV_FILE, Csv};
+pub use error::{Error, Result};
+pub use event::{
+    Checkpoint, End, EpochEnd, Event, Kind, Measured, Resume, Settings, Values, names,
+};
+pub use json_lines::{JSON_LINES_FILE, JsonLines};
+pub use lines::Lines;
+pub use log::RunLog;
+pub use pace::{Pace, duration_in_words};
+pub use reader::{Broken, Reader, Torn};
+pub use run::{Repeated, Run, Stamped};
+pub use series::{Point, Series};
+pub use sink::Sink;
+pub use tensorboard::TensorBoard;
+pub use window::TrainWindow;
+
+/// Compiles the code of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/watching.md")]
+mod watching {}

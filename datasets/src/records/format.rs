@@ -1,0 +1,38 @@
+//! The formats of shards, and which one a file has.
+
+use std::path::Path;
+
+use crate::error::ShardError;
+
+/// The format of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShardFormat {
+    /// A tar file in the convention of WebDataset: consecutive files whose names are the same up to the
+    /// first dot are one sample. The rest of the name says what the file is.
+    ///
+    /// A tar file that was cut short, or whose headers are damaged, is an error. It has no checksums of
+    /// the contents, so a damaged content is only noticed if it cannot be decoded.
+    Tar,
+    /// The record format of TensorFlow: the length of each record, its bytes, and a CRC-32C of both. A
+    /// record is a sample of one part, whatever its bytes mean.
+    ///
+    /// Every damaged bit is found: in a length when the shard is opened, in a content when it is read.
+    /// A file that was cut between two records is a shorter file, which this format cannot tell from a
+    /// complete one.
+    TfRecord,
+}
+
+impl ShardFormat {
+    /// The format of a file by the ending of its name.
+    pub(crate) fn of(path: &Path) -> Result<Self, ShardError> {
+        let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+        match ending.to_str() {
+            Some("tar") => Ok(Self::Tar),
+            Some("tfrecord" | "tfrecords") => Ok(Self::TfRecord),
+            Some("gz" | "tgz" | "zst" | "bz2" | "xz") => {
+                Err(ShardError::Compressed { path: path.into() })
+            }
+            _ => Err(ShardError::UnknownFormat { path: path.into() }),
+        }
+    }
+}

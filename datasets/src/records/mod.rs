@@ -1,0 +1,24 @@
+//! Shards: large files of many samples, for data that do not fit into memory.
+//!
+//! The index of a shard has the offset of each sample, 8 bytes for each. It comes from the headers
+//! alone, or from a file beside the shard. A sample is one read at its offset. So memory holds the index
+//! and the batches under way, whatever the size of the data.
+
+mod dataset;
+mod files;
+mod format;
+mod index;
+mod record;
+mod shards;
+mod sidecar;
+mod tar_shard;
+mod tf_record;
+mod writer;
+
+pub use self::{
+    dataset::RecordDataset,
+    format::ShardFormat,
+    record::Record,
+    shards::{ShardOptions, Shards, shards_in},
+    writer::RecordWriter,
+};

@@ -1,0 +1,176 @@
+//! Several shards as one sequence of samples.
+
+use std::{
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    digest::sha256,
+    error::{Error, Result, ShardError},
+    records::{
+        files::OpenFiles, format::ShardFormat, index::Index, record::Record, tar_shard, tf_record,
+    },
+};
+
+/// How shards are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardOptions {
+    /// The format of all shards. `None`, the default: the ending of each name says it, `.tar`,
+    /// `.tfrecord` or `.tfrecords`.
+    pub format: Option<ShardFormat>,
+    /// Whether to keep the index of each shard in a file beside it, whose name has `.index` added. Then
+    /// the next start is quick. Without it, the default, every start reads the headers of all samples.
+    pub keep_index: bool,
+    /// The most files that are open at a time, 64 by default. Each thread of a loader may hold one more.
+    pub open_files: usize,
+}
+
+impl Default for ShardOptions {
+    fn default() -> Self {
+        Self { format: None, keep_index: false, open_files: 64 }
+    }
+}
+
+/// Shards whose samples are numbered through, in the order of the shards.
+///
+/// # Cost
+/// 8 bytes of memory for each sample.
+#[derive(Debug)]
+pub struct Shards {
+    shards: Vec<Shard>,
+    /// The number of the first sample of each shard, and the number of all samples.
+    starts: Vec<usize>,
+    files: OpenFiles,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    format: ShardFormat,
+    index: Index,
+}
+
+impl Shards {
+    /// Opens shards. The order of the paths is the order of the samples, so it must be the same on
+    /// every rank: see [`shards_in`].
+    ///
+    /// # Errors
+    /// A shard that cannot be read, is compressed, cut short or damaged, or more samples than 32 bits
+    /// can count.
+    pub fn open<P: Into<PathBuf>>(
+        paths: impl IntoIterator<Item = P>,
+        options: &ShardOptions,
+    ) -> Result<Self> {
+        let (mut shards, mut starts, mut len) = (Vec::new(), vec![0], 0_usize);
+        for path in paths {
+            let path = path.into();
+            let format = options.format.map_or_else(|| ShardFormat::of(&path), Ok)?;
+            let index = Index::of(&path, format, options.keep_index)?;
+            len += index.len();
+            starts.push(len);
+            shards.push(Shard { path, format, index });
+        }
+        if u32::try_from(len).is_err() {
+            return Err(Error::TooManySamples { len });
+        }
+        Ok(Self { shards, starts, files: OpenFiles::new(options.open_files) })
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of samples in each shard.
+    pub fn lens(&self) -> Vec<usize> {
+        self.shards.iter().map(|shard| shard.index.len()).collect()
+    }
+
+    /// Reads a sample. Threads may read at the same time.
+    ///
+    /// # Errors
+    /// A number that is not that of a sample, a shard that cannot be read, or one that is damaged or has
+    /// changed since it was opened.
+    pub fn record(&self, sample: usize) -> Result<Record> {
+        let (number, place, range) = self.find(sample)?;
+        let Shard { path, format, .. } = &self.shards[number];
+        let (offset, len) = (range.start, range.end - range.start);
+        let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve_exact(len as usize);
+        reserved.map_err(|source| ShardError::Memory {
+            path: path.clone(),
+            offset,
+            bytes: len,
+            source,
+        })?;
+        bytes.resize(len as usize, 0);
+        let file = self.files.get(number, path)?;
+        file.read_exact_at(&mut bytes, offset).map_err(Error::io("read", path))?;
+        let corrupt = |reason| ShardError::Corrupt { path: path.clone(), offset, reason };
+        let (key, parts) = match format {
+            ShardFormat::Tar => tar_shard::parts(&bytes).map_err(corrupt)?,
+            ShardFormat::TfRecord => {
+                let content =
+                    tf_record::content(&bytes).map_err(|reason| corrupt(reason.into()))?;
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                (format!("{name}:{place}"), vec![(String::new(), content)])
+            }
+        };
+        Ok(Record::new(sample, key, bytes, parts))
+    }
+
+    /// The file and the offset of a sample, for messages.
+    pub(crate) fn place(&self, sample: usize) -> Result<(PathBuf, u64)> {
+        let (number, _, range) = self.find(sample)?;
+        Ok((self.shards[number].path.clone(), range.start))
+    }
+
+    /// The names, sizes and numbers of samples of all shards, and a SHA-256 of them.
+    pub(crate) fn fingerprint(&self) -> String {
+        let line = |Shard { path, index, .. }: &Shard| {
+            let name = path.file_name().unwrap_or_default().display();
+            format!("{name} {} {}\n", index.bytes, index.len())
+        };
+        let lines: String = self.shards.iter().map(line).collect();
+        let (len, shards) = (self.len(), self.shards.len());
+        format!("{len} samples in {shards} shards {}", sha256(lines.as_bytes()))
+    }
+
+    /// The number of the shard, the place in it, and the range of bytes of a sample.
+    fn find(&self, sample: usize) -> Result<(usize, usize, std::ops::Range<u64>)> {
+        let none = || Error::NoSuchSample { sample, len: self.len() };
+        // Empty shards start where the next one starts: the last one of these has the sample.
+        let number = self.starts.partition_point(|&start| start <= sample).checked_sub(1);
+        let number = number.ok_or_else(none)?;
+        let place = sample - self.starts[number];
+        let offsets = &self.shards.get(number).ok_or_else(none)?.index.offsets;
+        let [start, end] = [offsets.get(place), offsets.get(place + 1)].map(Option::<&u64>::copied);
+        // The offsets ascend. Those of an index file that somebody has made may not.
+        let range = start.ok_or_else(none)?..end.ok_or_else(none)?;
+        if range.start > range.end { Err(none()) } else { Ok((number, place, range)) }
+    }
+}
+
+/// The shards in a folder, in the order of their names: files that end in `.tar`, `.tfrecord` or
+/// `.tfrecords`.
+///
+/// # Errors
+/// A folder that cannot be read or has no shards.
+pub fn shards_in(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    let folder = folder.as_ref();
+    let listed = std::fs::read_dir(folder)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect());
+    let mut paths: Vec<PathBuf> = listed.map_err(Error::io("list", folder))?;
+    paths.retain(|path| ShardFormat::of(path).is_ok());
+    paths.sort();
+    if paths.is_empty() {
+        return Err(ShardError::NoShards { folder: folder.into() }.into());
+    }
+    Ok(paths)
+}

@@ -1,0 +1,31 @@
+//! Checkpoints: a run that continues is the run that nobody interrupted, bit for bit.
+//!
+//! | content | file |
+//! |---|---|
+//! | the training program, which a test starts as a user does | `program.rs` |
+//! | what the program is doing, and where it kills itself | `phases.rs` |
+//! | a job of the program: its start, its end, its result | `job.rs` |
+//! | SIGKILL at random moments and in every phase | `kills.rs` |
+//! | damaged checkpoints, other models, a full disk | `damage.rs` |
+//! | another number of ranks, every strategy, servers | `sizes.rs` |
+//! | SIGTERM and SIGINT | `signals.rs` |
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod damage;
+mod job;
+mod kills;
+mod phases;
+mod program;
+mod signals;
+mod sizes;
+
+/// Not a test: the program of the launcher and of the ranks.
+#[test]
+fn rank_main() {
+    if let Some(args) = program::args_of_process() {
+        program::run(&args);
+    }
+}
