@@ -7,3 +7,4 @@ mod output;
 mod program;
 mod restarts;
 mod signals;
+mod world;

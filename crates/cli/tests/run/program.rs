@@ -73,6 +73,12 @@ impl Run {
         self
     }
 
+    /// Further arguments of the program.
+    pub(crate) fn arguments<'a>(mut self, all: impl IntoIterator<Item = &'a str>) -> Self {
+        self.0.args(all);
+        self
+    }
+
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.0.env(name, value);
         self
