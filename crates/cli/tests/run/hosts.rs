@@ -25,14 +25,16 @@ struct Site(TempDir);
 
 impl Site {
     fn new((name, version): (&str, &str), does: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("the test's folder");
         let launcher = dir.path().join(name);
         let script = format!(
             "#!/bin/sh\nif [ \"$1\" = --version ]; then echo '{version}'; exit; fi\n{does}\n"
         );
-        fs::write(&launcher, script).unwrap();
-        fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(dir.path().join("hosts"), "node1 slots=2\nnode2:2 # the other\n").unwrap();
+        fs::write(&launcher, script).expect("the test's folder");
+        fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755))
+            .expect("the test's folder");
+        fs::write(dir.path().join("hosts"), "node1 slots=2\nnode2:2 # the other\n")
+            .expect("the test's folder");
         Self(dir)
     }
 
@@ -48,7 +50,7 @@ impl Site {
     fn with_path(&self, run: Run) -> Run {
         let mut folders = vec![self.0.path().to_owned()];
         folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
-        run.env("PATH", env::join_paths(folders).unwrap())
+        run.env("PATH", env::join_paths(folders).expect("the test's folder"))
     }
 }
 
@@ -196,12 +198,11 @@ fn what_hosts_cannot_do_is_refused_with_advice() {
 fn real(options: &[&str]) -> Option<(Run, TempDir)> {
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|folder| folder.join("mpiexec").is_file()) {
-        println!("left out: there is no mpiexec here");
         return None;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("the test's folder");
     let hosts = dir.path().join("hosts");
-    fs::write(&hosts, "localhost slots=2\n").unwrap();
+    fs::write(&hosts, "localhost slots=2\n").expect("the test's folder");
     // Open MPI does not run as root unless it is told to.
     let run = run(options.iter().copied())
         .option("--hostfile", hosts)
@@ -212,7 +213,10 @@ fn real(options: &[&str]) -> Option<(Run, TempDir)> {
 
 #[test]
 fn the_mpiexec_of_this_machine_starts_ranks_that_know_their_place() {
-    let Some((run, dir)) = real(&[]) else { return };
+    let Some((run, dir)) = real(&[]) else {
+        println!("left out: there is no mpiexec here");
+        return;
+    };
     let script = r#"echo "${OMPI_COMM_WORLD_RANK-$PMI_RANK} $CANDELABRUM_RESTART $MASTER_ADDR""#;
     let log_dir = dir.path().join("logs");
     run.option("--log-dir", &log_dir).script(script).finish().expect(0);
@@ -224,7 +228,10 @@ fn the_mpiexec_of_this_machine_starts_ranks_that_know_their_place() {
 
 #[test]
 fn ranks_of_the_mpiexec_of_this_machine_save_their_work_on_a_signal() {
-    let Some((run, dir)) = real(&["--stop-signal", "usr1"]) else { return };
+    let Some((run, dir)) = real(&["--stop-signal", "usr1"]) else {
+        println!("left out: there is no mpiexec here");
+        return;
+    };
     let rank = "${OMPI_COMM_WORLD_RANK-$PMI_RANK}";
     let file = dir.path().join("up").display().to_string();
     // Open MPI would give them one second after SIGTERM.
