@@ -1,5 +1,4 @@
-//! The commands of `candelabrum`, one module each.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod broken;
@@ -8,4 +7,5 @@ mod plot;
 mod state;
 
 pub mod report;
+pub mod run;
 pub mod watch;

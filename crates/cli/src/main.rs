@@ -4,11 +4,15 @@
 
 use std::process::ExitCode;
 
-use candelabrum_cli::{report, watch};
+use candelabrum_cli::{report, run, watch};
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(name = "candelabrum", version, about = "Watches training runs and reports on them")]
+#[command(
+    name = "candelabrum",
+    version,
+    about = "Starts training runs, watches them and reports on them"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -16,6 +20,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start a program on several ranks, watch them, and start them again after a failure
+    Run(Box<run::Args>),
     /// Make one HTML page about a run, or about several beside each other
     Report(report::Args),
     /// Show a dashboard of a run in the terminal, while it runs
@@ -24,6 +30,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        // It says itself what failed, and has exit codes of its own.
+        Command::Run(args) => return run::run(&args),
         Command::Report(args) => {
             args.check::<Cli>().unwrap_or_else(|error| error.exit());
             report::run(&args)

@@ -18,7 +18,7 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "candelabrum" => {
             &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "runlog", "train"]
         }
-        "cli" => &["runlog"],
+        "cli" => &["dist", "runlog"],
         "bench-player" => &["candelabrum"],
         "xtask" => &["softgpu"],
         _ => return None,

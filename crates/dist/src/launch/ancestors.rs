@@ -22,6 +22,21 @@ pub(super) fn nearest_without(variable: &str) -> Option<String> {
     }
 }
 
+/// Whether a process is this one's parent, or its parent's parent, and so on.
+pub(super) fn has_ancestor(process: i32) -> bool {
+    // The parent is asked for without `/proc`, which may not be there.
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let wanted = process.to_string();
+    let mut pid = parent.to_string();
+    while pid != wanted {
+        match parent_and_start(&pid) {
+            Some((parent, _)) => pid = parent,
+            None => return false,
+        }
+    }
+    true
+}
+
 fn has(environment: &[u8], variable: &str) -> bool {
     let name = |entry: &[u8]| entry.iter().position(|&byte| byte == b'=');
     let mut entries = environment.split(|&byte| byte == 0);
@@ -46,6 +61,20 @@ mod tests {
         let (parent, _) = parent_and_start("self").expect("/proc");
         let found = nearest_without("CANDELABRUM_NOBODY_SETS_THIS").expect("an ancestor");
         assert!(found.starts_with(&format!("{parent}-")), "{found}");
+    }
+
+    #[test]
+    fn ancestors_are_told_from_other_processes() {
+        let parent = parent_and_start("self").expect("/proc").0;
+        let grandparent = parent_and_start(&parent).expect("/proc").0;
+        for process in [parent, grandparent] {
+            assert!(has_ancestor(process.parse().expect("a number")), "{process}");
+        }
+        let own = i32::try_from(std::process::id()).expect("a process number");
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let child_number = i32::try_from(child.id()).expect("a process number");
+        assert!(!has_ancestor(own) && !has_ancestor(child_number) && !has_ancestor(-1));
+        child.wait().expect("it ends");
     }
 
     #[test]

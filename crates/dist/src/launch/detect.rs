@@ -5,7 +5,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize};
-use super::variables::Variables;
+use super::variables::{Variables, seconds};
 use super::{dmlc, vars};
 use crate::{Error, Result};
 
@@ -191,15 +191,7 @@ fn check_servers(servers: usize, world_size: usize) -> Result<()> {
 
 /// The longest time that a rank waits for another one.
 pub(crate) fn timeout() -> Result<Duration> {
-    let Ok(text) = std::env::var(vars::TIMEOUT) else { return Ok(DEFAULT_TIMEOUT) };
-    let seconds = text.trim().parse::<f64>().ok();
-    seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|d| !d.is_zero()).ok_or_else(
-        || Error::Setting {
-            setting: vars::TIMEOUT,
-            value: text.clone(),
-            range: "a number of seconds above 0",
-        },
-    )
+    Ok(seconds(vars::TIMEOUT)?.unwrap_or(DEFAULT_TIMEOUT))
 }
 
 #[cfg(test)]

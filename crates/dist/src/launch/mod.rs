@@ -2,30 +2,42 @@
 //! environment.
 //!
 //! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm,
-//! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). [`spawn()`] starts
-//! ranks on this host and supervises them.
+//! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). A [`Job`] starts
+//! processes of any program on this host and watches them until they have ended (`watch.rs`).
+//! [`spawn()`] does so with copies of the running program.
 
 mod ancestors;
+mod children;
 mod detect;
 mod device;
 mod dmlc;
+mod ended;
 mod environment;
 mod interface;
+mod job;
 mod launchers;
 mod meeting;
+mod output;
 mod report;
 mod scheduler;
 mod signals;
 mod spawn;
 mod variables;
+mod watch;
 
 pub use detect::Launch;
+pub use ended::{Ended, Outcome};
 pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
+pub use job::{Job, MAX_WORKERS, unique_job};
 pub use launchers::Launcher;
+pub use output::{Capture, Output, Prefix, Stream};
 pub use report::report_failure;
 pub use scheduler::Scheduler;
-pub use spawn::{MAX_WORKERS, Outcome, spawn, spawn_with};
+pub use signals::Signals;
+pub use spawn::{spawn, spawn_with};
+pub use variables::{restarts, threads_of_launcher};
+pub use watch::Grace;
 
 pub(crate) use detect::timeout;
 pub use device::DeviceChoice;
@@ -35,31 +47,39 @@ pub(crate) use scheduler::keep_scheduler;
 pub(crate) use spawn::follow_parent;
 
 /// The environment variables of this project. The launcher sets some of them, users the others.
-mod vars {
-    pub(super) const RANK: &str = "CANDELABRUM_RANK";
-    pub(super) const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
+pub mod vars {
+    /// The number of this process, counted from 0.
+    pub const RANK: &str = "CANDELABRUM_RANK";
+    /// The number of processes, servers included.
+    pub const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
     /// The number of ranks that are servers of the key-value store.
-    pub(super) const SERVERS: &str = "CANDELABRUM_SERVERS";
+    pub const SERVERS: &str = "CANDELABRUM_SERVERS";
     /// A word that differs between jobs. Users may set it, too.
-    pub(super) const JOB: &str = "CANDELABRUM_JOB";
+    pub const JOB: &str = "CANDELABRUM_JOB";
     /// A word that only this job's user knows.
-    pub(super) const SECRET: &str = "CANDELABRUM_SECRET";
+    pub const SECRET: &str = "CANDELABRUM_SECRET";
     /// The path of the pipe through which ranks report their failures to the launcher.
-    pub(super) const REPORTS: &str = "CANDELABRUM_REPORTS";
+    pub const REPORTS: &str = "CANDELABRUM_REPORTS";
     /// The launcher's process. When it ends, its ranks end too.
-    pub(super) const PARENT: &str = "CANDELABRUM_PARENT";
+    pub const PARENT: &str = "CANDELABRUM_PARENT";
     /// The longest time that a rank waits for another one, in seconds.
-    pub(super) const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
+    pub const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
+    /// The seconds that ranks have to save their work after an interrupt of their launcher.
+    pub const GRACE: &str = "CANDELABRUM_GRACE";
+    /// How often the job has been started again after a failure.
+    pub const RESTART: &str = "CANDELABRUM_RESTART";
+    /// The compute threads of each rank, as the user gave them to `candelabrum run`.
+    pub const THREADS: &str = "CANDELABRUM_THREADS";
     /// The port at which rank 0 listens for the ranks of other hosts.
-    pub(super) const PORT: &str = "CANDELABRUM_PORT";
+    pub const PORT: &str = "CANDELABRUM_PORT";
     /// The device on which ranks compute: auto, cpu, cuda, cuda:N.
-    pub(super) const DEVICE: &str = "CANDELABRUM_DEVICE";
+    pub const DEVICE: &str = "CANDELABRUM_DEVICE";
     /// The backend: auto, or tcp.
-    pub(super) const BACKEND: &str = "CANDELABRUM_BACKEND";
+    pub const BACKEND: &str = "CANDELABRUM_BACKEND";
     /// The network interface for the connections between hosts.
-    pub(super) const INTERFACE: &str = "CANDELABRUM_INTERFACE";
+    pub const INTERFACE: &str = "CANDELABRUM_INTERFACE";
     /// The process that has been started again in its own place, see `environment.rs`.
-    pub(super) const STARTED_AGAIN: &str = "CANDELABRUM_STARTED_AGAIN";
+    pub const STARTED_AGAIN: &str = "CANDELABRUM_STARTED_AGAIN";
     /// The name of this host, where the system's names do not distinguish the hosts.
-    pub(super) const HOST: &str = "CANDELABRUM_HOST";
+    pub const HOST: &str = "CANDELABRUM_HOST";
 }

@@ -1,54 +1,83 @@
 //! The actions of signals while a launcher watches its ranks.
 //!
-//! The handler of SIGINT and SIGTERM records the signal instead of ending the process. SIGCHLD has
-//! its default action: if a process inherits that SIGCHLD is ignored, the kernel does not keep the
-//! exit codes of its children. When the last launcher of the process has finished, the earlier
-//! actions are restored.
+//! The handler of a watched signal counts it instead of ending the process. SIGCHLD has its default
+//! action: if a process inherits that SIGCHLD is ignored, the kernel does not keep the exit codes of
+//! its children. When the last launcher of the process has finished, the earlier actions are
+//! restored.
 //!
-//! **Invariant (handler)** The handler only stores to an atomic.
+//! **Invariant (handler)** The handler only adds to an atomic.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use rustix::process::{Pid, getpid, getppid, set_parent_process_death_signal};
 
 use crate::{Error, Result};
 
-/// The last signal that asked this process to stop; 0 if there was none.
-static CAUGHT: AtomicI32 = AtomicI32::new(0);
+/// SIGINT asks a program to stop. A terminal sends it for Ctrl-C.
+pub(super) const INT: i32 = Signal::SIGINT as i32;
+/// SIGTERM asks a program to stop.
+pub(super) const TERM: i32 = Signal::SIGTERM as i32;
+/// SIGHUP says that the terminal has gone.
+pub(super) const HUP: i32 = Signal::SIGHUP as i32;
+/// SIGTSTP asks a program to pause. A terminal sends it for Ctrl-Z.
+pub(super) const TSTP: i32 = Signal::SIGTSTP as i32;
 
-/// The number of active launchers, and the actions before the first of them.
+/// One more than the highest number of a signal on Linux.
+const NUMBERS: usize = 65;
+
+/// How often each signal has arrived.
+static COUNTS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
+
+/// The number of active watches, and the actions before the first of them.
 static WATCHES: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 
 extern "C" fn note(signal: c_int) {
-    CAUGHT.store(signal, Ordering::Relaxed);
+    if let Some(count) = usize::try_from(signal).ok().and_then(|number| COUNTS.get(number)) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-/// The changed actions. Dropping the last value restores the earlier ones.
+/// Signals that this process counts instead of obeying them. Dropping the last watch of a process
+/// restores the earlier actions.
 #[derive(Debug)]
-pub(super) struct Signals(());
+pub struct Signals {
+    /// The watched signals, and how many of each this watch has given.
+    given: Vec<(i32, u32)>,
+}
 
 impl Signals {
-    pub(super) fn watch() -> Result<Self> {
+    /// Watches these signals from now on. SIGHUP stays ignored where it is ignored, as under nohup.
+    ///
+    /// # Errors
+    /// A number that is not a signal's, or a signal that cannot be caught.
+    pub fn watch(signals: &[i32]) -> Result<Self> {
         let mut watches = WATCHES.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, before) = &mut *watches;
         *count += 1;
         // An early return drops this value, which restores the actions changed so far.
-        let watch = Self(());
-        if *count > 1 {
-            return Ok(watch);
-        }
-        CAUGHT.store(0, Ordering::Relaxed);
-        let wanted = [
-            (Signal::SIGINT, SigHandler::Handler(note)),
-            (Signal::SIGTERM, SigHandler::Handler(note)),
-            (Signal::SIGCHLD, SigHandler::SigDfl),
-        ];
+        let watch =
+            Self { given: signals.iter().map(|&signal| (signal, arrived(signal))).collect() };
         let mut result = Ok(());
-        for (signal, handler) in wanted {
-            match set(signal, &SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty())) {
-                Ok(old) => before.push((signal, old)),
+        let caught = signals.iter().map(|&signal| (signal, SigHandler::Handler(note)));
+        for (number, handler) in caught.chain([(Signal::SIGCHLD as i32, SigHandler::SigDfl)]) {
+            if before.iter().any(|(known, _)| *known as i32 == number) {
+                continue;
+            }
+            let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+            let changed = Signal::try_from(number)
+                .map_err(|error| Error::io(format!("find signal {number}"), error))
+                .and_then(|signal| Ok((signal, set(signal, &action)?)));
+            match changed {
+                Ok((Signal::SIGHUP, old)) if matches!(old.handler(), SigHandler::SigIgn) => {
+                    result = result.and(set(Signal::SIGHUP, &old).map(drop));
+                }
+                Ok(old) => before.push(old),
                 Err(error) => result = Err(error),
             }
         }
@@ -56,10 +85,19 @@ impl Signals {
         result.map(|()| watch)
     }
 
-    /// The signal that asked this process to stop, if one did.
-    pub(super) fn caught(&self) -> Option<i32> {
-        Some(CAUGHT.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+    /// The next signal that has arrived and that this watch has not given yet. Signals that have
+    /// arrived since the last call come in the order of [`Self::watch`].
+    pub fn next_arrived(&mut self) -> Option<i32> {
+        let (signal, given) =
+            self.given.iter_mut().find(|(signal, given)| arrived(*signal) != *given)?;
+        *given = given.wrapping_add(1);
+        Some(*signal)
     }
+}
+
+fn arrived(signal: i32) -> u32 {
+    let count = usize::try_from(signal).ok().and_then(|number| COUNTS.get(number));
+    count.map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
 impl Drop for Signals {
@@ -84,9 +122,43 @@ fn set(signal: Signal, action: &SigAction) -> Result<SigAction> {
     before.map_err(|error| Error::io(format!("set the action of {signal}"), error))
 }
 
+/// Makes the kernel send `signal` to the process of `command` when the thread that starts it ends.
+/// Whatever program the process becomes later, this stays.
+pub(super) fn end_with_launcher(command: &mut Command, signal: rustix::process::Signal) {
+    let launcher = getpid();
+    let follow = move || -> io::Result<()> {
+        set_parent_process_death_signal(Some(signal))?;
+        // The launcher may have died before the line above.
+        let lives = getppid().map(Pid::as_raw_nonzero) == Some(launcher.as_raw_nonzero());
+        if lives { Ok(()) } else { Err(io::Error::from_raw_os_error(ESRCH)) }
+    };
+    // SAFETY: between fork and exec the closure makes two calls of the system, which may be made
+    // there. It allocates nothing, takes no lock, and an error of the system's number needs no memory.
+    unsafe { command.pre_exec(follow) };
+}
+
+/// The system's number for "no such process".
+const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
+
+/// A signal's name, or its number where it has none.
+pub(super) fn signal_name(signal: i32) -> String {
+    let named = Signal::try_from(signal);
+    named.map_or_else(|_| format!("signal {signal}"), |named| named.as_str().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::MutexGuard;
+
+    use nix::sys::signal::raise;
+
     use super::*;
+
+    /// The tests of this file change the process, one after the other.
+    fn alone() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// The bit masks of the signals that are caught and ignored.
     fn actions() -> Vec<String> {
@@ -97,10 +169,11 @@ mod tests {
 
     #[test]
     fn actions_are_those_from_before_once_nobody_watches() -> Result<()> {
+        let _turn = alone();
         let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let old = set(Signal::SIGTERM, &ignored)?;
         let before = actions();
-        let (first, second) = (Signals::watch()?, Signals::watch()?);
+        let (first, second) = (Signals::watch(&[INT, TERM])?, Signals::watch(&[TERM, HUP])?);
         assert_ne!(actions(), before);
         drop(first);
         assert_ne!(actions(), before);
@@ -108,5 +181,45 @@ mod tests {
         assert_eq!(actions(), before);
         set(Signal::SIGTERM, &old)?;
         Ok(())
+    }
+
+    #[test]
+    fn each_watch_gives_every_signal_once() -> Result<()> {
+        let _turn = alone();
+        let usr1 = Signal::SIGUSR1 as i32;
+        let mut first = Signals::watch(&[usr1, TERM])?;
+        raise(Signal::SIGUSR1).expect("a signal");
+        raise(Signal::SIGUSR1).expect("a signal");
+        let mut second = Signals::watch(&[usr1])?;
+        raise(Signal::SIGTERM).expect("a signal");
+        raise(Signal::SIGUSR1).expect("a signal");
+        let all = |watch: &mut Signals| -> Vec<i32> {
+            std::iter::from_fn(|| watch.next_arrived()).collect()
+        };
+        assert_eq!(all(&mut first), [usr1, usr1, usr1, TERM]);
+        assert_eq!(all(&mut second), [usr1]);
+        assert!(all(&mut first).is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_hang_up_that_is_ignored_stays_ignored() -> Result<()> {
+        let _turn = alone();
+        let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        let old = set(Signal::SIGHUP, &ignored)?;
+        let mut watch = Signals::watch(&[HUP])?;
+        raise(Signal::SIGHUP).expect("a signal");
+        assert_eq!(watch.next_arrived(), None);
+        drop(watch);
+        set(Signal::SIGHUP, &old)?;
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_no_signal_is_an_error() {
+        let _turn = alone();
+        for number in [-1, 0, 1000, Signal::SIGKILL as i32] {
+            assert!(Signals::watch(&[number]).is_err(), "{number}");
+        }
     }
 }

@@ -1,7 +1,43 @@
 //! The environment variables that a launcher has set for this process.
 
-use super::ancestors;
+use std::time::Duration;
+
+use super::{ancestors, vars};
 use crate::{Error, Result};
+
+/// How often `candelabrum run` has started this job again after a failure. It is 0 at the first start,
+/// and under every other launcher.
+///
+/// # Errors
+/// A value of CANDELABRUM_RESTART that is not a number.
+pub fn restarts() -> Result<usize> {
+    Ok(Variables::of_process().number(&[vars::RESTART])?.unwrap_or(0))
+}
+
+/// The number of compute threads for each rank that the user gave to `candelabrum run`, if any.
+///
+/// # Errors
+/// A value of CANDELABRUM_THREADS that is not a number above 0.
+pub fn threads_of_launcher() -> Result<Option<usize>> {
+    let threads = Variables::of_process().number(&[vars::THREADS])?;
+    if threads == Some(0) {
+        let (setting, range) = (vars::THREADS, "a number above 0");
+        return Err(Error::Setting { setting, value: "0".to_owned(), range });
+    }
+    Ok(threads)
+}
+
+/// The time in an environment variable, if it is set.
+///
+/// # Errors
+/// A value that is not a number of seconds above 0.
+pub(super) fn seconds(name: &'static str) -> Result<Option<Duration>> {
+    let Ok(text) = std::env::var(name) else { return Ok(None) };
+    let seconds = text.trim().parse::<f64>().ok();
+    let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|d| !d.is_zero());
+    let range = "a number of seconds above 0";
+    time.map(Some).ok_or(Error::Setting { setting: name, value: text, range })
+}
 
 /// The environment variables of this process and its ancestors.
 pub(super) struct Variables<'a> {

@@ -1,0 +1,236 @@
+//! `candelabrum run`: starts a program on several ranks, watches them, and starts them again.
+
+mod args;
+mod elsewhere;
+mod failure;
+mod here;
+mod hostfile;
+mod launchers;
+mod prefix;
+mod program;
+mod ranks;
+mod restarts;
+mod settings;
+mod unreachable;
+
+use std::env;
+use std::fs::create_dir_all;
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candelabrum_dist::launch::{Ended, Launch, Outcome, Signals};
+use signal_hook::low_level::signal_name;
+
+pub use args::Args;
+
+use args::{LauncherChoice, OnFailure};
+use elsewhere::Elsewhere;
+use failure::{Failure, Result};
+use here::Here;
+use launchers::Launcher;
+use restarts::{Next, Policy, Restarts};
+use settings::{SIGNALS, ends, folder};
+
+/// The time between two looks at the signals during a pause.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs the job, and returns the exit code of this program.
+pub fn run(args: &Args) -> ExitCode {
+    match start(args) {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(failure) => {
+            say(&format!("error: {failure}"));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// A job, by what starts its ranks.
+enum Plan<'a> {
+    Here(Here<'a>),
+    Elsewhere(Elsewhere<'a>),
+}
+
+fn start(args: &Args) -> Result<i32> {
+    refuse_to_be_a_rank()?;
+    let mut plan = Plan::new(args)?;
+    let (workers, least) = (plan.workers(), args.min_workers);
+    if least > workers {
+        return Err(Failure::Usage(format!(
+            "--min-workers is {least}, but the job begins with {workers} workers"
+        )));
+    }
+    if args.dry_run {
+        print(&plan.describe()?);
+        return Ok(0);
+    }
+    let policy = Policy { most: args.max_restarts, pause: args.backoff, reset: args.restart_reset };
+    let mut restarts = Restarts::new(policy);
+    let mut signals = Signals::watch(&SIGNALS)?;
+    loop {
+        let (attempt, start) = (restarts.all(), Instant::now());
+        make_folder(args, attempt)?;
+        let ended = plan.attempt(attempt, &mut signals)?;
+        let reason = match &ended.outcome {
+            Outcome::Success => return Ok(0),
+            Outcome::Interrupted(signal) => return Ok(interrupted(*signal, ended.late)),
+            Outcome::Failed(reason) => reason.clone(),
+            other => format!("the job ended with {other:?}"),
+        };
+        let reason = format!("{reason}{}", where_to_look(args, attempt, &ended));
+        match restarts.after(ended.code, start.elapsed()) {
+            Next::Restart { number, pause } => {
+                let size = match args.on_failure {
+                    OnFailure::Same => String::new(),
+                    OnFailure::Shrink => plan.shrink(&ended)?,
+                };
+                let (most, seconds) = (args.max_restarts, pause.as_secs_f64());
+                say(&format!("note: {reason}; restart {number} of {most} in {seconds} s{size}"));
+                if let Some(signal) = wait(pause, &mut signals) {
+                    return Ok(interrupted(signal, 0));
+                }
+            }
+            Next::InVain if args.max_restarts > 0 => {
+                let code = ended.code;
+                say(&format!("error: {reason}; there is no restart after exit code {code}"));
+                return Ok(code);
+            }
+            Next::UsedUp if attempt > 0 => {
+                say(&format!("error: {reason}, after {attempt} restart(s)"));
+                return Ok(ended.code);
+            }
+            Next::InVain | Next::UsedUp => {
+                say(&format!("error: {reason}"));
+                return Ok(ended.code);
+            }
+        }
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        // In a job step, such as an interactive shell of srun, srun has started this program already.
+        let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_in_allocation = is_set("SLURM_JOB_ID") && !is_set("SLURM_STEP_ID");
+        let launcher = match args.launcher {
+            LauncherChoice::Local if args.hostfile.is_some() => {
+                let what = "--launcher local starts ranks on this host only: leave out --hostfile";
+                return Err(Failure::Usage(what.to_owned()));
+            }
+            LauncherChoice::Local => return Ok(Self::Here(Here::new(args)?)),
+            LauncherChoice::Mpiexec => Launcher::mpiexec()?,
+            LauncherChoice::Srun => Launcher::srun()?,
+            LauncherChoice::Auto if is_in_allocation => Launcher::srun()?,
+            LauncherChoice::Auto if args.hostfile.is_some() => Launcher::mpiexec()?,
+            LauncherChoice::Auto => return Ok(Self::Here(Here::new(args)?)),
+        };
+        Ok(Self::Elsewhere(Elsewhere::new(args, launcher)?))
+    }
+
+    fn workers(&self) -> usize {
+        match self {
+            Self::Here(job) => job.workers(),
+            Self::Elsewhere(job) => job.workers(),
+        }
+    }
+
+    fn describe(&self) -> Result<String> {
+        match self {
+            Self::Here(job) => Ok(job.describe()),
+            Self::Elsewhere(job) => job.describe(0),
+        }
+    }
+
+    fn attempt(&self, attempt: usize, signals: &mut Signals) -> Result<Ended> {
+        match self {
+            Self::Here(job) => job.attempt(attempt, signals),
+            Self::Elsewhere(job) => job.attempt(attempt, signals, |line| say(&format!("+ {line}"))),
+        }
+    }
+
+    /// Makes the job smaller, and returns its new size in words.
+    fn shrink(&mut self, ended: &Ended) -> Result<String> {
+        let lost = match self {
+            Self::Here(job) => {
+                job.shrink();
+                Vec::new()
+            }
+            Self::Elsewhere(job) => job.shrink(ended)?,
+        };
+        let without = match lost.is_empty() {
+            true => String::new(),
+            false => format!(", without {}", lost.join(" and ")),
+        };
+        Ok(format!(" with {} worker(s){without}", self.workers()))
+    }
+}
+
+/// Ranks that are launchers would start as many jobs as there are ranks.
+fn refuse_to_be_a_rank() -> Result<()> {
+    let launch = Launch::detect()?;
+    if launch.world_size == 1 {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "this `candelabrum run` is itself one of {} ranks, and each of them would start a job: start \
+         it once, without mpiexec, srun or torchrun",
+        launch.world_size
+    )))
+}
+
+fn make_folder(args: &Args, attempt: usize) -> Result<()> {
+    let Some(log_dir) = &args.log_dir else { return Ok(()) };
+    let folder = folder(log_dir, attempt);
+    create_dir_all(&folder).map_err(|error| {
+        Failure::Usage(format!("--log-dir: cannot make {}: {error}", folder.display()))
+    })
+}
+
+/// The file with the output of the rank that failed.
+fn where_to_look(args: &Args, attempt: usize, ended: &Ended) -> String {
+    let (Some(log_dir), Some(rank)) = (&args.log_dir, ended.rank) else { return String::new() };
+    let file = folder(log_dir, attempt).join(format!("rank-{rank}.err"));
+    format!(" (see {})", file.display())
+}
+
+/// Waits, unless a signal asks this program to end.
+fn wait(pause: Duration, signals: &mut Signals) -> Option<i32> {
+    let end = Instant::now() + pause;
+    loop {
+        while let Some(signal) = signals.next_arrived() {
+            if ends(signal) {
+                return Some(signal);
+            }
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::sleep(left.min(LOOK));
+    }
+}
+
+/// `late`: the processes that had to be killed, whose work may not be saved.
+fn interrupted(signal: i32, late: usize) -> i32 {
+    let name = signal_name(signal).unwrap_or("a signal");
+    let late = match late {
+        0 => String::new(),
+        late => format!("; {late} process(es) had not ended in time and were killed"),
+    };
+    say(&format!("error: interrupted by {name}{late}"));
+    128 + signal
+}
+
+#[expect(clippy::print_stderr, reason = "what this program says to the user")]
+fn say(line: &str) {
+    // On a terminal a rank's progress bar may be in this line: return to its start and clear it.
+    let clear = if stderr().is_terminal() { "\r\x1b[2K" } else { "" };
+    eprintln!("{clear}{line}");
+}
+
+#[expect(clippy::print_stdout, reason = "what the user asked for")]
+fn print(line: &str) {
+    println!("{line}");
+}
