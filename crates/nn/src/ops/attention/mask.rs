@@ -45,15 +45,16 @@ impl MaskLayout {
         Ok(Self { sequence: stride(n, h * q * k), head: stride(h, q * k), query: stride(q, k) })
     }
 
-    /// The numbers for the keys from `first` of a query.
+    /// The numbers for the keys from `key` on of query `query`, and the distance to those of the next query.
     #[inline(always)]
-    pub(super) fn row<'a, T>(
+    pub(super) fn rows<'a, T>(
         &self,
         mask: &'a [T],
         (sequence, head): (usize, usize),
         query: usize,
-        first: usize,
-    ) -> &'a [T] {
-        &mask[sequence * self.sequence + head * self.head + query * self.query + first..]
+        key: usize,
+    ) -> (&'a [T], usize) {
+        let first = sequence * self.sequence + head * self.head + query * self.query + key;
+        (&mask[first..], self.query)
     }
 }

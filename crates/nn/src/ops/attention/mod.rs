@@ -17,10 +17,13 @@
 //! bits do not depend on the number of threads.
 
 mod backward;
+mod block;
 mod composite;
 mod forward;
 mod geometry;
 mod mask;
+mod matrix;
+mod operands;
 mod rotary;
 mod scores;
 
@@ -28,9 +31,9 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use self::backward::{Gradients, Results};
-use self::forward::Operands;
 use self::geometry::{Geometry, Heads};
 use self::mask::MaskLayout;
+use self::operands::Operands;
 pub use self::rotary::Rotary;
 use self::rotary::Table;
 use self::scores::Masking;
@@ -189,7 +192,7 @@ impl<const PACKED: bool> Attention<PACKED> {
             }
             _ => unreachable!("two inputs, or four"),
         };
-        let masking = Masking { geometry, mask: self.mask.map(|layout| (layout, mask)) };
+        let masking = Masking { mask: self.mask.map(|layout| (layout, mask)) };
         Operands { geometry, rotary: self.rotary.as_ref(), masking, heads }
     }
 

@@ -185,7 +185,7 @@ impl Part {
             }
             _ => sums::<T, S, _, R, ROWS, VECTORS>(simd, depth, &ByRows(lines), right, column),
         };
-        for (i, sums) in sums.into_iter().enumerate() {
+        for (i, sums) in sums.into_iter().enumerate().take(rows) {
             let out = &mut out.data[(row + i) * out.step + column..];
             let out = &mut T::vectors_mut::<S>(out)[..VECTORS];
             for (out, sum) in out.iter_mut().zip(sums) {

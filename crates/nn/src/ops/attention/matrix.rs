@@ -1,0 +1,154 @@
+//! Matrices in scratch memory and their products. Nothing is packed, unless the factors are rounded to bf16.
+
+use candelabrum_memory::simd::simd;
+
+use super::super::float::Float;
+use super::super::gemm::bf16::{Lines, Operand, Starts};
+use super::super::gemm::{Left, Product, Rows, Runs, Size, dispatch};
+use super::super::mat_mut::MatMut;
+use super::super::matmul::{FEWEST, product_in_bf16};
+use super::super::pool::Pooled;
+use super::super::transpose::transpose;
+
+/// Columns that lie side by side: whole vectors of every instruction set.
+pub(super) const LANES: usize = 16;
+
+/// A matrix with as much room behind each row, and behind the last one, as the kernel of the products reads
+/// and writes there.
+pub(super) struct Matrix<T: Float> {
+    values: Pooled<T>,
+    /// The distance between two rows: an odd number of cache lines, because rows at distances of a power of
+    /// two would drive each other out of the nearest cache.
+    step: usize,
+    columns: usize,
+}
+
+impl<T: Float> Matrix<T> {
+    /// A matrix with unspecified contents.
+    pub(super) fn new(rows: usize, columns: usize) -> Self {
+        let step = Self::step(columns);
+        Self { values: Pooled::new(rows * step + LANES), step, columns }
+    }
+
+    pub(super) fn zeros(rows: usize, columns: usize) -> Self {
+        let step = Self::step(columns);
+        Self { values: Pooled::zeros(rows * step + LANES), step, columns }
+    }
+
+    fn step(columns: usize) -> usize {
+        (columns.div_ceil(LANES) | 1) * LANES
+    }
+
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> &[T] {
+        &self.values[row * self.step..][..self.columns]
+    }
+
+    #[inline(always)]
+    pub(super) fn row_mut(&mut self, row: usize) -> &mut [T] {
+        &mut self.values[row * self.step..][..self.columns]
+    }
+
+    /// [`LANES`] neighbouring columns, row by row.
+    #[inline(always)]
+    pub(super) fn lanes(&self, group: usize) -> impl Iterator<Item = &[T; LANES]> {
+        let rows = self.values.chunks_exact(self.step);
+        rows.map(
+            #[inline(always)]
+            move |row| &row.as_chunks().0[group],
+        )
+    }
+
+    /// As [`lanes`](Self::lanes), to write them.
+    #[inline(always)]
+    pub(super) fn lanes_mut(&mut self, group: usize) -> impl Iterator<Item = &mut [T; LANES]> {
+        let rows = self.values.chunks_exact_mut(self.step);
+        rows.map(
+            #[inline(always)]
+            move |row| &mut row.as_chunks_mut().0[group],
+        )
+    }
+
+    /// Writes the transposed matrix of the first rows of `from`, or adds it if `ADD`.
+    #[inline(always)]
+    pub(super) fn transpose<const ADD: bool>(
+        &mut self,
+        (from, step): (&[T], usize),
+        size: (usize, usize),
+    ) {
+        transpose::<T, ADD>(from, step, size, &mut self.values, self.step);
+    }
+
+    /// Writes the transposed matrix of the first `rows` rows of another one.
+    pub(super) fn turn(&mut self, from: &Self, rows: usize) {
+        simd(
+            #[inline(always)]
+            || self.transpose::<false>((&from.values, from.step), (rows, from.columns)),
+        );
+    }
+
+    /// Writes the first rows, multiplied by `factor`, to `out`.
+    pub(super) fn store(&self, factor: T, mut out: MatMut<'_, T>) {
+        simd(
+            #[inline(always)]
+            || {
+                for row in 0..out.rows() {
+                    scaled(self.row(row), factor, out.row(row));
+                }
+            },
+        );
+    }
+
+    /// As a left factor: the rows from `row` on, with their elements from `column` on.
+    pub(super) fn left(&self, row: usize, column: usize) -> Left<'_, T> {
+        let Rows { data, step } = self.right(row, column);
+        Left::Rows { data, step }
+    }
+
+    /// As the transposed left factor: the columns from `column` on, with their elements from `row` on.
+    pub(super) fn turned_left(&self, row: usize, column: usize) -> Left<'_, T> {
+        let Rows { data, step } = self.right(row, column);
+        Left::Columns { data, step }
+    }
+
+    /// As a right factor: the rows from `row` on, with their elements from `column` on.
+    pub(super) fn right(&self, row: usize, column: usize) -> Rows<&[T]> {
+        Rows { data: &self.values[row * self.step + column..], step: self.step }
+    }
+
+    /// As a result, from this row and column on.
+    pub(super) fn out(&mut self, row: usize, column: usize) -> Rows<&mut [T]> {
+        Rows { data: &mut self.values[row * self.step + column..], step: self.step }
+    }
+}
+
+/// `to = factor from`. A copy, if `factor` is 1: one by `memcpy` for each short row takes longer.
+#[inline(always)]
+pub(super) fn scaled<T: Float>(from: &[T], factor: T, to: &mut [T]) {
+    for (to, &from) in to.iter_mut().zip(from) {
+        *to = from * factor;
+    }
+}
+
+/// `out = left right`, or `out += left right` if `add`.
+pub(super) fn multiply<T: Float>(
+    size: Size,
+    left: Left<'_, T>,
+    right: Rows<&[T]>,
+    out: Rows<&mut [T]>,
+    add: bool,
+) {
+    let lines = |data, starts| Lines { data, starts };
+    let factor = match left {
+        Left::Rows { data, step } => Operand::Along(lines(data, Starts::Every(step))),
+        Left::Columns { data, step } => Operand::Across(lines(data, Starts::Every(step))),
+        Left::Runs(Runs { data, starts }) => Operand::Along(lines(data, Starts::At(starts))),
+    };
+    let across = Operand::Across(lines(right.data, Starts::Every(right.step)));
+    let worth_rounding = size.rows.min(size.columns) >= FEWEST;
+    let in_bf16 = worth_rounding
+        && product_in_bf16(factor, across, size, (&mut *out.data, out.step), add);
+    if !in_bf16 {
+        dispatch(Product { size, left, right, out, add });
+    }
+}
