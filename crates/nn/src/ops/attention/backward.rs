@@ -8,8 +8,9 @@ use super::super::gemm::Size;
 use super::super::mat_mut::MatMut;
 use super::block::Block;
 use super::geometry::{Geometry, Heads, KEYS, QUERIES};
+use super::head_rows::HeadRows;
 use super::matrix::{LANES, Matrix, multiply};
-use super::operands::{Operands, copy_rows};
+use super::operands::Operands;
 use super::scores::{PerQuery, add_products, products};
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of
@@ -38,9 +39,10 @@ pub(super) fn backward<T: Float>(
 ) {
     let geometry = operands.geometry;
     let &Geometry { queries, dim, .. } = geometry;
+    let scale = T::from_f64(geometry.scale);
     let (k, v) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
     let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));
-    let [mut q, mut dy, mut dq] = [(); 3].map(|()| Matrix::new(most_queries, dim));
+    let mut dq = Matrix::new(most_queries, dim);
     let [mut turned_q, mut turned_dy] = [(); 2].map(|()| Matrix::new(dim, most_queries));
     let [mut scores, mut dp] = [(); 2].map(|()| Matrix::new(most_keys, most_queries));
     let [mut dk, mut dv] = [(); 2].map(|()| Matrix::zeros(geometry.keys, dim));
@@ -48,10 +50,10 @@ pub(super) fn backward<T: Float>(
         let head = kv_head * geometry.group() + member;
         for block in Block::of_head::<T>(geometry, sequence, head) {
             let range = block.query..block.query + block.queries;
-            operands.queries(&block, &mut q);
-            turned_q.turn(&q, block.queries);
-            copy_rows(&results.dys, (sequence, head), range.clone(), &mut dy);
-            turned_dy.turn(&dy, block.queries);
+            let q = operands.queries(&block);
+            turned_q.turn(q.right(0), (block.queries, dim), scale);
+            let dy = HeadRows::new(&results.dys, (sequence, head), range.clone(), None);
+            turned_dy.turn(dy.right(0), (block.queries, dim), T::one());
             let mut logarithms = [[T::narrow(f64::INFINITY); LANES]; QUERIES / LANES];
             logarithms.as_flattened_mut()[..block.queries].copy_from_slice(&lse[range.clone()]);
             let delta = deltas(results, &block);
@@ -71,12 +73,12 @@ pub(super) fn backward<T: Float>(
                 }
             }
             if let Some(gradient) = &mut gradients.queries {
-                dq.store(T::one(), gradient.part(range, member * dim..(member + 1) * dim));
+                dq.store(scale, gradient.part(range, member * dim..(member + 1) * dim));
             }
         }
     }
     if let Some(gradient) = &mut gradients.keys {
-        dk.store(T::from_f64(geometry.scale), gradient.part(0..geometry.keys, 0..dim));
+        dk.store(scale, gradient.part(0..geometry.keys, 0..dim));
     }
     if let Some(gradient) = &mut gradients.values {
         dv.store(T::one(), gradient.part(0..geometry.keys, 0..dim));
@@ -102,14 +104,14 @@ pub(super) fn backward<T: Float>(
 /// `right` (queries, D), for the queries that see a key.
 fn add_to_keys<T: Float>(
     block: &Block<'_>,
-    (left, right): (&Matrix<T>, &Matrix<T>),
+    (left, right): (&Matrix<T>, &HeadRows<'_, T>),
     dim: usize,
     sums: &mut Matrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
         let (key, query) = (stair.keys.start, stair.queries.start);
         let size = Size { rows: stair.keys.len(), depth: block.queries - query, columns: dim };
-        let (left, right) = (left.left(key, query), right.right(query, 0));
+        let (left, right) = (left.left(key, query), right.right(query));
         multiply(size, left, right, sums.out(block.key + key, 0), true);
     }
 }

@@ -22,15 +22,15 @@ pub(super) fn forward<T: Float>(
     let &Geometry { queries, dim, .. } = geometry;
     let (keys, values) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
     let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));
-    let mut rows = Matrix::new(most_queries, dim);
+    let scale = T::from_f64(geometry.scale);
     let mut turned = Matrix::new(dim, most_queries);
     let mut scores = Matrix::new(most_keys, most_queries);
     let mut sums = Matrix::new(most_queries, dim);
     for (member, lse) in lse.chunks_exact_mut(queries).enumerate() {
         let head = kv_head * geometry.group() + member;
         for block in Block::of_head::<T>(geometry, sequence, head) {
-            operands.queries(&block, &mut rows);
-            turned.turn(&rows, block.queries);
+            let rows = operands.queries(&block);
+            turned.turn(rows.right(0), (block.queries, dim), scale);
             let mut running = Running::new();
             for block in block.with_keys() {
                 products(&block, (&keys, &turned), dim, &mut scores);

@@ -1,5 +1,7 @@
 //! The sizes of an attention, and where its rows lie in the operands.
 
+use super::super::gemm::Rows;
+
 /// The largest number of queries of a block.
 pub(super) const QUERIES: usize = 128;
 
@@ -73,6 +75,16 @@ impl<'a, T> Heads<'a, T> {
             row_stride: queries + 2 * keys,
             first,
         })
+    }
+
+    pub(super) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The rows of a head of a sequence, from this one on.
+    pub(super) fn rows(&self, sequence: usize, head: usize, row: usize) -> Rows<&'a [T]> {
+        let start = (sequence * self.rows + row) * self.row_stride + self.first + head * self.dim;
+        Rows { data: &self.data[start..], step: self.row_stride }
     }
 
     /// One row of a head of a sequence.

@@ -5,6 +5,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::super::gemm::Rows;
 use super::geometry::Geometry;
 
 /// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
@@ -45,7 +46,7 @@ impl MaskLayout {
         Ok(Self { sequence: stride(n, h * q * k), head: stride(h, q * k), query: stride(q, k) })
     }
 
-    /// The numbers for the keys from `key` on of query `query`, and the distance to those of the next query.
+    /// A row for each query from this one on, with the numbers for the keys from this one on.
     #[inline(always)]
     pub(super) fn rows<'a, T>(
         &self,
@@ -53,8 +54,8 @@ impl MaskLayout {
         (sequence, head): (usize, usize),
         query: usize,
         key: usize,
-    ) -> (&'a [T], usize) {
+    ) -> Rows<&'a [T]> {
         let first = sequence * self.sequence + head * self.head + query * self.query + key;
-        (&mask[first..], self.query)
+        Rows { data: &mask[first..], step: self.query }
     }
 }

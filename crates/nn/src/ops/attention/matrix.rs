@@ -49,21 +49,23 @@ impl<T: Float> Matrix<T> {
         &mut self.values[row * self.step..][..self.columns]
     }
 
-    /// [`LANES`] neighbouring columns, row by row.
+    /// The rows' elements in a group of [`LANES`] columns.
     #[inline(always)]
     pub(super) fn lanes(&self, group: usize) -> impl Iterator<Item = &[T; LANES]> {
-        let rows = self.values.chunks_exact(self.step);
-        rows.map(
+        self.values.chunks_exact(self.step).map(
             #[inline(always)]
             move |row| &row.as_chunks().0[group],
         )
     }
 
-    /// As [`lanes`](Self::lanes), to write them.
+    /// As [`lanes`](Self::lanes), to write them, from row `first` on.
     #[inline(always)]
-    pub(super) fn lanes_mut(&mut self, group: usize) -> impl Iterator<Item = &mut [T; LANES]> {
-        let rows = self.values.chunks_exact_mut(self.step);
-        rows.map(
+    pub(super) fn lanes_mut(
+        &mut self,
+        first: usize,
+        group: usize,
+    ) -> impl Iterator<Item = &mut [T; LANES]> {
+        self.values[first * self.step..].chunks_exact_mut(self.step).map(
             #[inline(always)]
             move |row| &mut row.as_chunks_mut().0[group],
         )
@@ -73,17 +75,24 @@ impl<T: Float> Matrix<T> {
     #[inline(always)]
     pub(super) fn transpose<const ADD: bool>(
         &mut self,
-        (from, step): (&[T], usize),
+        Rows { data, step: distance }: Rows<&[T]>,
         size: (usize, usize),
     ) {
-        transpose::<T, ADD>(from, step, size, &mut self.values, self.step);
+        transpose::<T, ADD>(data, distance, size, &mut self.values, self.step);
     }
 
-    /// Writes the transposed matrix of the first `rows` rows of another one.
-    pub(super) fn turn(&mut self, from: &Self, rows: usize) {
+    /// Writes the transposed matrix of one of this size, multiplied by `factor`.
+    pub(super) fn turn(&mut self, from: Rows<&[T]>, size: (usize, usize), factor: T) {
         simd(
             #[inline(always)]
-            || self.transpose::<false>((&from.values, from.step), (rows, from.columns)),
+            || {
+                self.transpose::<false>(from, size);
+                if factor != T::one() {
+                    for row in 0..size.1 {
+                        self.row_mut(row).iter_mut().for_each(|x| *x *= factor);
+                    }
+                }
+            },
         );
     }
 
@@ -122,7 +131,7 @@ impl<T: Float> Matrix<T> {
     }
 }
 
-/// `to = factor from`. A copy, if `factor` is 1: one by `memcpy` for each short row takes longer.
+/// `to = factor from`.
 #[inline(always)]
 pub(super) fn scaled<T: Float>(from: &[T], factor: T, to: &mut [T]) {
     for (to, &from) in to.iter_mut().zip(from) {

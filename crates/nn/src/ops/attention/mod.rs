@@ -21,6 +21,7 @@ mod block;
 mod composite;
 mod forward;
 mod geometry;
+mod head_rows;
 mod mask;
 mod matrix;
 mod operands;

@@ -10,6 +10,7 @@ use super::super::gemm::Size;
 use super::block::Block;
 use super::geometry::QUERIES;
 use super::mask::MaskLayout;
+use super::head_rows::HeadRows;
 use super::matrix::{LANES, Matrix, multiply};
 
 /// A number for each query of a block.
@@ -48,14 +49,14 @@ impl<T: Float> Running<T> {
 /// (D, queries), where a key is seen.
 pub(super) fn products<T: Float>(
     block: &Block<'_>,
-    (left, right): (&Matrix<T>, &Matrix<T>),
+    (left, right): (&HeadRows<'_, T>, &Matrix<T>),
     dim: usize,
     out: &mut Matrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
         let (key, query) = (stair.keys.start, stair.queries.start);
         let size = Size { rows: stair.keys.len(), depth: dim, columns: block.queries - query };
-        let (left, right) = (left.left(block.key + key, 0), right.right(0, query));
+        let (left, right) = (left.left(block.key + key), right.right(0, query));
         multiply(size, left, right, out.out(key, query), false);
     }
 }
@@ -64,14 +65,14 @@ pub(super) fn products<T: Float>(
 /// `right` (all keys, D), for the keys that are seen. With the first keys, `sums` is overwritten.
 pub(super) fn add_products<T: Float>(
     block: &Block<'_>,
-    (left, right): (&Matrix<T>, &Matrix<T>),
+    (left, right): (&Matrix<T>, &HeadRows<'_, T>),
     dim: usize,
     sums: &mut Matrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| stair.keys.end > 0) {
         let query = stair.queries.start;
         let size = Size { rows: stair.queries.len(), depth: stair.keys.end, columns: dim };
-        let (left, right) = (left.turned_left(0, query), right.right(block.key, 0));
+        let (left, right) = (left.turned_left(0, query), right.right(block.key));
         multiply(size, left, right, sums.out(query, 0), block.key > 0);
     }
 }
@@ -110,7 +111,7 @@ impl<T: Float> Masking<'_, T> {
                         *max = if *max == T::narrow(f64::NEG_INFINITY) { T::zero() } else { *max };
                     }
                     let mut sum = [T::zero(); LANES];
-                    for row in scores.lanes_mut(group).take(seen) {
+                    for row in scores.lanes_mut(0, group).take(seen) {
                         for ((score, &max), sum) in row.iter_mut().zip(&max).zip(&mut sum) {
                             *score = (*score - max).exp_of_score();
                             *sum += *score;
@@ -148,7 +149,7 @@ impl<T: Float> Masking<'_, T> {
                         break;
                     }
                     let seen = hide(block, group, scores);
-                    let rows = scores.lanes_mut(group).zip(dp.lanes_mut(group));
+                    let rows = scores.lanes_mut(0, group).zip(dp.lanes_mut(0, group));
                     for (scores, dp) in rows.take(seen) {
                         for ((score, dp), (&lse, &delta)) in
                             scores.iter_mut().zip(dp).zip(lse.iter().zip(delta))
@@ -159,7 +160,9 @@ impl<T: Float> Masking<'_, T> {
                         }
                     }
                     let stair = block.seen_in_stair(group * LANES);
-                    dp.lanes_mut(group).take(stair).skip(seen).for_each(|row| *row = [T::zero(); LANES]);
+                    for row in dp.lanes_mut(seen, group).take(stair - seen) {
+                        *row = [T::zero(); LANES];
+                    }
                 }
             },
         );
@@ -182,13 +185,14 @@ impl<T: Float> Masking<'_, T> {
 fn hide<T: Float>(block: &Block<'_>, group: usize, scores: &mut Matrix<T>) -> usize {
     let first = group * LANES;
     let (whole, seen) = (block.seen(first), block.seen(first + LANES - 1));
-    for (key, row) in (0..seen).zip(scores.lanes_mut(group)).skip(whole) {
+    for (key, row) in (whole..seen).zip(scores.lanes_mut(whole, group)) {
         let hidden = block.blind(first, key);
         for (lane, score) in row.iter_mut().enumerate() {
             *score = if lane < hidden { T::narrow(f64::NEG_INFINITY) } else { *score };
         }
     }
-    let stair = block.seen_in_stair(first);
-    scores.lanes_mut(group).take(stair).skip(seen).for_each(|row| *row = [T::zero(); LANES]);
+    for row in scores.lanes_mut(seen, group).take(block.seen_in_stair(first) - seen) {
+        *row = [T::zero(); LANES];
+    }
     seen
 }
