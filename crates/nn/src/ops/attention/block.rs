@@ -42,7 +42,7 @@ impl<'a> Block<'a> {
         // In bf16 each product packs its factors, so a few large ones are faster, although they compute
         // scores that the mask hides.
         let in_bf16 = product_precision::bf16::<T>().is_some();
-        let width = if in_bf16 { QUERIES } else { LANES };
+        let width = if in_bf16 { std::env::var("BW").map_or(32, |x| x.parse().unwrap()) } else { LANES };
         (0..geometry.queries).step_by(QUERIES).map(move |query| {
             let queries = QUERIES.min(geometry.queries - query);
             Self { geometry, sequence, head, query, queries, key: 0, keys: 0, width }
@@ -74,8 +74,9 @@ impl<'a> Block<'a> {
     }
 
     pub(super) fn stairs(self) -> impl Iterator<Item = Stair> {
-        (0..self.queries).step_by(self.width).scan(0, move |seen, first| {
-            let last = self.queries.min(first + self.width) - 1;
+        let width = if self.seen(0) == self.keys { self.queries } else { self.width };
+        (0..self.queries).step_by(width).scan(0, move |seen, first| {
+            let last = self.queries.min(first + width) - 1;
             let keys = *seen..self.seen(last);
             *seen = keys.end;
             Some(Stair { queries: first..last + 1, keys })

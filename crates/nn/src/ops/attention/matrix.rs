@@ -4,14 +4,17 @@ use candelabrum_memory::simd::simd;
 
 use super::super::float::Float;
 use super::super::gemm::bf16::{Lines, Operand, Starts};
-use super::super::gemm::{Left, Product, Rows, Runs, Size, dispatch};
+use super::super::gemm::{self, Product, Rows, Size, dispatch};
 use super::super::mat_mut::MatMut;
-use super::super::matmul::{FEWEST, product_in_bf16};
+use super::super::matmul::{Dst, FEWEST, Mat, matmul_into, product_in_bf16};
 use super::super::pool::Pooled;
 use super::super::transpose::transpose;
 
 /// Columns that lie side by side: whole vectors of every instruction set.
 pub(super) const LANES: usize = 16;
+
+/// With fewer columns of a result, most of each vector would be empty.
+const FEW_COLUMNS: usize = 4;
 
 /// A matrix with as much room behind each row, and behind the last one, as the kernel of the products reads
 /// and writes there.
@@ -21,6 +24,13 @@ pub(super) struct Matrix<T: Float> {
     /// two would drive each other out of the nearest cache.
     step: usize,
     columns: usize,
+}
+
+/// A left factor: the rows of a matrix, or of the transposed matrix, whose columns lie as rows.
+#[derive(Clone, Copy)]
+pub(super) enum Left<'a, T> {
+    Rows(Rows<&'a [T]>),
+    Columns(Rows<&'a [T]>),
 }
 
 impl<T: Float> Matrix<T> {
@@ -110,14 +120,12 @@ impl<T: Float> Matrix<T> {
 
     /// As a left factor: the rows from `row` on, with their elements from `column` on.
     pub(super) fn left(&self, row: usize, column: usize) -> Left<'_, T> {
-        let Rows { data, step } = self.right(row, column);
-        Left::Rows { data, step }
+        Left::Rows(self.right(row, column))
     }
 
     /// As the transposed left factor: the columns from `column` on, with their elements from `row` on.
     pub(super) fn turned_left(&self, row: usize, column: usize) -> Left<'_, T> {
-        let Rows { data, step } = self.right(row, column);
-        Left::Columns { data, step }
+        Left::Columns(self.right(row, column))
     }
 
     /// As a right factor: the rows from `row` on, with their elements from `column` on.
@@ -147,17 +155,28 @@ pub(super) fn multiply<T: Float>(
     out: Rows<&mut [T]>,
     add: bool,
 ) {
-    let lines = |data, starts| Lines { data, starts };
-    let factor = match left {
-        Left::Rows { data, step } => Operand::Along(lines(data, Starts::Every(step))),
-        Left::Columns { data, step } => Operand::Across(lines(data, Starts::Every(step))),
-        Left::Runs(Runs { data, starts }) => Operand::Along(lines(data, Starts::At(starts))),
-    };
-    let across = Operand::Across(lines(right.data, Starts::Every(right.step)));
-    let worth_rounding = size.rows.min(size.columns) >= FEWEST;
-    let in_bf16 = worth_rounding
-        && product_in_bf16(factor, across, size, (&mut *out.data, out.step), add);
-    if !in_bf16 {
-        dispatch(Product { size, left, right, out, add });
+    let Size { rows, depth, columns } = size;
+    if columns < FEW_COLUMNS {
+        let left = match left {
+            Left::Rows(Rows { data, step }) => Mat::strided(data, rows, depth, step),
+            Left::Columns(Rows { data, step }) => Mat::strided(data, depth, rows, step).t(),
+        };
+        let right = Mat::strided(right.data, depth, columns, right.step);
+        let out = MatMut::strided(out.data, rows, columns, out.step);
+        return matmul_into(out, if add { Dst::Add } else { Dst::Overwrite }, T::one(), left, right);
     }
+    let lines = |Rows { data, step }: Rows<_>| Lines { data, starts: Starts::Every(step) };
+    let factor = match left {
+        Left::Rows(rows) => Operand::Along(lines(rows)),
+        Left::Columns(columns) => Operand::Across(lines(columns)),
+    };
+    let (across, sums) = (Operand::Across(lines(right)), (&mut *out.data, out.step));
+    if rows.min(columns) >= FEWEST && product_in_bf16(factor, across, size, sums, add) {
+        return;
+    }
+    let left = match left {
+        Left::Rows(Rows { data, step }) => gemm::Left::Rows { data, step },
+        Left::Columns(Rows { data, step }) => gemm::Left::Columns { data, step },
+    };
+    dispatch(Product { size, left, right, out, add });
 }
