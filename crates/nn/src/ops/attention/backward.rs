@@ -6,8 +6,8 @@ use candelabrum_memory::simd::simd;
 use super::super::float::Float;
 use super::super::gemm::Size;
 use super::super::mat_mut::MatMut;
-use super::block::Block;
-use super::geometry::{Geometry, Heads, KEYS, QUERIES};
+use super::block::{Block, KEYS, QUERIES};
+use super::geometry::{Geometry, Heads};
 use super::head_rows::HeadRows;
 use super::matrix::{LANES, Matrix, multiply};
 use super::operands::Operands;
@@ -49,7 +49,7 @@ pub(super) fn backward<T: Float>(
     for (member, lse) in lse.chunks_exact(queries).enumerate() {
         let head = kv_head * geometry.group() + member;
         for block in Block::of_head::<T>(geometry, sequence, head) {
-            let range = block.query..block.query + block.queries;
+            let range = block.query_range();
             let q = operands.queries(&block);
             turned_q.turn(q.right(0), (block.queries, dim), scale);
             let dy = HeadRows::new(&results.dys, (sequence, head), range.clone(), None);
@@ -58,30 +58,31 @@ pub(super) fn backward<T: Float>(
             logarithms.as_flattened_mut()[..block.queries].copy_from_slice(&lse[range.clone()]);
             let delta = deltas(results, &block);
             for block in block.with_keys() {
-                products(&block, (&k, &turned_q), dim, &mut scores);
-                products(&block, (&v, &turned_dy), dim, &mut dp);
+                products(&block, (&k, &turned_q), &mut scores);
+                products(&block, (&v, &turned_dy), &mut dp);
                 let sums = (&logarithms, &delta);
                 operands.masking.gradients(&block, (&mut scores, &mut dp), sums);
                 if gradients.values.is_some() {
-                    add_to_keys(&block, (&scores, &dy), dim, &mut dv);
+                    add_to_keys(&block, (&scores, &dy), &mut dv);
                 }
                 if gradients.keys.is_some() {
-                    add_to_keys(&block, (&dp, &q), dim, &mut dk);
+                    add_to_keys(&block, (&dp, &q), &mut dk);
                 }
                 if gradients.queries.is_some() {
-                    add_products(&block, (&dp, &k), dim, &mut dq);
+                    add_products(&block, (&dp, &k), &mut dq);
                 }
             }
             if let Some(gradient) = &mut gradients.queries {
-                dq.store(scale, gradient.part(range, member * dim..(member + 1) * dim));
+                let gradient = gradient.part(range, member * dim..(member + 1) * dim);
+                dq.store(gradient, |_| scale);
             }
         }
     }
     if let Some(gradient) = &mut gradients.keys {
-        dk.store(scale, gradient.part(0..geometry.keys, 0..dim));
+        dk.store(gradient.part(0..geometry.keys, 0..dim), |_| scale);
     }
     if let Some(gradient) = &mut gradients.values {
-        dv.store(T::one(), gradient.part(0..geometry.keys, 0..dim));
+        dv.store(gradient.part(0..geometry.keys, 0..dim), |_| T::one());
     }
     let Some(table) = operands.rotary else { return };
     simd(
@@ -105,12 +106,12 @@ pub(super) fn backward<T: Float>(
 fn add_to_keys<T: Float>(
     block: &Block<'_>,
     (left, right): (&Matrix<T>, &HeadRows<'_, T>),
-    dim: usize,
     sums: &mut Matrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
         let (key, query) = (stair.keys.start, stair.queries.start);
-        let size = Size { rows: stair.keys.len(), depth: block.queries - query, columns: dim };
+        let size =
+            Size { rows: stair.keys.len(), depth: block.queries - query, columns: block.dim() };
         let (left, right) = (left.left(key, query), right.right(query));
         multiply(size, left, right, sums.out(block.key + key, 0), true);
     }

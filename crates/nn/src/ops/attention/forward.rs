@@ -1,12 +1,10 @@
 //! The forward pass of the heads that share one head of keys and values.
 
-use candelabrum_memory::simd::simd;
-
 use super::super::float::Float;
 use super::super::mat_mut::MatMut;
-use super::block::Block;
-use super::geometry::{Geometry, KEYS, QUERIES};
-use super::matrix::{Matrix, scaled};
+use super::block::{Block, KEYS, QUERIES};
+use super::geometry::Geometry;
+use super::matrix::Matrix;
 use super::operands::Operands;
 use super::scores::{Running, add_products, products};
 
@@ -33,35 +31,18 @@ pub(super) fn forward<T: Float>(
             turned.turn(rows.right(0), (block.queries, dim), scale);
             let mut running = Running::new();
             for block in block.with_keys() {
-                products(&block, (&keys, &turned), dim, &mut scores);
+                products(&block, (&keys, &turned), &mut scores);
                 operands.masking.exponentials(&block, &mut scores, &mut running);
                 if block.key > 0 {
-                    let corrections = running.correction.as_flattened();
-                    simd(
-                        #[inline(always)]
-                        || {
-                            for (row, &factor) in corrections[..block.queries].iter().enumerate() {
-                                sums.row_mut(row).iter_mut().for_each(|sum| *sum *= factor);
-                            }
-                        },
-                    );
+                    sums.scale_rows(&running.correction.as_flattened()[..block.queries]);
                 }
-                add_products(&block, (&scores, &values), dim, &mut sums);
+                add_products(&block, (&scores, &values), &mut sums);
             }
-            let last = block.query + block.queries;
-            let mut ys = ys.part(block.query..last, member * dim..(member + 1) * dim);
-            let lse = &mut lse[block.query..last];
-            simd(
-                #[inline(always)]
-                || {
-                    for (row, lse) in lse.iter_mut().enumerate() {
-                        let (factor, logarithm) = running.finish(row);
-                        *lse = logarithm;
-                        scaled(sums.row(row), factor, ys.row(row));
-                    }
-                },
-            );
+            let ys = ys.part(block.query_range(), member * dim..(member + 1) * dim);
+            sums.store(ys, |row| running.factor(row));
+            for (row, lse) in lse[block.query_range()].iter_mut().enumerate() {
+                *lse = running.logarithm(row);
+            }
         }
     }
 }
-

@@ -2,12 +2,6 @@
 
 use super::super::gemm::Rows;
 
-/// The largest number of queries of a block.
-pub(super) const QUERIES: usize = 128;
-
-/// The largest number of keys of a block: the scores of 128 queries take 144 KiB in f32.
-pub(super) const KEYS: usize = 256;
-
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {

@@ -5,9 +5,9 @@ use std::ops::Range;
 use candelabrum_memory::simd::simd;
 
 use super::super::float::Float;
-use super::super::gemm::Rows;
+use super::super::gemm::{Left, Rows};
 use super::geometry::Heads;
-use super::matrix::{LANES, Left, Matrix};
+use super::matrix::{LANES, Matrix};
 use super::rotary::Table;
 
 /// Some rows of a head, as the products read them.
@@ -55,6 +55,7 @@ impl<'a, T: Float> HeadRows<'a, T> {
 
     /// As a left factor: the rows from this one on.
     pub(super) fn left(&self, row: usize) -> Left<'_, T> {
-        Left::Rows(self.right(row))
+        let Rows { data, step } = self.right(row);
+        Left::Rows { data, step }
     }
 }

@@ -4,17 +4,14 @@ use candelabrum_memory::simd::simd;
 
 use super::super::float::Float;
 use super::super::gemm::bf16::{Lines, Operand, Starts};
-use super::super::gemm::{self, Product, Rows, Size, dispatch};
+use super::super::gemm::{Left, Product, Rows, Runs, Size, dispatch};
 use super::super::mat_mut::MatMut;
-use super::super::matmul::{Dst, FEWEST, Mat, matmul_into, product_in_bf16};
+use super::super::matmul::{FEWEST, product_in_bf16};
 use super::super::pool::Pooled;
 use super::super::transpose::transpose;
 
 /// Columns that lie side by side: whole vectors of every instruction set.
 pub(super) const LANES: usize = 16;
-
-/// With fewer columns of a result, most of each vector would be empty.
-const FEW_COLUMNS: usize = 4;
 
 /// A matrix with as much room behind each row, and behind the last one, as the kernel of the products reads
 /// and writes there.
@@ -24,13 +21,6 @@ pub(super) struct Matrix<T: Float> {
     /// two would drive each other out of the nearest cache.
     step: usize,
     columns: usize,
-}
-
-/// A left factor: the rows of a matrix, or of the transposed matrix, whose columns lie as rows.
-#[derive(Clone, Copy)]
-pub(super) enum Left<'a, T> {
-    Rows(Rows<&'a [T]>),
-    Columns(Rows<&'a [T]>),
 }
 
 impl<T: Float> Matrix<T> {
@@ -47,16 +37,6 @@ impl<T: Float> Matrix<T> {
 
     fn step(columns: usize) -> usize {
         (columns.div_ceil(LANES) | 1) * LANES
-    }
-
-    #[inline(always)]
-    pub(super) fn row(&self, row: usize) -> &[T] {
-        &self.values[row * self.step..][..self.columns]
-    }
-
-    #[inline(always)]
-    pub(super) fn row_mut(&mut self, row: usize) -> &mut [T] {
-        &mut self.values[row * self.step..][..self.columns]
     }
 
     /// The rows' elements in a group of [`LANES`] columns.
@@ -81,14 +61,10 @@ impl<T: Float> Matrix<T> {
         )
     }
 
-    /// Writes the transposed matrix of the first rows of `from`, or adds it if `ADD`.
+    /// Adds the transposed matrix of one of this size.
     #[inline(always)]
-    pub(super) fn transpose<const ADD: bool>(
-        &mut self,
-        Rows { data, step: distance }: Rows<&[T]>,
-        size: (usize, usize),
-    ) {
-        transpose::<T, ADD>(data, distance, size, &mut self.values, self.step);
+    pub(super) fn add_turned(&mut self, from: Rows<&[T]>, size: (usize, usize)) {
+        transpose::<T, true>(from.data, from.step, size, &mut self.values, self.step);
     }
 
     /// Writes the transposed matrix of one of this size, multiplied by `factor`.
@@ -96,7 +72,7 @@ impl<T: Float> Matrix<T> {
         simd(
             #[inline(always)]
             || {
-                self.transpose::<false>(from, size);
+                transpose::<T, false>(from.data, from.step, size, &mut self.values, self.step);
                 if factor != T::one() {
                     for row in 0..size.1 {
                         self.row_mut(row).iter_mut().for_each(|x| *x *= factor);
@@ -106,26 +82,53 @@ impl<T: Float> Matrix<T> {
         );
     }
 
-    /// Writes the first rows, multiplied by `factor`, to `out`.
-    pub(super) fn store(&self, factor: T, mut out: MatMut<'_, T>) {
+    /// Multiplies each of the first rows by its factor.
+    pub(super) fn scale_rows(&mut self, factors: &[T]) {
         simd(
             #[inline(always)]
             || {
-                for row in 0..out.rows() {
-                    scaled(self.row(row), factor, out.row(row));
+                for (row, &factor) in factors.iter().enumerate() {
+                    self.row_mut(row).iter_mut().for_each(|x| *x *= factor);
                 }
             },
         );
     }
 
+    /// Writes the first rows, each multiplied by its factor, to `out`.
+    pub(super) fn store(&self, mut out: MatMut<'_, T>, factor: impl Fn(usize) -> T) {
+        simd(
+            #[inline(always)]
+            || {
+                for row in 0..out.rows() {
+                    let (factor, values) = (factor(row), self.row(row));
+                    for (out, &value) in out.row(row).iter_mut().zip(values) {
+                        *out = value * factor;
+                    }
+                }
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn row(&self, row: usize) -> &[T] {
+        &self.values[row * self.step..][..self.columns]
+    }
+
+    #[inline(always)]
+    pub(super) fn row_mut(&mut self, row: usize) -> &mut [T] {
+        &mut self.values[row * self.step..][..self.columns]
+    }
+
     /// As a left factor: the rows from `row` on, with their elements from `column` on.
     pub(super) fn left(&self, row: usize, column: usize) -> Left<'_, T> {
-        Left::Rows(self.right(row, column))
+        let Rows { data, step } = self.right(row, column);
+        Left::Rows { data, step }
     }
 
     /// As the transposed left factor: the columns from `column` on, with their elements from `row` on.
     pub(super) fn turned_left(&self, row: usize, column: usize) -> Left<'_, T> {
-        Left::Columns(self.right(row, column))
+        let Rows { data, step } = self.right(row, column);
+        Left::Columns { data, step }
     }
 
     /// As a right factor: the rows from `row` on, with their elements from `column` on.
@@ -139,14 +142,6 @@ impl<T: Float> Matrix<T> {
     }
 }
 
-/// `to = factor from`.
-#[inline(always)]
-pub(super) fn scaled<T: Float>(from: &[T], factor: T, to: &mut [T]) {
-    for (to, &from) in to.iter_mut().zip(from) {
-        *to = from * factor;
-    }
-}
-
 /// `out = left right`, or `out += left right` if `add`.
 pub(super) fn multiply<T: Float>(
     size: Size,
@@ -155,28 +150,18 @@ pub(super) fn multiply<T: Float>(
     out: Rows<&mut [T]>,
     add: bool,
 ) {
-    let Size { rows, depth, columns } = size;
-    if columns < FEW_COLUMNS {
-        let left = match left {
-            Left::Rows(Rows { data, step }) => Mat::strided(data, rows, depth, step),
-            Left::Columns(Rows { data, step }) => Mat::strided(data, depth, rows, step).t(),
-        };
-        let right = Mat::strided(right.data, depth, columns, right.step);
-        let out = MatMut::strided(out.data, rows, columns, out.step);
-        return matmul_into(out, if add { Dst::Add } else { Dst::Overwrite }, T::one(), left, right);
-    }
-    let lines = |Rows { data, step }: Rows<_>| Lines { data, starts: Starts::Every(step) };
-    let factor = match left {
-        Left::Rows(rows) => Operand::Along(lines(rows)),
-        Left::Columns(columns) => Operand::Across(lines(columns)),
+    let every = |data, step| Lines { data, starts: Starts::Every(step) };
+    let rounded_left = match left {
+        Left::Rows { data, step } => Operand::Along(every(data, step)),
+        Left::Columns { data, step } => Operand::Across(every(data, step)),
+        Left::Runs(Runs { data, starts }) => {
+            Operand::Along(Lines { data, starts: Starts::At(starts) })
+        }
     };
-    let (across, sums) = (Operand::Across(lines(right)), (&mut *out.data, out.step));
-    if rows.min(columns) >= FEWEST && product_in_bf16(factor, across, size, sums, add) {
-        return;
+    let rounded_right = Operand::Across(every(right.data, right.step));
+    let sums = (&mut *out.data, out.step);
+    let worth_rounding = size.rows.min(size.columns) >= FEWEST;
+    if !(worth_rounding && product_in_bf16(rounded_left, rounded_right, size, sums, add)) {
+        dispatch(Product { size, left, right, out, add });
     }
-    let left = match left {
-        Left::Rows(Rows { data, step }) => gemm::Left::Rows { data, step },
-        Left::Columns(Rows { data, step }) => gemm::Left::Columns { data, step },
-    };
-    dispatch(Product { size, left, right, out, add });
 }

@@ -31,8 +31,7 @@ impl<'a, T: Float> Operands<'a, T> {
 
     /// The queries of a block, rotated if the attention rotates them.
     pub(super) fn queries(&self, block: &Block<'_>) -> HeadRows<'a, T> {
-        let range = block.query..block.query + block.queries;
         let rotation = self.rotary.map(|table| (table, table.shift()));
-        HeadRows::new(&self.heads[0], (block.sequence, block.head), range, rotation)
+        HeadRows::new(&self.heads[0], (block.sequence, block.head), block.query_range(), rotation)
     }
 }

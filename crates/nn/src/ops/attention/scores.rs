@@ -7,10 +7,9 @@ use candelabrum_memory::simd::simd;
 
 use super::super::float::Float;
 use super::super::gemm::Size;
-use super::block::Block;
-use super::geometry::QUERIES;
-use super::mask::MaskLayout;
+use super::block::{Block, QUERIES};
 use super::head_rows::HeadRows;
+use super::mask::MaskLayout;
 use super::matrix::{LANES, Matrix, multiply};
 
 /// A number for each query of a block.
@@ -32,16 +31,18 @@ impl<T: Float> Running<T> {
         Self { max, sum, correction: all(T::one()) }
     }
 
-    /// The factor of the result, and the logarithm of the sum of all exponentials. A query that sees no
-    /// key has the factor 0, and infinity as logarithm: then its exponentials are 0 in the backward.
+    /// The factor of a query's result: 0 if it sees no key.
     #[inline(always)]
-    pub(super) fn finish(&self, query: usize) -> (T, T) {
+    pub(super) fn factor(&self, query: usize) -> T {
+        let sum = self.sum.as_flattened()[query];
+        if sum == T::zero() { T::zero() } else { T::one() / sum }
+    }
+
+    /// The logarithm of the sum of a query's exponentials: infinity if it sees no key. Then its exponentials
+    /// are 0 in the backward.
+    pub(super) fn logarithm(&self, query: usize) -> T {
         let (max, sum) = (self.max.as_flattened()[query], self.sum.as_flattened()[query]);
-        if sum == T::zero() {
-            (T::zero(), T::narrow(f64::INFINITY))
-        } else {
-            (T::one() / sum, max + sum.ln())
-        }
+        if sum == T::zero() { T::narrow(f64::INFINITY) } else { max + sum.ln() }
     }
 }
 
@@ -50,12 +51,12 @@ impl<T: Float> Running<T> {
 pub(super) fn products<T: Float>(
     block: &Block<'_>,
     (left, right): (&HeadRows<'_, T>, &Matrix<T>),
-    dim: usize,
     out: &mut Matrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
         let (key, query) = (stair.keys.start, stair.queries.start);
-        let size = Size { rows: stair.keys.len(), depth: dim, columns: block.queries - query };
+        let size =
+            Size { rows: stair.keys.len(), depth: block.dim(), columns: block.queries - query };
         let (left, right) = (left.left(block.key + key), right.right(0, query));
         multiply(size, left, right, out.out(key, query), false);
     }
@@ -66,12 +67,11 @@ pub(super) fn products<T: Float>(
 pub(super) fn add_products<T: Float>(
     block: &Block<'_>,
     (left, right): (&Matrix<T>, &HeadRows<'_, T>),
-    dim: usize,
     sums: &mut Matrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| stair.keys.end > 0) {
         let query = stair.queries.start;
-        let size = Size { rows: stair.queries.len(), depth: stair.keys.end, columns: dim };
+        let size = Size { rows: stair.queries.len(), depth: stair.keys.end, columns: block.dim() };
         let (left, right) = (left.turned_left(0, query), right.right(block.key));
         multiply(size, left, right, sums.out(query, 0), block.key > 0);
     }
@@ -144,10 +144,8 @@ impl<T: Float> Masking<'_, T> {
             #[inline(always)]
             || {
                 self.add_mask(block, scores);
-                for (group, (lse, delta)) in lse.iter().zip(delta).enumerate() {
-                    if group * LANES >= block.queries {
-                        break;
-                    }
+                for group in 0..block.queries.div_ceil(LANES) {
+                    let (lse, delta) = (&lse[group], &delta[group]);
                     let seen = hide(block, group, scores);
                     let rows = scores.lanes_mut(0, group).zip(dp.lanes_mut(0, group));
                     for (scores, dp) in rows.take(seen) {
@@ -174,7 +172,7 @@ impl<T: Float> Masking<'_, T> {
         let Some((layout, mask)) = self.mask else { return };
         let place = (block.sequence, block.head);
         let rows = layout.rows(mask, place, block.query, block.key);
-        scores.transpose::<true>(rows, (block.queries, block.keys));
+        scores.add_turned(rows, (block.queries, block.keys));
     }
 }
 
