@@ -46,7 +46,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     // Sorted by name, so that every rank has the same order. `DistOpt` makes the values equal to
     // rank 0's, because candle-nn's initial values cannot be seeded.
     let params = Params::from_varmap(&varmap)?;
-    let mut trainer = Trainer::new(model, args.optimizer(&params, world)?);
+    let mut trainer = Trainer::new(model, args.make_optimizer(&params, world)?);
     trainer.fit(&data.mnist.train, &data.mnist.test, &args.fit_config(), &mut io::stdout())?;
     Ok(())
 }

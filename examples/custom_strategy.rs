@@ -108,7 +108,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = args.optimizer(&params, world)?;
+    let opt = args.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);
     trainer.compile((1, 1, 28, 28))?;
     let config = args.fit_config();

@@ -19,7 +19,6 @@ use anyhow::Result;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{KvStoreKind, TrainArgs, load_data, parse, run};
-use candelabrum::train::{Report, default_threads};
 use clap::Parser;
 
 #[global_allocator]
@@ -46,7 +45,8 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
 
     let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = StoreOpt::with_config(args.sgd(), &params, &store, args.store_opt_config())?;
+    let opt =
+        StoreOpt::with_config(args.optimizer.recipe(), &params, &store, args.store_opt_config())?;
     let mut trainer = Trainer::new(model, opt);
 
     let [channels, height, width] = data.mnist.train.image_shape();
@@ -60,8 +60,9 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         writeln!(out, "{summary}\n")?;
     }
 
-    let config = args.fit_config();
-    let epochs = trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut out)?;
+    let dropped = args.sampler(world, data.mnist.train.len())?.dropped_per_epoch();
+    let fit = args.fit(args.report(world, &data, dropped)).output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
     let stats = store.stats()?;
     if world.is_root() {
         writeln!(out, "\nserver  worker  pushes  mean staleness  greatest")?;
@@ -73,15 +74,5 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
             }
         }
     }
-    let sampler = trainer.sampler(&data.mnist.train, &config)?;
-    let threads = args.threads.unwrap_or_else(|| default_threads(world.local_size()));
-    let report = Report {
-        epochs,
-        parameters_sha256: trainer.parameters_sha256()?,
-        ..args.report(world, &data, threads, sampler.dropped_per_epoch())
-    };
-    match &args.report {
-        Some(path) if world.is_root() => Ok(report.write(path)?),
-        _ => Ok(()),
-    }
+    Ok(())
 }

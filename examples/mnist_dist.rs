@@ -13,7 +13,7 @@ use anyhow::Result;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
-use candelabrum::train::{Report, default_threads};
+use candelabrum::train::default_threads;
 use clap::Parser;
 
 #[global_allocator]
@@ -35,14 +35,13 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.mnist.train.classes());
-    let opt = args.optimizer(&params, world)?;
+    let opt = args.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).use_graph(args.graph);
 
     let [channels, height, width] = data.mnist.train.image_shape();
     let summary = trainer.compile((1, channels, height, width))?;
     let threads = args.threads.unwrap_or_else(|| default_threads(world.local_size()));
-    let config = args.fit_config();
-    let dropped = trainer.sampler(&data.mnist.train, &config)?.dropped_per_epoch();
+    let dropped = args.sampler(world, data.mnist.train.len())?.dropped_per_epoch();
     let mut out = io::stdout();
     if world.is_root() {
         let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
@@ -63,14 +62,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
         writeln!(out, "{summary}\n")?;
     }
 
-    let epochs = trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut out)?;
-    let report = Report {
-        epochs,
-        parameters_sha256: trainer.parameters_sha256()?,
-        ..args.report(world, &data, threads, dropped)
-    };
-    match &args.report {
-        Some(path) if world.is_root() => Ok(report.write(path)?),
-        _ => Ok(()),
-    }
+    let fit = args.fit(args.report(world, &data, dropped)).output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
+    Ok(())
 }

@@ -17,8 +17,9 @@ pub mod optimizers_guide {}
 /// The usual imports of a training program: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
-        Augmentation, BatchOptions, DistributedSampler, ImageDataset, Mnist, Remainder,
-        SamplerConfig, Scaling,
+        Augmentation, Batch, BatchOptions, Collated, Dataset, DistributedSampler, FnDataset,
+        ImageDataset, Loader, LoaderOptions, Mnist, Pass, Remainder, SamplerConfig, Scaling,
+        Shuffle, TensorDataset,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
@@ -27,17 +28,23 @@ pub mod prelude {
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
     };
     pub use candelabrum_nn::layers::{
-        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Gelu, GeluTanh, GlobalAvgPool,
-        Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6, RmsNorm, Sigmoid,
-        Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
+        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh,
+        GlobalAvgPool, Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6,
+        RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
     pub use candelabrum_nn::{
-        Activation, BackwardAndUpdate, DistOption, FromModule, Model, Params, Scope,
+        Activation, BackwardAndUpdate, DistOption, FromModule, Model, NameMap, Params, Scope,
     };
     pub use candelabrum_optim::{
         AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, RmsProp, Schedule,
         Sgd,
     };
-    pub use candelabrum_train::{FitConfig, Trainer};
+    pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume};
+    pub use candelabrum_train::hooks::{
+        BestModel, EarlyStopping, Goal, Hook, Monitor, ReduceOnPlateau,
+    };
+    pub use candelabrum_train::{
+        Accuracy, Fit, FitConfig, LossOnly, Metrics, RegressionErrors, Score, Task, Trainer,
+    };
     pub use candle_core::{DType, Device, Module, Tensor};
 }

@@ -81,14 +81,12 @@ fn runs_of_one_epoch_each_are_one_run() {
     const EPOCHS: usize = 4;
     let data = Mnist::synthetic(0, 100, 20).unwrap();
     let train = |calls: &[usize]| {
-        let augment = Some(Augmentation::crop_only());
-        let options = BatchOptions { augment, ..BatchOptions::default() };
-        let mut trainer = trainer(&World::single()).with_batches(options);
+        let images = data.train.clone().augmented(Augmentation::crop_only());
+        let mut trainer = trainer(&World::single());
         let mut printed = Vec::new();
         let mut losses = Vec::new();
         for &epochs in calls {
-            let reports =
-                trainer.fit(&data.train, &data.test, &config(epochs), &mut printed).unwrap();
+            let reports = trainer.fit(&images, &data.test, &config(epochs), &mut printed).unwrap();
             losses.extend(reports.into_iter().map(|report| report.train_loss));
         }
         assert_eq!(trainer.epochs(), EPOCHS);
@@ -123,30 +121,27 @@ fn a_run_can_begin_with_any_epoch() {
 }
 
 #[test]
-fn images_are_scaled_alike_in_training_and_evaluation_and_augmented_in_training_alone() {
+fn images_are_scaled_in_training_and_evaluation_and_augmented_in_training_alone() {
     // Every image is the same, so the order does not matter: dark with a bright corner.
     let image: Vec<u8> = (0..784).map(|pixel| if pixel < 5 { 255 } else { 51 }).collect();
     let data = ImageDataset::new(image.repeat(16), vec![1; 16], [1, 28, 28], 10).unwrap();
-    let see = |options: BatchOptions| {
-        let mut trainer = trainer(&World::single()).with_batches(options);
-        trainer.fit(&data, &data, &config(1), &mut Vec::new()).unwrap();
+    let see = |data: &ImageDataset| {
+        let mut trainer = trainer(&World::single());
+        trainer.fit(data, data, &config(1), &mut Vec::new()).unwrap();
         let evaluated = trainer.model().evaluated.take();
         (trainer.model().trained.take()[0], evaluated[0])
     };
-    let plain = see(BatchOptions::default());
+    let plain = see(&data);
     assert_eq!(plain.0, plain.1);
     let scaling = Scaling::standardized([0.2], [0.5]);
-    let standardized = see(BatchOptions { scaling, ..BatchOptions::default() });
+    let standardized = see(&data.clone().scaled(scaling).unwrap());
     assert_eq!(standardized.0, standardized.1);
     assert!(standardized.0 < 0.5 * plain.0, "{standardized:?} {plain:?}");
-    let augment = Some(Augmentation::crop_only());
-    let augmented = see(BatchOptions { augment, ..BatchOptions::default() });
+    let augmented = see(&data.clone().augmented(Augmentation::crop_only()));
     assert_eq!(augmented.1, plain.1);
     assert_ne!(augmented.0, plain.0);
 
-    let three = BatchOptions { scaling: Scaling::IMAGENET, ..BatchOptions::default() };
-    let mut trainer = trainer(&World::single()).with_batches(three);
-    let error = trainer.fit(&data, &data, &config(1), &mut Vec::new()).unwrap_err().to_string();
+    let error = data.scaled(Scaling::IMAGENET).unwrap_err().to_string();
     assert!(error.contains("3 means") && error.contains("1 channel"), "{error}");
 }
 
@@ -158,8 +153,11 @@ fn batches_have_the_type_of_the_parameters_whatever_the_options() {
     trainer.compile((1, 1, 28, 28)).unwrap();
     let data = Mnist::synthetic(0, 32, 16).unwrap();
     for scaling in [Scaling::Unit, Scaling::MNIST] {
-        trainer = trainer.with_batches(BatchOptions { scaling, ..BatchOptions::default() });
-        trainer.fit(&data.train, &data.test, &config(1), &mut Vec::new()).unwrap();
+        let loading = LoaderOptions { dtype: DType::F64, ..LoaderOptions::default() };
+        trainer = trainer.with_loading(loading);
+        let [train, test] =
+            [&data.train, &data.test].map(|data| data.clone().scaled(scaling.clone()));
+        trainer.fit(&train.unwrap(), &test.unwrap(), &config(1), &mut Vec::new()).unwrap();
     }
 }
 
@@ -201,8 +199,7 @@ fn rank_main() {
     }
     let mut trainer = trainer(&world);
     if case == "scaling" && odd {
-        let options = BatchOptions { scaling: Scaling::MNIST, ..BatchOptions::default() };
-        trainer = trainer.with_batches(options);
+        data.train = data.train.scaled(Scaling::MNIST).unwrap();
     }
     if case == "epochs" && odd {
         trainer.set_epochs(1);
@@ -217,9 +214,9 @@ fn rank_main() {
 fn ranks_whose_data_or_options_differ_are_refused_by_name() {
     for (case, expected) in [
         ("none", "trained"),
-        ("data", "refused: the SHA-256 of the training images differs between ranks"),
-        ("scaling", "refused: the scaling of images differs between ranks"),
-        ("epochs", "refused: the number of epochs trained before differs between ranks"),
+        ("data", "refused: the training data differs between ranks"),
+        ("scaling", "refused: the training data differs between ranks"),
+        ("epochs", "refused: the number of epochs and steps trained before differs between ranks"),
     ] {
         for output in RanksOf::test("rank_main").env("TRAINER_CASE", case).run_all_good(3) {
             assert!(output.text.contains(expected), "{case}: {}", output.text);

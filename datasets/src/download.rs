@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cache::write_atomically,
+    digest::hexadecimal,
     error::{Error, Result},
     idx::is_gzip,
-    image_dataset::hexadecimal,
     mnist_files::{FILE_NAMES, find_file},
 };
 

@@ -12,8 +12,11 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
+    augment::Augmentation,
+    digest::hexadecimal,
     error::{Error, Result},
     partition::{Remainder, partition},
+    scaling::Scaling,
 };
 
 /// Images of one shape with a label each, or a view of some of them.
@@ -27,6 +30,8 @@ pub struct ImageDataset {
     rows: Option<Arc<[u32]>>,
     dropped: usize,
     shared_by: usize,
+    scaling: Scaling,
+    augmentation: Option<Augmentation>,
     /// Computed at the first request.
     sha256: Arc<OnceLock<String>>,
 }
@@ -73,8 +78,36 @@ impl ImageDataset {
             rows: None,
             dropped: 0,
             shared_by: 1,
+            scaling: Scaling::Unit,
+            augmentation: None,
             sha256: Arc::default(),
         })
+    }
+
+    /// The same images with another conversion of bytes to floats. At first it is
+    /// [`Scaling::Unit`].
+    ///
+    /// # Errors
+    /// A scaling for another number of channels, or numbers with which pixels cannot be computed.
+    pub fn scaled(self, scaling: Scaling) -> Result<Self> {
+        scaling.check(self.shape[0])?;
+        Ok(Self { scaling, ..self })
+    }
+
+    /// The same images, which are cropped and flipped at random when a model is trained with them.
+    #[must_use]
+    pub fn augmented(self, augmentation: Augmentation) -> Self {
+        Self { augmentation: Some(augmentation), ..self }
+    }
+
+    /// The conversion of bytes to floats.
+    pub fn scaling(&self) -> &Scaling {
+        &self.scaling
+    }
+
+    /// The random changes of images in training.
+    pub fn augmentation(&self) -> Option<Augmentation> {
+        self.augmentation
     }
 
     /// The number of images in this view.
@@ -174,11 +207,6 @@ impl ImageDataset {
         let rows = indices.filter_map(|index| self.row(index)).map(|row| row as u32).collect();
         Self { rows: Some(rows), sha256: Arc::default(), ..self.clone() }
     }
-}
-
-/// Bytes as a text with two digits per byte.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Debug for ImageDataset {

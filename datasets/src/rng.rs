@@ -20,6 +20,12 @@ pub(crate) enum Purpose {
     SyntheticTest = 4,
     SyntheticTrainLabels = 5,
     SyntheticTestLabels = 6,
+    ShuffleShards = 7,
+    ShuffleWindow = 8,
+    /// The numbers that a user's own code draws for a sample.
+    Sample = 9,
+    RandomResizedCrop = 10,
+    Split = 11,
 }
 
 /// The generator for one purpose, epoch and index.

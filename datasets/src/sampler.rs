@@ -1,17 +1,18 @@
-//! The order of the samples in an epoch, and the samples of each rank at each step.
+//! The samples of an epoch, and the samples of each rank at each step.
 //!
-//! All samples are reshuffled every epoch. The permutation depends only on (seed, epoch), so it is
-//! the same on every rank without a message. Step s has the *global* batch
-//! `perm[s*N*B .. (s+1)*N*B]`, of which rank r takes `[r*B .. (r+1)*B]`. So N ranks with batch B
-//! see, step by step, exactly the samples of one rank with batch N*B. The training is the same, and
+//! The samples come in an endless sequence of permutations of all samples. The epochs are pieces of
+//! this sequence: without another wish, epoch e is permutation e. A permutation depends only on
+//! (seed, its number), so it is the same on every rank without a message. Step s has the *global*
+//! batch `epoch[s*N*B .. (s+1)*N*B]`, of which rank r takes `[r*B .. (r+1)*B]`. So N ranks with batch
+//! B see, step by step, exactly the samples of one rank with batch N*B. The training is the same, and
 //! a run may be compared with, or continued with, another number of ranks.
 
 use std::sync::Arc;
 
 use crate::{
     error::{Error, Result},
+    order::{Shuffle, permutation},
     partition::{Remainder, check_rank},
-    rng::{Purpose, rng, shuffle},
 };
 
 /// The parameters of a [`DistributedSampler`].
@@ -27,7 +28,8 @@ pub struct SamplerConfig {
     pub batch_size: usize,
     /// The seed of the permutations; the same on every rank.
     pub seed: u64,
-    /// Whether to reshuffle every epoch. Otherwise the samples keep their order.
+    /// Whether to reshuffle all samples every epoch. Otherwise the samples keep their order.
+    /// [`DistributedSampler::with_shuffle`] has more choices.
     pub shuffle: bool,
     /// The treatment of the last global batch if it is not full.
     pub remainder: Remainder,
@@ -43,6 +45,8 @@ pub struct SamplerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistributedSampler {
     config: SamplerConfig,
+    shuffle: Shuffle,
+    epoch_size: usize,
     steps: usize,
 }
 
@@ -53,6 +57,35 @@ impl DistributedSampler {
     /// A rank outside its world, an empty dataset, a batch size of 0, and, except with
     /// [`Remainder::Keep`], a batch size larger than a rank's share. All ranks get the same error.
     pub fn new(config: SamplerConfig) -> Result<Self> {
+        Self::of(config, config.shuffle.into(), config.len)
+    }
+
+    /// The same sampler with another order of the samples.
+    #[must_use]
+    pub fn with_shuffle(self, shuffle: Shuffle) -> Self {
+        let config = SamplerConfig { shuffle: shuffle != Shuffle::No, ..self.config };
+        Self { config, shuffle, ..self }
+    }
+
+    /// The same sampler with epochs of so many samples, over all ranks, as MXNet's `epoch_size`.
+    ///
+    /// With fewer samples than the dataset has, each epoch continues where the one before has ended,
+    /// and no sample comes again before all have come. With more samples, an epoch has several
+    /// permutations. The treatment of a last global batch that is not full is that of each epoch:
+    /// with [`Remainder::Drop`], a size that is a multiple of the
+    /// [global batch size](Self::global_batch_size) drops nothing.
+    ///
+    /// # Errors
+    /// A size of 0, or one that does not fit into 32 bits. Except with [`Remainder::Keep`], a batch
+    /// size larger than a rank's share of the epoch.
+    pub fn with_epoch_size(self, epoch_size: usize) -> Result<Self> {
+        if epoch_size == 0 {
+            return Err(Error::EmptyEpoch);
+        }
+        Self::of(self.config, self.shuffle, epoch_size)
+    }
+
+    fn of(config: SamplerConfig, shuffle: Shuffle, epoch_size: usize) -> Result<Self> {
         let SamplerConfig { len, global_rank, world_size, batch_size, remainder, .. } = config;
         check_rank(global_rank, world_size)?;
         if batch_size == 0 {
@@ -61,12 +94,13 @@ impl DistributedSampler {
         if len == 0 {
             return Err(Error::EmptyDataset);
         }
-        if u32::try_from(len).is_err() {
-            return Err(Error::TooManySamples { len });
+        let most = len.max(epoch_size);
+        if u32::try_from(most).is_err() {
+            return Err(Error::TooManySamples { len: most });
         }
         let share = match remainder {
-            Remainder::Drop => len / world_size,
-            Remainder::Pad => len.div_ceil(world_size),
+            Remainder::Drop => epoch_size / world_size,
+            Remainder::Pad => epoch_size.div_ceil(world_size),
             Remainder::Keep => usize::MAX,
         };
         if batch_size > share {
@@ -74,10 +108,10 @@ impl DistributedSampler {
         }
         let global = batch_size.saturating_mul(world_size);
         let steps = match remainder {
-            Remainder::Drop => len / global,
-            Remainder::Pad | Remainder::Keep => len.div_ceil(global),
+            Remainder::Drop => epoch_size / global,
+            Remainder::Pad | Remainder::Keep => epoch_size.div_ceil(global),
         };
-        Ok(Self { config, steps })
+        Ok(Self { config, shuffle, epoch_size, steps })
     }
 
     /// One rank, in order, every sample once: for an evaluation or to inspect the data.
@@ -101,6 +135,17 @@ impl DistributedSampler {
         &self.config
     }
 
+    /// The order of the samples.
+    pub fn shuffle(&self) -> Shuffle {
+        self.shuffle
+    }
+
+    /// The number of samples in an epoch, over all ranks. Unless
+    /// [chosen otherwise](Self::with_epoch_size), the number of samples in the dataset.
+    pub fn epoch_size(&self) -> usize {
+        self.epoch_size
+    }
+
     /// The number of steps in an epoch, the same on every rank.
     pub fn steps(&self) -> usize {
         self.steps
@@ -115,7 +160,7 @@ impl DistributedSampler {
     /// from epoch to epoch.
     pub fn dropped_per_epoch(&self) -> usize {
         match self.config.remainder {
-            Remainder::Drop => self.config.len - self.steps * self.global_batch_size(),
+            Remainder::Drop => self.epoch_size - self.steps * self.global_batch_size(),
             Remainder::Pad | Remainder::Keep => 0,
         }
     }
@@ -123,22 +168,46 @@ impl DistributedSampler {
     /// The number of samples that are used twice in an epoch to fill the last global batch.
     pub fn padded_per_epoch(&self) -> usize {
         match self.config.remainder {
-            Remainder::Pad => self.steps * self.global_batch_size() - self.config.len,
+            Remainder::Pad => self.steps * self.global_batch_size() - self.epoch_size,
             Remainder::Drop | Remainder::Keep => 0,
         }
     }
 
-    /// The order of the samples in an epoch: a pure function of (len, seed, epoch).
+    /// The samples of an epoch in their order: a pure function of the seed, the epoch, the number of
+    /// samples and the choices above. A [`Shuffle::Window`] takes all samples as one shard.
     pub fn epoch(&self, epoch: usize) -> EpochOrder {
-        let mut order: Vec<u32> = (0..self.config.len as u32).collect();
-        if self.config.shuffle {
-            shuffle(&mut rng(self.config.seed, Purpose::Shuffle, epoch as u64, 0), &mut order);
+        self.order(epoch, &[self.config.len])
+    }
+
+    /// [`epoch`](Self::epoch) for samples that are stored in shards of these lengths, in order.
+    ///
+    /// # Errors
+    /// Lengths whose sum is not the number of samples.
+    pub fn epoch_of_shards(&self, epoch: usize, shards: &[usize]) -> Result<EpochOrder> {
+        let counted = shards.iter().fold(0_usize, |sum, &len| sum.saturating_add(len));
+        if counted != self.config.len {
+            return Err(Error::ShardLengths { shards: counted, sampler: self.config.len });
+        }
+        Ok(self.order(epoch, shards))
+    }
+
+    fn order(&self, epoch: usize, shards: &[usize]) -> EpochOrder {
+        let SamplerConfig { len, seed, .. } = self.config;
+        let first = epoch as u128 * self.epoch_size as u128;
+        let mut pass = (first / len as u128) as u64;
+        let mut skipped = (first % len as u128) as usize;
+        let mut order = Vec::with_capacity(self.epoch_size);
+        while order.len() < self.epoch_size {
+            let missing = self.epoch_size - order.len();
+            let samples = permutation(len, shards, self.shuffle, seed, pass).into_iter();
+            order.extend(samples.skip(skipped).take(missing));
+            (pass, skipped) = (pass.wrapping_add(1), 0);
         }
         EpochOrder { sampler: *self, order: order.into() }
     }
 }
 
-/// One epoch's permutation, cut into this rank's batches.
+/// The samples of one epoch, cut into this rank's batches.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     sampler: DistributedSampler,
@@ -146,7 +215,8 @@ pub struct EpochOrder {
 }
 
 impl EpochOrder {
-    /// The permutation of all samples.
+    /// The samples of all ranks in their order. Unless the
+    /// [epoch size](DistributedSampler::with_epoch_size) was chosen, a permutation of all samples.
     pub fn permutation(&self) -> &[u32] {
         &self.order
     }
@@ -228,7 +298,7 @@ mod tests {
         let message = DistributedSampler::new(big).unwrap_err().to_string();
         assert!(
             message.starts_with(
-                "--batch-size 40000 is larger than a rank's share of 30000 images: rank 1 of 2"
+                "--batch-size 40000 is larger than a rank's share of 30000 samples: rank 1 of 2"
             ),
             "{message}"
         );

@@ -4,7 +4,7 @@
 
 use candelabrum_nn::layers::{Dropout, LayerNorm, TransformerBlock};
 use candelabrum_nn::ops::{self, CrossEntropyConfig, Rotary};
-use candelabrum_nn::{BackwardAndUpdate, DistOption, Init, Model, Param, Scope};
+use candelabrum_nn::{Init, Model, Param, Scope};
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
@@ -60,7 +60,7 @@ impl GptConfig {
 /// Tokens `(N, T) -> (N, T, vocabulary)`: the logits of the token that follows each token.
 ///
 /// A training step computes the loss by [`loss_of`](Self::loss_of), without the tensor of all logits.
-/// So the output that [`train_one_batch`](Model::train_one_batch) returns is
+/// So the output of [`output_and_loss`](Model::output_and_loss) and of a training step is
 /// [`states`](Self::states), of which [`logits`](Self::logits) makes logits.
 ///
 /// The parameters are `tokens` `(vocabulary, width)`, `positions` `(context, width)` if they are
@@ -177,22 +177,10 @@ impl Model for Gpt {
         self.logits(&self.states(tokens)?)
     }
 
-    fn train_one_batch<U: BackwardAndUpdate>(
-        &self,
-        opt: &mut U,
-        tokens: &Tensor,
-        targets: &Tensor,
-        dist_option: DistOption,
-        spars: f32,
-    ) -> std::result::Result<(Tensor, Tensor), U::Error> {
-        let (states, loss) = {
-            let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
-            let states = self.states(tokens)?;
-            let loss = self.loss_of(&states, targets)?;
-            (states, loss)
-        };
-        opt.backward_and_update_with(&loss, dist_option, spars)?;
-        Ok((states.detach(), loss.detach()))
+    fn output_and_loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<(Tensor, Tensor)> {
+        let states = self.states(tokens)?;
+        let loss = self.loss_of(&states, targets)?;
+        Ok((states, loss))
     }
 }
 

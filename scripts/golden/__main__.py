@@ -38,7 +38,7 @@ FILES = (
     recurrent.lstm_cell_state,
     *(arithmetic.add_broadcast, arithmetic.mul, arithmetic.scale, arithmetic.masked_fill),
     *(transformers.attention, transformers.swiglu, transformers.linear_cross_entropy),
-    *(transformers.linear_add, transformers.embedding_with_positions),
+    *(transformers.linear_add, transformers.feed_forward, transformers.embedding_with_positions),
     transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),

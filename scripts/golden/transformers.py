@@ -120,6 +120,22 @@ def linear_add():
     save("crates/nn/tests/golden/linear_add.safetensors", tensors)
 
 
+def feed_forward():
+    tensors = {}
+    swiglu = lambda z: F.silu(z[..., :4]) * z[..., 4:]
+    cases = [("gelu", (5,), 4, F.gelu, True), ("relu", (2, 3), 4, F.relu, False), ("swiglu", (2, 3), 8, swiglu, True)]
+    for index, (case, rows, width, units, bias) in enumerate(cases):
+        seed = 9550 + 10 * index
+        inputs = {"xs": leaf(uniform((*rows, 3), seed)), "up": leaf(uniform((width, 3), seed + 1))}
+        inputs |= {"down": leaf(uniform((7, 4), seed + 2)), "residual": leaf(uniform((*rows, 7), seed + 3))}
+        if bias:
+            inputs |= {"up_bias": leaf(uniform((width,), seed + 4)), "down_bias": leaf(uniform((7,), seed + 5))}
+        hidden = units(F.linear(inputs["xs"], inputs["up"], inputs.get("up_bias")))
+        ys = inputs["residual"] + F.linear(hidden, inputs["down"], inputs.get("down_bias"))
+        backward(tensors, case, inputs, ys, seed + 6)
+    save("crates/nn/tests/golden/feed_forward.safetensors", tensors)
+
+
 def embedding_with_positions():
     inputs = {"weight": leaf(uniform((7, 3), 9600)), "positions": leaf(uniform((6, 3), 9601))}
     indices = integers((4, 5), 9602, 7)

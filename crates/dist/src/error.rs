@@ -269,6 +269,12 @@ pub enum Error {
         /// The first such parameter.
         name: String,
     },
+    /// A saved state that does not fit this optimizer.
+    #[error("the saved state does not fit: {what}")]
+    State {
+        /// The difference.
+        what: String,
+    },
     /// A saved residual that does not fit its parameter.
     #[error(
         "the saved residual of `{name}` has {got} elements, the parameter {expected}: is it another model's?"

@@ -40,7 +40,8 @@ pub use comm::{
 pub use consistency::{check_consistency, parameters_sha256};
 pub use error::{Error, Result};
 pub use opt::{
-    DistOpt, DistOptConfig, LossScale, OnOverflow, StepFigures, StepGraph, StrategyState,
+    DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, StepFigures, StepGraph,
+    StrategyState,
 };
 pub use strategy::StrategyConfig;
 pub use sync_batch_norm::{statistics_exchange, synchronize_batch_norm};

@@ -7,9 +7,10 @@
 //! that it can leave early. SINGA uses the same order with one number, its `threshold`.
 
 use candelabrum_nn::UnitPlan;
+use serde::{Deserialize, Serialize};
 
 /// The rule that divides parameters into buckets. Sizes are in elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Sizing {
     /// PyTorch's rule: buckets of at most `cap` elements, the first of at most `first`. A parameter
     /// larger than the cap has a bucket of its own.

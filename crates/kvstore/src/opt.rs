@@ -138,6 +138,20 @@ impl StoreOpt {
         self.steps
     }
 
+    /// Continues as after `steps` steps of this worker.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    /// Sets all parameters to the store's values, after [`KvStore::load_optimizer_states`]. All workers call it
+    /// together.
+    ///
+    /// # Errors
+    /// A failure of another rank, or a passed deadline.
+    pub fn pull_parameters(&mut self) -> Result<()> {
+        self.pull_all()
+    }
+
     /// Makes parameters that are not keys yet keys with the first worker's values, then sets all
     /// parameters to the store's values and all buffers to the first worker's. All workers call it
     /// together.
@@ -267,7 +281,7 @@ impl StoreOpt {
             self.synchronize()?;
         }
         if self.gradients.is_none() {
-            let params = self.params.list();
+            let params = self.params.trainable();
             if params.is_empty() {
                 return Err(candelabrum_dist::Error::NoParameters.into());
             }

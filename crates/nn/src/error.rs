@@ -1,5 +1,7 @@
 //! Errors about parameters.
 
+use std::path::PathBuf;
+
 use candle_core::{DType, Shape};
 
 /// A result with this crate's [`Error`].
@@ -54,6 +56,20 @@ pub enum Error {
         name: String,
         /// The reason.
         why: &'static str,
+    },
+    /// A file of weights cannot be used.
+    #[error("the weights in {} cannot be used: the file {what}", path.display())]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        what: String,
+    },
+    /// A file of weights and the model do not match.
+    #[error("the weights do not match the model: {report}")]
+    Incomplete {
+        /// What was loaded, and what was not.
+        report: String,
     },
     /// candle refused an operation.
     #[error(transparent)]

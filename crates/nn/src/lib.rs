@@ -4,6 +4,7 @@
 //! |---|---|
 //! | named, ordered, seeded parameters | [`Params`], [`Scope`], [`Init`] |
 //! | state that is not trained | [`Buffer`] |
+//! | weights in files, those of PyTorch too | [`Params::load_weights`], [`NameMap`], [`LoadReport`] |
 //! | layers with inferred input sizes | [`layers`] |
 //! | a model, its training step, its summary | [`Model`], [`Summary`] |
 //! | fused operations with their own backward | [`ops`] |
@@ -20,6 +21,7 @@ mod arrival;
 mod buffers;
 mod dist_option;
 mod error;
+mod freeze;
 mod gradients;
 mod hooks;
 mod init;
@@ -35,6 +37,7 @@ mod tensors;
 mod together;
 mod units;
 mod var_builder;
+mod weights;
 
 pub mod layers;
 pub mod ops;
@@ -54,3 +57,4 @@ pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;
 pub use tensors::{to_flat, with_span};
 pub use units::{Slot, UnitPlan};
+pub use weights::{LoadReport, NameMap, Unfit};

@@ -74,8 +74,21 @@ pub trait Model {
         ops::softmax_cross_entropy(&ops::widen(output)?, &ops::widen(targets)?)
     }
 
+    /// The output for a batch, and its loss. A model overrides it if it has its loss without the output that
+    /// [`forward`](Self::forward) returns, for instance a language model that computes the last layer and the
+    /// loss together. Then it returns whatever output is useful.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward) and [`loss`](Self::loss).
+    fn output_and_loss(&self, xs: &Tensor, ys: &Tensor) -> Result<(Tensor, Tensor)> {
+        let output = self.forward(xs)?;
+        let loss = self.loss(&output, ys)?;
+        Ok((output, loss))
+    }
+
     /// One step on one batch: forward, loss, backward, exchange, update. Returns the output and the
-    /// loss, both detached from the graph.
+    /// loss, both detached from the graph. A `Box<dyn Model>` has this step, too, whatever the model in it
+    /// overrides it by: such a model overrides [`output_and_loss`](Self::output_and_loss).
     ///
     /// # Errors
     /// Those of the forward pass and of [`BackwardAndUpdate::backward_and_update_with`].
@@ -86,12 +99,13 @@ pub trait Model {
         ys: &Tensor,
         dist_option: DistOption,
         spars: f32,
-    ) -> std::result::Result<(Tensor, Tensor), U::Error> {
+    ) -> std::result::Result<(Tensor, Tensor), U::Error>
+    where
+        Self: Sized,
+    {
         let (output, loss) = {
             let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
-            let output = self.forward(xs)?;
-            let loss = self.loss(&output, ys)?;
-            (output, loss)
+            self.output_and_loss(xs, ys)?
         };
         opt.backward_and_update_with(&loss, dist_option, spars)?;
         Ok((output.detach(), loss.detach()))
@@ -121,6 +135,21 @@ pub trait Model {
         let layers = params.take_trace();
         output?;
         Ok(Summary::new(input.dims(), layers, params))
+    }
+}
+
+/// So a model may be chosen when the program runs, as a `Box<dyn Model>`.
+impl<M: Model + ?Sized> Model for Box<M> {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        (**self).forward(xs)
+    }
+
+    fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        (**self).loss(output, targets)
+    }
+
+    fn output_and_loss(&self, xs: &Tensor, ys: &Tensor) -> Result<(Tensor, Tensor)> {
+        (**self).output_and_loss(xs, ys)
     }
 }
 

@@ -13,6 +13,7 @@ use candle_core::{DType, Device, Shape, Tensor, TensorId, Var, bail};
 use candle_nn::VarMap;
 
 use crate::arrival::Arrival;
+use crate::freeze::Freeze;
 use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
 use crate::ops::{ProductPrecision, set_product_precision};
@@ -28,6 +29,7 @@ pub struct Param {
     watch: Watch,
     master: Master,
     arrival: Arrival,
+    freeze: Freeze,
 }
 
 impl Param {
@@ -43,11 +45,30 @@ impl Param {
         &self.var
     }
 
-    /// The value as a tensor that is part of the graph.
+    /// The value as a tensor that is part of the graph. That of a [frozen](Self::freeze) parameter is not.
     pub fn tensor(&self) -> &Tensor {
         self.arrive();
         self.arrival.note_use();
-        self.var.as_tensor()
+        self.freeze.tensor(&self.var)
+    }
+
+    /// Leaves the parameter out of training: no gradient of it is computed, sent or applied. Freeze parameters
+    /// before the first step of an optimizer, on all ranks.
+    ///
+    /// A model that keeps a tensor of this parameter, as those of `candle_nn` do, still computes the
+    /// gradient.
+    pub fn freeze(&self) {
+        self.freeze.set(true);
+    }
+
+    /// Undoes [`freeze`](Self::freeze).
+    pub fn unfreeze(&self) {
+        self.freeze.set(false);
+    }
+
+    /// Whether the parameter is [frozen](Self::freeze).
+    pub fn is_frozen(&self) -> bool {
+        self.freeze.is_set()
     }
 
     /// candle's number of the variable.
@@ -99,6 +120,9 @@ impl Param {
     pub fn identity(&self) -> Result<Tensor> {
         self.arrive();
         self.arrival.note_use();
+        if self.is_frozen() {
+            return Ok(self.freeze.tensor(&self.var).clone());
+        }
         Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
     }
 
@@ -282,6 +306,18 @@ impl Params {
         self.0.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The parameters that are not [frozen](Param::freeze), in order.
+    pub fn trainable(&self) -> Vec<Param> {
+        self.list().into_iter().filter(|param| !param.is_frozen()).collect()
+    }
+
+    /// [Freezes](Param::freeze) all parameters that `choose` selects by their names, and returns their number.
+    /// The model must have created them: see [`Model::compile`](crate::Model::compile).
+    pub fn freeze(&self, choose: impl Fn(&str) -> bool) -> usize {
+        let chosen = self.list().into_iter().filter(|param| choose(param.name()));
+        chosen.map(|param| param.freeze()).count()
+    }
+
     /// All buffers (state that is not trained) in order of creation. Ranks that train together do
     /// not average buffers: each rank has the statistics of its own batches.
     pub fn buffers(&self) -> Vec<Buffer> {
@@ -396,12 +432,14 @@ impl Params {
         }
     }
 
-    /// The number of seeds that were drawn so far.
-    pub(crate) fn noise_draws(&self) -> u64 {
+    /// The number of seeds of noise (dropout masks) that were drawn so far. With the seed and the
+    /// [stream](Self::set_noise_stream) it determines the next ones.
+    pub fn noise_draws(&self) -> u64 {
         self.0.noise_draws.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_noise_draws(&self, draws: u64) {
+    /// Continues as after `draws` seeds of noise.
+    pub fn set_noise_draws(&self, draws: u64) {
         self.0.noise_draws.store(draws, Ordering::Relaxed);
     }
 
@@ -444,8 +482,8 @@ impl Params {
             return Err(Error::DuplicateName { name });
         }
         let (watch, master) = (Watch::default(), Master::default());
-        let arrival = Arrival::default();
-        let param = Param { name: name.into(), var, watch, master, arrival };
+        let (arrival, freeze) = (Arrival::default(), Freeze::default());
+        let param = Param { name: name.into(), var, watch, master, arrival, freeze };
         list.push(param.clone());
         Ok(param)
     }
@@ -545,11 +583,16 @@ impl Scope {
 
     /// Adds the layer of this scope with its `output` to the summary, if one is being made.
     pub fn trace(&self, kind: &str, output: &Tensor) {
+        self.trace_dims(kind, output.dims());
+    }
+
+    /// [`trace`](Self::trace) for an output of which no tensor exists.
+    pub(crate) fn trace_dims(&self, kind: &str, dims: &[usize]) {
         if let Some(rows) = self.params.trace().as_mut() {
             rows.push(LayerRow {
                 name: self.path.clone(),
                 kind: kind.to_owned(),
-                output: output.dims().to_vec(),
+                output: dims.to_vec(),
             });
         }
     }

@@ -53,6 +53,14 @@ pub enum Error {
         /// The optimizer.
         optimizer: String,
     },
+    /// A factor of the learning rate for an optimizer that has none.
+    #[error(
+        "{optimizer} has no factor of its learning rate: implement `Optimizer::set_rate_factor`"
+    )]
+    FixedRate {
+        /// The optimizer.
+        optimizer: String,
+    },
     /// Slices of the wrong length.
     #[error(
         "parameter number {index} has {expected} elements, its value {value}, its gradient {grad}"

@@ -132,4 +132,74 @@ pub trait Optimizer: Debug + Send {
 
     /// Continues as after `steps` steps.
     fn set_steps(&mut self, steps: u64);
+
+    /// The factor of all learning rates beside their schedules, 1 at first.
+    fn rate_factor(&self) -> f64 {
+        1.0
+    }
+
+    /// Sets the factor of all learning rates from the next step on: for a rate that depends on what training
+    /// finds, which no schedule can know. It must be the same on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting) for a factor that is negative or not finite, and
+    /// [`Error::FixedRate`](crate::Error::FixedRate) from an optimizer that has no such factor.
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        if factor == self.rate_factor() {
+            return Ok(());
+        }
+        Err(Error::FixedRate { optimizer: self.describe() })
+    }
+}
+
+/// So an optimizer may be chosen when the program runs.
+impl<T: Optimizer + ?Sized> Optimizer for Box<T> {
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+    fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<()> {
+        (**self).bind(params)
+    }
+    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()> {
+        (**self).update(index, value, grad)
+    }
+    fn is_elementwise(&self) -> bool {
+        (**self).is_elementwise()
+    }
+    fn update_range(
+        &mut self,
+        index: usize,
+        range: Range<usize>,
+        value: &mut [f32],
+        grad: &[f32],
+    ) -> Result<()> {
+        (**self).update_range(index, range, value, grad)
+    }
+    fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
+        (**self).update_all(updates)
+    }
+    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
+        (**self).state_mut()
+    }
+    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>> {
+        (**self).parameter_state(index)
+    }
+    fn step(&mut self) {
+        (**self).step();
+    }
+    fn learning_rate(&self) -> f32 {
+        (**self).learning_rate()
+    }
+    fn steps(&self) -> u64 {
+        (**self).steps()
+    }
+    fn set_steps(&mut self, steps: u64) {
+        (**self).set_steps(steps);
+    }
+    fn rate_factor(&self) -> f64 {
+        (**self).rate_factor()
+    }
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        (**self).set_rate_factor(factor)
+    }
 }

@@ -21,6 +21,8 @@ pub struct RuleOptimizer<R> {
     pub(crate) weight_decay: f64,
     pub(crate) groups: Vec<ParamGroup>,
     steps: u64,
+    /// The factor of all rates.
+    rate_factor: f64,
     /// The next step's rate, then one rate for each group, used if the group sets one.
     rates: Vec<f64>,
     params: Vec<BoundParam>,
@@ -50,6 +52,7 @@ impl<R: Rule> RuleOptimizer<R> {
             weight_decay,
             groups: Vec::new(),
             steps: 0,
+            rate_factor: 1.0,
             rates: Vec::new(),
             params: Vec::new(),
         }
@@ -112,7 +115,7 @@ impl<R: Rule> RuleOptimizer<R> {
         for (rate, schedule) in
             self.rates.iter_mut().zip([Some(&self.lr)].into_iter().chain(schedules))
         {
-            *rate = schedule.map_or(0.0, |schedule| schedule.at(self.steps));
+            *rate = schedule.map_or(0.0, |schedule| schedule.at(self.steps)) * self.rate_factor;
         }
     }
 }
@@ -222,7 +225,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn learning_rate(&self) -> f32 {
-        self.lr.rate(self.steps)
+        (self.lr.at(self.steps) * self.rate_factor) as f32
     }
 
     fn steps(&self) -> u64 {
@@ -232,6 +235,17 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
         self.refresh();
+    }
+
+    fn rate_factor(&self) -> f64 {
+        self.rate_factor
+    }
+
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        Allowed::NotNegative.check(R::NAME, "the factor of the learning rate", factor)?;
+        self.rate_factor = factor;
+        self.refresh();
+        Ok(())
     }
 }
 

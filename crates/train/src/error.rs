@@ -32,6 +32,33 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// A checkpoint, or a directory of checkpoints, cannot be used.
+    #[error("checkpoint: {} {what}", path.display())]
+    Checkpoint {
+        /// The file or directory.
+        path: PathBuf,
+        /// The reason, and what to do.
+        what: String,
+    },
+    /// A value that a hook needs was not measured.
+    #[error(
+        "no evaluation has measured `{measure}`: choose `loss`, or a measure of the trainer's score"
+    )]
+    NotMeasured {
+        /// The name of the value.
+        measure: String,
+    },
+    /// The saved state of a hook cannot be read.
+    #[error("the checkpoint's state of the hook `{hook}` cannot be used: {what}")]
+    HookState {
+        /// The hook.
+        hook: String,
+        /// The reason.
+        what: String,
+    },
+    /// A parameter or buffer refused a value.
+    #[error(transparent)]
+    Params(#[from] candelabrum_nn::Error),
     /// The timeline could not be written.
     #[error("write the timeline {}: {source}", path.display())]
     Timeline {
@@ -70,7 +97,7 @@ pub enum Error {
     },
     /// The scores do not name a class for each sample.
     #[error(
-        "right answers are counted in scores of shape (N, classes), these are {dims:?}: measure other models in a loop of your own"
+        "right answers are counted in scores of shape (N, classes) or (N, T, classes), these are {dims:?}: use `Trainer::with_score` for other outputs"
     )]
     Scores {
         /// The shape of the scores.
@@ -78,7 +105,7 @@ pub enum Error {
     },
     /// The targets do not name a class for each sample.
     #[error(
-        "targets {dims:?} of {dtype:?} for scores ({samples}, {classes}): {why}; they must be class indices ({samples},) or one-hot ({samples}, {classes})"
+        "targets {dims:?} of {dtype:?} for scores {scores:?}: {why}; they must be class indices, one for each row of scores, or one-hot of the shape of the scores"
     )]
     Targets {
         /// The shape of the targets.
@@ -87,10 +114,8 @@ pub enum Error {
         dtype: DType,
         /// The reason.
         why: String,
-        /// The number of samples that have scores.
-        samples: usize,
-        /// The number of classes that have scores.
-        classes: usize,
+        /// The shape of the scores.
+        scores: Vec<usize>,
     },
     /// The ranks' parameters differ at the end of an epoch, although they should be equal.
     #[error(

@@ -17,23 +17,32 @@
 
 mod data;
 mod error;
+mod evaluation;
 mod fit;
 mod metrics;
 mod progress;
 mod report;
+mod report_file;
+mod score;
+mod task;
 mod threads;
 mod timeline;
 mod trainer;
 mod trainer_opt;
 
+pub mod checkpoint;
 pub mod cli;
+pub mod hooks;
 
 pub use data::{DOWNLOAD_TIME, load_data};
 pub use error::{Error, Result};
-pub use fit::FitConfig;
+pub use fit::{Fit, FitConfig, Interrupt};
 pub use metrics::Metrics;
 pub use report::{EpochReport, Report, StrategyReport};
+pub use report_file::ReportFile;
+pub use score::{Accuracy, LossOnly, RegressionErrors, Score};
+pub use task::{Supervised, Task};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;
 pub use trainer::Trainer;
-pub use trainer_opt::{AnyOpt, TrainerOpt};
+pub use trainer_opt::{AnyOpt, RanksOpt, TrainerOpt};

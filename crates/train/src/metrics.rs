@@ -1,62 +1,83 @@
 //! Counts of training and evaluation.
 
-use candelabrum_dist::{Communicator, Result as DistResult};
-use candle_core::{D, DType, Tensor};
+use std::collections::BTreeMap;
 
-use crate::{Error, Result};
+use candelabrum_dist::{Communicator, Error as DistError, Result as DistResult};
+use serde::{Deserialize, Serialize};
 
-/// Loss and correct answers over some batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Loss and other measures over some batches. Each measure is a sum and the weight by which it is divided, so
+/// the sums of several ranks or batches add up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Sum of the batches' mean losses, as SINGA prints it.
+    #[serde(with = "bits")]
     pub loss: f64,
-    /// Samples whose largest output belonged to the right class.
-    pub correct: f64,
     /// The number of samples.
+    #[serde(with = "bits")]
     pub samples: f64,
     /// The number of batches.
+    #[serde(with = "bits")]
     pub batches: f64,
+    measures: BTreeMap<String, Measure>,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Measure {
+    #[serde(with = "bits")]
+    sum: f64,
+    #[serde(with = "bits")]
+    weight: f64,
+}
+
+/// The measure of [`Metrics::accuracy`].
+pub(crate) const ACCURACY: &str = "accuracy";
+
 impl Metrics {
-    /// Counts a batch: scores `(N, classes)`, targets (class indices `(N,)` or one-hot
-    /// `(N, classes)`), and the mean loss.
-    ///
-    /// # Errors
-    /// [`Error::Scores`] and [`Error::Targets`] for other shapes or types, which name no right
-    /// class.
-    pub fn add(&mut self, scores: &Tensor, targets: &Tensor, loss: f32) -> Result<()> {
-        let &[samples, classes] = scores.dims() else {
-            return Err(Error::Scores { dims: scores.dims().to_vec() });
-        };
-        let refuse = |why: &str| {
-            let (dims, dtype) = (targets.dims().to_vec(), targets.dtype());
-            Err(Error::Targets { dims, dtype, why: why.to_owned(), samples, classes })
-        };
-        let labels = match *targets.dims() {
-            [n] if n == samples && is_index(targets.dtype()) => targets.to_dtype(DType::I64)?,
-            [n] if n == samples => return refuse("class indices are u8, u32 or i64"),
-            [n, c] if (n, c) == (samples, classes) => {
-                targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
-            }
-            _ => return refuse("the shapes do not fit"),
-        };
-        let labels = labels.to_vec1::<i64>()?;
-        if let Some(label) = labels.iter().find(|label| !(0..classes as i64).contains(label)) {
-            return refuse(&format!("there is no class {label}"));
-        }
-        let predicted = scores.argmax(D::Minus1)?.to_vec1::<u32>()?;
-        let hits = predicted.iter().zip(&labels).filter(|(p, label)| i64::from(**p) == **label);
-        self.correct += hits.count() as f64;
+    /// Counts a batch of so many samples by its mean loss.
+    pub fn add_batch(&mut self, samples: usize, loss: f32) {
         self.loss += f64::from(loss);
         self.samples += samples as f64;
         self.batches += 1.0;
-        Ok(())
     }
 
-    /// The share of samples that were classified correctly.
+    /// Adds to the measure called `name`: its value is the sum of all `sum` divided by that of all `weight`.
+    pub fn add_measure(&mut self, name: &str, sum: f64, weight: f64) {
+        let measure = self.measures.entry(name.to_owned()).or_default();
+        measure.sum += sum;
+        measure.weight += weight;
+    }
+
+    /// The mean loss of a batch.
+    pub fn mean_loss(&self) -> f64 {
+        if self.batches == 0.0 { 0.0 } else { self.loss / self.batches }
+    }
+
+    /// The value of a measure, `None` if nothing was measured.
+    pub fn measure(&self, name: &str) -> Option<f64> {
+        self.measures.get(name).and_then(Measure::value)
+    }
+
+    /// All measures with their values, in the order of their names.
+    pub fn measures(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.measures.iter().filter_map(|(name, measure)| Some((name.as_str(), measure.value()?)))
+    }
+
+    /// The share of samples, or of tokens, that were classified correctly. 0 if nothing was classified.
     pub fn accuracy(&self) -> f64 {
-        if self.samples == 0.0 { 0.0 } else { self.correct / self.samples }
+        self.measure(ACCURACY).unwrap_or(0.0)
+    }
+
+    /// The sums of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        sum.loss += other.loss;
+        sum.samples += other.samples;
+        sum.batches += other.batches;
+        for (name, measure) in &other.measures {
+            sum.add_measure(name, measure.sum, measure.weight);
+        }
+        sum
     }
 
     /// The sum over all ranks, added in rank order, so it is the same on every rank.
@@ -64,68 +85,69 @@ impl Metrics {
     /// # Errors
     /// Those of an all-gather.
     pub fn over_ranks(&self, comm: &dyn Communicator) -> DistResult<Self> {
-        let own = [self.loss, self.correct, self.samples, self.batches];
-        let bytes: Vec<u8> = own.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let mut sum = [0.0; 4];
-        for rank in comm.all_gather(&bytes)?.chunks_exact(bytes.len()) {
-            for (sum, value) in sum.iter_mut().zip(rank.chunks_exact(8)) {
-                let mut bits = [0; 8];
-                bits.copy_from_slice(value);
-                *sum += f64::from_le_bytes(bits);
-            }
+        if comm.world_size() == 1 {
+            return Ok(self.clone());
         }
-        let [loss, correct, samples, batches] = sum;
-        Ok(Self { loss, correct, samples, batches })
+        // Numbers travel as bits, which JSON can always represent.
+        let own = serde_json::to_string(self).unwrap_or_default();
+        let mut sum = Self::default();
+        for text in comm.all_gather_text(&own)? {
+            let unreadable = |error: serde_json::Error| DistError::Protocol {
+                what: format!("a rank sent unreadable metrics: {error}"),
+            };
+            sum = sum.plus(&serde_json::from_str(&text).map_err(unreadable)?);
+        }
+        Ok(sum)
     }
 }
 
-/// Whether class indices may be of this type.
-fn is_index(dtype: DType) -> bool {
-    matches!(dtype, DType::U8 | DType::U32 | DType::I64)
+impl Measure {
+    fn value(&self) -> Option<f64> {
+        (self.weight != 0.0).then(|| self.sum / self.weight)
+    }
+}
+
+/// A number as its bits: exact, and JSON has neither NaN nor infinity.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+    pub(super) fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+        number.to_bits().serialize(to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<f64, D::Error> {
+        u64::deserialize(from).map(f64::from_bits)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use candelabrum_dist::World;
-    use candle_core::Device;
 
     use super::*;
 
     #[test]
-    fn hits_are_counted_for_indices_and_one_hot() {
-        let output = Tensor::new(&[[0.1_f32, 0.9], [0.8, 0.2], [0.3, 0.7]], &Device::Cpu).unwrap();
-        let indices = Tensor::new(&[1_u32, 1, 1], &Device::Cpu).unwrap();
-        let one_hot = Tensor::new(&[[0.0_f32, 1.0], [0.0, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
-        for targets in [indices, one_hot] {
-            let mut metrics = Metrics::default();
-            metrics.add(&output, &targets, 0.5).unwrap();
-            assert_eq!((metrics.correct, metrics.samples, metrics.loss), (2.0, 3.0, 0.5));
-            assert_eq!(metrics.over_ranks(World::single().comm()).unwrap(), metrics);
-        }
-        assert_eq!(Metrics::default().accuracy(), 0.0);
+    fn measures_are_sums_that_add_up() {
+        let mut metrics = Metrics::default();
+        metrics.add_batch(3, 0.5);
+        metrics.add_measure(ACCURACY, 2.0, 3.0);
+        metrics.add_measure("nothing", 0.0, 0.0);
+        let twice = metrics.plus(&metrics);
+        assert_eq!((twice.loss, twice.samples, twice.batches), (1.0, 6.0, 2.0));
+        assert_eq!((twice.mean_loss(), twice.accuracy()), (0.5, 4.0 / 6.0));
+        assert_eq!(twice.measures().collect::<Vec<_>>(), [(ACCURACY, 4.0 / 6.0)]);
+        assert_eq!(metrics.over_ranks(World::single().comm()).unwrap(), metrics);
+        assert_eq!((Metrics::default().accuracy(), Metrics::default().mean_loss()), (0.0, 0.0));
     }
 
     #[test]
-    fn what_has_no_right_class_is_an_error_that_says_so() {
-        let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();
-        let indices = |labels: &[i64]| Tensor::new(labels, &Device::Cpu).unwrap();
-        let cases = [
-            // A sequence of tokens for each sample, and one value for each.
-            (ones(&[2, 3, 4]), indices(&[0, 1]), "(N, classes), these are [2, 3, 4]"),
-            (ones(&[2]), ones(&[2]), "(N, classes), these are [2]"),
-            // A regression.
-            (ones(&[2, 1]), ones(&[2]), "class indices are u8, u32 or i64"),
-            (ones(&[2, 3]), indices(&[0, 1, 2]), "do not fit"),
-            (ones(&[2, 3]), ones(&[2, 4]), "do not fit"),
-            (ones(&[2, 3]), ones(&[2, 3, 1]), "do not fit"),
-            (ones(&[2, 3]), indices(&[0, 3]), "there is no class 3"),
-            (ones(&[2, 3]), indices(&[0, -100]), "there is no class -100"),
-        ];
-        for (scores, targets, expected) in cases {
-            let mut metrics = Metrics::default();
-            let message = metrics.add(&scores, &targets, 0.5).unwrap_err().to_string();
-            assert!(message.contains(expected), "{message}");
-            assert_eq!(metrics, Metrics::default());
-        }
+    fn every_number_survives_a_file() {
+        let mut metrics = Metrics { loss: f64::NAN, ..Metrics::default() };
+        metrics.add_measure("perplexity", f64::INFINITY, 0.1 + 0.2);
+        let text = serde_json::to_string(&metrics).unwrap();
+        let read: Metrics = serde_json::from_str(&text).unwrap();
+        assert!(read.loss.is_nan());
+        assert_eq!(read.measures, metrics.measures);
     }
 }

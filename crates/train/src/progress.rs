@@ -1,24 +1,38 @@
-//! The progress bar of an epoch, on standard error. It is hidden if standard error is not a
-//! terminal.
+//! The progress of an epoch, on standard error of rank 0: a bar on a terminal, otherwise a line each 30 seconds.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The time between two updates of the figures.
+/// The time between two updates of the bar's figures.
 const REFRESH: Duration = Duration::from_millis(200);
 
-/// A bar over an epoch's steps with throughput and loss, shown only by the root.
+/// The time between two lines.
+const LINE: Duration = Duration::from_secs(30);
+
+/// The steps of an epoch with throughput and loss, shown only by the root.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    visible: bool,
+    epoch: usize,
+    epochs: usize,
+    steps: usize,
+    done: usize,
+    first: usize,
     start: Instant,
     shown: Instant,
-    images: usize,
+    samples: usize,
 }
 
 impl Progress {
-    pub(crate) fn new(epoch: usize, steps: usize, visible: bool) -> Self {
+    /// Of epoch number `epoch` of `epochs`, which begins at step `first`.
+    pub(crate) fn new(
+        (epoch, epochs): (usize, usize),
+        steps: usize,
+        first: usize,
+        visible: bool,
+    ) -> Self {
         let target =
             if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
@@ -27,30 +41,53 @@ impl Progress {
             bar.set_style(style);
         }
         bar.set_prefix(epoch.to_string());
+        bar.set_position(first as u64);
         let now = Instant::now();
-        Self { bar, start: now, shown: now, images: 0 }
+        let (start, shown, done, samples) = (now, now, first, 0);
+        Self { bar, visible, epoch, epochs, steps, done, first, start, shown, samples }
     }
 
-    /// Counts one step of `images` images over all ranks. `details` is called when the line is
-    /// drawn.
-    pub(crate) fn step(&mut self, images: usize, loss: f32, details: impl FnOnce() -> String) {
-        self.images += images;
-        if self.bar.is_hidden() {
+    /// Counts one step of so many samples over all ranks. `details` is called when the line is drawn.
+    pub(crate) fn step(&mut self, samples: usize, loss: f32, details: impl FnOnce() -> String) {
+        self.samples += samples;
+        self.done += 1;
+        if !self.visible {
             return;
         }
-        self.bar.inc(1);
         let now = Instant::now();
-        if now - self.shown > REFRESH {
-            self.shown = now;
-            let rate = self.images as f64 / (now - self.start).as_secs_f64();
-            self.bar.set_message(format!("{rate:.0} images/s, loss {loss:.4}{}", details()));
+        let is_line = self.bar.is_hidden();
+        if !is_line {
+            self.bar.inc(1);
         }
+        if now - self.shown < if is_line { LINE } else { REFRESH } {
+            return;
+        }
+        self.shown = now;
+        let rate = self.samples as f64 / (now - self.start).as_secs_f64();
+        let figures = format!("{rate:.0} samples/s, loss {loss:.4}{}", details());
+        if is_line {
+            self.line(now, &figures);
+        } else {
+            self.bar.set_message(figures);
+        }
+    }
+
+    #[expect(
+        clippy::print_stderr,
+        reason = "long work shows progress where there is no terminal, too"
+    )]
+    fn line(&self, now: Instant, figures: &str) {
+        let Self { epoch, epochs, steps, done, first, .. } = *self;
+        let left = (steps - done.min(steps)) as f64 / (done - first).max(1) as f64;
+        let left = (now - self.start).mul_f64(left).as_secs();
+        eprintln!("epoch {epoch} of {epochs}, step {done} of {steps}, {left} s left: {figures}");
     }
 
     /// Prints a line above the bar, on standard error like the bar.
     #[expect(clippy::print_stderr, reason = "a note must be seen where there is no bar, too")]
-    pub(crate) fn note(&self, note: &str) {
-        self.bar.suspend(|| eprintln!("note: {note}"));
+    pub(crate) fn note(progress: Option<&Self>, note: &str) {
+        let print = || eprintln!("note: {note}");
+        progress.map_or_else(print, |progress| progress.bar.suspend(print));
     }
 
     pub(crate) fn finish(&self) {

@@ -1,11 +1,12 @@
 //! The JSON report of a run: its settings and its results.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candelabrum_datasets::write_whole;
 use candelabrum_dist::StepFigures;
 use candelabrum_nn::DistOption;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
@@ -46,6 +47,8 @@ pub struct Report {
     pub threshold: Option<usize>,
     /// The reaction to an overflow: `error` or `skip`.
     pub on_overflow: String,
+    /// The optimizer in a line, with its schedule.
+    pub optimizer: String,
     /// Learning rate.
     pub lr: f64,
     /// Momentum.
@@ -54,25 +57,42 @@ pub struct Report {
     pub weight_decay: f64,
     /// The run's seed.
     pub seed: u64,
-    /// Samples per step and rank.
+    /// Samples per micro-batch and rank.
     pub batch_size: usize,
+    /// Micro-batches per step.
+    pub accumulate: usize,
     /// Training samples left out each epoch because they do not fill a global batch.
     pub dropped_per_epoch: usize,
     /// One entry per epoch.
     pub epochs: Vec<EpochReport>,
     /// The digest of each rank's final parameters.
     pub parameters_sha256: Vec<String>,
+    /// Why the run ended before its last epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<String>,
 }
 
 /// One epoch.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochReport {
+    /// The number of the epoch, counted from 0.
+    #[serde(default)]
+    pub epoch: usize,
     /// The sum of the batches' mean losses over all ranks and steps.
     pub train_loss: f64,
-    /// The share of training samples that the model classified correctly when it trained on them.
-    pub train_accuracy: f64,
+    /// The share of training samples that the model classified correctly when it trained on them. `None` for a
+    /// model that is no classifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_accuracy: Option<f64>,
     /// The share of test samples that the model classified correctly after the epoch.
-    pub eval_accuracy: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_accuracy: Option<f64>,
+    /// The mean loss of a batch in the evaluation after the epoch. `None` without an evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_loss: Option<f64>,
+    /// What was measured, by `train/NAME` and `evaluation/NAME`.
+    #[serde(default)]
+    pub measures: BTreeMap<String, f64>,
     /// The time of training and evaluation.
     pub seconds: f64,
     /// The time of training.
@@ -91,14 +111,21 @@ pub struct EpochReport {
     /// The cost of the strategy's steps on rank 0.
     pub strategy: StrategyReport,
     /// The strategy's notes, such as that it sent a dense message.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The digest of each rank's parameters after the epoch. Different digests mean an error.
     pub parameters_sha256: Vec<String>,
 }
 
+impl EpochReport {
+    /// The share of test samples that the model classified correctly after the epoch. 0 if nothing was classified.
+    pub fn accuracy(&self) -> f64 {
+        self.eval_accuracy.unwrap_or(0.0)
+    }
+}
+
 /// The cost of the steps of an epoch on one rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StrategyReport {
     /// The strategy's name.
     pub dist_option: String,
@@ -211,14 +238,17 @@ mod tests {
             corr: true,
             threshold: None,
             on_overflow: "error".into(),
+            optimizer: "sgd".into(),
             lr: 0.005,
             momentum: 0.9,
             weight_decay: 1e-5,
             seed: 0,
             batch_size: 64,
+            accumulate: 1,
             dropped_per_epoch: 0,
             epochs: Vec::new(),
             parameters_sha256: vec!["00".into()],
+            ended_early: None,
         };
         let path = dir.path().join("report.json");
         report.write(&path).unwrap();

@@ -1,39 +1,28 @@
-//! The optimizers through which a trainer can train several ranks.
+//! The optimizers through which a training can train several ranks.
+
+use std::path::Path;
 
 use candelabrum_dist::{CommStats, DistOpt, Group, StepFigures};
-use candelabrum_kvstore::StoreOpt;
+use candelabrum_kvstore::{StoreKind, StoreOpt};
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Params};
 use candle_core::Tensor;
 
+use crate::checkpoint::{Part, PartState, Restored, Snapshot};
 use crate::{Error, Result};
 
-/// What a [`Trainer`](crate::Trainer) needs of an optimizer over ranks. [`DistOpt`] exchanges gradients
-/// between the ranks, [`StoreOpt`] trains through the servers of a key-value store, and [`AnyOpt`] is
-/// either, chosen by options.
-pub trait TrainerOpt: BackwardAndUpdate<Error: Into<Error>> {
-    /// The parameters that it updates.
-    fn params(&self) -> &Params;
-
-    /// The ranks that train together.
-    fn group(&self) -> &Group;
-
+/// What a training needs of an optimizer over ranks, beside its steps.
+pub trait RanksOpt: Part {
     /// Sets all ranks' parameters to the same values, after the model has created its parameters.
     ///
     /// # Errors
     /// Ranks that differ, a failure of another rank, or a passed deadline.
     fn synchronize(&mut self) -> Result<()>;
 
-    /// Makes one model of the ranks' models, before an evaluation and at the end.
-    ///
-    /// # Errors
-    /// A failure of another rank or a passed deadline.
-    fn average_parameters(&mut self) -> Result<()>;
-
     /// Returns an error if no step could use this strategy.
     ///
     /// # Errors
     /// An unknown strategy or a `spars` out of range.
-    fn check(&self, option: DistOption, spars: f32) -> Result<()>;
+    fn check_option(&self, option: DistOption, spars: f32) -> Result<()>;
 
     /// The cost so far of a strategy's steps.
     fn figures(&self, option: DistOption) -> StepFigures;
@@ -47,24 +36,47 @@ pub trait TrainerOpt: BackwardAndUpdate<Error: Into<Error>> {
     /// Bytes and time of this rank's communication.
     fn traffic(&self) -> CommStats;
 
+    /// The learning rate of the next step, if this rank knows it.
+    fn learning_rate(&self) -> Option<f64>;
+
+    /// The factor of the learning rate beside its schedule.
+    fn rate_factor(&self) -> f64;
+
+    /// Sets the factor of the learning rate from the next step on, the same on all ranks.
+    ///
+    /// # Errors
+    /// A factor that is negative or not finite, or an optimizer that has none.
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()>;
+
+    /// Whether all ranks take their steps together. Workers of a store without rounds do not.
+    fn is_in_step(&self) -> bool;
+}
+
+/// What a [`Trainer`](crate::Trainer) needs of an optimizer over ranks. [`DistOpt`] exchanges gradients
+/// between the ranks, [`StoreOpt`] trains through the servers of a key-value store, and [`AnyOpt`] is
+/// either, chosen by options.
+pub trait TrainerOpt: RanksOpt + BackwardAndUpdate<Error: Into<Error>> {
+    /// Adds the gradients of `loss` to those of the next step, without communication.
+    ///
+    /// # Errors
+    /// An error of the backward pass, or parameters that the loss does not depend on.
+    fn accumulate(&mut self, loss: &Tensor) -> Result<()>;
+
+    /// Takes part in the steps of the ranks that still have batches, until no rank has one.
+    ///
+    /// # Errors
+    /// An optimizer that is not set to ranks with different numbers of batches, and the errors of the steps.
+    fn join(&mut self, option: DistOption, spars: f32) -> Result<()>;
+
     /// The optimizer whose steps can be recorded as CUDA graphs, if it is one.
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt>;
 }
 
-impl TrainerOpt for DistOpt {
-    fn params(&self) -> &Params {
-        self.params()
-    }
-    fn group(&self) -> &Group {
-        self.group()
-    }
+impl RanksOpt for DistOpt {
     fn synchronize(&mut self) -> Result<()> {
         Ok(self.synchronize()?)
     }
-    fn average_parameters(&mut self) -> Result<()> {
-        Ok(self.average_parameters()?)
-    }
-    fn check(&self, option: DistOption, spars: f32) -> Result<()> {
+    fn check_option(&self, option: DistOption, spars: f32) -> Result<()> {
         Ok(self.check(option, spars)?)
     }
     fn figures(&self, option: DistOption) -> StepFigures {
@@ -79,25 +91,38 @@ impl TrainerOpt for DistOpt {
     fn traffic(&self) -> CommStats {
         self.group().stats()
     }
+    fn learning_rate(&self) -> Option<f64> {
+        Some(f64::from(self.optimizer().learning_rate()))
+    }
+    fn rate_factor(&self) -> f64 {
+        self.optimizer().rate_factor()
+    }
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        Ok(self.set_rate_factor(factor)?)
+    }
+    fn is_in_step(&self) -> bool {
+        true
+    }
+}
+
+impl TrainerOpt for DistOpt {
+    fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
+        Ok(self.accumulate(loss)?)
+    }
+    fn join(&mut self, option: DistOption, spars: f32) -> Result<()> {
+        self.join(option, spars)?;
+        Ok(())
+    }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {
         Some(self)
     }
 }
 
-impl TrainerOpt for StoreOpt {
-    fn params(&self) -> &Params {
-        self.params()
-    }
-    fn group(&self) -> &Group {
-        self.store().workers()
-    }
+impl RanksOpt for StoreOpt {
     fn synchronize(&mut self) -> Result<()> {
         Ok(self.synchronize()?)
     }
-    fn average_parameters(&mut self) -> Result<()> {
-        Ok(self.average_parameters()?)
-    }
-    fn check(&self, option: DistOption, spars: f32) -> Result<()> {
+    fn check_option(&self, option: DistOption, spars: f32) -> Result<()> {
         Ok(self.check(option, spars)?)
     }
     fn figures(&self, option: DistOption) -> StepFigures {
@@ -111,6 +136,34 @@ impl TrainerOpt for StoreOpt {
     }
     fn traffic(&self) -> CommStats {
         self.store().traffic()
+    }
+    fn learning_rate(&self) -> Option<f64> {
+        None
+    }
+    fn rate_factor(&self) -> f64 {
+        1.0
+    }
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        if factor == 1.0 {
+            return Ok(());
+        }
+        let option = "the factor of the learning rate";
+        let range = "1 with a key-value store, whose servers have the optimizer".to_owned();
+        Err(Error::Option { option, value: factor.to_string(), range })
+    }
+    fn is_in_step(&self) -> bool {
+        self.store().config().kind != StoreKind::DistAsync
+    }
+}
+
+impl TrainerOpt for StoreOpt {
+    fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
+        Ok(self.accumulate(loss)?)
+    }
+    fn join(&mut self, _: DistOption, _: f32) -> Result<()> {
+        let range = "even with a key-value store, whose workers all have the same number of steps";
+        let (option, value) = ("the division of the data", "uneven".to_owned());
+        Err(Error::Option { option, value, range: range.to_owned() })
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {
         None
@@ -139,14 +192,20 @@ impl From<StoreOpt> for AnyOpt {
     }
 }
 
-/// Calls `$body` with whatever optimizer it is.
-macro_rules! with {
-    ($any:expr, $opt:ident => $body:expr) => {
-        match $any {
-            AnyOpt::AllReduce($opt) => $body,
-            AnyOpt::Store($opt) => $body,
+impl AnyOpt {
+    fn get(&self) -> &dyn RanksOpt {
+        match self {
+            Self::AllReduce(opt) => &**opt,
+            Self::Store(opt) => &**opt,
         }
-    };
+    }
+
+    fn get_mut(&mut self) -> &mut dyn RanksOpt {
+        match self {
+            Self::AllReduce(opt) => &mut **opt,
+            Self::Store(opt) => &mut **opt,
+        }
+    }
 }
 
 impl BackwardAndUpdate for AnyOpt {
@@ -158,39 +217,84 @@ impl BackwardAndUpdate for AnyOpt {
         dist_option: DistOption,
         spars: f32,
     ) -> Result<()> {
-        with!(self, opt => Ok(opt.backward_and_update_with(loss, dist_option, spars)?))
+        match self {
+            Self::AllReduce(opt) => Ok(opt.backward_and_update_with(loss, dist_option, spars)?),
+            Self::Store(opt) => Ok(opt.backward_and_update_with(loss, dist_option, spars)?),
+        }
+    }
+}
+
+impl Part for AnyOpt {
+    fn params(&self) -> &Params {
+        self.get().params()
+    }
+    fn group(&self) -> &Group {
+        self.get().group()
+    }
+    fn average_parameters(&mut self) -> Result<()> {
+        self.get_mut().average_parameters()
+    }
+    fn save(&mut self, name: &str, snapshot: &mut Snapshot, dir: &Path) -> Result<PartState> {
+        self.get_mut().save(name, snapshot, dir)
+    }
+    fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
+        self.get_mut().check(name, restored)
+    }
+    fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
+        self.get_mut().load(name, restored)
+    }
+}
+
+impl RanksOpt for AnyOpt {
+    fn synchronize(&mut self) -> Result<()> {
+        self.get_mut().synchronize()
+    }
+    fn check_option(&self, option: DistOption, spars: f32) -> Result<()> {
+        self.get().check_option(option, spars)
+    }
+    fn figures(&self, option: DistOption) -> StepFigures {
+        self.get().figures(option)
+    }
+    fn residual_norm(&self) -> f64 {
+        self.get().residual_norm()
+    }
+    fn take_notices(&mut self) -> Vec<String> {
+        self.get_mut().take_notices()
+    }
+    fn traffic(&self) -> CommStats {
+        self.get().traffic()
+    }
+    fn learning_rate(&self) -> Option<f64> {
+        self.get().learning_rate()
+    }
+    fn rate_factor(&self) -> f64 {
+        self.get().rate_factor()
+    }
+    fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        self.get_mut().set_rate_factor(factor)
+    }
+    fn is_in_step(&self) -> bool {
+        self.get().is_in_step()
     }
 }
 
 impl TrainerOpt for AnyOpt {
-    fn params(&self) -> &Params {
-        with!(self, opt => opt.params())
+    fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
+        match self {
+            Self::AllReduce(opt) => Ok(opt.accumulate(loss)?),
+            Self::Store(opt) => Ok(opt.accumulate(loss)?),
+        }
     }
-    fn group(&self) -> &Group {
-        with!(self, opt => TrainerOpt::group(&**opt))
-    }
-    fn synchronize(&mut self) -> Result<()> {
-        with!(self, opt => Ok(opt.synchronize()?))
-    }
-    fn average_parameters(&mut self) -> Result<()> {
-        with!(self, opt => Ok(opt.average_parameters()?))
-    }
-    fn check(&self, option: DistOption, spars: f32) -> Result<()> {
-        with!(self, opt => Ok(opt.check(option, spars)?))
-    }
-    fn figures(&self, option: DistOption) -> StepFigures {
-        with!(self, opt => opt.figures(option))
-    }
-    fn residual_norm(&self) -> f64 {
-        with!(self, opt => opt.residual_norm())
-    }
-    fn take_notices(&mut self) -> Vec<String> {
-        with!(self, opt => TrainerOpt::take_notices(&mut **opt))
-    }
-    fn traffic(&self) -> CommStats {
-        with!(self, opt => opt.traffic())
+    fn join(&mut self, option: DistOption, spars: f32) -> Result<()> {
+        match self {
+            Self::AllReduce(opt) => TrainerOpt::join(&mut **opt, option, spars),
+            Self::Store(opt) => TrainerOpt::join(&mut **opt, option, spars),
+        }
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {
-        with!(self, opt => opt.as_dist_opt())
+        match self {
+            Self::AllReduce(opt) => Some(opt),
+            Self::Store(_) => None,
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use candelabrum_memory::{ElementType, Flat, Location};
 use candelabrum_nn::{FlatGradients, Param, UnitPlan};
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 
 use crate::comm::{Communicator, Label};
 use crate::unit_plan::{self, Sizing};
@@ -47,6 +48,16 @@ pub(super) struct Layout {
     steps: u64,
     /// Whether the order of the units is final.
     settled: bool,
+}
+
+/// A layout in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct LayoutState {
+    sizing: Sizing,
+    /// The numbers of the parameters in the order of the buckets.
+    order: Vec<usize>,
+    settled: bool,
+    steps: u64,
 }
 
 impl Layouts {
@@ -124,6 +135,43 @@ impl Layouts {
         drop((plans, self.kept.pop()));
         self.make(sizing, &order, true, comm)?;
         Ok(Some(id))
+    }
+
+    /// The layouts that are kept, in the order of their last use.
+    pub(super) fn state(&self) -> Vec<LayoutState> {
+        let state = |layout: &Layout| {
+            let slots = layout.gradients.plans().iter().flat_map(|plan| &plan.slots);
+            let order = slots.map(|slot| slot.param).collect();
+            let &Layout { sizing, settled, steps, .. } = layout;
+            LayoutState { sizing, order, settled, steps }
+        };
+        self.kept.iter().map(state).collect()
+    }
+
+    /// Replaces the layouts by those of a checkpoint. All ranks call it together. `forget` is called with the
+    /// number of each layout that is dropped.
+    pub(super) fn load_state(
+        &mut self,
+        states: &[LayoutState],
+        comm: &dyn Communicator,
+        forget: &mut dyn FnMut(usize),
+    ) -> Result<()> {
+        let count = self.params.len();
+        if let Some(state) = states.iter().find(|state| is_no_order(&state.order, count)) {
+            let what = format!(
+                "it has buckets of {} parameters, this model has {count} that are trained",
+                state.order.len()
+            );
+            return Err(Error::State { what });
+        }
+        self.kept.drain(..).for_each(|layout| forget(layout.id));
+        for state in states.iter().rev().take(KEPT).rev() {
+            self.make(state.sizing, &state.order, state.settled, comm)?;
+            if let Some(layout) = self.kept.last_mut() {
+                layout.steps = state.steps;
+            }
+        }
+        Ok(())
     }
 
     fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {

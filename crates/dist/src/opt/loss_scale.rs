@@ -64,6 +64,18 @@ impl LossScaler {
         Self { setting, factor, good: 0 }
     }
 
+    /// The factor, and the good steps since its last change.
+    pub(super) fn state(&self) -> (f32, u32) {
+        (self.factor, self.good)
+    }
+
+    /// Continues with a saved state. A factor that does not adapt stays as it is set.
+    pub(super) fn load_state(&mut self, factor: f32, good: u32) {
+        if let LossScale::Dynamic { .. } = self.setting {
+            (self.factor, self.good) = (factor, good);
+        }
+    }
+
     /// The loss times the factor.
     pub(super) fn scaled(&self, loss: &Tensor) -> Result<Tensor> {
         self.factor().map_or_else(|| Ok(loss.clone()), |factor| Ok((loss * f64::from(factor))?))

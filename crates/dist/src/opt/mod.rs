@@ -41,13 +41,14 @@ mod used;
 pub use config::{DistOptConfig, OnOverflow};
 pub use figures::StepFigures;
 pub use loss_scale::LossScale;
-pub use state::StrategyState;
+pub use state::{DistOptState, StrategyState};
 pub use step_graph::StepGraph;
 
 use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Device, Shape, Tensor};
+use serde::{Deserialize, Serialize};
 
 use self::context::StepContext;
 use self::dispatcher::Dispatcher;
@@ -104,7 +105,7 @@ pub struct DistOpt {
 }
 
 /// The state that differs between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Drift {
     Nothing,
     /// The state of the optimizer. The parameters have been averaged.
@@ -182,6 +183,15 @@ impl DistOpt {
     /// The wrapped optimizer. It knows its learning rate and how many steps it has taken.
     pub fn optimizer(&self) -> &dyn Optimizer {
         &*self.optimizer
+    }
+
+    /// Sets the factor of all learning rates from the next step on, the same on all ranks. It belongs to
+    /// [`Self::state`].
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::set_rate_factor`].
+    pub fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
+        Ok(self.optimizer.set_rate_factor(factor)?)
     }
 
     /// The settings.
@@ -269,7 +279,7 @@ impl DistOpt {
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
         if self.drift == Drift::Parameters {
-            replicas::average_parameters(&*self.group, &self.params.list())?;
+            replicas::average_parameters(&*self.group, &self.params.trainable())?;
             self.drift = Drift::Momentum;
         }
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
@@ -311,18 +321,21 @@ impl DistOpt {
             ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
         ];
         facts.extend(parameter_facts(params));
+        let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
+        facts.push(("the frozen parameters".to_owned(), frozen.collect::<Vec<_>>().join(", ")));
         check_consistency(&*self.group, &facts)
     }
 
-    /// Fixes the set of parameters, at the first step.
+    /// Fixes the set of parameters, at the first step. Frozen ones do not belong to it.
     fn bind(&mut self) -> Result<Layouts> {
-        let params = self.params.list();
+        let all = self.params.list();
+        if all.len() > self.synchronized {
+            self.check_same(&all)?;
+            self.check_equal_values(&all[self.synchronized..])?;
+        }
+        let params = self.params.trainable();
         if params.is_empty() {
             return Err(Error::NoParameters);
-        }
-        if params.len() > self.synchronized {
-            self.check_same(&params)?;
-            self.check_equal_values(&params[self.synchronized..])?;
         }
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
             let var = param.var();
@@ -459,11 +472,15 @@ impl DistOpt {
         result
     }
 
-    /// The error for parameters that were created after the first step.
+    /// The error for parameters that were created after the first step, or are no longer frozen.
     fn late_parameters(&self, layouts: &Layouts) -> Option<Error> {
-        let late = self.params.list().split_off(layouts.params().len());
-        let names: Vec<&str> = late.iter().map(Param::name).collect();
-        (!names.is_empty()).then(|| Error::LateParameters { names: names.join(", ") })
+        let trainable = self.params.trainable();
+        if trainable.len() <= layouts.params().len() {
+            return None;
+        }
+        let known = |name: &str| layouts.params().iter().any(|param| param.name() == name);
+        let names = trainable.iter().map(Param::name).filter(|name| !known(name));
+        Some(Error::LateParameters { names: names.collect::<Vec<_>>().join(", ") })
     }
 
     /// The index of the requested strategy, and the [`Way`] of its units. If the request is new to

@@ -1,11 +1,43 @@
-//! The state of strategies between steps, to be saved and loaded.
+//! The state of a distributed optimizer between steps, to be saved and loaded.
+//!
+//! A run that loads it continues with the same bits. The parameters, which the model's store has, do not
+//! belong to it.
 
+use candelabrum_memory::SpanMut;
 use candelabrum_nn::DistOption;
+use serde::{Deserialize, Serialize};
 
-use super::DistOpt;
+use super::layout::LayoutState;
 use super::used::UsedStrategy;
+use super::{DistOpt, Drift};
 use crate::strategy::{Memory, StrategyConfig};
 use crate::{Error, Result};
+
+/// What later steps depend on beside the vectors of the optimizer
+/// ([`DistOpt::optimizer_vectors`]) and the states of strategies ([`DistOpt::strategy_state`]). It is the
+/// same on all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistOptState {
+    /// The number of steps that the optimizer has taken.
+    pub steps: u64,
+    /// The optimizer's line, by which it is recognised ([`candelabrum_optim::Optimizer::describe`]).
+    pub optimizer: String,
+    rate_factor: f64,
+    loss_scale: f32,
+    good_steps: u32,
+    drift: Drift,
+    /// The order of the gradients in buckets, which ranks learn in their first steps. The units of a sparse
+    /// strategy depend on it.
+    layouts: Vec<LayoutState>,
+}
+
+impl DistOptState {
+    /// Whether the vectors of the optimizer are the same on all ranks. With partialUpdate each rank has its
+    /// own.
+    pub fn has_equal_vectors(&self) -> bool {
+        self.drift == Drift::Nothing
+    }
+}
 
 /// The state of one strategy on this rank. It differs between ranks, so each rank saves its own.
 /// The parameters, once averaged, are the same on all ranks.
@@ -22,6 +54,67 @@ pub struct StrategyState {
 }
 
 impl DistOpt {
+    /// The state of this optimizer. Call [`Self::average_parameters`] first, as for every checkpoint.
+    pub fn state(&self) -> DistOptState {
+        let (loss_scale, good_steps) = self.scaler.state();
+        DistOptState {
+            steps: self.optimizer.steps(),
+            optimizer: self.optimizer.describe(),
+            rate_factor: self.optimizer.rate_factor(),
+            loss_scale,
+            good_steps,
+            drift: self.drift,
+            layouts: self.layouts.as_ref().map(|layouts| layouts.state()).unwrap_or_default(),
+        }
+    }
+
+    /// Continues as the optimizer that returned this [`Self::state`], after its vectors have been restored.
+    /// All ranks call it together, after the model has created its parameters and before a step. The number
+    /// of ranks may be another one.
+    ///
+    /// # Errors
+    /// [`Error::State`] for the state of another model, and those of a first step: parameters that differ
+    /// between ranks, settings without meaning.
+    pub fn load_state(&mut self, state: &DistOptState) -> Result<()> {
+        self.bound(|opt, layouts| {
+            let (group, used) = (&*opt.group, &mut opt.used);
+            layouts.load_state(&state.layouts, group, &mut |id| used.forget(id))?;
+            opt.optimizer.set_steps(state.steps);
+            opt.optimizer.set_rate_factor(state.rate_factor)?;
+            opt.scaler.load_state(state.loss_scale, state.good_steps);
+            opt.drift = state.drift;
+            Ok(())
+        })
+    }
+
+    /// The vectors of the optimizer with their names, in an order that depends only on the parameters. They
+    /// are `name.0` and so on for a parameter `name`, or `0`, `1`, .. of an optimizer that does not separate
+    /// parameters.
+    ///
+    /// # Errors
+    /// Those of a first step, and a device's error.
+    pub fn optimizer_vectors(&mut self) -> Result<Vec<(String, SpanMut<'_>)>> {
+        let (names, separate) = self.bound(|opt, layouts| {
+            let names: Vec<_> = layouts.params().iter().map(|p| p.name().to_owned()).collect();
+            let mut counts = Vec::new();
+            for index in 0..names.len() {
+                counts.push(opt.optimizer.parameter_state(index)?.map(|vectors| vectors.len()));
+            }
+            Ok((names, counts.into_iter().collect::<Option<Vec<usize>>>()))
+        })?;
+        let vectors = self.optimizer.state_mut()?;
+        let total = separate.as_ref().map(|counts| counts.iter().sum::<usize>());
+        let names: Vec<String> = match separate {
+            Some(counts) if total == Some(vectors.len()) => {
+                let of =
+                    |(name, count): (String, usize)| (0..count).map(move |i| format!("{name}.{i}"));
+                names.into_iter().zip(counts).flat_map(of).collect()
+            }
+            _ => (0..vectors.len()).map(|number| number.to_string()).collect(),
+        };
+        Ok(names.into_iter().zip(vectors).collect())
+    }
+
     /// The state of every strategy used so far, on the host. If you save the parameters with it,
     /// call [`Self::average_parameters`] first.
     ///

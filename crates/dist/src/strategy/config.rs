@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, Result};
 
 /// Settings of strategies, the same on every rank. Each strategy reads only the ones that it knows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StrategyConfig {
     /// Whether a sparse strategy adds the elements that it did not send to the next gradient (error
@@ -37,7 +39,7 @@ impl Default for StrategyConfig {
 /// options.only(&["levels", "seed"])?; // no others
 /// # Ok::<(), candelabrum_dist::Error>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrategyOptions(BTreeMap<String, String>);
 
 impl StrategyOptions {

@@ -215,7 +215,7 @@ impl Module for MultiHeadAttention {
 }
 
 /// `residual + dropout(linear(xs))`, in one operation if nothing is dropped.
-pub(super) fn add_to_residual(
+fn add_to_residual(
     linear: &Linear,
     dropout: Option<&Dropout>,
     xs: &Tensor,

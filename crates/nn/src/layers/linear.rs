@@ -113,8 +113,12 @@ impl Linear {
     }
 
     /// The weights. The first call creates them for the input `xs`.
-    fn weights(&self, xs: &Tensor) -> Result<&Weights> {
-        let inputs = last(&self.scope, xs, "(.., in)")?;
+    pub(super) fn weights(&self, xs: &Tensor) -> Result<&Weights> {
+        self.weights_for(last(&self.scope, xs, "(.., in)")?)
+    }
+
+    /// The weights. The first call creates them for so many inputs.
+    pub(super) fn weights_for(&self, inputs: usize) -> Result<&Weights> {
         let weights = self.weights.get_or_try_init(|| {
             let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
             Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)

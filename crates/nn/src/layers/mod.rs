@@ -7,6 +7,7 @@ mod batch_norm2d;
 mod conv2d;
 mod dropout;
 mod embedding;
+mod feed_forward;
 mod flatten;
 mod layer_norm;
 mod linear;
@@ -23,6 +24,7 @@ pub use batch_norm2d::BatchNorm2d;
 pub use conv2d::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub use feed_forward::FeedForward;
 pub use flatten::Flatten;
 pub use layer_norm::{LayerNorm, RmsNorm};
 pub use linear::Linear;
@@ -58,6 +60,10 @@ impl Weights {
 
     fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref().map(Param::tensor)
+    }
+
+    fn pair(&self) -> (&Tensor, Option<&Tensor>) {
+        (self.weight.tensor(), self.bias())
     }
 }
 

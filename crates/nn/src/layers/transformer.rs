@@ -3,9 +3,8 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::attention::add_to_residual;
-use super::{Dropout, LayerNorm, Linear, MultiHeadAttention, RmsNorm, sizes};
-use crate::ops::{self, Rotary};
+use super::{FeedForward, LayerNorm, MultiHeadAttention, RmsNorm, sizes};
+use crate::ops::Rotary;
 use crate::{Activation, Init, Scope};
 
 /// `(N, T, C) -> (N, T, C)`: `x + attention(norm1(x))`, and then `x + down(act(up(norm2(x))))`.
@@ -19,28 +18,14 @@ pub struct TransformerBlock {
     scope: Scope,
     attention: MultiHeadAttention,
     rms: bool,
-    bias: bool,
-    hidden: Option<usize>,
-    units: Units,
-    init: Option<Init>,
-    down_init: Option<Init>,
-    dropout: Option<Dropout>,
+    feed_forward: FeedForward,
     parts: OnceCell<Parts>,
-}
-
-/// What the feed-forward branch computes of its hidden layer.
-#[derive(Clone, Copy, Debug)]
-enum Units {
-    Activation(Activation),
-    SwiGlu,
 }
 
 #[derive(Debug)]
 struct Parts {
     norm1: Norm,
     norm2: Norm,
-    up: Linear,
-    down: Linear,
 }
 
 #[derive(Debug)]
@@ -56,12 +41,7 @@ impl TransformerBlock {
             scope: scope.clone(),
             attention: MultiHeadAttention::new(&scope.pp("attention"), heads),
             rms: false,
-            bias: true,
-            hidden: None,
-            units: Units::Activation(Activation::Gelu),
-            init: None,
-            down_init: None,
-            dropout: None,
+            feed_forward: FeedForward::new(scope),
             parts: OnceCell::new(),
         }
     }
@@ -98,29 +78,29 @@ impl TransformerBlock {
     /// SwiGLU, which then has as many parameters.
     #[must_use]
     pub fn hidden(mut self, hidden: usize) -> Self {
-        self.hidden = Some(hidden);
+        self.feed_forward = self.feed_forward.hidden(hidden);
         self
     }
 
     /// The activation of the hidden units, instead of GELU.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
-        self.units = Units::Activation(activation);
+        self.feed_forward = self.feed_forward.activation(activation);
         self
     }
 
     /// Gates the hidden units: [`ops::swiglu`].
     #[must_use]
     pub fn swiglu(mut self) -> Self {
-        self.units = Units::SwiGlu;
+        self.feed_forward = self.feed_forward.swiglu();
         self
     }
 
     /// Makes linear layers without biases.
     #[must_use]
     pub fn no_bias(mut self) -> Self {
-        self.bias = false;
         self.attention = self.attention.no_bias();
+        self.feed_forward = self.feed_forward.no_bias();
         self
     }
 
@@ -128,15 +108,15 @@ impl TransformerBlock {
     #[must_use]
     pub fn dropout(mut self, p: f32) -> Self {
         self.attention = self.attention.dropout(p);
-        self.dropout = (p != 0.0).then(|| Dropout::new(&self.scope.pp("dropout"), p));
+        self.feed_forward = self.feed_forward.dropout(p);
         self
     }
 
     /// The distribution of the initial weights of all linear layers.
     #[must_use]
     pub fn init(mut self, init: Init) -> Self {
-        (self.init, self.down_init) = (Some(init), Some(init));
         self.attention = self.attention.init(init).out_init(init);
+        self.feed_forward = self.feed_forward.init(init);
         self
     }
 
@@ -144,8 +124,8 @@ impl TransformerBlock {
     /// to the residual. Call it after [`init`](Self::init).
     #[must_use]
     pub fn residual_init(mut self, init: Init) -> Self {
-        self.down_init = Some(init);
         self.attention = self.attention.out_init(init);
+        self.feed_forward = self.feed_forward.residual_init(init);
         self
     }
 
@@ -154,17 +134,13 @@ impl TransformerBlock {
     /// # Errors
     /// Shapes that do not fit together.
     pub fn forward_masked(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
-        let [_, _, features] = sizes(&self.scope, xs, "(N, T, C)")?;
-        let Parts { norm1, norm2, up, down } = self.parts.get_or_init(|| self.create(features));
+        let [_, _, _] = sizes(&self.scope, xs, "(N, T, C)")?;
+        let Parts { norm1, norm2 } = self.parts.get_or_init(|| self.create());
         let xs = self.attention.forward_add(&norm1.forward(xs)?, mask, xs)?;
-        let mut hidden = up.forward(&norm2.forward(&xs)?)?;
-        if let Units::SwiGlu = self.units {
-            hidden = ops::swiglu(&hidden)?;
-        }
-        add_to_residual(down, self.dropout.as_ref(), &hidden, &xs)
+        self.feed_forward.forward_add(&norm2.forward(&xs)?, &xs)
     }
 
-    fn create(&self, features: usize) -> Parts {
+    fn create(&self) -> Parts {
         let norm = |name| {
             let scope = self.scope.pp(name);
             if self.rms {
@@ -173,22 +149,7 @@ impl TransformerBlock {
                 Norm::Layer(LayerNorm::new(&scope))
             }
         };
-        let linear = |name, outputs, init: Option<Init>| {
-            let mut layer = Linear::new(&self.scope.pp(name), outputs);
-            if !self.bias {
-                layer = layer.no_bias();
-            }
-            if let Some(init) = init { layer.init(init) } else { layer }
-        };
-        let up = match self.units {
-            Units::Activation(activation) => {
-                let hidden = self.hidden.unwrap_or(4 * features);
-                linear("up", hidden, self.init).activation(activation)
-            }
-            Units::SwiGlu => linear("up", 2 * self.hidden.unwrap_or(8 * features / 3), self.init),
-        };
-        let down = linear("down", features, self.down_init);
-        Parts { norm1: norm("norm1"), norm2: norm("norm2"), up, down }
+        Parts { norm1: norm("norm1"), norm2: norm("norm2") }
     }
 }
 

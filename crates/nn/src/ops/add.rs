@@ -69,6 +69,10 @@ impl Fused for Add {
         Ok(())
     }
 
+    fn passes_gradient_to(&self) -> Option<usize> {
+        (0..2).find(|&operand| !self.broadcast.repeats(operand))
+    }
+
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         let repeats = self.broadcast.repeats(0) || self.broadcast.repeats(1);
         (!repeats).then_some(&self.sum as &dyn OnGpu)

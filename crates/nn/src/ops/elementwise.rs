@@ -41,15 +41,10 @@ fn each<T: Float, B>(
     add: impl Fn(T, B) -> T,
     activation: Option<Activation>,
 ) {
+    let pass = Forward { ys, bs, add };
     match activation {
-        None => simd_once(Forward { ys, bs, add, function: Identity }),
-        Some(Activation::Relu) => simd_once(Forward { ys, bs, add, function: Relu }),
-        Some(Activation::Relu6) => simd_once(Forward { ys, bs, add, function: Relu6::new() }),
-        Some(Activation::Gelu) => simd_once(Forward { ys, bs, add, function: Gelu::new() }),
-        Some(Activation::GeluTanh) => simd_once(Forward { ys, bs, add, function: GeluTanh::new() }),
-        Some(Activation::Silu) => simd_once(Forward { ys, bs, add, function: Silu }),
-        Some(Activation::Sigmoid) => simd_once(Forward { ys, bs, add, function: Sigmoid }),
-        Some(Activation::Tanh) => simd_once(Forward { ys, bs, add, function: Tanh }),
+        None => simd_once(Loop { pass, function: Identity }),
+        Some(activation) => with_function(activation, pass),
     }
 }
 
@@ -60,17 +55,22 @@ pub(super) fn activation_backward<T: Float>(
     reference: &[T],
     activation: Activation,
 ) {
-    match activation {
-        Activation::Relu => simd_once(BackwardPass { dys, reference, function: Relu }),
-        Activation::Relu6 => simd_once(BackwardPass { dys, reference, function: Relu6::new() }),
-        Activation::Gelu => simd_once(BackwardPass { dys, reference, function: Gelu::new() }),
-        Activation::GeluTanh => {
-            simd_once(BackwardPass { dys, reference, function: GeluTanh::new() });
-        }
-        Activation::Silu => simd_once(BackwardPass { dys, reference, function: Silu }),
-        Activation::Sigmoid => simd_once(BackwardPass { dys, reference, function: Sigmoid }),
-        Activation::Tanh => simd_once(BackwardPass { dys, reference, function: Tanh }),
-    }
+    with_function(activation, BackwardPass { dys, reference });
+}
+
+/// `h = activation(z)`.
+pub(super) fn activated<T: Float>(zs: &[T], hs: &mut [T], activation: Activation) {
+    with_function(activation, Activated { zs, hs });
+}
+
+/// `h = activation(z)` again, and `dh *= activation'(z)`, in one pass: both need the same exponentials.
+pub(super) fn activated_again<T: Float>(
+    zs: &[T],
+    hs: &mut [T],
+    dhs: &mut [T],
+    activation: Activation,
+) {
+    with_function(activation, ActivatedAgain { zs, hs, dhs });
 }
 
 /// [`activation_backward`], divided over the threads.
@@ -84,52 +84,122 @@ pub(super) fn activation_backward_in_blocks<T: Float>(
     });
 }
 
-/// The loop of [`each`], as a type so that [`simd`](candelabrum_memory::simd::simd) inlines all of
-/// it.
-struct Forward<'a, T, I, A, F> {
-    ys: &'a mut [T],
-    bs: I,
-    add: A,
+/// A loop over slices that applies a function. As a type, so that
+/// [`simd`](candelabrum_memory::simd::simd) inlines all of it.
+trait Pass {
+    type Number: Float;
+
+    fn run<F: Function<Self::Number>>(self, function: F);
+}
+
+struct Loop<P, F> {
+    pass: P,
     function: F,
 }
 
-impl<T, B, I, A, F> NullaryFnOnce for Forward<'_, T, I, A, F>
-where
-    T: Float,
-    I: Iterator<Item = B>,
-    A: Fn(T, B) -> T,
-    F: Function<T>,
-{
+impl<P: Pass, F: Function<P::Number>> NullaryFnOnce for Loop<P, F> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
+        self.pass.run(self.function);
+    }
+}
+
+/// Runs the loop with the function of `activation`.
+fn with_function<P: Pass>(activation: Activation, pass: P) {
+    match activation {
+        Activation::Relu => simd_once(Loop { pass, function: Relu }),
+        Activation::Relu6 => simd_once(Loop { pass, function: Relu6::new() }),
+        Activation::Gelu => simd_once(Loop { pass, function: Gelu::new() }),
+        Activation::GeluTanh => simd_once(Loop { pass, function: GeluTanh::new() }),
+        Activation::Silu => simd_once(Loop { pass, function: Silu }),
+        Activation::Sigmoid => simd_once(Loop { pass, function: Sigmoid }),
+        Activation::Tanh => simd_once(Loop { pass, function: Tanh }),
+    }
+}
+
+/// The loop of [`each`].
+struct Forward<'a, T, I, A> {
+    ys: &'a mut [T],
+    bs: I,
+    add: A,
+}
+
+impl<T, B, I, A> Pass for Forward<'_, T, I, A>
+where
+    T: Float,
+    I: Iterator<Item = B>,
+    A: Fn(T, B) -> T,
+{
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
         for (y, b) in self.ys.iter_mut().zip(self.bs) {
-            *y = self.function.forward((self.add)(*y, b));
+            *y = function.forward((self.add)(*y, b));
         }
     }
 }
 
 /// The loop of [`activation_backward`].
-struct BackwardPass<'a, T, F> {
+struct BackwardPass<'a, T> {
     dys: &'a mut [T],
     reference: &'a [T],
-    function: F,
 }
 
-impl<T: Float, F: Function<T>> NullaryFnOnce for BackwardPass<'_, T, F> {
-    type Output = ();
+impl<T: Float> Pass for BackwardPass<'_, T> {
+    type Number = T;
 
     #[inline(always)]
-    fn call(self) {
+    fn run<F: Function<T>>(self, function: F) {
         for (dy, &reference) in self.dys.iter_mut().zip(self.reference) {
-            *dy = self.function.backward(*dy, reference);
+            *dy = function.backward(*dy, reference);
+        }
+    }
+}
+
+/// The loop of [`activated`].
+struct Activated<'a, T> {
+    zs: &'a [T],
+    hs: &'a mut [T],
+}
+
+impl<T: Float> Pass for Activated<'_, T> {
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
+        for (h, &z) in self.hs.iter_mut().zip(self.zs) {
+            *h = function.forward(z);
+        }
+    }
+}
+
+/// The loop of [`activated_again`].
+struct ActivatedAgain<'a, T> {
+    zs: &'a [T],
+    hs: &'a mut [T],
+    dhs: &'a mut [T],
+}
+
+impl<T: Float> Pass for ActivatedAgain<'_, T> {
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
+        for ((h, dh), &z) in self.hs.iter_mut().zip(self.dhs).zip(self.zs) {
+            *h = function.forward(z);
+            *dh = function.backward(*dh, if F::NEEDS_INPUT { z } else { *h });
         }
     }
 }
 
 /// A function of one number. Every method is inlined into the loops above.
 trait Function<T>: Copy {
+    /// Whether [`backward`](Self::backward) gets `z`, and not the result.
+    const NEEDS_INPUT: bool;
+
     fn forward(self, z: T) -> T;
 
     /// `dy` times the derivative, computed from `z` or from the result, depending on the
@@ -141,6 +211,8 @@ trait Function<T>: Copy {
 struct Identity;
 
 impl<T: Float> Function<T> for Identity {
+    const NEEDS_INPUT: bool = false;
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z
@@ -163,6 +235,8 @@ pub(super) fn rectified<T: Float>(z: T) -> T {
 struct Relu;
 
 impl<T: Float> Function<T> for Relu {
+    const NEEDS_INPUT: bool = Activation::Relu.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         rectified(z)
@@ -194,6 +268,8 @@ impl<T: Float> Relu6<T> {
 }
 
 impl<T: Float> Function<T> for Relu6<T> {
+    const NEEDS_INPUT: bool = Activation::Relu6.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         clipped(z)
@@ -211,6 +287,8 @@ impl<T: Float> Function<T> for Relu6<T> {
 struct Silu;
 
 impl<T: Float> Function<T> for Silu {
+    const NEEDS_INPUT: bool = Activation::Silu.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * z.sigmoid()
@@ -227,6 +305,8 @@ impl<T: Float> Function<T> for Silu {
 struct Sigmoid;
 
 impl<T: Float> Function<T> for Sigmoid {
+    const NEEDS_INPUT: bool = Activation::Sigmoid.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z.sigmoid()
@@ -242,6 +322,8 @@ impl<T: Float> Function<T> for Sigmoid {
 struct Tanh;
 
 impl<T: Float> Function<T> for Tanh {
+    const NEEDS_INPUT: bool = Activation::Tanh.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z.tanh()
@@ -274,6 +356,8 @@ impl<T: Float> Gelu<T> {
 }
 
 impl<T: Float> Function<T> for Gelu<T> {
+    const NEEDS_INPUT: bool = Activation::Gelu.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * self.half * (T::one() + (z * self.root).erf())
@@ -315,6 +399,8 @@ impl<T: Float> GeluTanh<T> {
 }
 
 impl<T: Float> Function<T> for GeluTanh<T> {
+    const NEEDS_INPUT: bool = Activation::GeluTanh.needs_input();
+
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * self.half * (T::one() + self.inner(z))

@@ -21,6 +21,7 @@ use super::parallel::{for_each, in_blocks, worth_threads};
 use super::pool::Pooled;
 use super::sizes::sizes;
 use crate::activation::Activation;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "linear";
 
@@ -39,7 +40,7 @@ pub fn linear(
     bias: Option<&Tensor>,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let (op, shape) = Linear::new(NAME, [xs, weight], bias, activation)?;
+    let (op, shape) = Linear::new(NAME, xs.dims(), weight, bias, activation)?;
     fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
@@ -50,11 +51,12 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// The operation for inputs `xs` and `weight`, and the shape of its result. `name` is that of the
+    /// The operation for an input of the shape `dims`, and the shape of its result. `name` is that of the
     /// caller.
     pub(super) fn new(
         name: &str,
-        [xs, weight]: [&Tensor; 2],
+        dims: &[usize],
+        weight: &Tensor,
         bias: Option<&Tensor>,
         activation: Option<Activation>,
     ) -> Result<(Self, Vec<usize>)> {
@@ -62,13 +64,13 @@ impl Linear {
         if outputs == 0 {
             bail!("{name}: no outputs, weight of shape {:?}", weight.shape());
         }
-        if xs.dims().last() != Some(&inputs) {
-            bail!("{name}: input of shape {:?} for a weight of {:?}", xs.shape(), weight.shape());
+        if dims.last() != Some(&inputs) {
+            bail!("{name}: input of shape {dims:?} for a weight of {:?}", weight.shape());
         }
         if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
             bail!("{name}: bias of shape {:?} for {outputs} outputs", bias.shape());
         }
-        let mut shape = xs.dims().to_vec();
+        let mut shape = dims.to_vec();
         shape.pop();
         shape.push(outputs);
         Ok((Self { inputs, outputs, activation }, shape))
@@ -89,19 +91,71 @@ impl Linear {
         dz: &[T],
         grads: &mut Grads<'_, T>,
     ) {
-        let rows = dz.len() / self.outputs;
-        let dz_mat = Mat::new(dz, rows, self.outputs);
         if let Some(dx) = grads.take(0) {
-            let weight = Mat::new(weight, self.outputs, self.inputs);
-            matmul(dx, Dst::Overwrite, dz_mat, weight);
+            self.input_gradient(weight, dz, dx);
         }
         if let Some(dw) = grads.take(1) {
-            let xs = Mat::new(xs, rows, self.inputs);
-            matmul(dw, Dst::Overwrite, dz_mat.t(), xs);
+            self.weight_gradient(xs, dz, dw, Dst::Overwrite);
         }
         if let Some(db) = grads.take(2) {
             column_sums(dz, db);
         }
+    }
+
+    /// Writes the gradient of the input from that before the activation.
+    pub(super) fn input_gradient<T: Float>(&self, weight: &[T], dz: &[T], dx: &mut [T]) {
+        let dz = Mat::new(dz, dz.len() / self.outputs, self.outputs);
+        matmul(dx, Dst::Overwrite, dz, Mat::new(weight, self.outputs, self.inputs));
+    }
+
+    /// Writes or adds the gradient of the weight from that before the activation.
+    pub(super) fn weight_gradient<T: Float>(&self, xs: &[T], dz: &[T], dw: &mut [T], dst: Dst) {
+        let rows = dz.len() / self.outputs;
+        let dz = Mat::new(dz, rows, self.outputs);
+        matmul(dw, dst, dz.t(), Mat::new(xs, rows, self.inputs));
+    }
+
+    /// Adds the bias and applies the activation, which must not need its input.
+    pub(super) fn finish<T: Float>(&self, ys: &mut [T], bias: &[T]) {
+        if bias.is_empty() {
+            return in_blocks(ys, |_, ys| activate(ys, self.activation));
+        }
+        let threads = worth_threads(ys.len());
+        let rows = ys.par_chunks_mut(self.outputs);
+        for_each(threads, rows, |row| bias_row_activation(row, bias, self.activation));
+    }
+
+    /// Writes `residual + bias + xs weight^T`. An omitted residual or bias is empty.
+    pub(super) fn product_added<T: Float>(
+        &self,
+        factors: [&[T]; 2],
+        bias: &[T],
+        residual: &[T],
+        ys: &mut [T],
+    ) {
+        if residual.is_empty() {
+            self.product(factors, ys, Dst::Overwrite);
+            if !bias.is_empty() {
+                self.finish(ys, bias);
+            }
+            return;
+        }
+        if bias.is_empty() {
+            in_blocks(ys, |start, ys| ys.copy_from_slice(&residual[start..][..ys.len()]));
+        } else {
+            let rows = ys.par_chunks_mut(self.outputs).zip(residual.par_chunks(self.outputs));
+            for_each(worth_threads(residual.len()), rows, |(y, r)| {
+                simd(
+                    #[inline(always)]
+                    || {
+                        for ((y, &r), &b) in y.iter_mut().zip(r).zip(bias) {
+                            *y = r + b;
+                        }
+                    },
+                );
+            });
+        }
+        self.product(factors, ys, Dst::Add);
     }
 }
 
@@ -115,19 +169,14 @@ impl Fused for Linear {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         self.product([xs, weight], ys, Dst::Overwrite);
-        let threads = worth_threads(ys.len());
         let Some(activation) = self.activation.filter(|activation| activation.needs_input()) else {
-            if bias.is_empty() {
-                in_blocks(ys, |_, ys| activate(ys, self.activation));
-            } else {
-                let rows = ys.par_chunks_mut(self.outputs);
-                for_each(threads, rows, |row| bias_row_activation(row, bias, self.activation));
-            }
+            self.finish(ys, bias);
             return Ok(Pooled::none());
         };
-        let mut saved = Pooled::new(ys.len());
+        let ys_len = ys.len();
+        let mut saved = Pooled::new(ys_len);
         let rows = ys.par_chunks_mut(self.outputs).zip(saved.par_chunks_mut(self.outputs));
-        for_each(threads, rows, |(row, saved)| {
+        for_each(worth_threads(ys_len), rows, |(row, saved)| {
             if !bias.is_empty() {
                 bias_row_activation(row, bias, None);
             }

@@ -8,16 +8,13 @@
 //! As two operations, the sum would read and write the result once more in the forward and copy its
 //! gradient once more in the backward.
 
-use candelabrum_memory::simd::simd;
 use candle_core::{Result, Tensor, bail};
-use rayon::prelude::*;
 
 use super::add::add;
 use super::float::Float;
 use super::fused::{self, Backward, Fused, Reads};
 use super::linear::{Linear, affine, linear};
-use super::matmul::Dst;
-use super::parallel::{for_each, in_blocks, worth_threads};
+use super::parallel::in_blocks;
 use super::pool::Pooled;
 
 const NAME: &str = "linear_add";
@@ -38,7 +35,7 @@ pub fn linear_add(
     bias: Option<&Tensor>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    let (op, shape) = Linear::new(NAME, [xs, weight], bias, None)?;
+    let (op, shape) = Linear::new(NAME, xs.dims(), weight, bias, None)?;
     if residual.dims() != shape {
         bail!("{NAME}: residual of shape {:?} for a result of {shape:?}", residual.shape());
     }
@@ -59,23 +56,7 @@ impl Fused for LinearAdd {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias, residual] = inputs else { unreachable!("four inputs") };
-        if bias.is_empty() {
-            in_blocks(ys, |start, ys| ys.copy_from_slice(&residual[start..][..ys.len()]));
-        } else {
-            let outputs = self.0.outputs;
-            let rows = ys.par_chunks_mut(outputs).zip(residual.par_chunks(outputs));
-            for_each(worth_threads(residual.len()), rows, |(y, r)| {
-                simd(
-                    #[inline(always)]
-                    || {
-                        for ((y, &r), &b) in y.iter_mut().zip(r).zip(bias) {
-                            *y = r + b;
-                        }
-                    },
-                );
-            });
-        }
-        self.0.product([xs, weight], ys, Dst::Add);
+        self.0.product_added([xs, weight], bias, residual, ys);
         Ok(Pooled::none())
     }
 
@@ -88,6 +69,10 @@ impl Fused for LinearAdd {
             in_blocks(dr, |start, dr| dr.copy_from_slice(&dys[start..][..dr.len()]));
         }
         Ok(())
+    }
+
+    fn passes_gradient_to(&self) -> Option<usize> {
+        Some(3)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

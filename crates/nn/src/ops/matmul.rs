@@ -7,7 +7,7 @@ use candelabrum_memory::team;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, Finish, Lines, Operand, Starts};
+use super::gemm::bf16::{self, Finish, Instructions, Left, Lines, Operand, Packed, Starts};
 use super::gemm::{Size, few_rows_apply, product_of_few_rows};
 use super::mat_mut::{MatMut, Part};
 use super::product_precision;
@@ -131,7 +131,7 @@ pub(super) fn matmul_unrounded<T: Float>(
     b: Mat<'_, T>,
 ) {
     let (m, k, n) = sizes(&out, a, b);
-    let threads = if m * k * n > WORTH_THREADS { team::threads() } else { 1 };
+    let threads = threads_for(m * k * n);
     let size = Size { rows: m, depth: k, columns: n };
     if scale == T::one()
         && (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
@@ -242,10 +242,55 @@ fn multiply_in_bf16<T: Float>(
     let left = a.operand().and_then(Operand::as_f32s);
     let right = b.t().operand().and_then(Operand::as_f32s);
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
-    let threads = if m * n * k > WORTH_THREADS { team::threads() } else { 1 };
     let finish = Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
-    bf16::multiply(instructions, left, right, k, out, finish, threads);
+    bf16::multiply(instructions, Left::Lies(left), right, k, out, finish, threads_for(m * n * k));
     true
+}
+
+/// A left factor of several products. If they are computed in bf16, it is packed once for all of them.
+pub(super) struct LeftFactor<'a, T> {
+    matrix: Mat<'a, T>,
+    packed: Option<(Instructions, Packed)>,
+}
+
+impl<'a, T: Float> LeftFactor<'a, T> {
+    /// The left factor of products with `columns` columns.
+    pub(super) fn new(matrix: Mat<'a, T>, columns: usize) -> Self {
+        let (rows, depth) = (matrix.rows, matrix.cols);
+        let fits = rows.min(columns) >= FEWEST && depth <= bf16::DEPTH;
+        let packed = product_precision::bf16::<T>().filter(|_| fits).and_then(|instructions| {
+            let from = matrix.operand().and_then(Operand::as_f32s)?;
+            let mut packed = Packed::new(rows, depth);
+            packed.pack(instructions, from, 0..rows, 0..depth);
+            Some((instructions, packed))
+        });
+        Self { matrix, packed }
+    }
+
+    /// [`matmul`] with this left factor: the same bits.
+    ///
+    /// # Panics
+    ///
+    /// Those of [`matmul`].
+    pub(super) fn times(&self, b: Mat<'_, T>, out: &mut [T], dst: Dst) {
+        let Self { matrix, packed } = self;
+        let (m, k, n) = (matrix.rows, matrix.cols, b.cols);
+        assert_eq!(k, b.rows, "inner sizes of a matrix product");
+        let right = b.t().operand().and_then(Operand::as_f32s);
+        let numbers = T::f32s_mut(&mut out[..m * n]);
+        if let (Some((instructions, packed)), Some(right), Some(out)) = (packed, right, numbers) {
+            let finish = Finish { scale: 1.0, add: dst == Dst::Add };
+            let (left, out) = (Left::Packed(packed), MatMut::new(out, m, n));
+            bf16::multiply(*instructions, left, right, k, out, finish, threads_for(m * n * k));
+        } else {
+            matmul(out, dst, *matrix, b);
+        }
+    }
+}
+
+/// The threads that share a product of so many multiplications.
+fn threads_for(multiplications: usize) -> usize {
+    if multiplications > WORTH_THREADS { team::threads() } else { 1 }
 }
 
 /// `out = left right`, or `out += left right` if `add`, with factors in bf16, if that is
@@ -262,7 +307,8 @@ pub(super) fn product_in_bf16<T: Float>(
     let mut out = MatMut::strided(out, rows, columns, step);
     let (left, right) = (left.as_f32s(), right.as_f32s());
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
-    bf16::multiply(instructions, left, right, depth, out, Finish { scale: 1.0, add }, 1);
+    let finish = Finish { scale: 1.0, add };
+    bf16::multiply(instructions, Left::Lies(left), right, depth, out, finish, 1);
     true
 }
 

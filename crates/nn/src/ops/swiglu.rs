@@ -50,51 +50,63 @@ impl Fused for SwiGlu {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let half = self.half.max(1);
-        let row = |_, x: &[T], y: &mut [T]| {
-            let (a, b) = x.split_at(half);
-            simd(
-                #[inline(always)]
-                || {
-                    for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
-                        *y = a * a.sigmoid() * b;
-                    }
-                },
-            );
-        };
-        in_parts(worth_threads(ys.len()), (inputs[0], 2 * half), (ys, half), row);
+        let threads = worth_threads(ys.len());
+        in_parts(threads, (inputs[0], 2 * half), (ys, half), |_, x, y| gate(x, y));
         Ok(Pooled::none())
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         let (xs, dys, half) = (pass.inputs[0], &*pass.dys, self.half.max(1));
-        let row = |((dx, x), dy): ((&mut [T], &[T]), &[T])| {
-            let ((da, db), (a, b)) = (dx.split_at_mut(half), x.split_at(half));
-            simd(
-                #[inline(always)]
-                || {
-                    let (gradients, inputs) = (da.iter_mut().zip(&mut *db), a.iter().zip(b));
-                    for (((da, db), (&a, &b)), &dy) in gradients.zip(inputs).zip(dy) {
-                        let s = a.sigmoid();
-                        *da = dy * b * s * (T::one() + a * (T::one() - s));
-                        *db = dy * a * s;
-                    }
-                },
-            );
-        };
         let rows = dxs.par_chunks_mut(2 * half).zip(xs.par_chunks(2 * half));
-        for_each(worth_threads(dys.len()), rows.zip(dys.par_chunks(half)), row);
+        let rows = rows.zip(dys.par_chunks(half));
+        for_each(worth_threads(dys.len()), rows, |((dx, x), dy)| gate_backward(x, dy, dx));
         Ok(())
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
-        if xs.elem_count() == 0 {
-            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
-        }
-        let x = fused::widen(xs)?;
-        let a = x.narrow(D::Minus1, 0, self.half)?;
-        let b = x.narrow(D::Minus1, self.half, self.half)?;
-        ((&a * candle_nn::ops::sigmoid(&a)?)? * b)?.to_dtype(xs.dtype())
+        composite(xs, self.half)
     }
+}
+
+/// One row.
+pub(super) fn gate<T: Float>(x: &[T], y: &mut [T]) {
+    let (a, b) = x.split_at(y.len());
+    simd(
+        #[inline(always)]
+        || {
+            for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
+                *y = a * a.sigmoid() * b;
+            }
+        },
+    );
+}
+
+/// The gradient of one row.
+pub(super) fn gate_backward<T: Float>(x: &[T], dy: &[T], dx: &mut [T]) {
+    let ((da, db), (a, b)) = (dx.split_at_mut(dy.len()), x.split_at(dy.len()));
+    simd(
+        #[inline(always)]
+        || {
+            let (gradients, inputs) = (da.iter_mut().zip(&mut *db), a.iter().zip(b));
+            for (((da, db), (&a, &b)), &dy) in gradients.zip(inputs).zip(dy) {
+                let s = a.sigmoid();
+                *da = dy * b * s * (T::one() + a * (T::one() - s));
+                *db = dy * a * s;
+            }
+        },
+    );
+}
+
+/// In candle's operations, for rows of twice `half` elements.
+pub(super) fn composite(xs: &Tensor, half: usize) -> Result<Tensor> {
+    if xs.elem_count() == 0 {
+        // candle's kernels on a GPU refuse to work on nothing.
+        return xs.narrow(D::Minus1, 0, half);
+    }
+    let x = fused::widen(xs)?;
+    let a = x.narrow(D::Minus1, 0, half)?;
+    let b = x.narrow(D::Minus1, half, half)?;
+    ((&a * candle_nn::ops::sigmoid(&a)?)? * b)?.to_dtype(xs.dtype())
 }

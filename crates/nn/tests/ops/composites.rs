@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, Pool2dConfig,
+    AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, HiddenUnits, Pool2dConfig,
     RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d, cat, conv2d,
-    cross_attention, dropout, embedding, embedding_with_positions, global_avg_pool2d, gru,
-    last_step, layer_norm, linear, linear_add, linear_cross_entropy, log_softmax, lstm,
+    cross_attention, dropout, embedding, embedding_with_positions, feed_forward, global_avg_pool2d,
+    gru, last_step, layer_norm, linear, linear_add, linear_cross_entropy, log_softmax, lstm,
     masked_fill, max_pool2d, mul, narrow, permute, relu, rms_norm, scale, softmax,
     softmax_cross_entropy_with, split, swiglu, transpose, with_composites,
 };
@@ -307,6 +307,18 @@ fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
         let name = format!("linear_add {dims:?}");
         cases.push(name.clone(), &inputs[..3], |t| linear_add(&t[0], &t[1], None, &t[2]));
         cases.push(name, &inputs, |t| linear_add(&t[0], &t[1], Some(&t[3]), &t[2]));
+        for (units, width) in [
+            (HiddenUnits::Activation(Activation::Gelu), 4),
+            (HiddenUnits::Activation(Activation::Relu), 4),
+            (HiddenUnits::SwiGlu, 8),
+        ] {
+            let [xs, _, residual, bias] = inputs.clone();
+            let weights = [random((width, 5), 5)?, random(width, 6)?, random((7, 4), 7)?];
+            let inputs = [&[xs][..], &weights, &[bias, residual]].concat();
+            cases.push(format!("feed_forward {units:?} {dims:?}"), &inputs, move |t| {
+                feed_forward(&t[0], (&t[1], Some(&t[2])), units, (&t[3], Some(&t[4])), Some(&t[5]))
+            });
+        }
     }
     for (n, t) in [(4, 5), (1, 6), (0, 3), (2, 0)] {
         let tokens = integers((n, t), 2, 5)?;

@@ -3,10 +3,10 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, Conv2dConfig, Pool2dConfig, RecurrentWeights, Rotary, add, attention,
-    avg_pool2d, cat, conv2d, cross_attention, dropout, embedding, embedding_with_positions, gelu,
-    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, relu6,
-    scale, silu, split, swiglu,
+    AttentionConfig, Conv2dConfig, HiddenUnits, Pool2dConfig, RecurrentWeights, Rotary, add,
+    attention, avg_pool2d, cat, conv2d, cross_attention, dropout, embedding,
+    embedding_with_positions, feed_forward, gelu, global_avg_pool2d, gru, last_step, linear,
+    linear_add, lstm, masked_fill, mul, permute, relu6, scale, silu, split, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -48,6 +48,14 @@ fn activations_and_dropout() -> Result<()> {
     let gelu = Some(Activation::Gelu);
     let shapes: [&[usize]; 4] = [&[130, 20], &[300, 20], &[300], &[130, 300]];
     check(&shapes, |t| linear_add(&t[0], &t[1], Some(&t[2]), &t[3]))?;
+    for (units, width) in
+        [(HiddenUnits::Activation(Activation::Gelu), 70), (HiddenUnits::SwiGlu, 140)]
+    {
+        let shapes: [&[usize]; 5] = [&[2100, 20], &[width, 20], &[width], &[30, 70], &[30]];
+        check(&shapes, |t| {
+            feed_forward(&t[0], (&t[1], Some(&t[2])), units, (&t[3], Some(&t[4])), None)
+        })?;
+    }
     for [xs, weight] in [[[130, 20], [300, 20]], [[100, 600], [300, 600]]] {
         check(&[&xs, &weight, &weight[..1]], |t| linear(&t[0], &t[1], Some(&t[2]), gelu))?;
     }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use candelabrum_nn::Params;
 use candelabrum_nn::layers::{MultiHeadAttention, TransformerBlock};
 use candelabrum_nn::ops::{
-    Rotary, embedding, embedding_with_positions, linear_add, with_composites,
+    HiddenUnits, Rotary, embedding, embedding_with_positions, feed_forward, linear, linear_add,
+    with_composites,
 };
+use candelabrum_nn::{Activation, Params};
 use candelabrum_testkit::{assert_close, gradcheck, integers};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
@@ -34,6 +35,77 @@ fn gradients_of_sums_with_a_residual_and_of_positions() -> Result<()> {
     gradcheck(|t| embedding_with_positions(&t[0], &t[1], &tokens), &tables, EPS, TOL)
 }
 
+/// The branches that are tested, and the number of results of their first layer for 3 hidden units.
+const UNITS: [(HiddenUnits, usize); 4] = [
+    (HiddenUnits::Activation(Activation::Gelu), 3),
+    (HiddenUnits::Activation(Activation::Tanh), 3),
+    (HiddenUnits::Activation(Activation::Silu), 3),
+    (HiddenUnits::SwiGlu, 6),
+];
+
+#[test]
+fn gradients_of_feed_forward_branches() -> Result<()> {
+    for (units, width) in UNITS {
+        for dims in [&[5, 2][..], &[2, 3, 2], &[2]] {
+            let mut result = dims.to_vec();
+            *result.last_mut().expect("a dimension") = 4;
+            let weights = [random((width, 2), 2)?, random((4, 3), 3)?];
+            let others = [random(&result[..], 4)?, random(width, 5)?, random(4, 6)?];
+            let inputs = [&[random(dims, 1)?][..], &weights, &others].concat();
+            let f = |t: &[Tensor]| {
+                feed_forward(&t[0], (&t[1], t.get(4)), units, (&t[2], t.get(5)), t.get(3))
+            };
+            for count in [3, 4, 6] {
+                gradcheck(f, &inputs[..count], EPS, TOL)?;
+            }
+        }
+    }
+    // The input is its own residual.
+    let (units, width) = UNITS[0];
+    let inputs = [random((5, 2), 1)?, random((width, 2), 2)?, random((2, 3), 3)?];
+    let f = |t: &[Tensor]| feed_forward(&t[0], (&t[1], None), units, (&t[2], None), Some(&t[0]));
+    gradcheck(f, &inputs, EPS, TOL)
+}
+
+#[test]
+fn feed_forward_branches_are_pytorchs() -> Result<()> {
+    for case in cases("feed_forward.safetensors") {
+        let units = match &*case.name {
+            "gelu" => HiddenUnits::Activation(Activation::Gelu),
+            "relu" => HiddenUnits::Activation(Activation::Relu),
+            _ => HiddenUnits::SwiGlu,
+        };
+        let names = ["xs", "up", "up_bias", "down", "down_bias", "residual"];
+        check(&case, &names, |t| {
+            let (up, down) = ((&t["up"], t.get("up_bias")), (&t["down"], t.get("down_bias")));
+            feed_forward(&t["xs"], up, units, down, t.get("residual"))
+        })?;
+    }
+    Ok(())
+}
+
+/// More rows than a block has: the values and gradients are those of the separate operations.
+#[test]
+fn a_feed_forward_branch_in_blocks_is_its_parts() -> Result<()> {
+    let (rows, gelu) = (4500, Activation::Gelu);
+    let inputs = [random((rows, 3), 1)?, random((7, 3), 2)?, random((3, 7), 3)?, random(7, 4)?];
+    let vars = inputs.iter().map(|input| Var::from_tensor(&input.to_dtype(DType::F32)?));
+    let vars = vars.collect::<Result<Vec<_>>>()?;
+    let [xs, up, down, bias] = [0, 1, 2, 3].map(|i| vars[i].as_tensor());
+    let units = HiddenUnits::Activation(gelu);
+    let whole = feed_forward(xs, (up, Some(bias)), units, (down, None), Some(xs))?;
+    let parts = linear_add(&linear(xs, up, Some(bias), Some(gelu))?, down, None, xs)?;
+    assert_close(&whole, &parts, 1e-6, 1e-6);
+    let factors = random((rows, 3), 5)?.to_dtype(DType::F32)?;
+    let gradients = |ys: &Tensor| (ys * &factors)?.sum_all()?.backward();
+    let (whole, parts) = (gradients(&whole)?, gradients(&parts)?);
+    for var in &vars {
+        let [whole, parts] = [&whole, &parts].map(|grads| grads.get(var).expect("a gradient"));
+        assert_close(whole, parts, 1e-4, 1e-4);
+    }
+    Ok(())
+}
+
 #[test]
 fn sums_with_a_residual_and_positions_are_pytorchs() -> Result<()> {
     for case in cases("linear_add.safetensors") {
@@ -56,6 +128,14 @@ fn shapes_that_do_not_fit_are_refused() -> Result<()> {
     assert!(message(result).contains("residual of shape [2, 3] for a result of [2, 4]"));
     let result = linear_add(&xs, &weight.t()?, None, &xs);
     assert!(message(result).contains("input of shape [2, 3] for a weight of [3, 4]"));
+    let gelu = HiddenUnits::Activation(Activation::Gelu);
+    let branch = |units, down: &Tensor, residual: Option<&Tensor>| {
+        message(feed_forward(&xs, (&weight, None), units, (down, None), residual))
+    };
+    let expected = "weights of shapes [4, 3] and [3, 4] with SwiGlu between them";
+    assert!(branch(HiddenUnits::SwiGlu, &weight.t()?, None).contains(expected));
+    let expected = "residual of shape [4, 3] for a result of [2, 3]";
+    assert!(branch(gelu, &weight.t()?, Some(&weight)).contains(expected));
     let (tokens, table) = (integers((2, 5), 1, 4)?, random((4, 3), 2)?);
     let result = embedding_with_positions(&table, &random((4, 3), 3)?, &tokens);
     assert!(message(result).contains("sequences of 5 tokens, but there are 4 positions"));

@@ -2,18 +2,22 @@
 
 use std::path::PathBuf;
 
-use candelabrum_datasets::{DatasetKind, Environment, Loaded, Request};
-use candelabrum_dist::launch::DeviceChoice;
-use candelabrum_dist::{
-    DistOpt, DistOptConfig, Error as DistError, OnOverflow, StrategyConfig, World, strategy,
+use candelabrum_datasets::{
+    Augmentation, DatasetKind, DistributedSampler, Environment, ImageDataset, Loaded, Remainder,
+    Request, SamplerConfig,
 };
+use candelabrum_dist::launch::DeviceChoice;
+use candelabrum_dist::{DistOpt, DistOptConfig, OnOverflow, StrategyConfig, World, strategy};
 use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreKind, StoreOpt, StoreOptConfig};
 use candelabrum_nn::{DistOption, Params};
-use candelabrum_optim::{Optimizer, Sgd};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::{KvStoreKind, Precision};
-use crate::{AnyOpt, DOWNLOAD_TIME, Error, FitConfig, Report, Result, Timeline};
+use super::interrupt::interrupt;
+use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
+use crate::{
+    AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, Report, ReportFile, Result, Timeline,
+    default_threads,
+};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -58,17 +62,25 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_positive)]
     pub batch_size: usize,
 
-    /// Learning rate
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.005)]
-    pub lr: f64,
+    /// The optimizer, its learning rate and the clipping of gradients.
+    #[command(flatten)]
+    pub optimizer: OptimizerArgs,
 
-    /// Momentum
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.9)]
-    pub momentum: f64,
+    /// The micro-batches of a step: their gradients are added before the ranks exchange them
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = parse_positive)]
+    pub accumulate: usize,
 
-    /// L2 weight decay
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1e-5)]
-    pub weight_decay: f64,
+    /// Random changes of training images: none, crop, or crop-flip
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub augment: Augment,
+
+    /// The steps between two evaluations, beside those after each epoch
+    #[arg(long, value_name = "STEPS", value_parser = parse_steps)]
+    pub evaluate_every: Option<u64>,
+
+    /// The checkpoints.
+    #[command(flatten)]
+    pub checkpoints: CheckpointArgs,
 
     /// How ranks agree on an update: fp32 (plain), fp16 (half), bf16, partialUpdate, sparseTopK,
     /// sparseThreshold
@@ -91,6 +103,15 @@ pub struct TrainArgs {
     /// 1 MiB, then 25 MiB]
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub threshold: Option<usize>,
+
+    /// Whether gradients leave while the backward pass still runs
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub overlap: bool,
+
+    /// Uses all samples in each epoch: the last batch is smaller, and some ranks may have none. Costs a message of 4
+    /// bytes per step
+    #[arg(long)]
+    pub uneven: bool,
 
     /// Reaction to an overflow of an average in fp16 or bf16: error or skip (leave the step out)
     #[arg(long, value_name = "WHAT", default_value_t = OnOverflow::Error)]
@@ -145,8 +166,8 @@ impl TrainArgs {
         let config = self.dist_opt_config()?;
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;
-        // An optimizer without parameters still checks its settings.
-        self.sgd().bind(&[]).map_err(DistError::from)?;
+        self.optimizer.check()?;
+        self.checkpoints.check()?;
         if let Some(path) = &self.report {
             Report::check_path(path)?;
         }
@@ -161,13 +182,20 @@ impl TrainArgs {
     ///
     /// # Errors
     /// Those of [`DistOpt::with_config`], [`KvStore::with_config`] and [`StoreOpt::with_config`].
-    pub fn optimizer(&self, params: &Params, world: &World) -> Result<AnyOpt> {
+    pub fn make_optimizer(&self, params: &Params, world: &World) -> Result<AnyOpt> {
         let Some(kind) = self.kvstore else {
             let config = self.dist_opt_config()?;
-            return Ok(DistOpt::with_config(self.sgd(), params, world, config)?.into());
+            return Ok(DistOpt::with_config(
+                self.optimizer.recipe().build(),
+                params,
+                world,
+                config,
+            )?
+            .into());
         };
         let store = KvStore::with_config(&self.store_config(kind), world)?;
-        Ok(StoreOpt::with_config(self.sgd(), params, &store, self.store_opt_config())?.into())
+        Ok(StoreOpt::with_config(self.optimizer.recipe(), params, &store, self.store_opt_config())?
+            .into())
     }
 
     /// The settings of training through a store.
@@ -210,6 +238,18 @@ impl TrainArgs {
             let range = "f32 or bf16 with --kvstore, because a store does not scale the loss";
             return refuse("--precision", "f16".to_owned(), range);
         }
+        if self.optimizer.clip.is_some() {
+            let range = "left out with --kvstore, whose servers update each parameter alone";
+            return refuse("--clip", "set".to_owned(), range);
+        }
+        if !self.overlap {
+            let range = "true with --kvstore: gradients are always pushed during the backward pass";
+            return refuse("--overlap", "false".to_owned(), range);
+        }
+        if self.uneven {
+            let range = "left out with --kvstore, whose workers all have the same number of steps";
+            return refuse("--uneven", "set".to_owned(), range);
+        }
         if !self.corr {
             let range = "true with --kvstore: what a sparse push does not send is always kept";
             return refuse("--corr", "false".to_owned(), range);
@@ -234,11 +274,6 @@ impl TrainArgs {
         Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
     }
 
-    /// The optimizer of these options.
-    pub fn sgd(&self) -> Sgd {
-        Sgd::new(self.lr).momentum(self.momentum).weight_decay(self.weight_decay)
-    }
-
     /// The distributed optimizer of these options.
     ///
     /// # Errors
@@ -249,9 +284,26 @@ impl TrainArgs {
         for option in &self.strategy_option {
             strategy.options.set(option)?;
         }
-        let &Self { threshold, on_overflow, .. } = self;
-        let loss_scale = self.precision.loss_scale();
-        Ok(DistOptConfig { threshold, on_overflow, loss_scale, strategy, ..Default::default() })
+        let &Self { threshold, on_overflow, overlap, uneven, .. } = self;
+        Ok(DistOptConfig {
+            threshold,
+            overlap,
+            uneven,
+            on_overflow,
+            clip_gradients: self.optimizer.clip,
+            loss_scale: self.precision.loss_scale(),
+            strategy,
+            ..Default::default()
+        })
+    }
+
+    /// The training images with the random changes of these options.
+    pub fn augmented(&self, images: &ImageDataset) -> ImageDataset {
+        match self.augment {
+            Augment::None => images.clone(),
+            Augment::Crop => images.clone().augmented(Augmentation::crop_only()),
+            Augment::CropFlip => images.clone().augmented(Augmentation::crop_and_flip()),
+        }
     }
 
     /// The dataset of these options.
@@ -267,13 +319,8 @@ impl TrainArgs {
     }
 
     /// The report of a run with these options, before its first epoch.
-    pub fn report(
-        &self,
-        world: &World,
-        data: &Loaded,
-        threads: usize,
-        dropped_per_epoch: usize,
-    ) -> Report {
+    pub fn report(&self, world: &World, data: &Loaded, dropped_per_epoch: usize) -> Report {
+        let threads = self.threads.unwrap_or_else(|| default_threads(world.local_size()));
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             world_size: world.world_size(),
@@ -290,14 +337,42 @@ impl TrainArgs {
             corr: self.corr,
             threshold: self.threshold,
             on_overflow: self.on_overflow.to_string(),
-            lr: self.lr,
-            momentum: self.momentum,
-            weight_decay: self.weight_decay,
+            optimizer: self.optimizer.recipe().build().describe(),
+            lr: self.optimizer.lr,
+            momentum: self.optimizer.momentum,
+            weight_decay: self.optimizer.weight_decay,
             seed: self.seed,
             batch_size: self.batch_size,
+            accumulate: self.accumulate,
             dropped_per_epoch,
             epochs: Vec::new(),
             parameters_sha256: Vec::new(),
+            ended_early: None,
+        }
+    }
+
+    /// This rank's batches of so many training samples.
+    ///
+    /// # Errors
+    /// A batch larger than a rank's share.
+    pub fn sampler(&self, world: &World, samples: usize) -> Result<DistributedSampler> {
+        Ok(DistributedSampler::new(SamplerConfig {
+            len: samples,
+            global_rank: world.rank(),
+            world_size: world.world_size(),
+            batch_size: self.batch_size * self.accumulate,
+            seed: self.seed,
+            shuffle: true,
+            remainder: if self.uneven { Remainder::Keep } else { Remainder::Drop },
+        })?)
+    }
+
+    /// The run of these options, which writes `report` if they ask for one.
+    pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
+        let fit = Fit::new(self.fit_config());
+        match &self.report {
+            Some(path) => fit.hook(ReportFile::new(path, report)),
+            None => fit,
         }
     }
 
@@ -306,11 +381,33 @@ impl TrainArgs {
         FitConfig {
             epochs: self.epochs,
             batch_size: self.batch_size,
+            accumulate: self.accumulate,
+            uneven: self.uneven,
             dist_option: self.dist_option,
             spars: self.spars,
             seed: self.seed,
+            evaluate_every: self.evaluate_every,
+            checkpoints: self.checkpoints.config(),
+            interrupt: self
+                .checkpoints
+                .checkpoint_dir
+                .as_ref()
+                .map(|_| interrupt())
+                .unwrap_or_default(),
         }
     }
+}
+
+/// Random changes of training images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Augment {
+    /// No changes
+    #[default]
+    None,
+    /// A random window of the image with 4 rows and columns of zeros around it
+    Crop,
+    /// The same, and half of the images mirrored
+    CropFlip,
 }
 
 fn parse_positive(text: &str) -> std::result::Result<usize, String> {
@@ -319,6 +416,10 @@ fn parse_positive(text: &str) -> std::result::Result<usize, String> {
         Ok(number) => Ok(number),
         Err(_) => Err("it must be a whole number of at least 1".to_owned()),
     }
+}
+
+fn parse_steps(text: &str) -> std::result::Result<u64, String> {
+    parse_positive(text).map(|steps| steps as u64)
 }
 
 fn parse_compression(text: &str) -> std::result::Result<Compression, String> {

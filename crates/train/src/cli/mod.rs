@@ -1,15 +1,20 @@
 //! The parts of a training program besides training: options, start-up, errors.
 
 mod args;
+mod checkpoints;
 mod data;
+mod interrupt;
 mod kvstore;
+mod optimizer;
 mod parse;
 mod precision;
 mod run;
 
-pub use args::TrainArgs;
+pub use args::{Augment, TrainArgs};
+pub use checkpoints::CheckpointArgs;
 pub use data::load_data;
 pub use kvstore::KvStoreKind;
+pub use optimizer::{OptimizerArgs, OptimizerKind, ScheduleKind};
 pub use parse::parse;
 pub use precision::Precision;
 pub use run::{run, run_ranks, run_with_servers};

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::thread;
 
 use candelabrum_dist::launch::{
@@ -15,7 +15,7 @@ use candelabrum_kvstore::{Error as StoreError, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::TrainArgs;
+use super::{TrainArgs, interrupt};
 use crate::{Error, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
@@ -45,6 +45,7 @@ pub fn run<E: Into<Failure>>(
                 threads: args.threads,
                 interface: args.interface.as_deref(),
                 device: args.device,
+                saves: args.checkpoints.checkpoint_dir.is_some(),
             };
             run_wanted(&wanted, |world| {
                 program_or_server(world, |world| recorded(path, world, program))
@@ -77,7 +78,7 @@ pub fn run_with_servers<E: Into<Failure>>(
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     let servers = servers.map_or(Servers::LaunchersOr(0), Servers::Are);
-    let wanted = Wanted { workers, servers, threads, interface: None, device };
+    let wanted = Wanted { workers, servers, threads, interface: None, device, saves: false };
     run_wanted(&wanted, |world| program_or_server(world, program))
 }
 
@@ -90,6 +91,8 @@ struct Wanted<'a> {
     interface: Option<&'a str>,
     /// `None`: the environment decides.
     device: Option<DeviceChoice>,
+    /// Whether the training saves its state when a signal ends it.
+    saves: bool,
 }
 
 /// The number of ranks that are servers of the key-value store.
@@ -189,8 +192,13 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
             let threads = threads.unwrap_or_else(|| default_threads(launch.local_size));
             launch::prepare(&bound(threads))?;
             set_threads(threads)?;
-            if launch.launcher == Launcher::Alone {
-                exit_on_interrupt(true);
+            let is_alone = launch.launcher == Launcher::Alone;
+            if wanted.saves {
+                // From now on the first signal is for the training. Servers end when their workers do.
+                interrupt::interrupt();
+            }
+            if is_alone || wanted.saves {
+                exit_on_interrupt(is_alone);
             }
             Ok(Role::Rank { servers })
         }
@@ -215,7 +223,7 @@ fn rank<E: Into<Failure>>(
     if let Some(why) = world.why_no_gpu().filter(|_| world.is_root()) {
         note(&format!("{why}; this run computes on the CPU"));
     }
-    let Err(error) = program(&world) else { return ExitCode::SUCCESS };
+    let Err(error) = program(&world) else { return ended(&world) };
     let error = error.into();
     let message = one_line(&*error);
     if is_echo(&*error) {
@@ -227,6 +235,17 @@ fn rank<E: Into<Failure>>(
     };
     world.abort(&message);
     exit
+}
+
+/// The end of a program that has succeeded, unless a signal has ended its training.
+fn ended(world: &World) -> ExitCode {
+    let Some(signal) = interrupt::requested() else { return ExitCode::SUCCESS };
+    if world.launcher() == Launcher::Alone {
+        return interrupted(signal);
+    }
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    launch::report_failure(&format!("interrupted by {name}"), false);
+    exit_code_of(signal)
 }
 
 /// Reports the failure to the launcher, or to the user if there is none.
@@ -254,15 +273,28 @@ fn note(message: &str) {
 fn interrupted(signal: i32) -> ExitCode {
     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
     complain(&format!("interrupted by {name}"));
+    exit_code_of(signal)
+}
+
+fn exit_code_of(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
 }
 
-/// Ends the process in order after a signal. With `say` it prints the reason.
+/// Ends the process in order after a signal: a training that looks for one saves its state first. With `say` it
+/// prints the reason.
 fn exit_on_interrupt(say: bool) {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| wait_for_signals(say));
+}
+
+fn wait_for_signals(say: bool) {
     // Without handlers, the system's defaults end the process too.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let wait = move || {
-        if let Some(signal) = signals.forever().next() {
+        for signal in signals.forever() {
+            if interrupt::request(signal) {
+                continue;
+            }
             if let Some(last_words) = LAST_WORDS.get() {
                 last_words();
             }

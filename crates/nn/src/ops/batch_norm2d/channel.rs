@@ -1,8 +1,8 @@
 //! All computations on one channel, while the channel is in the cache.
 
-use super::geometry::Planes;
 use super::line::{Line, Totals};
 use super::{BatchNorm2d, Rectifier};
+use crate::ops::channel_planes::Planes;
 use crate::ops::elementwise::{clipped, rectified};
 use crate::ops::float::Float;
 use crate::ops::moments::{Moments, Sums, moments};

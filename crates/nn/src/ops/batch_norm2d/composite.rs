@@ -15,9 +15,9 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
 
 use super::config::NAME;
-use super::geometry::Geometry;
 use super::{BatchNorm2d, Rectifier, replicas};
 use crate::ops::activations;
+use crate::ops::channel_planes::ChannelPlanes;
 use crate::ops::fused::widen;
 use crate::ops::moments::Moments;
 use crate::{Activation, StatisticsExchange};
@@ -25,7 +25,7 @@ use crate::{Activation, StatisticsExchange};
 impl BatchNorm2d {
     pub(super) fn by_candle(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), weight, bias, mean, variance] = inputs else { unreachable!("five inputs") };
-        let Geometry { batch, channels, plane } = self.geometry;
+        let ChannelPlanes { batch, channels, plane } = self.geometry;
         if xs.elem_count() == 0 && self.exchange.is_none() {
             // candle's operations on a GPU refuse to work on nothing.
             return Ok(xs.clone());

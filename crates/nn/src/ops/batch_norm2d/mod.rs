@@ -22,7 +22,6 @@
 mod channel;
 mod composite;
 mod config;
-mod geometry;
 mod line;
 mod replicas;
 
@@ -33,9 +32,9 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, bail};
 
 use self::config::NAME;
-use self::geometry::{Geometry, Planes};
 use self::line::{Line, Totals};
 use super::activations;
+use super::channel_planes::{ChannelPlanes, Planes};
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::moments::Moments;
@@ -118,7 +117,7 @@ fn normalise(
             bail!("{NAME}: {name} of shape {:?} for {channels} channels", tensor.shape());
         }
     }
-    let geometry = Geometry { batch, channels, plane };
+    let geometry = ChannelPlanes { batch, channels, plane };
     // With another activation fused, the backward would have to compute the activation again.
     let (rectifier, late) = match config.activation {
         Some(Activation::Relu) => (Some(Rectifier::Relu), None),
@@ -159,7 +158,7 @@ pub(super) enum Rectifier {
 }
 
 pub(super) struct BatchNorm2d {
-    pub(super) geometry: Geometry,
+    pub(super) geometry: ChannelPlanes,
     pub(super) running: Option<RunningStatistics>,
     /// The fused activation.
     pub(super) rectifier: Option<Rectifier>,
@@ -237,7 +236,7 @@ impl BatchNorm2d {
     /// The number of values per channel, and their moments by channel, over all replicas.
     fn moments_of_all<T: Float>(&self, xs: &[T]) -> Result<Option<(f64, Vec<Moments<T>>)>> {
         let Some(exchange) = &self.exchange else { return Ok(None) };
-        let Geometry { channels, .. } = self.geometry;
+        let ChannelPlanes { channels, .. } = self.geometry;
         let mut own = Pooled::<f64>::zeros(channels * 3);
         let threads = worth_threads(xs.len());
         let run = |channel: usize, _: Planes<'_, '_, T>, own: &mut [f64]| {

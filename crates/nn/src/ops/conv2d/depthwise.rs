@@ -5,15 +5,12 @@
 //! gradient of the input. The gradient of a kernel's element is a dot product of two runs. All of it
 //! happens for one channel of one image at a time, which is in the nearest cache.
 
-use std::ops::Range;
-
-use candelabrum_memory::team;
 use pulp::{Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::conv::{Conv, Gradients, each_share};
 use super::geometry::Geometry;
 use super::phases::{Phases, SLACK, has_small_strides};
+use crate::ops::channel_planes::{ChannelPlanes, Planes};
 use crate::ops::float::Float;
 use crate::ops::gemm::dispatch;
 use crate::ops::parallel::worth_threads;
@@ -48,27 +45,26 @@ impl<T: Float> Conv<'_, T> {
         let (geometry, weight) = (self.geometry, self.weight);
         let Gradients { dxs, dw, db } = gradients;
         self.differentiate_result(reference, dys, db);
-        if let Some(dw) = dw {
-            let channels = geometry.in_channels.div_ceil(team::threads());
-            let part = channels * dw.len() / geometry.in_channels;
-            let dys = &*dys;
-            team::for_each(dw.par_chunks_mut(part).enumerate(), |(number, dw)| {
-                let end = ((number + 1) * channels).min(geometry.in_channels);
-                let channels = number * channels..end;
-                dispatch(WeightGradient { geometry, xs, dys, channels, dw });
-            });
-        }
-        if let Some(dxs) = dxs {
-            let threads = worth_threads(dxs.len());
-            each_share(
-                threads,
-                (dys, geometry.out_image()),
-                (dxs, geometry.in_image()),
-                |dys, dxs| {
-                    dispatch(InputGradient { geometry, weight, dys, dxs });
-                },
-            );
-        }
+        let dys = &*dys;
+        let (height, width) = geometry.in_size;
+        let (batch, channels) = (geometry.batch, geometry.in_channels);
+        let inputs = ChannelPlanes { batch, channels, plane: height * width };
+        let kernels = weight.len() / channels;
+        let (has_dxs, mut unwanted) = (dxs.is_some(), Pooled::none());
+        let dw = dw.unwrap_or_else(|| {
+            unwanted = Pooled::new(weight.len());
+            &mut unwanted
+        });
+        let phases = Phases::new(geometry);
+        let (offsets, by_phase) = (phases.offsets(), phases.by_phase());
+        let layout = Layout { geometry, phases: &phases, offsets: &offsets, by_phase: &by_phase };
+        let channel = |channel: usize, dxs: Planes<'_, '_, T>, dw: &mut [T]| {
+            let weight = &weight[channel * kernels..][..kernels];
+            let dxs = has_dxs.then_some(dxs);
+            dispatch(Backward { layout, weight, xs, dys, channel, dxs, dw });
+        };
+        let threads = worth_threads(dys.len());
+        inputs.for_channels(threads, dxs.unwrap_or_default(), dw, kernels, channel);
     }
 }
 
@@ -96,121 +92,113 @@ impl<T: Float> WithSimd for Forward<'_, T> {
             phases.divide(x, &mut channel);
             for y in ys.chunks_exact_mut(geometry.out_pixels()) {
                 let kernel = kernels.next().unwrap_or_default();
-                let len = phases.outputs();
-                let terms = Terms { weight: kernel, offsets: &offsets, from: &channel };
-                terms.sum(simd, &mut rows, len, false);
+                let terms = kernel.iter().copied().zip(offsets.iter().copied());
+                sum_of_runs(simd, terms, &channel, &mut rows, phases.outputs(), false);
                 phases.narrow(&rows, y);
             }
         }
     }
 }
 
-/// Runs of `from` with their weights.
-#[derive(Clone, Copy)]
-struct Terms<'a, T> {
-    weight: &'a [T],
-    /// The first element of each run.
-    offsets: &'a [usize],
-    from: &'a [T],
-}
-
-impl<T: Float> Terms<'_, T> {
-    /// `out = sum of weight · run`, or `out += ...` if `add`, for `len` elements and a few behind them.
-    #[inline(always)]
-    fn sum<S: Simd>(self, simd: S, out: &mut [T], len: usize, add: bool) {
-        let lanes = T::lanes::<S>();
-        for at in (0..len).step_by(VECTORS * lanes) {
-            let out = &mut T::vectors_mut::<S>(&mut out[at..])[..VECTORS];
-            let mut sums = [T::zero_vector(simd); VECTORS];
-            if add {
-                sums.copy_from_slice(out);
-            }
-            for (&weight, &offset) in self.weight.iter().zip(self.offsets) {
-                let weight = T::splat(simd, weight);
-                let run = &T::vectors::<S>(&self.from[offset + at..])[..VECTORS];
-                for (sum, &x) in sums.iter_mut().zip(run) {
-                    *sum = T::times_plus(simd, weight, x, *sum);
-                }
-            }
-            out.copy_from_slice(&sums);
+/// `out = sum of weight · run`, or `out += ...` if `add`, for `len` elements and a few behind them. `terms` are
+/// the weights, and the first element of each run of `from`.
+#[inline(always)]
+fn sum_of_runs<T: Float, S: Simd>(
+    simd: S,
+    terms: impl Iterator<Item = (T, usize)> + Clone,
+    from: &[T],
+    out: &mut [T],
+    len: usize,
+    add: bool,
+) {
+    let lanes = T::lanes::<S>();
+    for at in (0..len).step_by(VECTORS * lanes) {
+        let out = &mut T::vectors_mut::<S>(&mut out[at..])[..VECTORS];
+        let mut sums = [T::zero_vector(simd); VECTORS];
+        if add {
+            sums.copy_from_slice(out);
         }
+        for (weight, start) in terms.clone() {
+            let weight = T::splat(simd, weight);
+            let run = &T::vectors::<S>(&from[start + at..])[..VECTORS];
+            for (sum, &x) in sums.iter_mut().zip(run) {
+                *sum = T::times_plus(simd, weight, x, *sum);
+            }
+        }
+        out.copy_from_slice(&sums);
     }
 }
 
 /// Vectors of one sum: as many additions are under way at the same time.
 const VECTORS: usize = 4;
 
-/// The gradients of some images.
-struct InputGradient<'a, T> {
+/// Where the elements of patches lie.
+#[derive(Clone, Copy)]
+struct Layout<'a> {
     geometry: &'a Geometry,
+    phases: &'a Phases<'a>,
+    /// See [`Phases::offsets`] and [`Phases::by_phase`].
+    offsets: &'a [usize],
+    by_phase: &'a [Vec<(usize, usize)>],
+}
+
+/// The gradients of an input channel and of its kernels, over all images. Both read the gradients of the same
+/// outputs, which therefore come from memory once.
+struct Backward<'a, 'b, 'c, T> {
+    layout: Layout<'a>,
+    /// The kernels of the channel.
     weight: &'a [T],
-    dys: &'a [T],
-    dxs: &'a mut [T],
-}
-
-impl<T: Float> WithSimd for InputGradient<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { geometry, weight, dys, dxs } = self;
-        let phases = Phases::new(geometry);
-        let offsets = phases.offsets();
-        let mut channel = Pooled::new(phases.channel() + SLACK);
-        let mut rows = Pooled::zeros(phases.outputs() + SLACK);
-        let outputs = dys.chunks_exact(geometry.out_pixels() * geometry.group_channels());
-        let mut kernels = weight.chunks_exact(offsets.len()).cycle();
-        for (dx, dys) in dxs.chunks_exact_mut(geometry.in_size.0 * geometry.in_size.1).zip(outputs)
-        {
-            channel.fill(T::zero());
-            for dy in dys.chunks_exact(geometry.out_pixels()) {
-                phases.widen(dy, &mut rows);
-                let kernel = kernels.next().unwrap_or_default();
-                for (weight, &offset) in kernel.chunks_exact(1).zip(&offsets) {
-                    let run = Terms { weight, offsets: &[0], from: &rows };
-                    run.sum(simd, &mut channel[offset..], phases.outputs(), true);
-                }
-            }
-            phases.join(&channel, dx);
-        }
-    }
-}
-
-/// The gradient of the kernels of some input channels, over all images.
-struct WeightGradient<'a, T> {
-    geometry: &'a Geometry,
     xs: &'a [T],
     dys: &'a [T],
-    channels: Range<usize>,
+    channel: usize,
+    dxs: Option<Planes<'b, 'c, T>>,
     dw: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for WeightGradient<'_, T> {
+impl<T: Float> WithSimd for Backward<'_, '_, '_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { geometry, xs, dys, channels, dw } = self;
-        let phases = Phases::new(geometry);
-        let offsets = phases.offsets();
+        let Self { layout, weight, xs, dys, channel, mut dxs, dw } = self;
+        let Layout { geometry, phases, offsets, by_phase } = layout;
         let pixels = geometry.in_size.0 * geometry.in_size.1;
-        let per_channel = geometry.out_pixels() * geometry.group_channels();
-        let mut channel = Pooled::zeros(phases.channel() + SLACK);
-        let mut rows = Pooled::zeros(phases.outputs() + SLACK);
+        let outputs = geometry.out_pixels() * geometry.group_channels();
+        // Zeros before and behind the gradients of the outputs: an input pixel at the border meets fewer of
+        // them than the kernel has elements.
+        let before = by_phase.iter().flatten().map(|&(_, offset)| offset).max().unwrap_or(0);
+        let mut rows = Pooled::zeros(before + phases.phase() + SLACK);
+        let mut x = Pooled::zeros(phases.channel() + SLACK);
+        let mut dx = Pooled::new(if dxs.is_some() { x.len() } else { 0 });
+        let mut dxs = dxs.as_mut().map(Planes::iter_mut);
         dw.fill(T::zero());
         let images =
             xs.chunks_exact(geometry.in_image()).zip(dys.chunks_exact(geometry.out_image()));
         for (xs, dys) in images {
-            let mut kernels = dw.chunks_exact_mut(offsets.len());
-            for number in channels.clone() {
-                phases.divide(&xs[number * pixels..][..pixels], &mut channel);
-                let dys = &dys[number * per_channel..][..per_channel];
-                for (dy, dw) in dys.chunks_exact(geometry.out_pixels()).zip(&mut kernels) {
-                    phases.widen(dy, &mut rows);
-                    for (dw, &offset) in dw.iter_mut().zip(&offsets) {
-                        *dw += dot(simd, &rows, &channel[offset..], phases.outputs());
+            phases.divide(&xs[channel * pixels..][..pixels], &mut x);
+            let dys = &dys[channel * outputs..][..outputs];
+            let kernels =
+                weight.chunks_exact(offsets.len()).zip(dw.chunks_exact_mut(offsets.len()));
+            let outputs = dys.chunks_exact(geometry.out_pixels()).zip(kernels).enumerate();
+            for (number, (dy, (kernel, dw))) in outputs {
+                phases.widen(dy, &mut rows[before..]);
+                for (dw, &offset) in dw.iter_mut().zip(offsets) {
+                    *dw += dot(simd, &rows[before..], &x[offset..], phases.outputs());
+                }
+                if dxs.is_some() {
+                    // In their order: the vectors behind the end of one phase are written again by the next.
+                    for (place, taps) in by_phase.iter().enumerate() {
+                        let terms = taps.iter().map(
+                            #[inline(always)]
+                            |&(tap, offset)| (kernel[tap], before - offset),
+                        );
+                        let dx = &mut dx[place * phases.phase()..];
+                        sum_of_runs(simd, terms, &rows, dx, phases.phase(), number > 0);
                     }
                 }
+            }
+            if let Some(to) = dxs.as_mut().and_then(Iterator::next) {
+                phases.join(&dx, to);
             }
         }
     }

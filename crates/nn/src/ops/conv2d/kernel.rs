@@ -19,7 +19,7 @@ use super::geometry::Geometry;
 use super::patches::{fold, unfold};
 use crate::ops::elementwise::{activation_backward, add_assign};
 use crate::ops::float::Float;
-use crate::ops::matmul::{Dst, Mat, matmul};
+use crate::ops::matmul::{Dst, LeftFactor, Mat, matmul};
 use crate::ops::pool::Pooled;
 use candelabrum_memory::simd::simd;
 use candelabrum_memory::team;
@@ -44,14 +44,29 @@ impl<T: Float> Conv<'_, T> {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let chunks = geometry.batch.div_ceil(chunk);
+        let weights = self.weights(false);
         if self.share_products(chunks) {
             for (x, y) in xs.chunks(in_chunk).zip(ys.chunks_mut(out_chunk)) {
-                self.forward_chunk(x, bias, y, true);
+                self.forward_chunk(&weights, x, bias, y, true);
             }
         } else {
             let chunks = xs.par_chunks(in_chunk).zip(ys.par_chunks_mut(out_chunk));
-            team::for_each(chunks, |(x, y)| self.forward_chunk(x, bias, y, false));
+            team::for_each(chunks, |(x, y)| self.forward_chunk(&weights, x, bias, y, false));
         }
+    }
+
+    /// The weight of each group (O x K), or transposed (K x O), as the left factor of a product for each
+    /// image. Nothing for small images.
+    fn weights(&self, transposed: bool) -> Vec<LeftFactor<'_, T>> {
+        let geometry = self.geometry;
+        if geometry.is_small() {
+            return Vec::new();
+        }
+        let (channels, patch) = (geometry.group_channels(), geometry.patch());
+        let groups = self.weight.chunks_exact(channels * patch);
+        let matrices = groups.map(|weight| Mat::new(weight, channels, patch));
+        let matrices = matrices.map(|weight| if transposed { weight.t() } else { weight });
+        matrices.map(|weight| LeftFactor::new(weight, geometry.out_pixels())).collect()
     }
 
     /// Whether all threads work together on one product after the other, instead of one product
@@ -62,7 +77,14 @@ impl<T: Float> Conv<'_, T> {
         threads == 1 || parts == 1 || few
     }
 
-    fn forward_chunk(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T], shared: bool) {
+    fn forward_chunk(
+        &self,
+        weights: &[LeftFactor<'_, T>],
+        xs: &[T],
+        bias: Option<&[T]>,
+        ys: &mut [T],
+        shared: bool,
+    ) {
         let geometry = self.geometry;
         if geometry.is_small() {
             return self.forward_small(xs, bias, ys, shared);
@@ -70,10 +92,10 @@ impl<T: Float> Conv<'_, T> {
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
         let mut patches = Patches::new(geometry);
-        for (group, y) in ys.chunks_exact_mut(channels * pixels).enumerate() {
-            let weight = Mat::new(&self.weight[group * channels * patch..], channels, patch);
-            let right = Mat::new(patches.of(xs, group), patch, pixels);
-            matmul(y, Dst::Overwrite, weight, right);
+        for (group, (weight, y)) in
+            weights.iter().zip(ys.chunks_exact_mut(channels * pixels)).enumerate()
+        {
+            weight.times(Mat::new(patches.of(xs, group), patch, pixels), y, Dst::Overwrite);
             self.finish(y, bias.map(|bias| &bias[group * channels..][..channels]), pixels);
         }
     }
@@ -122,10 +144,12 @@ impl<T: Float> Conv<'_, T> {
                 Part { xs, reference, dys, dxs, dw, db }
             })
             .collect();
+        let turned = works.iter().any(|part| part.dxs.is_some()).then(|| self.weights(true));
+        let turned = turned.unwrap_or_default();
         if self.share_products(parts) {
-            works.iter_mut().for_each(|part| self.backward_part(part, true));
+            works.iter_mut().for_each(|part| self.backward_part(&turned, part, true));
         } else {
-            team::for_each(works.par_iter_mut(), |part| self.backward_part(part, false));
+            team::for_each(works.par_iter_mut(), |part| self.backward_part(&turned, part, false));
         }
         drop(works);
         for sums in sums.chunks_exact(sizes.max(1)) {
@@ -138,7 +162,8 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    fn backward_part(&self, part: &mut Part<'_, T>, shared: bool) {
+    /// `turned` are the transposed weights of the groups.
+    fn backward_part(&self, turned: &[LeftFactor<'_, T>], part: &mut Part<'_, T>, shared: bool) {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let mut references = part.reference.chunks(out_chunk);
@@ -154,37 +179,44 @@ impl<T: Float> Conv<'_, T> {
                 self.bias_gradient(dzs, db, dst);
             }
             let dxs = dx_chunks.as_mut().and_then(Iterator::next);
-            self.chunk_gradients(xs, dzs, part.dw.as_deref_mut(), dst, dxs, shared);
+            let dw = part.dw.as_deref_mut();
+            if geometry.is_small() {
+                self.small_gradients(xs, dzs, dw, dst, dxs, shared);
+            } else {
+                self.image_gradients(turned, xs, dzs, dw, dst, dxs);
+            }
         }
     }
 
-    fn chunk_gradients(
+    fn image_gradients(
         &self,
+        turned: &[LeftFactor<'_, T>],
         xs: &[T],
         dzs: &[T],
         mut dw: Option<&mut [T]>,
         dst: Dst,
         mut dxs: Option<&mut [T]>,
-        shared: bool,
     ) {
         let geometry = self.geometry;
-        if geometry.is_small() {
-            return self.small_gradients(xs, dzs, dw, dst, dxs, shared);
-        }
         let (patch, pixels, channels) =
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
         let mut patches = Patches::new(geometry);
         for (group, dz) in dzs.chunks_exact(channels * pixels).enumerate() {
             let dz = Mat::new(dz, channels, pixels);
-            let weights = group * channels * patch..(group + 1) * channels * patch;
             if let Some(dw) = &mut dw {
                 let patches = Mat::new(patches.of(xs, group), patch, pixels);
-                matmul(&mut dw[weights.clone()], dst, dz, patches.t());
+                let dw = &mut dw[group * channels * patch..][..channels * patch];
+                matmul(dw, dst, dz, patches.t());
             }
-            if let Some(dxs) = &mut dxs {
-                let weight = Mat::new(&self.weight[weights], channels, patch);
-                matmul(&mut patches.memory, Dst::Overwrite, weight.t(), dz);
-                patches.fold(dxs, group);
+            if let (Some(dxs), Some(weight)) = (&mut dxs, turned.get(group)) {
+                let size = dxs.len() / geometry.groups;
+                let dx = &mut dxs[group * size..][..size];
+                if geometry.is_pointwise() {
+                    weight.times(dz, dx, Dst::Overwrite);
+                } else {
+                    weight.times(dz, &mut patches.memory, Dst::Overwrite);
+                    patches.fold(dx);
+                }
             }
         }
     }
@@ -227,10 +259,8 @@ impl<'a, T: Float> Patches<'a, T> {
     }
 
     /// Computes the gradient of a group of the image from the gradients of its patches.
-    fn fold(&self, dx: &mut [T], group: usize) {
+    fn fold(&self, dx: &mut [T]) {
         let Self { geometry, memory } = self;
-        let group_size = dx.len() / geometry.groups;
-        let dx = &mut dx[group * group_size..][..group_size];
         simd(
             #[inline(always)]
             || fold(geometry, memory, dx),

@@ -220,10 +220,13 @@ impl<F: Fused> Node<F> {
         let tensors: Vec<Option<&Tensor>> = kept.chain([self.output.get()]).collect();
         let variables: Vec<Option<TensorId>> =
             self.targets.iter().map(|target| target.as_ref()?.variable()).collect();
-        T::with_places(&variables, |places| {
-            let places = self.targets.iter().zip(places);
+        let passed = self.passed();
+        let gradients = T::with_places(&variables, |places| {
+            let copied = |number: usize| passed.is_none_or(|(passed, _)| passed != number);
+            let wanted = self.targets.iter().enumerate();
+            let wanted = wanted.map(|(number, target)| target.as_ref().filter(|_| copied(number)));
             let mut gradients: Vec<Gradient<'_, T>> =
-                places.map(|(target, place)| Gradient::new(target.as_ref(), place)).collect();
+                wanted.zip(places).map(|(target, place)| Gradient::new(target, place)).collect();
             with_inputs(&tensors, F::NAME, |slices: &[&[T]]| {
                 let (ys, inputs) = slices.split_last().expect("the result is among them");
                 let grads = Grads(gradients.iter_mut().map(Gradient::slice).collect());
@@ -234,7 +237,20 @@ impl<F: Fused> Node<F> {
                 })
             })?;
             gradients.into_iter().map(Gradient::finish).collect()
-        })
+        });
+        if let (Ok(_), Some((_, link))) = (&gradients, passed) {
+            link.deliver(dys);
+        }
+        gradients
+    }
+
+    /// The input that gets the gradient of the result itself, if it is another operation's result.
+    fn passed(&self) -> Option<(usize, &Link)> {
+        let number = self.op.passes_gradient_to()?;
+        match self.targets.get(number)? {
+            Some(Target::Link(link)) if link.view.is_none() => Some((number, link)),
+            _ => None,
+        }
     }
 }
 

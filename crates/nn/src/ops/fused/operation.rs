@@ -35,6 +35,12 @@ pub(in crate::ops) trait Fused: Send + Sync + 'static {
         None
     }
 
+    /// The input whose gradient [`Self::backward`] leaves in `dys`, if there is one. If this input is another
+    /// operation's result, `dys` itself becomes the gradient, and the backward gets no place for a copy.
+    fn passes_gradient_to(&self) -> Option<usize> {
+        None
+    }
+
     /// The kernels of the operation on a GPU, in f32, f16 and bf16. `None` if it has none: then a GPU
     /// computes the composite.
     fn on_gpu(&self) -> Option<&dyn OnGpu> {

@@ -21,7 +21,7 @@ mod product;
 
 pub(in crate::ops) use self::finish::Finish;
 pub(in crate::ops) use self::instructions::Instructions;
-pub(in crate::ops) use self::multiply::multiply;
+pub(in crate::ops) use self::multiply::{DEPTH, Left, multiply};
 pub(in crate::ops) use self::operand::{Lines, Operand, Starts};
 pub(in crate::ops) use self::packed::Packed;
 pub(in crate::ops) use self::product::product;

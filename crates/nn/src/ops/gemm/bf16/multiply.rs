@@ -12,15 +12,25 @@ use crate::ops::mat_mut::{MatMut, Part};
 /// the second-level cache.
 const ROWS: usize = 512;
 const COLUMNS: usize = 1024;
-const DEPTH: usize = 1024;
+pub(in crate::ops) const DEPTH: usize = 1024;
+
+/// The left factor of a product.
+#[derive(Clone, Copy)]
+pub(in crate::ops) enum Left<'a> {
+    /// It is packed block by block.
+    Lies(Operand<'a, f32>),
+    /// All of its rows and its whole depth, which is at most [`DEPTH`], have been packed: for several products
+    /// with the same factor.
+    Packed(&'a Packed),
+}
 
 /// `out = scale left right` or `out += scale left right`, with sums over `depth`. Shared by so many
 /// threads.
 ///
-/// Each element is summed in the same order whatever the number of threads is.
+/// Each element is summed in the same order whatever the number of threads is, and whether `left` is packed.
 pub(in crate::ops) fn multiply(
     instructions: Instructions,
-    left: Operand<'_, f32>,
+    left: Left<'_>,
     right: Operand<'_, f32>,
     depth: usize,
     out: MatMut<'_, f32>,
@@ -48,7 +58,7 @@ fn empty(out: &mut MatMut<'_, f32>, finish: Finish) {
 /// The share of a thread: the rows and columns of the result from these on.
 struct Share<'a> {
     instructions: Instructions,
-    left: Operand<'a, f32>,
+    left: Left<'a>,
     right: Operand<'a, f32>,
     row: usize,
     column: usize,
@@ -59,7 +69,10 @@ impl Share<'_> {
     fn multiply(self, mut out: MatMut<'_, f32>, finish: Finish) {
         let Self { instructions, left, right, row, column, depth } = self;
         let (rows, columns) = (out.rows(), out.cols());
-        let mut packed_left = Packed::new(rows.min(ROWS), depth.min(DEPTH));
+        let mut block = match left {
+            Left::Lies(_) => Packed::new(rows.min(ROWS), depth.min(DEPTH)),
+            Left::Packed(_) => Packed::new(0, 0),
+        };
         let mut packed_right = Packed::new(columns.min(COLUMNS), depth.min(DEPTH));
         for start in (0..depth).step_by(DEPTH) {
             let steps = start..depth.min(start + DEPTH);
@@ -71,9 +84,15 @@ impl Share<'_> {
                 for start in (0..rows).step_by(ROWS) {
                     let rows = start..rows.min(start + ROWS);
                     let from = row + rows.start..row + rows.end;
-                    packed_left.pack(instructions, left, from, steps.clone());
+                    let left = match left {
+                        Left::Packed(packed) => (packed, from.start),
+                        Left::Lies(left) => {
+                            block.pack(instructions, left, from, steps.clone());
+                            (&block, 0)
+                        }
+                    };
                     let out = out.part(rows, some.clone());
-                    product(instructions, (&packed_left, 0), &packed_right, out, finish);
+                    product(instructions, left, &packed_right, out, finish);
                 }
             }
         }
@@ -141,14 +160,21 @@ mod tests {
             let left = Factor::new(&left, (rows, depth), self.left_along);
             let right = Factor::new(&right, (columns, depth), self.right_along);
             let step = columns + 2;
-            let product = |threads, starts| {
+            let product = |threads, starts, packed| {
                 let mut out = vec![1.5; rows * step];
                 let into = MatMut::strided(&mut out, rows, columns, step);
                 let (left, right) = (left.operand(starts), right.operand(starts));
+                let mut whole = Packed::new(rows, depth);
+                let left = if packed {
+                    whole.pack(instructions, left, 0..rows, 0..depth);
+                    Left::Packed(&whole)
+                } else {
+                    Left::Lies(left)
+                };
                 multiply(instructions, left, right, depth, into, finish, threads);
                 out
             };
-            let out = product(1, false);
+            let out = product(1, false, false);
             for (row, expected) in out.chunks(step).zip(expected.chunks(columns)) {
                 for (&actual, &expected) in row.iter().zip(expected) {
                     let error = (f64::from(actual) - expected).abs();
@@ -158,7 +184,10 @@ mod tests {
             }
             for threads in [1, 2, 5] {
                 let bits = |out: Vec<f32>| out.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-                assert_eq!(bits(product(threads, true)), bits(out.clone()), "{threads}: {self:?}");
+                for packed in [false, depth <= DEPTH] {
+                    let again = bits(product(threads, true, packed));
+                    assert_eq!(again, bits(out.clone()), "{threads}: {self:?}");
+                }
             }
         }
     }
@@ -226,7 +255,7 @@ mod tests {
             let mut out = vec![0.0; rows * columns];
             let into = MatMut::new(&mut out, rows, columns);
             let finish = Finish { scale: 1.0, add: false };
-            let (left, right) = (left.operand(false), right.operand(false));
+            let (left, right) = (Left::Lies(left.operand(false)), right.operand(false));
             multiply(instructions, left, right, depth, into, finish, 1);
             for (row, out) in out.chunks(columns).enumerate() {
                 assert!(out.iter().all(|x| match row {
@@ -255,7 +284,9 @@ mod tests {
             let lines = |data| Operand::Along(Lines { data, starts: Starts::Every(1) });
             let into = MatMut::new(&mut out, 1, 1);
             let finish = Finish { scale: 1.0, add: false };
-            multiply(instructions, lines(&[number]), lines(&[1.0]), 1, into, finish, 1);
+            let number_alone = [number];
+            let left = Left::Lies(lines(&number_alone));
+            multiply(instructions, left, lines(&[1.0]), 1, into, finish, 1);
             assert_eq!(out, [expected], "{number}");
         }
     }

@@ -3,21 +3,21 @@
 use candelabrum_memory::team;
 use rayon::prelude::*;
 
-use crate::ops::float::Float;
-use crate::ops::parallel::for_each;
-use crate::ops::pool::Pooled;
+use super::float::Float;
+use super::parallel::for_each;
+use super::pool::Pooled;
 
 /// (N, C, H W). There are no values if one of these sizes is 0.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ops) struct Geometry {
-    pub(in crate::ops) batch: usize,
-    pub(in crate::ops) channels: usize,
-    pub(in crate::ops) plane: usize,
+pub(super) struct ChannelPlanes {
+    pub(super) batch: usize,
+    pub(super) channels: usize,
+    pub(super) plane: usize,
 }
 
-impl Geometry {
+impl ChannelPlanes {
     /// The number of values of a channel.
-    pub(in crate::ops) fn count(self) -> usize {
+    pub(super) fn count(self) -> usize {
         self.batch * self.plane
     }
 
@@ -98,7 +98,7 @@ impl<T: Float> Planes<'_, '_, T> {
         self.parts.iter_mut().map(move |part| &mut part[start..][..plane])
     }
 
-    /// The reverse of [`Geometry::gather`].
+    /// The reverse of [`ChannelPlanes::gather`].
     pub(super) fn scatter(&mut self, values: &[T]) {
         let parts = values.chunks_exact(self.plane.max(1));
         self.iter_mut().zip(parts).for_each(|(to, from)| to.copy_from_slice(from));

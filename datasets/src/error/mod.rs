@@ -5,6 +5,10 @@
 
 use std::{io, path::PathBuf};
 
+mod tensors;
+
+pub use self::tensors::TensorsError;
+
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -257,7 +261,7 @@ pub enum Error {
     },
     /// There are fewer samples than ranks.
     #[error(
-        "{len} images over {world_size} ranks leave a rank without any: use at most {len} workers"
+        "{len} samples over {world_size} ranks leave a rank without any: use at most {len} workers"
     )]
     EmptyShare {
         /// The number of samples.
@@ -269,17 +273,17 @@ pub enum Error {
     #[error("the dataset is empty")]
     EmptyDataset,
     /// There are more samples than 32-bit indices.
-    #[error("{len} images are more than the {} that an index can name", u32::MAX)]
+    #[error("{len} samples are more than the {} that an index can name", u32::MAX)]
     TooManySamples {
         /// The number of samples.
         len: usize,
     },
     /// The batch size is 0.
-    #[error("--batch-size 0: a batch needs at least 1 image")]
+    #[error("--batch-size 0: a batch needs at least 1 sample")]
     ZeroBatchSize,
     /// A rank's share is smaller than one batch.
     #[error(
-        "--batch-size {batch_size} is larger than a rank's share of {share} images: rank {global_rank} \
+        "--batch-size {batch_size} is larger than a rank's share of {share} samples: rank {global_rank} \
          of {world_size} cannot fill one batch, use --batch-size {share} or less, or fewer workers"
     )]
     BatchTooLarge {
@@ -318,7 +322,7 @@ pub enum Error {
     },
     /// The sampler was made for a dataset of another length.
     #[error(
-        "the sampler counts {sampler} images, the dataset has {dataset}: make one for the other"
+        "the sampler counts {sampler} samples, the dataset has {dataset}: make one for the other"
     )]
     SamplerLength {
         /// The number of samples of the sampler.
@@ -326,6 +330,50 @@ pub enum Error {
         /// The number of samples in the dataset.
         dataset: usize,
     },
+    /// The lengths of shards do not add up.
+    #[error(
+        "the shards have {shards} samples together, the dataset has {sampler}: count them again"
+    )]
+    ShardLengths {
+        /// The number of samples in all shards.
+        shards: usize,
+        /// The number of samples that the sampler or the dataset has.
+        sampler: usize,
+    },
+    /// The size of an epoch is 0.
+    #[error("an epoch of 0 samples: the epoch size must be at least 1")]
+    EmptyEpoch,
+    /// A sample that the dataset does not have.
+    #[error("sample {sample} of a dataset of {len}: samples count from 0")]
+    NoSuchSample {
+        /// The number of the sample.
+        sample: usize,
+        /// The number of samples in the dataset.
+        len: usize,
+    },
+    /// A batch could not be read.
+    #[error("epoch {epoch}, step {step} (samples {samples}): {source}")]
+    Batch {
+        /// The epoch, counted from 0.
+        epoch: usize,
+        /// The step in the epoch, counted from 0.
+        step: usize,
+        /// The numbers of the first samples of the batch.
+        samples: String,
+        /// What was wrong.
+        source: Box<Error>,
+    },
+    /// A sample could not be made.
+    #[error("sample {sample}: {source}")]
+    Sample {
+        /// The number of the sample in the dataset.
+        sample: usize,
+        /// What was wrong.
+        source: Box<Error>,
+    },
+    /// An error of a user's own function.
+    #[error("{0}")]
+    Custom(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The thread that prepares batches could not be started.
     #[error("cannot start the thread that prepares batches: {source}")]
     LoaderThread {
@@ -338,12 +386,20 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
+    /// Tensors in memory, or samples of a batch, do not belong together.
+    #[error(transparent)]
+    Tensors(#[from] TensorsError),
     /// candle could not make a tensor of a batch.
     #[error("cannot make a tensor: {0}")]
     Tensor(#[from] candle_core::Error),
 }
 
 impl Error {
+    /// An error of a user's own function: anything that is an error, or a text.
+    pub fn custom(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Custom(error.into())
+    }
+
     /// For `map_err`: wraps an I/O error with the operation and the path.
     pub(crate) fn io(
         operation: &'static str,

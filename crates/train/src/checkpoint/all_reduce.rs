@@ -1,0 +1,169 @@
+//! The state of a [`DistOpt`] in a checkpoint.
+//!
+//! | file | content | written by |
+//! |---|---|---|
+//! | `parameters` | parameters and buffers | rank 0 |
+//! | `optimizer` | the vectors of the optimizer, if they are the same on all ranks | rank 0 |
+//! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
+//! | `buffers-rank-N` | buffers, if each rank keeps its own | rank N |
+//! | `residuals-rank-N` | what the strategies have not sent yet, by number of the strategy, kind and parameter | rank N |
+
+use std::path::Path;
+
+use candelabrum_dist::strategy::Memory;
+use candelabrum_dist::{BufferSync, DistOpt, Group, StrategyState};
+use candelabrum_memory::Span;
+use candelabrum_nn::Params;
+
+use super::manifest::{PartState, SavedStrategy};
+use super::model::{
+    PARAMETERS, check_buffers, check_parameters, device, load_buffers, load_parameters,
+    save_buffers, save_parameters,
+};
+use super::part::Part;
+use super::restored::{Loaded, Restored};
+use super::snapshot::Snapshot;
+use crate::Result;
+
+const OPTIMIZER: &str = "optimizer";
+const BUFFERS: &str = "buffers";
+const RESIDUALS: &str = "residuals";
+
+impl Part for DistOpt {
+    fn params(&self) -> &Params {
+        self.params()
+    }
+
+    fn group(&self) -> &Group {
+        self.group()
+    }
+
+    fn average_parameters(&mut self) -> Result<()> {
+        Ok(self.average_parameters()?)
+    }
+
+    fn save(&mut self, name: &str, snapshot: &mut Snapshot, _: &Path) -> Result<PartState> {
+        let state = self.state();
+        if let Some(file) = snapshot.shared(name, PARAMETERS) {
+            save_parameters(self.params(), file)?;
+        }
+        let own_buffers = has_own_buffers(self);
+        if own_buffers {
+            save_buffers(self.params(), snapshot.own(name, BUFFERS))?;
+        }
+        let file = match state.has_equal_vectors() {
+            true => snapshot.shared(name, OPTIMIZER),
+            false => Some(snapshot.own(name, OPTIMIZER)),
+        };
+        if let Some(file) = file {
+            for (name, vector) in self.optimizer_vectors()? {
+                let values = vector.as_span();
+                file.put(&name, &[values.len()], values).map_err(device)?;
+            }
+        }
+        let mut strategies = Vec::new();
+        for (number, strategy) in self.strategy_state()?.into_iter().enumerate() {
+            let StrategyState { option, config, steps, memory } = strategy;
+            for (kind, param, values) in memory.iter() {
+                let file = snapshot.own(name, RESIDUALS);
+                let key = format!("{number}/{kind}/{param}");
+                file.put(&key, &[values.len()], Span::Host(values)).map_err(device)?;
+            }
+            strategies.push(SavedStrategy { option: option.to_string(), config, steps });
+        }
+        Ok(PartState::AllReduce { state: Box::new(state), strategies, own_buffers })
+    }
+
+    fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
+        let PartState::AllReduce { state, .. } = restored.part(name)? else {
+            return Err(restored.refuse(
+                "is of a training with a key-value store, this one has none: use --kvstore"
+                    .to_owned(),
+            ));
+        };
+        check_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
+        for file in restored.own(name, BUFFERS) {
+            check_buffers(self.params(), file)?;
+        }
+        let here = self.optimizer().describe();
+        let kind = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+        if kind(&state.optimizer) != kind(&here) {
+            let what = format!("is of the optimizer `{}`, this run has `{here}`", state.optimizer);
+            return Err(restored.refuse(what));
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
+        let PartState::AllReduce { state, strategies, .. } = restored.part(name)? else {
+            return self.check(name, restored);
+        };
+        load_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
+        match restored.own(name, BUFFERS)[..] {
+            [own] => load_buffers(self.params(), own)?,
+            // Another number of ranks: all begin with those of rank 0, which are beside the parameters.
+            _ => {}
+        }
+        self.load_state(state)?;
+        let own = restored.own(name, OPTIMIZER);
+        let vectors = self.optimizer_vectors()?;
+        if state.has_equal_vectors() {
+            let file = restored.shared(name, OPTIMIZER);
+            for (vector, place) in vectors {
+                file.as_ref().map_err(|_| missing(restored, OPTIMIZER))?.copy_to(&vector, place)?;
+            }
+        } else {
+            for (vector, mut place) in vectors {
+                let mean = mean_of(&own, &vector)?;
+                place.copy_from((&mean).into()).map_err(device)?;
+            }
+        }
+        let residuals = restored.own(name, RESIDUALS);
+        let mut states = Vec::new();
+        for (number, SavedStrategy { option, config, steps }) in strategies.iter().enumerate() {
+            let option = option.parse()?;
+            let memory = memory(&residuals, number)?;
+            states.push(StrategyState { option, config: config.clone(), steps: *steps, memory });
+        }
+        Ok(self.load_strategy_state(&states)?)
+    }
+}
+
+fn has_own_buffers(opt: &DistOpt) -> bool {
+    opt.config().buffers == BufferSync::Local
+        && opt.group().world_size() > 1
+        && !opt.params().buffers().is_empty()
+}
+
+fn missing(restored: &Restored, file: &str) -> crate::Error {
+    restored.refuse(format!("has no file {file}.safetensors"))
+}
+
+/// The memory of strategy `number`: this rank's own one. At another number of ranks it is the mean of all ranks'
+/// memories, so that what all ranks together have not sent yet has the same effect as before.
+fn memory(files: &[&Loaded], number: usize) -> Result<Memory> {
+    let prefix = format!("{number}/");
+    let mut names: Vec<&str> = files.iter().flat_map(|file| file.names()).collect();
+    names.retain(|name| name.starts_with(&prefix));
+    names.sort_unstable();
+    names.dedup();
+    let vector = |name: &str| {
+        let (kind, param) = name[prefix.len()..].split_once('/').unwrap_or_default();
+        Ok((kind.to_owned(), param.to_owned(), mean_of(files, name)?))
+    };
+    names.into_iter().map(vector).collect()
+}
+
+/// The mean of a vector over files. Where a file does not have it, it is zero.
+fn mean_of(files: &[&Loaded], name: &str) -> Result<Vec<f32>> {
+    if let [file] = files {
+        return file.values(name);
+    }
+    let mut sum: Vec<f64> = Vec::new();
+    for file in files.iter().filter(|file| file.names().any(|own| own == name)) {
+        let values = file.values(name)?;
+        sum.resize(values.len().max(sum.len()), 0.0);
+        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));
+    }
+    Ok(sum.into_iter().map(|sum| (sum / files.len().max(1) as f64) as f32).collect())
+}

@@ -1,0 +1,41 @@
+//! Checkpoints: the whole state of a training in a directory, from which it continues with the same bits.
+//!
+//! A step pays for one copy of the state. Another thread writes it. A checkpoint has its name only when all of it
+//! is on the disk, so a run that is killed at any moment leaves whole checkpoints and something that the next
+//! run removes.
+//!
+//! | file of a checkpoint | content |
+//! |---|---|
+//! | `checkpoint.json` | what it is of, and the SHA-256 of every other file ([`Manifest`]) |
+//! | `parameters.safetensors` | parameters and buffers by name: other libraries read it, and [`Params::load_weights`](candelabrum_nn::Params::load_weights) |
+//! | `optimizer.safetensors` | the vectors of the optimizer |
+//! | `NAME-rank-N.safetensors`, `rank-N.json` | what each rank has of its own |
+//! | `servers/` | the files of a key-value store's servers |
+//!
+//! A training with several models has the names of these files with those of the models before them.
+//!
+//! [`Trainer::fit`](crate::Trainer::fit) makes them by [`FitConfig`](crate::FitConfig). A loop of your own calls
+//! [`Checkpoints::resume`], [`Checkpoints::save`] and [`Checkpoints::finish`].
+
+mod all_reduce;
+mod checkpoints;
+mod digest;
+mod directory;
+mod manifest;
+mod model;
+mod numbers;
+mod part;
+mod position;
+mod restored;
+mod saving;
+mod snapshot;
+mod store;
+
+pub use checkpoints::{CheckpointConfig, Checkpoints, Resume, Resumed, RunState, Saved};
+pub use digest::FileDigest;
+pub use manifest::{Manifest, PartState, SavedStrategy};
+pub use numbers::Numbers;
+pub use part::Part;
+pub use position::Position;
+pub use restored::{Loaded, Restored};
+pub use snapshot::{OwnFacts, Snapshot};

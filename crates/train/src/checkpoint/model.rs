@@ -1,0 +1,70 @@
+//! The parameters and buffers of a model in a checkpoint.
+
+use candelabrum_nn::{Params, with_span};
+
+use super::numbers::Numbers;
+use super::restored::Loaded;
+use crate::{Error, Result};
+
+/// The file of the parameters. Those of a half-precision model are its masters in f32.
+pub(super) const PARAMETERS: &str = "parameters";
+
+/// Copies all parameters, and all buffers.
+pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
+    for param in params.list() {
+        let dims = param.var().dims().to_vec();
+        param.with_values(|values| to.put(param.name(), &dims, values))?;
+    }
+    save_buffers(params, to)
+}
+
+/// Copies all buffers.
+pub(super) fn save_buffers(params: &Params, to: &mut Numbers) -> Result<()> {
+    for buffer in params.buffers() {
+        let value = buffer.value();
+        with_span(&value, |values| {
+            to.put(buffer.name(), value.dims(), values).map_err(candle_core::Error::from)
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns an error if the file is not of the parameters and buffers of this model.
+pub(super) fn check_parameters(params: &Params, from: &Loaded) -> Result<()> {
+    let list = params.list().into_iter().map(|p| (p.name().to_owned(), p.var().dims().to_vec()));
+    from.check(&list.chain(buffers(params)).collect::<Vec<_>>())
+}
+
+/// Returns an error if the file is not of the buffers of this model.
+pub(super) fn check_buffers(params: &Params, from: &Loaded) -> Result<()> {
+    from.check(&buffers(params).collect::<Vec<_>>())
+}
+
+/// Sets all parameters and buffers.
+pub(super) fn load_parameters(params: &Params, from: &Loaded) -> Result<()> {
+    for param in params.list() {
+        param.update_in_place(|place| from.copy_to(param.name(), place))??;
+    }
+    load_buffers(params, from)
+}
+
+/// Sets all buffers.
+pub(super) fn load_buffers(params: &Params, from: &Loaded) -> Result<()> {
+    for buffer in params.buffers() {
+        let old = buffer.value();
+        let values = from.values(buffer.name())?;
+        let value = candle_core::Tensor::from_vec(values, old.shape(), &candle_core::Device::Cpu)?;
+        buffer.set(&value.to_dtype(old.dtype())?.to_device(old.device())?)?;
+    }
+    params.keep_buffers();
+    Ok(())
+}
+
+fn buffers(params: &Params) -> impl Iterator<Item = (String, Vec<usize>)> {
+    params.buffers().into_iter().map(|b| (b.name().to_owned(), b.value().dims().to_vec()))
+}
+
+/// The error of a device.
+pub(super) fn device(error: candelabrum_memory::Error) -> Error {
+    candelabrum_dist::Error::from(error).into()
+}

@@ -1,0 +1,240 @@
+//! A checkpoint that has been read: every file that this rank needs, verified, in memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use candelabrum_memory::SpanMut;
+use safetensors::{Dtype, SafeTensors};
+
+use super::digest::FileDigest;
+use super::manifest::{Manifest, PartState};
+use super::saving::own_facts;
+use super::snapshot::{OwnFacts, own_name, shared_name};
+use crate::{Error, Metrics, Result};
+
+/// A checkpoint in memory.
+#[derive(Debug)]
+pub struct Restored {
+    path: PathBuf,
+    manifest: Manifest,
+    /// By the name of the file, without its ending.
+    files: BTreeMap<String, Loaded>,
+    own: Vec<OwnFacts>,
+    rank: usize,
+    world_size: usize,
+}
+
+/// A file of numbers.
+#[derive(Debug)]
+pub struct Loaded {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// The dimensions of each vector, and where it lies.
+    vectors: BTreeMap<String, (Vec<usize>, Range<usize>)>,
+}
+
+impl Restored {
+    /// Reads the checkpoint in `path` for this rank.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a file that is missing, damaged, or of another version.
+    pub(super) fn read(path: &Path, rank: usize, world_size: usize) -> Result<Self> {
+        let manifest = Manifest::read(path)?;
+        let (mut files, mut own) = (BTreeMap::new(), Vec::new());
+        // At another number of ranks, each rank needs what all ranks had of their own.
+        let had = manifest.world_size;
+        let needed = if had == world_size { rank..rank + 1 } else { 0..had };
+        let own_files: Vec<String> =
+            needed.clone().map(|rank| format!("-rank-{rank}.safetensors")).collect();
+        for (name, digest) in &manifest.files {
+            let is_own = own_files.iter().any(|own| name.ends_with(own.as_str()));
+            if !name.ends_with(".safetensors")
+                || name.contains('/')
+                || name.contains("-rank-") && !is_own
+            {
+                continue;
+            }
+            let file = path.join(name);
+            let loaded = Loaded::of(&file, read(&file, digest)?)?;
+            files.insert(name.trim_end_matches(".safetensors").to_owned(), loaded);
+        }
+        // What servers have is verified by rank 0 for all.
+        for (name, digest) in
+            manifest.files.iter().filter(|(name, _)| name.contains('/') && rank == 0)
+        {
+            read(&path.join(name), digest)?;
+        }
+        for rank in needed {
+            let name = own_facts(rank);
+            let file = path.join(&name);
+            let digest = manifest.files.get(&name).ok_or_else(|| Error::Checkpoint {
+                path: file.clone(),
+                what: "is not among the files of the checkpoint".to_owned(),
+            })?;
+            let bytes = read(&file, digest)?;
+            own.push(serde_json::from_slice(&bytes).map_err(|error| Error::Checkpoint {
+                path: file,
+                what: format!("is damaged: {error}"),
+            })?);
+        }
+        Ok(Self { path: path.to_owned(), manifest, files, own, rank, world_size })
+    }
+
+    /// The directory of the checkpoint.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the checkpoint is of.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The state of the optimizer of a part.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if there is no such part.
+    pub fn part(&self, part: &str) -> Result<&PartState> {
+        let names =
+            || self.manifest.parts.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>();
+        self.manifest.parts.get(part).ok_or_else(|| {
+            self.refuse(format!("has no part `{part}`: its parts are {}", names().join(", ")))
+        })
+    }
+
+    /// The file called `name` of a part that all ranks share.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if there is none.
+    pub fn shared(&self, part: &str, name: &str) -> Result<&Loaded> {
+        self.file(shared_name(part, name))
+    }
+
+    /// The files called `name` of a part that belong to this rank: its own one, or at another number of ranks
+    /// those of all ranks.
+    pub fn own(&self, part: &str, name: &str) -> Vec<&Loaded> {
+        let ranks = if self.is_same_world() {
+            self.rank..self.rank + 1
+        } else {
+            0..self.manifest.world_size
+        };
+        ranks.filter_map(|rank| self.files.get(&own_name(part, name, rank))).collect()
+    }
+
+    /// Whether as many ranks train now as when the checkpoint was written.
+    pub fn is_same_world(&self) -> bool {
+        self.manifest.world_size == self.world_size
+    }
+
+    /// The draws of noise of this rank.
+    pub(super) fn noise_draws(&self, part: &str) -> u64 {
+        self.own
+            .iter()
+            .filter_map(|own| own.noise_draws.get(part))
+            .copied()
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The counts of this rank in the epoch so far. At another number of ranks rank 0 has those of all.
+    pub(super) fn metrics(&self) -> Metrics {
+        if self.is_same_world() || self.rank == 0 {
+            return self.own.iter().fold(Metrics::default(), |sum, own| sum.plus(&own.metrics));
+        }
+        Metrics::default()
+    }
+
+    fn file(&self, name: String) -> Result<&Loaded> {
+        let missing = || self.refuse(format!("has no file {name}.safetensors"));
+        self.files.get(&name).ok_or_else(missing)
+    }
+
+    pub(super) fn refuse(&self, what: String) -> Error {
+        Error::Checkpoint { path: self.path.clone(), what }
+    }
+}
+
+/// The bytes of a file, which must be those that were written.
+fn read(path: &Path, digest: &FileDigest) -> Result<Vec<u8>> {
+    let refuse = |what: String| Error::Checkpoint { path: path.to_owned(), what };
+    let bytes = fs::read(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
+    match digest.difference(&bytes) {
+        None => Ok(bytes),
+        Some(what) => Err(refuse(what)),
+    }
+}
+
+impl Loaded {
+    fn of(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+        let refuse = |what: String| Error::Checkpoint { path: path.to_owned(), what };
+        let file = SafeTensors::deserialize(&bytes)
+            .map_err(|error| refuse(format!("is damaged: {error}")))?;
+        let mut vectors = BTreeMap::new();
+        for (name, view) in file.tensors() {
+            if view.dtype() != Dtype::F32 {
+                return Err(refuse(format!("has `{name}` in {:?} and not in F32", view.dtype())));
+            }
+            let start = view.data().as_ptr().addr() - bytes.as_ptr().addr();
+            vectors.insert(name, (view.shape().to_vec(), start..start + view.data().len()));
+        }
+        Ok(Self { path: path.to_owned(), bytes, vectors })
+    }
+
+    /// The names of all vectors, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.vectors.keys().map(String::as_str)
+    }
+
+    /// Returns an error if the vectors are not those of `expected`, names with their dimensions.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`], which names the first difference.
+    pub fn check(&self, expected: &[(String, Vec<usize>)]) -> Result<()> {
+        for (name, dims) in expected {
+            match self.vectors.get(name) {
+                None => return Err(self.refuse(format!("has no `{name}`, which this model has"))),
+                Some((saved, _)) if saved != dims => {
+                    return Err(self.refuse(format!(
+                        "has `{name}` of {saved:?}, in this model it is {dims:?}"
+                    )));
+                }
+                Some(_) => {}
+            }
+        }
+        let unknown = |name: &&str| !expected.iter().any(|(expected, _)| expected == name);
+        match self.names().find(unknown) {
+            Some(name) => Err(self.refuse(format!("has `{name}`, which this model does not have"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The numbers of a vector.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if there is no vector of this name.
+    pub fn values(&self, name: &str) -> Result<Vec<f32>> {
+        let (_, range) =
+            self.vectors.get(name).ok_or_else(|| self.refuse(format!("has no `{name}`")))?;
+        let (numbers, _) = self.bytes[range.clone()].as_chunks();
+        Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    }
+
+    /// Copies a vector to `place`, which has as many elements.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for another number of elements, and a device's error.
+    pub fn copy_to(&self, name: &str, mut place: SpanMut<'_>) -> Result<()> {
+        let values = self.values(name)?;
+        if values.len() != place.len() {
+            let (saved, here) = (values.len(), place.len());
+            return Err(self.refuse(format!("has {saved} elements as `{name}`, here are {here}")));
+        }
+        Ok(place.copy_from((&values).into()).map_err(candelabrum_dist::Error::from)?)
+    }
+
+    fn refuse(&self, what: String) -> Error {
+        Error::Checkpoint { path: self.path.clone(), what }
+    }
+}

@@ -1,0 +1,163 @@
+//! A checkpoint that is being written, on a thread of its own.
+//!
+//! Each rank writes the files of its own numbers, and then a note with their digests. Rank 0 waits for the
+//! notes of all ranks, writes the manifest, and gives the directory its name. So ranks need no messages, for
+//! which the training has the communicator.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread::{self, Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::digest::FileDigest;
+use super::directory::{Best, Directory, sync};
+use super::manifest::Manifest;
+use super::snapshot::Snapshot;
+
+/// The time between two looks for the notes of other ranks.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The files of one rank, by name, or why it has not written them.
+type Note = Result<BTreeMap<String, FileDigest>, String>;
+
+/// What to write.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) directory: Directory,
+    pub(super) rank: usize,
+    pub(super) snapshot: Snapshot,
+    /// Of rank 0.
+    pub(super) manifest: Option<Manifest>,
+    pub(super) step: u64,
+    pub(super) keep: usize,
+    pub(super) best: Option<Best>,
+    /// For how long rank 0 waits for the other ranks.
+    pub(super) patience: Duration,
+}
+
+/// The end of the work: the memory of the numbers, and what was wrong.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) snapshot: Snapshot,
+    pub(super) result: io::Result<()>,
+    pub(super) took: Duration,
+}
+
+/// Writes `job` on another thread.
+pub(super) fn start(job: Job) -> io::Result<JoinHandle<Written>> {
+    let work = move || {
+        let begin = Instant::now();
+        let result = write(&job);
+        if result.is_err() && job.rank == 0 {
+            // What is left of it helps nobody, and may fill the disk.
+            drop(fs::remove_dir_all(job.directory.partial(job.step)));
+        }
+        Written { snapshot: job.snapshot, result, took: begin.elapsed() }
+    };
+    Builder::new().name("candelabrum-checkpoint".to_owned()).spawn(work)
+}
+
+fn write(job: &Job) -> io::Result<()> {
+    let dir = job.directory.partial(job.step);
+    fs::create_dir_all(&dir)?;
+    let files = write_files(job, &dir);
+    let note = files.as_ref().map(BTreeMap::clone).map_err(ToString::to_string);
+    leave_note(&dir, job.rank, &note)?;
+    files?;
+    let Some(manifest) = &job.manifest else { return Ok(()) };
+    let mut manifest = manifest.clone();
+    for rank in 0..manifest.world_size {
+        manifest.files.append(&mut take_note(&dir, rank, job.patience)?);
+    }
+    add_files_of_servers(&dir, &mut manifest)?;
+    manifest.write(&dir)?;
+    job.directory.publish(job.step)?;
+    if let Some(best) = &job.best {
+        job.directory.note_best(best)?;
+    }
+    job.directory.prune(job.keep)
+}
+
+/// Writes the files of this rank.
+fn write_files(job: &Job, dir: &Path) -> io::Result<BTreeMap<String, FileDigest>> {
+    let mut files = BTreeMap::new();
+    for (name, numbers) in job.snapshot.files() {
+        let name = format!("{name}.safetensors");
+        let digest = numbers.write(&dir.join(&name)).map_err(|error| named(&name, &error))?;
+        files.insert(name, digest);
+    }
+    let own = own_facts(job.rank);
+    let bytes = serde_json::to_vec(&job.snapshot.own)?;
+    write_synced(&dir.join(&own), &bytes).map_err(|error| named(&own, &error))?;
+    files.insert(own, FileDigest::of(&bytes));
+    Ok(files)
+}
+
+/// The file with what is a rank's own beside numbers.
+pub(super) fn own_facts(rank: usize) -> String {
+    format!("rank-{rank}.json")
+}
+
+fn note_path(dir: &Path, rank: usize) -> PathBuf {
+    dir.join(format!("note-{rank}.json"))
+}
+
+/// Says that all files of this rank are on the disk, or why they are not.
+fn leave_note(dir: &Path, rank: usize, note: &Note) -> io::Result<()> {
+    let partial = dir.join(format!("note-{rank}.partial"));
+    write_synced(&partial, &serde_json::to_vec(note)?)?;
+    fs::rename(partial, note_path(dir, rank))
+}
+
+/// Waits for the note of a rank.
+fn take_note(
+    dir: &Path,
+    rank: usize,
+    patience: Duration,
+) -> io::Result<BTreeMap<String, FileDigest>> {
+    let (path, begin) = (note_path(dir, rank), Instant::now());
+    loop {
+        match fs::read(&path) {
+            Ok(text) => {
+                fs::remove_file(&path)?;
+                let note: Note = serde_json::from_slice(&text)?;
+                return note.map_err(|what| io::Error::other(format!("rank {rank}: {what}")));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) if begin.elapsed() > patience => {
+                return Err(io::Error::other(format!(
+                    "rank {rank} has not written its files after {} s: do all ranks see this directory?",
+                    patience.as_secs()
+                )));
+            }
+            Err(_) => thread::sleep(LOOK),
+        }
+    }
+}
+
+/// Servers have written their files before this thread began, each where its host sees the directory.
+fn add_files_of_servers(dir: &Path, manifest: &mut Manifest) -> io::Result<()> {
+    let folders = manifest.parts.values().filter_map(|part| part.servers());
+    let folders: Vec<String> = folders.map(str::to_owned).collect();
+    for folder in folders {
+        for entry in fs::read_dir(dir.join(&folder))? {
+            let entry = entry?;
+            let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            manifest.files.insert(name, FileDigest::of(&fs::read(entry.path())?));
+        }
+        sync(&dir.join(&folder))?;
+    }
+    Ok(())
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn named(name: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{name}: {error}"))
+}

@@ -1,0 +1,59 @@
+//! The state of a [`StoreOpt`] in a checkpoint: its servers write files of their own, from which the workers
+//! get all parameters again. Rank 0 writes the parameters beside them, for other programs.
+
+use std::path::Path;
+
+use candelabrum_dist::Group;
+use candelabrum_kvstore::StoreOpt;
+use candelabrum_nn::Params;
+
+use super::manifest::PartState;
+use super::model::{PARAMETERS, check_parameters, load_parameters, save_parameters};
+use super::part::Part;
+use super::restored::Restored;
+use super::snapshot::{Snapshot, shared_name};
+use crate::Result;
+
+impl Part for StoreOpt {
+    fn params(&self) -> &Params {
+        self.params()
+    }
+
+    fn group(&self) -> &Group {
+        self.store().workers()
+    }
+
+    fn average_parameters(&mut self) -> Result<()> {
+        Ok(self.average_parameters()?)
+    }
+
+    fn save(&mut self, name: &str, snapshot: &mut Snapshot, dir: &Path) -> Result<PartState> {
+        let servers = shared_name(name, "servers");
+        self.store().save_optimizer_states(&dir.join(&servers))?;
+        if let Some(file) = snapshot.shared(name, PARAMETERS) {
+            save_parameters(self.params(), file)?;
+        }
+        Ok(PartState::Store { steps: self.steps(), servers })
+    }
+
+    fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
+        let PartState::Store { .. } = restored.part(name)? else {
+            return Err(restored.refuse(
+                "is of a training without a key-value store, this one has one: leave --kvstore out"
+                    .to_owned(),
+            ));
+        };
+        check_parameters(self.params(), restored.shared(name, PARAMETERS)?)
+    }
+
+    fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
+        let PartState::Store { steps, servers } = restored.part(name)? else {
+            return self.check(name, restored);
+        };
+        // For the buffers: the parameters come from the servers.
+        load_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
+        self.store().load_optimizer_states(&restored.path().join(servers))?;
+        self.set_steps(*steps);
+        Ok(self.pull_parameters()?)
+    }
+}

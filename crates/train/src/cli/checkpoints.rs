@@ -1,0 +1,67 @@
+//! The options of checkpoints.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::checkpoint::{CheckpointConfig, Resume};
+use crate::{Error, Result};
+
+/// Options of checkpoints.
+#[derive(Args, Clone, Debug)]
+pub struct CheckpointArgs {
+    /// The directory of this run's checkpoints. The run continues the newest one in it, saves its state at the end
+    /// and after SIGTERM, and every --checkpoint-every steps. All hosts must see it
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+
+    /// The steps between two checkpoints
+    #[arg(long, value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
+
+    /// How many of the newest checkpoints stay, and the best one besides
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub checkpoint_keep: usize,
+
+    /// From where the training begins: auto (the newest whole checkpoint in --checkpoint-dir, if there is one), a
+    /// checkpoint or a directory of some, or never
+    #[arg(long, value_name = "auto|PATH|never", default_value = "auto", value_parser = parse_resume)]
+    pub resume: Resume,
+}
+
+impl CheckpointArgs {
+    /// The directory and the settings of these options. `None` without a directory.
+    pub fn config(&self) -> Option<(PathBuf, CheckpointConfig)> {
+        let dir = self.checkpoint_dir.clone()?;
+        let &Self { checkpoint_every: every, checkpoint_keep: keep, .. } = self;
+        Some((dir, CheckpointConfig { every, keep, resume: self.resume.clone() }))
+    }
+
+    /// Refuses options that contradict each other.
+    pub(super) fn check(&self) -> Result<()> {
+        let refuse = |option, value: String, range: &str| {
+            Err(Error::Option { option, value, range: range.to_owned() })
+        };
+        if self.checkpoint_every == Some(0) {
+            return refuse("--checkpoint-every", "0".to_owned(), "at least 1");
+        }
+        if self.checkpoint_keep == 0 {
+            return refuse("--checkpoint-keep", "0".to_owned(), "at least 1");
+        }
+        if self.checkpoint_dir.is_none() {
+            let with = "used with --checkpoint-dir";
+            if let Some(every) = self.checkpoint_every {
+                return refuse("--checkpoint-every", every.to_string(), with);
+            }
+            if let Resume::From(path) = &self.resume {
+                return refuse("--resume", path.display().to_string(), with);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_resume(text: &str) -> std::result::Result<Resume, Infallible> {
+    text.parse()
+}

@@ -1,0 +1,85 @@
+//! The measurement of a task on all of a dataset.
+
+use std::sync::Arc;
+
+use candelabrum_datasets::{
+    Collated, Dataset, DistributedSampler, Loader, LoaderOptions, Remainder, SamplerConfig,
+};
+use candelabrum_dist::Group;
+use candelabrum_nn::Params;
+
+use crate::task::Task;
+use crate::{Error, Metrics, Result};
+
+/// Measures `task` on all of `data`: one of the ranks takes each sample, once. The ranks' models become one
+/// model first.
+pub(crate) fn run<B, T, D>(
+    task: &mut T,
+    data: &D,
+    batch_size: usize,
+    loading: &LoaderOptions,
+) -> Result<Metrics>
+where
+    B: Collated,
+    T: Task<B> + ?Sized,
+    D: Dataset<Batch = B> + Clone,
+{
+    let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
+    let sampler = sampler(task.group(), data, batch_size, None, Remainder::Keep)?;
+    let loader = Loader::new(Arc::new(data.clone()), sampler, loading.clone())?;
+    let mut params: Vec<Params> = Vec::new();
+    for (_, part) in task.parts() {
+        part.average_parameters()?;
+        params.push(part.params().clone());
+    }
+    let own = in_evaluation(&params, || measure(task, &loader))?;
+    Ok(own.over_ranks(&**task.group())?)
+}
+
+/// Runs `work` with the layers of all models in evaluation mode.
+fn in_evaluation<R>(params: &[Params], work: impl FnOnce() -> R) -> R {
+    let before: Vec<bool> = params.iter().map(Params::is_training).collect();
+    params.iter().for_each(Params::eval);
+    let result = work();
+    params.iter().zip(before).filter(|(_, before)| *before).for_each(|(params, _)| params.train());
+    result
+}
+
+fn measure<B, T, D>(task: &mut T, loader: &Loader<D>) -> Result<Metrics>
+where
+    B: Collated,
+    T: Task<B> + ?Sized,
+    D: Dataset<Batch = B>,
+{
+    let mut metrics = Metrics::default();
+    for batch in loader.evaluation()? {
+        let batch = batch?;
+        if !batch.is_empty() {
+            task.evaluate(&batch, &mut metrics)?;
+        }
+    }
+    Ok(metrics)
+}
+
+/// This rank's batches of all of `data`: shuffled by the seed of a training, or in order for an evaluation.
+pub(crate) fn sampler(
+    group: &Group,
+    data: &(impl Dataset + ?Sized),
+    batch_size: usize,
+    training: Option<u64>,
+    remainder: Remainder,
+) -> Result<DistributedSampler> {
+    let shared_by = data.shared_by();
+    if shared_by > 1 {
+        return Err(Error::AlreadyPartitioned { shared_by });
+    }
+    Ok(DistributedSampler::new(SamplerConfig {
+        len: data.len(),
+        global_rank: group.rank(),
+        world_size: group.world_size(),
+        batch_size,
+        seed: training.unwrap_or(0),
+        shuffle: training.is_some(),
+        remainder,
+    })?)
+}

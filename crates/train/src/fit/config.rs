@@ -1,0 +1,83 @@
+//! The settings of a whole training.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use candelabrum_nn::DistOption;
+
+use crate::checkpoint::CheckpointConfig;
+
+/// The settings of [`Fit`](crate::Fit) and of [`Trainer::fit`](crate::Trainer::fit), the same on every rank.
+#[derive(Clone, Debug)]
+pub struct FitConfig {
+    /// Passes of this call over the training data.
+    pub epochs: usize,
+    /// Samples per step and rank, or per micro-batch and rank.
+    pub batch_size: usize,
+    /// The micro-batches of a step, whose gradients are added before they are exchanged: N ranks with batch B and
+    /// K micro-batches train as one rank with batch N·B·K. Only for a [`Trainer`](crate::Trainer).
+    pub accumulate: usize,
+    /// Whether an epoch uses all samples. Then its last batch is smaller, and some ranks may have none. The
+    /// optimizer must be [set](candelabrum_dist::DistOptConfig::uneven) to it. Only for a
+    /// [`Trainer`](crate::Trainer).
+    pub uneven: bool,
+    /// The exchange of gradients. Only for a [`Trainer`](crate::Trainer).
+    pub dist_option: DistOption,
+    /// The parameter of a sparse exchange.
+    pub spars: f32,
+    /// The seed of shuffling and augmentation.
+    pub seed: u64,
+    /// The steps between two evaluations, beside those after each epoch.
+    pub evaluate_every: Option<u64>,
+    /// The directory of the checkpoints, and how they are made. `None` makes none.
+    pub checkpoints: Option<(PathBuf, CheckpointConfig)>,
+    /// What ends the training from outside.
+    pub interrupt: Interrupt,
+}
+
+impl Default for FitConfig {
+    /// Ten epochs of batch 64 in fp32, seed 0, no checkpoints.
+    fn default() -> Self {
+        Self {
+            epochs: 10,
+            batch_size: 64,
+            accumulate: 1,
+            uneven: false,
+            dist_option: DistOption::Fp32,
+            spars: 0.05,
+            seed: 0,
+            evaluate_every: None,
+            checkpoints: None,
+            interrupt: Interrupt::default(),
+        }
+    }
+}
+
+/// A request to end a training after its present step, for instance by a signal. Clones share it. If one rank has
+/// it, all ranks end.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Option<Arc<AtomicI32>>);
+
+impl Interrupt {
+    /// One that a training looks at after each step. With the default one it does not look.
+    pub fn watched() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// Asks the training to end because of a signal of this number.
+    pub fn request(&self, signal: i32) {
+        if let Some(requested) = &self.0 {
+            requested.store(signal, Ordering::Relaxed);
+        }
+    }
+
+    /// The signal by which the training was asked to end.
+    pub fn requested(&self) -> Option<i32> {
+        self.0.as_ref().map(|signal| signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.0.is_some()
+    }
+}

@@ -1,0 +1,159 @@
+//! A whole run: epochs of training and evaluation, hooks, checkpoints, and SINGA's output.
+//!
+//! | idea | where |
+//! |---|---|
+//! | settings, and what ends a training from outside | `config.rs` |
+//! | the order of everything in a run | `session.rs` |
+//! | what all ranks decide together after a step | `control.rs` |
+//! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
+//! | SINGA's lines | `lines.rs` |
+
+mod config;
+mod control;
+mod lines;
+mod session;
+mod settings;
+
+use std::fmt;
+use std::io::Write;
+
+use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
+use candelabrum_nn::Model;
+
+pub use self::config::{FitConfig, Interrupt};
+use self::session::Session;
+use crate::hooks::Hook;
+use crate::task::{Supervised, Task};
+use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
+
+/// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.
+#[derive(Default)]
+pub struct Fit<'a> {
+    config: FitConfig,
+    loading: LoaderOptions,
+    hooks: Vec<Box<dyn Hook + 'a>>,
+    out: Option<&'a mut dyn Write>,
+}
+
+impl<'a> Fit<'a> {
+    /// With these settings.
+    pub fn new(config: FitConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// Calls this hook, after those that were added before.
+    #[must_use]
+    pub fn hook(mut self, hook: impl Hook + 'a) -> Self {
+        self.hooks.push(Box::new(hook));
+        self
+    }
+
+    /// Reads batches in this way. [`Trainer::fit_with`] uses the trainer's way instead.
+    #[must_use]
+    pub fn loading(mut self, loading: LoaderOptions) -> Self {
+        self.loading = loading;
+        self
+    }
+
+    /// Writes SINGA's lines here, on rank 0.
+    #[must_use]
+    pub fn output(mut self, out: &'a mut dyn Write) -> Self {
+        self.out = Some(out);
+        self
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &FitConfig {
+        &self.config
+    }
+
+    /// Trains `task` on all of `train`, and evaluates it on all of `test`, if there is one, after every epoch. See
+    /// [`Trainer::fit`] for the order of the data and a second call. All ranks call it together.
+    ///
+    /// # Errors
+    /// Ranks with different settings or data, a dataset that is already partitioned, a batch larger than a rank's
+    /// share, a checkpoint that cannot be used, and every error of a step, an evaluation or a hook. The
+    /// checkpoints that were made before an error stay.
+    pub fn run<B, T, D, E>(
+        self,
+        task: &mut T,
+        train: &D,
+        test: Option<&E>,
+    ) -> Result<Vec<EpochReport>>
+    where
+        B: Collated,
+        T: Task<B> + ?Sized,
+        D: Dataset<Batch = B> + Clone,
+        E: Dataset<Batch = B> + Clone,
+    {
+        let Self { config, loading, hooks, out } = self;
+        Session::new(&config, loading, hooks, out).run(task, train, test)
+    }
+}
+
+impl fmt::Debug for Fit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hooks: Vec<&str> = self.hooks.iter().map(|hook| hook.name()).collect();
+        f.debug_struct("Fit")
+            .field("config", &self.config)
+            .field("hooks", &hooks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M: Model, O: TrainerOpt> Trainer<M, O> {
+    /// Trains on all of `train` and evaluates on all of `test` after every epoch.
+    ///
+    /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`
+    /// ranks with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes
+    /// SINGA's lines to `out` and shows progress on standard error.
+    ///
+    /// A second call continues where the first ended: `n` calls of one epoch each see the same
+    /// batches and result in the same parameters as one call of `n` epochs. The epochs in SINGA's
+    /// lines are counted from the trainer's first one ([`epochs`](Self::epochs)). Layers are in
+    /// training mode during the call, and in their previous mode afterwards.
+    ///
+    /// # Errors
+    /// Those of [`Fit::run`], and a `spars` out of range.
+    pub fn fit<D, E>(
+        &mut self,
+        train: &D,
+        test: &E,
+        config: &FitConfig,
+        out: &mut dyn Write,
+    ) -> Result<Vec<EpochReport>>
+    where
+        D: Dataset<Batch: Supervised> + Clone,
+        E: Dataset<Batch = D::Batch> + Clone,
+    {
+        self.fit_with(Fit::new(config.clone()).output(out), train, Some(test))
+    }
+
+    /// [`fit`](Self::fit) with hooks, or without an evaluation.
+    ///
+    /// # Errors
+    /// Those of [`fit`](Self::fit).
+    pub fn fit_with<D, E>(
+        &mut self,
+        fit: Fit<'_>,
+        train: &D,
+        test: Option<&E>,
+    ) -> Result<Vec<EpochReport>>
+    where
+        D: Dataset<Batch: Supervised> + Clone,
+        E: Dataset<Batch = D::Batch> + Clone,
+    {
+        let (option, spars) = (fit.config.dist_option, fit.config.spars);
+        self.opt().check_option(option, spars)?;
+        if fit.config.uneven && fit.config.accumulate > 1 {
+            let (option, value) =
+                ("the number of micro-batches", fit.config.accumulate.to_string());
+            let range =
+                "1 where an epoch uses all samples: its last batch cannot be divided equally";
+            return Err(Error::Option { option, value, range: range.to_owned() });
+        }
+        self.set_steps((option, spars), fit.config.accumulate.max(1));
+        let loading = self.loading().clone();
+        fit.loading(loading).run(self, train, test)
+    }
+}

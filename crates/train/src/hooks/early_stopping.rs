@@ -1,0 +1,62 @@
+//! Ends a training that does not become better.
+
+use serde::{Deserialize, Serialize};
+
+use super::goal::Monitor;
+use super::hook::{Action, Hook, Run, read_state};
+use crate::{Error, Metrics, Result};
+
+/// Ends the training after so many evaluations in a row that were not better than the best one.
+#[derive(Clone, Debug)]
+pub struct EarlyStopping {
+    monitor: Monitor,
+    patience: usize,
+    waited: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    best: Option<f64>,
+    waited: usize,
+}
+
+impl EarlyStopping {
+    /// Waits for `patience` evaluations.
+    pub fn new(monitor: Monitor, patience: usize) -> Self {
+        Self { monitor, patience, waited: 0 }
+    }
+}
+
+impl Hook for EarlyStopping {
+    fn name(&self) -> &str {
+        "early_stopping"
+    }
+
+    fn on_evaluate(&mut self, _: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
+        let Some(value) = self.monitor.value(metrics) else {
+            return Err(Error::NotMeasured { measure: self.monitor.measure().to_owned() });
+        };
+        if self.monitor.is_better(value) {
+            self.waited = 0;
+            return Ok(Action::NOTHING);
+        }
+        self.waited += 1;
+        if self.waited < self.patience {
+            return Ok(Action::NOTHING);
+        }
+        let (measure, best) = (self.monitor.measure(), self.monitor.best().unwrap_or(value));
+        let reason = format!("{measure} was not better than {best} in {} evaluations", self.waited);
+        Ok(Action { stop: Some(reason), ..Action::NOTHING })
+    }
+
+    fn state(&self) -> serde_json::Value {
+        serde_json::json!(State { best: self.monitor.best(), waited: self.waited })
+    }
+
+    fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
+        let State { best, waited } = read_state(self.name(), state)?;
+        self.monitor.set_best(best);
+        self.waited = waited;
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The interface of hooks.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::checkpoint::Position;
+use crate::{EpochReport, Error, Metrics, RanksOpt, Result};
+
+/// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
+/// default.
+///
+/// What a hook returns after a step may differ between ranks: if one rank asks to stop or to save, all do. What it
+/// returns after an evaluation or an epoch must be the same on all ranks, as the metrics are.
+pub trait Hook {
+    /// The name under which a checkpoint has the hook's [state](Self::state).
+    fn name(&self) -> &str;
+
+    /// Before the first step, after a checkpoint has been loaded.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        let _ = run;
+        Ok(())
+    }
+
+    /// After each step. [`Run::loss`] and [`Run::metrics`] are this rank's. What it asks for counts only if
+    /// [`acts_after_steps`](Self::acts_after_steps) says so.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        let _ = run;
+        Ok(Action::NOTHING)
+    }
+
+    /// Whether what [`after_step`](Self::after_step) asks for counts. Then the ranks exchange it after each step.
+    fn acts_after_steps(&self) -> bool {
+        false
+    }
+
+    /// After an evaluation, with its metrics over all ranks.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
+        let _ = (run, metrics);
+        Ok(Action::NOTHING)
+    }
+
+    /// After each epoch and its evaluation.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+        let _ = (run, report);
+        Ok(Action::NOTHING)
+    }
+
+    /// After a checkpoint has been copied, which another thread writes to `path`.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, path: &Path) -> Result<()> {
+        let _ = (run, path);
+        Ok(())
+    }
+
+    /// A notice to the user, of a strategy for instance.
+    fn on_note(&mut self, note: &str) {
+        let _ = note;
+    }
+
+    /// At the end of the training, with the reason if it ended early. Not after an error.
+    ///
+    /// # Errors
+    /// Any error is returned by the training.
+    fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
+        let _ = (run, reason);
+        Ok(())
+    }
+
+    /// What the hook needs to continue after a resumed training, the same on all ranks.
+    fn state(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Continues with a [state](Self::state) that was saved.
+    ///
+    /// # Errors
+    /// A state that is not this hook's.
+    fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
+        let _ = state;
+        Ok(())
+    }
+}
+
+/// The training as a hook sees it.
+pub struct Run<'r, 'p> {
+    /// How far it is. After a step this is the next step.
+    pub position: Position,
+    /// The steps of an epoch.
+    pub steps_per_epoch: usize,
+    /// The epoch before which this call of `fit` ends.
+    pub epochs: usize,
+    /// Samples of all ranks in a step.
+    pub global_batch_size: usize,
+    /// The loss of this rank's last step.
+    pub loss: f32,
+    /// This rank's counts in the epoch so far.
+    pub metrics: &'r Metrics,
+    /// The models with their optimizers.
+    pub parts: &'r mut [(&'p str, &'p mut dyn RanksOpt)],
+}
+
+impl Run<'_, '_> {
+    /// Whether this rank is the one that prints and writes.
+    pub fn is_root(&self) -> bool {
+        self.parts.first().is_some_and(|(_, part)| part.group().is_world_root())
+    }
+
+    /// The learning rate of the first model's next step, if this rank knows it.
+    pub fn learning_rate(&self) -> Option<f64> {
+        self.parts.first().and_then(|(_, part)| part.learning_rate())
+    }
+}
+
+/// What a hook asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Action {
+    /// Ends the training, for this reason.
+    pub stop: Option<String>,
+    /// Makes a checkpoint.
+    pub save: bool,
+    /// Makes a checkpoint and notes it as the best one, with the value by which it is.
+    pub best: Option<f64>,
+}
+
+impl Action {
+    /// Goes on.
+    pub const NOTHING: Self = Self { stop: None, save: false, best: None };
+
+    /// Both.
+    #[must_use]
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            stop: self.stop.or(other.stop),
+            save: self.save || other.save,
+            best: self.best.or(other.best),
+        }
+    }
+}
+
+impl fmt::Debug for Run<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+/// The saved state of the hook called `name`.
+pub(super) fn read_state<T: DeserializeOwned>(name: &str, state: &serde_json::Value) -> Result<T> {
+    serde_json::from_value(state.clone())
+        .map_err(|error| Error::HookState { hook: name.to_owned(), what: error.to_string() })
+}

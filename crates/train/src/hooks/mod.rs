@@ -1,0 +1,13 @@
+//! What is called while a training runs: to watch it, to stop it, to save it, to change its learning rate.
+
+mod best_model;
+mod early_stopping;
+mod goal;
+mod hook;
+mod reduce_on_plateau;
+
+pub use best_model::BestModel;
+pub use early_stopping::EarlyStopping;
+pub use goal::{Goal, Monitor};
+pub use hook::{Action, Hook, Run};
+pub use reduce_on_plateau::ReduceOnPlateau;

@@ -1,0 +1,150 @@
+//! What is measured of a batch beside its loss.
+
+use candle_core::{D, DType, Tensor};
+
+use crate::metrics::ACCURACY;
+use crate::{Error, Metrics, Result};
+
+/// Measures of a model's output. Implement it for measures of your own.
+pub trait Score: Send {
+    /// Adds what is measured of a batch to `metrics`, by [`Metrics::add_measure`].
+    ///
+    /// # Errors
+    /// An output or targets that cannot be measured.
+    fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()>;
+}
+
+/// The share of samples, or of the positions of sequences, whose largest score belongs to the right class:
+/// the measure `accuracy`. The default of a [`Trainer`](crate::Trainer).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accuracy;
+
+/// No measure beside the loss.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LossOnly;
+
+/// The mean absolute and the root mean square difference of output and targets of the same shape: the
+/// measures `mae` and `mse`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RegressionErrors;
+
+impl Score for LossOnly {
+    fn add(&self, _: &Tensor, _: &Tensor, _: &mut Metrics) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Score for RegressionErrors {
+    fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
+        let count = output.elem_count() as f64;
+        let difference = (output.detach().to_dtype(DType::F64)? - targets.to_dtype(DType::F64)?)?;
+        let sum = |values: Tensor| values.sum_all()?.to_scalar::<f64>();
+        metrics.add_measure("mae", sum(difference.abs()?)?, count);
+        metrics.add_measure("mse", sum(difference.sqr()?)?, count);
+        Ok(())
+    }
+}
+
+impl Score for Accuracy {
+    /// Scores `(N, classes)` or `(N, T, classes)`, targets: class indices `(N,)` or `(N, T)`, or one-hot of the
+    /// shape of the scores.
+    ///
+    /// # Errors
+    /// [`Error::Scores`] and [`Error::Targets`] for other shapes or types, which name no right class.
+    fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
+        let dims = output.dims();
+        let Some((&classes, samples)) =
+            dims.split_last().filter(|(_, samples)| !samples.is_empty())
+        else {
+            return Err(Error::Scores { dims: dims.to_vec() });
+        };
+        let refuse = |why: &str| {
+            let (dims, dtype) = (targets.dims().to_vec(), targets.dtype());
+            let scores = output.dims().to_vec();
+            Err(Error::Targets { dims, dtype, why: why.to_owned(), scores })
+        };
+        let labels = if targets.dims() == samples {
+            if !is_index(targets.dtype()) {
+                return refuse("class indices are u8, u32 or i64");
+            }
+            targets.to_dtype(DType::I64)?
+        } else if targets.dims() == dims {
+            targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
+        } else {
+            return refuse("the shapes do not fit");
+        };
+        let labels = labels.flatten_all()?.to_vec1::<i64>()?;
+        if let Some(label) = labels.iter().find(|label| !(0..classes as i64).contains(label)) {
+            return refuse(&format!("there is no class {label}"));
+        }
+        let predicted = output.argmax(D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
+        let hits = predicted.iter().zip(&labels).filter(|(p, label)| i64::from(**p) == **label);
+        metrics.add_measure(ACCURACY, hits.count() as f64, labels.len() as f64);
+        Ok(())
+    }
+}
+
+/// Whether class indices may be of this type.
+fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::U32 | DType::I64)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    fn indices(labels: &[i64]) -> Tensor {
+        Tensor::new(labels, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn hits_are_counted_for_indices_one_hot_and_sequences() {
+        let output = Tensor::new(&[[0.1_f32, 0.9], [0.8, 0.2], [0.3, 0.7]], &Device::Cpu).unwrap();
+        let one_hot = Tensor::new(&[[0.0_f32, 1.0], [0.0, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
+        let sequences = output.reshape((1, 3, 2)).unwrap();
+        for (output, targets) in [
+            (&output, Tensor::new(&[1_u32, 1, 1], &Device::Cpu).unwrap()),
+            (&output, one_hot),
+            (&sequences, indices(&[1, 1, 1]).reshape((1, 3)).unwrap()),
+        ] {
+            let mut metrics = Metrics::default();
+            Accuracy.add(output, &targets, &mut metrics).unwrap();
+            assert_eq!(metrics.accuracy(), 2.0 / 3.0);
+        }
+    }
+
+    #[test]
+    fn errors_of_a_regression_are_means() {
+        let output = Tensor::new(&[[1.0_f32], [4.0]], &Device::Cpu).unwrap();
+        let targets = Tensor::new(&[[2.0_f32], [1.0]], &Device::Cpu).unwrap();
+        let mut metrics = Metrics::default();
+        RegressionErrors.add(&output, &targets, &mut metrics).unwrap();
+        assert_eq!(metrics.measures().collect::<Vec<_>>(), [("mae", 2.0), ("mse", 5.0)]);
+        assert!(RegressionErrors.add(&output, &output.squeeze(1).unwrap(), &mut metrics).is_err());
+    }
+
+    #[test]
+    fn what_has_no_right_class_is_an_error_that_says_so() {
+        let ones = |dims: &[usize]| Tensor::ones(dims, DType::F32, &Device::Cpu).unwrap();
+        let cases = [
+            // One label for each sequence, and one value for each sample.
+            (ones(&[2, 3, 4]), indices(&[0, 1]), "the shapes do not fit"),
+            (ones(&[2]), ones(&[2]), "(N, classes), these are [2]"),
+            // A regression.
+            (ones(&[2, 1]), ones(&[2]), "class indices are u8, u32 or i64"),
+            (ones(&[2, 3]), indices(&[0, 1, 2]), "do not fit"),
+            (ones(&[2, 3]), ones(&[2, 4]), "do not fit"),
+            (ones(&[2, 3]), ones(&[2, 3, 1]), "do not fit"),
+            (ones(&[2, 3]), indices(&[0, 3]), "there is no class 3"),
+            (ones(&[2, 3]), indices(&[0, -100]), "there is no class -100"),
+        ];
+        for (scores, targets, expected) in cases {
+            let mut metrics = Metrics::default();
+            let message = Accuracy.add(&scores, &targets, &mut metrics).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+            assert_eq!(metrics, Metrics::default());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a training repeats: a step on a batch, and a measurement of one.
+
+use candelabrum_datasets::Batch;
+use candelabrum_dist::Group;
+use candelabrum_nn::DistOption;
+use candle_core::Tensor;
+
+use crate::checkpoint::Position;
+use crate::{Metrics, RanksOpt, Result};
+
+/// A training as [`Fit`](crate::Fit) sees it. [`Trainer`](crate::Trainer) is the task of one model with one
+/// optimizer. Implement it for several models, several losses, or inputs of your own type.
+///
+/// All ranks call the methods together.
+pub trait Task<B> {
+    /// Takes a training step on this rank's batch, and counts it in `metrics`. Returns the loss.
+    ///
+    /// # Errors
+    /// Those of a step.
+    fn train(&mut self, batch: &B, metrics: &mut Metrics) -> Result<f32>;
+
+    /// Counts this rank's batch in `metrics` without training on it. Layers are in evaluation mode.
+    ///
+    /// # Errors
+    /// Those of a forward pass.
+    fn evaluate(&mut self, batch: &B, metrics: &mut Metrics) -> Result<()>;
+
+    /// Takes part in the steps of the ranks that still have batches, at the end of an epoch with
+    /// [`FitConfig::uneven`](crate::FitConfig::uneven).
+    ///
+    /// # Errors
+    /// Those of a step.
+    fn join(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The models that are trained, each with its optimizer, by names that distinguish them. There is at least
+    /// one. The name of a single one may be empty.
+    fn parts(&mut self) -> Vec<(&str, &mut dyn RanksOpt)>;
+
+    /// How far the training is. It begins with the default, and [`Fit`](crate::Fit) keeps it up to date.
+    fn position(&mut self) -> &mut Position;
+
+    /// The ranks that train together.
+    fn group(&self) -> &Group;
+
+    /// The strategy of the steps and its parameter, for reports.
+    fn strategy(&self) -> (DistOption, f32) {
+        (DistOption::Fp32, 0.0)
+    }
+}
+
+/// A batch of inputs with a target each.
+pub trait Supervised {
+    /// The inputs, the batch first.
+    fn xs(&self) -> &Tensor;
+
+    /// The targets, the batch first.
+    fn ys(&self) -> &Tensor;
+}
+
+impl Supervised for Batch {
+    fn xs(&self) -> &Tensor {
+        &self.xs
+    }
+
+    fn ys(&self) -> &Tensor {
+        &self.ys
+    }
+}
+
+impl Supervised for (Tensor, Tensor) {
+    fn xs(&self) -> &Tensor {
+        &self.0
+    }
+
+    fn ys(&self) -> &Tensor {
+        &self.1
+    }
+}

@@ -1,0 +1,262 @@
+//! Tensors in memory: the first dimension of each counts the samples.
+//!
+//! Any number of tensors of any types belong together, for instance inputs, masks and targets. The type
+//! parameter says in which form a step gets them.
+
+use std::{
+    fmt,
+    io::{BufWriter, Write},
+    marker::PhantomData,
+    sync::{Arc, OnceLock},
+};
+
+use candle_core::{Device, Tensor};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    batch::Batch,
+    collate::Collated,
+    dataset::Dataset,
+    digest::hexadecimal,
+    error::{Error, Result, TensorsError},
+    pass::Pass,
+};
+
+/// A batch that is made of a fixed number of tensors.
+pub trait FromTensors: Collated {
+    /// The number of tensors, or `None` if any number will do.
+    const COUNT: Option<usize>;
+
+    /// Puts the tensors together. `None` if there are not [`COUNT`](Self::COUNT).
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self>;
+}
+
+/// Tensors in memory, whose rows are the samples.
+///
+/// ```
+/// use candelabrum_datasets::{Dataset, Pass, TensorDataset};
+/// use candle_core::{Device, Tensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let xs = Tensor::new(&[[0f32, 1.0], [2.0, 3.0], [4.0, 5.0]], &Device::Cpu)?;
+/// let ys = Tensor::new(&[0u32, 500, 1], &Device::Cpu)?;
+/// let data = TensorDataset::pair(xs, ys)?;
+/// let (xs, ys) = data.read(&[2, 1], &Pass::evaluation())?;
+/// assert_eq!(xs.to_vec2::<f32>()?, [[4.0, 5.0], [2.0, 3.0]]);
+/// assert_eq!(ys.to_vec1::<u32>()?, [1, 500]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct TensorDataset<B = Vec<Tensor>> {
+    tensors: Arc<[Tensor]>,
+    len: usize,
+    /// Computed at the first request.
+    sha256: Arc<OnceLock<String>>,
+    batch: PhantomData<fn() -> B>,
+}
+
+impl<B> Clone for TensorDataset<B> {
+    fn clone(&self) -> Self {
+        let (tensors, sha256) = (Arc::clone(&self.tensors), Arc::clone(&self.sha256));
+        Self { tensors, len: self.len, sha256, batch: PhantomData }
+    }
+}
+
+impl<B> fmt::Debug for TensorDataset<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors = self.tensors.iter().map(|tensor| (tensor.dtype(), tensor.dims()));
+        f.debug_list().entries(tensors).finish()
+    }
+}
+
+impl TensorDataset<Vec<Tensor>> {
+    /// Any number of tensors. A batch is a vector of as many tensors.
+    ///
+    /// # Errors
+    /// Those of [`TensorDataset::of`].
+    pub fn new(tensors: Vec<Tensor>) -> Result<Self> {
+        Self::of(tensors)
+    }
+}
+
+impl TensorDataset<Tensor> {
+    /// One tensor. A batch is a tensor, too.
+    ///
+    /// # Errors
+    /// Those of [`TensorDataset::of`].
+    pub fn single(tensor: Tensor) -> Result<Self> {
+        Self::of(vec![tensor])
+    }
+}
+
+impl TensorDataset<(Tensor, Tensor)> {
+    /// Two tensors, for instance inputs and targets.
+    ///
+    /// # Errors
+    /// Those of [`TensorDataset::of`].
+    pub fn pair(first: Tensor, second: Tensor) -> Result<Self> {
+        Self::of(vec![first, second])
+    }
+}
+
+impl TensorDataset<(Tensor, Tensor, Tensor)> {
+    /// Three tensors, for instance inputs, masks and targets.
+    ///
+    /// # Errors
+    /// Those of [`TensorDataset::of`].
+    pub fn triple(first: Tensor, second: Tensor, third: Tensor) -> Result<Self> {
+        Self::of(vec![first, second, third])
+    }
+}
+
+impl TensorDataset<Batch> {
+    /// Inputs with labels.
+    ///
+    /// # Errors
+    /// Those of [`TensorDataset::of`].
+    pub fn labelled(xs: Tensor, ys: Tensor) -> Result<Self> {
+        Self::of(vec![xs, ys])
+    }
+}
+
+impl<B: FromTensors> TensorDataset<B> {
+    /// Tensors for batches of type `B`. They are copied to the CPU if they are not there.
+    ///
+    /// # Errors
+    /// No tensors or a number that `B` does not have, a tensor without dimensions, first dimensions
+    /// that differ or do not fit into 32 bits.
+    pub fn of(tensors: Vec<Tensor>) -> Result<Self> {
+        let wrong = B::COUNT.is_some_and(|count| count != tensors.len());
+        if wrong || tensors.is_empty() {
+            return Err(TensorsError::Count { got: tensors.len(), needed: B::COUNT }.into());
+        }
+        let mut on_cpu = Vec::with_capacity(tensors.len());
+        let mut len = None;
+        for (index, tensor) in tensors.into_iter().enumerate() {
+            let Some(&rows) = tensor.dims().first() else {
+                return Err(TensorsError::NoDimension { index }.into());
+            };
+            let expected = *len.get_or_insert(rows);
+            if rows != expected {
+                return Err(TensorsError::Rows { index, rows, expected }.into());
+            }
+            on_cpu.push(tensor.to_device(&Device::Cpu)?.contiguous()?.detach());
+        }
+        let len = len.unwrap_or(0);
+        if u32::try_from(len).is_err() {
+            return Err(Error::TooManySamples { len });
+        }
+        Ok(Self { tensors: on_cpu.into(), len, sha256: Arc::default(), batch: PhantomData })
+    }
+
+    /// The tensors, on the CPU.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// SHA-256, in hexadecimal, of the types, the shapes and the numbers.
+    ///
+    /// # Errors
+    /// Tensors of a type that candle cannot write.
+    ///
+    /// # Cost
+    /// The first call reads all numbers. Later calls on this dataset and its clones cost nothing.
+    pub fn sha256(&self) -> Result<&str> {
+        if let Some(known) = self.sha256.get() {
+            return Ok(known);
+        }
+        let digest = digest(&self.tensors)?;
+        Ok(self.sha256.get_or_init(|| digest))
+    }
+}
+
+fn digest(tensors: &[Tensor]) -> Result<String> {
+    /// Elements that are copied at a time.
+    const BLOCK: usize = 1 << 20;
+    let mut out = BufWriter::new(Sha256::new());
+    let written = |source| TensorsError::Digest { source };
+    for tensor in tensors {
+        write!(out, "{:?} {:?};", tensor.dtype(), tensor.dims()).map_err(written)?;
+        let flat = tensor.flatten_all()?;
+        for start in (0..flat.elem_count()).step_by(BLOCK) {
+            let len = BLOCK.min(flat.elem_count() - start);
+            flat.narrow(0, start, len)?.write_bytes(&mut out)?;
+        }
+    }
+    let hasher = out.into_inner().map_err(|error| written(error.into_error()))?;
+    Ok(hexadecimal(&hasher.finalize()))
+}
+
+impl<B: FromTensors> Dataset for TensorDataset<B> {
+    type Batch = B;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn read(&self, samples: &[u32], _: &Pass) -> Result<B> {
+        let numbers = Tensor::new(samples, &Device::Cpu)?;
+        let rows = self.tensors.iter().map(|tensor| {
+            if samples.is_empty() {
+                tensor.narrow(0, 0, 0)
+            } else {
+                tensor.index_select(&numbers, 0)
+            }
+        });
+        let rows: Vec<Tensor> = rows.collect::<candle_core::Result<_>>()?;
+        let got = rows.len();
+        Ok(B::from_tensors(rows).ok_or(TensorsError::Count { got, needed: B::COUNT })?)
+    }
+
+    fn fingerprint(&self) -> Result<String> {
+        Ok(self.sha256()?.to_owned())
+    }
+}
+
+impl FromTensors for Vec<Tensor> {
+    const COUNT: Option<usize> = None;
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        Some(tensors)
+    }
+}
+
+impl FromTensors for Tensor {
+    const COUNT: Option<usize> = Some(1);
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        <[Tensor; 1]>::try_from(tensors).ok().map(|[tensor]| tensor)
+    }
+}
+
+impl FromTensors for (Tensor, Tensor) {
+    const COUNT: Option<usize> = Some(2);
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        <[Tensor; 2]>::try_from(tensors).ok().map(Self::from)
+    }
+}
+
+impl FromTensors for (Tensor, Tensor, Tensor) {
+    const COUNT: Option<usize> = Some(3);
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        <[Tensor; 3]>::try_from(tensors).ok().map(Self::from)
+    }
+}
+
+impl FromTensors for (Tensor, Tensor, Tensor, Tensor) {
+    const COUNT: Option<usize> = Some(4);
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        <[Tensor; 4]>::try_from(tensors).ok().map(Self::from)
+    }
+}
+
+impl FromTensors for Batch {
+    const COUNT: Option<usize> = Some(2);
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        <[Tensor; 2]>::try_from(tensors).ok().map(|[xs, ys]| Self { xs, ys })
+    }
+}
