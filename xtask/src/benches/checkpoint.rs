@@ -31,7 +31,8 @@ impl Bench for Checkpoint {
     const LEGEND: &'static [&'static str] = &["×: median of the ratios within a round."];
 
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
-        let training = Training { network: self.network.about(), batch_size: self.batch_size, threads: 1 };
+        let training =
+            Training { network: self.network.about(), batch_size: self.batch_size, threads: 1 };
         let mut block = Block::new(training.network.label);
         for every in once(&self.every) {
             let player = training.rust(&setup.programs.player, "ours");
@@ -59,7 +60,9 @@ impl Bench for Checkpoint {
             figure: SPEED.figure,
             ratio: ("ratio_to_none", ""),
             beside: None,
-            title: &|setting, row| if setting == "checkpoint_every" { checkpoints(row) } else { title(row) },
+            title: &|setting, row| {
+                if setting == "checkpoint_every" { checkpoints(row) } else { title(row) }
+            },
             name: &label,
         };
         grouped.bands(&report.rows)
