@@ -42,10 +42,11 @@ pub mod prelude {
     };
     pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume};
     pub use candelabrum_train::hooks::{
-        BestModel, EarlyStopping, Goal, Hook, Monitor, ReduceOnPlateau,
+        BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };
     pub use candelabrum_train::{
-        Accuracy, Fit, FitConfig, LossOnly, Metrics, RegressionErrors, Score, Task, Trainer,
+        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Score, Task,
+        Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};
 }

@@ -67,7 +67,7 @@ enum Command {
     BenchAllreduce(Cli<allreduce::AllReduce>),
     /// Measure how much of the communication overlap hides, between two hosts made on this machine
     BenchOverlap(Cli<overlap::Overlap>),
-    /// Measure the cost of copies of the whole state, as a checkpoint makes them
+    /// Measure the cost of checkpoints
     BenchCheckpoint(Cli<checkpoint::Checkpoint>),
     /// Measure the key-value store against an all-reduce, also where one worker is slower
     BenchKvstore(Cli<kvstore::KvStore>),

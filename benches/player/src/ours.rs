@@ -9,6 +9,7 @@ use candelabrum::dist::{DistOptConfig, Error, StepGraph};
 use candelabrum::models::{self, GptConfig, Stem};
 use candelabrum::nn::Summary;
 use candelabrum::prelude::*;
+use candelabrum::train::checkpoint::RunState;
 
 use crate::contender::{Cost, Train};
 use crate::problem::{GRU, LSTM, Network, initialise};
@@ -24,10 +25,39 @@ pub(crate) struct Ours {
     strategy: DistOption,
     spars: f32,
     graph: Option<StepGraph<2, 1>>,
-    /// The steps between two copies, the steps so far, and the last copy.
-    copies: (usize, usize, Vec<Tensor>),
+    saving: Option<Saving>,
     /// The time that the steps so far spent on the forward pass and the loss.
     forward: Duration,
+}
+
+/// Checkpoints every so many steps, in a directory that is removed at the end.
+struct Saving {
+    checkpoints: Checkpoints,
+    state: RunState,
+    _dir: tempfile::TempDir,
+}
+
+impl Saving {
+    fn new(every: u64, opt: &DistOpt) -> anyhow::Result<Option<Self>> {
+        if every == 0 {
+            return Ok(None);
+        }
+        let dir = tempfile::tempdir()?;
+        let config = CheckpointConfig { every: Some(every), keep: 1, resume: Resume::Never };
+        let checkpoints = Checkpoints::open(dir.path(), opt.group(), config, true)?;
+        Ok(Some(Self { checkpoints, state: RunState::default(), _dir: dir }))
+    }
+
+    fn after_step(&mut self, opt: &mut DistOpt) -> anyhow::Result<()> {
+        self.state.position.step += 1;
+        if self.checkpoints.is_due(self.state.position.step) {
+            let saved = self.checkpoints.save(&mut [("", opt)], &self.state, None)?;
+            if let Some(why) = saved.failed {
+                anyhow::bail!(why);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A network with its initial values, and its layers. It infers its sizes from a batch of inputs.
@@ -86,25 +116,23 @@ impl Ours {
         let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
         let params = settings.precision.params(0, world.device());
         let (loss, _) = model(network, &params, xs)?;
-        let sgd = Sgd::new(0.005).momentum(0.9).weight_decay(1e-5);
+        let optimizer: Box<dyn Optimizer> = match settings.adamw {
+            true => Box::new(AdamW::new(1e-3)),
+            false => Box::new(Sgd::new(0.005).momentum(0.9).weight_decay(1e-5)),
+        };
         let world = if strangers { &World::single() } else { world };
         let config = DistOptConfig { overlap, ..DistOptConfig::default() };
-        let opt = DistOpt::with_config(sgd, &params, world, config)?;
+        let opt = DistOpt::with_config(optimizer, &params, world, config)?;
         let graph = settings.graph.then(StepGraph::default);
-        let copies = (settings.copy_every, 0, Vec::new());
-        Ok(Self { loss, opt, strategy, spars, graph, copies, forward: Duration::ZERO })
+        let saving = Saving::new(settings.checkpoint_every, &opt)?;
+        Ok(Self { loss, opt, strategy, spars, graph, saving, forward: Duration::ZERO })
     }
 }
 
 impl Train for Ours {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
-        let (every, steps, copy) = &mut self.copies;
-        *steps += 1;
-        if *every > 0 && steps.is_multiple_of(*every) {
-            // The momentum has the size of the parameters.
-            let params = self.opt.params().list().into_iter().cycle();
-            let params = params.take(2 * self.opt.params().list().len());
-            *copy = params.map(|param| param.var().copy()).collect::<Result<_, _>>()?;
+        if let Some(saving) = &mut self.saving {
+            saving.after_step(&mut self.opt)?;
         }
         let Self { loss, opt, graph, forward, .. } = self;
         let settings = (self.strategy, self.spars);

@@ -39,9 +39,12 @@ pub(crate) struct Settings {
     /// Share nothing with the other ranks while training: the bound by which they are measured
     #[arg(long)]
     pub(crate) strangers: bool,
-    /// Copy as many bytes as the parameters and their momentum have, every so many steps; 0 never does
+    /// Make a checkpoint in a directory for temporary files every so many steps; 0 never does
     #[arg(long, default_value_t = 0)]
-    pub(crate) copy_every: usize,
+    pub(crate) checkpoint_every: u64,
+    /// Train with AdamW instead of SGD with momentum
+    #[arg(long)]
+    pub(crate) adamw: bool,
     /// Whether units of gradients leave during the backward pass.
     #[arg(skip = true)]
     pub(crate) overlap: bool,

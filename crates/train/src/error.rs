@@ -32,6 +32,12 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The log of the run cannot be written.
+    #[error("the log: {what}")]
+    Log {
+        /// The file, the reason, and what to do.
+        what: String,
+    },
     /// A checkpoint, or a directory of checkpoints, cannot be used.
     #[error("checkpoint: {} {what}", path.display())]
     Checkpoint {

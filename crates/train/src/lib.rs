@@ -8,8 +8,11 @@
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
 //! | the optimizers of a trainer | [`TrainerOpt`], [`AnyOpt`] |
 //! | the digits for training, found once per host | [`load_data`] |
-//! | loss and accuracy over all ranks | [`Metrics`] |
-//! | the JSON report | [`Report`] |
+//! | loss and measures over all ranks | [`Metrics`], [`Score`] |
+//! | a training of several models, losses or inputs | [`Task`], [`Fit`] |
+//! | what is called while a training runs | [`hooks`] |
+//! | checkpoints, and continuing from them | [`checkpoint`] |
+//! | the JSON report, the log for `watch`, `report` and TensorBoard | [`ReportFile`], [`LogFiles`] |
 //! | a trace of every rank's work | [`Timeline`] |
 //! | options, launching, errors of a training program | [`cli`] |
 
@@ -19,6 +22,7 @@ mod data;
 mod error;
 mod evaluation;
 mod fit;
+mod log_files;
 mod metrics;
 mod progress;
 mod report;
@@ -37,6 +41,7 @@ pub mod hooks;
 pub use data::{DOWNLOAD_TIME, load_data};
 pub use error::{Error, Result};
 pub use fit::{Fit, FitConfig, Interrupt};
+pub use log_files::LogFiles;
 pub use metrics::Metrics;
 pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;

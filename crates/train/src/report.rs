@@ -190,6 +190,18 @@ impl Report {
         .map_err(|source| Error::Report { path: path.to_owned(), source })
     }
 
+    /// The settings of the run, without its results.
+    pub fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+        let results = ["epochs", "parameters_sha256", "ended_early"];
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(mut all)) => {
+                results.iter().for_each(|name| drop(all.remove(*name)));
+                all
+            }
+            _ => serde_json::Map::new(),
+        }
+    }
+
     /// Refuses, before the run, a path to which the report could not be written.
     ///
     /// # Errors

@@ -56,10 +56,11 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     /// Sets how [`fit`](Self::fit) and [`evaluate`](Self::evaluate) read batches: the number of threads, and of
     /// batches that are read ahead. Batches always have the device and the type of the parameters.
     #[must_use]
-    pub fn with_loading(mut self, loading: LoaderOptions) -> Self {
+    pub fn with_loading(mut self, mut loading: LoaderOptions) -> Self {
         let params = self.opt.params();
-        let (device, dtype) = (params.device().clone(), params.dtype());
-        self.loading = LoaderOptions { device, dtype, ..loading };
+        loading.device = params.device().clone();
+        loading.dtype = params.dtype();
+        self.loading = loading;
         self
     }
 

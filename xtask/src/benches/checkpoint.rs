@@ -1,5 +1,4 @@
-//! `cargo xtask bench-checkpoint`: the step's time with a copy of all parameters and their momentum
-//! every so many steps, as a checkpoint makes one before another thread writes it.
+//! `cargo xtask bench-checkpoint`: the step's time with a checkpoint of the whole training every so many steps.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -13,10 +12,13 @@ use crate::bench::{
 #[derive(Clone, Debug, Serialize, clap::Args)]
 pub(crate) struct Checkpoint {
     /// Network to train
-    #[arg(long, default_value = "mlp")]
+    #[arg(long, default_value = "resnet18")]
     network: Network,
-    /// Steps between two copies; 0 makes none
-    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "0,20,5")]
+    /// Samples per step
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    /// Steps between two checkpoints; 0 makes none
+    #[arg(long, value_delimiter = ',', value_name = "N,N..", default_value = "0,20")]
     every: Vec<usize>,
 }
 
@@ -24,49 +26,52 @@ impl Bench for Checkpoint {
     const NAME: &'static str = "bench-checkpoint";
     const FILE: &'static str = "checkpoint";
     const METRIC: Metric = SPEED;
-    const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 1.0, deadline: 120 };
-    const TITLE: &'static str = "Training with copies of the whole state (higher is better)";
+    const DEFAULTS: Defaults = Defaults { rounds: 7, seconds: 6.0, deadline: 300 };
+    const TITLE: &'static str = "Training with checkpoints, by AdamW (higher is better)";
     const LEGEND: &'static [&'static str] = &["×: median of the ratios within a round."];
 
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
-        let training = Training { network: self.network.about(), batch_size: 64, threads: 1 };
+        let training =
+            Training { network: self.network.about(), batch_size: self.batch_size, threads: 1 };
         let mut block = Block::new(training.network.label);
         for every in once(&self.every) {
             let player = training.rust(&setup.programs.player, "ours");
-            let player = player.option("--copy-every", every);
-            block.add("ours", &place(training.network, [("copy_every", every)]), player);
+            let player = player.option("--checkpoint-every", every).args(["--adamw"]);
+            block.add("ours", &place(training.network, [("checkpoint_every", every)]), player);
         }
         Ok(vec![block])
     }
 
     fn derive(&self, rows: &mut [Row]) {
-        compare(rows, "ratio_to_no_copy", SPEED, |_, other| {
-            other.contender == "ours" && other.number("copy_every") == 0
+        compare(rows, "ratio_to_none", SPEED, |_, other| {
+            other.contender == "ours" && other.number("checkpoint_every") == 0
         });
     }
 
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>> {
-        let mut columns = columns(Column::name(24, copies), Network::of(&rows[0]));
-        columns.push(Column::ratio("× no copy", "ratio_to_no_copy"));
+        let mut columns = columns(Column::name(28, checkpoints), Network::of(&rows[0]));
+        columns.push(Column::ratio("× none", "ratio_to_none"));
         vec![columns]
     }
 
     fn bands(&self, report: &Report) -> Vec<Band> {
         let grouped = Grouped {
-            settings: ["network", "", "copy_every"],
+            settings: ["network", "", "checkpoint_every"],
             figure: SPEED.figure,
-            ratio: ("ratio_to_no_copy", ""),
+            ratio: ("ratio_to_none", ""),
             beside: None,
-            title: &|setting, row| if setting == "copy_every" { copies(row) } else { title(row) },
+            title: &|setting, row| {
+                if setting == "checkpoint_every" { checkpoints(row) } else { title(row) }
+            },
             name: &label,
         };
         grouped.bands(&report.rows)
     }
 }
 
-fn copies(row: &Row) -> String {
-    match row.number("copy_every") {
-        0 => "no copy".into(),
-        every => format!("a copy every {every} steps"),
+fn checkpoints(row: &Row) -> String {
+    match row.number("checkpoint_every") {
+        0 => "no checkpoint".into(),
+        every => format!("a checkpoint every {every} steps"),
     }
 }

@@ -10,6 +10,7 @@
 //! | [`exp`] | `2^n e^r`, `\|r\| <= ln 2 / 2`; Cephes' `expf` | 1.0 ulp |
 //! | [`tanh`] | odd polynomial below 0.625, else from `e^2x`; Cephes' `tanhf` | 1.3 ulp |
 //! | [`sigmoid`] | `e^-\|x\|` and its sum with 1, so that small results keep their digits | 2.1 ulp |
+//! | [`exp_of_score`] | `2^n 2^r`, `\|r\| <= 1 / 2`, from the rounded `x log2 e` | `1.4 + \|x\|` |
 //! | [`erf`] | odd polynomial below 0.93, else `1 - e^p(x)`; Juffa | 1.2 ulp |
 //!
 //! Sources: S. L. Moshier, Cephes Mathematical Library, 1984-1992 (single precision); N. Juffa,
@@ -40,6 +41,27 @@ pub(super) fn exp(x: f32) -> f32 {
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x` for an `x` up to 87, or 0 if the result would be below the smallest normal number.
+///
+/// For a softmax: it takes two thirds of the time of [`exp`], and its error grows with `|x|`, when the
+/// result is small.
+#[inline(always)]
+pub(super) fn exp_of_score(x: f32) -> f32 {
+    let x = x * std::f32::consts::LOG2_E;
+    let shifted = x + ROUND;
+    let r = x - (shifted - ROUND);
+    // Of this degree, the polynomial with the smallest relative error, 2.6e-9, among those that are 1 at 0.
+    let p = 1.559_467_8e-4 * r + 1.340_664_4e-3;
+    let p = p * r + 9.617_693e-3;
+    let p = p * r + 5.550_310_6e-2;
+    let p = p * r + 2.402_265_2e-1;
+    let p = p * r + 6.931_472e-1;
+    let p = p * r + 1.0;
+    // The lowest bits of `shifted` are `n`.
+    let power = (shifted.to_bits() << 23).wrapping_add(1f32.to_bits());
+    if x < -126.0 { 0.0 } else { p * f32::from_bits(power) }
 }
 
 /// `2^n` for `-126 <= n <= 127`.

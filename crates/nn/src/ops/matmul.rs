@@ -13,7 +13,7 @@ use super::mat_mut::{MatMut, Part};
 use super::product_precision;
 
 /// With fewer rows or columns, rounding the other factor to bf16 costs more than it saves.
-const FEWEST: usize = 8;
+pub(super) const FEWEST: usize = 8;
 
 /// From this number of multiplications on, some microseconds, the threads share a product.
 const WORTH_THREADS: usize = 1 << 18;

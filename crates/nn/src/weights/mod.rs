@@ -36,6 +36,8 @@ impl Params {
         let bytes = fs::read(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
         let file = safetensors::load_buffer(&bytes, &Device::Cpu)
             .map_err(|error| refuse(format!("is no safetensors file: {error}")))?;
+        // In the order of the names, so that an error always names the same ones.
+        let file: BTreeMap<String, Tensor> = file.into_iter().collect();
         let mut found = BTreeMap::new();
         for (theirs, value) in file {
             let Some(ours) = names.translate(&theirs) else { continue };

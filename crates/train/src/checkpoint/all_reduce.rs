@@ -98,10 +98,9 @@ impl Part for DistOpt {
             return self.check(name, restored);
         };
         load_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
-        match restored.own(name, BUFFERS)[..] {
-            [own] => load_buffers(self.params(), own)?,
-            // Another number of ranks: all begin with those of rank 0, which are beside the parameters.
-            _ => {}
+        // At another number of ranks, all begin with the buffers of rank 0, which are beside the parameters.
+        if let [own] = restored.own(name, BUFFERS)[..] {
+            load_buffers(self.params(), own)?;
         }
         self.load_state(state)?;
         let own = restored.own(name, OPTIMIZER);

@@ -108,6 +108,8 @@ pub struct Resumed {
 /// What a call of [`Checkpoints::save`] has found.
 #[derive(Clone, Debug, Default)]
 pub struct Saved {
+    /// The directory that the checkpoint will have when it is whole.
+    pub path: PathBuf,
     /// Why the checkpoint before this one was not written. The training goes on, and this one is another try.
     pub failed: Option<String>,
     /// The time that the step paid for.
@@ -313,7 +315,7 @@ impl Checkpoints {
         let refuse = |error| refuse(self.directory.path(), &format!("cannot be written: {error}"));
         self.writing = Some(thread.map_err(refuse)?);
         self.last = Some(step);
-        Ok(Saved { failed, took: begin.elapsed() })
+        Ok(Saved { path: self.directory.of_step(step), failed, took: begin.elapsed() })
     }
 
     /// Waits until the last checkpoint is on the disk.

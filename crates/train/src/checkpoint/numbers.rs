@@ -75,8 +75,7 @@ impl Numbers {
 
     /// Writes the file, and waits until it is on the disk. The digest is that of the bytes read back.
     pub(super) fn write(&self, path: &Path) -> io::Result<FileDigest> {
-        let tensors = self.entries.iter().map(|(name, entry)| (name, entry));
-        serialize_to_file(tensors, None, path).map_err(io::Error::other)?;
+        serialize_to_file(&self.entries, None, path).map_err(io::Error::other)?;
         File::open(path)?.sync_all()?;
         Ok(FileDigest::of(&fs::read(path)?))
     }

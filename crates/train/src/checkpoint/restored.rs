@@ -109,7 +109,7 @@ impl Restored {
     /// # Errors
     /// [`Error::Checkpoint`] if there is none.
     pub fn shared(&self, part: &str, name: &str) -> Result<&Loaded> {
-        self.file(shared_name(part, name))
+        self.file(&shared_name(part, name))
     }
 
     /// The files called `name` of a part that belong to this rank: its own one, or at another number of ranks
@@ -146,9 +146,9 @@ impl Restored {
         Metrics::default()
     }
 
-    fn file(&self, name: String) -> Result<&Loaded> {
+    fn file(&self, name: &str) -> Result<&Loaded> {
         let missing = || self.refuse(format!("has no file {name}.safetensors"));
-        self.files.get(&name).ok_or_else(missing)
+        self.files.get(name).ok_or_else(missing)
     }
 
     pub(super) fn refuse(&self, what: String) -> Error {

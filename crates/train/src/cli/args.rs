@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use super::interrupt::interrupt;
 use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::{
-    AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, Report, ReportFile, Result, Timeline,
+    AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, LogFiles, Report, ReportFile, Result, Timeline,
     default_threads,
 };
 
@@ -148,6 +148,10 @@ pub struct TrainArgs {
     /// Write settings and results to this JSON file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+
+    /// Write a log of the run into this directory, for `candelabrum watch`, `candelabrum report` and TensorBoard
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
 
     /// Write a trace of all ranks' work to this file, in Chrome's format; a rank that fails writes
     /// its part to FILE.rankN
@@ -367,13 +371,17 @@ impl TrainArgs {
         })?)
     }
 
-    /// The run of these options, which writes `report` if they ask for one.
+    /// The run of these options, which writes `report` and a log if they ask for them.
     pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
-        let fit = Fit::new(self.fit_config());
-        match &self.report {
-            Some(path) => fit.hook(ReportFile::new(path, report)),
-            None => fit,
+        let mut fit = Fit::new(self.fit_config());
+        if let Some(dir) = &self.log_dir {
+            let may_continue = self.checkpoints.checkpoint_dir.is_some();
+            fit = fit.hook(LogFiles::new(dir, report.settings()).may_continue(may_continue));
         }
+        if let Some(path) = &self.report {
+            fit = fit.hook(ReportFile::new(path, report));
+        }
+        fit
     }
 
     /// The run of these options.

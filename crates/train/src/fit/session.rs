@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub(super) struct Session<'s, 'a> {
     lines: Lines<'a>,
     settings: BTreeMap<String, String>,
     checkpoints: Option<Checkpoints>,
+    /// The checkpoint from which the run continued.
+    resumed: Option<PathBuf>,
     /// This rank's counts of the present epoch.
     metrics: Metrics,
     loss: f32,
@@ -88,6 +91,7 @@ impl<'s, 'a> Session<'s, 'a> {
             lines: Lines::new(out),
             settings: BTreeMap::new(),
             checkpoints: None,
+            resumed: None,
             metrics: Metrics::default(),
             loss: 0.0,
             steps_per_epoch: 0,
@@ -227,6 +231,7 @@ impl<'s, 'a> Session<'s, 'a> {
             self.note(task.group(), &format!("skipped a newer checkpoint: {why}"));
         }
         let Position { epoch, step_in_epoch, step } = position;
+        let resumed_from = path.clone();
         let path = path.display();
         let mut note =
             format!("continues {path}: epoch {epoch}, step {step_in_epoch}, {step} steps in all");
@@ -234,6 +239,7 @@ impl<'s, 'a> Session<'s, 'a> {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {own}");
         }
         self.note(task.group(), &note);
+        self.resumed = Some(resumed_from);
         Ok(own)
     }
 
@@ -332,7 +338,7 @@ impl<'s, 'a> Session<'s, 'a> {
             let note = format!("{} of {} steps were left out", steps.skipped, steps.steps);
             self.note(&group, &note);
         }
-        let trained = std::mem::take(&mut self.metrics).over_ranks(&**&group)?;
+        let trained = std::mem::take(&mut self.metrics).over_ranks(&*group)?;
         self.lines.trained(&trained);
         let mut asked = Action::NOTHING;
         let mut evaluated = None;
@@ -415,12 +421,12 @@ impl<'s, 'a> Session<'s, 'a> {
             metrics: self.metrics.clone(),
         };
         let saved = checkpoints.save(&mut as_parts(&mut task.parts()), &state, best);
-        let path = checkpoints.path_of(position.step);
         self.checkpoints = Some(checkpoints);
-        if let Some(why) = saved?.failed {
+        let saved = saved?;
+        if let Some(why) = &saved.failed {
             self.note(task.group(), &format!("{why}; the training goes on"));
         }
-        self.each_hook(task, |hook, run| hook.on_checkpoint(run, &path))
+        self.each_hook(task, |hook, run| hook.on_checkpoint(run, &saved))
     }
 
     /// Makes the last checkpoint, waits for it, and tells the hooks.
@@ -461,6 +467,7 @@ impl<'s, 'a> Session<'s, 'a> {
                 steps_per_epoch: self.steps_per_epoch,
                 epochs: self.end,
                 global_batch_size: self.global_batch,
+                resumed: self.resumed.as_deref(),
                 loss: self.loss,
                 metrics: &self.metrics,
                 parts: &mut parts,

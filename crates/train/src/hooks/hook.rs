@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::Position;
+use crate::checkpoint::{Position, Saved};
 use crate::{EpochReport, Error, Metrics, RanksOpt, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
@@ -59,12 +59,12 @@ pub trait Hook {
         Ok(Action::NOTHING)
     }
 
-    /// After a checkpoint has been copied, which another thread writes to `path`.
+    /// After a checkpoint has been copied, which another thread writes.
     ///
     /// # Errors
     /// Any error ends the training.
-    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, path: &Path) -> Result<()> {
-        let _ = (run, path);
+    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &Saved) -> Result<()> {
+        let _ = (run, saved);
         Ok(())
     }
 
@@ -97,6 +97,52 @@ pub trait Hook {
     }
 }
 
+impl<H: Hook + ?Sized> Hook for &mut H {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        (**self).on_start(run)
+    }
+
+    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        (**self).after_step(run)
+    }
+
+    fn acts_after_steps(&self) -> bool {
+        (**self).acts_after_steps()
+    }
+
+    fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
+        (**self).on_evaluate(run, metrics)
+    }
+
+    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+        (**self).after_epoch(run, report)
+    }
+
+    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &Saved) -> Result<()> {
+        (**self).on_checkpoint(run, saved)
+    }
+
+    fn on_note(&mut self, note: &str) {
+        (**self).on_note(note);
+    }
+
+    fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
+        (**self).on_end(run, reason)
+    }
+
+    fn state(&self) -> serde_json::Value {
+        (**self).state()
+    }
+
+    fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
+        (**self).restore(state)
+    }
+}
+
 /// The training as a hook sees it.
 pub struct Run<'r, 'p> {
     /// How far it is. After a step this is the next step.
@@ -107,6 +153,8 @@ pub struct Run<'r, 'p> {
     pub epochs: usize,
     /// Samples of all ranks in a step.
     pub global_batch_size: usize,
+    /// The checkpoint from which this call of `fit` continued.
+    pub resumed: Option<&'r Path>,
     /// The loss of this rank's last step.
     pub loss: f32,
     /// This rank's counts in the epoch so far.

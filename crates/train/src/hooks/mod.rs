@@ -4,10 +4,12 @@ mod best_model;
 mod early_stopping;
 mod goal;
 mod hook;
+mod rate_finder;
 mod reduce_on_plateau;
 
 pub use best_model::BestModel;
 pub use early_stopping::EarlyStopping;
 pub use goal::{Goal, Monitor};
 pub use hook::{Action, Hook, Run};
+pub use rate_finder::LearningRateFinder;
 pub use reduce_on_plateau::ReduceOnPlateau;

@@ -4,12 +4,14 @@
 use candelabrum_memory::simd::simd;
 
 use super::super::float::Float;
+use super::super::gemm::Size;
 use super::super::mat_mut::MatMut;
-use super::super::matmul::{Dst, Mat, matmul_into};
-use super::super::pool::Pooled;
-use super::forward::{Operands, score_scratch};
-use super::geometry::{Geometry, Heads, KEYS};
-use super::scores::{Block, dot};
+use super::block::{Block, KEYS, QUERIES};
+use super::geometry::{Geometry, Heads};
+use super::head_rows::HeadRows;
+use super::matrix::{LANES, Matrix, multiply};
+use super::operands::Operands;
+use super::scores::{PerQuery, add_products, products};
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of
 /// the keys and of the values (keys, D).
@@ -28,10 +30,6 @@ pub(super) struct Results<'a, T> {
 
 /// Writes all `gradients` of the heads that use head `kv_head`. `lse` is what the forward saved for
 /// them.
-///
-/// Keys are the outer loop, because their gradients are sums over all queries and heads, and queries
-/// run from the last to the first: with a causal mask the last block of queries sees all keys, so its
-/// products overwrite every row of the gradients and nothing has to be cleared.
 pub(super) fn backward<T: Float>(
     operands: &Operands<'_, T>,
     results: Results<'_, T>,
@@ -42,56 +40,56 @@ pub(super) fn backward<T: Float>(
     let geometry = operands.geometry;
     let &Geometry { queries, dim, .. } = geometry;
     let scale = T::from_f64(geometry.scale);
-    let group = geometry.group();
-    let delta = deltas(results, geometry, (sequence, kv_head));
-    let keys = operands.keys(sequence, kv_head);
-    let (mut scores, mut dp) = (score_scratch(geometry), score_scratch(geometry));
-    let mut scratch = operands.query_scratch();
-    for key in (0..geometry.keys).step_by(KEYS) {
-        let panel = KEYS.min(geometry.keys - key);
-        let mut dst = Dst::Overwrite;
-        for member in 0..group {
-            let head = kv_head * group + member;
-            for query in (0..queries).step_by(geometry.block()).rev() {
-                let count = geometry.block().min(queries - query);
-                let visible = geometry.visible(query + count - 1).saturating_sub(key).min(panel);
-                if visible == 0 {
-                    continue;
+    let (k, v) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
+    let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));
+    let mut dq = Matrix::new(most_queries, dim);
+    let [mut turned_q, mut turned_dy] = [(); 2].map(|()| Matrix::new(dim, most_queries));
+    let [mut scores, mut dp] = [(); 2].map(|()| Matrix::new(most_keys, most_queries));
+    let [mut dk, mut dv] = [(); 2].map(|()| Matrix::zeros(geometry.keys, dim));
+    for (member, lse) in lse.chunks_exact(queries).enumerate() {
+        let head = kv_head * geometry.group() + member;
+        for block in Block::of_head::<T>(geometry, sequence, head) {
+            let range = block.query_range();
+            let q = operands.queries(&block);
+            turned_q.turn(q.right(0), (block.queries, dim), scale);
+            let dy = HeadRows::new(&results.dys, (sequence, head), range.clone(), None);
+            turned_dy.turn(dy.right(0), (block.queries, dim), T::one());
+            let mut logarithms = [[T::narrow(f64::INFINITY); LANES]; QUERIES / LANES];
+            logarithms.as_flattened_mut()[..block.queries].copy_from_slice(&lse[range.clone()]);
+            let delta = deltas(results, &block);
+            for block in block.with_keys() {
+                products(&block, (&k, &turned_q), &mut scores);
+                products(&block, (&v, &turned_dy), &mut dp);
+                let sums = (&logarithms, &delta);
+                operands.masking.gradients(&block, (&mut scores, &mut dp), sums);
+                if gradients.values.is_some() {
+                    add_to_keys(&block, (&scores, &dy), &mut dv);
                 }
-                let block = Block { sequence, head, query, queries: count, key, keys: visible };
-                let (q_rows, k_rows) = (query..query + count, key..key + visible);
-                let (scores, dp) = (&mut scores[..count * visible], &mut dp[..count * visible]);
-                let q = operands.queries(&block, &mut scratch);
-                let k = keys.rows((sequence, kv_head), k_rows.clone(), dim);
-                let v = operands.heads[2].rows(sequence, kv_head, k_rows.clone());
-                let dy = results.dys.rows(sequence, head, q_rows.clone());
-                matmul_into(MatMut::new(scores, count, visible), Dst::Overwrite, scale, q, k.t());
-                matmul_into(MatMut::new(dp, count, visible), Dst::Overwrite, T::one(), dy, v.t());
-                let rows = member * queries + query..member * queries + query + count;
-                let sums = (&lse[rows.clone()], &delta[rows]);
-                operands.masking.gradients(&block, (scores, dp), sums);
-                let (p, ds) = (Mat::new(scores, count, visible), Mat::new(dp, count, visible));
-                if let Some(dv) = &mut gradients.values {
-                    matmul_into(dv.part(k_rows.clone(), 0..dim), dst, T::one(), p.t(), dy);
+                if gradients.keys.is_some() {
+                    add_to_keys(&block, (&dp, &q), &mut dk);
                 }
-                if let Some(dk) = &mut gradients.keys {
-                    matmul_into(dk.part(k_rows, 0..dim), dst, scale, ds.t(), q);
+                if gradients.queries.is_some() {
+                    add_products(&block, (&dp, &k), &mut dq);
                 }
-                if let Some(dq) = &mut gradients.queries {
-                    let dst = if key == 0 { Dst::Overwrite } else { Dst::Add };
-                    let dq = dq.part(q_rows, member * dim..(member + 1) * dim);
-                    matmul_into(dq, dst, scale, ds, k);
-                }
-                dst = Dst::Add;
+            }
+            if let Some(gradient) = &mut gradients.queries {
+                let gradient = gradient.part(range, member * dim..(member + 1) * dim);
+                dq.store(gradient, |_| scale);
             }
         }
+    }
+    if let Some(gradient) = &mut gradients.keys {
+        dk.store(gradient.part(0..geometry.keys, 0..dim), |_| scale);
+    }
+    if let Some(gradient) = &mut gradients.values {
+        dv.store(gradient.part(0..geometry.keys, 0..dim), |_| T::one());
     }
     let Some(table) = operands.rotary else { return };
     simd(
         #[inline(always)]
         || {
             if let Some(dq) = &mut gradients.queries {
-                for member in 0..group {
+                for member in 0..geometry.group() {
                     let dq = dq.part(0..queries, member * dim..(member + 1) * dim);
                     table.turn_back(table.shift(), dq);
                 }
@@ -103,23 +101,49 @@ pub(super) fn backward<T: Float>(
     );
 }
 
-/// For each head of the group and each query: the sum of `dy y`, which is also the sum over all keys of
-/// the probabilities times their gradients (FlashAttention-2, section 3.1.2).
-fn deltas<T: Float>(
-    Results { ys, dys }: Results<'_, T>,
-    geometry: &Geometry,
-    (sequence, kv_head): (usize, usize),
-) -> Pooled<T> {
-    let (group, queries) = (geometry.group(), geometry.queries);
-    let mut deltas = Pooled::new(group * queries);
+/// Adds to the block's rows of `sums` (all keys, D) the products of the rows of `left` (keys, queries) with
+/// `right` (queries, D), for the queries that see a key.
+fn add_to_keys<T: Float>(
+    block: &Block<'_>,
+    (left, right): (&Matrix<T>, &HeadRows<'_, T>),
+    sums: &mut Matrix<T>,
+) {
+    for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
+        let (key, query) = (stair.keys.start, stair.queries.start);
+        let size =
+            Size { rows: stair.keys.len(), depth: block.queries - query, columns: block.dim() };
+        let (left, right) = (left.left(key, query), right.right(query));
+        multiply(size, left, right, sums.out(block.key + key, 0), true);
+    }
+}
+
+/// For each query of the block: the sum of `dy y`, which is also the sum over all keys of the probabilities
+/// times their gradients (FlashAttention-2, section 3.1.2).
+fn deltas<T: Float>(Results { ys, dys }: Results<'_, T>, block: &Block<'_>) -> PerQuery<T> {
+    let mut deltas = [[T::zero(); LANES]; QUERIES / LANES];
     simd(
         #[inline(always)]
         || {
-            for (index, delta) in deltas.iter_mut().enumerate() {
-                let (head, query) = (kv_head * group + index / queries, index % queries);
-                *delta = dot(ys.row(sequence, head, query), dys.row(sequence, head, query));
+            for (row, delta) in deltas.as_flattened_mut()[..block.queries].iter_mut().enumerate() {
+                let place = (block.sequence, block.head, block.query + row);
+                *delta = dot(ys.row(place.0, place.1, place.2), dys.row(place.0, place.1, place.2));
             }
         },
     );
     deltas
+}
+
+/// The sum of the products of two rows of the same length, in sixteen lanes.
+#[inline(always)]
+fn dot<T: Float>(xs: &[T], ys: &[T]) -> T {
+    let mut lanes = [T::zero(); 16];
+    let (x_chunks, y_chunks) = (xs.chunks_exact(16), ys.chunks_exact(16));
+    let rest = x_chunks.remainder().iter().zip(y_chunks.remainder());
+    let rest = rest.fold(T::zero(), |sum, (&x, &y)| sum + x * y);
+    for (x, y) in x_chunks.zip(y_chunks) {
+        for (lane, (&x, &y)) in lanes.iter_mut().zip(x.iter().zip(y)) {
+            *lane += x * y;
+        }
+    }
+    lanes.into_iter().fold(rest, |sum, x| sum + x)
 }

@@ -1,14 +1,6 @@
 //! The sizes of an attention, and where its rows lie in the operands.
 
-use std::ops::Range;
-
-use super::super::matmul::Mat;
-
-/// The largest number of queries of a block.
-pub(super) const QUERIES: usize = 128;
-
-/// The largest number of keys of a block: the scores of 128 queries take 256 KiB in f32.
-pub(super) const KEYS: usize = 512;
+use super::super::gemm::Rows;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
@@ -36,12 +28,6 @@ impl Geometry {
     #[inline(always)]
     pub(super) fn visible(&self, query: usize) -> usize {
         if self.causal { query + 1 + self.keys - self.queries } else { self.keys }
-    }
-
-    /// The queries of a block, at most [`QUERIES`]. Larger blocks pack keys and values less often, but
-    /// they compute more scores that a causal mask hides.
-    pub(super) fn block(&self) -> usize {
-        if self.queries < 4 * QUERIES { QUERIES / 2 } else { QUERIES }
     }
 
     /// The columns of the queries, or of the result, of one row.
@@ -85,11 +71,14 @@ impl<'a, T> Heads<'a, T> {
         })
     }
 
-    /// Some rows of a head of a sequence.
-    pub(super) fn rows(&self, sequence: usize, head: usize, rows: Range<usize>) -> Mat<'a, T> {
-        let first = sequence * self.rows + rows.start;
-        let data = self.data.get(first * self.row_stride + self.first + head * self.dim..);
-        Mat::strided(data.unwrap_or_default(), rows.len(), self.dim, self.row_stride)
+    pub(super) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The rows of a head of a sequence, from this one on.
+    pub(super) fn rows(&self, sequence: usize, head: usize, row: usize) -> Rows<&'a [T]> {
+        let start = (sequence * self.rows + row) * self.row_stride + self.first + head * self.dim;
+        Rows { data: &self.data[start..], step: self.row_stride }
     }
 
     /// One row of a head of a sequence.

@@ -5,6 +5,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::super::gemm::Rows;
 use super::geometry::Geometry;
 
 /// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
@@ -45,15 +46,16 @@ impl MaskLayout {
         Ok(Self { sequence: stride(n, h * q * k), head: stride(h, q * k), query: stride(q, k) })
     }
 
-    /// The numbers for the keys from `first` of a query.
+    /// A row for each query from this one on, with the numbers for the keys from this one on.
     #[inline(always)]
-    pub(super) fn row<'a, T>(
+    pub(super) fn rows<'a, T>(
         &self,
         mask: &'a [T],
         (sequence, head): (usize, usize),
         query: usize,
-        first: usize,
-    ) -> &'a [T] {
-        &mask[sequence * self.sequence + head * self.head + query * self.query + first..]
+        key: usize,
+    ) -> Rows<&'a [T]> {
+        let first = sequence * self.sequence + head * self.head + query * self.query + key;
+        Rows { data: &mask[first..], step: self.query }
     }
 }

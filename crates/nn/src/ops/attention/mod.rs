@@ -7,9 +7,18 @@
 //! dv = p^T dy     dp = dy v^T       ds = p (dp - sum(dy y))     dq = scale ds k     dk = scale ds^T q
 //! ```
 //!
-//! `R` rotates by the position, if the attention has a rotary embedding. A block is some queries of one
-//! head and up to 512 keys. Its scores stay in the cache between the products and the passes over
-//! them. The forward saves one number per query and head. Blocks that a causal mask hides are skipped.
+//! `R` rotates by the position, if the attention has a rotary embedding. A block is up to 128 queries of
+//! one head and up to 256 keys, and the blocks of the same queries follow each other. The forward keeps
+//! the largest score of each query and the sum of the exponentials so far, and corrects both and the
+//! result by `exp(before - max)` when a block has a larger one (Milakov and Gimelshein,
+//! arXiv:1805.02867). It saves one number per query and head, from which the backward computes the
+//! probabilities again. The gradients of a head's keys and values are sums over all its queries.
+//!
+//! The scores of a block are transposed: a row has one key and all queries. So the passes over them
+//! compute a vector of queries at a time, whatever the mask hides, without sums within a vector, and the
+//! products read scores and heads where they are: nothing is packed. Where a causal mask divides a
+//! block, its queries are stairs of 16, and each product ends at the last key that its stair sees.
+//! Blocks that the mask hides are skipped.
 //!
 //! Queries, keys and values are read where a linear layer has written them, and their gradients are
 //! written to the same places, so there is no transposed copy of anything. One thread computes all
@@ -17,10 +26,14 @@
 //! bits do not depend on the number of threads.
 
 mod backward;
+mod block;
 mod composite;
 mod forward;
 mod geometry;
+mod head_rows;
 mod mask;
+mod matrix;
+mod operands;
 mod rotary;
 mod scores;
 
@@ -28,9 +41,9 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use self::backward::{Gradients, Results};
-use self::forward::Operands;
 use self::geometry::{Geometry, Heads};
 use self::mask::MaskLayout;
+use self::operands::Operands;
 pub use self::rotary::Rotary;
 use self::rotary::Table;
 use self::scores::Masking;
@@ -189,7 +202,7 @@ impl<const PACKED: bool> Attention<PACKED> {
             }
             _ => unreachable!("two inputs, or four"),
         };
-        let masking = Masking { geometry, mask: self.mask.map(|layout| (layout, mask)) };
+        let masking = Masking { mask: self.mask.map(|layout| (layout, mask)) };
         Operands { geometry, rotary: self.rotary.as_ref(), masking, heads }
     }
 

@@ -1,145 +1,196 @@
 //! The scores of a block of queries and some keys, and their exponentials.
+//!
+//! A row belongs to a key, and its elements to the queries. So what is computed for each query is computed
+//! for as many queries as fit in a vector, row by row.
 
 use candelabrum_memory::simd::simd;
 
-use super::super::elementwise::{largest, sum};
 use super::super::float::Float;
-use super::geometry::Geometry;
+use super::super::gemm::Size;
+use super::block::{Block, QUERIES};
+use super::head_rows::HeadRows;
 use super::mask::MaskLayout;
+use super::matrix::{LANES, Matrix, multiply};
 
-/// Some queries of one head, and some keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    pub(super) sequence: usize,
-    pub(super) head: usize,
-    /// The first query.
-    pub(super) query: usize,
-    pub(super) queries: usize,
-    /// The first key.
-    pub(super) key: usize,
-    pub(super) keys: usize,
-}
+/// A number for each query of a block.
+pub(super) type PerQuery<T> = [[T; LANES]; QUERIES / LANES];
 
-/// The running maximum and the sum of the exponentials of a row.
+/// The running maximum and the sum of the exponentials of each query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running<T> {
-    pub(super) max: T,
-    pub(super) sum: T,
+    max: PerQuery<T>,
+    sum: PerQuery<T>,
     /// By what the sums so far were multiplied when the last keys came.
-    pub(super) correction: T,
+    pub(super) correction: PerQuery<T>,
 }
 
 impl<T: Float> Running<T> {
     pub(super) fn new() -> Self {
-        Self { max: T::narrow(f64::NEG_INFINITY), sum: T::zero(), correction: T::one() }
+        let all = |value| [[value; LANES]; QUERIES / LANES];
+        let (max, sum) = (all(T::narrow(f64::NEG_INFINITY)), all(T::zero()));
+        Self { max, sum, correction: all(T::one()) }
     }
 
-    /// The factor of the result, and the logarithm of the sum of all exponentials. A row that sees no
-    /// key has the factor 0, and infinity as logarithm: then its exponentials are 0 in the backward.
-    pub(super) fn finish(self) -> (T, T) {
-        if self.sum == T::zero() {
-            (T::zero(), T::narrow(f64::INFINITY))
-        } else {
-            (T::one() / self.sum, self.max + self.sum.ln())
-        }
+    /// The factor of a query's result: 0 if it sees no key.
+    #[inline(always)]
+    pub(super) fn factor(&self, query: usize) -> T {
+        let sum = self.sum.as_flattened()[query];
+        if sum == T::zero() { T::zero() } else { T::one() / sum }
+    }
+
+    /// The logarithm of the sum of a query's exponentials: infinity if it sees no key. Then its exponentials
+    /// are 0 in the backward.
+    pub(super) fn logarithm(&self, query: usize) -> T {
+        let (max, sum) = (self.max.as_flattened()[query], self.sum.as_flattened()[query]);
+        if sum == T::zero() { T::narrow(f64::INFINITY) } else { max + sum.ln() }
+    }
+}
+
+/// Writes the products (keys, queries) of the block's rows of `left` (all keys, D) with the columns of `right`
+/// (D, queries), where a key is seen.
+pub(super) fn products<T: Float>(
+    block: &Block<'_>,
+    (left, right): (&HeadRows<'_, T>, &Matrix<T>),
+    out: &mut Matrix<T>,
+) {
+    for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
+        let (key, query) = (stair.keys.start, stair.queries.start);
+        let size =
+            Size { rows: stair.keys.len(), depth: block.dim(), columns: block.queries - query };
+        let (left, right) = (left.left(block.key + key), right.right(0, query));
+        multiply(size, left, right, out.out(key, query), false);
+    }
+}
+
+/// Adds to `sums` (queries, D) the products of the columns of `left` (keys, queries) with the block's rows of
+/// `right` (all keys, D), for the keys that are seen. With the first keys, `sums` is overwritten.
+pub(super) fn add_products<T: Float>(
+    block: &Block<'_>,
+    (left, right): (&Matrix<T>, &HeadRows<'_, T>),
+    sums: &mut Matrix<T>,
+) {
+    for stair in block.stairs().filter(|stair| stair.keys.end > 0) {
+        let query = stair.queries.start;
+        let size = Size { rows: stair.queries.len(), depth: stair.keys.end, columns: block.dim() };
+        let (left, right) = (left.turned_left(0, query), right.right(block.key));
+        multiply(size, left, right, sums.out(query, 0), block.key > 0);
     }
 }
 
 /// The scores of an attention: how they are masked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Masking<'a, T> {
-    pub(super) geometry: &'a Geometry,
     pub(super) mask: Option<(MaskLayout, &'a [T])>,
 }
 
 impl<T: Float> Masking<'_, T> {
-    /// The number of the block's keys that query number `row` of the block sees.
-    #[inline(always)]
-    fn visible(&self, block: &Block, row: usize) -> usize {
-        let visible = self.geometry.visible(block.query + row);
-        visible.saturating_sub(block.key).min(block.keys)
-    }
-
-    /// Adds the mask to the scores of a row that are visible.
-    #[inline(always)]
-    fn add_mask(&self, block: &Block, row: usize, scores: &mut [T]) {
-        let Some((layout, mask)) = self.mask else { return };
-        let place = (block.sequence, block.head);
-        let mask = layout.row(mask, place, block.query + row, block.key);
-        scores.iter_mut().zip(mask).for_each(|(score, &m)| *score += m);
-    }
-
-    /// Replaces each row of scores by `exp(score - max)`, and updates the row's maximum and sum.
-    pub(super) fn exponentials(&self, block: &Block, scores: &mut [T], running: &mut [Running<T>]) {
+    /// Replaces the scores of each query by `exp(score - max)`, and updates its maximum and sum.
+    pub(super) fn exponentials(
+        &self,
+        block: &Block<'_>,
+        scores: &mut Matrix<T>,
+        running: &mut Running<T>,
+    ) {
         simd(
             #[inline(always)]
             || {
-                let rows = scores.chunks_exact_mut(block.keys).zip(&mut *running).enumerate();
-                for (row, (scores, running)) in rows {
-                    let (scores, hidden) = scores.split_at_mut(self.visible(block, row));
-                    hidden.fill(T::zero());
-                    self.add_mask(block, row, scores);
-                    let before = running.max;
-                    running.max = largest(before, scores); // A missed NaN makes the sum NaN.
-                    // With nothing but minus infinity so far, all exponentials are 0.
-                    let all_hidden = running.max == T::narrow(f64::NEG_INFINITY);
-                    let max = if all_hidden { T::zero() } else { running.max };
-                    for score in &mut *scores {
-                        *score = (*score - max).exp();
+                self.add_mask(block, scores);
+                for group in 0..block.queries.div_ceil(LANES) {
+                    let seen = hide(block, group, scores);
+                    let before = running.max[group];
+                    // A missed NaN makes the sum NaN.
+                    let mut max = before;
+                    for row in scores.lanes(group).take(seen) {
+                        for (max, &score) in max.iter_mut().zip(row) {
+                            *max = if score > *max { score } else { *max };
+                        }
                     }
-                    running.correction = (before - max).exp();
-                    running.sum = running.sum * running.correction + sum(scores);
+                    running.max[group] = max;
+                    // With nothing but minus infinity so far, all exponentials are 0.
+                    for max in &mut max {
+                        *max = if *max == T::narrow(f64::NEG_INFINITY) { T::zero() } else { *max };
+                    }
+                    let mut sum = [T::zero(); LANES];
+                    for row in scores.lanes_mut(0, group).take(seen) {
+                        for ((score, &max), sum) in row.iter_mut().zip(&max).zip(&mut sum) {
+                            *score = (*score - max).exp_of_score();
+                            *sum += *score;
+                        }
+                    }
+                    let sums = running.sum[group].iter_mut().zip(&mut running.correction[group]);
+                    for ((total, correction), ((&before, &max), &sum)) in
+                        sums.zip(before.iter().zip(&max).zip(&sum))
+                    {
+                        *correction = (before - max).exp_of_score();
+                        *total = *total * *correction + sum;
+                    }
                 }
             },
         );
     }
 
-    /// Replaces each row of scores by its probabilities, and each row of their gradients, `dp`, by the
-    /// gradients of the scores.
+    /// Replaces the scores by the probabilities, and their gradients, `dp`, by the gradients of the scores.
     ///
     /// ```text
     /// p = exp(score - lse)      ds = p (dp - delta)      delta = sum of dp p = dy y
     /// ```
     pub(super) fn gradients(
         &self,
-        block: &Block,
-        (scores, dp): (&mut [T], &mut [T]),
-        (lse, delta): (&[T], &[T]),
+        block: &Block<'_>,
+        (scores, dp): (&mut Matrix<T>, &mut Matrix<T>),
+        (lse, delta): (&PerQuery<T>, &PerQuery<T>),
     ) {
         simd(
             #[inline(always)]
             || {
-                let rows = scores.chunks_exact_mut(block.keys).zip(dp.chunks_exact_mut(block.keys));
-                let sums = lse.iter().zip(delta);
-                for (row, ((scores, dp), (&lse, &delta))) in rows.zip(sums).enumerate() {
-                    let visible = self.visible(block, row);
-                    let (scores, hidden) = scores.split_at_mut(visible);
-                    hidden.fill(T::zero());
-                    let (dp, hidden) = dp.split_at_mut(visible);
-                    hidden.fill(T::zero());
-                    self.add_mask(block, row, scores);
-                    for (score, dp) in scores.iter_mut().zip(dp) {
-                        let p = (*score - lse).exp();
-                        *score = p;
-                        *dp = p * (*dp - delta);
+                self.add_mask(block, scores);
+                for group in 0..block.queries.div_ceil(LANES) {
+                    let (lse, delta) = (&lse[group], &delta[group]);
+                    let seen = hide(block, group, scores);
+                    let rows = scores.lanes_mut(0, group).zip(dp.lanes_mut(0, group));
+                    for (scores, dp) in rows.take(seen) {
+                        for ((score, dp), (&lse, &delta)) in
+                            scores.iter_mut().zip(dp).zip(lse.iter().zip(delta))
+                        {
+                            let p = (*score - lse).exp_of_score();
+                            *score = p;
+                            *dp = p * (*dp - delta);
+                        }
+                    }
+                    let stair = block.seen_in_stair(group * LANES);
+                    for row in dp.lanes_mut(seen, group).take(stair - seen) {
+                        *row = [T::zero(); LANES];
                     }
                 }
             },
         );
     }
+
+    /// Adds the mask to the scores.
+    #[inline(always)]
+    fn add_mask(&self, block: &Block<'_>, scores: &mut Matrix<T>) {
+        let Some((layout, mask)) = self.mask else { return };
+        let place = (block.sequence, block.head);
+        let rows = layout.rows(mask, place, block.query, block.key);
+        scores.add_turned(rows, (block.queries, block.keys));
+    }
 }
 
-/// The sum of the products of two rows of the same length, in sixteen lanes.
+/// Hides keys from those queries of the group that do not see them. Returns the number of the block's keys
+/// that any query of the group sees. The scores with the further keys of the same stair become 0, because
+/// the products read them.
 #[inline(always)]
-pub(super) fn dot<T: Float>(xs: &[T], ys: &[T]) -> T {
-    let mut lanes = [T::zero(); 16];
-    let (x_chunks, y_chunks) = (xs.chunks_exact(16), ys.chunks_exact(16));
-    let rest = x_chunks.remainder().iter().zip(y_chunks.remainder());
-    let rest = rest.fold(T::zero(), |sum, (&x, &y)| sum + x * y);
-    for (x, y) in x_chunks.zip(y_chunks) {
-        for (lane, (&x, &y)) in lanes.iter_mut().zip(x.iter().zip(y)) {
-            *lane += x * y;
+fn hide<T: Float>(block: &Block<'_>, group: usize, scores: &mut Matrix<T>) -> usize {
+    let first = group * LANES;
+    let (whole, seen) = (block.seen(first), block.seen(first + LANES - 1));
+    for (key, row) in (whole..seen).zip(scores.lanes_mut(whole, group)) {
+        let hidden = block.blind(first, key);
+        for (lane, score) in row.iter_mut().enumerate() {
+            *score = if lane < hidden { T::narrow(f64::NEG_INFINITY) } else { *score };
         }
     }
-    lanes.into_iter().fold(rest, |sum, x| sum + x)
+    for row in scores.lanes_mut(seen, group).take(block.seen_in_stair(first) - seen) {
+        *row = [T::zero(); LANES];
+    }
+    seen
 }

@@ -93,7 +93,7 @@ impl<T: Float> WithSimd for Forward<'_, T> {
             for y in ys.chunks_exact_mut(geometry.out_pixels()) {
                 let kernel = kernels.next().unwrap_or_default();
                 let terms = kernel.iter().copied().zip(offsets.iter().copied());
-                sum_of_runs(simd, terms, &channel, &mut rows, phases.outputs(), false);
+                sum_of_runs(simd, &terms, &channel, &mut rows, phases.outputs(), false);
                 phases.narrow(&rows, y);
             }
         }
@@ -105,7 +105,7 @@ impl<T: Float> WithSimd for Forward<'_, T> {
 #[inline(always)]
 fn sum_of_runs<T: Float, S: Simd>(
     simd: S,
-    terms: impl Iterator<Item = (T, usize)> + Clone,
+    terms: &(impl Iterator<Item = (T, usize)> + Clone),
     from: &[T],
     out: &mut [T],
     len: usize,
@@ -193,7 +193,7 @@ impl<T: Float> WithSimd for Backward<'_, '_, '_, T> {
                             |&(tap, offset)| (kernel[tap], before - offset),
                         );
                         let dx = &mut dx[place * phases.phase()..];
-                        sum_of_runs(simd, terms, &rows, dx, phases.phase(), number > 0);
+                        sum_of_runs(simd, &terms, &rows, dx, phases.phase(), number > 0);
                     }
                 }
             }

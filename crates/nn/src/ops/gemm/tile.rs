@@ -74,7 +74,7 @@ const fn has_many_registers<S: Simd>() -> bool {
 /// The rows of the highest tile of all instruction sets.
 pub(in crate::ops) const MOST_ROWS: usize = 8;
 
-/// The number of rows to which a left operand by columns, and a result, must be filled up.
+/// The number of rows to which a left operand by columns must be filled up.
 pub(in crate::ops) fn rows_of_a_tile<S: Simd>() -> usize {
     if has_many_registers::<S>() { 8 } else { 6 }
 }
@@ -82,8 +82,8 @@ pub(in crate::ops) fn rows_of_a_tile<S: Simd>() -> usize {
 /// `out = left right`, or `out += left right` if `add`.
 ///
 /// Whole vectors are read and written: the rows of `right` and of `out` must have as many elements
-/// behind their last column as fill a vector. In [`Left::Columns`] and in `out` there must be as many
-/// rows as fill a [tile](rows_of_a_tile). What is written there has no meaning.
+/// behind their last column as fill a vector. What is written there has no meaning. In
+/// [`Left::Columns`] there must be as many rows as fill a [tile](rows_of_a_tile).
 #[inline(always)]
 pub(in crate::ops) fn product<T: Lanes, S: Simd, R: Right<T>>(
     simd: S,
@@ -185,7 +185,7 @@ impl Part {
             }
             _ => sums::<T, S, _, R, ROWS, VECTORS>(simd, depth, &ByRows(lines), right, column),
         };
-        for (i, sums) in sums.into_iter().enumerate() {
+        for (i, sums) in sums.into_iter().enumerate().take(rows) {
             let out = &mut out.data[(row + i) * out.step + column..];
             let out = &mut T::vectors_mut::<S>(out)[..VECTORS];
             for (out, sum) in out.iter_mut().zip(sums) {

@@ -1,0 +1,138 @@
+//! The range of learning rates in which a model learns (Smith, "Cyclical Learning Rates for Training Neural
+//! Networks", WACV 2017).
+
+use candelabrum_dist::ReduceOp;
+
+use super::hook::{Action, Hook, Run};
+use crate::Result;
+
+/// The weight of the earlier losses in the smoothed one, as in fastai and PyTorch Lightning.
+const SMOOTHING: f64 = 0.98;
+
+/// The training ends when the smoothed loss is so many times the lowest one.
+const DIVERGED: f64 = 4.0;
+
+/// Raises the learning rate from step to step by the same factor, notes the loss of each rate, and ends the
+/// training after the last rate or when the loss has become much higher.
+///
+/// The trained model is of no use afterwards: train a new one with the rate that was found.
+///
+/// ```no_run
+/// # use candelabrum_train::{hooks::LearningRateFinder, Fit, FitConfig};
+/// # fn f<M: candelabrum_nn::Model>(
+/// #     trainer: &mut candelabrum_train::Trainer<M>, data: &candelabrum_datasets::ImageDataset,
+/// # ) -> candelabrum_train::Result<()> {
+/// let mut finder = LearningRateFinder::new(1e-6, 1.0, 100);
+/// let fit = Fit::new(FitConfig::default()).hook(&mut finder);
+/// trainer.fit_with(fit, data, Some(data))?;
+/// println!("{:?}", finder.suggestion());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LearningRateFinder {
+    first: f64,
+    last: f64,
+    steps: usize,
+    /// The optimizer's own rate.
+    base: f64,
+    smoothed: f64,
+    lowest: f64,
+    points: Vec<(f64, f64)>,
+}
+
+impl LearningRateFinder {
+    /// Tries `steps` rates from `first` to `last`, both greater than 0.
+    pub fn new(first: f64, last: f64, steps: usize) -> Self {
+        let (base, smoothed, lowest, points) = (0.0, 0.0, f64::INFINITY, Vec::new());
+        Self { first, last, steps, base, smoothed, lowest, points }
+    }
+
+    /// The rates that were tried, each with the smoothed mean loss of all ranks in its step.
+    pub fn points(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
+    /// The rate at which the loss falls most, over the logarithm of the rate. `None` if it never falls, or if
+    /// fewer than four rates were tried. The first tenth and the last steps are left out, as they are noise.
+    pub fn suggestion(&self) -> Option<f64> {
+        let end = self.points.len().saturating_sub(self.points.len().div_ceil(20));
+        let used = self.points.get(self.points.len() / 10..end)?;
+        let slope = |window: &[(f64, f64)]| {
+            let [(before, high), _, (after, low)] = window else { return f64::INFINITY };
+            (low - high) / (after.ln() - before.ln())
+        };
+        let steepest = used.windows(3).min_by(|a, b| slope(a).total_cmp(&slope(b)))?;
+        (slope(steepest) < 0.0).then(|| steepest[1].0)
+    }
+
+    fn rate(&self, number: usize) -> f64 {
+        let share = number as f64 / (self.steps.max(2) - 1) as f64;
+        self.first * (self.last / self.first).powf(share)
+    }
+
+    fn set_rate(&self, run: &mut Run<'_, '_>, rate: f64) -> Result<()> {
+        for (_, part) in &mut *run.parts {
+            part.set_rate_factor(rate / self.base)?;
+        }
+        Ok(())
+    }
+}
+
+impl Hook for LearningRateFinder {
+    fn name(&self) -> &str {
+        "learning_rate_finder"
+    }
+
+    fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        let factor = run.parts.first().map_or(1.0, |(_, part)| part.rate_factor());
+        self.base = run.learning_rate().unwrap_or(1.0) / factor;
+        self.set_rate(run, self.first)
+    }
+
+    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        let mut loss = [run.loss];
+        if let Some((_, part)) = run.parts.first() {
+            part.group().all_reduce(&mut loss, ReduceOp::Sum)?;
+            loss[0] /= part.group().world_size() as f32;
+        }
+        let number = self.points.len();
+        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * f64::from(loss[0]);
+        let unbiased = self.smoothed / (1.0 - SMOOTHING.powi(number as i32 + 1));
+        self.points.push((self.rate(number), unbiased));
+        self.lowest = self.lowest.min(unbiased);
+        let stop = if number + 1 >= self.steps {
+            "all learning rates were tried"
+        } else if unbiased > DIVERGED * self.lowest {
+            "the loss has become much higher"
+        } else {
+            self.set_rate(run, self.rate(number + 1))?;
+            return Ok(Action::NOTHING);
+        };
+        Ok(Action { stop: Some(stop.to_owned()), ..Action::NOTHING })
+    }
+
+    fn acts_after_steps(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suggestion_is_where_the_loss_falls_most() {
+        let mut finder = LearningRateFinder::new(1e-5, 1.0, 6);
+        let rates: Vec<f64> = (0..6).map(|number| finder.rate(number)).collect();
+        for (rate, expected) in rates.iter().zip([1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]) {
+            assert!((rate / expected - 1.0).abs() < 1e-12, "{rate}");
+        }
+        finder.points = rates.iter().copied().zip([2.3, 2.2, 1.9, 1.0, 0.8, 3.0]).collect();
+        assert!((finder.suggestion().unwrap() - 1e-3).abs() < 1e-12, "{:?}", finder.suggestion());
+        finder.points = vec![(1e-5, 2.0), (1e-4, 2.1), (1e-3, 2.2), (1e-2, 9.0)];
+        assert_eq!(finder.suggestion(), None);
+        finder.points.clear();
+        assert_eq!(finder.suggestion(), None);
+    }
+}
