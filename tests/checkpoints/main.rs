@@ -11,6 +11,7 @@
 //! | SIGTERM and SIGINT | `signals.rs` |
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "tests say what they count and what they leave out")]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,6 @@
 //! Another number of ranks, every strategy, and servers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candelabrum::prelude::*;
@@ -110,6 +111,6 @@ fn largest_difference(one: &Place, other: &Place) -> f32 {
     largest
 }
 
-fn load(path: &Path) -> std::collections::HashMap<String, Tensor> {
-    candelabrum::candle::safetensors::load(path, &Device::Cpu).unwrap()
+fn load(path: &Path) -> BTreeMap<String, Tensor> {
+    candelabrum::candle::safetensors::load(path, &Device::Cpu).unwrap().into_iter().collect()
 }
