@@ -119,7 +119,7 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_named() -> Result<()> {
         refuse("is no safetensors file", &NameMap::new());
     }
     fs::write(&path, &bytes)?;
-    refuse("both as `fc.weight`", &NameMap::new().rename("conv", "fc"));
+    refuse("`conv.bias` and `fc.bias`, both as `fc.bias`", &NameMap::new().rename("conv", "fc"));
     assert_eq!(values(&params), before);
     let message = params.save_weights(dir.path().join("no/w")).unwrap_err().to_string();
     assert!(message.contains("no/w cannot be used: the file cannot be written"), "{message}");
