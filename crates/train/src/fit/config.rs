@@ -11,7 +11,8 @@ use crate::checkpoint::CheckpointConfig;
 /// The settings of [`Fit`](crate::Fit) and of [`Trainer::fit`](crate::Trainer::fit), the same on every rank.
 #[derive(Clone, Debug)]
 pub struct FitConfig {
-    /// Passes of this call over the training data.
+    /// Passes of this call over the training data. A call that continues from a checkpoint counts those that the
+    /// checkpoint has.
     pub epochs: usize,
     /// Samples per step and rank, or per micro-batch and rank.
     pub batch_size: usize,

@@ -117,6 +117,9 @@ impl<'s, 'a> Session<'s, 'a> {
             task.parts().iter().map(|(_, part)| part.params().clone()).collect();
         let modes: Vec<bool> = params.iter().map(Params::is_training).collect();
         params.iter().for_each(Params::train);
+        if !task.group().is_world_root() {
+            self.lines = Lines::new(None);
+        }
         let result = self.run_epochs(task, train, test);
         let were_off = params.iter().zip(modes).filter(|(_, training)| !training);
         were_off.for_each(|(params, _)| params.eval());
