@@ -14,6 +14,12 @@ pub use candle_core as candle;
 #[doc = include_str!("../docs/optimizers.md")]
 pub mod optimizers_guide {}
 
+#[doc = include_str!("../docs/training.md")]
+pub mod training_guide {}
+
+#[doc = include_str!("../docs/checkpoints.md")]
+pub mod checkpoints_guide {}
+
 /// The usual imports of a training program: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
