@@ -1,0 +1,151 @@
+//! A GAN in miniature: two models with an optimizer each, as a task of your own (Goodfellow et al., 2014).
+//!
+//! ```text
+//! cargo run --release --example gan
+//! cargo run --release --example gan -- --workers 2 --checkpoint-dir runs/gan
+//! ```
+//!
+//! The generator turns noise into points of the plane, which shall be distributed as eight spots on a
+//! circle. The discriminator tells real points from generated ones. `distance` is the energy distance
+//! of both distributions (Székely and Rizzo, 2013). It is 0 for equal ones.
+
+use std::f32::consts::TAU;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use candelabrum::candle;
+use candelabrum::dist::Group;
+use candelabrum::prelude::*;
+use candelabrum::train::checkpoint::{Part, Position};
+use candelabrum::train::cli::{TrainArgs, parse, run};
+use candelabrum::train::{AnyOpt, RanksOpt, Result as TrainResult};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Train a generator of points and a discriminator against each other
+#[derive(Parser)]
+#[command(mut_arg("optimizer", |name| name.default_value("adam")))]
+#[command(mut_arg("lr", |lr| lr.default_value("0.001")))]
+struct Args {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+struct Net([Linear; 3]);
+
+impl Net {
+    fn new(scope: &Scope) -> Self {
+        let hidden = |name| Linear::new(&scope.pp(name), 64).activation(Activation::Relu);
+        Self([hidden("hidden1"), hidden("hidden2"), Linear::new(&scope.pp("out"), 2)])
+    }
+}
+
+impl Model for Net {
+    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
+        self.0.iter().try_fold(xs.clone(), |xs, layer| layer.forward(&xs))
+    }
+}
+
+struct Gan {
+    generator: Net,
+    discriminator: Net, // (N, 2) -> scores of `generated` and `real`
+    opts: [AnyOpt; 2],
+    position: Position,
+    strategy: (DistOption, f32),
+}
+
+/// A batch: real points (N, 2) and noise (N, 2).
+type Points = (Tensor, Tensor);
+
+impl Task<Points> for Gan {
+    fn train(&mut self, (real, noise): &Points, metrics: &mut Metrics) -> TrainResult<f32> {
+        let (count, (option, spars)) = (real.dim(0)?, self.strategy);
+        let label = |label: u32| Tensor::full(label, count, real.device());
+        let [of_generator, of_discriminator] = &mut self.opts;
+
+        let generated = self.generator.forward(noise)?;
+        let points = Tensor::cat(&[&generated.detach(), real], 0)?;
+        let labels = Tensor::cat(&[label(0)?, label(1)?], 0)?;
+        let loss = self.discriminator.loss(&self.discriminator.forward(&points)?, &labels)?;
+        of_discriminator.backward_and_update_with(&loss, option, spars)?;
+        let value = loss.detach().to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        metrics.add_measure("discriminator", f64::from(value), 1.0);
+
+        let scores = self.discriminator.forward(&generated)?;
+        let loss = self.discriminator.loss(&scores, &label(1)?)?;
+        of_generator.backward_and_update_with(&loss, option, spars)?;
+        let value = loss.detach().to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        metrics.add_batch(count, value);
+        Ok(value)
+    }
+
+    fn evaluate(&mut self, (real, noise): &Points, metrics: &mut Metrics) -> TrainResult<()> {
+        let (generated, count) = (self.generator.forward(noise)?.detach(), real.dim(0)?);
+        let apart = |a: &Tensor, b: &Tensor| -> candle::Result<f64> {
+            let all = a.unsqueeze(1)?.broadcast_sub(&b.unsqueeze(0)?)?.to_dtype(DType::F64)?;
+            all.sqr()?.sum(2)?.sqrt()?.mean_all()?.to_scalar::<f64>() // (N, N, 2) -> (N, N)
+        };
+        let distance =
+            2.0 * apart(&generated, real)? - apart(real, real)? - apart(&generated, &generated)?;
+        metrics.add_measure("distance", distance * count as f64, count as f64);
+        Ok(())
+    }
+
+    fn parts(&mut self) -> Vec<(&str, &mut dyn RanksOpt)> {
+        let [of_generator, of_discriminator] = &mut self.opts;
+        vec![("generator", of_generator), ("discriminator", of_discriminator)]
+    }
+
+    fn position(&mut self) -> &mut Position {
+        &mut self.position
+    }
+
+    fn group(&self) -> &Group {
+        self.opts[0].group()
+    }
+
+    fn strategy(&self) -> (DistOption, f32) {
+        self.strategy
+    }
+}
+
+fn main() -> ExitCode {
+    let args = parse::<Args>().train;
+    run(&args, |world| train(&args, world))
+}
+
+/// A point on one of eight spots, and noise. Both follow from the seed, the epoch and the sample.
+fn sample(number: usize, pass: &Pass) -> candelabrum::datasets::Result<Points> {
+    let mut rng = pass.rng(number);
+    let angle = TAU * rng.below(8) as f32 / 8.0;
+    let [x, y] = [angle.cos(), angle.sin()].map(|center| center + rng.uniform(-0.1, 0.1));
+    let noise = [(); 2].map(|()| rng.uniform(-1.0, 1.0));
+    Ok((Tensor::new(&[x, y], &Device::Cpu)?, Tensor::new(&noise, &Device::Cpu)?))
+}
+
+fn train(args: &TrainArgs, world: &World) -> Result<()> {
+    ensure!(!args.uneven && args.kvstore.is_none(), "gan has neither --uneven nor --kvstore");
+    let make = |seed| -> Result<(Net, AnyOpt)> {
+        let params = args.precision.params(seed, world.device());
+        let net = Net::new(&params.root());
+        net.compile(&params, (1, 2))?;
+        Ok((net, args.make_optimizer(&params, world)?))
+    };
+    let (generator, of_generator) = make(args.seed)?;
+    let (discriminator, of_discriminator) = make(args.seed.wrapping_add(1))?;
+    let (params, strategy) = (of_generator.params(), (args.dist_option, args.spars));
+    let (device, dtype) = (params.device().clone(), params.dtype());
+    let opts = [of_generator, of_discriminator];
+    let mut gan = Gan { generator, discriminator, opts, position: Position::default(), strategy };
+    let points = |count| FnDataset::new("eight spots", count, sample);
+    let (train, test) = (Arc::new(points(6400)), Arc::new(points(1024)));
+    let loading = LoaderOptions { device, dtype, ..LoaderOptions::default() };
+    let mut out = io::stdout();
+    let fit = args.fit_on(world, "eight spots", train.len())?.loading(loading).output(&mut out);
+    fit.run(&mut gan, &train, Some(&test))?;
+    Ok(())
+}
