@@ -38,24 +38,20 @@ struct Args {
     train: TrainArgs,
 }
 
-struct Net {
-    body: [Linear; 2],
-    head: Linear,
-}
+struct Net([Linear; 3]);
 
 impl Net {
     fn new(scope: &Scope, body: &str, classes: usize) -> Self {
         let body = scope.pp(body);
         let layer = |name, units| Linear::new(&body.pp(name), units).activation(Activation::Relu);
         let head = Linear::new(&scope.pp("head"), classes);
-        Self { body: [layer("hidden1", 128), layer("hidden2", 64)], head }
+        Self([layer("hidden1", 128), layer("hidden2", 64), head])
     }
 }
 
 impl Model for Net {
     fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
-        let xs = xs.flatten_from(1)?;
-        self.head.forward(&self.body.iter().try_fold(xs, |xs, layer| layer.forward(&xs))?)
+        self.0.iter().try_fold(xs.flatten_from(1)?, |xs, layer| layer.forward(&xs))
     }
 }
 
@@ -73,10 +69,9 @@ fn train(args: &Args, world: &World) -> Result<()> {
     model.compile(&params, (1, channels, height, width))?;
     let mut out = io::stdout();
     if world.is_root() {
-        let (folder, mut names) = (tempfile::tempdir()?, NameMap::new());
-        for (from, to) in &args.rename {
-            names = names.rename(from, to);
-        }
+        let folder = tempfile::tempdir()?;
+        let rename = |names: NameMap, (from, to): &(String, String)| names.rename(from, to);
+        let names = args.rename.iter().fold(NameMap::new(), rename);
         let report = if let Some(path) = &args.weights {
             params.load_weights(path, &names)?
         } else {

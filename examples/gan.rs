@@ -28,31 +28,26 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Train a generator of points and a discriminator against each other
 #[derive(Parser)]
-#[command(mut_arg("optimizer", |name| name.default_value("adam")))]
-#[command(mut_arg("lr", |lr| lr.default_value("0.001")))]
+#[command(mut_arg("optimizer", |name| name.default_value("rmsprop")))]
+#[command(mut_arg("lr", |lr| lr.default_value("0.0005")))]
+#[command(mut_arg("momentum", |momentum| momentum.default_value("0")))]
 struct Args {
     #[command(flatten)]
     train: TrainArgs,
 }
 
-struct Net([Linear; 3]);
+type Net = FromModule<candle_nn::Sequential>;
 
-impl Net {
-    fn new(scope: &Scope) -> Self {
-        let hidden = |name| Linear::new(&scope.pp(name), 64).activation(Activation::Relu);
-        Self([hidden("hidden1"), hidden("hidden2"), Linear::new(&scope.pp("out"), 2)])
-    }
-}
-
-impl Model for Net {
-    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
-        self.0.iter().try_fold(xs.clone(), |xs, layer| layer.forward(&xs))
-    }
+/// From points or noise (N, 2) to points (N, 2), or to scores of `generated` and `real` (N, 2).
+fn net(scope: &Scope) -> Net {
+    let hidden = |name| Linear::new(&scope.pp(name), 64).activation(Activation::Relu);
+    let layers = candle_nn::seq().add(hidden("hidden1")).add(hidden("hidden2"));
+    FromModule(layers.add(Linear::new(&scope.pp("out"), 2)))
 }
 
 struct Gan {
     generator: Net,
-    discriminator: Net, // (N, 2) -> scores of `generated` and `real`
+    discriminator: Net,
     opts: [AnyOpt; 2],
     position: Position,
     strategy: (DistOption, f32),
@@ -66,14 +61,11 @@ impl Task<Points> for Gan {
         let (count, (option, spars)) = (real.dim(0)?, self.strategy);
         let label = |label: u32| Tensor::full(label, count, real.device());
         let [of_generator, of_discriminator] = &mut self.opts;
-
         let generated = self.generator.forward(noise)?;
         let points = Tensor::cat(&[&generated.detach(), real], 0)?;
         let labels = Tensor::cat(&[label(0)?, label(1)?], 0)?;
         let loss = self.discriminator.loss(&self.discriminator.forward(&points)?, &labels)?;
         of_discriminator.backward_and_update_with(&loss, option, spars)?;
-        let value = loss.detach().to_dtype(DType::F32)?.to_scalar::<f32>()?;
-        metrics.add_measure("discriminator", f64::from(value), 1.0);
 
         let scores = self.discriminator.forward(&generated)?;
         let loss = self.discriminator.loss(&scores, &label(1)?)?;
@@ -92,6 +84,7 @@ impl Task<Points> for Gan {
         let distance =
             2.0 * apart(&generated, real)? - apart(real, real)? - apart(&generated, &generated)?;
         metrics.add_measure("distance", distance * count as f64, count as f64);
+        metrics.add_batch(count, distance as f32);
         Ok(())
     }
 
@@ -131,7 +124,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     ensure!(!args.uneven && args.kvstore.is_none(), "gan has neither --uneven nor --kvstore");
     let make = |seed| -> Result<(Net, AnyOpt)> {
         let params = args.precision.params(seed, world.device());
-        let net = Net::new(&params.root());
+        let net = net(&params.root());
         net.compile(&params, (1, 2))?;
         Ok((net, args.make_optimizer(&params, world)?))
     };
@@ -139,11 +132,11 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let (discriminator, of_discriminator) = make(args.seed.wrapping_add(1))?;
     let (params, strategy) = (of_generator.params(), (args.dist_option, args.spars));
     let (device, dtype) = (params.device().clone(), params.dtype());
-    let opts = [of_generator, of_discriminator];
-    let mut gan = Gan { generator, discriminator, opts, position: Position::default(), strategy };
+    let loading = LoaderOptions { device, dtype, ..LoaderOptions::default() };
+    let (opts, position) = ([of_generator, of_discriminator], Position::default());
+    let mut gan = Gan { generator, discriminator, opts, position, strategy };
     let points = |count| FnDataset::new("eight spots", count, sample);
     let (train, test) = (Arc::new(points(6400)), Arc::new(points(1024)));
-    let loading = LoaderOptions { device, dtype, ..LoaderOptions::default() };
     let mut out = io::stdout();
     let fit = args.fit_on(world, "eight spots", train.len())?.loading(loading).output(&mut out);
     fit.run(&mut gan, &train, Some(&test))?;
