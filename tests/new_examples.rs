@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use candelabrum::prelude::*;
 use candle_core::safetensors;
 use common::{Running, assert_one_line_error, example};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn run(name: &str, options: &[&str]) -> Output {
@@ -56,7 +58,10 @@ fn runs_and_continues(name: &str, options: &[&str], epochs: &str) -> [Value; 2] 
         let continued = report_of(name, &[&options[..], &saved, &[epochs]].concat());
         let all: usize = epochs.parse().unwrap();
         let numbers = continued["epochs"].as_array().unwrap().iter().map(|epoch| &epoch["epoch"]);
-        assert_eq!(numbers.last().and_then(Value::as_u64), Some(all as u64 - 1));
+        assert_eq!(
+            numbers.max_by_key(|number| number.as_u64()).and_then(Value::as_u64),
+            Some(all as u64 - 1)
+        );
         assert_eq!(continued[digests], whole[digests], "{name} on {ranks} rank(s)");
         assert_eq!(whole["world_size"].to_string(), ranks);
         whole
@@ -177,6 +182,33 @@ fn a_new_head_learns_on_a_frozen_body() {
     let missing = [&digits[..], &["--weights", "/no/such/file"]].concat();
     assert_one_line_error(&run("finetune", &missing), &["/no/such/file", "cannot be read"]);
     assert_one_line_error(&run("finetune", &["--rename", "x"]), &["FROM=TO"]);
+}
+
+#[test]
+fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
+    for (name, epochs) in [("regression", "150"), ("char_lm", "6"), ("gan", "25")] {
+        let options = ["--workers", "2", "--threads", "1", "--epochs", epochs];
+        let whole = report_of(name, &options);
+        let dir = tempfile::tempdir().unwrap();
+        let saved = ["--checkpoint-dir", dir.path().to_str().unwrap(), "--checkpoint-every", "7"];
+        let options = [&options[..], &saved].concat();
+        let mut command = Command::new(example(name));
+        command.args(&options).stdin(Stdio::null());
+        let running = Running::start(command);
+        let (_, process) = running.wait_for_ranks(2)[1];
+        let end = Instant::now() + Duration::from_secs(60);
+        let is_whole = |path: &Path| path.join("checkpoint.json").is_file();
+        while !fs::read_dir(dir.path()).unwrap().any(|entry| is_whole(&entry.unwrap().path())) {
+            assert!(Instant::now() < end, "{name}: no checkpoint");
+            thread::sleep(Duration::from_millis(5));
+        }
+        kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
+        let (output, _) = running.finish(Duration::from_secs(60));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("rank 1 was killed by SIGKILL"), "{name}: {stderr}");
+        let continued = report_of(name, &options);
+        assert_eq!(continued["parameters_sha256"], whole["parameters_sha256"], "{name}");
+    }
 }
 
 #[test]
