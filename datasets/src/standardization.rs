@@ -53,6 +53,24 @@ impl Standardization {
     /// # Errors
     /// Another number of columns.
     pub fn apply(&self, xs: &Tensor) -> Result<Tensor> {
+        let (mean, std) = self.rows(xs)?;
+        Ok(xs.broadcast_sub(&mean)?.broadcast_div(&std)?)
+    }
+
+    /// The reverse of [`apply`](Self::apply): from a model's outputs to the units of the targets.
+    ///
+    /// # Shapes
+    /// (N, F) -> (N, F)
+    ///
+    /// # Errors
+    /// Another number of columns.
+    pub fn undo(&self, ys: &Tensor) -> Result<Tensor> {
+        let (mean, std) = self.rows(ys)?;
+        Ok(ys.broadcast_mul(&std)?.broadcast_add(&mean)?)
+    }
+
+    /// The means and the deviations in the type and on the device of `xs`.
+    fn rows(&self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
         let columns = self.mean.len();
         if xs.dims().len() != 2 || xs.dims()[1] != columns || self.std.len() != columns {
             return Err(TableError::Columns { shape: xs.dims().to_vec(), columns }.into());
@@ -61,7 +79,7 @@ impl Standardization {
             let row = Tensor::new(numbers, &Device::Cpu)?;
             Ok(row.to_dtype(xs.dtype())?.to_device(xs.device())?)
         };
-        Ok(xs.broadcast_sub(&row(&self.mean)?)?.broadcast_div(&row(&self.std)?)?)
+        Ok((row(&self.mean)?, row(&self.std)?))
     }
 }
 
@@ -79,6 +97,9 @@ mod tests {
         let rows: Vec<Vec<f32>> = fitted.apply(&xs).unwrap().to_vec2().unwrap();
         assert!(rows.iter().all(|row| row[1] == 0.0));
         assert!((rows[0][0] + 3.0 / 5_f32.sqrt()).abs() < 1e-6);
+        let back: Vec<Vec<f32>> =
+            fitted.undo(&fitted.apply(&xs).unwrap()).unwrap().to_vec2().unwrap();
+        assert!((back[3][0] - 7.0).abs() < 1e-5 && back[3][1] == 7.0, "{back:?}");
         let again: Standardization =
             serde_json::from_str(&serde_json::to_string(&fitted).unwrap()).unwrap();
         assert_eq!(again, fitted);
@@ -90,7 +111,7 @@ mod tests {
         let fitted = Standardization::fit(&zeros(&[2, 3])).unwrap();
         let message = fitted.apply(&zeros(&[5, 2])).unwrap_err().to_string();
         assert_eq!(message, "inputs of shape [5, 2], means and deviations of 3 columns");
-        assert!(fitted.apply(&zeros(&[3])).is_err());
+        assert!(fitted.apply(&zeros(&[3])).is_err() && fitted.undo(&zeros(&[5, 2])).is_err());
         assert!(Standardization::fit(&zeros(&[0, 3])).is_err());
         assert!(Standardization::fit(&zeros(&[3])).is_err());
     }

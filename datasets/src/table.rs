@@ -235,6 +235,21 @@ impl TableSplit {
         let split = Self { train: apply(&self.train)?, test: apply(&self.test)? };
         Ok((split, fitted))
     }
+
+    /// The same for targets that are numbers. [`Standardization::undo`] brings outputs of the model back to
+    /// their units.
+    ///
+    /// # Errors
+    /// Targets that are classes.
+    pub fn standardized_targets(self) -> Result<(Self, Standardization)> {
+        let fitted = Standardization::fit(&self.train.tensors()[1])?;
+        let apply = |data: &TensorDataset<Batch>| {
+            let [xs, ys] = [&data.tensors()[0], &data.tensors()[1]];
+            TensorDataset::labelled(xs.clone(), fitted.apply(ys)?)
+        };
+        let split = Self { train: apply(&self.train)?, test: apply(&self.test)? };
+        Ok((split, fitted))
+    }
 }
 
 /// Some rows of a table with so many columns -> (rows, columns)

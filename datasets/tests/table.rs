@@ -172,6 +172,13 @@ fn a_split_has_every_row_once_and_is_standardized_by_its_training_part() {
         assert!((row[0] - (y - numbers.mean[0]) / numbers.std[0]).abs() < 1e-5);
         assert!((row[1] - row[0]).abs() < 1e-5);
     }
+    let (split, units) = split.standardized_targets().unwrap();
+    assert!((units.mean[0] - mean).abs() < 1e-4, "the mean of the training part alone");
+    let back = units.undo(&split.test.tensors()[1]).unwrap();
+    let back: Vec<f32> = back.flatten_all().unwrap().to_vec1().unwrap();
+    assert!(back.iter().zip(&test).all(|(back, y)| (back - y).abs() < 1e-4), "{back:?}");
+    let classes = read("x,y\n1,a\n2,b\n", &CsvConfig::class("y")).unwrap();
+    assert!(classes.split(0.5, 0).unwrap().standardized_targets().is_err());
     for share in [0.0, 1.0, -1.0, f64::NAN, 0.001] {
         assert!(table.split(share, 0).is_err(), "{share}");
     }

@@ -23,7 +23,7 @@ pub struct Accuracy;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LossOnly;
 
-/// The mean absolute and the root mean square difference of output and targets of the same shape: the
+/// The mean absolute and the mean squared difference of output and targets of the same shape: the
 /// measures `mae` and `mse`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegressionErrors;

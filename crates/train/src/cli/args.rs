@@ -322,8 +322,14 @@ impl TrainArgs {
         }
     }
 
-    /// The report of a run with these options, before its first epoch.
+    /// The report of a run with these options on the digits, before its first epoch.
     pub fn report(&self, world: &World, data: &Loaded, dropped_per_epoch: usize) -> Report {
+        let dataset_note = data.note.clone();
+        Report { dataset_note, ..self.report_on(world, data.name, dropped_per_epoch) }
+    }
+
+    /// The report of a run with these options on any data, before its first epoch.
+    fn report_on(&self, world: &World, data: &str, dropped_per_epoch: usize) -> Report {
         let threads = self.threads.unwrap_or_else(|| default_threads(world.local_size()));
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -332,8 +338,8 @@ impl TrainArgs {
             device: world.device_name(),
             precision: self.precision.describe(world.device()),
             threads,
-            dataset: data.name.to_owned(),
-            dataset_note: data.note.clone(),
+            dataset: data.to_owned(),
+            dataset_note: None,
             kvstore: self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
             servers: world.servers(),
             dist_option: self.dist_option.to_string(),
@@ -369,6 +375,16 @@ impl TrainArgs {
             shuffle: true,
             remainder: if self.uneven { Remainder::Keep } else { Remainder::Drop },
         })?)
+    }
+
+    /// The run of these options on so many training samples of data with this name. It writes a report and a log
+    /// if the options ask for them.
+    ///
+    /// # Errors
+    /// A batch larger than a rank's share.
+    pub fn fit_on<'a>(&self, world: &World, data: &str, samples: usize) -> Result<Fit<'a>> {
+        let dropped = self.sampler(world, samples)?.dropped_per_epoch();
+        Ok(self.fit(self.report_on(world, data, dropped)))
     }
 
     /// The run of these options, which writes `report` and a log if they ask for them.

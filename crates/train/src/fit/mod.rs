@@ -30,7 +30,7 @@ use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
 #[derive(Default)]
 pub struct Fit<'a> {
     config: FitConfig,
-    loading: LoaderOptions,
+    loading: Option<LoaderOptions>,
     hooks: Vec<Box<dyn Hook + 'a>>,
     out: Option<&'a mut dyn Write>,
 }
@@ -48,10 +48,11 @@ impl<'a> Fit<'a> {
         self
     }
 
-    /// Reads batches in this way. [`Trainer::fit_with`] uses the trainer's way instead.
+    /// Reads batches in this way. Without it, batches have the device and the type of the first model's
+    /// parameters. [`Trainer::fit_with`] uses the trainer's way instead.
     #[must_use]
     pub fn loading(mut self, loading: LoaderOptions) -> Self {
-        self.loading = loading;
+        self.loading = Some(loading);
         self
     }
 
@@ -87,8 +88,19 @@ impl<'a> Fit<'a> {
         E: Dataset<Batch = B> + Clone,
     {
         let Self { config, loading, hooks, out } = self;
+        let loading = loading.unwrap_or_else(|| like_parameters(task));
         Session::new(&config, loading, hooks, out).run(task, train, test)
     }
+}
+
+/// Batches of the device and the type of the first model's parameters.
+fn like_parameters<B, T: Task<B> + ?Sized>(task: &mut T) -> LoaderOptions {
+    let mut options = LoaderOptions::default();
+    if let Some((_, part)) = task.parts().first() {
+        options.device = part.params().device().clone();
+        options.dtype = part.params().dtype();
+    }
+    options
 }
 
 impl fmt::Debug for Fit<'_> {
