@@ -24,7 +24,7 @@ pub(crate) struct Place {
 /// What a run ends with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// The digests of all ranks' parameters, and the bits of the last epoch's loss.
+    /// The digests of all ranks' parameters, and the losses of all epochs.
     pub(crate) text: String,
 }
 
@@ -49,7 +49,13 @@ impl Place {
     pub(crate) fn command(&self, more: &[&str]) -> Command {
         let mut args = self.args.clone();
         args.extend(more.iter().map(|option| (*option).to_owned()));
-        for (name, path) in [("--checkpoint-dir", self.checkpoints()), ("--notes", self.notes())] {
+        let report = self.notes().join("report");
+        let paths = [
+            ("--checkpoint-dir", self.checkpoints()),
+            ("--notes", self.notes()),
+            ("--report", report),
+        ];
+        for (name, path) in paths {
             if !args.iter().any(|arg| arg == name) {
                 args.extend([name.to_owned(), path.display().to_string()]);
             }

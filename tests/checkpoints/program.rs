@@ -160,13 +160,16 @@ fn train(args: &Args, world: &World) -> anyhow::Result<()> {
     seen.borrow_mut().clear();
     let (rank, notes, slow) = (world.rank(), args.notes.clone(), Duration::from_millis(args.slow));
     let witness = Witness { rank, notes, seen, slow };
-    let fit = Fit::new(args.train.fit_config()).hook(witness);
-    let reports = trainer.fit_with(fit, &data, Some(&data))?;
+    let fit = args.train.fit_on(world, "numbered samples", SAMPLES)?.hook(witness);
+    trainer.fit_with(fit, &data, Some(&data))?;
     let digests = trainer.parameters_sha256()?;
     if world.is_root() {
-        let losses: Vec<u64> = reports.iter().map(|report| report.train_loss.to_bits()).collect();
-        let last = losses.last();
-        let result = serde_json::json!({ "digests": digests, "loss": last });
+        // The report has the epochs before the checkpoint, too.
+        let report: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(args.notes.join("report"))?)?;
+        let losses: Vec<_> =
+            report["epochs"].as_array().unwrap().iter().map(|epoch| &epoch["train_loss"]).collect();
+        let result = serde_json::json!({ "digests": digests, "losses": losses });
         fs::write(args.notes.join("result"), result.to_string())?;
     }
     Ok(())
