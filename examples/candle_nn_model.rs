@@ -47,6 +47,8 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     // rank 0's, because candle-nn's initial values cannot be seeded.
     let params = Params::from_varmap(&varmap)?;
     let mut trainer = Trainer::new(model, args.make_optimizer(&params, world)?);
-    trainer.fit(&data.mnist.train, &data.mnist.test, &args.fit_config(), &mut io::stdout())?;
+    let mut out = io::stdout();
+    let fit = args.fit_on(world, data.name, data.mnist.train.len())?.output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
     Ok(())
 }

@@ -111,8 +111,9 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let opt = args.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);
     trainer.compile((1, 1, 28, 28))?;
-    let config = args.fit_config();
-    trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut std::io::stdout())?;
+    let mut out = std::io::stdout();
+    let fit = args.fit_on(world, data.name, data.mnist.train.len())?.output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
     let residual = trainer.opt_mut().residual_norm();
     if world.is_root() {
         println!("still to be sent: a residual of norm {residual:.2}");
