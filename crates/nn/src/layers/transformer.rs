@@ -89,7 +89,7 @@ impl TransformerBlock {
         self
     }
 
-    /// Gates the hidden units: [`ops::swiglu`].
+    /// Gates the hidden units: [`swiglu`](crate::ops::swiglu).
     #[must_use]
     pub fn swiglu(mut self) -> Self {
         self.feed_forward = self.feed_forward.swiglu();
@@ -129,7 +129,7 @@ impl TransformerBlock {
         self
     }
 
-    /// The block with `mask` added to the scores of its attention, as [`ops::attention()`] does.
+    /// The block with `mask` added to the scores of its attention, as [`attention`](crate::ops::attention()) does.
     ///
     /// # Errors
     /// Shapes that do not fit together.
