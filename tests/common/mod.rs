@@ -16,35 +16,43 @@ use tempfile::TempDir;
 /// The executable of an example. It is built first if it is missing or out of date.
 pub(crate) fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let dir = BUILT.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        // For the whole workspace, like `cargo test --workspace`: for this package alone cargo
-        // would choose other features of the dependencies and build most of them again.
-        build.args(["build", "--quiet", "--workspace", "--examples"]);
-        build.current_dir(env!("CARGO_MANIFEST_DIR"));
-        // The variables that cargo sets for a test would make build scripts run again.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-                build.env_remove(&name);
-            }
+    BUILT.get_or_init(|| build("--examples").join("examples")).join(name)
+}
+
+/// The executable of the command `candelabrum`, built as [`example`] is.
+pub(crate) fn command() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("--bins").join("candelabrum")).clone()
+}
+
+/// Builds these targets of the workspace. Returns the directory of the executables.
+fn build(targets: &str) -> PathBuf {
+    let mut build = Command::new(env!("CARGO"));
+    // For the whole workspace, like `cargo test --workspace`: for this package alone cargo
+    // would choose other features of the dependencies and build most of them again.
+    build.args(["build", "--quiet", "--workspace", targets]);
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    // The variables that cargo sets for a test would make build scripts run again.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            build.env_remove(&name);
         }
-        if cfg!(feature = "mpi") {
-            build.args(["--features", "candelabrum/mpi"]);
-        }
-        if cfg!(feature = "cuda") {
-            build.args(["--features", "candelabrum/cuda"]);
-        }
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the examples do not build");
-        let mut dir = std::env::current_exe().expect("a test knows its own program");
-        dir.pop(); // deps
-        dir.pop();
-        dir.join("examples")
-    });
-    dir.join(name)
+    }
+    if cfg!(feature = "mpi") {
+        build.args(["--features", "candelabrum/mpi"]);
+    }
+    if cfg!(feature = "cuda") {
+        build.args(["--features", "candelabrum/cuda"]);
+    }
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the programs do not build");
+    let mut dir = std::env::current_exe().expect("a test knows its own program");
+    dir.pop(); // deps
+    dir.pop();
+    dir
 }
 
 /// `mnist_dist` with these options.
