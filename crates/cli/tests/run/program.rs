@@ -43,7 +43,9 @@ pub(crate) struct Ended {
 
 /// `candelabrum run` with these options.
 pub(crate) fn run<'a>(options: impl IntoIterator<Item = &'a str>) -> Run {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_candelabrum"));
+    // The tests may run under nohup, which ignores SIGHUP, or in the background of a shell, which ignores SIGINT.
+    let mut command = Command::new("/usr/bin/env");
+    command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_candelabrum"));
     command.arg("run").args(options).stdin(Stdio::null());
     // The tests may themselves be started in a Slurm allocation, or with settings of a user.
     let ours = ["CANDELABRUM_", "SLURM_", "MASTER_", "RUST_"];
