@@ -35,7 +35,7 @@ fn accuracy(world: &World, precision: Precision) -> f64 {
     trainer.compile((1, 1, 28, 28)).unwrap();
     let config = FitConfig { epochs: 3, batch_size: 32, ..FitConfig::default() };
     let epochs = trainer.fit(&data.train, &data.test, &config, &mut Vec::new()).unwrap();
-    epochs[2].eval_accuracy
+    epochs[2].accuracy()
 }
 
 #[test]
