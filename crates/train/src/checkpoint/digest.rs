@@ -1,7 +1,14 @@
 //! The length and the SHA-256 of a file, by which a damaged one is recognised.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+/// The bytes of a file that are read at a time.
+const PART: usize = 256 * 1024;
 
 /// What a file must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +24,22 @@ impl FileDigest {
         Self { bytes: bytes.len() as u64, sha256: sha256(bytes) }
     }
 
+    /// Of a file. It is read in parts: fresh memory for a whole one would slow the training beside it.
+    pub(super) fn of_file(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let (mut hasher, mut part) = (Sha256::new(), vec![0; PART]);
+        let mut bytes = 0;
+        loop {
+            match file.read(&mut part)? {
+                0 => return Ok(Self { bytes, sha256: hexadecimal(&hasher.finalize()) }),
+                read => {
+                    hasher.update(&part[..read]);
+                    bytes += read as u64;
+                }
+            }
+        }
+    }
+
     /// The difference of a file from what was written.
     pub(super) fn difference(&self, bytes: &[u8]) -> Option<String> {
         if bytes.len() as u64 != self.bytes {
@@ -28,5 +51,9 @@ impl FileDigest {
 }
 
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

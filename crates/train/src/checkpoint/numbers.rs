@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -77,7 +77,7 @@ impl Numbers {
     pub(super) fn write(&self, path: &Path) -> io::Result<FileDigest> {
         serialize_to_file(&self.entries, None, path).map_err(io::Error::other)?;
         File::open(path)?.sync_all()?;
-        Ok(FileDigest::of(&fs::read(path)?))
+        FileDigest::of_file(path)
     }
 }
 
