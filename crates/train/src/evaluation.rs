@@ -32,16 +32,17 @@ where
         part.average_parameters()?;
         params.push(part.params().clone());
     }
-    let own = in_evaluation(&params, || measure(task, &loader))?;
+    let own = in_mode(&params, false, || measure(task, &loader))?;
     Ok(own.over_ranks(&**task.group())?)
 }
 
-/// Runs `work` with the layers of all models in evaluation mode.
-fn in_evaluation<R>(params: &[Params], work: impl FnOnce() -> R) -> R {
+/// Runs `work` with the layers of all models in training or in evaluation mode, and sets their earlier modes again.
+pub(crate) fn in_mode<R>(params: &[Params], training: bool, work: impl FnOnce() -> R) -> R {
+    let set = |params: &Params, training| if training { params.train() } else { params.eval() };
     let before: Vec<bool> = params.iter().map(Params::is_training).collect();
-    params.iter().for_each(Params::eval);
+    params.iter().for_each(|params| set(params, training));
     let result = work();
-    params.iter().zip(before).filter(|(_, before)| *before).for_each(|(params, _)| params.train());
+    params.iter().zip(before).for_each(|(params, before)| set(params, before));
     result
 }
 

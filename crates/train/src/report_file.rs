@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use candelabrum_dist::parameters_sha256;
-
-use crate::hooks::{Action, Hook, Run};
-use crate::{EpochReport, Error, Report, Result};
+use crate::hooks::{Action, Hook, Run, read_state};
+use crate::trainer_opt::digests;
+use crate::{EpochReport, Report, Result};
 
 /// Writes a [`Report`] after each epoch, and at the end, on the rank that prints. A run that continues from a
 /// checkpoint keeps the epochs before it.
@@ -41,13 +40,7 @@ impl Hook for ReportFile {
 
     fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
         self.report.ended_early = reason.map(str::to_owned);
-        let mut own = Vec::new();
-        for (_, part) in &*run.parts {
-            own.push(parameters_sha256(part.params())?);
-        }
-        if let Some((_, part)) = run.parts.first() {
-            self.report.parameters_sha256 = part.group().all_gather_text(&own.join(" "))?;
-        }
+        self.report.parameters_sha256 = digests(run.parts)?;
         self.write(run)
     }
 
@@ -56,11 +49,7 @@ impl Hook for ReportFile {
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
-        let read = serde_json::from_value(state.clone());
-        self.report.epochs = read.map_err(|error| Error::HookState {
-            hook: self.name().to_owned(),
-            what: error.to_string(),
-        })?;
+        self.report.epochs = read_state(self.name(), state)?;
         Ok(())
     }
 }

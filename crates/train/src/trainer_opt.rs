@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candelabrum_dist::{CommStats, DistOpt, Group, StepFigures};
+use candelabrum_dist::{CommStats, DistOpt, Group, StepFigures, parameters_sha256};
 use candelabrum_kvstore::{StoreKind, StoreOpt};
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Params};
 use candle_core::Tensor;
@@ -50,6 +50,14 @@ pub trait RanksOpt: Part {
 
     /// Whether all ranks take their steps together. Workers of a store without rounds do not.
     fn is_in_step(&self) -> bool;
+}
+
+/// The digests of all models' parameters on each rank, in rank order.
+pub(crate) fn digests(parts: &[(&str, &mut dyn RanksOpt)]) -> Result<Vec<String>> {
+    let Some((_, first)) = parts.first() else { return Ok(Vec::new()) };
+    let own = parts.iter().map(|(_, part)| parameters_sha256(part.params()));
+    let own = own.collect::<candelabrum_dist::Result<Vec<_>>>()?;
+    Ok(first.group().all_gather_text(&own.join(" "))?)
 }
 
 /// What a [`Trainer`](crate::Trainer) needs of an optimizer over ranks. [`DistOpt`] exchanges gradients

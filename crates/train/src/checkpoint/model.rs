@@ -78,7 +78,7 @@ pub(super) fn mean_of(files: &[&Loaded], name: &str) -> Result<Vec<f32>> {
         return file.values(name);
     }
     let mut sum: Vec<f64> = Vec::new();
-    for file in files.iter().filter(|file| file.names().any(|own| own == name)) {
+    for file in files.iter().filter(|file| file.has(name)) {
         let values = file.values(name)?;
         sum.resize(values.len().max(sum.len()), 0.0);
         sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));

@@ -187,6 +187,11 @@ impl Loaded {
         self.vectors.keys().map(String::as_str)
     }
 
+    /// Whether there is a vector of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.vectors.contains_key(name)
+    }
+
     /// Returns an error if the vectors are not those of `expected`, names with their dimensions.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ impl Part for StoreOpt {
         self.store().load_optimizer_states(&restored.path().join(servers))?;
         let residuals = restored.own(name, RESIDUALS);
         for param in self.params().trainable() {
-            let is_saved = residuals.iter().any(|file| file.names().any(|own| own == param.name()));
+            let is_saved = residuals.iter().any(|file| file.has(param.name()));
             let residual = if is_saved { mean_of(&residuals, param.name())? } else { Vec::new() };
             self.store().set_residual(param.name(), residual)?;
         }

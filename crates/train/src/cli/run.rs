@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::{TrainArgs, interrupt};
+use crate::fit::interrupted_by;
 use crate::{Error, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
@@ -243,8 +244,7 @@ fn ended(world: &World) -> ExitCode {
     if world.launcher() == Launcher::Alone {
         return interrupted(signal);
     }
-    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-    launch::report_failure(&format!("interrupted by {name}"), false);
+    launch::report_failure(&interrupted_by(signal), false);
     exit_code_of(signal)
 }
 
@@ -271,8 +271,7 @@ fn note(message: &str) {
 }
 
 fn interrupted(signal: i32) -> ExitCode {
-    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-    complain(&format!("interrupted by {name}"));
+    complain(&interrupted_by(signal));
     exit_code_of(signal)
 }
 

@@ -18,6 +18,12 @@ pub(super) struct Decision {
     pub(super) best: Option<f64>,
 }
 
+/// The reason of an end by a signal.
+pub(crate) fn interrupted_by(signal: i32) -> String {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    format!("interrupted by {name}")
+}
+
 /// How ranks decide.
 #[derive(Debug)]
 pub(super) struct Control {
@@ -57,8 +63,7 @@ impl Control {
             self.interrupt.request(signal);
         }
         if signal != 0 {
-            let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-            decision.stop = Some(format!("interrupted by {name}"));
+            decision.stop = Some(interrupted_by(signal));
         }
         Ok(decision)
     }

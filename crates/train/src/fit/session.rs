@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions, Remainder};
-use candelabrum_dist::{CommStats, Group, StepFigures, parameters_sha256};
+use candelabrum_dist::{CommStats, Group, StepFigures};
 use candelabrum_nn::{DistOption, Params};
 
 use super::config::FitConfig;
@@ -18,6 +18,7 @@ use crate::checkpoint::{Checkpoints, Part, Position, Resumed, RunState};
 use crate::hooks::{Action, Hook, Run};
 use crate::progress::Progress;
 use crate::task::Task;
+use crate::trainer_opt::digests;
 use crate::{EpochReport, Error, Metrics, RanksOpt, Result, StrategyReport, evaluation};
 
 /// The maximum number of notes that an epoch prints.
@@ -115,15 +116,10 @@ impl<'s, 'a> Session<'s, 'a> {
     {
         let params: Vec<Params> =
             task.parts().iter().map(|(_, part)| part.params().clone()).collect();
-        let modes: Vec<bool> = params.iter().map(Params::is_training).collect();
-        params.iter().for_each(Params::train);
         if !task.group().is_world_root() {
             self.lines = Lines::new(None);
         }
-        let result = self.run_epochs(task, train, test);
-        let were_off = params.iter().zip(modes).filter(|(_, training)| !training);
-        were_off.for_each(|(params, _)| params.eval());
-        result
+        evaluation::in_mode(&params, true, || self.run_epochs(task, train, test))
     }
 
     fn run_epochs<B, T, D, E>(
@@ -141,9 +137,15 @@ impl<'s, 'a> Session<'s, 'a> {
         let group = task.group().clone();
         let before = *task.position();
         self.end = before.epoch + self.config.epochs;
-        self.settings = settings::of_run(self.config, train)?;
-        let test_data = test.map(Dataset::fingerprint).transpose()?;
-        settings::check_same(&group, &self.settings, self.config, before, test_data)?;
+        let has_peers = group.world_size() > 1;
+        // The digest of all data takes time: only other ranks and later runs need it.
+        if has_peers || self.config.checkpoints.is_some() {
+            self.settings = settings::of_run(self.config, train)?;
+        }
+        if has_peers {
+            let test = test.map(Dataset::fingerprint).transpose()?;
+            settings::check_same(&group, &self.settings, self.config, before, test)?;
+        }
         let loader = self.begin(task, train, &group)?;
         self.each_hook(task, |hook, run| hook.on_start(run))?;
         let (mut reports, mut stopped) = (Vec::new(), None);
@@ -551,11 +553,7 @@ fn measures(trained: &Metrics, evaluated: Option<&Metrics>) -> BTreeMap<String, 
 
 /// The digest of each rank's parameters, which must be the same.
 fn equal_parameters<B, T: Task<B> + ?Sized>(task: &mut T) -> Result<Vec<String>> {
-    let mut own = Vec::new();
-    for (_, part) in task.parts() {
-        own.push(parameters_sha256(part.params())?);
-    }
-    let digests = task.group().all_gather_text(&own.join(" "))?;
+    let digests = digests(&task.parts())?;
     match digests.iter().position(|digest| *digest != digests[0]) {
         Some(rank) => Err(Error::ReplicasDiffer { rank }),
         None => Ok(digests),

@@ -27,9 +27,6 @@ pub(super) fn check_same(
     position: Position,
     test: Option<String>,
 ) -> Result<()> {
-    if group.world_size() == 1 {
-        return Ok(());
-    }
     let checkpoints =
         config.checkpoints.as_ref().map(|(dir, config)| (dir.display().to_string(), config));
     let own = [

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::Monitor;
 use super::hook::{Action, Hook, Run, read_state};
-use crate::{Error, Metrics, Result};
+use crate::{Metrics, Result};
 
 /// Makes a checkpoint after each evaluation that is the best so far. It stays, however many follow. The training
 /// must have a directory of checkpoints.
@@ -36,10 +36,8 @@ impl Hook for BestModel {
     }
 
     fn on_evaluate(&mut self, _: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
-        let Some(value) = self.monitor.value(metrics) else {
-            return Err(Error::NotMeasured { measure: self.monitor.measure().to_owned() });
-        };
-        let best = self.monitor.is_better(value).then_some(value);
+        let (value, is_better) = self.monitor.judge(metrics)?;
+        let best = is_better.then_some(value);
         Ok(Action { best, ..Action::NOTHING })
     }
 

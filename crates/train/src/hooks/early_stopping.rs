@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::Monitor;
 use super::hook::{Action, Hook, Run, read_state};
-use crate::{Error, Metrics, Result};
+use crate::{Metrics, Result};
 
 /// Ends the training after so many evaluations in a row that were not better than the best one.
 #[derive(Clone, Debug)]
@@ -33,10 +33,8 @@ impl Hook for EarlyStopping {
     }
 
     fn on_evaluate(&mut self, _: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
-        let Some(value) = self.monitor.value(metrics) else {
-            return Err(Error::NotMeasured { measure: self.monitor.measure().to_owned() });
-        };
-        if self.monitor.is_better(value) {
+        let (value, is_better) = self.monitor.judge(metrics)?;
+        if is_better {
             self.waited = 0;
             return Ok(Action::NOTHING);
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Metrics;
+use crate::{Error, Metrics, Result};
 
 /// Whether smaller or larger values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,8 +64,18 @@ impl Monitor {
         }
     }
 
+    /// Takes the value of an evaluation. Returns it, and whether it is the best so far.
+    ///
+    /// # Errors
+    /// [`Error::NotMeasured`].
+    pub(super) fn judge(&mut self, metrics: &Metrics) -> Result<(f64, bool)> {
+        let missing = || Error::NotMeasured { measure: self.measure.clone() };
+        let value = self.value(metrics).ok_or_else(missing)?;
+        Ok((value, self.is_better(value)))
+    }
+
     /// Takes the value of an evaluation, and returns whether it is the best so far. NaN is never better.
-    pub(super) fn is_better(&mut self, value: f64) -> bool {
+    fn is_better(&mut self, value: f64) -> bool {
         let better = !value.is_nan()
             && self.best.is_none_or(|best| match self.goal {
                 Goal::Minimize => value < best - self.min_delta,

@@ -208,7 +208,7 @@ impl fmt::Debug for Run<'_, '_> {
 }
 
 /// The saved state of the hook called `name`.
-pub(super) fn read_state<T: DeserializeOwned>(name: &str, state: &serde_json::Value) -> Result<T> {
+pub(crate) fn read_state<T: DeserializeOwned>(name: &str, state: &serde_json::Value) -> Result<T> {
     serde_json::from_value(state.clone())
         .map_err(|error| Error::HookState { hook: name.to_owned(), what: error.to_string() })
 }

@@ -10,6 +10,7 @@ mod reduce_on_plateau;
 pub use best_model::BestModel;
 pub use early_stopping::EarlyStopping;
 pub use goal::{Goal, Monitor};
+pub(crate) use hook::read_state;
 pub use hook::{Action, Hook, Run};
 pub use rate_finder::LearningRateFinder;
 pub use reduce_on_plateau::ReduceOnPlateau;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::Monitor;
 use super::hook::{Action, Hook, Run, read_state};
-use crate::{Error, Metrics, Result};
+use crate::{Metrics, Result};
 
 /// Multiplies the learning rate by a factor after more than so many evaluations in a row that were not better
 /// than the best one. The factor comes on top of the optimizer's schedule.
@@ -68,10 +68,8 @@ impl Hook for ReduceOnPlateau {
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
-        let Some(value) = self.monitor.value(metrics) else {
-            return Err(Error::NotMeasured { measure: self.monitor.measure().to_owned() });
-        };
-        self.waited = if self.monitor.is_better(value) { 0 } else { self.waited + 1 };
+        let (_, is_better) = self.monitor.judge(metrics)?;
+        self.waited = if is_better { 0 } else { self.waited + 1 };
         if self.cooling > 0 {
             self.cooling -= 1;
             self.waited = 0;
