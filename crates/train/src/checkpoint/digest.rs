@@ -20,18 +20,23 @@ pub struct FileDigest {
 }
 
 impl FileDigest {
+    /// Of `bytes` bytes that `hasher` has seen.
+    pub(super) fn new(bytes: u64, hasher: Sha256) -> Self {
+        Self { bytes, sha256: hexadecimal(&hasher.finalize()) }
+    }
+
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len() as u64, sha256: sha256(bytes) }
     }
 
-    /// Of a file. It is read in parts: fresh memory for a whole one would slow the training beside it.
+    /// Of a file, which is read in parts.
     pub(super) fn of_file(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let (mut hasher, mut part) = (Sha256::new(), vec![0; PART]);
         let mut bytes = 0;
         loop {
             match file.read(&mut part)? {
-                0 => return Ok(Self { bytes, sha256: hexadecimal(&hasher.finalize()) }),
+                0 => return Ok(Self::new(bytes, hasher)),
                 read => {
                     hasher.update(&part[..read]);
                     bytes += read as u64;

@@ -20,6 +20,7 @@
 mod all_reduce;
 mod checkpoints;
 mod digest;
+mod direct_file;
 mod directory;
 mod manifest;
 mod model;

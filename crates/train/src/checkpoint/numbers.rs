@@ -3,16 +3,19 @@
 //! They are copied into memory that the next checkpoint uses again: fresh memory of a whole state costs as
 //! much as the copy. The file is a safetensors file, which other libraries read, too.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use candelabrum_memory::Span;
-use safetensors::{Dtype, View, serialize_to_file};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::digest::FileDigest;
+use super::direct_file::DirectFile;
+
+/// The bytes of a file's numbers begin at a multiple of it.
+const ALIGNMENT: usize = 8;
 
 /// Vectors of f32 numbers by name, with the dimensions of their tensors.
 #[derive(Debug, Default)]
@@ -73,28 +76,63 @@ impl Numbers {
         self.entries.is_empty()
     }
 
-    /// Writes the file, and waits until it is on the disk. The digest is that of the bytes read back.
+    /// Writes the file, and waits until it is on the disk.
     pub(super) fn write(&self, path: &Path) -> io::Result<FileDigest> {
-        serialize_to_file(&self.entries, None, path).map_err(io::Error::other)?;
-        File::open(path)?.sync_all()?;
-        FileDigest::of_file(path)
+        let header = self.header()?;
+        let mut file = DirectFile::create(path)?;
+        file.append(&(header.len() as u64).to_le_bytes())?;
+        file.append(&header)?;
+        for entry in self.entries.values() {
+            file.append(bytemuck::cast_slice(&entry.values))?;
+        }
+        file.finish()
+    }
+
+    /// The names, dimensions and places of all vectors, in the form of safetensors.
+    fn header(&self) -> io::Result<Vec<u8>> {
+        let mut end = 0;
+        let places = self.entries.iter().map(|(name, entry)| {
+            let begin = end;
+            end += size_of_val(&entry.values[..]);
+            let (dtype, shape) = (Dtype::F32, entry.dims.clone());
+            (name.clone(), TensorInfo { dtype, shape, data_offsets: (begin, end) })
+        });
+        let metadata = Metadata::new(None, places.collect()).map_err(io::Error::other)?;
+        let mut header = serde_json::to_vec(&metadata)?;
+        header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
+        Ok(header)
     }
 }
 
-impl View for &Entry {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
+#[cfg(test)]
+mod tests {
+    use std::fs;
 
-    fn shape(&self) -> &[usize] {
-        &self.dims
-    }
+    use safetensors::tensor::{TensorView, serialize};
 
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(bytemuck::cast_slice(&self.values))
-    }
+    use super::*;
 
-    fn data_len(&self) -> usize {
-        size_of::<f32>() * self.values.len()
+    #[test]
+    fn a_file_has_the_bytes_that_its_format_demands() {
+        let tensors: [(&str, &[usize], Vec<f32>); 4] = [
+            ("features.weight", &[3, 5], (0..15_u8).map(f32::from).collect()),
+            ("bias", &[1], vec![f32::NAN]),
+            ("scale", &[], vec![-0.0]),
+            ("none", &[0, 7], vec![]),
+        ];
+        let mut numbers = Numbers::default();
+        for (name, dims, values) in &tensors {
+            numbers.put(name, dims, Span::Host(values)).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("numbers.safetensors");
+        let digest = numbers.write(&path).unwrap();
+        let views = tensors.iter().map(|(name, dims, values)| {
+            let bytes = bytemuck::cast_slice(values);
+            (*name, TensorView::new(Dtype::F32, dims.to_vec(), bytes).unwrap())
+        });
+        let bytes = serialize(views, None).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+        assert_eq!(digest, FileDigest::of(&bytes));
     }
 }
