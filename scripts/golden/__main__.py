@@ -29,6 +29,7 @@ import optimizers
 import recurrent
 import training
 import transformers
+import weights
 
 FILES = (
     *(layers.conv2d, layers.linear, layers.max_pool2d, layers.avg_pool2d),
@@ -42,7 +43,7 @@ FILES = (
     transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
-    *(optimizers.clip, training.mnist_cnn_sgd),
+    *(optimizers.clip, training.mnist_cnn_sgd, weights.weights),
 )
 
 torch.set_num_threads(1)
