@@ -2,11 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::ffi::OsStr;
+
 use candelabrum::prelude::*;
+use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{EpochReport, Result};
+use candelabrum::train::{EpochReport, Error, Result};
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
+use clap::Parser;
 
 const SAMPLES: usize = 96;
 
@@ -104,6 +108,85 @@ fn the_best_checkpoint_stays() {
 }
 
 #[test]
+fn a_checkpoint_that_is_due_at_the_end_of_an_epoch_has_its_evaluation() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |rate| {
+        let config = FitConfig {
+            checkpoints: Some((
+                dir.path().to_owned(),
+                CheckpointConfig { every: Some(12), ..CheckpointConfig::default() },
+            )),
+            ..config(2)
+        };
+        let mut hook = EarlyStopping::new(Monitor::loss(), 9);
+        let fit = Fit::new(config).hook(&mut hook);
+        let mut trainer = trainer(&World::single(), rate);
+        let epochs = trainer.fit_with(fit, &data(), Some(&data())).unwrap();
+        (epochs.len(), trainer.position().epoch)
+    };
+    assert_eq!(run(0.01), (2, 2));
+    assert_eq!(run(0.01), (0, 2), "a finished run trains and evaluates nothing more");
+}
+
+#[test]
+fn a_run_that_continues_with_another_rate_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = |epochs, rate| {
+        let checkpoints = Some((dir.path().to_owned(), CheckpointConfig::default()));
+        let fit = Fit::new(FitConfig { checkpoints, ..config(epochs) });
+        let reports =
+            trainer(&World::single(), rate).fit_with(fit, &data(), Some(&data())).unwrap();
+        reports[0].notes.join("\n")
+    };
+    assert_eq!(notes(1, 0.01), "");
+    let same = notes(2, 0.01);
+    assert!(same.contains("continues") && !same.contains("from now on"), "{same}");
+    let other = notes(3, 0.02);
+    assert!(other.contains("the optimizer was `Sgd lr=0.01 "), "{other}");
+    assert!(other.contains("and is `Sgd lr=0.02 "), "{other}");
+}
+
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+/// Fails after an epoch.
+struct FailsAfter(usize);
+
+impl Hook for FailsAfter {
+    fn name(&self) -> &str {
+        "fails_after"
+    }
+
+    fn after_epoch(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+        match report.epoch == self.0 {
+            true => Err(Error::Log { what: "there is no more".to_owned() }),
+            false => Ok(Action::NOTHING),
+        }
+    }
+}
+
+#[test]
+fn a_report_has_all_epochs_before_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.json");
+    let args = Args::parse_from(
+        ["test", "--epochs", "500", "--batch-size", "8", "--report"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([path.as_os_str()]),
+    )
+    .train;
+    let world = World::single();
+    let fit = args.fit_on(&world, "points", SAMPLES).unwrap().hook(FailsAfter(300));
+    trainer(&world, 0.01).fit_with(fit, &data(), Some(&data())).unwrap_err();
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(report["epochs"].as_array().unwrap().len(), 301);
+}
+
+#[test]
 fn the_finder_of_the_rate_stops_after_its_last_rate_or_when_the_loss_grows() {
     let mut finder = LearningRateFinder::new(1e-5, 1e-3, 10);
     assert_eq!(steps_with(&mut finder, 3, 0.01), 10);
@@ -154,6 +237,12 @@ fn rank_main() {
     trainer.fit_with(fit, &data(), Some(&data())).unwrap();
     let lines = String::from_utf8(lines).unwrap();
     println!("{} steps, {} lines", trainer.position().step, lines.lines().count());
+    let mut fit = Fit::new(config(1));
+    if world.is_root() {
+        fit = fit.hook(EarlyStopping::new(Monitor::loss(), 2));
+    }
+    let refused = trainer.fit_with(fit, &data(), Some(&data())).unwrap_err();
+    println!("{refused}");
 }
 
 #[test]
@@ -162,6 +251,7 @@ fn one_rank_stops_all_ranks_and_the_root_alone_prints() {
     for (rank, output) in outputs.iter().enumerate() {
         let expected = format!("4 steps, {} lines", usize::from(rank == 0));
         assert!(output.text.contains(&expected), "rank {rank}: {}", output.text);
+        assert!(output.text.contains("the hooks"), "rank {rank}: {}", output.text);
     }
     assert!(outputs[0].text.contains("another rank asked for it"), "{}", outputs[0].text);
 }

@@ -18,6 +18,9 @@ pub struct Metrics {
     /// The number of batches.
     #[serde(with = "bits")]
     pub batches: f64,
+    /// The sum of the samples' losses. A batch's mean loss counts for each of its samples.
+    #[serde(with = "bits")]
+    sample_loss: f64,
     measures: BTreeMap<String, Measure>,
 }
 
@@ -38,6 +41,7 @@ impl Metrics {
         self.loss += f64::from(loss);
         self.samples += samples as f64;
         self.batches += 1.0;
+        self.sample_loss += f64::from(loss) * samples as f64;
     }
 
     /// Adds to the measure called `name`: its value is the sum of all `sum` divided by that of all `weight`.
@@ -47,9 +51,10 @@ impl Metrics {
         measure.weight += weight;
     }
 
-    /// The mean loss of a batch.
+    /// The mean loss of a sample. It does not depend on how the samples were divided into batches and among
+    /// ranks.
     pub fn mean_loss(&self) -> f64 {
-        if self.batches == 0.0 { 0.0 } else { self.loss / self.batches }
+        if self.samples == 0.0 { 0.0 } else { self.sample_loss / self.samples }
     }
 
     /// The value of a measure, `None` if nothing was measured.
@@ -74,6 +79,7 @@ impl Metrics {
         sum.loss += other.loss;
         sum.samples += other.samples;
         sum.batches += other.batches;
+        sum.sample_loss += other.sample_loss;
         for (name, measure) in &other.measures {
             sum.add_measure(name, measure.sum, measure.weight);
         }
@@ -136,6 +142,8 @@ mod tests {
         let twice = metrics.plus(&metrics);
         assert_eq!((twice.loss, twice.samples, twice.batches), (1.0, 6.0, 2.0));
         assert_eq!((twice.mean_loss(), twice.accuracy()), (0.5, 4.0 / 6.0));
+        metrics.add_batch(1, 1.5);
+        assert_eq!((metrics.loss, metrics.mean_loss()), (2.0, 0.75), "a smaller batch counts less");
         assert_eq!(twice.measures().collect::<Vec<_>>(), [(ACCURACY, 4.0 / 6.0)]);
         assert_eq!(metrics.over_ranks(World::single().comm()).unwrap(), metrics);
         assert_eq!((Metrics::default().accuracy(), Metrics::default().mean_loss()), (0.0, 0.0));

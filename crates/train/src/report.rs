@@ -87,7 +87,7 @@ pub struct EpochReport {
     /// The share of test samples that the model classified correctly after the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_accuracy: Option<f64>,
-    /// The mean loss of a batch in the evaluation after the epoch. `None` without an evaluation.
+    /// The mean loss of a sample in the evaluation after the epoch. `None` without an evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_loss: Option<f64>,
     /// What was measured, by `train/NAME` and `evaluation/NAME`.

@@ -1,27 +1,50 @@
-//! The report of a run in a file, written after each epoch: the failure of a later one does not lose it.
+//! The report of a run in a file, written while the run goes on: the failure of a later epoch does not lose it.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use crate::hooks::{Action, Hook, Run, read_state};
 use crate::trainer_opt::digests;
 use crate::{EpochReport, Report, Result};
 
-/// Writes a [`Report`] after each epoch, and at the end, on the rank that prints. A run that continues from a
-/// checkpoint keeps the epochs before it.
-#[derive(Clone, Debug)]
+/// A write is followed by at least so many times its own duration without one: the file has all epochs, so
+/// short epochs would otherwise spend most of their time on it.
+const PAUSE: u32 = 20;
+
+/// Writes a [`Report`] after epochs, and at the end, on the rank that prints. Writing takes at most a twentieth of
+/// the run's time. A run that continues from a checkpoint keeps the epochs before it.
+#[derive(Debug)]
 pub struct ReportFile {
     path: PathBuf,
     report: Report,
+    /// Before this time it is not written.
+    next: Option<Instant>,
+    /// Whether this rank writes, and the file does not have the last epochs yet.
+    is_behind: bool,
 }
 
 impl ReportFile {
     /// Writes `report`, with the epochs, to `path`.
     pub fn new(path: impl Into<PathBuf>, report: Report) -> Self {
-        Self { path: path.into(), report }
+        Self { path: path.into(), report, next: None, is_behind: false }
     }
 
-    fn write(&self, run: &Run<'_, '_>) -> Result<()> {
-        if run.is_root() { self.report.write(&self.path) } else { Ok(()) }
+    fn write(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        self.report.write(&self.path)?;
+        let end = Instant::now();
+        self.next = Some(end + (end - begin) * PAUSE);
+        self.is_behind = false;
+        Ok(())
+    }
+}
+
+/// A run that ends by an error leaves its last epochs in the file, too.
+impl Drop for ReportFile {
+    fn drop(&mut self) {
+        if self.is_behind {
+            drop(self.write());
+        }
     }
 }
 
@@ -34,14 +57,17 @@ impl Hook for ReportFile {
         self.report.epochs.retain(|earlier| earlier.epoch != report.epoch);
         self.report.epochs.push(report.clone());
         self.report.parameters_sha256.clone_from(&report.parameters_sha256);
-        self.write(run)?;
+        self.is_behind = run.is_root();
+        if self.is_behind && self.next.is_none_or(|next| next <= Instant::now()) {
+            self.write()?;
+        }
         Ok(Action::NOTHING)
     }
 
     fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
         self.report.ended_early = reason.map(str::to_owned);
         self.report.parameters_sha256 = digests(run.parts)?;
-        self.write(run)
+        if run.is_root() { self.write() } else { Ok(()) }
     }
 
     fn state(&self) -> serde_json::Value {

@@ -36,6 +36,9 @@ pub trait RanksOpt: Part {
     /// Bytes and time of this rank's communication.
     fn traffic(&self) -> CommStats;
 
+    /// The optimizer in a line, with its settings, if this rank knows it.
+    fn describe_optimizer(&self) -> Option<String>;
+
     /// The learning rate of the next step, if this rank knows it.
     fn learning_rate(&self) -> Option<f64>;
 
@@ -102,6 +105,9 @@ impl RanksOpt for DistOpt {
     fn learning_rate(&self) -> Option<f64> {
         Some(f64::from(self.optimizer().learning_rate()))
     }
+    fn describe_optimizer(&self) -> Option<String> {
+        Some(self.optimizer().describe())
+    }
     fn rate_factor(&self) -> f64 {
         self.optimizer().rate_factor()
     }
@@ -144,6 +150,9 @@ impl RanksOpt for StoreOpt {
     }
     fn traffic(&self) -> CommStats {
         self.store().traffic()
+    }
+    fn describe_optimizer(&self) -> Option<String> {
+        None
     }
     fn learning_rate(&self) -> Option<f64> {
         None
@@ -274,6 +283,9 @@ impl RanksOpt for AnyOpt {
     }
     fn learning_rate(&self) -> Option<f64> {
         self.get().learning_rate()
+    }
+    fn describe_optimizer(&self) -> Option<String> {
+        self.get().describe_optimizer()
     }
     fn rate_factor(&self) -> f64 {
         self.get().rate_factor()

@@ -393,11 +393,20 @@ fn check_settings(restored: &Restored, settings: &BTreeMap<String, String>) -> R
     let saved = &restored.manifest().settings;
     for (name, here) in settings {
         if let Some(there) = saved.get(name).filter(|there| *there != here) {
-            let what = format!("was made with {name} `{there}`, this run has `{here}`");
+            let (there, here) = (short(there), short(here));
+            let what = format!(
+                "was made with {name} `{there}`, this run has `{here}`: another run needs another directory"
+            );
             return Err(refuse(restored.path(), &what));
         }
     }
     Ok(())
+}
+
+/// A digest by its first digits, and anything else as it is.
+fn short(setting: &str) -> String {
+    let is_digest = setting.len() == 64 && setting.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if is_digest { format!("{}…", &setting[..12]) } else { setting.to_owned() }
 }
 
 fn check_names(restored: &Restored, names: &[String]) -> Result<()> {

@@ -26,7 +26,7 @@ pub(super) fn request(signal: i32) -> bool {
     }
 }
 
-/// The signal by which the training has ended.
-pub(super) fn requested() -> Option<i32> {
+/// The number of the signal that has ended the training of this process in order, if one has.
+pub fn interrupted() -> Option<i32> {
     INTERRUPT.get().and_then(Interrupt::requested)
 }

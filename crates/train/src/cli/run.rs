@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use super::{TrainArgs, interrupt};
 use crate::fit::interrupted_by;
-use crate::{Error, Result, Timeline, default_threads, set_threads};
+use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
 type Failure = Box<dyn StdError + Send + Sync>;
@@ -240,7 +240,7 @@ fn rank<E: Into<Failure>>(
 
 /// The end of a program that has succeeded, unless a signal has ended its training.
 fn ended(world: &World) -> ExitCode {
-    let Some(signal) = interrupt::requested() else { return ExitCode::SUCCESS };
+    let Some(signal) = interrupt::interrupted() else { return ExitCode::SUCCESS };
     if world.launcher() == Launcher::Alone {
         return interrupted(signal);
     }
@@ -277,6 +277,15 @@ fn interrupted(signal: i32) -> ExitCode {
 
 fn exit_code_of(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
+}
+
+/// Lets SIGTERM and SIGINT end a training of a program that does without [`run`], in order: the training takes
+/// what is returned as [`FitConfig::interrupt`](crate::FitConfig::interrupt), saves its state after its present
+/// step, and returns. A second signal ends the process at once.
+pub fn watch_signals() -> Interrupt {
+    let interrupt = interrupt::interrupt();
+    exit_on_interrupt(true);
+    interrupt
 }
 
 /// Ends the process in order after a signal: a training that looks for one saves its state first. With `say` it

@@ -144,7 +144,10 @@ impl<'s, 'a> Session<'s, 'a> {
         }
         if has_peers {
             let test = test.map(Dataset::fingerprint).transpose()?;
-            settings::check_same(&group, &self.settings, self.config, before, test)?;
+            let hooks: Vec<&str> = self.hooks.iter().map(|hook| hook.name()).collect();
+            let other =
+                [("the hooks", hooks.join(", ")), ("the test data", test.unwrap_or_default())];
+            settings::check_same(&group, &self.settings, self.config, before, other)?;
         }
         let loader = self.begin(task, train, &group)?;
         self.each_hook(task, |hook, run| hook.on_start(run))?;
@@ -159,8 +162,9 @@ impl<'s, 'a> Session<'s, 'a> {
                 break;
             }
             *task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..*task.position() };
-            let (report, decision) = self.end_epoch(task, test, &clock)?;
+            let (report, mut decision) = self.end_epoch(task, test, &clock)?;
             reports.push(report);
+            decision.save |= self.is_due(task.position().step);
             stopped = decision.stop.clone();
             self.save_if(task, &decision)?;
         }
@@ -194,6 +198,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let sampler = evaluation::sampler(group, train, batch, Some(seed), remainder)?;
         (self.steps_per_epoch, self.global_batch) = (sampler.steps(), sampler.global_batch_size());
         self.settings.insert(GLOBAL_BATCH.to_owned(), self.global_batch.to_string());
+        self.settings.extend(settings::that_may_change(task));
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)
     }
 
@@ -244,6 +249,12 @@ impl<'s, 'a> Session<'s, 'a> {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {own}");
         }
         self.note(task.group(), &note);
+        for (name, here) in settings::that_may_change(task) {
+            if let Some(there) = settings.get(&name).filter(|there| **there != here) {
+                let note = format!("{name} was `{there}` until then, and is `{here}` from now on");
+                self.note(task.group(), &note);
+            }
+        }
         self.resumed = Some(resumed_from);
         Ok(own)
     }
@@ -304,7 +315,8 @@ impl<'s, 'a> Session<'s, 'a> {
                 asked = asked.and(self.evaluate(task, test)?.1);
             }
             let mut decision = control.after_step(asked)?;
-            decision.save |= self.checkpoints.as_ref().is_some_and(|all| all.is_due(step));
+            // One that is due after the last step of an epoch has its evaluation, too.
+            decision.save |= position.step_in_epoch < self.steps_per_epoch && self.is_due(step);
             self.save_if(task, &decision)?;
             if let Some(why) = decision.stop {
                 progress.finish();
@@ -408,6 +420,10 @@ impl<'s, 'a> Session<'s, 'a> {
             Ok(())
         })?;
         Ok(actions.into_iter().fold(Action::NOTHING, Action::and))
+    }
+
+    fn is_due(&self, step: u64) -> bool {
+        self.checkpoints.as_ref().is_some_and(|all| all.is_due(step))
     }
 
     /// Makes a checkpoint if the ranks have decided so.
