@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::ffi::OsStr;
-
 use candelabrum::prelude::*;
 use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
@@ -110,7 +108,7 @@ fn the_best_checkpoint_stays() {
 #[test]
 fn a_checkpoint_that_is_due_at_the_end_of_an_epoch_has_its_evaluation() {
     let dir = tempfile::tempdir().unwrap();
-    let run = |rate| {
+    let run = || {
         let config = FitConfig {
             checkpoints: Some((
                 dir.path().to_owned(),
@@ -118,14 +116,12 @@ fn a_checkpoint_that_is_due_at_the_end_of_an_epoch_has_its_evaluation() {
             )),
             ..config(2)
         };
-        let mut hook = EarlyStopping::new(Monitor::loss(), 9);
-        let fit = Fit::new(config).hook(&mut hook);
-        let mut trainer = trainer(&World::single(), rate);
-        let epochs = trainer.fit_with(fit, &data(), Some(&data())).unwrap();
+        let mut trainer = trainer(&World::single(), 0.01);
+        let epochs = trainer.fit_with(Fit::new(config), &data(), Some(&data())).unwrap();
         (epochs.len(), trainer.position().epoch)
     };
-    assert_eq!(run(0.01), (2, 2));
-    assert_eq!(run(0.01), (0, 2), "a finished run trains and evaluates nothing more");
+    assert_eq!(run(), (2, 2));
+    assert_eq!(run(), (0, 2), "a finished run trains and evaluates nothing more");
 }
 
 #[test]
@@ -172,15 +168,11 @@ impl Hook for FailsAfter {
 fn a_report_has_all_epochs_before_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
-    let args = Args::parse_from(
-        ["test", "--epochs", "500", "--batch-size", "8", "--report"]
-            .map(OsStr::new)
-            .into_iter()
-            .chain([path.as_os_str()]),
-    )
-    .train;
+    let report = path.to_str().unwrap();
+    let options = ["test", "--epochs", "500", "--batch-size", "8", "--report", report];
+    let args = Args::parse_from(options);
     let world = World::single();
-    let fit = args.fit_on(&world, "points", SAMPLES).unwrap().hook(FailsAfter(300));
+    let fit = args.train.fit_on(&world, "points", SAMPLES).unwrap().hook(FailsAfter(300));
     trainer(&world, 0.01).fit_with(fit, &data(), Some(&data())).unwrap_err();
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(report["epochs"].as_array().unwrap().len(), 301);
