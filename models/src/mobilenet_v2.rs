@@ -4,7 +4,7 @@
 //! Glorot-normal, as every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, Dropout, GlobalAvgPool, Linear};
-use candelabrum_nn::{Activation, Model, Scope, ops};
+use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
 use crate::conv::conv;
@@ -47,7 +47,10 @@ struct ConvNorm {
 /// each channel alone, a 1×1 convolution narrows. The last one has no activation.
 #[derive(Debug)]
 struct Block {
-    layers: Vec<ConvNorm>,
+    first: Conv2d,
+    /// Each convolution with the normalisation of its input.
+    others: Vec<(BatchNorm2d, Conv2d)>,
+    last: BatchNorm2d,
     /// Whether the result has the shape of the input, which is then added.
     is_residual: bool,
 }
@@ -98,25 +101,28 @@ impl Model for MobileNetV2 {
 impl Block {
     fn new(scope: &Scope, expansion: usize, [inputs, outputs]: [usize; 2], stride: usize) -> Self {
         let wide = expansion * inputs;
-        let mut layers = Vec::new();
-        if expansion != 1 {
-            layers.push(ConvNorm::rectified(&scope.pp(0), wide, 1, |conv| conv));
-        }
-        let each_alone = |conv: Conv2d| conv.stride(stride).groups(wide);
-        layers.push(ConvNorm::rectified(&scope.pp(layers.len()), wide, 3, each_alone));
-        let narrow = layers.len();
-        layers.push(ConvNorm {
-            conv: conv(&scope.pp(narrow), outputs, 1),
-            norm: BatchNorm2d::new(&scope.pp(narrow + 1)),
-        });
-        Self { layers, is_residual: stride == 1 && inputs == outputs }
+        let norm = |scope: Scope| BatchNorm2d::new(&scope).activation(Activation::Relu6);
+        let each_alone = |scope: &Scope| conv(&scope.pp(0), wide, 3).stride(stride).groups(wide);
+        let narrow = |number: usize| conv(&scope.pp(number), outputs, 1);
+        let (first, others, last) = if expansion == 1 {
+            let inner = scope.pp(0);
+            (each_alone(&inner), vec![(norm(inner.pp(1)), narrow(1))], 2)
+        } else {
+            let (wider, inner) = (scope.pp(0), scope.pp(1));
+            let others =
+                vec![(norm(wider.pp(1)), each_alone(&inner)), (norm(inner.pp(1)), narrow(2))];
+            (conv(&wider.pp(0), wide, 1), others, 3)
+        };
+        let last = BatchNorm2d::new(&scope.pp(last));
+        Self { first, others, last, is_residual: stride == 1 && inputs == outputs }
     }
 }
 
 impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let ys = self.layers.iter().try_fold(xs.clone(), |ys, layer| layer.forward(&ys))?;
-        if self.is_residual { ops::add(&ys, xs, None) } else { Ok(ys) }
+        let layer = |ys: Tensor, (norm, conv): &(BatchNorm2d, Conv2d)| norm.forward_conv(&ys, conv);
+        let ys = self.others.iter().try_fold(self.first.forward(xs)?, layer)?;
+        if self.is_residual { self.last.forward_add(&ys, xs) } else { self.last.forward(&ys) }
     }
 }
 

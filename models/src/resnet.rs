@@ -5,7 +5,7 @@
 //! starts Glorot-normal, as every [`Linear`] here.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
-use candelabrum_nn::{Activation, Model, Scope, ops};
+use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
 use crate::conv::conv;
@@ -88,8 +88,11 @@ struct ResNet {
 /// Convolutions whose result is added to their input.
 #[derive(Debug)]
 struct Block {
-    /// Each with its normalisation.
-    convs: Vec<(Conv2d, BatchNorm2d)>,
+    first: Conv2d,
+    /// Each convolution with the normalisation of its input.
+    others: Vec<(BatchNorm2d, Conv2d)>,
+    /// The normalisation of the last convolution's result.
+    last: BatchNorm2d,
     /// If the block changes the shape, a 1×1 convolution changes its input in the same way.
     downsample: Option<(Conv2d, BatchNorm2d)>,
 }
@@ -145,34 +148,39 @@ impl Block {
     /// A block for inputs of so many channels, which become the block's outputs.
     fn new(scope: &Scope, plan: Plan, inputs: &mut usize, channels: usize, stride: usize) -> Self {
         let wide = plan.iter().position(|[kernel, _]| *kernel == 3);
-        let layer = |(index, [kernel, times]): (usize, &[usize; 2])| {
+        let convolution = |index: usize| {
+            let [kernel, times] = plan[index];
             let stride = if Some(index) == wide { stride } else { 1 };
-            let conv = conv(&scope.pp(format!("conv{}", index + 1)), times * channels, *kernel);
-            let norm = BatchNorm2d::new(&scope.pp(format!("bn{}", index + 1)));
-            // The last activation comes after the sum.
-            let is_last = index + 1 == plan.len();
-            (conv.stride(stride), if is_last { norm } else { norm.activation(Activation::Relu) })
+            conv(&scope.pp(format!("conv{}", index + 1)), times * channels, kernel).stride(stride)
         };
+        let norm = |index: usize| BatchNorm2d::new(&scope.pp(format!("bn{}", index + 1)));
+        let others = (1..plan.len())
+            .map(|index| (norm(index - 1).activation(Activation::Relu), convolution(index)));
         let outputs = channels * plan.last().map_or(1, |[_, times]| *times);
         let downsample = (stride != 1 || *inputs != outputs).then(|| {
             let scope = scope.pp("downsample");
-            (conv(&scope.pp(0), outputs, 1).stride(stride), BatchNorm2d::new(&scope.pp(1)))
+            let norm = BatchNorm2d::new(&scope.pp(1)).activation(Activation::Relu);
+            (conv(&scope.pp(0), outputs, 1).stride(stride), norm)
         });
+        let last = norm(plan.len() - 1);
+        // The activation comes after the sum, which the later of the two normalisations computes.
+        let last = if downsample.is_some() { last } else { last.activation(Activation::Relu) };
         *inputs = outputs;
-        Self { convs: plan.iter().enumerate().map(layer).collect(), downsample }
+        Self { first: convolution(0), others: others.collect(), last, downsample }
     }
 }
 
 impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let layer =
-            |ys: Tensor, (conv, norm): &(Conv2d, BatchNorm2d)| norm.forward(&conv.forward(&ys)?);
-        let ys = self.convs.iter().try_fold(xs.clone(), layer)?;
-        let shortcut = match &self.downsample {
-            Some((conv, norm)) => &norm.forward(&conv.forward(xs)?)?,
-            None => xs,
-        };
-        ops::add(&ys, shortcut, Some(Activation::Relu))
+        let layer = |ys: Tensor, (norm, conv): &(BatchNorm2d, Conv2d)| norm.forward_conv(&ys, conv);
+        let ys = self.others.iter().try_fold(self.first.forward(xs)?, layer)?;
+        match &self.downsample {
+            None => self.last.forward_add(&ys, xs),
+            Some((conv, norm)) => {
+                let ys = self.last.forward(&ys)?;
+                norm.forward_add(&conv.forward(xs)?, &ys)
+            }
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use candle_core::{Module, Result, Tensor, bail};
 use once_cell::sync::OnceCell;
 
+use super::conv2d::{Conv2d, ConvCall};
 use super::{check_features, described};
-use crate::ops::{self, BatchNormConfig, RunningStatistics};
+use crate::ops::{self, BatchNorm, BatchNormConfig, RunningStatistics};
 use crate::{Activation, Init, Param, Scope, StatisticsExchange};
 
 /// Normalises `(N, C, H, W)` or `(N, C)` per channel to mean 0 and variance 1, then multiplies by
@@ -97,8 +98,36 @@ impl BatchNorm2d {
     }
 }
 
-impl Module for BatchNorm2d {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+impl BatchNorm2d {
+    /// `activation(norm(xs) + residual)`, the end of a residual branch, in one operation:
+    /// [`batch_norm2d_add`](ops::batch_norm2d_add). `residual` has the shape of `xs`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `forward`, and a residual of another shape.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let ys = self.with(xs, |norm| ops::batch_norm2d_add(xs, norm, residual))?;
+        self.trace(xs);
+        Ok(ys)
+    }
+
+    /// `conv(norm(xs))` in one operation, which keeps less memory for the backward pass than the two layers
+    /// one after the other: [`batch_norm2d_conv2d`](ops::batch_norm2d_conv2d).
+    ///
+    /// # Errors
+    ///
+    /// Those of both layers.
+    pub fn forward_conv(&self, xs: &Tensor, conv: &Conv2d) -> Result<Tensor> {
+        self.with(xs, |norm| {
+            self.trace(xs);
+            conv.with(xs, |ConvCall { weight, bias, config, activation }| {
+                ops::batch_norm2d_conv2d(xs, norm, weight, bias, config, activation)
+            })
+        })
+    }
+
+    /// Calls `f` with what the operation needs.
+    fn with(&self, xs: &Tensor, f: impl FnOnce(BatchNorm<'_>) -> Result<Tensor>) -> Result<Tensor> {
         let channels = match *xs.dims() {
             [_, channels] | [_, channels, _, _] => channels,
             _ => bail!(
@@ -118,14 +147,22 @@ impl Module for BatchNorm2d {
             activation: self.activation,
         };
         let exchange = self.exchange.clone().or_else(|| self.scope.params().statistics_exchange());
-        let ys = match exchange {
-            None => ops::batch_norm2d(xs, weight, bias, Some(running), config)?,
-            Some(exchange) => {
-                let exchange = exchange.for_layer(self.scope.path()).unwrap_or(exchange);
-                ops::sync_batch_norm2d(xs, weight, bias, Some(running), config, &exchange)?
-            }
-        };
-        self.scope.trace(&described("BatchNorm2d".to_owned(), self.activation), &ys);
+        let exchange =
+            exchange.map(|exchange| exchange.for_layer(self.scope.path()).unwrap_or(exchange));
+        let exchange = exchange.as_ref();
+        f(BatchNorm { weight, bias, running: Some(running), exchange, config })
+    }
+
+    /// The output has the shape of `xs`.
+    fn trace(&self, xs: &Tensor) {
+        self.scope.trace(&described("BatchNorm2d".to_owned(), self.activation), xs);
+    }
+}
+
+impl Module for BatchNorm2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = self.with(xs, |norm| ops::normalise(xs, norm, None))?;
+        self.trace(xs);
         Ok(ys)
     }
 }

@@ -116,16 +116,39 @@ impl Conv2d {
     }
 }
 
-impl Module for Conv2d {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+/// What the operation of a layer needs beside its input.
+#[derive(Clone, Copy)]
+pub(super) struct ConvCall<'a> {
+    pub(super) weight: &'a Tensor,
+    pub(super) bias: Option<&'a Tensor>,
+    pub(super) config: Conv2dConfig,
+    pub(super) activation: Option<Activation>,
+}
+
+impl Conv2d {
+    /// Calls `f`, which computes the result of an input with the shape of `xs`.
+    pub(super) fn with(
+        &self,
+        xs: &Tensor,
+        f: impl FnOnce(ConvCall<'_>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let [_, channels, _, _] = sizes(&self.scope, xs, "(N, C, H, W)")?;
         let weights = self.weights.get_or_try_init(|| self.create(channels))?;
         let expected = weights.weight.var().dim(1)? * self.config.groups;
         check_features(&self.scope, "channels", expected, channels)?;
-        let ys =
-            ops::conv2d(xs, weights.weight.tensor(), weights.bias(), self.config, self.activation)?;
+        let &Self { config, activation, .. } = self;
+        let weight = weights.weight.tensor();
+        let ys = f(ConvCall { weight, bias: weights.bias(), config, activation })?;
         let (height, width) = self.kernel;
         self.scope.trace(&described(format!("Conv2d {height}×{width}"), self.activation), &ys);
         Ok(ys)
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.with(xs, |ConvCall { weight, bias, config, activation }| {
+            ops::conv2d(xs, weight, bias, config, activation)
+        })
     }
 }

@@ -51,31 +51,34 @@ impl ChannelPlanes {
         gathered
     }
 
-    /// Calls `f` for every channel with its planes of `outputs` (none if there is no output) and
-    /// its `width` numbers of `records`. One thread computes a channel.
-    pub(super) fn for_channels<T: Float, R: Send>(
+    /// Calls `f` for every channel with its planes of each of the `outputs` (no planes where an output is
+    /// empty) and its `width` numbers of `records`. One thread computes a channel.
+    pub(super) fn for_channels<T: Float, R: Send, const N: usize>(
         self,
         threads: bool,
-        outputs: &mut [T],
+        outputs: [&mut [T]; N],
         records: &mut [R],
         width: usize,
-        f: impl Fn(usize, Planes<'_, '_, T>, &mut [R]) + Sync,
+        f: impl Fn(usize, [Planes<'_, '_, T>; N], &mut [R]) + Sync,
     ) {
         // A few blocks of channels per thread. The numbers of the result do not depend on the
         // blocks.
         let blocks = if threads { 4 * team::threads() } else { 1 };
         let block = self.channels.div_ceil(blocks).max(1);
-        let mut parts: Vec<Vec<&mut [T]>> = Vec::new();
-        parts.resize_with(self.channels.div_ceil(block), Vec::new);
-        for image in outputs.chunks_exact_mut(self.image()) {
-            for (parts, part) in parts.iter_mut().zip(image.chunks_mut(block * self.plane)) {
-                parts.push(part);
+        let mut parts: Vec<[Vec<&mut [T]>; N]> = Vec::new();
+        parts.resize_with(self.channels.div_ceil(block), || [const { Vec::new() }; N]);
+        for (number, output) in outputs.into_iter().enumerate() {
+            for image in output.chunks_exact_mut(self.image()) {
+                for (parts, part) in parts.iter_mut().zip(image.chunks_mut(block * self.plane)) {
+                    parts[number].push(part);
+                }
             }
         }
-        let run = |(number, (mut parts, records)): (usize, (Vec<&mut [T]>, &mut [R]))| {
+        let run = |(number, (mut parts, records)): (usize, ([Vec<&mut [T]>; N], &mut [R]))| {
             for (index, record) in records.chunks_exact_mut(width).enumerate() {
                 let start = index * self.plane;
-                let planes = Planes { parts: &mut parts, start, plane: self.plane };
+                let planes =
+                    parts.each_mut().map(|parts| Planes { parts, start, plane: self.plane });
                 f(number * block + index, planes, record);
             }
         };
@@ -98,7 +101,21 @@ impl<T: Float> Planes<'_, '_, T> {
         self.parts.iter_mut().map(move |part| &mut part[start..][..plane])
     }
 
-    /// The reverse of [`ChannelPlanes::gather`].
+    #[inline(always)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[T]> + Clone {
+        let (start, plane) = (self.start, self.plane);
+        self.parts.iter().map(move |part| &part[start..][..plane])
+    }
+
+    /// Copies the values one after the other.
+    pub(super) fn gather(&self) -> Pooled<T> {
+        let mut gathered = Pooled::new(self.parts.len() * self.plane);
+        let parts = gathered.chunks_exact_mut(self.plane.max(1));
+        parts.zip(self.iter()).for_each(|(to, from)| to.copy_from_slice(from));
+        gathered
+    }
+
+    /// The reverse of [`Self::gather`].
     pub(super) fn scatter(&mut self, values: &[T]) {
         let parts = values.chunks_exact(self.plane.max(1));
         self.iter_mut().zip(parts).for_each(|(to, from)| to.copy_from_slice(from));

@@ -118,7 +118,11 @@ pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
 pub use add::add;
 pub use attention::{AttentionConfig, Rotary, attention, cross_attention};
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
-pub use batch_norm2d::{BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d};
+pub(crate) use batch_norm2d::normalise;
+pub use batch_norm2d::{
+    BatchNorm, BatchNormConfig, RunningStatistics, batch_norm2d, batch_norm2d_add,
+    batch_norm2d_conv2d, sync_batch_norm2d,
+};
 pub use cat::cat;
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};

@@ -1,7 +1,7 @@
 //! All computations on one channel, while the channel is in the cache.
 
 use super::line::{Line, Totals};
-use super::{BatchNorm2d, Rectifier};
+use super::{BatchNorm2d, Inputs, Rectifier, Values};
 use crate::ops::channel_planes::Planes;
 use crate::ops::elementwise::{clipped, rectified};
 use crate::ops::float::Float;
@@ -35,8 +35,7 @@ impl BatchNorm2d {
     /// Writes the channel's part of the result, using the `known` moments or those of this batch.
     pub(super) fn forward_channel<T: Float>(
         &self,
-        xs: &[T],
-        channel: usize,
+        Inputs { xs, residual, channel }: Inputs<'_, T>,
         mut ys: Planes<'_, '_, T>,
         known: Option<Moments<T>>,
         line: impl FnOnce(Moments<T>) -> Line<T>,
@@ -44,19 +43,26 @@ impl BatchNorm2d {
         if self.geometry.plane < SHORT_PLANE {
             let whole = self.geometry.one_channel();
             let xs = self.geometry.gather(xs, channel);
+            let has_residual = self.has_residual;
+            let residual = has_residual.then(|| self.geometry.gather(residual, channel));
             let mut scratch = Pooled::new(xs.len());
             let planes = Planes { parts: &mut [&mut scratch], start: 0, plane: xs.len() };
+            let residual = residual.as_deref().unwrap_or_default();
             let line = simd_once(
                 #[inline(always)]
-                || self.normalise(whole.planes(&xs, 0), planes, known, line),
+                || {
+                    let residual = whole.planes(residual, 0);
+                    self.normalise(whole.planes(&xs, 0), residual, planes, known, line)
+                },
             );
             ys.scatter(&scratch);
             return line;
         }
         let xs = self.geometry.planes(xs, channel);
+        let residual = self.geometry.planes(residual, channel);
         simd_once(
             #[inline(always)]
-            || self.normalise(xs, ys, known, line),
+            || self.normalise(xs, residual, ys, known, line),
         )
     }
 
@@ -64,36 +70,64 @@ impl BatchNorm2d {
     fn normalise<'a, T: Float>(
         &self,
         xs: impl Iterator<Item = &'a [T]> + Clone,
-        mut ys: Planes<'_, '_, T>,
+        residual: impl Iterator<Item = &'a [T]>,
+        ys: Planes<'_, '_, T>,
         known: Option<Moments<T>>,
         line: impl FnOnce(Moments<T>) -> Line<T>,
     ) -> Line<T> {
         let line = line(known.unwrap_or_else(|| moments(xs.clone(), self.geometry.count())));
-        for (x, y) in xs.zip(ys.iter_mut()) {
-            let pairs = y.iter_mut().zip(x);
-            match self.rectifier {
-                None => pairs.for_each(|(y, &x)| *y = line.at(x)),
-                Some(Rectifier::Relu) => pairs.for_each(|(y, &x)| *y = rectified(line.at(x))),
-                Some(Rectifier::Relu6) => pairs.for_each(|(y, &x)| *y = clipped(line.at(x))),
-            }
+        match self.rectifier {
+            None => self.write(xs, residual, ys, line, |z| z),
+            Some(Rectifier::Relu) => self.write(xs, residual, ys, line, rectified),
+            Some(Rectifier::Relu6) => self.write(xs, residual, ys, line, clipped),
         }
         line
     }
 
+    /// Writes the result, with the activation as a function.
+    #[inline(always)]
+    fn write<'a, T: Float>(
+        &self,
+        xs: impl Iterator<Item = &'a [T]>,
+        residual: impl Iterator<Item = &'a [T]>,
+        mut ys: Planes<'_, '_, T>,
+        line: Line<T>,
+        activate: impl Fn(T) -> T,
+    ) {
+        if self.has_residual {
+            for ((x, r), y) in xs.zip(residual).zip(ys.iter_mut()) {
+                for ((y, &x), &r) in y.iter_mut().zip(x).zip(r) {
+                    *y = activate(line.at(x) + r);
+                }
+            }
+        } else {
+            for (x, y) in xs.zip(ys.iter_mut()) {
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = activate(line.at(x)));
+            }
+        }
+    }
+
     /// Returns the totals used: the `known` ones, or those of this batch. Writes the gradient of
-    /// the input, if it has a place.
+    /// the input, if it has a place. With a residual, replaces `dys` by the gradient before the activation.
     pub(super) fn backward_channel<T: Float>(
         &self,
-        (xs, dys): (&[T], &[T]),
-        channel: usize,
+        Values { xs, ys, channel }: Values<'_, T>,
+        mut dys: Planes<'_, '_, T>,
         dxs: Option<Planes<'_, '_, T>>,
         line: Line<T>,
         known: Option<Totals>,
     ) -> Totals {
+        if self.masks_by_result() {
+            let ys = self.geometry.planes(ys, channel);
+            simd_once(
+                #[inline(always)]
+                || self.mask(ys, &mut dys),
+            );
+        }
         if self.geometry.plane < SHORT_PLANE {
             let whole = self.geometry.one_channel();
             let xs = self.geometry.gather(xs, channel);
-            let dys = self.geometry.gather(dys, channel);
+            let dys = dys.gather();
             let pairs = whole.planes(&xs, 0).zip(whole.planes(&dys, 0));
             let mut scratch = Pooled::new(if dxs.is_some() { xs.len() } else { 0 });
             let mut parts = [&mut *scratch];
@@ -109,11 +143,30 @@ impl BatchNorm2d {
             return totals;
         }
         let xs = self.geometry.planes(xs, channel);
-        let pairs = xs.zip(self.geometry.planes(dys, channel));
+        let pairs = xs.zip(dys.iter());
         simd_once(
             #[inline(always)]
             || self.differentiate(pairs, dxs, line, known),
         )
+    }
+
+    /// Replaces `dys` by the gradient before the activation, whose result is `ys`.
+    #[inline(always)]
+    fn mask<'a, T: Float>(&self, ys: impl Iterator<Item = &'a [T]>, dys: &mut Planes<'_, '_, T>) {
+        let six = T::narrow(6.0);
+        let is_relu6 = self.rectifier == Some(Rectifier::Relu6);
+        for (y, dy) in ys.zip(dys.iter_mut()) {
+            let pairs = dy.iter_mut().zip(y);
+            if is_relu6 {
+                pairs.for_each(|(dy, &y)| *dy = dy.keep_if((y > T::zero()) & (y < six)));
+            } else {
+                // A result of NaN lets the gradient pass.
+                pairs.for_each(|(dy, &y)| {
+                    let dead = y <= T::zero();
+                    *dy = dy.keep_if(!dead);
+                });
+            }
+        }
     }
 
     #[inline(always)]
@@ -124,7 +177,9 @@ impl BatchNorm2d {
         line: Line<T>,
         known: Option<Totals>,
     ) -> Totals {
-        match self.rectifier {
+        // With a residual, the gradient before the activation is known.
+        let rectifier = self.rectifier.filter(|_| !self.has_residual);
+        match rectifier {
             None => self.differentiate_by(pairs, dxs, line, known, |_, dy| dy),
             Some(Rectifier::Relu) => self.differentiate_by(pairs, dxs, line, known, |x, dy| {
                 let dead = line.at(x) <= T::zero();

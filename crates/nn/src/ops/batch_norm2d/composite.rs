@@ -24,7 +24,9 @@ use crate::{Activation, StatisticsExchange};
 
 impl BatchNorm2d {
     pub(super) fn by_candle(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
-        let [Some(xs), weight, bias, mean, variance] = inputs else { unreachable!("five inputs") };
+        let [Some(xs), weight, bias, mean, variance, residual] = inputs else {
+            unreachable!("six inputs")
+        };
         let ChannelPlanes { batch, channels, plane } = self.geometry;
         if xs.elem_count() == 0 && self.exchange.is_none() {
             // candle's operations on a GPU refuse to work on nothing.
@@ -44,6 +46,9 @@ impl BatchNorm2d {
         }
         if let Some(bias) = bias {
             ys = ys.broadcast_add(&by_channel(bias)?)?;
+        }
+        if let Some(residual) = residual {
+            ys = (ys + widen(residual)?.reshape((batch, channels, plane))?)?;
         }
         let activation = self.rectifier.map(|rectifier| match rectifier {
             Rectifier::Relu => Activation::Relu,

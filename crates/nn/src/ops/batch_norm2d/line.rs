@@ -34,6 +34,11 @@ impl<T: Float> Line<T> {
         }
     }
 
+    pub(super) fn moments(&self) -> Moments<T> {
+        let Self { shift, rest, variance, .. } = *self;
+        Moments { shift, rest: rest.widen(), variance: variance.widen() }
+    }
+
     #[inline(always)]
     pub(super) fn at(&self, x: T) -> T {
         (x - self.shift) * self.scale + self.bias

@@ -15,139 +15,59 @@
 //! five numbers per channel are saved. The backward computes `z` again, with the same bits, to find
 //! the mask of the activation.
 //!
+//! A residual `s` is added before the activation, `y = act(w h + b + s)`. The backward then finds the mask of
+//! the activation from `y`, and the residual's gradient is `dz`, which takes the memory of `dy`.
+//!
 //! If replicas exchange statistics, `m`, `v`, `n` and both sums in `dx` are those of all replicas'
 //! batches together. Forward and backward are then two passes over memory each, with the exchange
 //! between the passes.
 
+mod arguments;
 mod channel;
 mod composite;
 mod config;
+mod convolution;
 mod line;
 mod replicas;
 
+pub(crate) use self::arguments::normalise;
+pub use self::arguments::{BatchNorm, batch_norm2d, batch_norm2d_add, sync_batch_norm2d};
 pub use self::config::{BatchNormConfig, RunningStatistics};
+pub use self::convolution::batch_norm2d_conv2d;
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
 use self::config::NAME;
 use self::line::{Line, Totals};
-use super::activations;
 use super::channel_planes::{ChannelPlanes, Planes};
 use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
+use super::fused::{Backward, Fused, OnGpu, Reads};
 use super::moments::Moments;
-use super::parallel::worth_threads;
+use super::parallel::{in_blocks, worth_threads};
 use super::pool::Pooled;
-use crate::{Activation, StatisticsExchange};
+use crate::StatisticsExchange;
 
-/// Normalises each channel, scales it by `weight` and adds `bias`.
-///
-/// In training, `running` (if given) moves towards the statistics of the batch:
-/// `running = (1 - momentum) running + momentum batch`, with the unbiased variance. In evaluation,
-/// the channels are normalised by `running`.
-///
-/// # Shapes
-///
-/// `xs` (N, C, H, W) or (N, C), `weight` and `bias` (C) -> the shape of `xs`.
-///
-/// # Errors
-///
-/// If shapes or dtypes do not fit together, the dtype is no float, `eps` is negative, a
-/// channel has fewer than two values in training, or `running` is missing in evaluation.
-pub fn batch_norm2d(
-    xs: &Tensor,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
-    running: Option<&RunningStatistics>,
-    config: BatchNormConfig,
-) -> Result<Tensor> {
-    normalise(xs, [weight, bias], running, config, None)
+/// The number of the residual among the inputs.
+const RESIDUAL: usize = 5;
+
+/// What the forward of a channel reads.
+#[derive(Clone, Copy)]
+struct Inputs<'a, T> {
+    xs: &'a [T],
+    /// Empty if there is none.
+    residual: &'a [T],
+    channel: usize,
 }
 
-/// [`batch_norm2d`] by the statistics of the batches of all replicas, in training: PyTorch's
-/// `SyncBatchNorm`. The batches of the replicas may differ in size and may be empty.
-///
-/// Forward and backward are one exchange each. The backward exchanges only if the input needs a
-/// gradient. It computes the gradient of the sum of all replicas' losses by this replica's input,
-/// and this replica's share of the gradients by `weight` and `bias`. A single replica gets the bits
-/// of [`batch_norm2d`].
-///
-/// # Errors
-///
-/// Those of [`batch_norm2d`], where the limit of two values per channel holds for all batches
-/// together, and those of the exchange.
-pub fn sync_batch_norm2d(
-    xs: &Tensor,
-    weight: Option<&Tensor>,
-    bias: Option<&Tensor>,
-    running: Option<&RunningStatistics>,
-    config: BatchNormConfig,
-    exchange: &Arc<dyn StatisticsExchange>,
-) -> Result<Tensor> {
-    normalise(xs, [weight, bias], running, config, Some(exchange))
-}
-
-fn normalise(
-    xs: &Tensor,
-    [weight, bias]: [Option<&Tensor>; 2],
-    running: Option<&RunningStatistics>,
-    config: BatchNormConfig,
-    exchange: Option<&Arc<dyn StatisticsExchange>>,
-) -> Result<Tensor> {
-    let (batch, channels, plane) = match *xs.dims() {
-        [batch, channels] => (batch, channels, 1),
-        [batch, channels, height, width] => (batch, channels, height * width),
-        _ => bail!("{NAME}: input of shape {:?}, expected (N, C, H, W) or (N, C)", xs.shape()),
-    };
-    if config.eps.is_nan() || config.eps < 0.0 {
-        bail!("{NAME}: eps {} is not a small positive number", config.eps);
-    }
-    let values = running.map(|running| (running.mean.value(), running.variance.value()));
-    let (mean, variance) = values.as_ref().map(|(mean, variance)| (mean, variance)).unzip();
-    let named = [
-        ("weight", weight),
-        ("bias", bias),
-        ("running mean", mean),
-        ("running variance", variance),
-    ];
-    for (name, tensor) in named {
-        if let Some(tensor) = tensor.filter(|tensor| tensor.dims() != [channels]) {
-            bail!("{NAME}: {name} of shape {:?} for {channels} channels", tensor.shape());
-        }
-    }
-    let geometry = ChannelPlanes { batch, channels, plane };
-    // With another activation fused, the backward would have to compute the activation again.
-    let (rectifier, late) = match config.activation {
-        Some(Activation::Relu) => (Some(Rectifier::Relu), None),
-        Some(Activation::Relu6) => (Some(Rectifier::Relu6), None),
-        other => (None, other),
-    };
-    let exchange = exchange.filter(|_| config.training).cloned();
-    let op = BatchNorm2d { geometry, running: running.cloned(), rectifier, config, exchange };
-    if config.training {
-        if batch * plane < 2 && op.exchange.is_none() {
-            bail!(
-                "{NAME}: more than one value per channel is needed in training, the input is {:?}",
-                xs.shape()
-            );
-        }
-        let ys = fused::run(op, xs.shape(), &[Some(xs), weight, bias, None, None])?;
-        return activations::apply(ys, late);
-    }
-    if running.is_none() {
-        bail!("{NAME}: evaluation needs running statistics");
-    }
-    // Running statistics beside 16 bits are in f32. On a GPU candle cannot convert nothing.
-    let widened = |tensor: &Tensor| match xs.elem_count() {
-        0 => tensor.to_dtype(xs.dtype()),
-        _ => fused::widen(tensor),
-    };
-    let wide = |tensor: Option<&Tensor>| tensor.map(widened).transpose();
-    let inputs = [wide(Some(xs))?, wide(weight)?, wide(bias)?, wide(mean)?, wide(variance)?];
-    let ys = fused::run(op, xs.shape(), &inputs.each_ref().map(Option::as_ref))?;
-    activations::apply(ys.to_dtype(xs.dtype())?, late)
+/// What the backward of a channel reads beside the gradient of the result.
+#[derive(Clone, Copy)]
+struct Values<'a, T> {
+    xs: &'a [T],
+    /// The result, if the mask of the activation is found from it.
+    ys: &'a [T],
+    channel: usize,
 }
 
 /// An activation whose derivative is 0 or 1, so that the backward needs only the sign of a difference.
@@ -162,6 +82,8 @@ pub(super) struct BatchNorm2d {
     pub(super) running: Option<RunningStatistics>,
     /// The fused activation.
     pub(super) rectifier: Option<Rectifier>,
+    /// Whether a residual is added before the activation.
+    pub(super) has_residual: bool,
     pub(super) config: BatchNormConfig,
     /// Only set in training.
     pub(super) exchange: Option<Arc<dyn StatisticsExchange>>,
@@ -171,11 +93,13 @@ impl Fused for BatchNorm2d {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0])
+        Reads::inputs(&[0]).and_output(self.masks_by_result())
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        let &[xs, weight, bias, mean, variance] = inputs else { unreachable!("five inputs") };
+        let &[xs, weight, bias, mean, variance, residual] = inputs else {
+            unreachable!("six inputs")
+        };
         let all = self.moments_of_all(xs)?;
         if ys.is_empty() && all.is_none() {
             return Ok(Pooled::none());
@@ -194,12 +118,13 @@ impl Fused for BatchNorm2d {
                 Some(Moments { shift, rest: 0.0, variance })
             }
         };
-        let run = |channel: usize, ys: Planes<'_, '_, T>, saved: &mut [T]| {
+        let run = |channel: usize, [ys]: [Planes<'_, '_, T>; 1], saved: &mut [T]| {
             let line = |moments| line(channel, moments);
-            self.forward_channel(xs, channel, ys, known(channel), line).save(saved);
+            let from = Inputs { xs, residual, channel };
+            self.forward_channel(from, ys, known(channel), line).save(saved);
         };
         let threads = worth_threads(ys.len());
-        self.geometry.for_channels(threads, ys, &mut saved, Line::<T>::LEN, run);
+        self.geometry.for_channels(threads, [ys], &mut saved, Line::<T>::LEN, run);
         let count = all.map_or(self.geometry.count() as f64, |(count, _)| count);
         self.update_running(&saved, count)?;
         Ok(saved)
@@ -211,16 +136,24 @@ impl Fused for BatchNorm2d {
         let exchange = self.exchange.as_ref().filter(|_| dxs.is_some());
         let (dxs_now, dxs_later) = if exchange.is_some() { (None, dxs) } else { (dxs, None) };
         let mut sums = Pooled::zeros(2 * self.geometry.channels);
-        self.backward_channels(&pass, dxs_now, &mut sums, None);
+        self.backward_channels(&mut pass, dxs_now, &mut sums, None);
         for (gradient, number) in [(dw, 0), (db, 1)] {
             let pairs = gradient.into_iter().flatten().zip(sums.chunks_exact(2));
             pairs.for_each(|(gradient, sums)| *gradient = T::narrow(sums[number]));
         }
         if let Some(exchange) = exchange {
             let all = replicas::all_sums(&**exchange, self.geometry.count(), &sums)?;
-            self.backward_channels(&pass, dxs_later, &mut sums, Some(&all));
+            self.backward_channels(&mut pass, dxs_later, &mut sums, Some(&all));
+        }
+        if let Some(residual) = pass.grads.take(RESIDUAL) {
+            let dys = &*pass.dys;
+            in_blocks(residual, |start, to| to.copy_from_slice(&dys[start..][..to.len()]));
         }
         Ok(())
+    }
+
+    fn passes_gradient_to(&self) -> Option<usize> {
+        self.has_residual.then_some(RESIDUAL)
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
@@ -233,25 +166,45 @@ impl Fused for BatchNorm2d {
 }
 
 impl BatchNorm2d {
+    /// Whether the backward reads the result to find the mask of the activation.
+    fn masks_by_result(&self) -> bool {
+        self.has_residual && self.rectifier.is_some()
+    }
+
+    /// Writes the result again, from what the forward has saved.
+    fn again<T: Float>(&self, xs: &[T], saved: &[T], ys: &mut [T]) {
+        let threads = worth_threads(ys.len());
+        let run = |channel: usize, [ys]: [Planes<'_, '_, T>; 1], _: &mut [()]| {
+            let line = Line::load(&saved[channel * Line::<T>::LEN..]);
+            let from = Inputs { xs, residual: &[], channel };
+            self.forward_channel(from, ys, Some(line.moments()), |_| line);
+        };
+        if !ys.is_empty() {
+            let mut nothing = vec![(); self.geometry.channels];
+            self.geometry.for_channels(threads, [ys], &mut nothing, 1, run);
+        }
+    }
+
     /// The number of values per channel, and their moments by channel, over all replicas.
     fn moments_of_all<T: Float>(&self, xs: &[T]) -> Result<Option<(f64, Vec<Moments<T>>)>> {
         let Some(exchange) = &self.exchange else { return Ok(None) };
         let ChannelPlanes { channels, .. } = self.geometry;
         let mut own = Pooled::<f64>::zeros(channels * 3);
         let threads = worth_threads(xs.len());
-        let run = |channel: usize, _: Planes<'_, '_, T>, own: &mut [f64]| {
+        let run = |channel: usize, []: [Planes<'_, '_, T>; 0], own: &mut [f64]| {
             let Moments { shift, rest, variance } = self.moments(xs, channel);
             own.copy_from_slice(&[shift.widen(), rest, variance]);
         };
-        self.geometry.for_channels(threads, &mut [], &mut own, 3, run);
+        self.geometry.for_channels(threads, [], &mut own, 3, run);
         replicas::all_moments(&**exchange, self.geometry.count(), &own).map(Some)
     }
 
     /// Writes the sums of each channel and, if it has a place, the gradient of the input. Uses the
-    /// sums of `all` replicas, or this replica's.
+    /// sums of `all` replicas, or this replica's. With a residual, replaces the gradient of the result by
+    /// that before the activation.
     fn backward_channels<T: Float>(
         &self,
-        pass: &Backward<'_, T>,
+        pass: &mut Backward<'_, T>,
         dxs: Option<&mut [T]>,
         sums: &mut [f64],
         all: Option<&(f64, Vec<f64>)>,
@@ -260,20 +213,22 @@ impl BatchNorm2d {
             return;
         }
         let wanted = dxs.is_some();
-        let run = |channel: usize, dxs: Planes<'_, '_, T>, sums: &mut [f64]| {
-            let line = Line::load(&pass.saved[channel * Line::<T>::LEN..]);
+        let (xs, ys, saved) = (pass.inputs[0], pass.ys, pass.saved);
+        let run = |channel: usize, [dxs, dys]: [Planes<'_, '_, T>; 2], sums: &mut [f64]| {
+            let line = Line::load(&saved[channel * Line::<T>::LEN..]);
             let known = all.map(|(count, sums)| Totals {
                 count: *count,
                 dw: sums[2 * channel],
                 db: sums[2 * channel + 1],
             });
-            let pair = (pass.inputs[0], &*pass.dys);
+            let from = Values { xs, ys, channel };
             let dxs = wanted.then_some(dxs);
-            let Totals { dw, db, .. } = self.backward_channel(pair, channel, dxs, line, known);
+            let Totals { dw, db, .. } = self.backward_channel(from, dys, dxs, line, known);
             sums.copy_from_slice(&[dw, db]);
         };
         let threads = worth_threads(pass.dys.len());
-        self.geometry.for_channels(threads, dxs.unwrap_or_default(), sums, 2, run);
+        let outputs = [dxs.unwrap_or_default(), &mut *pass.dys];
+        self.geometry.for_channels(threads, outputs, sums, 2, run);
     }
 
     /// In training, moves the running statistics towards those of a batch with `count` values per

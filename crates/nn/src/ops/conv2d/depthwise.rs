@@ -58,13 +58,13 @@ impl<T: Float> Conv<'_, T> {
         let phases = Phases::new(geometry);
         let (offsets, by_phase) = (phases.offsets(), phases.by_phase());
         let layout = Layout { geometry, phases: &phases, offsets: &offsets, by_phase: &by_phase };
-        let channel = |channel: usize, dxs: Planes<'_, '_, T>, dw: &mut [T]| {
+        let channel = |channel: usize, [dxs]: [Planes<'_, '_, T>; 1], dw: &mut [T]| {
             let weight = &weight[channel * kernels..][..kernels];
             let dxs = has_dxs.then_some(dxs);
             dispatch(Backward { layout, weight, xs, dys, channel, dxs, dw });
         };
         let threads = worth_threads(dys.len());
-        inputs.for_channels(threads, dxs.unwrap_or_default(), dw, kernels, channel);
+        inputs.for_channels(threads, [dxs.unwrap_or_default()], dw, kernels, channel);
     }
 }
 

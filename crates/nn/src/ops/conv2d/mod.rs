@@ -25,7 +25,7 @@ mod winograd;
 
 pub use self::config::Conv2dConfig;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use self::config::NAME;
 use self::conv::{Conv, Gradients};
@@ -74,12 +74,8 @@ pub fn conv2d(
     config: Conv2dConfig,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let geometry = Geometry::new(xs.shape(), weight.shape(), config)?;
-    if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
-        bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
-    }
-    let shape = geometry.output_shape();
-    fused::run(Conv2d { geometry, activation }, shape, &[Some(xs), Some(weight), bias])
+    let (op, shape) = Conv2d::new(xs.shape(), weight, bias, config, activation)?;
+    fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
 pub(super) struct Conv2d {
@@ -159,8 +155,24 @@ impl Fused for Conv2d {
 }
 
 impl Conv2d {
+    /// The operation for inputs of a shape, and the shape of its result.
+    pub(super) fn new(
+        xs: &Shape,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        config: Conv2dConfig,
+        activation: Option<Activation>,
+    ) -> Result<(Self, Shape)> {
+        let geometry = Geometry::new(xs, weight.shape(), config)?;
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
+            bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
+        }
+        let shape = geometry.output_shape();
+        Ok((Self { geometry, activation }, shape))
+    }
+
     /// The weight without the elements that meet only padding, if there are any.
-    fn crop<T: Float>(&self, weight: &[T]) -> Pooled<T> {
+    pub(super) fn crop<T: Float>(&self, weight: &[T]) -> Pooled<T> {
         if !self.geometry.is_cropped() {
             return Pooled::none();
         }

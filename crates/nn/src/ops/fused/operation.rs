@@ -111,6 +111,11 @@ pub(in crate::ops) struct Backward<'a, T> {
 pub(in crate::ops) struct Grads<'a, T>(pub(super) Vec<Option<&'a mut [T]>>);
 
 impl<'a, T> Grads<'a, T> {
+    /// The places of the gradients of the inputs of an operation inside another one.
+    pub(in crate::ops) fn new(places: impl IntoIterator<Item = Option<&'a mut [T]>>) -> Self {
+        Self(places.into_iter().collect())
+    }
+
     /// The place for the gradient of input `number`, at the first call. `None` if the gradient is
     /// not needed.
     pub(in crate::ops) fn take(&mut self, number: usize) -> Option<&'a mut [T]> {

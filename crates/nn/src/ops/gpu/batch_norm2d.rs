@@ -107,7 +107,7 @@ impl OnGpu for BatchNorm2d {
         inputs: &[Option<CudaNumbers<'_>>],
         mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let &[Some(xs), weight, bias, mean, variance] = inputs else {
+        let &[Some(xs), weight, bias, mean, variance, None] = inputs else {
             bail!("batch_norm2d: an input is missing, this is a bug")
         };
         let (number, sizes) = (xs.element_type(), self.sizes());

@@ -1,0 +1,126 @@
+//! A batch normalisation and the convolution of its result, as one operation.
+//!
+//! ```text
+//! forward    h = act(norm(x))     y = conv(h)
+//! backward   h again              dh, dw = conv'(h, dy)      dx = norm'(x, dh)
+//! ```
+//!
+//! Of the two inputs `x` and `h` that two operations keep for the backward pass, only `x` is kept. The backward
+//! computes `h` again, as checkpoints of activations do (Chen et al., 2016, arXiv:1604.06174). Networks of
+//! convolutions and normalisations spend most of their memory on these two.
+
+use candle_core::{Result, Tensor};
+
+use super::BatchNorm2d;
+use super::arguments::{BatchNorm, normalise};
+use crate::Activation;
+use crate::master::is_half;
+use crate::ops::activations;
+use crate::ops::conv2d::{Conv2d, Conv2dConfig, conv2d};
+use crate::ops::float::Float;
+use crate::ops::fused::{self, Backward, Fused, Grads, Reads};
+use crate::ops::pool::Pooled;
+
+/// [`conv2d`](crate::ops::conv2d()) of [`batch_norm2d`](crate::ops::batch_norm2d()). On a GPU, in f16 and bf16,
+/// and for a normalisation by another activation than ReLU and ReLU6, these are two operations.
+///
+/// # Shapes
+///
+/// `xs` (N, C, H, W), `weight` (O, C / groups, KH, KW), `bias` (O) -> (N, O, OH, OW), see
+/// [`conv2d`](crate::ops::conv2d()).
+///
+/// # Cost
+///
+/// The backward computes the normalised values again instead of keeping them.
+///
+/// # Errors
+///
+/// Those of the two operations.
+pub fn batch_norm2d_conv2d(
+    xs: &Tensor,
+    norm: BatchNorm<'_>,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    config: Conv2dConfig,
+    activation: Option<Activation>,
+) -> Result<Tensor> {
+    let first = BatchNorm2d::new(xs.shape(), norm, false)?;
+    let is_fused = norm.config.activation.is_none() || first.rectifier.is_some();
+    if !is_fused || !xs.device().is_cpu() || is_half(xs.dtype()) {
+        return conv2d(&normalise(xs, norm, None)?, weight, bias, config, activation);
+    }
+    let late = activation.filter(|activation| activation.needs_input());
+    let activation = activation.filter(|activation| !activation.needs_input());
+    let (second, shape) = Conv2d::new(xs.shape(), weight, bias, config, activation)?;
+    let [mean, variance] = norm.statistics().map(|tensor| tensor.filter(|_| !norm.config.training));
+    let inputs =
+        [Some(xs), norm.weight, norm.bias, mean.as_ref(), variance.as_ref(), Some(weight), bias];
+    let op = BatchNorm2dConv2d { norm: first, conv: second };
+    activations::apply(fused::run(op, shape, &inputs)?, late)
+}
+
+struct BatchNorm2dConv2d {
+    norm: BatchNorm2d,
+    conv: Conv2d,
+}
+
+/// Among the inputs, those of the convolution follow those of the normalisation.
+const WEIGHT: usize = 5;
+const BIAS: usize = 6;
+
+impl Fused for BatchNorm2dConv2d {
+    const NAME: &'static str = "batch_norm2d_conv2d";
+
+    fn reads(&self) -> Reads {
+        Reads::inputs(&[0, WEIGHT as u32]).and_output(self.conv.reads().output)
+    }
+
+    fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
+        let &[xs, norm_weight, norm_bias, mean, variance, weight, bias] = inputs else {
+            unreachable!("seven inputs")
+        };
+        let mut hs = Pooled::new(xs.len());
+        let of_norm = [xs, norm_weight, norm_bias, mean, variance, &[]];
+        let lines = self.norm.forward(&of_norm, &mut hs)?;
+        self.conv.forward(&[&hs, weight, bias], ys)?;
+        Ok(lines)
+    }
+
+    fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
+        let Backward { inputs, ys, saved: lines, dys, mut grads } = pass;
+        let (xs, weight) = (inputs[0], inputs[WEIGHT]);
+        let of_norm = [0, 1, 2].map(|number| grads.take(number));
+        let needs_dhs = of_norm.iter().any(Option::is_some);
+        let mut dhs = Pooled::new(if needs_dhs { xs.len() } else { 0 });
+        let mut hs = Pooled::new(xs.len());
+        self.norm.again(xs, lines, &mut hs);
+        // The convolution's weight without what meets only padding, which the forward has dropped.
+        let saved = self.conv.crop(weight);
+        let of_conv = [needs_dhs.then_some(&mut *dhs), grads.take(WEIGHT), grads.take(BIAS)];
+        self.conv.backward(Backward {
+            inputs: &[&hs, weight, &[]],
+            ys,
+            saved: &saved,
+            dys,
+            grads: Grads::new(of_conv),
+        })?;
+        drop(hs);
+        if !needs_dhs {
+            return Ok(());
+        }
+        self.norm.backward(Backward {
+            inputs: &[xs],
+            ys: &[],
+            saved: lines,
+            dys: &mut dhs,
+            grads: Grads::new(of_norm),
+        })
+    }
+
+    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
+        let (of_norm, of_conv) = inputs.split_at(WEIGHT);
+        let hs = self.norm.by_candle(&[of_norm, &[None]].concat())?;
+        let xs = of_norm[0].as_ref().map_or_else(|| Ok(hs.clone()), |xs| hs.reshape(xs.shape()))?;
+        self.conv.composite(&[&[Some(xs)], of_conv].concat())
+    }
+}
