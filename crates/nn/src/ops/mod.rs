@@ -69,6 +69,7 @@ mod avg_pool2d;
 mod batch_norm2d;
 mod broadcast;
 mod cat;
+mod channel_line;
 mod channel_planes;
 mod column_sums;
 mod conv2d;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use candle_core::{Result, Shape, Tensor, bail};
 
+use super::BatchNorm2d;
 use super::config::{BatchNormConfig, NAME, RunningStatistics};
-use super::{BatchNorm2d, Rectifier};
 use crate::ops::activations;
 use crate::ops::add::add;
+use crate::ops::channel_line::Rectifier;
 use crate::ops::channel_planes::ChannelPlanes;
 use crate::ops::fused;
 use crate::{Activation, StatisticsExchange};

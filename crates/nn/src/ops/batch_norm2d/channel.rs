@@ -1,7 +1,8 @@
 //! All computations on one channel, while the channel is in the cache.
 
-use super::line::{Line, Totals};
-use super::{BatchNorm2d, Inputs, Rectifier, Values};
+use super::totals::Totals;
+use super::{BatchNorm2d, Inputs, Values};
+use crate::ops::channel_line::{Line, Rectifier};
 use crate::ops::channel_planes::Planes;
 use crate::ops::elementwise::{clipped, rectified};
 use crate::ops::float::Float;

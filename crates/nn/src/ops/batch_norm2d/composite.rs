@@ -15,8 +15,9 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
 
 use super::config::NAME;
-use super::{BatchNorm2d, Rectifier, replicas};
+use super::{BatchNorm2d, replicas};
 use crate::ops::activations;
+use crate::ops::channel_line::Rectifier;
 use crate::ops::channel_planes::ChannelPlanes;
 use crate::ops::fused::widen;
 use crate::ops::moments::Moments;

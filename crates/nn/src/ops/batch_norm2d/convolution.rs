@@ -7,7 +7,8 @@
 //!
 //! Of the two inputs `x` and `h` that two operations keep for the backward pass, only `x` is kept. The backward
 //! computes `h` again, as checkpoints of activations do (Chen et al., 2016, arXiv:1604.06174). Networks of
-//! convolutions and normalisations spend most of their memory on these two.
+//! convolutions and normalisations spend most of their memory on these two. An algorithm that reads one channel
+//! or one image at a time normalises it then, so that `h` never exists as a whole.
 
 use candle_core::{Result, Tensor};
 
@@ -16,7 +17,7 @@ use super::arguments::{BatchNorm, normalise};
 use crate::Activation;
 use crate::master::is_half;
 use crate::ops::activations;
-use crate::ops::conv2d::{Conv2d, Conv2dConfig, conv2d};
+use crate::ops::conv2d::{Conv2d, Conv2dConfig, Gradients, Images, conv2d};
 use crate::ops::float::Float;
 use crate::ops::fused::{self, Backward, Fused, Grads, Reads};
 use crate::ops::pool::Pooled;
@@ -64,6 +65,13 @@ struct BatchNorm2dConv2d {
     conv: Conv2d,
 }
 
+impl BatchNorm2dConv2d {
+    /// The normalised images.
+    fn images<'a, T: Float>(&self, xs: &'a [T], lines: &'a [T]) -> Images<'a, T> {
+        Images::normalised(xs, self.norm.geometry.plane, lines, self.norm.rectifier)
+    }
+}
+
 /// Among the inputs, those of the convolution follow those of the normalisation.
 const WEIGHT: usize = 5;
 const BIAS: usize = 6;
@@ -76,13 +84,9 @@ impl Fused for BatchNorm2dConv2d {
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        let &[xs, norm_weight, norm_bias, mean, variance, weight, bias] = inputs else {
-            unreachable!("seven inputs")
-        };
-        let mut hs = Pooled::new(xs.len());
-        let of_norm = [xs, norm_weight, norm_bias, mean, variance, &[]];
-        let lines = self.norm.forward(&of_norm, &mut hs)?;
-        self.conv.forward(&[&hs, weight, bias], ys)?;
+        let lines = self.norm.lines_alone(&inputs[..WEIGHT])?;
+        let images = self.images(inputs[0], &lines);
+        self.conv.convolve(images, [inputs[WEIGHT], inputs[BIAS]], self.conv.activation, ys);
         Ok(lines)
     }
 
@@ -90,22 +94,12 @@ impl Fused for BatchNorm2dConv2d {
         let Backward { inputs, ys, saved: lines, dys, mut grads } = pass;
         let (xs, weight) = (inputs[0], inputs[WEIGHT]);
         let of_norm = [0, 1, 2].map(|number| grads.take(number));
-        let needs_dhs = of_norm.iter().any(Option::is_some);
-        let mut dhs = Pooled::new(if needs_dhs { xs.len() } else { 0 });
-        let mut hs = Pooled::new(xs.len());
-        self.norm.again(xs, lines, &mut hs);
-        // The convolution's weight without what meets only padding, which the forward has dropped.
-        let saved = self.conv.crop(weight);
-        let of_conv = [needs_dhs.then_some(&mut *dhs), grads.take(WEIGHT), grads.take(BIAS)];
-        self.conv.backward(Backward {
-            inputs: &[&hs, weight, &[]],
-            ys,
-            saved: &saved,
-            dys,
-            grads: Grads::new(of_conv),
-        })?;
-        drop(hs);
-        if !needs_dhs {
+        let is_last = of_norm.iter().all(Option::is_none);
+        let mut dhs = Pooled::new(if is_last { 0 } else { xs.len() });
+        let dxs = (!is_last).then_some(&mut *dhs);
+        let gradients = Gradients { dxs, dw: grads.take(WEIGHT), db: grads.take(BIAS) };
+        self.conv.differentiate(self.images(xs, lines), weight, (ys, dys), gradients);
+        if is_last {
             return Ok(());
         }
         self.norm.backward(Backward {

@@ -27,8 +27,8 @@ mod channel;
 mod composite;
 mod config;
 mod convolution;
-mod line;
 mod replicas;
+mod totals;
 
 pub(crate) use self::arguments::normalise;
 pub use self::arguments::{BatchNorm, batch_norm2d, batch_norm2d_add, sync_batch_norm2d};
@@ -40,7 +40,8 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use self::config::NAME;
-use self::line::{Line, Totals};
+use self::totals::Totals;
+use super::channel_line::{Line, Rectifier};
 use super::channel_planes::{ChannelPlanes, Planes};
 use super::float::Float;
 use super::fused::{Backward, Fused, OnGpu, Reads};
@@ -70,13 +71,6 @@ struct Values<'a, T> {
     channel: usize,
 }
 
-/// An activation whose derivative is 0 or 1, so that the backward needs only the sign of a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rectifier {
-    Relu,
-    Relu6,
-}
-
 pub(super) struct BatchNorm2d {
     pub(super) geometry: ChannelPlanes,
     pub(super) running: Option<RunningStatistics>,
@@ -97,37 +91,11 @@ impl Fused for BatchNorm2d {
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        let &[xs, weight, bias, mean, variance, residual] = inputs else {
-            unreachable!("six inputs")
-        };
-        let all = self.moments_of_all(xs)?;
-        if ys.is_empty() && all.is_none() {
-            return Ok(Pooled::none());
-        }
-        let mut saved = Pooled::new(self.geometry.channels * Line::<T>::LEN);
-        let line = |channel: usize, moments: Moments<T>| {
-            let weight = weight.get(channel).copied().unwrap_or(T::one());
-            let bias = bias.get(channel).copied().unwrap_or(T::zero());
-            Line::new(moments, self.config.eps, weight, bias)
-        };
-        let known = |channel: usize| match &all {
-            Some((_, moments)) => Some(moments[channel]),
-            None if self.config.training => None,
-            None => {
-                let (shift, variance) = (mean[channel], variance[channel].widen());
-                Some(Moments { shift, rest: 0.0, variance })
-            }
-        };
-        let run = |channel: usize, [ys]: [Planes<'_, '_, T>; 1], saved: &mut [T]| {
-            let line = |moments| line(channel, moments);
+        let (xs, residual) = (inputs[0], inputs[RESIDUAL]);
+        self.lines(inputs, [ys], |channel, [ys], known, line| {
             let from = Inputs { xs, residual, channel };
-            self.forward_channel(from, ys, known(channel), line).save(saved);
-        };
-        let threads = worth_threads(ys.len());
-        self.geometry.for_channels(threads, [ys], &mut saved, Line::<T>::LEN, run);
-        let count = all.map_or(self.geometry.count() as f64, |(count, _)| count);
-        self.update_running(&saved, count)?;
-        Ok(saved)
+            self.forward_channel(from, ys, known, line)
+        })
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
@@ -171,18 +139,52 @@ impl BatchNorm2d {
         self.has_residual && self.rectifier.is_some()
     }
 
-    /// Writes the result again, from what the forward has saved.
-    fn again<T: Float>(&self, xs: &[T], saved: &[T], ys: &mut [T]) {
-        let threads = worth_threads(ys.len());
-        let run = |channel: usize, [ys]: [Planes<'_, '_, T>; 1], _: &mut [()]| {
-            let line = Line::load(&saved[channel * Line::<T>::LEN..]);
-            let from = Inputs { xs, residual: &[], channel };
-            self.forward_channel(from, ys, Some(line.moments()), |_| line);
-        };
-        if !ys.is_empty() {
-            let mut nothing = vec![(); self.geometry.channels];
-            self.geometry.for_channels(threads, [ys], &mut nothing, 1, run);
+    /// The function of each channel, [saved](Line::save), without a result. Moves the running statistics.
+    fn lines_alone<T: Float>(&self, inputs: &[&[T]]) -> Result<Pooled<T>> {
+        self.lines(inputs, [], |channel, [], known, line| {
+            line(known.unwrap_or_else(|| self.moments(inputs[0], channel)))
+        })
+    }
+
+    /// The function of each channel, saved. `f` computes that of one channel from the known moments, or from
+    /// its own, and may write the channel's planes of the `outputs`. Moves the running statistics.
+    fn lines<T: Float, const N: usize>(
+        &self,
+        inputs: &[&[T]],
+        outputs: [&mut [T]; N],
+        f: impl Fn(
+            usize,
+            [Planes<'_, '_, T>; N],
+            Option<Moments<T>>,
+            &dyn Fn(Moments<T>) -> Line<T>,
+        ) -> Line<T>
+        + Sync,
+    ) -> Result<Pooled<T>> {
+        let &[xs, weight, bias, mean, variance, ..] = inputs else { unreachable!("five inputs") };
+        let all = self.moments_of_all(xs)?;
+        if xs.is_empty() && all.is_none() {
+            return Ok(Pooled::none());
         }
+        let mut saved = Pooled::new(self.geometry.channels * Line::<T>::LEN);
+        let known = |channel: usize| match &all {
+            Some((_, moments)) => Some(moments[channel]),
+            None if self.config.training => None,
+            None => {
+                let (shift, variance) = (mean[channel], variance[channel].widen());
+                Some(Moments { shift, rest: 0.0, variance })
+            }
+        };
+        let run = |channel: usize, outputs: [Planes<'_, '_, T>; N], saved: &mut [T]| {
+            let weight = weight.get(channel).copied().unwrap_or(T::one());
+            let bias = bias.get(channel).copied().unwrap_or(T::zero());
+            let line = |moments| Line::new(moments, self.config.eps, weight, bias);
+            f(channel, outputs, known(channel), &line).save(saved);
+        };
+        let threads = worth_threads(xs.len());
+        self.geometry.for_channels(threads, outputs, &mut saved, Line::<T>::LEN, run);
+        let count = all.map_or(self.geometry.count() as f64, |(count, _)| count);
+        self.update_running(&saved, count)?;
+        Ok(saved)
     }
 
     /// The number of values per channel, and their moments by channel, over all replicas.

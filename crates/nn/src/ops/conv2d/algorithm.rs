@@ -2,8 +2,10 @@
 
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
+use super::images::Images;
 use super::{depthwise, direct, interleaved, winograd};
 use crate::ops::float::Float;
+use crate::ops::pool::Pooled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
@@ -32,13 +34,19 @@ impl Algorithm {
 }
 
 impl<T: Float> Conv<'_, T> {
-    pub(super) fn forward(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
+        let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
-            Algorithm::Tiles => self.forward_by_tiles(xs, bias, ys),
             Algorithm::Channels => self.forward_by_channels(xs, bias, ys),
             Algorithm::Direct => self.forward_directly(xs, bias, ys),
-            Algorithm::Interleaved => self.forward_interleaved(xs, bias, ys),
-            Algorithm::Patches => self.forward_by_patches(xs, bias, ys),
+            Algorithm::Patches if !self.geometry.is_small() => {
+                self.forward_by_patches(xs, bias, ys);
+            }
+            Algorithm::Tiles => self.forward_by_tiles(xs.whole(&mut memory), bias, ys),
+            Algorithm::Interleaved => self.forward_interleaved(xs.whole(&mut memory), bias, ys),
+            Algorithm::Patches => {
+                self.forward_by_patches(Images::plain(xs.whole(&mut memory)), bias, ys);
+            }
         }
     }
 
@@ -46,7 +54,7 @@ impl<T: Float> Conv<'_, T> {
     /// `reference`.
     pub(super) fn backward(
         &self,
-        xs: &[T],
+        xs: Images<'_, T>,
         reference: &[T],
         dys: &mut [T],
         gradients: Gradients<'_, T>,
@@ -55,12 +63,23 @@ impl<T: Float> Conv<'_, T> {
             let sums = [gradients.dw, gradients.db];
             return sums.into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
         }
+        let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
-            Algorithm::Tiles => self.backward_by_tiles(xs, reference, dys, gradients),
             Algorithm::Channels => self.backward_by_channels(xs, reference, dys, gradients),
             Algorithm::Direct => self.backward_directly(xs, reference, dys, gradients),
-            Algorithm::Interleaved => self.backward_interleaved(xs, reference, dys, gradients),
-            Algorithm::Patches => self.backward_by_patches(xs, reference, dys, gradients),
+            Algorithm::Patches if !self.geometry.is_small() => {
+                self.backward_by_patches(xs, reference, dys, gradients);
+            }
+            Algorithm::Tiles => {
+                self.backward_by_tiles(xs.whole(&mut memory), reference, dys, gradients);
+            }
+            Algorithm::Interleaved => {
+                self.backward_interleaved(xs.whole(&mut memory), reference, dys, gradients);
+            }
+            Algorithm::Patches => {
+                let xs = Images::plain(xs.whole(&mut memory));
+                self.backward_by_patches(xs, reference, dys, gradients);
+            }
         }
     }
 }
@@ -87,13 +106,14 @@ mod tests {
         let mut ys = vec![f64::NAN; batch * geometry.out_image()];
         let mut dys = numbers(ys.len(), 3);
         let (mut dxs, mut dw) = (vec![f64::NAN; xs.len()], vec![f64::NAN; weight.len()]);
+        let images = Images::plain(&xs);
         let gradients = Gradients { dxs: Some(&mut dxs), dw: Some(&mut dw), db: None };
         if by_patches {
-            conv.forward_by_patches(&xs, None, &mut ys);
-            conv.backward_by_patches(&xs, &[], &mut dys, gradients);
+            conv.forward_by_patches(images, None, &mut ys);
+            conv.backward_by_patches(images, &[], &mut dys, gradients);
         } else {
-            conv.forward(&xs, None, &mut ys);
-            conv.backward(&xs, &[], &mut dys, gradients);
+            conv.forward(images, None, &mut ys);
+            conv.backward(images, &[], &mut dys, gradients);
         }
         [ys, dxs, dw]
     }

@@ -1,5 +1,7 @@
 //! A convolution, which each algorithm computes in its own file.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
@@ -20,10 +22,10 @@ pub(super) struct Conv<'a, T> {
 }
 
 /// The places of the gradients. `None` for a gradient that is not needed.
-pub(super) struct Gradients<'a, T> {
-    pub(super) dxs: Option<&'a mut [T]>,
-    pub(super) dw: Option<&'a mut [T]>,
-    pub(super) db: Option<&'a mut [T]>,
+pub(in crate::ops) struct Gradients<'a, T> {
+    pub(in crate::ops) dxs: Option<&'a mut [T]>,
+    pub(in crate::ops) dw: Option<&'a mut [T]>,
+    pub(in crate::ops) db: Option<&'a mut [T]>,
 }
 
 impl<T: Float> Conv<'_, T> {
@@ -71,18 +73,26 @@ impl<T: Float> Conv<'_, T> {
     }
 }
 
-/// Calls `f` with each thread's share of the images of `from` and `to`, which have so many elements. Uses
-/// several threads if `threads`.
+/// Calls `f` with each thread's share of the images of `to`, which have so many elements, and their numbers.
+/// Uses several threads if `threads`.
 pub(super) fn each_share<T: Float>(
     threads: bool,
-    (from, from_image): (&[T], usize),
-    (to, to_image): (&mut [T], usize),
-    f: impl Fn(&[T], &mut [T]) + Sync,
+    (to, image): (&mut [T], usize),
+    f: impl Fn(Range<usize>, &mut [T]) + Sync,
 ) {
+    let images = to.len() / image;
     if !threads {
-        return f(from, to);
+        return f(0..images, to);
     }
-    let share = (to.len() / to_image).div_ceil(team::threads()).max(1);
-    let shares = from.par_chunks(share * from_image).zip(to.par_chunks_mut(share * to_image));
-    team::for_each(shares, |(from, to)| f(from, to));
+    let share = images.div_ceil(team::threads()).max(1);
+    let shares = to.par_chunks_mut(share * image).enumerate();
+    team::for_each(shares, |(number, to)| {
+        let first = number * share;
+        f(first..first + to.len() / image, to);
+    });
+}
+
+/// The elements of some images, which have so many each.
+pub(super) fn elements(images: Range<usize>, image: usize) -> Range<usize> {
+    images.start * image..images.end * image
 }

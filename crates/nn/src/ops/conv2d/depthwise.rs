@@ -7,8 +7,9 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::conv::{Conv, Gradients, each_share};
+use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
+use super::images::Images;
 use super::phases::{Phases, SLACK, has_small_strides};
 use crate::ops::channel_planes::{ChannelPlanes, Planes};
 use crate::ops::float::Float;
@@ -22,10 +23,11 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 }
 
 impl<T: Float> Conv<'_, T> {
-    pub(super) fn forward_by_channels(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_by_channels(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
         let threads = worth_threads(ys.len());
-        each_share(threads, (xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
+        each_share(threads, (ys, geometry.out_image()), |images, ys| {
+            let xs = xs.part(elements(images, geometry.in_image()));
             dispatch(Forward { geometry, weight, xs, ys });
             for y in ys.chunks_exact_mut(geometry.out_image()) {
                 self.finish(y, bias, geometry.out_pixels());
@@ -37,7 +39,7 @@ impl<T: Float> Conv<'_, T> {
     /// `reference`.
     pub(super) fn backward_by_channels(
         &self,
-        xs: &[T],
+        xs: Images<'_, T>,
         reference: &[T],
         dys: &mut [T],
         gradients: Gradients<'_, T>,
@@ -72,7 +74,7 @@ impl<T: Float> Conv<'_, T> {
 struct Forward<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
-    xs: &'a [T],
+    xs: Images<'a, T>,
     ys: &'a mut [T],
 }
 
@@ -88,7 +90,10 @@ impl<T: Float> WithSimd for Forward<'_, T> {
         let mut rows = Pooled::new(phases.outputs() + SLACK);
         let outputs = ys.chunks_exact_mut(geometry.out_pixels() * geometry.group_channels());
         let mut kernels = weight.chunks_exact(offsets.len()).cycle();
-        for (x, ys) in xs.chunks_exact(geometry.in_size.0 * geometry.in_size.1).zip(outputs) {
+        let pixels = geometry.in_size.0 * geometry.in_size.1;
+        let mut scratch = xs.scratch(pixels);
+        for (number, ys) in outputs.enumerate() {
+            let x = xs.read(number * pixels..(number + 1) * pixels, &mut scratch);
             phases.divide(x, &mut channel);
             for y in ys.chunks_exact_mut(geometry.out_pixels()) {
                 let kernel = kernels.next().unwrap_or_default();
@@ -148,7 +153,7 @@ struct Backward<'a, 'b, 'c, T> {
     layout: Layout<'a>,
     /// The kernels of the channel.
     weight: &'a [T],
-    xs: &'a [T],
+    xs: Images<'a, T>,
     dys: &'a [T],
     channel: usize,
     dxs: Option<Planes<'b, 'c, T>>,
@@ -172,10 +177,10 @@ impl<T: Float> WithSimd for Backward<'_, '_, '_, T> {
         let mut dx = Pooled::new(if dxs.is_some() { x.len() } else { 0 });
         let mut dxs = dxs.as_mut().map(Planes::iter_mut);
         dw.fill(T::zero());
-        let images =
-            xs.chunks_exact(geometry.in_image()).zip(dys.chunks_exact(geometry.out_image()));
-        for (xs, dys) in images {
-            phases.divide(&xs[channel * pixels..][..pixels], &mut x);
+        let mut scratch = xs.scratch(pixels);
+        for (image, dys) in dys.chunks_exact(geometry.out_image()).enumerate() {
+            let first = image * geometry.in_image() + channel * pixels;
+            phases.divide(xs.read(first..first + pixels, &mut scratch), &mut x);
             let dys = &dys[channel * outputs..][..outputs];
             let kernels =
                 weight.chunks_exact(offsets.len()).zip(dw.chunks_exact_mut(offsets.len()));

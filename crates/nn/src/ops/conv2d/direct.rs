@@ -17,8 +17,9 @@ use candelabrum_memory::team;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::conv::{Conv, Gradients, each_share};
+use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
+use super::images::Images;
 use super::phases::{Phases, SLACK, has_small_strides};
 use crate::ops::float::Float;
 use crate::ops::gemm::bf16::{Lines, Operand, Starts};
@@ -48,9 +49,10 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 }
 
 impl<T: Float> Conv<'_, T> {
-    pub(super) fn forward_directly(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_directly(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
-        each_share(true, (xs, geometry.in_image()), (ys, geometry.out_image()), |xs, ys| {
+        each_share(true, (ys, geometry.out_image()), |images, ys| {
+            let xs = xs.part(elements(images, geometry.in_image()));
             dispatch(Forward { geometry, weight, xs, ys });
             for y in ys.chunks_exact_mut(geometry.out_image()) {
                 self.finish(y, bias, geometry.out_pixels());
@@ -62,7 +64,7 @@ impl<T: Float> Conv<'_, T> {
     /// `reference`.
     pub(super) fn backward_directly(
         &self,
-        xs: &[T],
+        xs: Images<'_, T>,
         reference: &[T],
         dys: &mut [T],
         gradients: Gradients<'_, T>,
@@ -75,14 +77,10 @@ impl<T: Float> Conv<'_, T> {
         }
         if let Some(dxs) = dxs {
             let kernels = TurnedKernels::new(geometry, self.weight);
-            each_share(
-                true,
-                (dys, geometry.out_image()),
-                (dxs, geometry.in_image()),
-                |dys, dxs| {
-                    dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
-                },
-            );
+            each_share(true, (dxs, geometry.in_image()), |images, dxs| {
+                let dys = &dys[elements(images, geometry.out_image())];
+                dispatch(InputGradient { geometry, kernels: &kernels, dys, dxs });
+            });
         }
     }
 }
@@ -94,11 +92,21 @@ fn starts(phases: &Phases<'_>, channels: usize) -> Vec<usize> {
     (0..channels).flat_map(|c| offsets.iter().map(move |offset| c * channel + offset)).collect()
 }
 
-/// Some channels of an image in the layout of `phases`, whose padding is zero already.
+/// Some channels of `xs`, whose elements are these, in the layout of `phases`, whose padding is zero already.
+/// `scratch` is for one channel.
 #[inline(always)]
-fn divide<T: Float>(phases: &Phases<'_>, pixels: usize, x: &[T], channels: &mut [T]) {
-    for (x, channel) in x.chunks_exact(pixels).zip(channels.chunks_mut(phases.channel())) {
-        phases.divide(x, channel);
+fn divide<T: Float>(
+    phases: &Phases<'_>,
+    xs: Images<'_, T>,
+    (first, pixels): (usize, usize),
+    scratch: &mut [T],
+    channels: &mut [T],
+) {
+    let count = channels.len() / phases.channel();
+    let channels = channels.chunks_exact_mut(phases.channel()).take(count);
+    for (number, channel) in channels.enumerate() {
+        let first = first + number * pixels;
+        phases.divide(xs.read(first..first + pixels, scratch), channel);
     }
 }
 
@@ -106,7 +114,7 @@ fn divide<T: Float>(phases: &Phases<'_>, pixels: usize, x: &[T], channels: &mut 
 struct Forward<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
-    xs: &'a [T],
+    xs: Images<'a, T>,
     ys: &'a mut [T],
 }
 
@@ -122,16 +130,19 @@ impl<T: Float> WithSimd for Forward<'_, T> {
         let rows = geometry.out_channels.next_multiple_of(rows_of_a_tile::<S>());
         let step = phases.outputs().next_multiple_of(SLACK);
         let mut result = Pooled::new(rows * step);
-        let images = xs.chunks_exact(geometry.in_image());
-        for (x, y) in images.zip(ys.chunks_exact_mut(geometry.out_image())) {
-            divide(&phases, geometry.in_size.0 * geometry.in_size.1, x, &mut channels);
+        let pixels = geometry.in_size.0 * geometry.in_size.1;
+        let mut scratch = xs.scratch(pixels);
+        for (image, y) in ys.chunks_exact_mut(geometry.out_image()).enumerate() {
+            let channels = &mut *channels;
+            let place = (image * geometry.in_image(), pixels);
+            divide(&phases, xs, place, &mut scratch, channels);
             let all = Size {
                 rows: geometry.out_channels,
                 depth: starts.len(),
                 columns: phases.outputs(),
             };
             let along = Lines { data: weight, starts: Starts::Every(starts.len()) };
-            let across = Lines { data: &channels, starts: Starts::At(&starts) };
+            let across = Lines { data: &*channels, starts: Starts::At(&starts) };
             let (left, right) = (Operand::Along(along), Operand::Across(across));
             let in_bf16 = product_in_bf16(left, right, all, (&mut result, step), false);
             if !in_bf16 {
@@ -269,7 +280,7 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
 }
 
 /// Writes the gradient of the weight. The threads share the input channels.
-fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T], dw: &mut [T]) {
+fn weight_gradient<T: Float>(geometry: &Geometry, xs: Images<'_, T>, dys: &[T], dw: &mut [T]) {
     let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
     let taps = dw.len() / (inputs * outputs);
     let together = inputs.div_ceil(team::threads());
@@ -291,7 +302,7 @@ fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T], dw: &mut 
 /// The gradient of the weights of some input channels.
 struct WeightGradient<'a, T> {
     geometry: &'a Geometry,
-    xs: &'a [T],
+    xs: Images<'a, T>,
     dys: &'a [T],
     channels: Range<usize>,
 }
@@ -317,11 +328,10 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
         let mut outputs = Pooled::zeros(phases.outputs() * step + SLACK);
         let rows = starts.len().next_multiple_of(rows_of_a_tile::<S>());
         let mut values = Pooled::new(rows * step + SLACK);
-        let images =
-            xs.chunks_exact(geometry.in_image()).zip(dys.chunks_exact(geometry.out_image()));
-        for (number, (x, dy)) in images.enumerate() {
-            let x = &x[channels.start * pixels..channels.end * pixels];
-            divide(&phases, pixels, x, &mut inputs);
+        let mut scratch = xs.scratch(pixels);
+        for (number, dy) in dys.chunks_exact(geometry.out_image()).enumerate() {
+            let place = (number * geometry.in_image() + channels.start * pixels, pixels);
+            divide(&phases, xs, place, &mut scratch, &mut inputs);
             let (height, width) = geometry.out_size;
             for row in 0..height {
                 let to = &mut outputs[row * phases.pitch() * step..];

@@ -16,6 +16,7 @@ use rayon::prelude::*;
 
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
+use super::images::Images;
 use super::patches::{fold, unfold};
 use crate::ops::elementwise::{activation_backward, add_assign};
 use crate::ops::float::Float;
@@ -40,18 +41,19 @@ impl<T: Float> Conv<'_, T> {
         self.geometry.weight() >= LARGE
     }
 
-    pub(super) fn forward_by_patches(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_by_patches(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, chunk) = (self.geometry, self.geometry.chunk());
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let chunks = geometry.batch.div_ceil(chunk);
         let weights = self.weights(false);
         if self.share_products(chunks) {
-            for (x, y) in xs.chunks(in_chunk).zip(ys.chunks_mut(out_chunk)) {
-                self.forward_chunk(&weights, x, bias, y, true);
+            for (number, y) in ys.chunks_mut(out_chunk).enumerate() {
+                self.forward_chunk(&weights, xs.chunk(number, in_chunk), bias, y, true);
             }
         } else {
-            let chunks = xs.par_chunks(in_chunk).zip(ys.par_chunks_mut(out_chunk));
-            team::for_each(chunks, |(x, y)| self.forward_chunk(&weights, x, bias, y, false));
+            team::for_each(ys.par_chunks_mut(out_chunk).enumerate(), |(number, y)| {
+                self.forward_chunk(&weights, xs.chunk(number, in_chunk), bias, y, false);
+            });
         }
     }
 
@@ -80,12 +82,14 @@ impl<T: Float> Conv<'_, T> {
     fn forward_chunk(
         &self,
         weights: &[LeftFactor<'_, T>],
-        xs: &[T],
+        xs: Images<'_, T>,
         bias: Option<&[T]>,
         ys: &mut [T],
         shared: bool,
     ) {
         let geometry = self.geometry;
+        let mut scratch = xs.scratch(xs.len());
+        let xs = xs.read(0..xs.len(), &mut scratch);
         if geometry.is_small() {
             return self.forward_small(xs, bias, ys, shared);
         }
@@ -104,7 +108,7 @@ impl<T: Float> Conv<'_, T> {
     /// `reference`.
     pub(super) fn backward_by_patches(
         &self,
-        xs: &[T],
+        xs: Images<'_, T>,
         reference: &[T],
         dys: &mut [T],
         gradients: Gradients<'_, T>,
@@ -134,10 +138,12 @@ impl<T: Float> Conv<'_, T> {
             let Some((dw, db)) = others.next() else { return (None, None) };
             ((weights > 0).then_some(dw), (sizes > weights).then_some(db))
         };
-        let inputs = xs.chunks(part * geometry.in_image());
-        let mut works: Vec<Part<'_, T>> = inputs
-            .zip(dys.chunks_mut(part * geometry.out_image()))
-            .map(|(xs, dys)| {
+        let inputs = |number: usize| xs.chunk(number, part * geometry.in_image());
+        let mut works: Vec<Part<'_, T>> = dys
+            .chunks_mut(part * geometry.out_image())
+            .enumerate()
+            .map(|(number, dys)| {
+                let xs = inputs(number);
                 let (dw, db) = sums_of_part();
                 let dxs = dx_parts.as_mut().and_then(Iterator::next);
                 let reference = references.next().unwrap_or_default();
@@ -168,8 +174,10 @@ impl<T: Float> Conv<'_, T> {
         let (in_chunk, out_chunk) = (chunk * geometry.in_image(), chunk * geometry.out_image());
         let mut references = part.reference.chunks(out_chunk);
         let mut dx_chunks = part.dxs.as_mut().map(|dxs| dxs.chunks_mut(in_chunk));
-        let chunks = part.xs.chunks(in_chunk).zip(part.dys.chunks_mut(out_chunk));
-        for (number, (xs, dzs)) in chunks.enumerate() {
+        let mut scratch = part.xs.scratch(in_chunk);
+        for (number, dzs) in part.dys.chunks_mut(out_chunk).enumerate() {
+            let xs = part.xs.chunk(number, in_chunk);
+            let xs = xs.read(0..xs.len(), &mut scratch);
             if let Some(activation) = self.activation {
                 let reference = references.next().unwrap_or_default();
                 activation_backward(dzs, reference, activation);
@@ -224,7 +232,7 @@ impl<T: Float> Conv<'_, T> {
 
 /// Some images of a backward pass, and the places of their gradients.
 struct Part<'a, T> {
-    xs: &'a [T],
+    xs: Images<'a, T>,
     reference: &'a [T],
     dys: &'a mut [T],
     dxs: Option<&'a mut [T]>,

@@ -15,6 +15,7 @@ mod conv;
 mod depthwise;
 mod direct;
 mod geometry;
+mod images;
 mod interleaved;
 mod kernel;
 mod patches;
@@ -28,8 +29,10 @@ pub use self::config::Conv2dConfig;
 use candle_core::{Result, Shape, Tensor, bail};
 
 use self::config::NAME;
-use self::conv::{Conv, Gradients};
+use self::conv::Conv;
+pub(super) use self::conv::Gradients;
 use self::geometry::Geometry;
+pub(super) use self::images::Images;
 use self::weight::{crop, uncrop};
 use super::activations;
 use super::elementwise::activate;
@@ -92,14 +95,11 @@ impl Fused for Conv2d {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
-        let bias = (!bias.is_empty()).then_some(bias);
-        let cropped = self.crop(weight);
-        let weight = if self.geometry.is_cropped() { &*cropped } else { weight };
         let late = self.activation.filter(|activation| activation.needs_input());
         let activation = if late.is_some() { None } else { self.activation };
-        Conv { geometry: &self.geometry, weight, activation }.forward(xs, bias, ys);
+        self.convolve(Images::plain(xs), [weight, bias], activation, ys);
         if late.is_none() {
-            return Ok(cropped);
+            return Ok(Pooled::none());
         }
         let saved = Pooled::copy_of(ys);
         in_blocks(ys, |_, ys| activate(ys, late));
@@ -108,30 +108,11 @@ impl Fused for Conv2d {
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
         let Backward { inputs, ys, saved, dys, mut grads } = pass;
-        let Self { geometry, activation } = self;
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
-        let (dxs, dw, db) = (grads.take(0), grads.take(1), grads.take(2));
-        let late = activation.is_some_and(Activation::needs_input);
+        let late = self.activation.is_some_and(Activation::needs_input);
         let reference = if late { saved } else { ys };
-        let again;
-        let weight = match (geometry.is_cropped(), late) {
-            (false, _) => weight,
-            (true, false) => saved,
-            (true, true) => {
-                again = self.crop(weight);
-                &*again
-            }
-        };
-        let conv = Conv { geometry, weight, activation: *activation };
-        match dw {
-            Some(dw) if geometry.is_cropped() => {
-                let mut cropped = Pooled::new(geometry.weight());
-                let gradients = Gradients { dxs, dw: Some(&mut cropped), db };
-                conv.backward(xs, reference, dys, gradients);
-                uncrop(geometry, &cropped, dw);
-            }
-            dw => conv.backward(xs, reference, dys, Gradients { dxs, dw, db }),
-        }
+        let gradients = Gradients { dxs: grads.take(0), dw: grads.take(1), db: grads.take(2) };
+        self.differentiate(Images::plain(xs), weight, (reference, dys), gradients);
         Ok(())
     }
 
@@ -171,8 +152,47 @@ impl Conv2d {
         Ok((Self { geometry, activation }, shape))
     }
 
+    /// Writes `activation(conv(xs, weight) + bias)`. The bias may be empty.
+    pub(super) fn convolve<T: Float>(
+        &self,
+        xs: Images<'_, T>,
+        [weight, bias]: [&[T]; 2],
+        activation: Option<Activation>,
+        ys: &mut [T],
+    ) {
+        let geometry = &self.geometry;
+        let bias = (!bias.is_empty()).then_some(bias);
+        let cropped = self.crop(weight);
+        let weight = if geometry.is_cropped() { &*cropped } else { weight };
+        Conv { geometry, weight, activation }.forward(xs, bias, ys);
+    }
+
+    /// Writes the gradients, from `dys`, which is overwritten. The activation computes its derivative from
+    /// `reference`.
+    pub(super) fn differentiate<T: Float>(
+        &self,
+        xs: Images<'_, T>,
+        weight: &[T],
+        (reference, dys): (&[T], &mut [T]),
+        gradients: Gradients<'_, T>,
+    ) {
+        let Self { geometry, activation } = self;
+        let cropped = self.crop(weight);
+        let weight = if geometry.is_cropped() { &*cropped } else { weight };
+        let conv = Conv { geometry, weight, activation: *activation };
+        match gradients {
+            Gradients { dxs, dw: Some(dw), db } if geometry.is_cropped() => {
+                let mut cropped = Pooled::new(geometry.weight());
+                let gradients = Gradients { dxs, dw: Some(&mut cropped), db };
+                conv.backward(xs, reference, dys, gradients);
+                uncrop(geometry, &cropped, dw);
+            }
+            gradients => conv.backward(xs, reference, dys, gradients),
+        }
+    }
+
     /// The weight without the elements that meet only padding, if there are any.
-    pub(super) fn crop<T: Float>(&self, weight: &[T]) -> Pooled<T> {
+    fn crop<T: Float>(&self, weight: &[T]) -> Pooled<T> {
         if !self.geometry.is_cropped() {
             return Pooled::none();
         }

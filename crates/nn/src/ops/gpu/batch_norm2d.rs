@@ -11,7 +11,8 @@ use candelabrum_memory::cuda::{
 use candle_core::{DType, Result, bail};
 
 use super::channels::Channels;
-use crate::ops::batch_norm2d::{BatchNorm2d, Rectifier};
+use crate::ops::batch_norm2d::BatchNorm2d;
+use crate::ops::channel_line::Rectifier;
 use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels {

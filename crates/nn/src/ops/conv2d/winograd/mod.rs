@@ -41,7 +41,7 @@ use self::images::{Halves, transform_inputs, transform_outputs};
 use self::kernels::Kernels;
 use self::planes::Planes;
 use self::tiles::{POINTS, Problem};
-use super::conv::{Conv, Gradients, each_share};
+use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
@@ -109,7 +109,8 @@ impl<T: Float> Conv<'_, T> {
 fn convolve<T: Float>(problem: Problem, kernels: &Kernels<T>, xs: &[T], ys: &mut [T]) {
     let (from, to) =
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
-    each_share(true, (xs, from), (ys, to), |xs, ys| {
+    each_share(true, (ys, to), |images, ys| {
+        let xs = &xs[elements(images, from)];
         dispatch(Convolution { problem, kernels, xs, ys });
     });
 }

@@ -1,26 +1,33 @@
-//! The numbers by which a channel's values are normalised.
+//! The function by which a channel's values are normalised.
 
 use crate::ops::float::Float;
 use crate::ops::moments::Moments;
 
+/// An activation whose derivative is 0 or 1, so that the backward needs only the sign of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Rectifier {
+    Relu,
+    Relu6,
+}
+
 /// The function of a channel's values, `(x - shift) scale + bias`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line<T> {
+pub(in crate::ops) struct Line<T> {
     /// Mean and biased variance, as in [`Moments`].
-    pub(super) shift: T,
-    pub(super) rest: T,
-    pub(super) variance: T,
+    pub(in crate::ops) shift: T,
+    pub(in crate::ops) rest: T,
+    pub(in crate::ops) variance: T,
     /// `1 / sqrt(variance + eps)`
-    pub(super) inverse: T,
-    pub(super) scale: T,
+    pub(in crate::ops) inverse: T,
+    pub(in crate::ops) scale: T,
     bias: T,
 }
 
 impl<T: Float> Line<T> {
-    pub(super) const LEN: usize = 6;
+    pub(in crate::ops) const LEN: usize = 6;
 
     #[inline(always)]
-    pub(super) fn new(moments: Moments<T>, eps: f64, weight: T, bias: T) -> Self {
+    pub(in crate::ops) fn new(moments: Moments<T>, eps: f64, weight: T, bias: T) -> Self {
         let Moments { shift, rest, variance } = moments;
         let inverse = 1.0 / (variance + eps).sqrt();
         let scale = inverse * weight.widen();
@@ -34,35 +41,20 @@ impl<T: Float> Line<T> {
         }
     }
 
-    pub(super) fn moments(&self) -> Moments<T> {
-        let Self { shift, rest, variance, .. } = *self;
-        Moments { shift, rest: rest.widen(), variance: variance.widen() }
-    }
-
     #[inline(always)]
-    pub(super) fn at(&self, x: T) -> T {
+    pub(in crate::ops) fn at(&self, x: T) -> T {
         (x - self.shift) * self.scale + self.bias
     }
 
-    pub(super) fn save(self, to: &mut [T]) {
+    pub(in crate::ops) fn save(self, to: &mut [T]) {
         let Self { shift, rest, variance, inverse, scale, bias } = self;
         to.copy_from_slice(&[shift, rest, variance, inverse, scale, bias]);
     }
 
-    pub(super) fn load(from: &[T]) -> Self {
+    pub(in crate::ops) fn load(from: &[T]) -> Self {
         let &[shift, rest, variance, inverse, scale, bias, ..] = from else {
             unreachable!("six numbers per channel")
         };
         Self { shift, rest, variance, inverse, scale, bias }
     }
-}
-
-/// The sums over the whole batch in the gradient of the input.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Totals {
-    /// The number of values of a channel.
-    pub(super) count: f64,
-    /// The gradients of weight and bias.
-    pub(super) dw: f64,
-    pub(super) db: f64,
 }

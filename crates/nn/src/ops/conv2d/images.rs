@@ -1,0 +1,122 @@
+//! The images that a convolution reads: as they are, or each channel normalised when it is read.
+//!
+//! A normalised image exists only in the cache of the core that reads it.
+
+use std::ops::Range;
+
+use candelabrum_memory::simd::simd;
+use candelabrum_memory::team;
+use rayon::prelude::*;
+
+use crate::ops::channel_line::{Line, Rectifier};
+use crate::ops::elementwise::{clipped, rectified};
+use crate::ops::float::Float;
+use crate::ops::pool::Pooled;
+
+/// Some images (N, C, H, W).
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Images<'a, T> {
+    xs: &'a [T],
+    normal: Option<Normal<'a, T>>,
+}
+
+/// How images are normalised.
+#[derive(Clone, Copy)]
+struct Normal<'a, T> {
+    /// The number of pixels of a channel.
+    plane: usize,
+    /// The function of each channel, [saved](Line::save).
+    lines: &'a [T],
+    rectifier: Option<Rectifier>,
+}
+
+impl<'a, T: Float> Images<'a, T> {
+    /// Images that are read as they are.
+    pub(in crate::ops) fn plain(xs: &'a [T]) -> Self {
+        Self { xs, normal: None }
+    }
+
+    /// Images whose channels, of `plane` pixels, are read through the saved `lines` and the activation.
+    pub(in crate::ops) fn normalised(
+        xs: &'a [T],
+        plane: usize,
+        lines: &'a [T],
+        rectifier: Option<Rectifier>,
+    ) -> Self {
+        Self { xs, normal: Some(Normal { plane, lines, rectifier }) }
+    }
+
+    /// The number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.xs.len()
+    }
+
+    /// The images with these elements, which begin and end between images.
+    pub(super) fn part(self, range: Range<usize>) -> Self {
+        Self { xs: &self.xs[range], ..self }
+    }
+
+    /// Part `number` of those with `len` elements. The last one may have fewer.
+    pub(super) fn chunk(self, number: usize, len: usize) -> Self {
+        self.part(number * len..self.len().min((number + 1) * len))
+    }
+
+    /// Memory for [`Self::read`] of so many elements.
+    pub(super) fn scratch(&self, len: usize) -> Pooled<T> {
+        if self.normal.is_some() { Pooled::new(len) } else { Pooled::none() }
+    }
+
+    /// Some whole channels. If they are normalised, they are written to `scratch`.
+    #[inline(always)]
+    pub(super) fn read<'b>(&self, range: Range<usize>, scratch: &'b mut [T]) -> &'b [T]
+    where
+        'a: 'b,
+    {
+        let Some(normal) = self.normal else { return &self.xs[range] };
+        let scratch = &mut scratch[..range.len()];
+        normal.write(range.start, &self.xs[range], scratch);
+        scratch
+    }
+
+    /// All images, for an algorithm that does not read them channel by channel. If they are normalised, the
+    /// threads write them to `memory`.
+    pub(super) fn whole<'b>(&self, memory: &'b mut Pooled<T>) -> &'b [T]
+    where
+        'a: 'b,
+    {
+        let Some(normal) = self.normal else { return self.xs };
+        *memory = Pooled::new(self.len());
+        let planes = memory.par_chunks_mut(normal.plane).zip(self.xs.par_chunks(normal.plane));
+        team::for_each(planes.enumerate(), |(number, (to, xs))| {
+            normal.write(number * normal.plane, xs, to);
+        });
+        memory
+    }
+}
+
+impl<T: Float> Normal<'_, T> {
+    /// Writes the normalised channels `xs`, the first of which has so many elements before it.
+    fn write(&self, start: usize, xs: &[T], to: &mut [T]) {
+        let channels = self.lines.chunks_exact(Line::<T>::LEN);
+        let lines = channels.cycle().skip(start / self.plane % (self.lines.len() / Line::<T>::LEN));
+        let planes = xs.chunks_exact(self.plane).zip(to.chunks_exact_mut(self.plane));
+        for ((xs, to), line) in planes.zip(lines) {
+            let line = Line::load(line);
+            simd(
+                #[inline(always)]
+                || {
+                    let pairs = to.iter_mut().zip(xs);
+                    match self.rectifier {
+                        None => pairs.for_each(|(to, &x)| *to = line.at(x)),
+                        Some(Rectifier::Relu) => {
+                            pairs.for_each(|(to, &x)| *to = rectified(line.at(x)));
+                        }
+                        Some(Rectifier::Relu6) => {
+                            pairs.for_each(|(to, &x)| *to = clipped(line.at(x)));
+                        }
+                    }
+                },
+            );
+        }
+    }
+}
