@@ -4,13 +4,13 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::simd::simd;
-use candelabrum_memory::team;
+use candelabrum_memory::simd::simd_once;
 use rayon::prelude::*;
 
 use crate::ops::channel_line::{Line, Rectifier};
 use crate::ops::elementwise::{clipped, rectified};
 use crate::ops::float::Float;
+use crate::ops::parallel::{for_each, worth_threads};
 use crate::ops::pool::Pooled;
 
 /// Some images (N, C, H, W).
@@ -86,37 +86,47 @@ impl<'a, T: Float> Images<'a, T> {
     {
         let Some(normal) = self.normal else { return self.xs };
         *memory = Pooled::new(self.len());
-        let planes = memory.par_chunks_mut(normal.plane).zip(self.xs.par_chunks(normal.plane));
-        team::for_each(planes.enumerate(), |(number, (to, xs))| {
-            normal.write(number * normal.plane, xs, to);
-        });
+        let threads = worth_threads(self.len());
+        let image = normal.plane * normal.channels();
+        let images = memory.par_chunks_mut(image).zip(self.xs.par_chunks(image));
+        for_each(threads, images, |(to, xs)| normal.write(0, xs, to));
         memory
     }
 }
 
 impl<T: Float> Normal<'_, T> {
+    fn channels(&self) -> usize {
+        self.lines.len() / Line::<T>::LEN
+    }
+
     /// Writes the normalised channels `xs`, the first of which has so many elements before it.
     fn write(&self, start: usize, xs: &[T], to: &mut [T]) {
-        let channels = self.lines.chunks_exact(Line::<T>::LEN);
-        let lines = channels.cycle().skip(start / self.plane % (self.lines.len() / Line::<T>::LEN));
+        let first = start / self.plane;
+        let line = |number: usize| &self.lines[number % self.channels() * Line::<T>::LEN..];
+        let lines = (first..).map(line);
         let planes = xs.chunks_exact(self.plane).zip(to.chunks_exact_mut(self.plane));
-        for ((xs, to), line) in planes.zip(lines) {
-            let line = Line::load(line);
-            simd(
-                #[inline(always)]
-                || {
-                    let pairs = to.iter_mut().zip(xs);
-                    match self.rectifier {
-                        None => pairs.for_each(|(to, &x)| *to = line.at(x)),
-                        Some(Rectifier::Relu) => {
-                            pairs.for_each(|(to, &x)| *to = rectified(line.at(x)));
-                        }
-                        Some(Rectifier::Relu6) => {
-                            pairs.for_each(|(to, &x)| *to = clipped(line.at(x)));
-                        }
-                    }
-                },
-            );
+        simd_once(
+            #[inline(always)]
+            move || match self.rectifier {
+                None => write_planes(planes, lines, |z| z),
+                Some(Rectifier::Relu) => write_planes(planes, lines, rectified),
+                Some(Rectifier::Relu6) => write_planes(planes, lines, clipped),
+            },
+        );
+    }
+}
+
+/// Writes channels through their lines and the activation.
+#[inline(always)]
+fn write_planes<'a, 'b, T: Float>(
+    planes: impl Iterator<Item = (&'a [T], &'b mut [T])>,
+    lines: impl Iterator<Item = &'a [T]>,
+    activate: impl Fn(T) -> T,
+) {
+    for ((xs, to), line) in planes.zip(lines) {
+        let line = Line::load(line);
+        for (to, &x) in to.iter_mut().zip(xs) {
+            *to = activate(line.at(x));
         }
     }
 }
