@@ -187,7 +187,7 @@ impl Fused for Linear {
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, saved, dys, mut grads } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         if let Some(activation) = self.activation {
             let reference = if activation.needs_input() { saved } else { ys };

@@ -270,7 +270,7 @@ impl<const PACKED: bool> Fused for Attention<PACKED> {
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, saved, dys, mut grads } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
         let geometry = &self.geometry;
         let &Geometry { batch, queries, keys, kv_heads, dim, .. } = geometry;
         let (tasks, group) = (batch * kv_heads, geometry.group());

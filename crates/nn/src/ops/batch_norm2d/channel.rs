@@ -1,7 +1,7 @@
 //! All computations on one channel, while the channel is in the cache.
 
 use super::totals::Totals;
-use super::{BatchNorm2d, Inputs, Values};
+use super::{BatchNorm2d, Inputs, To, Values};
 use crate::ops::channel_line::{Line, Rectifier};
 use crate::ops::channel_planes::Planes;
 use crate::ops::elementwise::{clipped, rectified};
@@ -109,12 +109,12 @@ impl BatchNorm2d {
     }
 
     /// Returns the totals used: the `known` ones, or those of this batch. Writes the gradient of
-    /// the input, if it has a place. With a residual, replaces `dys` by the gradient before the activation.
+    /// the input. With a residual, replaces `dys` by the gradient before the activation.
     pub(super) fn backward_channel<T: Float>(
         &self,
         Values { xs, ys, channel }: Values<'_, T>,
         mut dys: Planes<'_, '_, T>,
-        dxs: Option<Planes<'_, '_, T>>,
+        to: To<Planes<'_, '_, T>>,
         line: Line<T>,
         known: Option<Totals>,
     ) -> Totals {
@@ -128,26 +128,25 @@ impl BatchNorm2d {
         if self.geometry.plane < SHORT_PLANE {
             let whole = self.geometry.one_channel();
             let xs = self.geometry.gather(xs, channel);
-            let dys = dys.gather();
-            let pairs = whole.planes(&xs, 0).zip(whole.planes(&dys, 0));
-            let mut scratch = Pooled::new(if dxs.is_some() { xs.len() } else { 0 });
+            let mut scratch = dys.gather();
             let mut parts = [&mut *scratch];
             let planes = Planes { parts: &mut parts, start: 0, plane: xs.len() };
-            let planes = dxs.is_some().then_some(planes);
+            let inside = if matches!(to, To::Nowhere) { To::Nowhere } else { To::Dys };
             let totals = simd_once(
                 #[inline(always)]
-                || self.differentiate(pairs, planes, line, known),
+                || self.differentiate(whole.planes(&xs, 0), planes, inside, line, known),
             );
-            if let Some(mut dxs) = dxs {
-                dxs.scatter(&scratch);
+            match to {
+                To::Nowhere => {}
+                To::Dys => dys.scatter(&scratch),
+                To::Place(mut dxs) => dxs.scatter(&scratch),
             }
             return totals;
         }
         let xs = self.geometry.planes(xs, channel);
-        let pairs = xs.zip(dys.iter());
         simd_once(
             #[inline(always)]
-            || self.differentiate(pairs, dxs, line, known),
+            || self.differentiate(xs, dys, to, line, known),
         )
     }
 
@@ -173,22 +172,23 @@ impl BatchNorm2d {
     #[inline(always)]
     fn differentiate<'a, T: Float>(
         &self,
-        pairs: impl Iterator<Item = (&'a [T], &'a [T])> + Clone,
-        dxs: Option<Planes<'_, '_, T>>,
+        xs: impl Iterator<Item = &'a [T]> + Clone,
+        dys: Planes<'_, '_, T>,
+        to: To<Planes<'_, '_, T>>,
         line: Line<T>,
         known: Option<Totals>,
     ) -> Totals {
         // With a residual, the gradient before the activation is known.
         let rectifier = self.rectifier.filter(|_| !self.has_residual);
         match rectifier {
-            None => self.differentiate_by(pairs, dxs, line, known, |_, dy| dy),
-            Some(Rectifier::Relu) => self.differentiate_by(pairs, dxs, line, known, |x, dy| {
+            None => self.differentiate_by(xs, dys, to, (line, known), |_, dy| dy),
+            Some(Rectifier::Relu) => self.differentiate_by(xs, dys, to, (line, known), |x, dy| {
                 let dead = line.at(x) <= T::zero();
                 dy.keep_if(!dead)
             }),
             Some(Rectifier::Relu6) => {
                 let six = T::narrow(6.0);
-                self.differentiate_by(pairs, dxs, line, known, |x, dy| {
+                self.differentiate_by(xs, dys, to, (line, known), |x, dy| {
                     let z = line.at(x);
                     dy.keep_if((z > T::zero()) & (z < six))
                 })
@@ -200,10 +200,10 @@ impl BatchNorm2d {
     #[inline(always)]
     fn differentiate_by<'a, T: Float>(
         &self,
-        pairs: impl Iterator<Item = (&'a [T], &'a [T])> + Clone,
-        dxs: Option<Planes<'_, '_, T>>,
-        line: Line<T>,
-        known: Option<Totals>,
+        xs: impl Iterator<Item = &'a [T]> + Clone,
+        dys: Planes<'_, '_, T>,
+        to: To<Planes<'_, '_, T>>,
+        (line, known): (Line<T>, Option<Totals>),
         dz: impl Fn(T, T) -> T + Copy,
     ) -> Totals {
         let (inverse, rest) = (line.inverse.widen(), line.rest.widen());
@@ -212,7 +212,7 @@ impl BatchNorm2d {
             Some(known) => known,
             None => {
                 let mut sums = Sums::new();
-                for (xs, dys) in pairs.clone() {
+                for (xs, dys) in xs.clone().zip(dys.iter()) {
                     sums.add(xs, dys, |x, dy| {
                         let dz = dz(x, dy);
                         [dz, dz * (x - line.shift)]
@@ -223,13 +223,14 @@ impl BatchNorm2d {
                 Totals { count, dw: inverse * (dot - rest * db), db }
             }
         };
-        let Some(mut dxs) = dxs else { return totals };
         if !self.config.training {
-            for ((xs, dys), dxs) in pairs.zip(dxs.iter_mut()) {
-                for ((dx, &x), &dy) in dxs.iter_mut().zip(xs).zip(dys) {
-                    *dx = line.scale * dz(x, dy);
-                }
-            }
+            write(
+                xs,
+                dys,
+                to,
+                #[inline(always)]
+                |x, dy| line.scale * dz(x, dy),
+            );
             return totals;
         }
         // w r (dz - db / n - h dw / n) with h = (x - shift - rest) r
@@ -237,11 +238,40 @@ impl BatchNorm2d {
         let slope = inverse * dw / count;
         let constant = T::narrow(rest * slope - db / count);
         let slope = T::narrow(slope);
-        for ((xs, dys), dxs) in pairs.zip(dxs.iter_mut()) {
-            for ((dx, &x), &dy) in dxs.iter_mut().zip(xs).zip(dys) {
-                *dx = line.scale * (dz(x, dy) - (x - line.shift) * slope + constant);
+        write(
+            xs,
+            dys,
+            to,
+            #[inline(always)]
+            |x, dy| line.scale * (dz(x, dy) - (x - line.shift) * slope + constant),
+        );
+        totals
+    }
+}
+
+/// Writes the gradient of the input, `dx(x, dy)`.
+#[inline(always)]
+fn write<'a, T: Float>(
+    xs: impl Iterator<Item = &'a [T]>,
+    mut dys: Planes<'_, '_, T>,
+    to: To<Planes<'_, '_, T>>,
+    dx: impl Fn(T, T) -> T,
+) {
+    match to {
+        To::Nowhere => {}
+        To::Dys => {
+            for (xs, dys) in xs.zip(dys.iter_mut()) {
+                for (dy, &x) in dys.iter_mut().zip(xs) {
+                    *dy = dx(x, *dy);
+                }
             }
         }
-        totals
+        To::Place(mut dxs) => {
+            for ((xs, dys), dxs) in xs.zip(dys.iter()).zip(dxs.iter_mut()) {
+                for ((to, &x), &dy) in dxs.iter_mut().zip(xs).zip(dys) {
+                    *to = dx(x, dy);
+                }
+            }
+        }
     }
 }

@@ -91,13 +91,19 @@ impl Fused for BatchNorm2dConv2d {
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, saved: lines, dys, mut grads } = pass;
+        let Backward { inputs, ys, saved: lines, dys, mut grads, .. } = pass;
         let (xs, weight) = (inputs[0], inputs[WEIGHT]);
-        let of_norm = [0, 1, 2].map(|number| grads.take(number));
-        let is_last = of_norm.iter().all(Option::is_none);
-        let mut dhs = Pooled::new(if is_last { 0 } else { xs.len() });
-        let dxs = (!is_last).then_some(&mut *dhs);
-        let gradients = Gradients { dxs, dw: grads.take(WEIGHT), db: grads.take(BIAS) };
+        let [dxs, dw, db] = [0, 1, 2].map(|number| grads.take(number));
+        // The normalised values' gradient takes the place of the input's, if there is one.
+        let needs_dxs = dxs.is_some();
+        let is_last = !needs_dxs && dw.is_none() && db.is_none();
+        let mut memory = Pooled::new(if needs_dxs || is_last { 0 } else { xs.len() });
+        let dhs = dxs.unwrap_or(&mut memory);
+        let gradients = Gradients {
+            dxs: (!is_last).then_some(&mut *dhs),
+            dw: grads.take(WEIGHT),
+            db: grads.take(BIAS),
+        };
         self.conv.differentiate(self.images(xs, lines), weight, (ys, dys), gradients);
         if is_last {
             return Ok(());
@@ -106,8 +112,9 @@ impl Fused for BatchNorm2dConv2d {
             inputs: &[xs],
             ys: &[],
             saved: lines,
-            dys: &mut dhs,
-            grads: Grads::new(of_norm),
+            dys: dhs,
+            is_passed: needs_dxs,
+            grads: Grads::new([None, dw, db]),
         })
     }
 

@@ -62,6 +62,26 @@ struct Inputs<'a, T> {
     channel: usize,
 }
 
+/// Where the backward writes the gradient of the input.
+#[derive(Clone, Copy)]
+enum To<P> {
+    Nowhere,
+    /// Over the gradient of the result.
+    Dys,
+    Place(P),
+}
+
+impl<P> To<P> {
+    /// The same with another place.
+    fn with<Q>(&self, place: Q) -> To<Q> {
+        match self {
+            Self::Nowhere => To::Nowhere,
+            Self::Dys => To::Dys,
+            Self::Place(_) => To::Place(place),
+        }
+    }
+}
+
 /// What the backward of a channel reads beside the gradient of the result.
 #[derive(Clone, Copy)]
 struct Values<'a, T> {
@@ -100,18 +120,23 @@ impl Fused for BatchNorm2d {
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let (dxs, dw, db) = (pass.grads.take(0), pass.grads.take(1), pass.grads.take(2));
+        let to = match dxs {
+            Some(dxs) => To::Place(dxs),
+            None if pass.is_passed && !self.has_residual => To::Dys,
+            None => To::Nowhere,
+        };
         // The input's gradient needs the sums over all replicas.
-        let exchange = self.exchange.as_ref().filter(|_| dxs.is_some());
-        let (dxs_now, dxs_later) = if exchange.is_some() { (None, dxs) } else { (dxs, None) };
+        let exchange = self.exchange.as_ref().filter(|_| !matches!(to, To::Nowhere));
+        let (now, later) = if exchange.is_some() { (To::Nowhere, to) } else { (to, To::Nowhere) };
         let mut sums = Pooled::zeros(2 * self.geometry.channels);
-        self.backward_channels(&mut pass, dxs_now, &mut sums, None);
+        self.backward_channels(&mut pass, now, &mut sums, None);
         for (gradient, number) in [(dw, 0), (db, 1)] {
             let pairs = gradient.into_iter().flatten().zip(sums.chunks_exact(2));
             pairs.for_each(|(gradient, sums)| *gradient = T::narrow(sums[number]));
         }
         if let Some(exchange) = exchange {
             let all = replicas::all_sums(&**exchange, self.geometry.count(), &sums)?;
-            self.backward_channels(&mut pass, dxs_later, &mut sums, Some(&all));
+            self.backward_channels(&mut pass, later, &mut sums, Some(&all));
         }
         if let Some(residual) = pass.grads.take(RESIDUAL) {
             let dys = &*pass.dys;
@@ -120,8 +145,10 @@ impl Fused for BatchNorm2d {
         Ok(())
     }
 
+    /// The gradient of the residual is that of the result before the activation. Without a residual, the
+    /// gradient of the input takes the place of that of the result.
     fn passes_gradient_to(&self) -> Option<usize> {
-        self.has_residual.then_some(RESIDUAL)
+        Some(if self.has_residual { RESIDUAL } else { 0 })
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
@@ -201,20 +228,19 @@ impl BatchNorm2d {
         replicas::all_moments(&**exchange, self.geometry.count(), &own).map(Some)
     }
 
-    /// Writes the sums of each channel and, if it has a place, the gradient of the input. Uses the
-    /// sums of `all` replicas, or this replica's. With a residual, replaces the gradient of the result by
-    /// that before the activation.
+    /// Writes the sums of each channel and the gradient of the input. Uses the sums of `all` replicas, or this
+    /// replica's. With a residual, replaces the gradient of the result by that before the activation.
     fn backward_channels<T: Float>(
         &self,
         pass: &mut Backward<'_, T>,
-        dxs: Option<&mut [T]>,
+        to: To<&mut [T]>,
         sums: &mut [f64],
         all: Option<&(f64, Vec<f64>)>,
     ) {
         if pass.dys.is_empty() {
             return;
         }
-        let wanted = dxs.is_some();
+        let kind = to.with(());
         let (xs, ys, saved) = (pass.inputs[0], pass.ys, pass.saved);
         let run = |channel: usize, [dxs, dys]: [Planes<'_, '_, T>; 2], sums: &mut [f64]| {
             let line = Line::load(&saved[channel * Line::<T>::LEN..]);
@@ -224,13 +250,13 @@ impl BatchNorm2d {
                 db: sums[2 * channel + 1],
             });
             let from = Values { xs, ys, channel };
-            let dxs = wanted.then_some(dxs);
-            let Totals { dw, db, .. } = self.backward_channel(from, dys, dxs, line, known);
+            let to = kind.with(dxs);
+            let Totals { dw, db, .. } = self.backward_channel(from, dys, to, line, known);
             sums.copy_from_slice(&[dw, db]);
         };
         let threads = worth_threads(pass.dys.len());
-        let outputs = [dxs.unwrap_or_default(), &mut *pass.dys];
-        self.geometry.for_channels(threads, outputs, sums, 2, run);
+        let dxs = if let To::Place(dxs) = to { dxs } else { &mut [] };
+        self.geometry.for_channels(threads, [dxs, &mut *pass.dys], sums, 2, run);
     }
 
     /// In training, moves the running statistics towards those of a batch with `count` values per

@@ -107,7 +107,7 @@ impl Fused for Conv2d {
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, saved, dys, mut grads } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         let late = self.activation.is_some_and(Activation::needs_input);
         let reference = if late { saved } else { ys };

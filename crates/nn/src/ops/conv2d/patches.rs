@@ -172,7 +172,7 @@ fn add_rows_of<T: Float, const N: usize>(rows: &[T], target: &mut [T], step: usi
 /// A copy in blocks of eight, because the rows are short: a call of `memcpy` costs more than the
 /// row.
 #[inline(always)]
-fn copy<T: Float>(to: &mut [T], from: &[T]) {
+pub(super) fn copy<T: Float>(to: &mut [T], from: &[T]) {
     let (to_blocks, to_rest) = to.as_chunks_mut::<8>();
     let (from_blocks, from_rest) = from.as_chunks::<8>();
     for (to, from) in to_blocks.iter_mut().zip(from_blocks) {

@@ -8,6 +8,7 @@
 //! output row and the pitch are computed and have no meaning.
 
 use super::geometry::Geometry;
+use super::patches::copy;
 use crate::ops::float::Float;
 
 /// Elements behind the last one, so that whole vectors can be read from each element on.
@@ -102,7 +103,7 @@ impl<'a> Phases<'a> {
             let width = self.geometry.in_size.1;
             let row = &x[y * width + start..(y + 1) * width];
             match step {
-                1 => phases[at..at + row.len()].copy_from_slice(row),
+                1 => copy(&mut phases[at..at + row.len()], row),
                 2 => every_second(row, &mut phases[at..]),
                 _ => {
                     for (to, &from) in phases[at..].iter_mut().zip(row.iter().step_by(step)) {
@@ -123,7 +124,7 @@ impl<'a> Phases<'a> {
             let width = self.geometry.in_size.1;
             let row = &mut x[y * width + start..(y + 1) * width];
             if step == 1 {
-                row.copy_from_slice(&phases[at..at + row.len()]);
+                copy(row, &phases[at..at + row.len()]);
             } else {
                 for (to, &from) in row.iter_mut().step_by(step).zip(&phases[at..]) {
                     *to = from;
@@ -153,7 +154,7 @@ impl<'a> Phases<'a> {
     #[inline(always)]
     pub(super) fn narrow<T: Float>(&self, rows: &[T], y: &mut [T]) {
         for (row, y) in rows.chunks(self.pitch).zip(y.chunks_exact_mut(self.geometry.out_size.1)) {
-            y.copy_from_slice(&row[..y.len()]);
+            copy(y, &row[..y.len()]);
         }
     }
 
@@ -161,7 +162,7 @@ impl<'a> Phases<'a> {
     #[inline(always)]
     pub(super) fn widen<T: Float>(&self, y: &[T], rows: &mut [T]) {
         for (row, y) in rows.chunks_mut(self.pitch).zip(y.chunks_exact(self.geometry.out_size.1)) {
-            row[..y.len()].copy_from_slice(y);
+            copy(&mut row[..y.len()], y);
         }
     }
 }

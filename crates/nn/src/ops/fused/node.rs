@@ -231,7 +231,8 @@ impl<F: Fused> Node<F> {
                 let (ys, inputs) = slices.split_last().expect("the result is among them");
                 let grads = Grads(gradients.iter_mut().map(Gradient::slice).collect());
                 let dys = &mut *dys;
-                let pass = Backward { inputs, ys, saved, dys, grads };
+                let is_passed = passed.is_some();
+                let pass = Backward { inputs, ys, saved, dys, is_passed, grads };
                 profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
                     self.op.backward(pass)
                 })

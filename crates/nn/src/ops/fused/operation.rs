@@ -104,6 +104,8 @@ pub(in crate::ops) struct Backward<'a, T> {
     pub(in crate::ops) saved: &'a [T],
     /// The gradient of the result. The operation may use it as scratch memory.
     pub(in crate::ops) dys: &'a mut [T],
+    /// Whether `dys` is [passed](Fused::passes_gradient_to) to an input, which then has no place in `grads`.
+    pub(in crate::ops) is_passed: bool,
     pub(in crate::ops) grads: Grads<'a, T>,
 }
 

@@ -155,7 +155,7 @@ impl<C: Cell> Fused for Recurrent<C> {
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, saved, dys, mut grads } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
         let &[xs, w_ih, w_hh, _, _, h0, _] = inputs else { unreachable!("seven inputs") };
         let (units, width, gate_width) = self.sizes();
         let rows = self.steps * self.batch;
