@@ -34,7 +34,8 @@ import weights
 FILES = (
     *(layers.conv2d, layers.linear, layers.max_pool2d, layers.avg_pool2d),
     *(layers.global_avg_pool2d, layers.relu, layers.activations, layers.embedding),
-    *(norms.batch_norm2d, norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
+    *(norms.batch_norm2d, norms.batch_norm2d_add, norms.batch_norm2d_conv2d),
+    *(norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
     recurrent.lstm_cell_state,
     *(arithmetic.add_broadcast, arithmetic.mul, arithmetic.scale, arithmetic.masked_fill),

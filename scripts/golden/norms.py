@@ -72,6 +72,70 @@ def batch_norm2d():
     save("crates/nn/tests/golden/batch_norm2d.safetensors", tensors, config="training, relu")
 
 
+def normalised(inputs, seed, training, relu, weight="weight", bias="bias"):
+    """The batch normalisation of inputs["xs"], and the running statistics before it."""
+    channels = inputs["xs"].shape[1]
+    mean = uniform((channels,), seed, -0.5, 0.5)
+    var = uniform((channels,), seed + 1, 0.5, 1.5)
+    before = {"mean": mean.clone(), "var": var.clone()}
+    ys = F.batch_norm(inputs["xs"], mean, var, inputs[weight], inputs[bias], training)
+    return (F.relu(ys) if relu else ys), before
+
+
+def affine(channels, seed, prefix=""):
+    return {
+        f"{prefix}weight": leaf(uniform((channels,), seed, 0.5, 1.5)),
+        f"{prefix}bias": leaf(uniform((channels,), seed + 1)),
+    }
+
+
+def batch_norm2d_add():
+    # case: input, training, relu
+    cases = {
+        "plain": (uniform((3, 2, 4, 5), 8120), True, False),
+        "relu": (uniform((2, 3, 7, 6), 8130), True, True),
+        "vectors": (uniform((7, 5), 8140), True, True),
+        "evaluation": (uniform((3, 4, 5, 3), 8150), False, True),
+    }
+    tensors = {}
+    for index, (case, (xs, training, relu)) in enumerate(cases.items()):
+        seed = 8121 + 10 * index
+        inputs = {"xs": leaf(xs)} | affine(xs.shape[1], seed)
+        inputs["residual"] = leaf(uniform(xs.shape, seed + 2))
+        ys, before = normalised(inputs, seed + 3, training, False)
+        ys = ys + inputs["residual"]
+        backward(tensors, case, inputs, F.relu(ys) if relu else ys, seed + 5)
+        tensors |= {f"{case}.{name}": values for name, values in before.items()}
+        tensors[f"{case}.config"] = torch.tensor([int(training), int(relu)])
+    save("crates/nn/tests/golden/batch_norm2d_add.safetensors", tensors, config="training, relu")
+
+
+def batch_norm2d_conv2d():
+    # case: input, weight, training, relu, stride, padding, groups
+    cases = {
+        "tiles": ((2, 16, 6, 5), (17, 16, 3, 3), True, True, 1, 1, 1),
+        "depthwise": ((2, 5, 7, 6), (5, 1, 3, 3), True, True, 2, 1, 5),
+        "pointwise": ((2, 6, 9, 8), (3, 6, 1, 1), True, True, 1, 0, 1),
+        "strided": ((2, 9, 16, 17), (2, 9, 3, 3), True, False, 2, 1, 1),
+        "small": ((9, 3, 2, 2), (4, 3, 3, 3), True, True, 1, 1, 1),
+        "evaluation": ((2, 3, 6, 6), (4, 3, 3, 3), False, True, 1, 1, 1),
+    }
+    tensors = {}
+    for index, (case, (xs, weight, training, relu, stride, padding, groups)) in enumerate(cases.items()):
+        seed = 8400 + 10 * index
+        inputs = {"xs": leaf(uniform(xs, seed))} | affine(xs[1], seed + 1, "norm_")
+        inputs["weight"] = leaf(uniform(weight, seed + 3))
+        inputs["bias"] = leaf(uniform(weight[:1], seed + 4))
+        hs, before = normalised(inputs, seed + 5, training, relu, "norm_weight", "norm_bias")
+        ys = F.conv2d(hs, inputs["weight"], inputs["bias"], stride, padding, groups=groups)
+        backward(tensors, case, inputs, ys, seed + 7)
+        tensors |= {f"{case}.{name}": values for name, values in before.items()}
+        config = [int(training), int(relu), stride, padding, groups]
+        tensors[f"{case}.config"] = torch.tensor(config)
+    config = "training, relu, stride, padding, groups"
+    save("crates/nn/tests/golden/batch_norm2d_conv2d.safetensors", tensors, config=config)
+
+
 def batch_norm2d_layer():
     """Five steps of torch.nn.BatchNorm2d, float32, on batches uniform((4, 3, 5, 5), 8200 + s, -s, 2)
     for s = 1..5; stored: running_mean, running_var, and ys in evaluation for the batch of s = 1."""

@@ -4,12 +4,13 @@ use std::sync::OnceLock;
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, HiddenUnits, Pool2dConfig,
-    RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d, cat, conv2d,
-    cross_attention, dropout, embedding, embedding_with_positions, feed_forward, global_avg_pool2d,
-    gru, last_step, layer_norm, linear, linear_add, linear_cross_entropy, log_softmax, lstm,
-    masked_fill, max_pool2d, mul, narrow, permute, relu, rms_norm, scale, softmax,
-    softmax_cross_entropy_with, split, swiglu, transpose, with_composites,
+    AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, HiddenUnits,
+    Pool2dConfig, RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d,
+    batch_norm2d_add, batch_norm2d_conv2d, cat, conv2d, cross_attention, dropout, embedding,
+    embedding_with_positions, feed_forward, global_avg_pool2d, gru, last_step, layer_norm, linear,
+    linear_add, linear_cross_entropy, log_softmax, lstm, masked_fill, max_pool2d, mul, narrow,
+    permute, relu, rms_norm, scale, softmax, softmax_cross_entropy_with, split, swiglu, transpose,
+    with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
@@ -719,7 +720,26 @@ fn of_batch_norms() -> Result<()> {
             cases.push(name.clone() + " no bias", &inputs[..2], move |t| {
                 norm(t, [Some(&t[1]), None])
             });
-            cases.push(name + " plain", &inputs[..1], move |t| norm(t, [None, None]));
+            cases.push(name.clone() + " plain", &inputs[..1], move |t| norm(t, [None, None]));
+            let with = move |t: &[Tensor], f: &dyn Fn(BatchNorm<'_>) -> Result<Tensor>| {
+                let running = some_running(channels, t[0].dtype(), t[0].device())?;
+                let (weight, bias) = (Some(&t[1]), Some(&t[2]));
+                f(BatchNorm { weight, bias, running: Some(&running), config, exchange: None })
+            };
+            let residual = [&inputs[..], &[random(dims, 4)?]].concat();
+            cases.push(name.clone() + " and a residual", &residual, move |t| {
+                with(t, &|norm| batch_norm2d_add(&t[0], norm, &t[3]))
+            });
+            if dims.len() == 4 {
+                let conv =
+                    [&inputs[..], &[random((2, channels, 3, 3), 4)?, random(2, 5)?]].concat();
+                cases.push(name + " and a convolution", &conv, move |t| {
+                    with(t, &|norm| {
+                        let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+                        batch_norm2d_conv2d(&t[0], norm, &t[3], Some(&t[4]), padded, None)
+                    })
+                });
+            }
         }
     }
     let views = [random((4, 3, 2, 5), 1)?, random(5, 2)?, random((3, 2), 3)?];

@@ -7,6 +7,7 @@ mod avg_pool2d;
 mod behaviour;
 mod composites;
 mod embedding;
+mod fused_norms;
 mod golden;
 mod gradients;
 mod hooks;

@@ -5,7 +5,8 @@ use std::thread;
 
 use candelabrum_nn::layers::BatchNorm2d;
 use candelabrum_nn::ops::{
-    BatchNormConfig, RunningStatistics, batch_norm2d, sync_batch_norm2d, with_composites,
+    BatchNorm, BatchNormConfig, Conv2dConfig, RunningStatistics, add, batch_norm2d,
+    batch_norm2d_add, batch_norm2d_conv2d, conv2d, sync_batch_norm2d, with_composites,
 };
 use candelabrum_nn::{Activation, Init, Params, StatisticsExchange};
 use candelabrum_testkit::assert_close;
@@ -168,6 +169,49 @@ fn compare_parts_with_the_whole(
         }
     }
     Ok(())
+}
+
+/// Two operations and one of both exchange the same statistics.
+#[test]
+fn replicas_with_the_operations_around_it_have_the_bits_of_two_operations() -> Result<()> {
+    let config = BatchNormConfig { activation: Some(Activation::Relu), ..Default::default() };
+    let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+    let step = |exchange: &Arc<dyn StatisticsExchange>, seed: u64, is_fused: bool| {
+        let shapes: [&[usize]; 4] = [&[3, 2, 6, 5], &[2], &[2], &[2, 2, 3, 3]];
+        let vars =
+            (seed..).zip(shapes).map(|(seed, shape)| Var::from_tensor(&random(shape, seed)?));
+        let vars = vars.collect::<Result<Vec<_>>>()?;
+        let [xs, weight, bias, kernel] = &vars[..] else { unreachable!("four shapes") };
+        let (weight, bias) = (Some(weight.as_tensor()), Some(bias.as_tensor()));
+        let norm = BatchNorm { weight, bias, running: None, exchange: Some(exchange), config };
+        let ys = if is_fused {
+            let ys = batch_norm2d_conv2d(xs, norm, kernel, None, padded, None)?;
+            batch_norm2d_add(&ys, norm, xs)?
+        } else {
+            let ys = sync_batch_norm2d(xs, weight, bias, None, config, exchange)?;
+            let ys = conv2d(&ys, kernel, None, padded, None)?;
+            let linear = BatchNormConfig { activation: None, ..config };
+            let ys = sync_batch_norm2d(&ys, weight, bias, None, linear, exchange)?;
+            add(&ys, xs, config.activation)?
+        };
+        let grads = ys.sqr()?.sum_all()?.backward()?;
+        let gradients = vars.iter().map(|var| bits(grads.get(var).expect("a gradient")));
+        [bits(&ys)].into_iter().chain(gradients).collect::<Result<Vec<_>>>()
+    };
+    let exchanges = replicas(3);
+    thread::scope(|scope| {
+        let started: Vec<_> = (0..)
+            .zip(&exchanges)
+            .map(|(rank, exchange)| {
+                scope.spawn(move || -> Result<()> {
+                    let seed = 10 * rank;
+                    assert!(step(exchange, seed, true)? == step(exchange, seed, false)?);
+                    Ok(())
+                })
+            })
+            .collect();
+        started.into_iter().try_for_each(|work| work.join().expect("a replica"))
+    })
 }
 
 #[test]

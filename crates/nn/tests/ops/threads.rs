@@ -3,10 +3,11 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, Conv2dConfig, HiddenUnits, Pool2dConfig, RecurrentWeights, Rotary, add,
-    attention, avg_pool2d, cat, conv2d, cross_attention, dropout, embedding,
-    embedding_with_positions, feed_forward, gelu, global_avg_pool2d, gru, last_step, linear,
-    linear_add, lstm, masked_fill, mul, permute, relu6, scale, silu, split, swiglu,
+    AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, HiddenUnits, Pool2dConfig,
+    RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d,
+    cat, conv2d, cross_attention, dropout, embedding, embedding_with_positions, feed_forward, gelu,
+    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, relu6,
+    scale, silu, split, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -90,12 +91,23 @@ fn convolutions() -> Result<()> {
         ([7, 20, 13, 12], [40, 20, 3, 3], padded),
         ([1, 20, 33, 40], [40, 20, 3, 3], padded),
         ([9, 20, 13, 12], [30, 20, 3, 3], Conv2dConfig { stride: (2, 2), ..padded }),
+        ([9, 20, 13, 12], [20, 1, 3, 3], Conv2dConfig { groups: 20, ..padded }),
+        ([9, 20, 13, 12], [40, 20, 1, 1], Conv2dConfig::default()),
         ([9, 3, 30, 30], [24, 3, 5, 5], Conv2dConfig::default()),
         ([40, 64, 4, 4], [70, 64, 3, 3], padded),
         ([29, 20, 12, 12], [50, 20, 5, 5], Conv2dConfig::default()),
     ] {
         let gelu = Some(Activation::Gelu);
         check(&[&xs, &weight, &weight[..1]], |t| conv2d(&t[0], &t[1], Some(&t[2]), config, gelu))?;
+        let norm = BatchNormConfig { activation: Some(Activation::Relu), ..Default::default() };
+        check(&[&xs, &weight, &xs[1..2]], |t| {
+            let norm = BatchNorm { weight: Some(&t[2]), config: norm, ..Default::default() };
+            batch_norm2d_conv2d(&t[0], norm, &t[1], None, config, None)
+        })?;
+        check(&[&xs, &xs, &xs[1..2]], |t| {
+            let norm = BatchNorm { weight: Some(&t[2]), config: norm, ..Default::default() };
+            batch_norm2d_add(&t[0], norm, &t[1])
+        })?;
     }
     Ok(())
 }

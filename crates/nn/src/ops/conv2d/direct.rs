@@ -92,20 +92,17 @@ fn starts(phases: &Phases<'_>, channels: usize) -> Vec<usize> {
     (0..channels).flat_map(|c| offsets.iter().map(move |offset| c * channel + offset)).collect()
 }
 
-/// Some channels of `xs`, whose elements are these, in the layout of `phases`, whose padding is zero already.
+/// Some channels of `xs`, which have these elements, in the layout of `phases`, whose padding is zero already.
 /// `scratch` is for one channel.
 #[inline(always)]
 fn divide<T: Float>(
     phases: &Phases<'_>,
     xs: Images<'_, T>,
-    (first, pixels): (usize, usize),
+    (elements, pixels): (Range<usize>, usize),
     scratch: &mut [T],
     channels: &mut [T],
 ) {
-    let count = channels.len() / phases.channel();
-    let channels = channels.chunks_exact_mut(phases.channel()).take(count);
-    for (number, channel) in channels.enumerate() {
-        let first = first + number * pixels;
+    for (first, channel) in elements.step_by(pixels).zip(channels.chunks_mut(phases.channel())) {
         phases.divide(xs.read(first..first + pixels, scratch), channel);
     }
 }
@@ -133,16 +130,15 @@ impl<T: Float> WithSimd for Forward<'_, T> {
         let pixels = geometry.in_size.0 * geometry.in_size.1;
         let mut scratch = xs.scratch(pixels);
         for (image, y) in ys.chunks_exact_mut(geometry.out_image()).enumerate() {
-            let channels = &mut *channels;
-            let place = (image * geometry.in_image(), pixels);
-            divide(&phases, xs, place, &mut scratch, channels);
+            let own = elements(image..image + 1, geometry.in_image());
+            divide(&phases, xs, (own, pixels), &mut scratch, &mut channels);
             let all = Size {
                 rows: geometry.out_channels,
                 depth: starts.len(),
                 columns: phases.outputs(),
             };
             let along = Lines { data: weight, starts: Starts::Every(starts.len()) };
-            let across = Lines { data: &*channels, starts: Starts::At(&starts) };
+            let across = Lines { data: &channels, starts: Starts::At(&starts) };
             let (left, right) = (Operand::Along(along), Operand::Across(across));
             let in_bf16 = product_in_bf16(left, right, all, (&mut result, step), false);
             if !in_bf16 {
@@ -330,8 +326,9 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
         let mut values = Pooled::new(rows * step + SLACK);
         let mut scratch = xs.scratch(pixels);
         for (number, dy) in dys.chunks_exact(geometry.out_image()).enumerate() {
-            let place = (number * geometry.in_image() + channels.start * pixels, pixels);
-            divide(&phases, xs, place, &mut scratch, &mut inputs);
+            let first = number * geometry.in_image();
+            let own = first + channels.start * pixels..first + channels.end * pixels;
+            divide(&phases, xs, (own, pixels), &mut scratch, &mut inputs);
             let (height, width) = geometry.out_size;
             for row in 0..height {
                 let to = &mut outputs[row * phases.pitch() * step..];
