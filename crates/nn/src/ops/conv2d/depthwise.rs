@@ -187,9 +187,7 @@ impl<T: Float> WithSimd for Backward<'_, '_, '_, T> {
             let outputs = dys.chunks_exact(geometry.out_pixels()).zip(kernels).enumerate();
             for (number, (dy, (kernel, dw))) in outputs {
                 phases.widen(dy, &mut rows[before..]);
-                for (dw, &offset) in dw.iter_mut().zip(offsets) {
-                    *dw += dot(simd, &rows[before..], &x[offset..], phases.outputs());
-                }
+                add_dots(simd, &rows[before..], &x, offsets, phases.outputs(), dw);
                 if dxs.is_some() {
                     // In their order: the vectors behind the end of one phase are written again by the next.
                     for (place, taps) in by_phase.iter().enumerate() {
@@ -209,18 +207,56 @@ impl<T: Float> WithSimd for Backward<'_, '_, '_, T> {
     }
 }
 
-/// The sum of the products of `len` elements. Behind them `a` has zeros, and `b` has numbers.
+/// Adds to each number of `dw` the sum of the products of `len` elements of `a` and of a run of `b`. Behind
+/// these elements `a` has zeros, and `b` has numbers.
 #[inline(always)]
-fn dot<T: Float, S: Simd>(simd: S, a: &[T], b: &[T], len: usize) -> T {
-    let lanes = T::lanes::<S>();
-    let mut sums = [T::zero_vector(simd); VECTORS];
-    for at in (0..len).step_by(VECTORS * lanes) {
-        let (a, b) = (T::vectors::<S>(&a[at..]), T::vectors::<S>(&b[at..]));
-        for (sum, (&a, &b)) in sums.iter_mut().zip(a[..VECTORS].iter().zip(&b[..VECTORS])) {
-            *sum = T::times_plus(simd, a, b, *sum);
+fn add_dots<T: Float, S: Simd>(
+    simd: S,
+    a: &[T],
+    b: &[T],
+    offsets: &[usize],
+    len: usize,
+    dw: &mut [T],
+) {
+    // A 3 × 3 kernel is one group: each vector of `a` is read once.
+    let (nines, rest) = offsets.as_chunks::<9>();
+    let (threes, ones) = rest.as_chunks::<3>();
+    let (dw_nines, dw) = dw.as_chunks_mut::<9>();
+    let (dw_threes, dw_ones) = dw.as_chunks_mut::<3>();
+    for (dw, offsets) in dw_nines.iter_mut().zip(nines) {
+        add_dots_of(simd, a, b, offsets, len, dw);
+    }
+    for (dw, offsets) in dw_threes.iter_mut().zip(threes) {
+        add_dots_of(simd, a, b, offsets, len, dw);
+    }
+    for (dw, &offset) in dw_ones.iter_mut().zip(ones) {
+        add_dots_of(simd, a, b, &[offset], len, std::array::from_mut(dw));
+    }
+}
+
+/// [`add_dots`] for some runs, whose sums stay in registers.
+#[inline(always)]
+fn add_dots_of<T: Float, S: Simd, const RUNS: usize>(
+    simd: S,
+    a: &[T],
+    b: &[T],
+    offsets: &[usize; RUNS],
+    len: usize,
+    dw: &mut [T; RUNS],
+) {
+    let vectors = len.div_ceil(T::lanes::<S>());
+    let a = &T::vectors::<S>(a)[..vectors];
+    let runs = offsets.map(
+        #[inline(always)]
+        |offset| &T::vectors::<S>(&b[offset..])[..vectors],
+    );
+    let mut sums = [T::zero_vector(simd); RUNS];
+    for (at, &a) in a.iter().enumerate() {
+        for (sum, run) in sums.iter_mut().zip(&runs) {
+            *sum = T::times_plus(simd, a, run[at], *sum);
         }
     }
-    let [a, b, c, d] = sums;
-    let sum = T::plus(simd, T::plus(simd, a, b), T::plus(simd, c, d));
-    T::total(simd, sum)
+    for (dw, sum) in dw.iter_mut().zip(sums) {
+        *dw += T::total(simd, sum);
+    }
 }
