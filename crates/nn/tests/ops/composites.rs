@@ -727,13 +727,15 @@ fn of_batch_norms() -> Result<()> {
                 f(BatchNorm { weight, bias, running: Some(&running), config, exchange: None })
             };
             let residual = [&inputs[..], &[random(dims, 4)?]].concat();
-            cases.push(name.clone() + " and a residual", &residual, move |t| {
+            // Rough, because on a GPU, and the second one in 16 bits everywhere, these are two operations, and the
+            // first one's rounding goes through the second.
+            cases.push_rough(name.clone() + " and a residual", &residual, move |t| {
                 with(t, &|norm| batch_norm2d_add(&t[0], norm, &t[3]))
             });
             if dims.len() == 4 {
                 let conv =
                     [&inputs[..], &[random((2, channels, 3, 3), 4)?, random(2, 5)?]].concat();
-                cases.push(name + " and a convolution", &conv, move |t| {
+                cases.push_rough(name + " and a convolution", &conv, move |t| {
                     with(t, &|norm| {
                         let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
                         batch_norm2d_conv2d(&t[0], norm, &t[3], Some(&t[4]), padded, None)
