@@ -727,8 +727,7 @@ fn of_batch_norms() -> Result<()> {
                 f(BatchNorm { weight, bias, running: Some(&running), config, exchange: None })
             };
             let residual = [&inputs[..], &[random(dims, 4)?]].concat();
-            // Rough, because on a GPU, and the second one in 16 bits everywhere, these are two operations, and the
-            // first one's rounding goes through the second.
+            // On a GPU these are two operations. In 16 bits the first one's rounding goes through the second.
             cases.push_rough(name.clone() + " and a residual", &residual, move |t| {
                 with(t, &|norm| batch_norm2d_add(&t[0], norm, &t[3]))
             });
