@@ -6,14 +6,14 @@ use candelabrum_nn::ops::{
     BatchNorm, BatchNormConfig, Conv2dConfig, RunningStatistics, add, batch_norm2d,
     batch_norm2d_add, batch_norm2d_conv2d, conv2d, scale, with_composites,
 };
-use candelabrum_nn::{Activation, FromModule, Init, Model, Params};
+use candelabrum_nn::{Activation, FromModule, Model, Params};
 use candelabrum_testkit::gradcheck;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use proptest::prelude::*;
 
 use crate::behaviour::message;
-use crate::golden::{activation, cases, check_within};
-use crate::norms::some_running;
+use crate::golden::{Case, activation, cases, check_within};
+use crate::norms::{running, some_running};
 use crate::random;
 
 const EPS: f64 = 1e-5;
@@ -105,16 +105,9 @@ fn the_sum_and_the_convolution_are_pytorchs() -> Result<()> {
     for case in cases("batch_norm2d_add.safetensors") {
         let [training, relu] = case.config()?[..] else { panic!("two numbers") };
         check_within(1e-12, &case, &["weight", "bias", "xs", "residual"], |t| {
-            let running = running(&case.tensors["mean"], &case.tensors["var"], t["xs"].dtype())?;
-            let config = BatchNormConfig {
-                training: training == 1,
-                activation: activation(relu),
-                ..Default::default()
-            };
-            let (weight, bias) = (Some(&t["weight"]), Some(&t["bias"]));
-            let running = Some(&running);
-            let norm = BatchNorm { weight, bias, running, config, exchange: None };
-            batch_norm2d_add(&t["xs"], norm, &t["residual"])
+            let affine = [&t["weight"], &t["bias"]];
+            let f = |norm: BatchNorm<'_>| batch_norm2d_add(&t["xs"], norm, &t["residual"]);
+            with_norm(&case, affine, [training, relu], f)
         })?;
     }
     let inputs = ["norm_weight", "norm_bias", "xs", "weight", "bias"];
@@ -122,32 +115,31 @@ fn the_sum_and_the_convolution_are_pytorchs() -> Result<()> {
         let [training, relu, stride, padding, groups] = case.config()?[..] else {
             panic!("five numbers")
         };
+        let (stride, padding) = ((stride, stride), (padding, padding));
+        let convolution = Conv2dConfig { stride, padding, groups, dilation: (1, 1) };
         check_within(1e-12, &case, &inputs, |t| {
-            let running = running(&case.tensors["mean"], &case.tensors["var"], t["xs"].dtype())?;
-            let config = BatchNormConfig {
-                training: training == 1,
-                activation: activation(relu),
-                ..Default::default()
-            };
-            let (weight, bias) = (Some(&t["norm_weight"]), Some(&t["norm_bias"]));
-            let running = Some(&running);
-            let norm = BatchNorm { weight, bias, running, config, exchange: None };
-            let (stride, padding) = ((stride, stride), (padding, padding));
-            let convolution = Conv2dConfig { stride, padding, groups, dilation: (1, 1) };
-            batch_norm2d_conv2d(&t["xs"], norm, &t["weight"], t.get("bias"), convolution, None)
+            with_norm(&case, [&t["norm_weight"], &t["norm_bias"]], [training, relu], |norm| {
+                let (weight, bias) = (&t["weight"], t.get("bias"));
+                batch_norm2d_conv2d(&t["xs"], norm, weight, bias, convolution, None)
+            })
         })?;
     }
     Ok(())
 }
 
-fn running(mean: &Tensor, variance: &Tensor, dtype: DType) -> Result<RunningStatistics> {
-    let params = Params::on(0, dtype, &Device::Cpu);
-    let buffer = |name: &str, value: &Tensor| {
-        let buffer = params.root().buffer(name, value.dims(), Init::ZEROS)?;
-        buffer.set(&value.to_dtype(dtype)?)?;
-        candelabrum_nn::Result::Ok(buffer)
-    };
-    Ok(RunningStatistics { mean: buffer("mean", mean)?, variance: buffer("variance", variance)? })
+/// Calls `f` with a normalisation that has the running statistics of a golden file's case.
+fn with_norm(
+    case: &Case,
+    [weight, bias]: [&Tensor; 2],
+    [training, relu]: [usize; 2],
+    f: impl FnOnce(BatchNorm<'_>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let of = |name: &str| case.tensors[name].to_dtype(weight.dtype());
+    let running = running(&of("mean")?, &of("var")?)?;
+    let (training, activation) = (training == 1, activation(relu));
+    let config = BatchNormConfig { training, activation, ..Default::default() };
+    let (weight, bias) = (Some(weight), Some(bias));
+    f(BatchNorm { weight, bias, running: Some(&running), config, exchange: None })
 }
 
 /// The bits of the result, of all gradients, and of the running statistics.

@@ -16,7 +16,7 @@ const EPS: f64 = 1e-5;
 const TOL: f64 = 1e-7;
 const RELU: Option<Activation> = Some(Activation::Relu);
 
-fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
+pub(crate) fn running(mean: &Tensor, variance: &Tensor) -> Result<RunningStatistics> {
     let params = Params::on(0, mean.dtype(), mean.device());
     let buffer = |name: &str, value: &Tensor| {
         let buffer = params.root().buffer(name, value.dims(), Init::ZEROS)?;

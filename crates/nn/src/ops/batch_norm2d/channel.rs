@@ -4,7 +4,7 @@ use super::totals::Totals;
 use super::{BatchNorm2d, Inputs, To, Values};
 use crate::ops::channel_line::{Line, Rectifier};
 use crate::ops::channel_planes::Planes;
-use crate::ops::elementwise::{clipped, rectified};
+use crate::ops::elementwise::{activation_backward, clipped, rectified};
 use crate::ops::float::Float;
 use crate::ops::moments::{Moments, Sums, moments};
 use crate::ops::pool::Pooled;
@@ -118,12 +118,10 @@ impl BatchNorm2d {
         line: Line<T>,
         known: Option<Totals>,
     ) -> Totals {
-        if self.masks_by_result() {
-            let ys = self.geometry.planes(ys, channel);
-            simd_once(
-                #[inline(always)]
-                || self.mask(ys, &mut dys),
-            );
+        if let Some(activation) = self.activation().filter(|_| self.has_residual) {
+            for (y, dy) in self.geometry.planes(ys, channel).zip(dys.iter_mut()) {
+                activation_backward(dy, y, activation);
+            }
         }
         if self.geometry.plane < SHORT_PLANE {
             let whole = self.geometry.one_channel();
@@ -148,25 +146,6 @@ impl BatchNorm2d {
             #[inline(always)]
             || self.differentiate(xs, dys, to, line, known),
         )
-    }
-
-    /// Replaces `dys` by the gradient before the activation, whose result is `ys`.
-    #[inline(always)]
-    fn mask<'a, T: Float>(&self, ys: impl Iterator<Item = &'a [T]>, dys: &mut Planes<'_, '_, T>) {
-        let six = T::narrow(6.0);
-        let is_relu6 = self.rectifier == Some(Rectifier::Relu6);
-        for (y, dy) in ys.zip(dys.iter_mut()) {
-            let pairs = dy.iter_mut().zip(y);
-            if is_relu6 {
-                pairs.for_each(|(dy, &y)| *dy = dy.keep_if((y > T::zero()) & (y < six)));
-            } else {
-                // A result of NaN lets the gradient pass.
-                pairs.for_each(|(dy, &y)| {
-                    let dead = y <= T::zero();
-                    *dy = dy.keep_if(!dead);
-                });
-            }
-        }
     }
 
     #[inline(always)]

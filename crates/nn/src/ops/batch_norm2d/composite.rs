@@ -16,12 +16,11 @@ use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, T
 
 use super::config::NAME;
 use super::{BatchNorm2d, replicas};
+use crate::StatisticsExchange;
 use crate::ops::activations;
-use crate::ops::channel_line::Rectifier;
 use crate::ops::channel_planes::ChannelPlanes;
 use crate::ops::fused::widen;
 use crate::ops::moments::Moments;
-use crate::{Activation, StatisticsExchange};
 
 impl BatchNorm2d {
     pub(super) fn by_candle(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
@@ -51,11 +50,7 @@ impl BatchNorm2d {
         if let Some(residual) = residual {
             ys = (ys + widen(residual)?.reshape((batch, channels, plane))?)?;
         }
-        let activation = self.rectifier.map(|rectifier| match rectifier {
-            Rectifier::Relu => Activation::Relu,
-            Rectifier::Relu6 => Activation::Relu6,
-        });
-        activations::composite(&ys, activation)?.to_dtype(xs.dtype())
+        activations::composite(&ys, self.activation())?.to_dtype(xs.dtype())
     }
 
     /// The deviations of `x` (N, C, P) from the mean, and the variance (1, C, 1). Both are of this

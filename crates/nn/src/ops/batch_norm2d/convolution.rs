@@ -86,12 +86,20 @@ impl Fused for BatchNorm2dConv2d {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let lines = self.norm.lines_alone(&inputs[..WEIGHT])?;
         let images = self.images(inputs[0], &lines);
-        self.conv.convolve(images, [inputs[WEIGHT], inputs[BIAS]], self.conv.activation, ys);
-        Ok(lines)
+        let of_conv = [inputs[WEIGHT], inputs[BIAS]];
+        let cropped = self.conv.convolve(images, of_conv, self.conv.activation, ys);
+        if cropped.is_empty() {
+            return Ok(lines);
+        }
+        let mut saved = Pooled::new(lines.len() + cropped.len());
+        saved[..lines.len()].copy_from_slice(&lines);
+        saved[lines.len()..].copy_from_slice(&cropped);
+        Ok(saved)
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
-        let Backward { inputs, ys, saved: lines, dys, mut grads, .. } = pass;
+        let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
+        let (lines, cropped) = saved.split_at(saved.len() - self.conv.cropped());
         let (xs, weight) = (inputs[0], inputs[WEIGHT]);
         let [dxs, dw, db] = [0, 1, 2].map(|number| grads.take(number));
         // The normalised values' gradient takes the place of the input's, if there is one.
@@ -104,7 +112,7 @@ impl Fused for BatchNorm2dConv2d {
             dw: grads.take(WEIGHT),
             db: grads.take(BIAS),
         };
-        self.conv.differentiate(self.images(xs, lines), weight, (ys, dys), gradients);
+        self.conv.differentiate(self.images(xs, lines), [weight, cropped], (ys, dys), gradients);
         if is_last {
             return Ok(());
         }
@@ -120,8 +128,8 @@ impl Fused for BatchNorm2dConv2d {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let (of_norm, of_conv) = inputs.split_at(WEIGHT);
-        let hs = self.norm.by_candle(&[of_norm, &[None]].concat())?;
-        let xs = of_norm[0].as_ref().map_or_else(|| Ok(hs.clone()), |xs| hs.reshape(xs.shape()))?;
-        self.conv.composite(&[&[Some(xs)], of_conv].concat())
+        let [Some(xs), ..] = of_norm else { unreachable!("seven inputs") };
+        let hs = self.norm.by_candle(&[of_norm, &[None]].concat())?.reshape(xs.shape())?;
+        self.conv.composite(&[&[Some(hs)], of_conv].concat())
     }
 }

@@ -48,7 +48,7 @@ use super::fused::{Backward, Fused, OnGpu, Reads};
 use super::moments::Moments;
 use super::parallel::{in_blocks, worth_threads};
 use super::pool::Pooled;
-use crate::StatisticsExchange;
+use crate::{Activation, StatisticsExchange};
 
 /// The number of the residual among the inputs.
 const RESIDUAL: usize = 5;
@@ -107,7 +107,8 @@ impl Fused for BatchNorm2d {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0]).and_output(self.masks_by_result())
+        // With a residual, the mask of the activation is found from the result.
+        Reads::inputs(&[0]).and_output(self.has_residual && self.rectifier.is_some())
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -161,9 +162,9 @@ impl Fused for BatchNorm2d {
 }
 
 impl BatchNorm2d {
-    /// Whether the backward reads the result to find the mask of the activation.
-    fn masks_by_result(&self) -> bool {
-        self.has_residual && self.rectifier.is_some()
+    /// The fused activation.
+    fn activation(&self) -> Option<Activation> {
+        self.config.activation.filter(|_| self.rectifier.is_some())
     }
 
     /// The function of each channel, [saved](Line::save), without a result. Moves the running statistics.

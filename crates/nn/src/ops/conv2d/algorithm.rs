@@ -39,14 +39,9 @@ impl<T: Float> Conv<'_, T> {
         match Algorithm::of::<T>(self.geometry) {
             Algorithm::Channels => self.forward_by_channels(xs, bias, ys),
             Algorithm::Direct => self.forward_directly(xs, bias, ys),
-            Algorithm::Patches if !self.geometry.is_small() => {
-                self.forward_by_patches(xs, bias, ys);
-            }
+            Algorithm::Patches => self.forward_by_patches(xs, bias, ys),
             Algorithm::Tiles => self.forward_by_tiles(xs.whole(&mut memory), bias, ys),
             Algorithm::Interleaved => self.forward_interleaved(xs.whole(&mut memory), bias, ys),
-            Algorithm::Patches => {
-                self.forward_by_patches(Images::plain(xs.whole(&mut memory)), bias, ys);
-            }
         }
     }
 
@@ -67,18 +62,12 @@ impl<T: Float> Conv<'_, T> {
         match Algorithm::of::<T>(self.geometry) {
             Algorithm::Channels => self.backward_by_channels(xs, reference, dys, gradients),
             Algorithm::Direct => self.backward_directly(xs, reference, dys, gradients),
-            Algorithm::Patches if !self.geometry.is_small() => {
-                self.backward_by_patches(xs, reference, dys, gradients);
-            }
+            Algorithm::Patches => self.backward_by_patches(xs, reference, dys, gradients),
             Algorithm::Tiles => {
                 self.backward_by_tiles(xs.whole(&mut memory), reference, dys, gradients);
             }
             Algorithm::Interleaved => {
                 self.backward_interleaved(xs.whole(&mut memory), reference, dys, gradients);
-            }
-            Algorithm::Patches => {
-                let xs = Images::plain(xs.whole(&mut memory));
-                self.backward_by_patches(xs, reference, dys, gradients);
             }
         }
     }

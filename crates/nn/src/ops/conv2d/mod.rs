@@ -97,9 +97,9 @@ impl Fused for Conv2d {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let late = self.activation.filter(|activation| activation.needs_input());
         let activation = if late.is_some() { None } else { self.activation };
-        self.convolve(Images::plain(xs), [weight, bias], activation, ys);
+        let cropped = self.convolve(Images::plain(xs), [weight, bias], activation, ys);
         if late.is_none() {
-            return Ok(Pooled::none());
+            return Ok(cropped);
         }
         let saved = Pooled::copy_of(ys);
         in_blocks(ys, |_, ys| activate(ys, late));
@@ -110,9 +110,9 @@ impl Fused for Conv2d {
         let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
         let &[xs, weight, _] = inputs else { unreachable!("three inputs") };
         let late = self.activation.is_some_and(Activation::needs_input);
-        let reference = if late { saved } else { ys };
+        let (reference, cropped) = if late { (saved, &[][..]) } else { (ys, saved) };
         let gradients = Gradients { dxs: grads.take(0), dw: grads.take(1), db: grads.take(2) };
-        self.differentiate(Images::plain(xs), weight, (reference, dys), gradients);
+        self.differentiate(Images::plain(xs), [weight, cropped], (reference, dys), gradients);
         Ok(())
     }
 
@@ -152,33 +152,42 @@ impl Conv2d {
         Ok((Self { geometry, activation }, shape))
     }
 
-    /// Writes `activation(conv(xs, weight) + bias)`. The bias may be empty.
+    /// Writes `activation(conv(xs, weight) + bias)`. The bias may be empty. Returns the weight without what
+    /// meets only padding, if there is any such part.
     pub(super) fn convolve<T: Float>(
         &self,
         xs: Images<'_, T>,
         [weight, bias]: [&[T]; 2],
         activation: Option<Activation>,
         ys: &mut [T],
-    ) {
+    ) -> Pooled<T> {
         let geometry = &self.geometry;
         let bias = (!bias.is_empty()).then_some(bias);
         let cropped = self.crop(weight);
         let weight = if geometry.is_cropped() { &*cropped } else { weight };
         Conv { geometry, weight, activation }.forward(xs, bias, ys);
+        cropped
     }
 
     /// Writes the gradients, from `dys`, which is overwritten. The activation computes its derivative from
-    /// `reference`.
+    /// `reference`. `cropped` is what [`Self::convolve`] returned, or empty.
     pub(super) fn differentiate<T: Float>(
         &self,
         xs: Images<'_, T>,
-        weight: &[T],
+        [weight, cropped]: [&[T]; 2],
         (reference, dys): (&[T], &mut [T]),
         gradients: Gradients<'_, T>,
     ) {
         let Self { geometry, activation } = self;
-        let cropped = self.crop(weight);
-        let weight = if geometry.is_cropped() { &*cropped } else { weight };
+        let again;
+        let weight = match (geometry.is_cropped(), cropped.is_empty()) {
+            (false, _) => weight,
+            (true, false) => cropped,
+            (true, true) => {
+                again = self.crop(weight);
+                &*again
+            }
+        };
         let conv = Conv { geometry, weight, activation: *activation };
         match gradients {
             Gradients { dxs, dw: Some(dw), db } if geometry.is_cropped() => {
@@ -189,6 +198,11 @@ impl Conv2d {
             }
             gradients => conv.backward(xs, reference, dys, gradients),
         }
+    }
+
+    /// The number of elements that [`Self::convolve`] returns.
+    pub(super) fn cropped(&self) -> usize {
+        if self.geometry.is_cropped() { self.geometry.weight() } else { 0 }
     }
 
     /// The weight without the elements that meet only padding, if there are any.
