@@ -5,6 +5,7 @@
 
 use rayon::prelude::*;
 
+use crate::simd::{NullaryFnOnce, simd_once};
 use crate::team;
 
 /// Elements per chunk: 128 KiB of f32 from each of two to five vectors, about 10 microseconds of work.
@@ -39,10 +40,12 @@ impl Split for &mut [f32] {
 }
 
 /// Runs `work` on every chunk of `whole` and adds up the pairs that it returns, in a fixed order.
-pub fn by_chunks<S: Split>(whole: S, work: &(impl Fn(S) -> [f64; 2] + Sync)) -> [f64; 2] {
+/// What is inlined into `work` uses this machine's vectors ([`crate::simd`]).
+pub fn by_chunks<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> [f64; 2] {
+    let work = &work;
     // Most parameters are small.
     if whole.elements() <= CHUNK {
-        return work(whole);
+        return simd_once(Task { work, chunk: whole });
     }
     let mut chunks = Vec::with_capacity(whole.elements().div_ceil(CHUNK));
     let mut rest = whole;
@@ -53,8 +56,25 @@ pub fn by_chunks<S: Split>(whole: S, work: &(impl Fn(S) -> [f64; 2] + Sync)) -> 
     }
     chunks.push(rest);
     let mut sums = vec![[0.0; 2]; chunks.len()];
-    team::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| *sum = work(chunk));
+    team::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| {
+        *sum = simd_once(Task { work, chunk });
+    });
     total(&sums)
+}
+
+/// The work on one chunk.
+struct Task<'a, S, W> {
+    work: &'a W,
+    chunk: S,
+}
+
+impl<S, W: Fn(S) -> [f64; 2]> NullaryFnOnce for Task<'_, S, W> {
+    type Output = [f64; 2];
+
+    #[inline(always)]
+    fn call(self) -> [f64; 2] {
+        (self.work)(self.chunk)
+    }
 }
 
 /// The sum, pairwise by halves.
@@ -71,6 +91,7 @@ fn total(sums: &[[f64; 2]]) -> [f64; 2] {
 }
 
 /// The sum of squares of one chunk, in f64 and eight lanes: precise enough, and it vectorises.
+#[inline(always)]
 pub fn squares(values: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; 8];
     let (whole, rest) = values.as_chunks::<8>();

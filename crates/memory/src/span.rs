@@ -202,10 +202,14 @@ impl<'a> SpanMut<'a> {
     pub fn scale(&mut self, factor: f32) -> Result<()> {
         match self {
             Self::Host(values) => {
-                by_chunks(&mut **values, &|chunk: &mut [f32]| {
-                    chunk.iter_mut().for_each(|value| *value *= factor);
-                    [0.0; 2]
-                });
+                by_chunks(
+                    &mut **values,
+                    #[inline(always)]
+                    |chunk: &mut [f32]| {
+                        chunk.iter_mut().for_each(|value| *value *= factor);
+                        [0.0; 2]
+                    },
+                );
             }
             Self::Cuda(values) => values.scale(factor)?,
         }
@@ -223,10 +227,14 @@ impl<'a> SpanMut<'a> {
         assert!(limit >= 0.0, "a limit of {limit}");
         match self {
             Self::Host(values) => {
-                by_chunks(&mut **values, &|chunk: &mut [f32]| {
-                    chunk.iter_mut().for_each(|value| *value = value.clamp(-limit, limit));
-                    [0.0; 2]
-                });
+                by_chunks(
+                    &mut **values,
+                    #[inline(always)]
+                    |chunk: &mut [f32]| {
+                        chunk.iter_mut().for_each(|value| *value = value.clamp(-limit, limit));
+                        [0.0; 2]
+                    },
+                );
             }
             Self::Cuda(values) => values.clamp(limit)?,
         }
@@ -306,7 +314,11 @@ impl Norm {
     pub fn add(&mut self, values: Span<'_>) -> Result<()> {
         match values {
             Span::Host(values) => {
-                self.on_host += by_chunks(values, &|chunk: &[f32]| [squares(chunk), 0.0])[0];
+                self.on_host += by_chunks(
+                    values,
+                    #[inline(always)]
+                    |chunk: &[f32]| [squares(chunk), 0.0],
+                )[0];
                 Ok(())
             }
             Span::Cuda(values) => {

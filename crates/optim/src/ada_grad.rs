@@ -104,12 +104,16 @@ impl Rule for AdaGradRule {
     fn update(&self, now: Now, parts: Parts<'_>) {
         let lr = now.lr / (1.0 + (now.step - 1) as f64 * self.lr_decay);
         let factors = [now.weight_decay as f32, -lr as f32, self.eps as f32];
-        parts.for_each(|Parts { value, grad, state: [sums, ..] }| {
-            ada_grad(value, grad, sums, factors);
-        });
+        parts.for_each(
+            #[inline(always)]
+            |Parts { value, grad, state: [sums, ..] }| {
+                ada_grad(value, grad, sums, factors);
+            },
+        );
     }
 }
 
+#[inline(always)]
 fn ada_grad(value: &mut [f32], grad: &[f32], sums: &mut [f32], [l2, step, eps]: [f32; 3]) {
     for ((p, &g), s) in value.iter_mut().zip(grad).zip(sums) {
         let g = g + l2 * *p;

@@ -139,13 +139,16 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
         let [l2, shrink, take1, keep2, take2, root, eps, step] =
             self.factors(now).map(|factor| factor as f32);
         let factors = Factors { l2, shrink, take1, keep2, take2, root, eps, step };
-        parts.for_each(|Parts { value, grad, state: [m, v, max] }| {
-            if self.amsgrad {
-                amsgrad(value, grad, m, v, max, &factors);
-            } else {
-                adam(value, grad, m, v, &factors);
-            }
-        });
+        parts.for_each(
+            #[inline(always)]
+            |Parts { value, grad, state: [m, v, max] }| {
+                if self.amsgrad {
+                    amsgrad(value, grad, m, v, max, &factors);
+                } else {
+                    adam(value, grad, m, v, &factors);
+                }
+            },
+        );
     }
 }
 
@@ -162,6 +165,7 @@ struct Factors {
 }
 
 impl Factors {
+    #[inline(always)]
     fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
         let g = g + self.l2 * *p;
         *p *= self.shrink;
@@ -169,11 +173,13 @@ impl Factors {
         *v = self.keep2 * *v + self.take2 * g * g;
     }
 
+    #[inline(always)]
     fn descend(&self, p: &mut f32, m: f32, squares: f32) {
         *p += self.step * m / (squares.sqrt() / self.root + self.eps);
     }
 }
 
+#[inline(always)]
 fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: &Factors) {
     for (((p, &g), m), v) in value.iter_mut().zip(grad).zip(m).zip(v) {
         factors.average(p, g, m, v);
@@ -181,6 +187,7 @@ fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: 
     }
 }
 
+#[inline(always)]
 fn amsgrad(
     value: &mut [f32],
     grad: &[f32],

@@ -106,14 +106,20 @@ impl Rule for LambRule {
             eps: self.eps as f32,
             decay: now.weight_decay as f32,
         };
-        let [value, step] = parts.again().sums(|Parts { value, grad, state: [m, v, _] }| {
-            average(grad, m, v, [take1, keep2, take2]);
-            if now.trust_ratio { direction.squares(value, m, v) } else { [0.0; 2] }
-        });
+        let [value, step] = parts.again().sums(
+            #[inline(always)]
+            |Parts { value, grad, state: [m, v, _] }| {
+                average(grad, m, v, [take1, keep2, take2]);
+                if now.trust_ratio { direction.squares(value, m, v) } else { [0.0; 2] }
+            },
+        );
         let ratio = trust_ratio(value.sqrt(), step.sqrt());
         let step = (-now.lr * ratio) as f32;
         // Computes the direction again, which costs less than storing and reading it.
-        parts.for_each(|Parts { value, state: [m, v, _], .. }| direction.go(value, m, v, step));
+        parts.for_each(
+            #[inline(always)]
+            |Parts { value, state: [m, v, _], .. }| direction.go(value, m, v, step),
+        );
     }
 }
 
@@ -122,6 +128,7 @@ pub(crate) fn trust_ratio(value: f64, step: f64) -> f64 {
     if value > 0.0 && step > 0.0 { value / step } else { 1.0 }
 }
 
+#[inline(always)]
 fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], [take1, keep2, take2]: [f32; 3]) {
     for ((&g, m), v) in grad.iter().zip(m).zip(v) {
         *m += take1 * (g - *m);
@@ -138,11 +145,13 @@ struct Direction {
 }
 
 impl Direction {
+    #[inline(always)]
     fn of(&self, p: f32, m: f32, v: f32) -> f32 {
         m * self.scale1 / ((v * self.scale2).sqrt() + self.eps) + self.decay * p
     }
 
     /// The sums of squares of the value and of the direction, computed block by block on the stack.
+    #[inline(always)]
     fn squares(&self, value: &[f32], m: &[f32], v: &[f32]) -> [f64; 2] {
         const BLOCK: usize = 256;
         let mut block = [0.0; BLOCK];
@@ -156,6 +165,7 @@ impl Direction {
         sums
     }
 
+    #[inline(always)]
     fn go(&self, value: &mut [f32], m: &[f32], v: &[f32], step: f32) {
         for ((p, &m), &v) in value.iter_mut().zip(m).zip(v) {
             *p += step * self.of(*p, m, v);

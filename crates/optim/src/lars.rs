@@ -91,18 +91,25 @@ impl Rule for LarsRule {
     fn update(&self, now: Now, mut parts: Parts<'_>) {
         let mut rate = now.lr;
         if now.trust_ratio {
-            let norms = parts.again().sums(|chunk| [squares(chunk.value), squares(chunk.grad)]);
+            let norms = parts.again().sums(
+                #[inline(always)]
+                |chunk| [squares(chunk.value), squares(chunk.grad)],
+            );
             let [value, grad] = norms.map(f64::sqrt);
             let divisor = grad + now.weight_decay * value;
             rate *= trust_ratio(self.trust_coefficient * value, divisor);
         }
         let factors = [now.weight_decay as f32, self.momentum as f32, rate as f32];
-        parts.for_each(|Parts { value, grad, state: [velocity, ..] }| {
-            lars(value, grad, velocity, factors);
-        });
+        parts.for_each(
+            #[inline(always)]
+            |Parts { value, grad, state: [velocity, ..] }| {
+                lars(value, grad, velocity, factors);
+            },
+        );
     }
 }
 
+#[inline(always)]
 fn lars(value: &mut [f32], grad: &[f32], velocity: &mut [f32], [decay, keep, rate]: [f32; 3]) {
     for ((p, &g), v) in value.iter_mut().zip(grad).zip(velocity) {
         *v = keep * *v + rate * (g + decay * *p);

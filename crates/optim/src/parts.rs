@@ -25,15 +25,18 @@ impl<'a> Parts<'a> {
 
     /// Runs `work` on every chunk.
     pub fn for_each(self, work: impl Fn(Parts<'a>) + Sync) {
-        self.sums(|chunk| {
-            work(chunk);
-            [0.0; 2]
-        });
+        self.sums(
+            #[inline(always)]
+            |chunk| {
+                work(chunk);
+                [0.0; 2]
+            },
+        );
     }
 
     /// Runs `work` on every chunk and adds up its results in a fixed order.
     pub fn sums(self, work: impl Fn(Parts<'a>) -> [f64; 2] + Sync) -> [f64; 2] {
-        by_chunks(self, &work)
+        by_chunks(self, work)
     }
 }
 

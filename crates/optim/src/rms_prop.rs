@@ -120,14 +120,18 @@ impl Rule for RmsPropRule {
             momentum: self.momentum as f32,
             step: -now.lr as f32,
         };
-        parts.for_each(|Parts { value, grad, state: [squares, second, third] }| {
-            match (self.centered, self.momentum != 0.0) {
+        parts.for_each(
+            #[inline(always)]
+            |Parts { value, grad, state: [squares, second, third] }| match (
+                self.centered,
+                self.momentum != 0.0,
+            ) {
                 (false, false) => plain(value, grad, squares, &factors),
                 (false, true) => with_momentum(value, grad, squares, second, &factors),
                 (true, false) => centered(value, grad, squares, second, &factors),
                 (true, true) => centered_momentum(value, grad, squares, second, third, &factors),
-            }
-        });
+            },
+        );
     }
 }
 
@@ -142,11 +146,13 @@ struct Factors {
 }
 
 impl Factors {
+    #[inline(always)]
     fn square(&self, s: &mut f32, g: f32) -> f32 {
         *s = self.keep * *s + self.take * g * g;
         *s
     }
 
+    #[inline(always)]
     fn variance(&self, s: &mut f32, a: &mut f32, g: f32) -> f32 {
         let s = self.square(s, g);
         *a += self.take * (g - *a);
@@ -155,16 +161,19 @@ impl Factors {
         if variance < 0.0 { 0.0 } else { variance }
     }
 
+    #[inline(always)]
     fn descend(&self, p: &mut f32, g: f32, s: f32) {
         *p += self.step * g / (s.sqrt() + self.eps);
     }
 
+    #[inline(always)]
     fn roll(&self, p: &mut f32, b: &mut f32, g: f32, s: f32) {
         *b = self.momentum * *b + g / (s.sqrt() + self.eps);
         *p += self.step * *b;
     }
 }
 
+#[inline(always)]
 fn plain(value: &mut [f32], grad: &[f32], squares: &mut [f32], factors: &Factors) {
     for ((p, &g), s) in value.iter_mut().zip(grad).zip(squares) {
         let g = g + factors.l2 * *p;
@@ -173,6 +182,7 @@ fn plain(value: &mut [f32], grad: &[f32], squares: &mut [f32], factors: &Factors
     }
 }
 
+#[inline(always)]
 fn with_momentum(
     value: &mut [f32],
     grad: &[f32],
@@ -187,6 +197,7 @@ fn with_momentum(
     }
 }
 
+#[inline(always)]
 fn centered(
     value: &mut [f32],
     grad: &[f32],
@@ -201,6 +212,7 @@ fn centered(
     }
 }
 
+#[inline(always)]
 fn centered_momentum(
     value: &mut [f32],
     grad: &[f32],

@@ -121,26 +121,31 @@ impl Rule for SgdRule {
         // all gradients, so there is no need to check.
         let damped = self.dampening != 0.0 && parts.state[0].iter().any(|v| *v != 0.0);
         let (keep, take) = (momentum, if damped { (1.0 - self.dampening) as f32 } else { 1.0 });
-        parts.for_each(|Parts { value, grad, state: [velocity, ..] }| {
-            if self.states() == 0 {
-                plain(value, grad, lr, decay);
-            } else if self.nesterov {
-                with_velocity(value, grad, velocity, [decay, keep, take], |p, g, v| {
-                    p - lr * (g + momentum * v)
-                });
-            } else {
-                with_velocity(value, grad, velocity, [decay, keep, take], |p, _, v| p - lr * v);
-            }
-        });
+        parts.for_each(
+            #[inline(always)]
+            |Parts { value, grad, state: [velocity, ..] }| {
+                if self.states() == 0 {
+                    plain(value, grad, lr, decay);
+                } else if self.nesterov {
+                    with_velocity(value, grad, velocity, [decay, keep, take], |p, g, v| {
+                        p - lr * (g + momentum * v)
+                    });
+                } else {
+                    with_velocity(value, grad, velocity, [decay, keep, take], |p, _, v| p - lr * v);
+                }
+            },
+        );
     }
 }
 
+#[inline(always)]
 fn plain(value: &mut [f32], grad: &[f32], lr: f32, decay: f32) {
     for (p, &g) in value.iter_mut().zip(grad) {
         *p -= lr * (g + decay * *p);
     }
 }
 
+#[inline(always)]
 fn with_velocity(
     value: &mut [f32],
     grad: &[f32],
