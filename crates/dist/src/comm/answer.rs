@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Payload;
-use super::engine::Ticket;
+use super::engine::{Ticket, When};
 use super::members::Members;
 use super::pending::Started;
 use super::stats::Counters;
@@ -60,6 +60,10 @@ impl<T: Transport> Started for Answer<T> {
             State::Begun(_) => true,
             State::Queued(_) => false,
         }
+    }
+
+    fn needs_a_wait(&self) -> bool {
+        matches!(&self.state, State::Queued(ticket) if ticket.when() == When::WaitedFor)
     }
 
     fn wait(self: Box<Self>) -> Result<Payload> {

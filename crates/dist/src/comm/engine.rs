@@ -139,9 +139,10 @@ impl<R: Resource> Engine<R> {
         work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
     ) -> Ticket<R, T> {
         let (reply, answer) = oneshot::channel();
+        let when = if self.shared.any_thread { when } else { When::Soon };
         // An answer that nobody waits for is dropped.
         self.shared.push(when, Box::new(move |resource| drop(reply.send(work(resource)))));
-        Ticket { shared: Arc::clone(&self.shared), answer }
+        Ticket { shared: Arc::clone(&self.shared), answer, when }
     }
 }
 
@@ -192,7 +193,6 @@ impl<R: Resource> Shared<R> {
         if queue.closed {
             return; // the drop of the work answers it
         }
-        let when = if self.any_thread { when } else { When::Soon };
         queue.tasks.push_back(Task { when, given: Instant::now(), work });
         queue.busy = true;
         // A thread that has the turn looks at the queue when it gives the turn back.
@@ -296,9 +296,15 @@ impl<R: Resource> Drop for Turn<'_, R> {
 pub(super) struct Ticket<R: Resource, T> {
     shared: Arc<Shared<R>>,
     answer: oneshot::Receiver<Result<T>>,
+    when: When,
 }
 
 impl<R: Resource, T> Ticket<R, T> {
+    /// When the task is carried out.
+    pub(super) fn when(&self) -> When {
+        self.when
+    }
+
     /// Whether `wait` would not block.
     pub(super) fn is_complete(&self) -> bool {
         self.answer.is_closed() || self.answer.has_message()

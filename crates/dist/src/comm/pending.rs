@@ -15,6 +15,10 @@ pub struct Pending(Box<dyn Started>);
 pub(crate) trait Started: Send {
     /// Whether `wait` would not block.
     fn is_complete(&mut self) -> bool;
+    /// See [`Pending::needs_a_wait`].
+    fn needs_a_wait(&self) -> bool {
+        false
+    }
     /// See [`Pending::wait_for`].
     fn wait_for(&mut self, limit: Duration) -> bool {
         let (mut load, mut wait) = (Load::default(), Wait::begin());
@@ -48,6 +52,12 @@ impl Pending {
     /// not block.
     pub fn is_complete(&mut self) -> bool {
         self.0.is_complete()
+    }
+
+    /// Whether the operation is carried out by the thread that waits for it, so that other work before the
+    /// wait only delays it.
+    pub(crate) fn needs_a_wait(&self) -> bool {
+        self.0.needs_a_wait()
     }
 
     /// Blocks until the operation is complete on this rank or has failed, but at most for `limit`.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::{Flat, team};
 
 use super::answer::Answer;
 use super::collective::Header;
@@ -41,6 +41,8 @@ pub(crate) struct Threaded<T: Transport> {
 struct Common<T: Transport> {
     backend: &'static str,
     light_below: usize,
+    /// The ranks of all groups.
+    world_size: usize,
     takes_device_memory: bool,
     deadline: Duration,
     abort: Arc<dyn Abort>,
@@ -80,9 +82,17 @@ impl<T: Transport> Threaded<T> {
             Ok((members, rank, (membership, backend, light_below, device, deadline, abort)))
         })?;
         let (membership, backend, light_below, takes_device_memory, deadline, abort) = made;
-        let failure = own;
-        let common =
-            Common { backend, light_below, takes_device_memory, deadline, abort, failure, engine };
+        let (failure, world_size) = (own, membership.ranks.len());
+        let common = Common {
+            backend,
+            light_below,
+            world_size,
+            takes_device_memory,
+            deadline,
+            abort,
+            failure,
+            engine,
+        };
         Ok(Self::of(Arc::new(common), membership))
     }
 
@@ -149,6 +159,13 @@ impl<T: Transport> Threaded<T> {
             }
             Err(error)
         }
+    }
+
+    /// The thread that carries out an operation on `bytes` bytes that is started.
+    fn when(&self, bytes: usize) -> When {
+        let Common { light_below, world_size, .. } = *self.common;
+        let crowded = || T::COMPUTES && !team::leaves_a_core_to_each(world_size);
+        if bytes < light_below || crowded() { When::WaitedFor } else { When::Soon }
     }
 
     fn message(&self, op: Collective, payload: Payload) -> Pending {
@@ -221,9 +238,7 @@ impl<T: Transport> Communicator for Threaded<T> {
             Some(why) => return Pending::ready(Err(why)),
             None if !op.is_collective() => return self.message(op, payload),
             None => {
-                let light = payload.byte_len() < self.common.light_below;
-                let when = if light { When::WaitedFor } else { When::Soon };
-                engine.begin(when, self.task(op, payload))
+                engine.begin(self.when(payload.byte_len()), self.task(op, payload))
             }
         };
         let counters = Arc::clone(&self.membership.counters);

@@ -45,6 +45,11 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Whether messages move only while a thread that has the turn calls [`Self::progress`].
     const DRIVES_MESSAGES: bool = false;
 
+    /// Whether an operation needs a core for most of its time, and all ranks are on this host. Beside
+    /// threads that compute on every core it would only slow them down, so there it is left to the thread
+    /// that waits for it, whatever its length.
+    const COMPUTES: bool = false;
+
     /// Whether [`Self::announce`] has an effect.
     const TAKES_ANNOUNCEMENTS: bool = false;
 

@@ -324,10 +324,10 @@ impl Dispatcher {
         flights.push_back(flight);
     }
 
-    /// Whether the next average has arrived, so that waiting for it costs no time.
-    pub(super) fn has_arrived(&mut self) -> bool {
-        let flight = self.flights.front_mut();
-        flight.is_none_or(|flight| flight.pending.iter_mut().all(Pending::is_complete))
+    /// Whether the next average comes by itself, so that this thread has time for other work.
+    pub(super) fn is_underway(&mut self) -> bool {
+        let comes = |pending: &mut Pending| !pending.is_complete() && !pending.needs_a_wait();
+        self.flights.front_mut().is_some_and(|flight| flight.pending.iter_mut().any(comes))
     }
 
     /// Returns an error if an average on a GPU is not what NCCL should have computed. The caller has

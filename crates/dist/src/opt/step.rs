@@ -225,7 +225,7 @@ impl Step<'_> {
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
         let mut check = FiniteCheck::default();
         loop {
-            while may_update && !dispatcher.has_arrived() {
+            while may_update && dispatcher.is_underway() {
                 let Some(unit) = arrived.pop_front() else { break };
                 may_update = self.note(dispatcher, unit)?;
                 if may_update {

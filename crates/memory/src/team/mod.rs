@@ -31,6 +31,12 @@ pub fn threads() -> usize {
     if mark::works_on_a_part() { 1 } else { rayon::current_num_threads() }
 }
 
+/// Whether `processes` processes like this one, each with a team of this size, leave a core to each of them
+/// for another thread. The cores are those that this process may use.
+pub fn leaves_a_core_to_each(processes: usize) -> bool {
+    teams::cores() >= processes.saturating_mul(threads() + 1)
+}
+
 /// Calls `f` with each item, in no particular order, on the threads of the team. rayon divides the items
 /// into parts, and the team works on them. `f` must not wait for rayon's threads, because they may wait for
 /// `f`.

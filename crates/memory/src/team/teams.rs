@@ -71,7 +71,7 @@ impl Drop for Loan {
 }
 
 /// The cores of this process. The standard library reads files to find them, so this is done once.
-fn cores() -> usize {
+pub(super) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| available_parallelism().map_or(1, usize::from))
 }
