@@ -237,9 +237,7 @@ impl<T: Transport> Communicator for Threaded<T> {
             Some(why) if op.is_collective() => engine.begin(When::Soon, self.refusal(op, why)),
             Some(why) => return Pending::ready(Err(why)),
             None if !op.is_collective() => return self.message(op, payload),
-            None => {
-                engine.begin(self.when(payload.byte_len()), self.task(op, payload))
-            }
+            None => engine.begin(self.when(payload.byte_len()), self.task(op, payload)),
         };
         let counters = Arc::clone(&self.membership.counters);
         Pending::new(Answer::new(counters, ticket))
