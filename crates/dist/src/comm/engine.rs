@@ -407,6 +407,18 @@ mod tests {
     }
 
     #[test]
+    fn a_task_is_left_to_a_wait_only_where_every_thread_may_work() -> Result<()> {
+        for (any_thread, when) in [(true, When::WaitedFor), (false, When::Soon)] {
+            let engine = engine(any_thread)?;
+            let [light, heavy] =
+                [When::WaitedFor, When::Soon].map(|when| engine.begin(when, enter(1)));
+            assert_eq!([light.when(), heavy.when()], [when, When::Soon]);
+            light.wait().and(heavy.wait())?;
+        }
+        Ok(())
+    }
+
+    #[test]
     fn an_idle_engine_lends_its_resource_to_work_that_borrows() -> Result<()> {
         let engine = engine(true)?;
         let mut borrowed = vec![1, 2];
