@@ -23,7 +23,8 @@ impl<'a> Parts<'a> {
         Parts { value: self.value, grad: self.grad, state }
     }
 
-    /// Runs `work` on every chunk.
+    /// Runs `work` on every chunk. What is inlined into `work` uses this machine's vectors
+    /// ([`candelabrum_memory::simd`]).
     pub fn for_each(self, work: impl Fn(Parts<'a>) + Sync) {
         self.sums(
             #[inline(always)]

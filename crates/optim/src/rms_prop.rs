@@ -120,12 +120,10 @@ impl Rule for RmsPropRule {
             momentum: self.momentum as f32,
             step: -now.lr as f32,
         };
+        let kind = (self.centered, self.momentum != 0.0);
         parts.for_each(
             #[inline(always)]
-            |Parts { value, grad, state: [squares, second, third] }| match (
-                self.centered,
-                self.momentum != 0.0,
-            ) {
+            |Parts { value, grad, state: [squares, second, third] }| match kind {
                 (false, false) => plain(value, grad, squares, &factors),
                 (false, true) => with_momentum(value, grad, squares, second, &factors),
                 (true, false) => centered(value, grad, squares, second, &factors),

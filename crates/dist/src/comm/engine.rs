@@ -33,8 +33,8 @@ const LEFT_ALONE: Duration = Duration::from_millis(10);
 pub(super) enum When {
     /// At once, by the communication thread.
     Soon,
-    /// By the thread that waits for it: the task takes less time than waking a thread. A task that no
-    /// thread waits for is carried out after [`LEFT_ALONE`].
+    /// By the thread that waits for it: the task takes less time than waking a thread, or no core is free
+    /// for another one. A task that no thread waits for is carried out after [`LEFT_ALONE`].
     WaitedFor,
 }
 

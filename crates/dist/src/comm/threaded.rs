@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_memory::{Flat, team};
+use candelabrum_memory::Flat;
 
 use super::answer::Answer;
 use super::collective::Header;
@@ -40,7 +40,6 @@ pub(crate) struct Threaded<T: Transport> {
 /// The state that all groups of a rank share.
 struct Common<T: Transport> {
     backend: &'static str,
-    light_below: usize,
     /// The ranks of all groups.
     world_size: usize,
     takes_device_memory: bool,
@@ -76,23 +75,14 @@ impl<T: Transport> Threaded<T> {
         let failure = own.clone();
         let (engine, made) = Engine::start(move || {
             let Connected { transport, rank, world_size, deadline, abort } = connect(&failure)?;
-            let (backend, light_below) = (transport.backend(), transport.light_below());
-            let device = transport.takes_device_memory();
+            let (backend, device) = (transport.backend(), transport.takes_device_memory());
             let (members, membership) = Members::world(transport, rank, world_size, failure);
-            Ok((members, rank, (membership, backend, light_below, device, deadline, abort)))
+            Ok((members, rank, (membership, backend, device, deadline, abort)))
         })?;
-        let (membership, backend, light_below, takes_device_memory, deadline, abort) = made;
+        let (membership, backend, takes_device_memory, deadline, abort) = made;
         let (failure, world_size) = (own, membership.ranks.len());
-        let common = Common {
-            backend,
-            light_below,
-            world_size,
-            takes_device_memory,
-            deadline,
-            abort,
-            failure,
-            engine,
-        };
+        let common =
+            Common { backend, world_size, takes_device_memory, deadline, abort, failure, engine };
         Ok(Self::of(Arc::new(common), membership))
     }
 
@@ -159,13 +149,6 @@ impl<T: Transport> Threaded<T> {
             }
             Err(error)
         }
-    }
-
-    /// The thread that carries out an operation on `bytes` bytes that is started.
-    fn when(&self, bytes: usize) -> When {
-        let Common { light_below, world_size, .. } = *self.common;
-        let crowded = || T::COMPUTES && !team::leaves_a_core_to_each(world_size);
-        if bytes < light_below || crowded() { When::WaitedFor } else { When::Soon }
     }
 
     fn message(&self, op: Collective, payload: Payload) -> Pending {
@@ -237,7 +220,11 @@ impl<T: Transport> Communicator for Threaded<T> {
             Some(why) if op.is_collective() => engine.begin(When::Soon, self.refusal(op, why)),
             Some(why) => return Pending::ready(Err(why)),
             None if !op.is_collective() => return self.message(op, payload),
-            None => engine.begin(self.when(payload.byte_len()), self.task(op, payload)),
+            None => {
+                let is_left = T::is_left_to_a_wait(payload.byte_len(), self.common.world_size);
+                let when = if is_left { When::WaitedFor } else { When::Soon };
+                engine.begin(when, self.task(op, payload))
+            }
         };
         let counters = Arc::clone(&self.membership.counters);
         Pending::new(Answer::new(counters, ticket))

@@ -45,11 +45,6 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Whether messages move only while a thread that has the turn calls [`Self::progress`].
     const DRIVES_MESSAGES: bool = false;
 
-    /// Whether an operation needs a core for most of its time, and all ranks are on this host. Beside
-    /// threads that compute on every core it would only slow them down, so there it is left to the thread
-    /// that waits for it, whatever its length.
-    const COMPUTES: bool = false;
-
     /// Whether [`Self::announce`] has an effect.
     const TAKES_ANNOUNCEMENTS: bool = false;
 
@@ -66,10 +61,11 @@ pub(crate) trait Transport: Send + Sized + 'static {
         false
     }
 
-    /// An operation on fewer bytes is left to the thread that waits for it. Waking another thread
-    /// takes longer than such an operation, and takes the time from a thread that computes.
-    fn light_below(&self) -> usize {
-        0
+    /// Whether an operation on `bytes` bytes, in a world of `ranks` ranks, is left to the thread that waits
+    /// for it, because another thread would take the time from a thread that computes.
+    fn is_left_to_a_wait(bytes: usize, ranks: usize) -> bool {
+        let _ = (bytes, ranks);
+        false
     }
 
     fn messages(&self) -> Arc<dyn Messages>;

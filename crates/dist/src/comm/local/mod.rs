@@ -32,7 +32,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::{Flat, team};
 
 use self::cell::Cell;
 use self::cells::Cells;
@@ -145,14 +145,13 @@ impl Local {
 }
 
 impl Transport for Local {
-    const COMPUTES: bool = true;
-
     fn backend(&self) -> &'static str {
         "local"
     }
 
-    fn light_below(&self) -> usize {
-        LIGHT
+    fn is_left_to_a_wait(bytes: usize, ranks: usize) -> bool {
+        // All ranks are on this host, and an operation keeps a core busy.
+        bytes < LIGHT || !team::leaves_a_core_to_each(ranks)
     }
 
     fn messages(&self) -> Arc<dyn Messages> {
