@@ -1,6 +1,7 @@
 //! The search for the first number in the gradients that is not finite.
 
 use crate::cuda::CudaSearch;
+use crate::simd::simd;
 use crate::{Result, Span};
 
 /// A search through the units of a step for the first number that is not finite.
@@ -29,10 +30,7 @@ impl FiniteCheck {
                 return search.look(unit, values);
             }
         };
-        if all_finite(values) {
-            return Ok(());
-        }
-        let position = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+        let Some(position) = first_bad(values) else { return Ok(()) };
         let found = (unit, position);
         self.first = Some(self.first.map_or(found, |first| first.min(found)));
         Ok(())
@@ -54,18 +52,35 @@ impl FiniteCheck {
     }
 }
 
-/// Zero times a number is zero unless the number is infinite or NaN. So a sum of such products,
-/// which vectorises, shows whether all numbers are finite.
+/// The position of the first number that is not finite.
+pub fn first_bad(values: &[f32]) -> Option<usize> {
+    let all_finite = simd(
+        #[inline(always)]
+        || all_finite(values),
+    );
+    if all_finite { None } else { values.iter().position(|value| !value.is_finite()) }
+}
+
+/// The bits of infinity. Without the sign, the bits of NaN are a larger number, and those of every finite
+/// number a smaller one.
+const INFINITY: u32 = f32::INFINITY.to_bits();
+
+const SIGN: u32 = 1 << 31;
+
+/// The largest bits in each of several lanes, because a maximum has to wait for the one before it.
+#[inline(always)]
 fn all_finite(values: &[f32]) -> bool {
-    let mut lanes = [0.0_f32; 16];
-    let chunks = values.chunks_exact(lanes.len());
-    let rest: f32 = chunks.remainder().iter().map(|x| x * 0.0).sum();
-    for chunk in chunks {
+    let (whole, rest) = values.as_chunks::<64>();
+    let mut lanes = [0_u32; 64];
+    for chunk in whole {
         for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane += x * 0.0;
+            *lane = (*lane).max(x.to_bits() & !SIGN);
         }
     }
-    rest + lanes.iter().sum::<f32>() == 0.0
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = (*lane).max(x.to_bits() & !SIGN);
+    }
+    lanes.iter().all(|&bits| bits < INFINITY)
 }
 
 #[cfg(test)]
@@ -74,7 +89,7 @@ mod tests {
 
     #[test]
     fn one_bad_number_anywhere_is_found() -> Result<()> {
-        for len in [0, 1, 15, 16, 17, 100] {
+        for len in [0, 1, 63, 64, 65, 200] {
             let good = vec![f32::MAX; len];
             let mut check = FiniteCheck::default();
             check.look(0, Span::from(&good))?;

@@ -4,9 +4,12 @@
 //! the result depends neither on the rank that computes it nor on the time. Half precision is
 //! accumulated in f32 and rounded once.
 
+use std::mem;
+
 use bytemuck::Pod;
 use half::{bf16, f16};
 
+use crate::finite::first_bad;
 use crate::simd::simd;
 use crate::{ElementType, Half};
 
@@ -94,6 +97,50 @@ macro_rules! with_op {
 /// Writes the reduction of all `parts` (bytes of `element`s, of equal length) into each of them.
 pub fn reduce_into_all(element: ElementType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     with_type!(element, T => with_op!(op, OP => into_all::<T, OP>(parts)));
+}
+
+/// A number that is not finite, in one of the parts of a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BadNumber {
+    /// The part, which is the rank in an all-reduce.
+    pub part: usize,
+    /// Its position in the part.
+    pub position: usize,
+}
+
+/// Bytes of each part that are searched before they are reduced. The parts of two ranks then fit in a
+/// first-level cache, and those of many in a second-level cache.
+const SEARCHED: usize = 16 * 1024;
+
+/// [`reduce_into_all`], which also returns the first f32 number of the lowest part that is not finite.
+/// Each block of the parts is searched before it is reduced, while it is in the cache, so no part is
+/// read from memory twice. Numbers of other types are not searched.
+pub fn search_and_reduce_into_all(
+    element: ElementType,
+    op: ReduceOp,
+    mut parts: Vec<&mut [u8]>,
+) -> Option<BadNumber> {
+    if element != ElementType::F32 {
+        reduce_into_all(element, op, &mut parts);
+        return None;
+    }
+    let len = parts.first().map_or(0, |part| part.len());
+    let mut found: Option<BadNumber> = None;
+    let mut blocks = Vec::with_capacity(parts.len());
+    for start in (0..len).step_by(SEARCHED) {
+        blocks.clear();
+        for (part, values) in parts.iter_mut().enumerate() {
+            let (block, rest) = mem::take(values).split_at_mut(SEARCHED.min(len - start));
+            *values = rest;
+            if let Some(position) = first_bad(bytemuck::cast_slice(block)) {
+                let bad = BadNumber { part, position: start / size_of::<f32>() + position };
+                found = Some(found.map_or(bad, |found| found.min(bad)));
+            }
+            blocks.push(block);
+        }
+        reduce_into_all(element, op, &mut blocks);
+    }
+    found
 }
 
 /// Writes the reduction of all `parts` into `out`, which is as long as each part.
@@ -485,6 +532,36 @@ mod tests {
         assert_eq!(reduced(ReduceOp::Max, &parts), [6.0, 8.0]);
         assert_eq!(reduced(ReduceOp::Sum, &[vec![250_u8], vec![10]]), [4]);
         assert_eq!(reduced(ReduceOp::Max, &[vec![-3_i32], vec![-7]]), [-3]);
+    }
+
+    #[test]
+    fn a_search_finds_the_first_bad_number_of_the_lowest_part_and_reduces_all() {
+        let len = 3 * SEARCHED / 4 + 7;
+        let good: Vec<Vec<f32>> =
+            (0..3).map(|part| (0..len).map(|i| (part * len + i) as f32).collect()).collect();
+        let places = [0, 1, SEARCHED / 4 - 1, SEARCHED / 4, len - 1];
+        let search = |parts: &[Vec<f32>]| {
+            let mut copies = parts.to_vec();
+            let views =
+                copies.iter_mut().map(|part| bytemuck::cast_slice_mut(&mut part[..])).collect();
+            let found = search_and_reduce_into_all(ElementType::F32, ReduceOp::Mean, views);
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let expected = bits(&reduced(ReduceOp::Mean, parts));
+            assert!(copies.iter().all(|copy| bits(copy) == expected));
+            found
+        };
+        for count in [1, 2, 3] {
+            assert_eq!(search(&good[..count]), None);
+            for part in 0..count {
+                for position in places {
+                    let mut parts = good[..count].to_vec();
+                    parts[part][position..].fill(f32::NEG_INFINITY);
+                    // A higher part has a bad number before it.
+                    parts[count - 1][0] = if part < count - 1 { f32::NAN } else { parts[part][0] };
+                    assert_eq!(search(&parts), Some(BadNumber { part, position }));
+                }
+            }
+        }
     }
 
     #[test]

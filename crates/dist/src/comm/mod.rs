@@ -172,6 +172,13 @@ pub trait Communicator: fmt::Debug + Send + Sync {
         let _ = next;
     }
 
+    /// Whether an all-reduce of f32 payloads can search for numbers that are not finite while it reads
+    /// them, so that the ranks of a [`DistOpt`](crate::DistOpt) need not search before. The result then
+    /// says which rank had such a number. The local backend does so.
+    fn finds_bad_numbers(&self) -> bool {
+        false
+    }
+
     /// Says that this rank may run collectives of this group in the middle of a step of a
     /// [`DistOpt`](crate::DistOpt), which announces the exchange of the step's units. From now on
     /// [`Self::announce`] has no effect in this group. [`ops`](crate::ops) and

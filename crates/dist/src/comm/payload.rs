@@ -7,13 +7,13 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use candelabrum_memory::{Element, ElementType, Flat};
+use candelabrum_memory::{BadNumber, Element, ElementType, Flat};
 
 use super::ready::{self, Ready};
 use crate::{Error, Result};
 
 /// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
-/// their sender and their label.
+/// their sender, their label, and the search for numbers that are not finite.
 pub struct Payload {
     flat: Flat,
     /// The lengths of the parts, which add up to the payload's length.
@@ -21,6 +21,9 @@ pub struct Payload {
     source: Option<usize>,
     label: Option<Label>,
     step: u32,
+    /// Whether the all-reduce of this payload searches for numbers that are not finite.
+    searched: bool,
+    bad_number: Option<BadNumber>,
     /// The point of a GPU's stream at which the numbers are complete, if they are on a GPU and an
     /// operation on them has been started.
     pub(super) ready: Option<Ready>,
@@ -68,7 +71,16 @@ fn digest(bytes: impl Iterator<Item = u8>) -> u32 {
 
 impl From<Flat> for Payload {
     fn from(flat: Flat) -> Self {
-        Self { flat, parts: None, source: None, label: None, step: 0, ready: None }
+        Self {
+            flat,
+            parts: None,
+            source: None,
+            label: None,
+            step: 0,
+            searched: false,
+            bad_number: None,
+            ready: None,
+        }
     }
 }
 
@@ -169,6 +181,32 @@ impl Payload {
     #[must_use]
     pub(crate) fn of_step(mut self, step: u64) -> Self {
         self.step = step as u32;
+        self
+    }
+
+    /// Asks an all-reduce to search for numbers that are not finite, if the communicator
+    /// [can](super::Communicator::finds_bad_numbers). All ranks ask, or none does.
+    #[must_use]
+    pub(crate) fn searched(mut self) -> Self {
+        self.searched = true;
+        self
+    }
+
+    /// Whether the all-reduce searches.
+    pub(super) fn is_searched(&self) -> bool {
+        self.searched
+    }
+
+    /// A number that was not finite before the all-reduce, and the rank that had it. It is the first
+    /// one that this rank has found: each rank looks at some of the numbers of all ranks, or at all of
+    /// its own. `None` if it has found none.
+    pub(crate) fn bad_number(&self) -> Option<BadNumber> {
+        self.bad_number
+    }
+
+    /// Sets what the search has found.
+    pub(super) fn with_bad_number(mut self, found: Option<BadNumber>) -> Self {
+        self.bad_number = found;
         self
     }
 

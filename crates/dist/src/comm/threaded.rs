@@ -268,6 +268,10 @@ impl<T: Transport> Communicator for Threaded<T> {
         }
     }
 
+    fn finds_bad_numbers(&self) -> bool {
+        T::FINDS_BAD_NUMBERS && self.layers.is_none()
+    }
+
     fn interleave(&self) {
         self.interleaved.store(true, Ordering::Relaxed);
     }

@@ -48,6 +48,9 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Whether [`Self::announce`] has an effect.
     const TAKES_ANNOUNCEMENTS: bool = false;
 
+    /// Whether an all-reduce carries out the search that a payload asks for.
+    const FINDS_BAD_NUMBERS: bool = false;
+
     fn backend(&self) -> &'static str;
 
     /// Whether every thread may call the transport, one at a time. If not, only the thread that

@@ -21,11 +21,11 @@ use candle_core::{DType, Tensor};
 
 use super::StepFigures;
 use super::context::StepContext;
-use super::fault::{Fault, check_scalar, is_finite, spread};
+use super::fault::{BadGradient, Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
-use crate::comm::{Announced, Collective, Payload, Pending};
+use crate::comm::{Announced, Collective, Group, Payload, Pending};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
@@ -42,8 +42,12 @@ pub(super) struct Dispatcher {
     fault: Option<Fault>,
     /// The loss on a GPU, which shows only later whether it is finite.
     loss: Option<Tensor>,
-    /// The search for bad numbers in gradients on a GPU.
+    /// The search for bad numbers in this rank's gradients.
     search: FiniteCheck,
+    /// Who searches for bad numbers before the gradients are averaged.
+    searcher: Searcher,
+    /// A bad number of any rank, found by the all-reduce or in the average.
+    found: Option<BadGradient>,
     /// By unit: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
     /// Complete buckets of units whose turn has not come yet.
@@ -65,6 +69,28 @@ struct Flight {
     pending: Vec<Pending>,
 }
 
+/// Who searches for bad numbers, which only the gradients before the average show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Searcher {
+    /// This rank, before a unit leaves.
+    Rank,
+    /// The all-reduce, which reads the numbers anyway.
+    AllReduce,
+    /// No one: in a world of one the average is the gradient.
+    Nobody,
+}
+
+impl Searcher {
+    fn of(way: &Way, group: &Group) -> Self {
+        match way {
+            Way::Wire(wire) if !wire.is_in_place() => Self::Rank,
+            Way::Wire(_) if group.world_size() == 1 => Self::Nobody,
+            Way::Wire(_) if group.finds_bad_numbers() => Self::AllReduce,
+            Way::Wire(_) | Way::Strategy(_) => Self::Rank,
+        }
+    }
+}
+
 impl Dispatcher {
     pub(super) fn new(
         context: StepContext,
@@ -75,7 +101,8 @@ impl Dispatcher {
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
-        let (fault, loss, search) = (None, None, FiniteCheck::default());
+        let (fault, loss, found) = (None, None, None);
+        let (search, searcher) = (FiniteCheck::default(), Searcher::of(&way, &context.group));
         Self {
             context,
             subject,
@@ -85,6 +112,8 @@ impl Dispatcher {
             fault,
             loss,
             search,
+            searcher,
+            found,
             wire,
             complete,
             next: 0,
@@ -110,7 +139,14 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The reason why this rank's gradients must not be used. Waits for a GPU.
+    /// Records that the average has a bad number.
+    pub(super) fn note_bad_average(&mut self, unit: usize, position: usize) {
+        if self.searcher == Searcher::Nobody {
+            self.found = Some(BadGradient { rank: 0, unit, position });
+        }
+    }
+
+    /// The reason why the gradients must not be used, as far as this rank knows it. Waits for a GPU.
     pub(super) fn fault(&mut self) -> Result<Option<&Fault>> {
         // A loss that is not finite explains gradients that are not.
         if matches!(self.fault, None | Some(Fault::Gradient(_)))
@@ -119,11 +155,11 @@ impl Dispatcher {
         {
             self.fault = Some(Fault::Loss);
         }
-        if self.fault.is_none()
-            && let Some((unit, position)) = std::mem::take(&mut self.search).first()?
-        {
-            let slot = self.context.plans[unit].slot_at(position);
-            self.fault = slot.map(|slot| Fault::Gradient(slot.param));
+        if self.fault.is_none() {
+            let rank = self.context.group.rank();
+            let own = self.search.first()?;
+            let own = own.map(|(unit, position)| BadGradient { rank, unit, position });
+            self.fault = own.into_iter().chain(self.found).min().map(Fault::Gradient);
         }
         Ok(self.fault.as_ref())
     }
@@ -131,8 +167,7 @@ impl Dispatcher {
     /// The error of a step with a fault on some rank, for all ranks. All ranks call it together.
     pub(super) fn spread_fault(&mut self) -> Result<Option<Error>> {
         self.fault()?;
-        let context = &self.context;
-        spread(&context.group, self.fault.as_ref(), &context.params)
+        spread(&self.context, self.fault.as_ref())
     }
 
     /// Accepts the bucket of a unit that is complete before the backward pass has ended.
@@ -175,7 +210,9 @@ impl Dispatcher {
             let mut values = bucket.span_mut()?;
             with_span(loss, |loss| Ok::<_, Error>(values.poison_unless_finite(loss)?))?;
         }
-        self.look_at(unit, &bucket)?;
+        if self.searcher == Searcher::Rank {
+            self.look_at(unit, &bucket)?;
+        }
         self.complete[unit] = Some(bucket);
         Ok(())
     }
@@ -208,25 +245,12 @@ impl Dispatcher {
     }
 
     fn look_at(&mut self, unit: usize, bucket: &Flat) -> Result<()> {
-        if bucket.is_on_device() {
-            return Ok(self.search.look(unit, bucket.span()?)?);
-        }
-        let mut check = FiniteCheck::default();
-        check.look(unit, bucket.span()?)?;
-        if !check.is_bad_so_far() {
-            return Ok(());
-        }
-        for slot in &self.context.plans[unit].slots {
-            let mut check = FiniteCheck::default();
-            check.look(slot.param, bucket.range(slot.range.clone())?)?;
-            match &mut self.fault {
-                _ if !check.is_bad_so_far() => {}
-                Some(Fault::Gradient(first)) => *first = slot.param.min(*first),
-                Some(Fault::Loss | Fault::Failed(_)) => {}
-                none => *none = Some(Fault::Gradient(slot.param)),
-            }
-        }
-        Ok(())
+        Ok(self.search.look(unit, bucket.span()?)?)
+    }
+
+    /// Whether this rank is known to have a fault. It does not wait for a GPU.
+    fn has_fault(&self) -> bool {
+        self.fault.is_some() || self.search.is_bad_so_far()
     }
 
     /// Announces the all-reduces of a step whose units are on a GPU and sent whole. Each unit then
@@ -263,7 +287,8 @@ impl Dispatcher {
             }
             _ => None,
         };
-        let Self { context, subject, way, figures, fault, .. } = self;
+        let has_fault = self.has_fault();
+        let Self { context, subject, way, figures, .. } = self;
         let unit = context.unit(index);
         let message = match way {
             Way::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
@@ -271,7 +296,7 @@ impl Dispatcher {
                 // A failed step may have lost this memory. It is then allocated again, on the heap.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
                 let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, unit.len()));
-                if fault.is_some() && !wire.shows_bad_numbers() {
+                if has_fault && !wire.shows_bad_numbers() {
                     bucket.span_mut()?.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
@@ -284,7 +309,7 @@ impl Dispatcher {
                 let mut values = bucket.span_mut()?;
                 // The vote will report the fault. Zeros spare the strategy the bad numbers.
                 let is_gradient = *subject == Subject::Gradients;
-                if fault.is_some() && is_gradient && !strategy.shows_bad_numbers() {
+                if has_fault && is_gradient && !strategy.shows_bad_numbers() {
                     values.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
@@ -302,10 +327,12 @@ impl Dispatcher {
     }
 
     fn start(&mut self, unit: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
-        let Self { context, way, flights, .. } = self;
+        let Self { context, way, flights, searcher, .. } = self;
         let way = &*way;
         let start = |op, payload: Payload| -> Pending {
             let payload = payload.labelled(context.labels[unit].clone()).of_step(context.step);
+            let payload =
+                if *searcher == Searcher::AllReduce { payload.searched() } else { payload };
             match way {
                 Way::Wire(_) => context.group.start(op, payload),
                 Way::Strategy(strategy) => strategy.lock().exchange(&*context.group, op, payload),
@@ -356,6 +383,12 @@ impl Dispatcher {
                 let result = received.pop().filter(|result| result.len() == unit.len());
                 let what = || format!("{} made a unit shorter or longer", way.describe());
                 let result = result.ok_or_else(|| Error::Protocol { what: what() })?;
+                let bad = result.bad_number().map(|bad| BadGradient {
+                    rank: bad.part,
+                    unit: index,
+                    position: bad.position,
+                });
+                self.found = self.found.into_iter().chain(bad).min();
                 return Ok(Some((index, back_on_device(result.into_flat(), on_device)?)));
             };
             let message = match way {

@@ -5,21 +5,30 @@
 //! make the step fail on every rank, and then sends the reason. The next step works again on all
 //! ranks.
 
-use candelabrum_nn::Param;
 use candle_core::{DType, Tensor};
 
-use crate::comm::Group;
+use super::context::StepContext;
 use crate::{Error, Result};
 
-/// The reason why this rank's gradients must not be used.
+/// The reason why the gradients must not be used, as far as this rank knows it.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
-    /// The loss is not finite. Its gradients may be finite nevertheless.
+    /// This rank's loss is not finite. Its gradients may be finite nevertheless.
     Loss,
-    /// The gradient of this parameter, the first one in the model's order, is not finite.
-    Gradient(usize),
-    /// This error prevented the gradients.
+    /// A gradient is not finite, on this rank or on another one.
+    Gradient(BadGradient),
+    /// This error prevented this rank's gradients.
     Failed(Error),
+}
+
+/// A number of a gradient that is not finite. The order prefers lower ranks, and units that are complete
+/// earlier in the backward pass: there the bad number arose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BadGradient {
+    /// The rank in the group.
+    pub(super) rank: usize,
+    pub(super) unit: usize,
+    pub(super) position: usize,
 }
 
 impl Fault {
@@ -50,28 +59,47 @@ pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
 /// The error of a step with a fault on some rank. Every rank of the group calls it. A rank with an
 /// error of its own gets that error. Every other rank gets the fault of the first rank that has
 /// one; `None` if no rank has one.
-pub(super) fn spread(
-    group: &Group,
-    fault: Option<&Fault>,
-    params: &[Param],
-) -> Result<Option<Error>> {
-    // The first character is `!` for an error and `#` for a number that is not finite.
-    let own = match fault {
-        None => String::new(),
-        Some(Fault::Loss) => "#the loss".to_owned(),
-        Some(Fault::Gradient(param)) => format!("#the gradient of `{}`", params[*param].name()),
-        Some(Fault::Failed(error)) => format!("!{error}"),
-    };
-    let found = group.all_gather_text(&own)?;
+pub(super) fn spread(context: &StepContext, fault: Option<&Fault>) -> Result<Option<Error>> {
+    let group = &context.group;
+    let found = group.all_gather_text(&fault.map_or_else(String::new, |f| report(context, f)))?;
     if let Some(Fault::Failed(error)) = fault {
         return Ok(Some(error.clone()));
     }
-    let first = found.iter().enumerate().find(|(_, what)| !what.is_empty());
-    Ok(first.map(|(index, what)| {
-        let rank = group.ranks()[index];
-        match what.strip_prefix('!') {
-            Some(message) => Error::PeerFailed { peer: rank, message: message.to_owned() },
-            None => Error::NotFinite { what: what.trim_start_matches('#').to_owned(), rank },
+    let reports = found.iter().filter(|report| !report.is_empty());
+    let reports = reports.map(|report| read(report)).collect::<Option<Vec<_>>>();
+    let what = || "a fault that cannot be read".to_owned();
+    let reports = reports.ok_or_else(|| Error::Protocol { what: what() })?;
+    let first = reports.into_iter().min_by_key(|&(rank, kind, _)| (rank, kind));
+    Ok(first.map(|(rank, kind, what)| {
+        let (rank, what) = (group.ranks().get(rank).copied().unwrap_or(rank), what.to_owned());
+        match kind {
+            ERROR => Error::PeerFailed { peer: rank, message: what },
+            _ => Error::NotFinite { what, rank },
         }
     }))
+}
+
+// The kinds of faults. A rank with an error or with a bad loss sends NaN, which other ranks may report as
+// its bad gradient. Of the faults of a rank, the kind with the lowest number counts.
+const ERROR: &str = "0";
+const LOSS: &str = "1";
+const GRADIENT: &str = "2";
+
+/// The rank with the fault, the kind and a description.
+fn report(context: &StepContext, fault: &Fault) -> String {
+    let own = context.group.rank();
+    match fault {
+        Fault::Loss => format!("{own} {LOSS} the loss"),
+        Fault::Gradient(BadGradient { rank, unit, position }) => {
+            let name = context.name_at(*unit, *position);
+            format!("{rank} {GRADIENT} the gradient of `{name}`")
+        }
+        Fault::Failed(error) => format!("{own} {ERROR} {error}"),
+    }
+}
+
+fn read(report: &str) -> Option<(usize, &str, &str)> {
+    let (rank, rest) = report.split_once(' ')?;
+    let (kind, what) = rest.split_once(' ')?;
+    Some((rank.parse().ok()?, kind, what))
 }

@@ -195,7 +195,8 @@ impl Step<'_> {
             if let Some(error) = vote.map_or(Ok(None), |vote| check_vote(dispatcher, vote))? {
                 return Ok(Some(StepEnd::Failed(error)));
             }
-            overflow.map_or(Ok(None), |name| self.answer_overflow(dispatcher, name).map(Some))
+            let answer = |(unit, position)| self.answer_overflow(dispatcher, unit, position);
+            overflow.map(answer).transpose()
         });
         if !matches!(outcome, Ok(None)) {
             self.journal.undo(&dispatcher.context.params, self.optimizer)?;
@@ -215,12 +216,12 @@ impl Step<'_> {
     }
 
     /// Waits for every unit, and appends to `arrived` the units that have not been updated
-    /// meanwhile. Returns the first parameter whose average is not finite.
+    /// meanwhile. Returns the unit and the position of the first average that is not finite.
     fn collect(
         &mut self,
         dispatcher: &mut Dispatcher,
         arrived: &mut VecDeque<usize>,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<(usize, usize)>> {
         let world_size = dispatcher.context.group.world_size();
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
         let mut check = FiniteCheck::default();
@@ -250,7 +251,7 @@ impl Step<'_> {
         if let Some((_, bucket)) = self.layout.gradients.buckets().next() {
             dispatcher.check_stream(bucket)?;
         }
-        Ok(first.map(|(unit, position)| dispatcher.context.name_at(unit, position)))
+        Ok(first)
     }
 
     /// Writes the values that an update of a unit will change into the journal. Returns false if
@@ -268,13 +269,20 @@ impl Step<'_> {
         })
     }
 
-    /// The end of a step in which the average of `name` is not finite. Averages are the same on
-    /// every rank, so this end is too.
-    fn answer_overflow(&mut self, dispatcher: &mut Dispatcher, name: String) -> Result<StepEnd> {
+    /// The end of a step in which the average at this position of a unit is not finite. Averages are
+    /// the same on every rank, so this end is too.
+    fn answer_overflow(
+        &mut self,
+        dispatcher: &mut Dispatcher,
+        unit: usize,
+        position: usize,
+    ) -> Result<StepEnd> {
+        dispatcher.note_bad_average(unit, position);
         if let Some(error) = dispatcher.spread_fault()? {
             return Ok(StepEnd::Failed(error));
         }
         let context = &dispatcher.context;
+        let name = context.name_at(unit, position);
         let strategy = dispatcher.way.describe();
         if self.config.on_overflow == OnOverflow::Error {
             return Ok(StepEnd::Failed(Error::Overflow { strategy, name }));

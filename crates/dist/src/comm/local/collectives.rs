@@ -15,6 +15,7 @@ use crate::comm::collective::Header;
 use crate::comm::{Borrowed, Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into;
+use candelabrum_memory::{BadNumber, first_bad};
 
 impl Local {
     pub(super) fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
@@ -96,12 +97,16 @@ impl Local {
         keep: bool,
     ) -> Result<Payload> {
         let bytes = buffer.bytes().len();
-        if let Some(region) = at.region(&mut buffer, self.member.group).filter(|_| bytes > 0) {
-            self.exchange.reduce(region, bytes, header.element, op)?;
-        } else {
-            self.reduce_by_pieces(header, op, buffer.bytes_mut(), at.shown, keep)?;
-        }
-        Ok(buffer)
+        let (element, search) = (header.element, buffer.is_searched());
+        let found = match at.region(&mut buffer, self.member.group).filter(|_| bytes > 0) {
+            Some(region) => self.exchange.reduce(region, bytes, element, op, search)?,
+            None => {
+                let own = buffer.as_slice().ok().filter(|_| search).and_then(first_bad);
+                self.reduce_by_pieces(header, op, buffer.bytes_mut(), at.shown, keep)?;
+                own.map(|position| BadNumber { part: self.member.rank, position })
+            }
+        };
+        Ok(buffer.with_bad_number(found))
     }
 
     fn reduce_scatter(

@@ -13,7 +13,8 @@ use crate::comm::collective::{Collective, Header, check_agreement};
 use crate::comm::network::Network;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
-use candelabrum_memory::reduce::reduce_into_all;
+use candelabrum_memory::BadNumber;
+use candelabrum_memory::reduce::{reduce_into_all, search_and_reduce_into_all};
 
 /// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,14 +144,16 @@ impl Exchange {
     }
 
     /// Reduces the first `bytes` bytes of all ranks' parts of `region` and writes the result to
-    /// every part. Every rank must have passed a barrier since it wrote its part.
+    /// every part. Every rank must have passed a barrier since it wrote its part. If `search`, returns
+    /// the first f32 number of the lowest rank in this rank's slice that was not finite.
     pub(super) fn reduce(
         &mut self,
         region: &mut Region,
         bytes: usize,
         element: ElementType,
         op: ReduceOp,
-    ) -> Result<()> {
+        search: bool,
+    ) -> Result<Option<BadNumber>> {
         let member = region.member();
         let slice = member.slice(bytes);
         let part = |rank: usize| {
@@ -159,11 +162,20 @@ impl Exchange {
             // that barrier (`region` is borrowed until then).
             unsafe { region.part_mut(rank, slice.start, slice.len()) }
         };
-        match member.world_size {
-            2 => reduce_into_all(element, op, &mut [part(0), part(1)]),
-            n => reduce_into_all(element, op, &mut (0..n).map(part).collect::<Vec<_>>()),
-        }
-        self.meet()
+        let found = match member.world_size {
+            n if search => search_and_reduce_into_all(element, op, (0..n).map(part).collect()),
+            2 => {
+                reduce_into_all(element, op, &mut [part(0), part(1)]);
+                None
+            }
+            n => {
+                reduce_into_all(element, op, &mut (0..n).map(part).collect::<Vec<_>>());
+                None
+            }
+        };
+        self.meet()?;
+        let start = slice.start / element.size();
+        Ok(found.map(|bad| BadNumber { position: start + bad.position, ..bad }))
     }
 
     /// Gives `look` the `count` bytes from byte `start` on of all parts of `region`, then waits

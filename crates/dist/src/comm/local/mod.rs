@@ -145,6 +145,8 @@ impl Local {
 }
 
 impl Transport for Local {
+    const FINDS_BAD_NUMBERS: bool = true;
+
     fn backend(&self) -> &'static str {
         "local"
     }
