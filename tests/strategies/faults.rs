@@ -7,18 +7,22 @@ use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::RanksOf;
 
-use crate::problem::{loss, params};
+use crate::problem::{PARAMS, loss, params};
 
 /// Whether this is the rank with the fault.
 fn odd(world: &World) -> bool {
     world.rank() == world.world_size() - 1
 }
 
-/// A finite loss. One element of its gradient by `w2` is larger by `slope`, which may be infinite
-/// or NaN.
+/// A finite loss. Element 7 of its gradient by `w2` is larger by `slope`, which may be infinite or NaN.
 fn spoilt(params: &Params, world: &World, slope: f64) -> Tensor {
     let good = loss(params, world.rank(), 0);
-    let one = params.get("w2").unwrap().tensor().get(7).unwrap();
+    (good + bend(params, "w2", 7, slope)).unwrap()
+}
+
+/// Zero, with this slope in one element of a parameter.
+fn bend(params: &Params, name: &str, element: usize, slope: f64) -> Tensor {
+    let one = params.get(name).unwrap().tensor().flatten_all().unwrap().get(element).unwrap();
     let zero = (&one - one.detach()).unwrap();
     // The root's slope at 0 is infinite, and zero times infinity is NaN.
     let bend = match slope {
@@ -27,10 +31,13 @@ fn spoilt(params: &Params, world: &World, slope: f64) -> Tensor {
         slope if slope.is_nan() => zero.sqrt().unwrap() * zero.zeros_like().unwrap(),
         slope => zero * slope,
     };
-    (good + bend.unwrap()).unwrap()
+    bend.unwrap()
 }
 
 pub(crate) fn rank(fault: &str, world: &World) {
+    if fault == "everywhere" {
+        return a_bad_number_anywhere(world);
+    }
     if fault == "sparse-overflow" {
         overflow_of_a_sparse_sum(world, OnOverflow::Error);
         return overflow_of_a_sparse_sum(world, OnOverflow::Skip);
@@ -142,6 +149,43 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
     assert!(before == after, "{on_overflow}: a step that was not taken is remembered");
 }
 
+/// A bad number of any rank in any place of a bucket, alone and with others after it, and a rank whose loss
+/// is bad. The ranks share the search, so each place is found by another rank.
+fn a_bad_number_anywhere(world: &World) {
+    let params = params();
+    let mut opt = DistOpt::new(Sgd::new(0.1), &params, world).unwrap();
+    let before = parameters_sha256(&params).unwrap();
+    let mut fails = |bends: &[(usize, &str, usize)], expected: (usize, &str)| {
+        let mut loss = loss(&params, world.rank(), 0);
+        for &(_, name, element) in bends.iter().filter(|bend| bend.0 == world.rank()) {
+            loss = match name {
+                "the loss" => (loss * f64::NAN).unwrap(),
+                name => (loss + bend(&params, name, element, f64::NAN)).unwrap(),
+            };
+        }
+        let error = opt.backward_and_update(&loss).unwrap_err();
+        let (rank, what) = expected;
+        let what = format!("{what} is not finite on rank {rank}; no parameter was changed");
+        assert_eq!(error.to_string(), what, "{bends:?}");
+        assert_eq!(parameters_sha256(&params).unwrap(), before, "{bends:?}");
+    };
+    for (name, shape) in PARAMS {
+        let len: usize = shape.iter().product();
+        let what = format!("the gradient of `{name}`");
+        for element in [0, len / 3, 2 * len / 3, len - 1] {
+            for rank in 0..world.world_size() {
+                fails(&[(rank, name, element)], (rank, &what));
+            }
+            // Of several ranks the first one is named.
+            fails(&[(2, "big", 0), (1, name, element), (2, name, 0)], (1, &what));
+            fails(&[(0, "the loss", 0), (1, name, element)], (0, "the loss"));
+        }
+    }
+    fails(&[(1, "the loss", 0), (1, "w2", 0), (2, "big", 0)], (1, "the loss"));
+    opt.backward_and_update(&loss(&params, world.rank(), 0)).unwrap();
+    assert_ne!(parameters_sha256(&params).unwrap(), before, "the step after them");
+}
+
 /// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
 fn refuse(fault: &str, option: DistOption, parts: &[&str]) {
     let case = format!("{fault} {option}");
@@ -165,6 +209,14 @@ fn a_number_that_is_none_is_named_by_every_strategy_before_anything_changes() {
     }
     // Clipping would make the infinity a 1.
     refuse("half-clip", DistOption::Fp16, &parts);
+}
+
+#[test]
+fn a_bad_number_is_found_in_every_place_and_named_with_its_rank() {
+    RanksOf::test("rank_main").env(crate::problem::CASE, "everywhere").run_all_good(3);
+    let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "everywhere");
+    let Some(output) = ranks.run_under_mpiexec(3) else { return };
+    assert_eq!(output.code, Some(0), "{}", output.text);
 }
 
 #[test]

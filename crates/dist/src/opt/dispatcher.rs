@@ -25,7 +25,7 @@ use super::fault::{BadGradient, Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
-use crate::comm::{Announced, Collective, Group, Payload, Pending};
+use crate::comm::{Announced, Collective, Payload, Pending};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
@@ -44,9 +44,10 @@ pub(super) struct Dispatcher {
     loss: Option<Tensor>,
     /// The search for bad numbers in this rank's gradients.
     search: FiniteCheck,
-    /// Who searches for bad numbers before the gradients are averaged.
-    searcher: Searcher,
-    /// A bad number of any rank, found by the all-reduce or in the average.
+    /// Whether the all-reduce searches for them instead. It reads the numbers anyway, and on a host whose
+    /// ranks share no cache, lines that a rank has read are slow to write for another rank.
+    all_reduce_searches: bool,
+    /// What the all-reduce has found, of any rank.
     found: Option<BadGradient>,
     /// By unit: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
@@ -69,28 +70,6 @@ struct Flight {
     pending: Vec<Pending>,
 }
 
-/// Who searches for bad numbers, which only the gradients before the average show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Searcher {
-    /// This rank, before a unit leaves.
-    Rank,
-    /// The all-reduce, which reads the numbers anyway.
-    AllReduce,
-    /// No one: in a world of one the average is the gradient.
-    Nobody,
-}
-
-impl Searcher {
-    fn of(way: &Way, group: &Group) -> Self {
-        match way {
-            Way::Wire(wire) if !wire.is_in_place() => Self::Rank,
-            Way::Wire(_) if group.world_size() == 1 => Self::Nobody,
-            Way::Wire(_) if group.finds_bad_numbers() => Self::AllReduce,
-            Way::Wire(_) | Way::Strategy(_) => Self::Rank,
-        }
-    }
-}
-
 impl Dispatcher {
     pub(super) fn new(
         context: StepContext,
@@ -102,7 +81,9 @@ impl Dispatcher {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
         let (fault, loss, found) = (None, None, None);
-        let (search, searcher) = (FiniteCheck::default(), Searcher::of(&way, &context.group));
+        let search = FiniteCheck::default();
+        let is_in_place = matches!(&way, Way::Wire(wire) if wire.is_in_place());
+        let all_reduce_searches = is_in_place && context.group.finds_bad_numbers();
         Self {
             context,
             subject,
@@ -112,7 +93,7 @@ impl Dispatcher {
             fault,
             loss,
             search,
-            searcher,
+            all_reduce_searches,
             found,
             wire,
             complete,
@@ -137,13 +118,6 @@ impl Dispatcher {
             self.fault = Some(Fault::Loss);
         }
         Ok(())
-    }
-
-    /// Records that the average has a bad number.
-    pub(super) fn note_bad_average(&mut self, unit: usize, position: usize) {
-        if self.searcher == Searcher::Nobody {
-            self.found = Some(BadGradient { rank: 0, unit, position });
-        }
     }
 
     /// The reason why the gradients must not be used, as far as this rank knows it. Waits for a GPU.
@@ -210,7 +184,7 @@ impl Dispatcher {
             let mut values = bucket.span_mut()?;
             with_span(loss, |loss| Ok::<_, Error>(values.poison_unless_finite(loss)?))?;
         }
-        if self.searcher == Searcher::Rank {
+        if !self.all_reduce_searches {
             self.look_at(unit, &bucket)?;
         }
         self.complete[unit] = Some(bucket);
@@ -327,12 +301,12 @@ impl Dispatcher {
     }
 
     fn start(&mut self, unit: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
-        let Self { context, way, flights, searcher, .. } = self;
+        let search = self.all_reduce_searches;
+        let Self { context, way, flights, .. } = self;
         let way = &*way;
         let start = |op, payload: Payload| -> Pending {
             let payload = payload.labelled(context.labels[unit].clone()).of_step(context.step);
-            let payload =
-                if *searcher == Searcher::AllReduce { payload.searched() } else { payload };
+            let payload = if search { payload.searched() } else { payload };
             match way {
                 Way::Wire(_) => context.group.start(op, payload),
                 Way::Strategy(strategy) => strategy.lock().exchange(&*context.group, op, payload),

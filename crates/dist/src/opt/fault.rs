@@ -5,6 +5,8 @@
 //! make the step fail on every rank, and then sends the reason. The next step works again on all
 //! ranks.
 
+use std::fmt;
+
 use candle_core::{DType, Tensor};
 
 use super::context::StepContext;
@@ -61,45 +63,84 @@ pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
 /// one; `None` if no rank has one.
 pub(super) fn spread(context: &StepContext, fault: Option<&Fault>) -> Result<Option<Error>> {
     let group = &context.group;
-    let found = group.all_gather_text(&fault.map_or_else(String::new, |f| report(context, f)))?;
+    let own = fault.map(|fault| Report::of(fault, context).to_string());
+    let texts = group.all_gather_text(&own.unwrap_or_default())?;
     if let Some(Fault::Failed(error)) = fault {
         return Ok(Some(error.clone()));
     }
-    let reports = found.iter().filter(|report| !report.is_empty());
-    let reports = reports.map(|report| read(report)).collect::<Option<Vec<_>>>();
+    let texts = texts.iter().filter(|text| !text.is_empty());
+    let reports: Option<Vec<_>> = texts.map(|text| Report::read(text)).collect();
     let what = || "a fault that cannot be read".to_owned();
     let reports = reports.ok_or_else(|| Error::Protocol { what: what() })?;
-    let first = reports.into_iter().min_by_key(|&(rank, kind, _)| (rank, kind));
-    Ok(first.map(|(rank, kind, what)| {
-        let (rank, what) = (group.ranks().get(rank).copied().unwrap_or(rank), what.to_owned());
+    Ok(reports.into_iter().min().map(|Report { rank, kind, what, .. }| {
+        let rank = group.ranks().get(rank).copied().unwrap_or(rank);
         match kind {
-            ERROR => Error::PeerFailed { peer: rank, message: what },
+            Report::ERROR => Error::PeerFailed { peer: rank, message: what },
             _ => Error::NotFinite { what, rank },
         }
     }))
 }
 
-// The kinds of faults. A rank with an error or with a bad loss sends NaN, which other ranks may report as
-// its bad gradient. Of the faults of a rank, the kind with the lowest number counts.
-const ERROR: &str = "0";
-const LOSS: &str = "1";
-const GRADIENT: &str = "2";
+/// A fault, as the ranks exchange it. The lowest report counts.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Report {
+    /// The rank with the fault, in the group.
+    rank: usize,
+    /// A rank with an error or a bad loss sends NaN, which other ranks may report as its bad gradient. So
+    /// a bad gradient has the highest number.
+    kind: u8,
+    /// The place of a bad number.
+    unit: usize,
+    position: usize,
+    /// What failed: an error, or what is not finite.
+    what: String,
+}
 
-/// The rank with the fault, the kind and a description.
-fn report(context: &StepContext, fault: &Fault) -> String {
-    let own = context.group.rank();
-    match fault {
-        Fault::Loss => format!("{own} {LOSS} the loss"),
-        Fault::Gradient(BadGradient { rank, unit, position }) => {
-            let name = context.name_at(*unit, *position);
-            format!("{rank} {GRADIENT} the gradient of `{name}`")
+impl Report {
+    const ERROR: u8 = 0;
+    const LOSS: u8 = 1;
+    const GRADIENT: u8 = 2;
+
+    fn of(fault: &Fault, context: &StepContext) -> Self {
+        let rank = context.group.rank();
+        let own = |kind, what| Self { rank, kind, unit: 0, position: 0, what };
+        match fault {
+            Fault::Failed(error) => own(Self::ERROR, error.to_string()),
+            Fault::Loss => own(Self::LOSS, "the loss".to_owned()),
+            &Fault::Gradient(BadGradient { rank, unit, position }) => {
+                let what = format!("the gradient of `{}`", context.name_at(unit, position));
+                Self { rank, kind: Self::GRADIENT, unit, position, what }
+            }
         }
-        Fault::Failed(error) => format!("{own} {ERROR} {error}"),
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.splitn(5, ' ');
+        let mut number = || words.next()?.parse::<usize>().ok();
+        let (rank, kind, unit, position) = (number()?, number()?, number()?, number()?);
+        let what = words.next()?.to_owned();
+        Some(Self { rank, kind: kind.try_into().ok()?, unit, position, what })
     }
 }
 
-fn read(report: &str) -> Option<(usize, &str, &str)> {
-    let (rank, rest) = report.split_once(' ')?;
-    let (kind, what) = rest.split_once(' ')?;
-    Some((rank.parse().ok()?, kind, what))
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, kind, unit, position, what } = self;
+        write!(f, "{rank} {kind} {unit} {position} {what}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let what = "an error of two lines,\nwith  spaces ".to_owned();
+        let report = Report { rank: 3, kind: Report::ERROR, unit: 1, position: 20, what };
+        assert_eq!(Report::read(&report.to_string()), Some(report));
+        for text in ["", "3 0 1 20", "3 0 1 x what", "-1 0 1 20 what", "3 256 1 20 what"] {
+            assert_eq!(Report::read(text), None, "{text}");
+        }
+    }
 }

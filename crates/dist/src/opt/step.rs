@@ -195,8 +195,7 @@ impl Step<'_> {
             if let Some(error) = vote.map_or(Ok(None), |vote| check_vote(dispatcher, vote))? {
                 return Ok(Some(StepEnd::Failed(error)));
             }
-            let answer = |(unit, position)| self.answer_overflow(dispatcher, unit, position);
-            overflow.map(answer).transpose()
+            overflow.map_or(Ok(None), |name| self.answer_overflow(dispatcher, name).map(Some))
         });
         if !matches!(outcome, Ok(None)) {
             self.journal.undo(&dispatcher.context.params, self.optimizer)?;
@@ -216,12 +215,12 @@ impl Step<'_> {
     }
 
     /// Waits for every unit, and appends to `arrived` the units that have not been updated
-    /// meanwhile. Returns the unit and the position of the first average that is not finite.
+    /// meanwhile. Returns the first parameter whose average is not finite.
     fn collect(
         &mut self,
         dispatcher: &mut Dispatcher,
         arrived: &mut VecDeque<usize>,
-    ) -> Result<Option<(usize, usize)>> {
+    ) -> Result<Option<String>> {
         let world_size = dispatcher.context.group.world_size();
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
         let mut check = FiniteCheck::default();
@@ -251,7 +250,7 @@ impl Step<'_> {
         if let Some((_, bucket)) = self.layout.gradients.buckets().next() {
             dispatcher.check_stream(bucket)?;
         }
-        Ok(first)
+        Ok(first.map(|(unit, position)| dispatcher.context.name_at(unit, position)))
     }
 
     /// Writes the values that an update of a unit will change into the journal. Returns false if
@@ -269,20 +268,13 @@ impl Step<'_> {
         })
     }
 
-    /// The end of a step in which the average at this position of a unit is not finite. Averages are
-    /// the same on every rank, so this end is too.
-    fn answer_overflow(
-        &mut self,
-        dispatcher: &mut Dispatcher,
-        unit: usize,
-        position: usize,
-    ) -> Result<StepEnd> {
-        dispatcher.note_bad_average(unit, position);
+    /// The end of a step in which the average of `name` is not finite. Averages are the same on
+    /// every rank, so this end is too.
+    fn answer_overflow(&mut self, dispatcher: &mut Dispatcher, name: String) -> Result<StepEnd> {
         if let Some(error) = dispatcher.spread_fault()? {
             return Ok(StepEnd::Failed(error));
         }
         let context = &dispatcher.context;
-        let name = context.name_at(unit, position);
         let strategy = dispatcher.way.describe();
         if self.config.on_overflow == OnOverflow::Error {
             return Ok(StepEnd::Failed(Error::Overflow { strategy, name }));

@@ -1,5 +1,5 @@
-//! Tests of the meeting on one host, with ranks as threads of one process. In some tests other
-//! users and silent callers try to disturb the meeting.
+//! Tests with ranks as threads of one process: of the meeting on one host, which other users and silent
+//! callers try to disturb in some tests, and of the search for bad numbers.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,12 @@ use rustix::net::SocketAddrUnix;
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-use super::LocalConfig;
+use candelabrum_memory::BadNumber;
+
 use super::rendezvous::{address, listen, meet, socket};
+use super::{LocalConfig, connect};
 use crate::comm::rendezvous::{Callers, Rendezvous};
+use crate::comm::{Collective, Communicator, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
 /// A different job for each test.
@@ -181,4 +184,45 @@ fn another_user_who_has_taken_a_name_is_not_called() {
     );
     let message = listen(&first).expect_err("it is taken").to_string();
     assert!(message.contains("another process is rank 0 of this job"), "{message}");
+}
+
+/// Runs `work` on all ranks of a job, each in a thread.
+fn all_ranks<R: Send>(
+    job: u8,
+    world_size: usize,
+    work: impl Fn(&dyn Communicator) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let rank = |rank| connect(config(job, rank, world_size)).and_then(|group| work(&*group));
+    thread::scope(|scope| {
+        let ranks: Vec<_> =
+            (0..world_size).map(|number| scope.spawn(move || rank(number))).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    })
+}
+
+#[test]
+fn a_search_finds_the_first_bad_number_in_shared_memory_and_outside() -> Result<()> {
+    let len = 50_000;
+    let found = |shared: bool, searched: bool| {
+        all_ranks(8 + u8::from(shared) * 2 + u8::from(searched), 3, move |group| {
+            let payload = if shared {
+                group.alloc(ElementType::F32, len)?
+            } else {
+                Payload::zeros(ElementType::F32, len)
+            };
+            let mut payload = if searched { payload.searched() } else { payload };
+            if group.rank() > 0 {
+                let values = payload.as_mut_slice::<f32>()?;
+                values[20_000 * group.rank()..][..100].fill(f32::INFINITY);
+            }
+            Ok(group.run(Collective::AllReduce(ReduceOp::Mean), payload)?.bad_number())
+        })
+    };
+    let bad = |part, position| Some(BadNumber { part, position });
+    // Each rank looks at a third of all ranks' numbers, or at its own numbers.
+    assert_eq!(found(true, true)?, [None, bad(1, 20_000), bad(2, 40_000)]);
+    assert_eq!(found(false, true)?, [None, bad(1, 20_000), bad(2, 40_000)]);
+    assert_eq!(found(true, false)?, [None; 3]);
+    assert_eq!(found(false, false)?, [None; 3]);
+    Ok(())
 }
