@@ -262,6 +262,19 @@ fn tile<const VECTORS: usize>(
         }
     }
     let scale = _mm512_set1_ps(scale);
+    // A whole tile has loops of constant length, so the sums stay in registers.
+    if out.rows() == HALF && out.cols() == VECTORS * LANES {
+        for (row, sums) in sums.iter().enumerate() {
+            let (places, _) = out.row(row).as_chunks_mut();
+            let Ok(places) = <&mut [_; VECTORS]>::try_from(places) else { continue };
+            for (place, &sum) in places.iter_mut().zip(sums) {
+                let product = _mm512_mul_ps(sum, scale);
+                let total = if add { _mm512_add_ps(load(place), product) } else { product };
+                store(place, total);
+            }
+        }
+        return;
+    }
     for (row, sums) in sums.into_iter().enumerate().take(out.rows()) {
         for (out, sum) in out.row(row).chunks_mut(LANES).zip(sums) {
             let product = _mm512_mul_ps(sum, scale);
