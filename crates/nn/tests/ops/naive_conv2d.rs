@@ -60,6 +60,36 @@ fn step(
     Ok([ys.detach(), dxs, dw, db])
 }
 
+/// Compares a convolution of a batch with those of its images.
+fn check_images(
+    (batch, groups, in_per_group, out_per_group): (usize, usize, usize, usize),
+    kernel: (usize, usize),
+    (height, width): (usize, usize),
+    config: Conv2dConfig,
+    activation: Option<Activation>,
+    seed: u64,
+) -> Result<()> {
+    let xs = random((batch, groups * in_per_group, height, width), seed)?;
+    let weight = random((groups * out_per_group, in_per_group, kernel.0, kernel.1), seed + 1)?;
+    let bias = random(groups * out_per_group, seed + 2)?;
+    let shape = conv2d(&xs, &weight, None, config, None)?.shape().clone();
+    let dys = random(shape, seed + 3)?;
+    let whole = step([&xs, &weight, &bias], config, activation, &dys)?;
+    let image = |n: usize| {
+        step([&xs.narrow(0, n, 1)?, &weight, &bias], config, activation, &dys.narrow(0, n, 1)?)
+    };
+    let images = (0..batch).map(image).collect::<Result<Vec<[Tensor; 4]>>>()?;
+    for (part, whole) in whole.iter().enumerate() {
+        let parts: Vec<&Tensor> = images.iter().map(|image| &image[part]).collect();
+        let expected = match part {
+            0 | 1 => Tensor::cat(&parts, 0)?,
+            _ => Tensor::stack(&parts, 0)?.sum(0)?,
+        };
+        assert_close(whole, &expected, 1e-11, 1e-11);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -79,27 +109,22 @@ proptest! {
     ) {
         prop_assume!(dilation.0 * (kernel.0 - 1) < height + 2 * padding.0);
         prop_assume!(dilation.1 * (kernel.1 - 1) < width + 2 * padding.1);
-        let xs = random((batch, groups * in_per_group, height, width), seed).unwrap();
-        let weight = random((groups * out_per_group, in_per_group, kernel.0, kernel.1), seed + 1);
-        let weight = weight.unwrap();
-        let bias = random(groups * out_per_group, seed + 2).unwrap();
         let config = Conv2dConfig { stride, padding, dilation, groups };
-        let shape = conv2d(&xs, &weight, None, config, None).unwrap().shape().clone();
-        let dys = random(shape, seed + 3).unwrap();
-        let whole = step([&xs, &weight, &bias], config, activation, &dys).unwrap();
-        let image = |n: usize| {
-            let (x, dy) = (xs.narrow(0, n, 1).unwrap(), dys.narrow(0, n, 1).unwrap());
-            step([&x, &weight, &bias], config, activation, &dy).unwrap()
-        };
-        let images: Vec<[Tensor; 4]> = (0..batch).map(image).collect();
-        for (part, whole) in whole.iter().enumerate() {
-            let parts: Vec<&Tensor> = images.iter().map(|image| &image[part]).collect();
-            let expected = match part {
-                0 | 1 => Tensor::cat(&parts, 0).unwrap(),
-                _ => Tensor::stack(&parts, 0).unwrap().sum(0).unwrap(),
-            };
-            assert_close(whole, &expected, 1e-11, 1e-11);
-        }
+        let channels = (batch, groups, in_per_group, out_per_group);
+        check_images(channels, kernel, (height, width), config, activation, seed).unwrap();
+    }
+
+    /// A 1 × 1 kernel reads whole planes of small images.
+    #[test]
+    fn a_batch_is_its_images_for_one_pixel_kernels(
+        channels in (8usize..40, 1usize..3, 1usize..20, 1usize..20),
+        size in (1usize..8, 1usize..8),
+        relu: bool,
+        seed in 0u64..1000,
+    ) {
+        let config = Conv2dConfig { groups: channels.1, ..Conv2dConfig::default() };
+        let activation = relu.then_some(Activation::Relu);
+        check_images(channels, (1, 1), size, config, activation, seed).unwrap();
     }
 
     #[test]

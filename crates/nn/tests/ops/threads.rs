@@ -95,6 +95,7 @@ fn convolutions() -> Result<()> {
         ([9, 20, 13, 12], [40, 20, 1, 1], Conv2dConfig::default()),
         ([9, 3, 30, 30], [24, 3, 5, 5], Conv2dConfig::default()),
         ([40, 64, 4, 4], [70, 64, 3, 3], padded),
+        ([9, 130, 7, 7], [150, 130, 1, 1], Conv2dConfig::default()),
         ([29, 20, 12, 12], [50, 20, 5, 5], Conv2dConfig::default()),
     ] {
         let gelu = Some(Activation::Gelu);

@@ -10,9 +10,12 @@ use super::config::{Conv2dConfig, NAME};
 /// From this number of result pixels on, the rows of one image are long enough.
 const SMALL: usize = 64;
 
-/// Columns of a product: a compromise between reading the weight again for every chunk of images
+/// Columns of a product: a compromise between packing the weight again for every chunk of images
 /// and patches that stay in the cache.
 const COLUMNS: usize = 256;
+
+/// [`COLUMNS`] where the patches are the images themselves.
+const POINTWISE_COLUMNS: usize = 512;
 
 /// The channels, height and width of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +183,7 @@ impl Geometry {
 
     /// The number of images per product.
     pub(super) fn chunk(&self) -> usize {
-        if self.is_small() { (COLUMNS / self.out_pixels()).clamp(1, self.batch) } else { 1 }
+        let columns = if self.is_pointwise() { POINTWISE_COLUMNS } else { COLUMNS };
+        if self.is_small() { (columns / self.out_pixels()).clamp(1, self.batch) } else { 1 }
     }
 }

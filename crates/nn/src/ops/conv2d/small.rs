@@ -10,8 +10,10 @@
 //!            dx            = fold(w^T (K x O) dz (O x PN))
 //! ```
 //!
-//! If there are fewer chunks of images than threads, the threads share the rows of each product, in
-//! blocks that do not depend on the number of threads.
+//! The matrix of patches of a 1 × 1 kernel is the image itself, so there the planes of the images lie side by
+//! side, `(C, N, H, W)`, and are moved as a whole.
+//!
+//! If there are fewer chunks of images than threads, the threads share each product.
 
 use std::ops::Range;
 
@@ -19,6 +21,7 @@ use rayon::prelude::*;
 
 use super::conv::Conv;
 use super::geometry::Geometry;
+use super::patches::copy;
 use crate::ops::elementwise::add_assign;
 use crate::ops::float::Float;
 use crate::ops::matmul::{Dst, Mat, matmul};
@@ -27,8 +30,9 @@ use crate::ops::pool::Pooled;
 use crate::ops::transpose::transpose;
 use candelabrum_memory::simd::simd;
 
-/// Rows of a product that a thread computes at a time.
-const ROWS: usize = 64;
+/// Rows that a thread computes and folds, or finishes, at a time. Each product packs its right factor anew, so
+/// there must not be many.
+const ROWS: usize = 256;
 
 impl<T: Float> Conv<'_, T> {
     /// The result for one chunk, computed by all threads if `shared`, otherwise by this one.
@@ -39,19 +43,20 @@ impl<T: Float> Conv<'_, T> {
         let mut product = Pooled::new(geometry.out_channels * columns);
         let (patch, channels) = (geometry.patch(), geometry.group_channels());
         for group in 0..geometry.groups {
-            let patches = side_by_side.patches(group);
+            let mut memory = Pooled::none();
+            let patches = side_by_side.patches(group, &mut memory);
             let weight = &self.weight[group * channels * patch..][..channels * patch];
             let product = &mut product[group * channels * columns..][..channels * columns];
-            for_rows(product, columns, shared, |rows, product| {
-                let weight = &weight[rows.start * patch..rows.end * patch];
-                let weight = Mat::new(weight, rows.len(), patch);
-                let patches = Mat::new(&patches, patch, columns);
-                matmul(product, Dst::Overwrite, weight, patches);
-                let bias = bias.map(|bias| &bias[group * channels + rows.start..][..rows.len()]);
-                self.finish(product, bias, columns);
+            let (weight, patches) =
+                (Mat::new(weight, channels, patch), Mat::new(patches, patch, columns));
+            matmul(product, Dst::Overwrite, weight, patches);
+            let rows = product.par_chunks_mut(ROWS * columns).enumerate();
+            for_each(shared, rows, |(number, rows)| {
+                let bias = bias.map(|bias| &bias[group * channels + number * ROWS..]);
+                self.finish(rows, bias, columns);
             });
         }
-        transpose_all(&product, side_by_side.images, ys, shared);
+        geometry.spread_out(&product, side_by_side.images, ys, shared);
     }
 
     /// The gradients of one chunk, from `dzs`, the gradient before the activation.
@@ -66,7 +71,7 @@ impl<T: Float> Conv<'_, T> {
     ) {
         let geometry = self.geometry;
         let mut dz = Pooled::new(dzs.len());
-        transpose_all(dzs, geometry.out_image(), &mut dz, shared);
+        geometry.put_side_by_side(dzs, geometry.out_image(), &mut dz, shared);
         if let Some(dw) = dw {
             self.weight_gradient(&SideBySide::new(geometry, xs, shared), &dz, dw, dst);
         }
@@ -80,12 +85,11 @@ impl<T: Float> Conv<'_, T> {
         let columns = xs.columns();
         let groups = dw.chunks_mut(channels * patch).zip(dz.chunks(channels * columns));
         for (group, (dw, dz)) in groups.enumerate() {
-            let patches = xs.patches(group);
-            for_rows(dw, patch, xs.shared, |rows, dw| {
-                let dz = Mat::new(&dz[rows.start * columns..], rows.len(), columns);
-                let patches = Mat::new(&patches, patch, columns);
-                matmul(dw, dst, dz, patches.t());
-            });
+            let mut memory = Pooled::none();
+            let patches = xs.patches(group, &mut memory);
+            let (dz, patches) =
+                (Mat::new(dz, channels, columns), Mat::new(patches, patch, columns));
+            matmul(dw, dst, dz, patches.t());
         }
     }
 
@@ -102,6 +106,12 @@ impl<T: Float> Conv<'_, T> {
         for (group, dx) in dx.chunks_mut(in_channels * plane).enumerate() {
             let weight = &self.weight[group * channels * patch..][..channels * patch];
             let dz = &dz[group * channels * columns..][..channels * columns];
+            if geometry.is_pointwise() {
+                let (weight, dz) =
+                    (Mat::new(weight, channels, patch), Mat::new(dz, channels, columns));
+                matmul(dx, Dst::Overwrite, weight.t(), dz);
+                continue;
+            }
             let run = |(number, dx): (usize, &mut [T])| {
                 let rows = number * block * taps..(number * block + dx.len() / plane) * taps;
                 let mut dpatches = Pooled::new(rows.len() * columns);
@@ -116,11 +126,11 @@ impl<T: Float> Conv<'_, T> {
             };
             for_each(shared, dx.par_chunks_mut(block * plane).enumerate(), run);
         }
-        transpose_all(&dx, images, dxs, shared);
+        geometry.spread_out(&dx, images, dxs, shared);
     }
 }
 
-/// Some images as (C, H, W, N).
+/// Some images side by side.
 struct SideBySide<'a, T: Float> {
     geometry: &'a Geometry,
     images: usize,
@@ -131,7 +141,7 @@ struct SideBySide<'a, T: Float> {
 impl<'a, T: Float> SideBySide<'a, T> {
     fn new(geometry: &'a Geometry, xs: &[T], shared: bool) -> Self {
         let mut values = Pooled::new(xs.len());
-        transpose_all(xs, geometry.in_image(), &mut values, shared);
+        geometry.put_side_by_side(xs, geometry.in_image(), &mut values, shared);
         Self { geometry, images: xs.len() / geometry.in_image(), shared, values }
     }
 
@@ -139,42 +149,28 @@ impl<'a, T: Float> SideBySide<'a, T> {
         self.images * self.geometry.out_pixels()
     }
 
-    /// The patches of a group, (K x PN).
-    fn patches(&self, group: usize) -> Pooled<T> {
+    /// The patches of a group, (K x PN), which are written to `memory` unless they are the images.
+    fn patches<'b>(&'b self, group: usize, memory: &'b mut Pooled<T>) -> &'b [T] {
         let &Self { geometry, images, .. } = self;
         let columns = self.columns();
         let channels = geometry.in_channels / geometry.groups;
         let plane = geometry.in_size.0 * geometry.in_size.1 * images;
         let xs = &self.values[group * channels * plane..][..channels * plane];
         if geometry.is_pointwise() {
-            return Pooled::copy_of(xs);
+            return xs;
         }
         let rows = geometry.patch() / channels;
-        let mut patches = Pooled::new(geometry.patch() * columns);
+        *memory = Pooled::new(geometry.patch() * columns);
         let run = |(patches, x): (&mut [T], &[T])| {
             simd(
                 #[inline(always)]
                 || unfold(geometry, x, images, patches),
             );
         };
-        let channels = patches.par_chunks_mut(rows * columns).zip(xs.par_chunks(plane));
+        let channels = memory.par_chunks_mut(rows * columns).zip(xs.par_chunks(plane));
         for_each(self.shared, channels, run);
-        patches
+        memory
     }
-}
-
-/// Calls `f` with blocks of rows of `values` and their numbers.
-fn for_rows<T: Float>(
-    values: &mut [T],
-    row: usize,
-    shared: bool,
-    f: impl Fn(Range<usize>, &mut [T]) + Sync,
-) {
-    let run = |(number, values): (usize, &mut [T])| {
-        let first = number * ROWS;
-        f(first..first + values.len() / row, values);
-    };
-    for_each(shared, values.par_chunks_mut(ROWS * row).enumerate(), run);
 }
 
 /// Writes the rows of patches of one channel.
@@ -247,26 +243,54 @@ fn for_taps(
     }
 }
 
+impl Geometry {
+    /// The number of consecutive elements of an image that stay together side by side.
+    fn together(&self) -> usize {
+        if self.is_pointwise() { self.out_pixels() } else { 1 }
+    }
+
+    /// Writes images of `image` elements side by side.
+    fn put_side_by_side<T: Float>(&self, from: &[T], image: usize, to: &mut [T], shared: bool) {
+        let together = self.together();
+        transpose_all(from, (image / together, together), to, shared);
+    }
+
+    /// The reverse: writes so many images one after the other.
+    fn spread_out<T: Float>(&self, from: &[T], images: usize, to: &mut [T], shared: bool) {
+        transpose_all(from, (images, self.together()), to, shared);
+    }
+}
+
 /// Rows of a transpose that a thread writes at a time: those of one cache line of `from`.
 const BLOCK: usize = 16;
 
-/// Writes the transpose of `from`, whose rows have `row` elements, to `to`.
-fn transpose_all<T: Float>(from: &[T], row: usize, to: &mut [T], shared: bool) {
-    let rows = from.len() / row.max(1);
+/// Writes the transpose of `from` to `to`: of a matrix whose rows have `row` elements, each of which
+/// consists of so many numbers.
+fn transpose_all<T: Float>(from: &[T], (row, numbers): (usize, usize), to: &mut [T], shared: bool) {
+    let rows = from.len() / (row * numbers).max(1);
     if rows == 1 || row == 1 {
         to.copy_from_slice(from);
         return;
     }
     // Blocks of rows of the result, so that each thread writes contiguous memory.
-    let run = |(number, to): (usize, &mut [T])| {
+    let run = |(block, to): (usize, &mut [T])| {
         simd(
             #[inline(always)]
             || {
-                let size = (rows, to.len() / rows);
-                transpose::<T, false>(&from[number * BLOCK..], row, size, to, rows);
+                let from = &from[block * BLOCK * numbers..];
+                if numbers == 1 {
+                    let size = (rows, to.len() / rows);
+                    return transpose::<T, false>(from, row, size, to, rows);
+                }
+                for (column, to) in to.chunks_exact_mut(rows * numbers).enumerate() {
+                    let elements = from[column * numbers..].chunks(row * numbers);
+                    for (to, element) in to.chunks_exact_mut(numbers).zip(elements) {
+                        copy(to, &element[..numbers]);
+                    }
+                }
             },
         );
     };
     let threads = shared && worth_threads(from.len());
-    for_each(threads, to.par_chunks_mut(BLOCK * rows).enumerate(), run);
+    for_each(threads, to.par_chunks_mut(BLOCK * rows * numbers).enumerate(), run);
 }
