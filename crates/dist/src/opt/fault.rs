@@ -23,8 +23,8 @@ pub(super) enum Fault {
     Failed(Error),
 }
 
-/// A number of a gradient that is not finite. The order prefers lower ranks, and units that are complete
-/// earlier in the backward pass: there the bad number arose.
+/// A number of a gradient that is not finite. Lower ranks come first, and then earlier places in the buckets,
+/// because their order is that of the backward pass, and a bad number spreads to all gradients after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BadGradient {
     /// The rank in the group.
