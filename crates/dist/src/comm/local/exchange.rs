@@ -162,17 +162,13 @@ impl Exchange {
             // that barrier (`region` is borrowed until then).
             unsafe { region.part_mut(rank, slice.start, slice.len()) }
         };
-        let found = match member.world_size {
-            n if search => search_and_reduce_into_all(element, op, (0..n).map(part).collect()),
-            2 => {
-                reduce_into_all(element, op, &mut [part(0), part(1)]);
-                None
-            }
-            n => {
-                reduce_into_all(element, op, &mut (0..n).map(part).collect::<Vec<_>>());
-                None
-            }
-        };
+        let parts = || (0..member.world_size).map(part).collect::<Vec<_>>();
+        let mut found = None;
+        match member.world_size {
+            _ if search => found = search_and_reduce_into_all(element, op, parts()),
+            2 => reduce_into_all(element, op, &mut [part(0), part(1)]),
+            _ => reduce_into_all(element, op, &mut parts()),
+        }
         self.meet()?;
         let start = slice.start / element.size();
         Ok(found.map(|bad| BadNumber { position: start + bad.position, ..bad }))

@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use candelabrum_memory::BadNumber;
 use rustix::net::SocketAddrUnix;
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
-
-use candelabrum_memory::BadNumber;
 
 use super::rendezvous::{address, listen, meet, socket};
 use super::{LocalConfig, connect};

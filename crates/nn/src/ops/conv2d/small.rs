@@ -31,7 +31,7 @@ use crate::ops::transpose::transpose;
 use candelabrum_memory::simd::simd;
 
 /// Rows that a thread computes and folds, or finishes, at a time. Each product packs its right factor anew, so
-/// there must not be many.
+/// few products of many rows are faster than many of few.
 const ROWS: usize = 256;
 
 impl<T: Float> Conv<'_, T> {
