@@ -105,7 +105,11 @@ fn a_launcher_ends_where_the_ends_of_children_are_ignored() {
 
 #[test]
 fn a_program_that_has_been_a_launcher_can_be_interrupted() {
-    let ended = job::start("interrupted later", 9, 2).launch().finish();
+    // What a script starts in the background ignores SIGINT.
+    let job = job::start("interrupted later", 9, 2)
+        .after("exec env --default-signal=INT \"$0\" \"$@\";")
+        .launch();
+    let ended = job.finish();
     assert_eq!(ended.output.status.signal(), Some(Signal::INT.as_raw()), "{:?}", ended.output);
     ended.assert_nothing_is_left();
 }

@@ -16,7 +16,6 @@ use crate::ops::float::Float;
 use crate::ops::gemm::Rows;
 use crate::ops::gemm::bf16::{Finish, Instructions, Lines, Operand, Packed, Starts, product};
 use crate::ops::mat_mut::MatMut;
-use candelabrum_memory::simd::simd;
 
 /// Tiles of a block.
 const BLOCK: usize = 96;
@@ -53,10 +52,7 @@ impl Kernels {
         let mut points = packed(rows, depth);
         let mut planes = Planes::new(KERNELS, inputs);
         for (number, weight) in weight.chunks(KERNELS * inputs * 9).enumerate() {
-            simd(
-                #[inline(always)]
-                || weights::transform(weight, inputs, &mut planes),
-            );
+            weights::transform_all(weight, inputs, &mut planes);
             let (first, some) = (number * KERNELS, weight.len() / (inputs * 9));
             for (point, points) in points.iter_mut().enumerate() {
                 let lines = lines(planes.of(point_of(point, turned)));

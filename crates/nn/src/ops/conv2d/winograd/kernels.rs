@@ -7,7 +7,6 @@ use super::weights;
 use crate::ops::float::Float;
 use crate::ops::gemm::{Left, Rows};
 use crate::ops::product_precision;
-use candelabrum_memory::simd::simd;
 
 /// The transformed weights: (O × C) for each point, or for kernels turned by 180°, (C × O).
 pub(super) enum Kernels<T: Float> {
@@ -27,10 +26,7 @@ impl<T: Float> Kernels<T> {
             return Self::Bf16(bf16::Kernels::new(instructions, weight, problem, turned));
         }
         let mut planes = Planes::new(problem.out_channels, problem.in_channels);
-        simd(
-            #[inline(always)]
-            || weights::transform(weight, problem.in_channels, &mut planes),
-        );
+        weights::transform_all(weight, problem.in_channels, &mut planes);
         Self::F32(Plain { planes, turned })
     }
 }

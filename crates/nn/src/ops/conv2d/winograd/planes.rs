@@ -49,6 +49,38 @@ impl<T: Float> Planes<T> {
     }
 }
 
+/// Some rows of the matrices, for one of several threads.
+pub(super) struct RowsMut<'a, T> {
+    /// By point.
+    matrices: Vec<&'a mut [T]>,
+    step: usize,
+}
+
+impl<T: Float> Planes<T> {
+    /// The matrices in parts of so many rows.
+    pub(super) fn in_rows(&mut self, rows: usize) -> Vec<RowsMut<'_, T>> {
+        let (plane, step) = (self.plane, self.step);
+        let mut parts = Vec::new();
+        for matrix in self.values.chunks_exact_mut(plane).take(POINTS) {
+            for (number, rows) in matrix.chunks_mut(rows * step).enumerate() {
+                if parts.len() == number {
+                    parts.push(RowsMut { matrices: Vec::with_capacity(POINTS), step });
+                }
+                parts[number].matrices.push(rows);
+            }
+        }
+        parts
+    }
+}
+
+impl<T> RowsMut<'_, T> {
+    /// The elements from `column` of `row` on of the matrix of `point`.
+    #[inline(always)]
+    pub(super) fn rest_mut(&mut self, point: usize, row: usize, column: usize) -> &mut [T] {
+        &mut self.matrices[point][row * self.step + column..]
+    }
+}
+
 /// At least `elements`, and an odd number of cache lines.
 fn odd_lines(elements: usize) -> usize {
     (elements.div_ceil(LINE) | 1) * LINE

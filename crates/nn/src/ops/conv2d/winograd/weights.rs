@@ -1,8 +1,12 @@
 //! The transform of weights, `U = G g Gᵀ`, and that of their gradients, `dg = Gᵀ dU G`.
 
-use super::planes::Planes;
+use candelabrum_memory::simd::simd;
+use rayon::prelude::*;
+
+use super::planes::{Planes, RowsMut};
 use super::tiles::POINTS;
 use crate::ops::float::Float;
+use crate::ops::parallel::{for_each, worth_threads};
 
 /// Kernels that are transformed together.
 const TOGETHER: usize = 16;
@@ -13,9 +17,25 @@ const TAPS: usize = 9;
 /// The transformed elements of some kernels: one array for each of the 16 points.
 type Points<T> = [[T; TOGETHER]; POINTS];
 
-/// Writes the transforms of the kernels `weight` (O, C, 3, 3) to `out`, (O × C) for each point.
+/// Writes the transforms of the kernels `weight` (O, C, 3, 3) to `out`, (O × C) for each point. The threads
+/// share the rows.
+pub(super) fn transform_all<T: Float>(weight: &[T], channels: usize, out: &mut Planes<T>) {
+    let threads = worth_threads(weight.len());
+    let rows = if threads { ROWS } else { weight.len() / (channels * TAPS) };
+    let parts = out.in_rows(rows).into_par_iter().zip(weight.par_chunks(rows * channels * TAPS));
+    for_each(threads, parts, |(mut out, weight)| {
+        simd(
+            #[inline(always)]
+            || transform(weight, channels, &mut out),
+        );
+    });
+}
+
+/// Rows that a thread transforms at a time.
+const ROWS: usize = 16;
+
 #[inline(always)]
-pub(super) fn transform<T: Float>(weight: &[T], channels: usize, out: &mut Planes<T>) {
+fn transform<T: Float>(weight: &[T], channels: usize, out: &mut RowsMut<'_, T>) {
     for (row, weight) in weight.chunks_exact(channels * TAPS).enumerate() {
         for (number, weight) in weight.chunks(TOGETHER * TAPS).enumerate() {
             let mut taps = [[T::zero(); TOGETHER]; TAPS];
