@@ -47,16 +47,7 @@ impl<T: Float> Planes<T> {
     pub(super) fn rest_mut(&mut self, point: usize, row: usize, column: usize) -> &mut [T] {
         &mut self.values[point * self.plane + row * self.step + column..]
     }
-}
 
-/// Some rows of the matrices, for one of several threads.
-pub(super) struct RowsMut<'a, T> {
-    /// By point.
-    matrices: Vec<&'a mut [T]>,
-    step: usize,
-}
-
-impl<T: Float> Planes<T> {
     /// The matrices in parts of so many rows.
     pub(super) fn in_rows(&mut self, rows: usize) -> Vec<RowsMut<'_, T>> {
         let (plane, step) = (self.plane, self.step);
@@ -71,6 +62,13 @@ impl<T: Float> Planes<T> {
         }
         parts
     }
+}
+
+/// Some rows of the matrices, for one of several threads.
+pub(super) struct RowsMut<'a, T> {
+    /// By point.
+    matrices: Vec<&'a mut [T]>,
+    step: usize,
 }
 
 impl<T> RowsMut<'_, T> {

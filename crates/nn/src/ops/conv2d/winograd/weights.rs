@@ -11,6 +11,9 @@ use crate::ops::parallel::{for_each, worth_threads};
 /// Kernels that are transformed together.
 const TOGETHER: usize = 16;
 
+/// Rows that a thread transforms at a time.
+const ROWS: usize = 16;
+
 /// The elements of a 3 × 3 kernel.
 const TAPS: usize = 9;
 
@@ -20,19 +23,14 @@ type Points<T> = [[T; TOGETHER]; POINTS];
 /// Writes the transforms of the kernels `weight` (O, C, 3, 3) to `out`, (O × C) for each point. The threads
 /// share the rows.
 pub(super) fn transform_all<T: Float>(weight: &[T], channels: usize, out: &mut Planes<T>) {
-    let threads = worth_threads(weight.len());
-    let rows = if threads { ROWS } else { weight.len() / (channels * TAPS) };
-    let parts = out.in_rows(rows).into_par_iter().zip(weight.par_chunks(rows * channels * TAPS));
-    for_each(threads, parts, |(mut out, weight)| {
+    let parts = out.in_rows(ROWS).into_par_iter().zip(weight.par_chunks(ROWS * channels * TAPS));
+    for_each(worth_threads(weight.len()), parts, |(mut out, weight)| {
         simd(
             #[inline(always)]
             || transform(weight, channels, &mut out),
         );
     });
 }
-
-/// Rows that a thread transforms at a time.
-const ROWS: usize = 16;
 
 #[inline(always)]
 fn transform<T: Float>(weight: &[T], channels: usize, out: &mut RowsMut<'_, T>) {
