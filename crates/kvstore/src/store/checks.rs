@@ -1,6 +1,6 @@
 //! What is checked of a value before it leaves.
 
-use candelabrum_memory::{FiniteCheck, Span};
+use candelabrum_memory::first_bad;
 
 use super::kv_store::KvStore;
 use super::place::Place;
@@ -43,11 +43,9 @@ impl KvStore {
     }
 
     pub(super) fn check_finite(&self, key: &Key, values: &[f32]) -> Result<()> {
-        let mut check = FiniteCheck::default();
-        check.look(0, Span::Host(values))?;
-        match check.first()? {
+        match first_bad(values) {
             None => Ok(()),
-            Some((_, position)) => {
+            Some(position) => {
                 let (rank, key) = (self.0.rank, key.clone());
                 Err(Error::NotFinite { rank, key, position, value: values[position] })
             }
