@@ -1,7 +1,7 @@
 //! The search for the first number in the gradients that is not finite.
 
+use crate::chunks::by_chunks;
 use crate::cuda::CudaSearch;
-use crate::simd::simd;
 use crate::{Result, Span};
 
 /// A search through the units of a step for the first number that is not finite.
@@ -52,13 +52,14 @@ impl FiniteCheck {
     }
 }
 
-/// The position of the first number that is not finite.
+/// The position of the first number that is not finite. The threads of the team search a long slice.
 pub fn first_bad(values: &[f32]) -> Option<usize> {
-    let all_finite = simd(
+    let [chunks_with_one, _] = by_chunks(
+        values,
         #[inline(always)]
-        || all_finite(values),
+        |chunk| [f64::from(!all_finite(chunk)), 0.0],
     );
-    if all_finite { None } else { values.iter().position(|value| !value.is_finite()) }
+    if chunks_with_one == 0.0 { None } else { values.iter().position(|value| !value.is_finite()) }
 }
 
 /// The bits of infinity. Without the sign, the bits of NaN are a larger number, and those of every finite

@@ -8,7 +8,7 @@ use candelabrum_memory::simd::NullaryFnOnce;
 use super::float::Float;
 use super::parallel::in_blocks;
 use crate::activation::Activation;
-use candelabrum_memory::simd::simd_once;
+use candelabrum_memory::simd::{simd, simd_once};
 
 /// Adds `bias` to every element and applies the activation.
 #[inline(always)]
@@ -445,6 +445,16 @@ pub(super) fn largest<T: Float>(first: T, xs: &[T]) -> T {
         }
     }
     lanes.into_iter().fold(rest, larger)
+}
+
+/// `ys += xs`, by the threads of the team where there are many elements.
+pub(super) fn add_all<T: Float>(ys: &mut [T], xs: &[T]) {
+    in_blocks(ys, |first, ys| {
+        simd(
+            #[inline(always)]
+            || add_assign(ys, &xs[first..]),
+        );
+    });
 }
 
 /// `ys += xs`.

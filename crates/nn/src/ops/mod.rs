@@ -112,6 +112,7 @@ mod swiglu;
 mod transpose;
 mod unfold;
 mod view;
+mod zeros;
 
 pub mod profile;
 

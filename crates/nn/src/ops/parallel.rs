@@ -7,7 +7,7 @@ use candelabrum_memory::team;
 use super::float::Float;
 
 /// The number of elements that stay in the nearest cache during several passes.
-const BLOCK: usize = 1 << 12;
+pub(super) const BLOCK: usize = 1 << 12;
 
 /// With less than about 2 microseconds of work, passing a part to another thread costs more than it saves.
 pub(super) fn worth_threads(elements: usize) -> bool {

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use candelabrum_memory::Flat;
 use candle_core::Result;
 
-use crate::ops::elementwise::add_assign;
+use crate::ops::elementwise::add_all;
 use crate::ops::float::Float;
 use crate::ops::pool::{Pooled, Values};
 use crate::ops::strided::Store;
@@ -41,7 +41,7 @@ impl Inbox {
             None => gradient,
             Some((mut sum, written)) => {
                 written.into_iter().for_each(|written| written.clear_others(&mut sum));
-                add_assign(&mut sum, &gradient);
+                add_all(&mut sum, &gradient);
                 sum
             }
         };

@@ -45,6 +45,7 @@ pub(super) use self::operation::{Backward, Fused, Grads, Reads};
 use super::float::for_float;
 use super::pool::Poolable;
 use super::profile::{self, Phase};
+use super::zeros::zeros;
 use crate::master::is_half;
 
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
@@ -79,7 +80,7 @@ pub(super) fn run<F: Fused>(
         let targets = inputs.iter().map(|input| Target::new(*input)).collect();
         let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
         let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
-        let mut ys = vec![T::default(); shape.elem_count()];
+        let mut ys = zeros(shape.elem_count());
         let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
             with_inputs(&tensors, F::NAME, |slices: &[&[T]]| op.forward(slices, &mut ys))

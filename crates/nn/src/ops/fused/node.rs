@@ -14,7 +14,7 @@ use super::inbox::Inbox;
 use super::link::{self, Link, Mark};
 use super::operation::{Backward, Fused, Grads};
 use crate::hooks::{self, Watched};
-use crate::ops::elementwise::add_assign;
+use crate::ops::elementwise::add_all;
 use crate::ops::float::{Float, for_float};
 use crate::ops::pool::{Pooled, Values};
 use crate::ops::profile::{self, Phase};
@@ -297,7 +297,7 @@ impl<'a, T: Float> Gradient<'a, T> {
         match self {
             Self::Unwanted | Self::Straight(_) => Ok(None),
             Self::Added(sum, values) => {
-                add_assign(sum, &values);
+                add_all(sum, &values);
                 Ok(None)
             }
             Self::Linked(link, values) => {
