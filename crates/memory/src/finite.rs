@@ -2,9 +2,11 @@
 
 use crate::chunks::by_chunks;
 use crate::cuda::CudaSearch;
+use crate::simd::simd;
 use crate::{Result, Span};
 
-/// A search through the units of a step for the first number that is not finite.
+/// A search through the units of a step for the first number that is not finite. On the host the threads of the
+/// team search.
 ///
 /// Units may be checked in any order. On the host the result is known at once. A device may report
 /// later: only [`Self::first`] waits for it, once per step.
@@ -30,7 +32,7 @@ impl FiniteCheck {
                 return search.look(unit, values);
             }
         };
-        let Some(position) = first_bad(values) else { return Ok(()) };
+        let Some(position) = first_bad_by_team(values) else { return Ok(()) };
         let found = (unit, position);
         self.first = Some(self.first.map_or(found, |first| first.min(found)));
         Ok(())
@@ -52,14 +54,24 @@ impl FiniteCheck {
     }
 }
 
-/// The position of the first number that is not finite. The threads of the team search a long slice.
+/// The position of the first number that is not finite.
 pub fn first_bad(values: &[f32]) -> Option<usize> {
+    let all_finite = simd(
+        #[inline(always)]
+        || all_finite(values),
+    );
+    if all_finite { None } else { values.iter().position(|value| !value.is_finite()) }
+}
+
+/// As [`first_bad`], on the threads of the team. A thread that communicates must not call it, because the
+/// team works for the backward pass meanwhile.
+fn first_bad_by_team(values: &[f32]) -> Option<usize> {
     let [chunks_with_one, _] = by_chunks(
         values,
         #[inline(always)]
         |chunk| [f64::from(!all_finite(chunk)), 0.0],
     );
-    if chunks_with_one == 0.0 { None } else { values.iter().position(|value| !value.is_finite()) }
+    if chunks_with_one == 0.0 { None } else { first_bad(values) }
 }
 
 /// The bits of infinity. Without the sign, the bits of NaN are a larger number, and those of every finite
@@ -87,6 +99,7 @@ fn all_finite(values: &[f32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunks::CHUNK;
 
     #[test]
     fn one_bad_number_anywhere_is_found() -> Result<()> {
@@ -104,6 +117,18 @@ mod tests {
                     assert_eq!(check.first()?, Some((3, at)), "{bad} at {at} of {len}");
                 }
             }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_bad_number_of_several_chunks_is_found() -> Result<()> {
+        for first in [CHUNK - 1, CHUNK, 2 * CHUNK + 7] {
+            let mut values = vec![f32::MIN; 2 * CHUNK + 8];
+            values[first..].fill(f32::NAN);
+            let mut check = FiniteCheck::default();
+            check.look(0, Span::from(&values))?;
+            assert_eq!((check.first()?, first_bad(&values)), (Some((0, first)), Some(first)));
         }
         Ok(())
     }
