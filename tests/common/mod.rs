@@ -4,7 +4,7 @@
 #![allow(clippy::allow_attributes, reason = "`expect` would fail where all of it is used")]
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
@@ -15,22 +15,26 @@ use tempfile::TempDir;
 
 /// The executable of an example. It is built first if it is missing or out of date.
 pub(crate) fn example(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("--examples").join("examples")).join(name)
+    programs().join("examples").join(name)
 }
 
 /// The executable of the command `candelabrum`, built as [`example`] is.
 pub(crate) fn command() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("--bins").join("candelabrum")).clone()
+    programs().join("candelabrum")
 }
 
-/// Builds these targets of the workspace. Returns the directory of the executables.
-fn build(targets: &str) -> PathBuf {
+/// The directory of the executables, which are built at the first call.
+fn programs() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+fn build() -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
-    // For the whole workspace, like `cargo test --workspace`: for this package alone cargo
-    // would choose other features of the dependencies and build most of them again.
-    build.args(["build", "--quiet", "--workspace", targets]);
+    // For the whole workspace and with examples, like `cargo test --workspace`: for this package alone,
+    // or for the command alone, which needs no dev-dependencies, cargo would choose other features of the
+    // dependencies and build most of them again.
+    build.args(["build", "--quiet", "--workspace", "--examples", "--bin", "candelabrum"]);
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
     // The variables that cargo sets for a test would make build scripts run again.
     for (name, _) in std::env::vars_os() {
