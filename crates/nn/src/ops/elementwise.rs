@@ -3,12 +3,11 @@
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::iter;
 
-use candelabrum_memory::simd::NullaryFnOnce;
+use candelabrum_memory::simd::{NullaryFnOnce, simd, simd_once};
 
 use super::float::Float;
 use super::parallel::in_blocks;
 use crate::activation::Activation;
-use candelabrum_memory::simd::{simd, simd_once};
 
 /// Adds `bias` to every element and applies the activation.
 #[inline(always)]

@@ -1,5 +1,5 @@
-//! Matrix products through the `gemm` crate, or of our own where that is faster. The only other unsafe code
-//! of the operations is that of [`MatMut`].
+//! Matrix products through the `gemm` crate, or of our own where that is faster. The unsafe code here is the
+//! call of `gemm`.
 
 use std::ops::Range;
 

@@ -7,7 +7,7 @@ use candelabrum_memory::team;
 use super::float::Float;
 
 /// The number of elements that stay in the nearest cache during several passes.
-pub(super) const BLOCK: usize = 1 << 12;
+const BLOCK: usize = 1 << 12;
 
 /// With less than about 2 microseconds of work, passing a part to another thread costs more than it saves.
 pub(super) fn worth_threads(elements: usize) -> bool {
@@ -25,7 +25,7 @@ pub(super) fn for_each<I: IndexedParallelIterator>(
 
 /// Calls `f` with each block of `ys` and the number of its first element. The blocks depend only on
 /// the length.
-pub(super) fn in_blocks<T: Float>(ys: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
+pub(super) fn in_blocks<T: Send>(ys: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
     let threads = worth_threads(ys.len());
     for_each(threads, ys.par_chunks_mut(BLOCK).enumerate(), |(index, ys)| f(index * BLOCK, ys));
 }
