@@ -61,6 +61,8 @@ pub struct FlatGradients {
     ready_order: Vec<usize>,
     /// Whether a pass has shown which gradients have a part that candle's own operations compute.
     learnt: bool,
+    /// Whether the last pass has met a loss whose weight varies.
+    varying_loss: bool,
 }
 
 /// What [`FlatGradients`] know after a backward pass, apart from the numbers.
@@ -82,6 +84,8 @@ struct State {
     complete: bool,
     /// Whether candle's own operations use the parameter too. Their part is added last.
     late: bool,
+    /// Whether the parameter is frozen in this pass. Its gradient is zero then, whatever the graph computes.
+    frozen: bool,
 }
 
 impl FlatGradients {
@@ -177,7 +181,25 @@ impl FlatGradients {
         self.states.iter_mut().for_each(|state| state.holds = false);
     }
 
-    /// The parameters that have no gradient, in the model's order.
+    /// Copies the gradients of `other`, which has the same parameters, perhaps in other units.
+    ///
+    /// # Errors
+    /// A taken bucket, or one in another kind of memory.
+    pub fn take_over(&mut self, other: &Self) -> Result<()> {
+        for (to, from) in self.states.iter_mut().zip(&other.states) {
+            to.holds = from.holds;
+            let places = (&other.buckets[from.unit], &mut self.buckets[to.unit]);
+            let (Some(source), Some(place)) = places else {
+                bail!("gradients: bucket {} is not there", to.unit)
+            };
+            let from = other.plans[from.unit].slots[from.slot].range.clone();
+            let to = self.plans[to.unit].slots[to.slot].range.clone();
+            place.range_mut(to)?.copy_from(source.range(from)?)?;
+        }
+        Ok(())
+    }
+
+    /// The parameters that have no gradient, in the model's order. Frozen ones need none.
     pub fn without_gradient(&self) -> impl Iterator<Item = &Param> {
         let states = self.states.iter().zip(&*self.params);
         states.filter(|(state, _)| !state.holds).map(|(_, param)| param)
@@ -202,6 +224,12 @@ impl FlatGradients {
     /// over the same graph give the same order.
     pub fn ready_order(&self) -> &[usize] {
         &self.ready_order
+    }
+
+    /// Whether the last pass has met a loss of this crate that may leave rows of its batch out, so that its
+    /// [weight](crate::LossWeight) varies.
+    pub fn met_varying_loss(&self) -> bool {
+        self.varying_loss
     }
 
     /// The state after the last pass, for [`Self::set_pass_state`].
@@ -237,20 +265,32 @@ impl FlatGradients {
     }
 
     fn backward_with(&mut self, loss: &Tensor, observer: Observer, observed: bool) -> Result<()> {
-        self.begin_pass();
+        self.begin_pass()?;
         let lent = Lent::new(self, observed.then_some(observer));
-        let store = pass::run(lent.pass.clone(), || profile::backward(loss));
+        let (store, varying) = pass::run(lent.pass.clone(), || profile::backward(loss));
         drop(lent);
+        self.varying_loss = varying;
         let result = store.and_then(|store| self.add_candles(&store));
         self.learnt |= result.is_ok();
         result
     }
 
-    fn begin_pass(&mut self) {
+    fn begin_pass(&mut self) -> Result<()> {
         self.ready_order.clear();
         self.missing.clear();
         self.missing.extend(self.plans.iter().map(|plan| plan.slots.len()));
-        self.states.iter_mut().for_each(|state| state.complete = false);
+        for (state, param) in self.states.iter_mut().zip(&*self.params) {
+            (state.complete, state.frozen) = (false, param.is_frozen());
+            if state.frozen {
+                self.missing[state.unit] -= 1;
+                state.holds = true;
+                let range = self.plans[state.unit].slots[state.slot].range.clone();
+                if let Some(bucket) = &mut self.buckets[state.unit] {
+                    bucket.range_mut(range)?.fill(0.0)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Adds the gradients that candle computed.
@@ -259,6 +299,9 @@ impl FlatGradients {
         for slot in plans.iter().flat_map(|plan| &plan.slots) {
             let variable = self.params[slot.param].variable();
             let Some(gradient) = store.get_id(variable) else { continue };
+            if self.states[slot.param].frozen {
+                continue;
+            }
             self.states[slot.param].late = true;
             self.add(slot.param, gradient)?;
             if !mem::replace(&mut self.states[slot.param].complete, true) {
@@ -338,7 +381,7 @@ impl Sink for Pass {
             .enumerate()
             .filter_map(|(argument, variable)| {
                 let state = &states[*by_variable.get(&(*variable)?)?];
-                Some((state.unit, state.slot, argument))
+                (!state.frozen).then_some((state.unit, state.slot, argument))
             })
             .collect();
         wanted.sort_unstable();
@@ -367,7 +410,9 @@ impl Sink for Pass {
 
     fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool> {
         let Some(&param) = self.gradients.by_variable.get(&variable) else { return Ok(false) };
-        self.gradients.add(param, gradient)?;
+        if !self.gradients.states[param].frozen {
+            self.gradients.add(param, gradient)?;
+        }
         Ok(true)
     }
 
@@ -376,7 +421,7 @@ impl Sink for Pass {
             &mut self.gradients;
         let Some(&param) = by_variable.get(&variable) else { return Ok(()) };
         let state = &mut states[param];
-        if mem::replace(&mut state.complete, true) {
+        if state.frozen || mem::replace(&mut state.complete, true) {
             return Ok(());
         }
         ready_order.push(param);

@@ -10,6 +10,7 @@
 //! | fused operations with their own backward | [`ops`] |
 //! | which operations of candle to replace in a training graph | [`ops`](ops#candles-operations-between-these) |
 //! | the time of a step by operation, candle's included | [`ops::profile`] |
+//! | how much of its batch a loss counts | [`LossWeight`], [`weighted`] |
 //! | gradients in buckets, complete one by one | [`FlatGradients`], [`UnitPlan`] |
 //!
 //! The crate knows no ranks. A training step gives its loss to a [`BackwardAndUpdate`], and
@@ -26,6 +27,7 @@ mod gradients;
 mod hooks;
 mod init;
 mod layer_row;
+mod loss_weight;
 mod master;
 mod model;
 mod noise;
@@ -50,6 +52,7 @@ pub use error::{Error, Result};
 pub use gradients::{FlatGradients, Observer, PassState};
 pub use init::Init;
 pub use layer_row::LayerRow;
+pub use loss_weight::{LossWeight, weighted};
 pub use model::{BackwardAndUpdate, FromModule, Model};
 pub use noise::{Noise, NoiseRecorder};
 pub use params::{Param, Params, Scope};

@@ -2,7 +2,7 @@
 
 use candle_core::{Module, Result, Shape, Tensor};
 
-use crate::{DistOption, Params, Summary, ops};
+use crate::{DistOption, LossWeight, Params, Summary, ops, weighted};
 
 /// The rest of a training step after the loss: the gradients, their exchange and the update.
 ///
@@ -86,8 +86,42 @@ pub trait Model {
         Ok((output, loss))
     }
 
+    /// How much of a batch with these targets the loss counts, in any unit that is the same on all ranks.
+    ///
+    /// `None`, the default, leaves it to the loss: a cross entropy of this crate counts its rows (samples, or
+    /// tokens) that are not ignored, and a loss to which [`weighted`] gave a weight has this one. Any other loss
+    /// counts the samples of its batch.
+    ///
+    /// Override it for a loss that counts something else. Or override it so that ranks can exchange the
+    /// weights while the forward pass computes: the weight of the loss itself is known only afterwards.
+    ///
+    /// # Errors
+    /// Targets that cannot be counted.
+    fn loss_weight(&self, targets: &Tensor) -> Result<Option<f64>> {
+        let _ = targets;
+        Ok(None)
+    }
+
+    /// [`output_and_loss`](Self::output_and_loss), where the loss carries its [weight](LossWeight). Steps and
+    /// evaluations call it.
+    ///
+    /// # Errors
+    /// Those of [`output_and_loss`](Self::output_and_loss) and of [`loss_weight`](Self::loss_weight), and a
+    /// weight that is negative or not finite.
+    fn output_and_weighted_loss(&self, xs: &Tensor, ys: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (output, loss) = self.output_and_loss(xs, ys)?;
+        match self.loss_weight(ys)? {
+            Some(weight) => drop(weighted(&loss, weight)?),
+            None if LossWeight::of(&loss).is_none() => {
+                LossWeight::fixed(xs.dims().first().copied().unwrap_or(1)).give_to(&loss);
+            }
+            None => {}
+        }
+        Ok((output, loss))
+    }
+
     /// One step on one batch: forward, loss, backward, exchange, update. Returns the output and the
-    /// loss, both detached from the graph. A `Box<dyn Model>` has this step, too, whatever the model in it
+    /// loss, both detached from the graph. The returned loss carries its [weight](LossWeight). A `Box<dyn Model>` has this step, too, whatever the model in it
     /// overrides it by: such a model overrides [`output_and_loss`](Self::output_and_loss).
     ///
     /// # Errors
@@ -105,10 +139,15 @@ pub trait Model {
     {
         let (output, loss) = {
             let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
-            self.output_and_loss(xs, ys)?
+            self.output_and_weighted_loss(xs, ys)?
         };
+        let weight = LossWeight::of(&loss);
         opt.backward_and_update_with(&loss, dist_option, spars)?;
-        Ok((output.detach(), loss.detach()))
+        let loss = loss.detach();
+        if let Some(weight) = weight {
+            weight.give_to(&loss);
+        }
+        Ok((output.detach(), loss))
     }
 
     /// Runs the model once on zeros of shape `input` (the batch first), so that every layer creates
@@ -150,6 +189,10 @@ impl<M: Model + ?Sized> Model for Box<M> {
 
     fn output_and_loss(&self, xs: &Tensor, ys: &Tensor) -> Result<(Tensor, Tensor)> {
         (**self).output_and_loss(xs, ys)
+    }
+
+    fn loss_weight(&self, targets: &Tensor) -> Result<Option<f64>> {
+        (**self).loss_weight(targets)
     }
 }
 

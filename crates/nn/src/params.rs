@@ -52,8 +52,12 @@ impl Param {
         self.freeze.tensor(&self.var)
     }
 
-    /// Leaves the parameter out of training: no gradient of it is computed, sent or applied. Freeze parameters
-    /// before the first step of an optimizer, on all ranks.
+    /// Leaves the parameter out of training: no gradient of it is computed or applied. Freeze it on all ranks
+    /// between the same steps.
+    ///
+    /// A parameter that is frozen before the first step of an optimizer costs no bytes between ranks, and the
+    /// optimizer has no state for it: after [`unfreeze`](Self::unfreeze) it needs a new optimizer. One that is
+    /// frozen later keeps its place in the buckets and its state, unchanged, and may be unfrozen at any time.
     ///
     /// A model that keeps a tensor of this parameter, as those of `candle_nn` do, still computes the
     /// gradient.

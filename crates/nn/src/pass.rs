@@ -64,6 +64,8 @@ thread_local! {
     static SINK: RefCell<Option<Rc<RefCell<dyn Sink>>>> = const { RefCell::new(None) };
     /// The number of the pass. 0 outside of a pass.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// Whether the pass has met a loss whose weight varies.
+    static VARYING_LOSS: Cell<bool> = const { Cell::new(false) };
 }
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -74,25 +76,35 @@ pub(crate) fn number() -> u64 {
     NUMBER.get()
 }
 
-/// Runs `pass` while the operations of this thread write into `sink`.
-pub(crate) fn run<R>(sink: Rc<RefCell<dyn Sink>>, pass: impl FnOnce() -> R) -> R {
+/// Runs `pass` while the operations of this thread write into `sink`. Returns its result, and whether it has
+/// met a loss whose [weight](crate::LossWeight) varies.
+pub(crate) fn run<R>(sink: Rc<RefCell<dyn Sink>>, pass: impl FnOnce() -> R) -> (R, bool) {
     let _outer = Outer {
         sink: SINK.replace(Some(sink)),
         number: NUMBER.replace(NUMBERS.fetch_add(1, Ordering::Relaxed)),
+        varying_loss: VARYING_LOSS.replace(false),
     };
-    pass()
+    let result = pass();
+    (result, VARYING_LOSS.get())
+}
+
+/// Notes that the backward pass of this thread has met a loss that may leave rows of its batch out.
+pub(crate) fn note_varying_loss() {
+    VARYING_LOSS.set(true);
 }
 
 /// The enclosing pass, which is restored when this one ends, also by a panic.
 struct Outer {
     sink: Option<Rc<RefCell<dyn Sink>>>,
     number: u64,
+    varying_loss: bool,
 }
 
 impl Drop for Outer {
     fn drop(&mut self) {
         SINK.set(self.sink.take());
         NUMBER.set(self.number);
+        VARYING_LOSS.set(self.varying_loss);
     }
 }
 

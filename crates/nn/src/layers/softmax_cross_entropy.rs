@@ -24,7 +24,8 @@ impl SoftMaxCrossEntropy {
         self
     }
 
-    /// Leaves rows with this class index out of the mean.
+    /// Leaves rows with this class index out of the mean. Micro-batches and ranks are then weighted by the rows
+    /// that they count: see [`LossWeight`](crate::LossWeight).
     #[must_use]
     pub fn ignore_index(mut self, class: i64) -> Self {
         self.config.ignore_index = Some(class);
@@ -33,11 +34,11 @@ impl SoftMaxCrossEntropy {
 
     /// The scalar loss of `logits` `(.., classes)` against `targets`: class indices `(..)` of u8,
     /// u32 or i64, or one-hot rows `(.., classes)`. In f32 also for logits in f16 and bf16, as
-    /// [`Model::loss`](crate::Model::loss).
+    /// [`Model::loss`](crate::Model::loss). If no row counts, the loss and its gradient are 0.
     ///
     /// # Errors
-    /// Shapes that do not fit together, a class index out of range (which the error names), or no
-    /// row that counts. Class indices on a GPU are not checked: both give a loss of NaN there, as
+    /// Shapes that do not fit together, or a class index out of range (which the error names). Class
+    /// indices on a GPU are not checked: an index out of range gives a loss of NaN there, as
     /// [`ops::softmax_cross_entropy`] explains.
     pub fn forward(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let (logits, targets) = (ops::widen(logits)?, ops::widen(targets)?);

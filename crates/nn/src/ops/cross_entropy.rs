@@ -9,7 +9,9 @@
 //!
 //! Subtracting the maximum keeps `exp` from overflowing. Class indices are the one-hot case of `t`,
 //! and `s` is the label smoothing (Szegedy et al., CVPR 2016, arXiv:1512.00567). As in PyTorch, for
-//! indices and probabilities alike, the mean is over the `N` rows that are not ignored.
+//! indices and probabilities alike, the mean is over the `N` rows that are not ignored. Where all rows
+//! are ignored, the loss and its gradient are 0 and the [weight](LossWeight) of the loss is 0, so the batch
+//! adds nothing to a mean over several batches. (PyTorch's loss is NaN then.)
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -20,6 +22,7 @@ use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 use super::sizes::rows_and_last;
 use super::softmax::{exp_into, shifted};
+use crate::{LossWeight, pass};
 
 const NAME: &str = "softmax_cross_entropy";
 
@@ -35,7 +38,8 @@ pub struct CrossEntropyConfig {
     pub ignore_index: Option<i64>,
 }
 
-/// The mean cross entropy between `softmax(logits)` and the targets.
+/// The mean cross entropy between `softmax(logits)` and the targets. It carries its [weight](LossWeight), the
+/// number of rows that it counted.
 ///
 /// # Shapes
 ///
@@ -61,8 +65,7 @@ pub fn softmax_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor
 /// # Errors
 ///
 /// Those of [`softmax_cross_entropy`], and if the label smoothing is outside of `[0, 1]`, targets
-/// are probabilities and there is a class to ignore, or every row is ignored. The last is no error
-/// for class indices on a GPU: the loss is NaN then, as in PyTorch.
+/// are probabilities and there is a class to ignore.
 pub fn softmax_cross_entropy_with(
     logits: &Tensor,
     targets: &Tensor,
@@ -75,7 +78,10 @@ pub fn softmax_cross_entropy_with(
     if indices && targets.dims() == rows {
         let (labels, sizes) = (targets.flatten_all()?, (batch, classes));
         let op = SoftmaxCrossEntropy::of_classes(&labels, sizes, logits.device(), config)?;
-        return fused::run(op, (), &[Some(logits), None]);
+        let weight = op.weight();
+        let loss = fused::run(op, (), &[Some(logits), None])?;
+        weight.give_to(&loss);
+        return Ok(loss);
     }
     let smoothing = smoothing(config)?;
     check_probabilities(targets, logits, rows)?;
@@ -83,7 +89,10 @@ pub fn softmax_cross_entropy_with(
         bail!("{NAME}: targets that are probabilities have no class to ignore");
     }
     let op = SoftmaxCrossEntropy { batch, classes, smoothing, targets: Targets::Probabilities };
-    fused::run(op, (), &[Some(logits), Some(targets)])
+    let weight = op.weight();
+    let loss = fused::run(op, (), &[Some(logits), Some(targets)])?;
+    weight.give_to(&loss);
+    Ok(loss)
 }
 
 fn check_sizes(batch: usize, classes: usize) -> Result<()> {
@@ -146,8 +155,8 @@ pub(super) struct SoftmaxCrossEntropy {
 pub(super) enum Targets {
     /// The second input of the operation.
     Probabilities,
-    /// Classes that were checked. `rows` of them are not [`IGNORED`].
-    Checked { labels: Vec<u32>, rows: usize },
+    /// Classes that were checked. `rows` of them are not [`IGNORED`], the class `ignored` of the user.
+    Checked { labels: Vec<u32>, rows: usize, ignored: Option<i64> },
     /// Class indices on the device of the logits, contiguous.
     OnDevice { labels: Tensor, ignored: Option<i64> },
 }
@@ -167,18 +176,18 @@ impl Targets {
             return on_device();
         }
         let checked = class_indices(labels, classes, ignored)?;
-        let rows = checked.iter().filter(|&&index| index != IGNORED).count();
-        if rows == 0 {
-            bail!("{NAME}: nothing to take the mean of, every row is ignored");
+        if !device.is_cpu() {
+            return on_device();
         }
-        if device.is_cpu() { Ok(Self::Checked { labels: checked, rows }) } else { on_device() }
+        let rows = checked.iter().filter(|&&index| index != IGNORED).count();
+        Ok(Self::Checked { labels: checked, rows, ignored })
     }
 
     /// The class indices in i64, and the ignored one.
     fn labels(&self, device: &Device) -> Result<Option<(Tensor, Option<i64>)>> {
         Ok(match self {
             Self::Probabilities => None,
-            Self::Checked { labels, rows } => {
+            Self::Checked { labels, rows, .. } => {
                 let ignored = (*rows != labels.len()).then_some(i64::from(IGNORED));
                 let labels = Tensor::from_iter(labels.iter().copied().map(i64::from), device)?;
                 Some((labels, ignored))
@@ -219,6 +228,7 @@ impl Fused for SoftmaxCrossEntropy {
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let &[logits, targets] = pass.inputs else { unreachable!("two inputs") };
+        self.tell_pass();
         let Some(dzs) = pass.grads.take(0) else { return Ok(()) };
         let rows = self.rows(logits.len() / self.classes);
         let scale = pass.dys[0] / T::from_f64(rows as f64);
@@ -275,7 +285,10 @@ impl Fused for SoftmaxCrossEntropy {
         // The mean over the rows that count.
         let mean = match &ignored {
             None => (loss / z.dim(0)? as f64)?,
-            Some(ignored) => (loss / ignored.eq(0u8)?.to_dtype(z.dtype())?.sum_all()?)?,
+            Some(ignored) => {
+                let rows = ignored.eq(0u8)?.to_dtype(z.dtype())?.sum_all()?;
+                (loss / rows.maximum(1.0)?)?
+            }
         };
         mean.to_dtype(logits.dtype())
     }
@@ -314,9 +327,31 @@ impl SoftmaxCrossEntropy {
         Some(labels[row] as usize).filter(|_| labels[row] != IGNORED)
     }
 
-    /// The number of rows of a batch that count. The labels were checked.
+    /// The divisor of the mean over a batch: the rows that count, or 1 if none does. The labels were checked.
     pub(super) fn rows(&self, batch: usize) -> usize {
-        if let Targets::Checked { rows, .. } = self.targets { rows } else { batch }
+        if let Targets::Checked { rows, .. } = self.targets { rows.max(1) } else { batch }
+    }
+
+    /// What the loss counts.
+    pub(super) fn weight(&self) -> LossWeight {
+        match &self.targets {
+            &Targets::Checked { rows, ignored: Some(ignored), .. } => {
+                LossWeight::of_rows(rows, ignored)
+            }
+            Targets::OnDevice { labels, ignored: Some(ignored) } => {
+                LossWeight::of_rows_on_gpu(labels.clone(), *ignored)
+            }
+            _ => LossWeight::fixed(self.batch),
+        }
+    }
+
+    /// Tells the backward pass of a loss that may leave rows out.
+    pub(super) fn tell_pass(&self) {
+        if let Targets::Checked { ignored: Some(_), .. }
+        | Targets::OnDevice { ignored: Some(_), .. } = self.targets
+        {
+            pass::note_varying_loss();
+        }
     }
 
     fn target<'a, T>(&self, probabilities: &'a [T], row: usize) -> Target<'a, T> {

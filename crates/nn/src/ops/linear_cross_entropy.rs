@@ -48,7 +48,7 @@ const ROWS: usize = 256;
 /// loss, detach `xs`, `weight` and `bias`: then it takes a third of the time.
 ///
 /// Inputs in f16 and bf16 are converted to f32, and the loss is in f32, because 16 bits are too few for
-/// its scaled value.
+/// its scaled value. It carries its [weight](crate::LossWeight), the number of rows that it counted.
 ///
 /// # Shapes
 ///
@@ -93,8 +93,11 @@ pub fn linear_cross_entropy(
     let ([xs, weight], bias) = (&inputs, bias.map(fused::widen).transpose()?);
     let inputs = [Some(xs), Some(weight), bias.as_ref()];
     let wanted = inputs.map(|input| input.is_some_and(Tensor::track_op));
+    let weight = loss.weight();
     let op = LinearCrossEntropy { inputs: features, loss, wanted };
-    fused::run(op, (), &inputs)
+    let loss = fused::run(op, (), &inputs)?;
+    weight.give_to(&loss);
+    Ok(loss)
 }
 
 struct LinearCrossEntropy {
@@ -231,6 +234,7 @@ impl Fused for LinearCrossEntropy {
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
+        self.loss.tell_pass();
         let factor = pass.dys[0];
         let mut rest = pass.saved;
         for (input, length) in self.lengths(self.loss.batch).into_iter().enumerate() {

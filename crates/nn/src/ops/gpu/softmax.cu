@@ -83,8 +83,8 @@ extern "C" __global__ void losses(float *saved, const number_t *logits,
   saved[2 * n + row] = loss;
 }
 
-// *loss = the mean of the n losses that count. saved gets their number after the losses. One block
-// runs it.
+// *loss = the mean of the n losses that count, 0 if none does. saved gets the divisor of the mean after
+// the losses. One block runs it.
 extern "C" __global__ void mean_loss(number_t *loss, float *saved, const void *labels, count_t size,
                                      count_t ignores, count_t ignored, count_t n) {
   Sum sum, counted;
@@ -95,6 +95,7 @@ extern "C" __global__ void mean_loss(number_t *loss, float *saved, const void *l
   }
   double total = group_sum(sum, BLOCK), rows = group_sum(counted, BLOCK);
   if (threadIdx.x != 0) return;
+  if (rows < 1.0) rows = 1.0;
   *loss = (float)(total / rows);
   saved[3 * n] = (float)rows;
 }

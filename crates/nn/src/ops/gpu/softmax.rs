@@ -92,6 +92,7 @@ impl OnGpu for SoftmaxCrossEntropy {
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
+        self.tell_pass();
         let Some(mut dlogits) = pass.grads[0].take() else { return Ok(()) };
         let number = dlogits.element_type();
         let rows = Rows::new(dlogits.len() / self.classes, self.classes);
