@@ -98,11 +98,6 @@ pub enum Error {
         /// The value of the first of these ranks.
         got: String,
     },
-    /// A step asks for units of another size than the units in which gradients were accumulated.
-    #[error(
-        "gradients were accumulated for units of another size than this step asks for: take a step of that kind first, or set `threshold`"
-    )]
-    Accumulated,
     /// A rank joins the other ranks' steps in the middle of an accumulation.
     #[error(
         "gradients were accumulated and belong to no step: take the step with them before joining the others"
@@ -234,11 +229,34 @@ pub enum Error {
         /// The parameters, comma-separated.
         names: String,
     },
+    /// A loss that was computed from one whose weight varies, and that carries no weight.
+    #[error(
+        "the loss of this step was computed from a cross entropy with `ignore_index`, so ranks and micro-batches count different numbers of rows, and the weight of the loss is not known: give the cross entropy itself to the optimizer, or say what the loss counts by `weighted(&loss, rows)`"
+    )]
+    UnknownWeight,
+    /// The losses of a step weigh something else than was said before.
+    #[error(
+        "the losses of this step weigh {counted}, but an exchange of the weight {begun} was begun for them: does `Model::loss_weight` count what the loss counts?"
+    )]
+    BegunWeight {
+        /// The weight that this rank has begun to exchange.
+        begun: f64,
+        /// What its losses weigh.
+        counted: f64,
+    },
     /// Parameters that were created after the first step, too late to be trained.
     #[error(
         "{names} came into being after the first step and would never be trained: compile the model first"
     )]
     LateParameters {
+        /// The parameters, comma-separated.
+        names: String,
+    },
+    /// Parameters that are no longer frozen, but were when the optimizer took its first step.
+    #[error(
+        "{names} was frozen when this optimizer took its first step, so the optimizer has no state for it, and it is not frozen any more: make a new optimizer after `unfreeze`, on all ranks"
+    )]
+    Unfrozen {
         /// The parameters, comma-separated.
         names: String,
     },

@@ -6,6 +6,7 @@
 //! | collectives on buffers, one file per backend | [`comm`] |
 //! | gradients in buckets, their exchange, the update | [`DistOpt`] |
 //! | the messages between ranks in a step | [`strategy`] |
+//! | how much each loss of a step counts | [`StepWeight`] |
 //! | batch normalisation over all ranks' batches | [`synchronize_batch_norm`] |
 //! | state that is not trained | [`synchronize_buffers`] |
 //! | collectives that can be differentiated | [`ops`] |
@@ -28,7 +29,9 @@ mod gpu;
 #[path = "no_gpu.rs"]
 mod gpu;
 mod opt;
+mod step_weight;
 mod sync_batch_norm;
+mod trained;
 mod unit_plan;
 mod world;
 
@@ -43,6 +46,8 @@ pub use opt::{
     DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, StepFigures, StepGraph,
     StrategyState,
 };
+pub use step_weight::{StepWeight, TotalWeight};
 pub use strategy::StrategyConfig;
 pub use sync_batch_norm::{statistics_exchange, synchronize_batch_norm};
+pub use trained::Trained;
 pub use world::World;

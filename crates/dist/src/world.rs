@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use candle_core::{Device, DeviceLocation};
@@ -69,6 +70,52 @@ impl World {
         let comm: Group = Arc::new(Single::default());
         let everyone = Arc::clone(&comm);
         Self { launch: Arc::new(launch), comm, everyone, device: Device::Cpu, why_no_gpu: None }
+    }
+
+    /// `ranks` ranks in this process, in rank order: give each to a thread of its own. They use the local backend,
+    /// and compute on the CPU. So a test runs a training on several ranks without starting processes.
+    ///
+    /// ```
+    /// use candelabrum_dist::{ReduceOp, World};
+    ///
+    /// let worlds = World::threads(3)?;
+    /// std::thread::scope(|scope| {
+    ///     for world in worlds {
+    ///         scope.spawn(move || {
+    ///             let mut sum = [world.rank() as f32];
+    ///             world.comm().all_reduce(&mut sum, ReduceOp::Sum).expect("all ranks take part");
+    ///             assert_eq!(sum, [3.0]);
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), candelabrum_dist::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No rank, or ranks that the system does not let meet.
+    pub fn threads(ranks: usize) -> Result<Vec<Self>> {
+        let Some(last) = ranks.checked_sub(1) else {
+            let (setting, value) = ("the number of ranks", "0".to_owned());
+            return Err(Error::Setting { setting, value, range: "at least 1" });
+        };
+        let (name, deadline) = (launch::unique_job()?, launch::timeout()?);
+        let meet = |rank: usize| {
+            let launch = Launch::of_thread(rank, ranks, &name);
+            let everyone: Group = if ranks == 1 {
+                Arc::new(Single::default())
+            } else {
+                let job = launch.job_id()?;
+                connect_local(LocalConfig { job, rank, world_size: ranks, deadline })?
+            };
+            let (comm, device) = (Arc::clone(&everyone), Device::Cpu);
+            Ok(Self { launch: Arc::new(launch), comm, everyone, device, why_no_gpu: None })
+        };
+        thread::scope(|scope| {
+            let meet = &meet;
+            let ranks: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || meet(rank))).collect();
+            let lost = || Error::Stopped { rank: last };
+            ranks.into_iter().map(|rank| rank.join().map_err(|_| lost())?).collect()
+        })
     }
 
     /// This process's number, counted from 0. This is SINGA's `global_rank`.

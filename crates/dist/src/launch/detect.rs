@@ -58,6 +58,12 @@ impl Launch {
         }
     }
 
+    /// A rank of a world of threads of one process, whose job has this name.
+    pub(crate) fn of_thread(rank: usize, ranks: usize, job: &str) -> Self {
+        let job = Some(job_id(job, ""));
+        Self { rank, world_size: ranks, local_rank: rank, local_size: ranks, job, ..Self::alone() }
+    }
+
     /// The same place in a world whose last `servers` ranks are servers of the key-value store.
     ///
     /// # Errors

@@ -1,17 +1,16 @@
 //! Ranks that run out of batches before other ranks do.
 //!
-//! With [`DistOptConfig::uneven`](super::DistOptConfig::uneven) every step begins with the number
-//! of ranks that have a batch. A rank without batches calls [`DistOpt::join`] and takes part in the
-//! other ranks' steps with gradients of zero, so no rank waits for it and all models stay equal.
-//! Averages are over the ranks that have a batch. (This is PyTorch's `Join`, which divides by all
-//! ranks by default.)
+//! With [`DistOptConfig::uneven`](super::DistOptConfig::uneven) every step begins with the sum of the ranks'
+//! weights ([`StepWeight`](crate::StepWeight)), and the number of ranks that have a batch. A rank without
+//! batches calls [`DistOpt::join`] and takes part in the other ranks' steps with gradients of zero, so no
+//! rank waits for it and all models stay equal. Averages are over what counts in the batches that there are.
+//! (This is PyTorch's `Join`, which divides by all ranks by default.)
 
 use candelabrum_nn::DistOption;
 
 use super::DistOpt;
 use super::request::Request;
 use super::step_end::StepEnd;
-use crate::comm::{Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 
 impl DistOpt {
@@ -26,29 +25,33 @@ impl DistOpt {
     /// other units.
     ///
     /// # Errors
-    /// [`Error::Setting`] without `uneven`. [`Error::AccumulatedBeforeJoin`] if gradients were
-    /// accumulated for a step that was never taken. The errors of the steps.
+    /// [`Error::Setting`] without `uneven`. [`Error::AccumulatedBeforeJoin`] if gradients were accumulated, or a
+    /// step was begun, for a step that was never taken. The errors of the steps.
     pub fn join(&mut self, dist_option: DistOption, spars: f32) -> Result<u64> {
         if !self.config.uneven {
             let (setting, value) = ("uneven", "false".to_owned());
             return Err(Error::Setting { setting, value, range: "true on every rank to join" });
         }
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
-        let request = Request { option: dist_option, config, spars, sizing };
+        let request = Request { option: dist_option, config, spars, sizing, frozen: Vec::new() };
         let same = |last: &Request| last.option == dist_option && last.spars == spars;
         let request = self.agreed.clone().filter(same).unwrap_or(request);
-        self.bound(|opt, _| match opt.accumulated.take() {
-            Some(_) => Err(Error::AccumulatedBeforeJoin),
-            None => Ok(()),
+        let request = Request { frozen: self.frozen(), ..request };
+        self.bound(|opt, _| {
+            let weight = std::mem::take(&mut opt.weight);
+            match opt.accumulated.take() {
+                None if !weight.has_losses() && !weight.has_begun() => Ok(()),
+                _ => Err(Error::AccumulatedBeforeJoin),
+            }
         })?;
         let mut steps = 0;
         loop {
             let end = self.bound(|opt, layouts| {
-                let active = opt.count_active(false)?;
-                if active == 0 {
+                let total = opt.weight.total(&opt.group, true)?;
+                if total.active == 0 {
                     return Ok(None);
                 }
-                opt.step_with(layouts, None, active, &request).map(Some)
+                opt.step_with(layouts, None, total, &request).map(Some)
             })?;
             match end {
                 None => return Ok(steps),
@@ -56,16 +59,5 @@ impl DistOpt {
                 Some(StepEnd::Failed(error)) => return Err(error),
             }
         }
-    }
-
-    /// The number of ranks that have a batch for the coming step.
-    pub(super) fn count_active(&self, has_batch: bool) -> Result<usize> {
-        let comm = &self.group;
-        if !self.config.uneven {
-            return Ok(comm.world_size());
-        }
-        let own = Payload::from_slice(&[i32::from(has_batch)]).labelled("ranks that have a batch");
-        let sum = comm.run(Collective::AllReduce(ReduceOp::Sum), own)?;
-        Ok(sum.as_slice::<i32>()?.first().map_or(0, |&active| active.unsigned_abs() as usize))
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comm::{Communicator, Label};
 use crate::unit_plan::{self, Sizing};
-use crate::{Error, Result};
+use crate::{Error, Result, Trained};
 
 /// Names of parameters in a bucket's label. A larger bucket's label has the first names and the
 /// number of the remaining ones.
@@ -25,10 +25,21 @@ const KEPT: usize = 2;
 /// The parameters, and the layouts in the order of their last use.
 #[derive(Debug)]
 pub(super) struct Layouts {
-    params: Arc<[Param]>,
+    trained: Trained,
     kept: Vec<Layout>,
+    /// Buckets that belong to this rank alone, for gradients before the first step.
+    early: Option<Layout>,
     /// The number of layouts made so far.
     made: usize,
+}
+
+/// Where accumulated gradients are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Place {
+    /// In [`Layouts::early`].
+    Early,
+    /// In the buckets of this size.
+    Units(Sizing),
 }
 
 /// The buckets of one size.
@@ -62,12 +73,16 @@ pub(super) struct LayoutState {
 
 impl Layouts {
     /// No layouts yet.
-    pub(super) fn new(params: Vec<Param>) -> Self {
-        Self { params: params.into(), kept: Vec::new(), made: 0 }
+    pub(super) fn new(trained: Trained) -> Self {
+        Self { trained, kept: Vec::new(), early: None, made: 0 }
+    }
+
+    pub(super) fn trained(&self) -> &Trained {
+        &self.trained
     }
 
     pub(super) fn params(&self) -> &Arc<[Param]> {
-        &self.params
+        self.trained.params()
     }
 
     /// The layout for `sizing`, created now if it is not kept. All ranks call it together. `forget`
@@ -85,13 +100,43 @@ impl Layouts {
                 if self.kept.len() == KEPT {
                     forget(self.kept.remove(0).id);
                 }
-                let order: Vec<usize> = (0..self.params.len()).rev().collect();
+                let order: Vec<usize> = (0..self.params().len()).rev().collect();
                 // The order of SINGA's units is fixed by SINGA.
                 let settled = matches!(sizing, Sizing::Threshold(_));
                 self.make(sizing, &order, settled, comm)?;
             }
         }
         self.kept.last_mut().ok_or(Error::NoParameters)
+    }
+
+    /// The buckets of this rank alone. Before the ranks have agreed on units, a rank that accumulates gradients
+    /// cannot allocate buckets for all of them: the other ranks may have only one micro-batch.
+    pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut Layout> {
+        if self.early.is_none() {
+            let order: Vec<usize> = (0..self.params().len()).rev().collect();
+            let (plans, location) = (self.plan(sizing, &order), location(self.params()));
+            let bucket = |plan: &UnitPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
+            let buckets = plans.iter().map(bucket).collect::<candelabrum_memory::Result<_>>()?;
+            let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
+            let (id, labels, wire) = (usize::MAX, Arc::from([]), Vec::new());
+            let layout = Layout { id, sizing, gradients, labels, wire, steps: 0, settled: true };
+            self.early = Some(layout);
+        }
+        self.early.as_mut().ok_or(Error::NoParameters)
+    }
+
+    /// Copies accumulated gradients to the buckets of the layout that was used last, if they are elsewhere.
+    pub(super) fn gather(&mut self, place: Place) -> Result<()> {
+        let early = self.early.take();
+        let Some((to, others)) = self.kept.split_last_mut() else { return Ok(()) };
+        let from = match place {
+            Place::Units(sizing) if sizing == to.sizing => return Ok(()),
+            Place::Units(sizing) => others.iter().find(|layout| layout.sizing == sizing),
+            Place::Early => early.as_ref(),
+        };
+        let what = || "buckets with accumulated gradients are not there".to_owned();
+        let from = from.ok_or_else(|| Error::State { what: what() })?;
+        Ok(to.gradients.take_over(&from.gradients)?)
     }
 
     pub(super) fn last_used(&mut self) -> Option<&mut Layout> {
@@ -105,12 +150,12 @@ impl Layouts {
     /// one has replaced.
     pub(super) fn settle(&mut self, comm: &dyn Communicator) -> Result<Option<usize>> {
         const TRIES: u64 = 2;
+        let count = self.params().len();
         let Some(layout) = self.kept.last_mut() else { return Ok(None) };
         layout.steps += 1;
         if layout.settled {
             return Ok(None);
         }
-        let count = self.params.len();
         let mut message: Vec<i64> =
             layout.gradients.ready_order().iter().map(|&param| param as i64).collect();
         let complete = message.len() == count;
@@ -156,7 +201,7 @@ impl Layouts {
         comm: &dyn Communicator,
         forget: &mut dyn FnMut(usize),
     ) -> Result<()> {
-        let count = self.params.len();
+        let count = self.params().len();
         if let Some(state) = states.iter().find(|state| is_no_order(&state.order, count)) {
             let what = format!(
                 "it has buckets of {} parameters, this model has {count} that are trained",
@@ -175,7 +220,8 @@ impl Layouts {
     }
 
     fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
-        let sizes: Vec<usize> = self.params.iter().map(|param| param.var().elem_count()).collect();
+        let sizes: Vec<usize> =
+            self.params().iter().map(|param| param.var().elem_count()).collect();
         unit_plan::plan(&sizes, sizing, order)
     }
 
@@ -187,13 +233,13 @@ impl Layouts {
         comm: &dyn Communicator,
     ) -> Result<()> {
         let id = self.made;
-        let (location, plans) = (location(&self.params), self.plan(sizing, order));
+        let (location, plans) = (location(self.params()), self.plan(sizing, order));
         let (mut buckets, mut labels) = (Vec::new(), Vec::new());
         for (unit, plan) in plans.iter().enumerate() {
             buckets.push(bucket_memory(&location, ElementType::F32, plan.len, comm)?);
-            labels.push(Label::of_series(label(unit, plan, &self.params), id as u64));
+            labels.push(Label::of_series(label(unit, plan, self.params()), id as u64));
         }
-        let gradients = FlatGradients::new(Arc::clone(&self.params), plans, buckets)?;
+        let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
         let (labels, wire) = (labels.into(), Vec::new());
         self.kept.push(Layout { id, sizing, gradients, labels, wire, steps: 0, settled });
         self.made += 1;

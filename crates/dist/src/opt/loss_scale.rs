@@ -5,10 +5,12 @@
 //! that of `torch.amp.GradScaler`: a step whose gradients overflow is left out on all ranks and halves
 //! the scale, and after a number of good steps the scale is doubled.
 
+use std::cell::Cell;
+
 use candle_core::{Device, Tensor};
 
 use super::step_end::StepEnd;
-use crate::{Error, Result};
+use crate::{Error, Result, StepWeight};
 
 /// The factor of the loss. Powers of two change no bit of f32 gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -76,20 +78,14 @@ impl LossScaler {
         }
     }
 
-    /// The loss times the factor.
-    pub(super) fn scaled(&self, loss: &Tensor) -> Result<Tensor> {
-        self.factor().map_or_else(|| Ok(loss.clone()), |factor| Ok((loss * f64::from(factor))?))
+    /// The loss times the factor, and times the [share](crate::StepWeight) of the loss.
+    pub(super) fn scaled(&self, loss: &Tensor, share: f64) -> Result<Tensor> {
+        StepWeight::scaled(loss, f64::from(self.factor) * share)
     }
 
-    /// The factor of the loss; `None` if losses are not scaled.
-    fn factor(&self) -> Option<f32> {
-        (self.setting != LossScale::Off).then_some(self.factor)
-    }
-
-    /// The factor in memory on `device`, for a pass that is recorded.
-    pub(super) fn recorded(&self, device: &Device) -> Result<Option<RecordedScale>> {
-        let memory = |factor| Ok(RecordedScale { factor, memory: Tensor::new(factor, device)? });
-        self.factor().map(memory).transpose()
+    /// Whether losses are scaled.
+    pub(super) fn is_on(&self) -> bool {
+        self.setting != LossScale::Off
     }
 
     /// The factor that gradients are multiplied by; `None` if it is 1.
@@ -121,27 +117,33 @@ impl LossScaler {
     }
 }
 
-/// A factor in memory, from which a recorded pass reads it. A pass repeats its arguments, and the factor
-/// may change between two replays.
+/// The factor of a loss in memory, from which a recorded pass reads it. A pass repeats its arguments, and
+/// the factor may change between two replays.
 #[derive(Debug)]
 pub(super) struct RecordedScale {
-    factor: f32,
+    factor: Cell<f32>,
     /// A scalar in f32.
     memory: Tensor,
 }
 
 impl RecordedScale {
+    /// A factor of 1, in memory on `device`.
+    pub(super) fn new(device: &Device) -> Result<Self> {
+        Ok(Self { factor: Cell::new(1.0), memory: Tensor::new(1f32, device)? })
+    }
+
     /// The loss times the factor.
     pub(super) fn scaled(&self, loss: &Tensor) -> Result<Tensor> {
         Ok((loss * self.memory.to_dtype(loss.dtype())?.reshape(loss.shape())?)?)
     }
 
-    /// Writes today's factor. Waits for the device if it has changed.
-    pub(super) fn write(&mut self, scaler: &LossScaler) -> Result<()> {
-        if let Some(factor) = scaler.factor().filter(|factor| *factor != self.factor) {
+    /// Writes today's factor, for a loss with this share. Waits for the device if it has changed.
+    pub(super) fn write(&self, scaler: &LossScaler, share: f64) -> Result<()> {
+        let factor = (f64::from(scaler.factor) * share) as f32;
+        if factor != self.factor.get() {
             let memory = self.memory.reshape(1)?;
             memory.slice_set(&Tensor::new(&[factor], memory.device())?, 0, 0)?;
-            self.factor = factor;
+            self.factor.set(factor);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! | the report of one rank's failure to all ranks | `fault.rs` |
 //! | updates that can be undone | `journal.rs` |
 //! | ranks that run out of batches | `join.rs` |
+//! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
 //! | the passes of a step as CUDA graphs | `recording.rs`, `replay.rs`, `step_graph.rs` |
@@ -45,7 +46,7 @@ pub use state::{DistOptState, StrategyState};
 pub use step_graph::StepGraph;
 
 use candelabrum_memory::Location;
-use candelabrum_nn::{BackwardAndUpdate, DistOption, Param, Params};
+use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
@@ -53,7 +54,7 @@ use serde::{Deserialize, Serialize};
 use self::context::StepContext;
 use self::dispatcher::Dispatcher;
 use self::journal::Journal;
-use self::layout::Layouts;
+use self::layout::{Layouts, Place};
 use self::loss_scale::LossScaler;
 use self::recording::Stage;
 use self::request::Request;
@@ -64,8 +65,7 @@ use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, Subject};
-use crate::unit_plan::Sizing;
-use crate::{Error, Result};
+use crate::{Error, Result, StepWeight, TotalWeight, Trained};
 
 /// SINGA's `DistOpt`: wraps an optimizer, so that all ranks make the same update. By default this
 /// is the update by the average of all ranks' gradients, and all models stay equal, bit for bit.
@@ -83,6 +83,7 @@ pub struct DistOpt {
     synchronized: usize,
     /// Created at the first step, when every parameter exists.
     layouts: Option<Layouts>,
+
     /// The strategies used so far.
     used: UsedStrategies,
     /// The last request on which all ranks have agreed.
@@ -91,8 +92,10 @@ pub struct DistOpt {
     drift: Drift,
     /// Memory for updates that may have to be undone.
     journal: Journal,
-    /// The size of the units whose buckets contain accumulated gradients of a later step.
-    accumulated: Option<Sizing>,
+    /// The buckets that contain accumulated gradients of a later step.
+    accumulated: Option<Place>,
+    /// What the losses of the coming step count.
+    weight: StepWeight,
     /// A failure of this rank since the last step. The next step reports it to the other ranks.
     fault: Option<Error>,
     /// The factor of the loss.
@@ -102,6 +105,16 @@ pub struct DistOpt {
     stage: Option<Stage>,
     /// All-reduces whose result [`Self::wait`] has not returned yet.
     started: Vec<(Shape, Device, Pending)>,
+}
+
+/// A rank's last micro-batch of a step.
+#[derive(Clone, Copy, Debug)]
+struct Weighted<'a> {
+    batch: Batch<'a>,
+    /// What its loss counts among this rank's losses.
+    share: f64,
+    /// Whether its loss says that its weight varies.
+    varies: bool,
 }
 
 /// The state that differs between ranks.
@@ -160,6 +173,7 @@ impl DistOpt {
             drift: Drift::Nothing,
             journal: Journal::default(),
             accumulated: None,
+            weight: StepWeight::default(),
             fault: None,
             scaler,
             notices: Vec::new(),
@@ -230,12 +244,22 @@ impl DistOpt {
         std::mem::take(&mut self.notices)
     }
 
+    /// Says what all losses of this rank's coming step will weigh together, before the forward pass, so that
+    /// the ranks exchange the sum while they compute. Without this call, they exchange it when the loss is
+    /// known, and only if its weight [varies](LossWeight::varies) or [`DistOptConfig::uneven`] is set. All
+    /// ranks call it, or none.
+    pub fn begin_step(&mut self, weight: f64) {
+        if self.group.world_size() > 1 {
+            self.weight.begin(weight, &self.group);
+        }
+    }
+
     /// Adds the gradients of `loss` to the gradients of the next step, without communication. This
     /// is PyTorch's `no_sync`. The next step exchanges the sum, so divide each of `k` losses by `k`
-    /// to train as on one batch of all their examples. Ranks may call it different numbers of
-    /// times. (Before the first step either all ranks call it or none, because the first call
-    /// compares parameters that were created late, and allocates buckets on all ranks together.)
-    /// After an error the accumulated gradients are lost, and the next step of this rank fails on
+    /// to train as on one batch of all their examples: `(&loss / k)?` of a loss that counts as much in each
+    /// micro-batch. Where micro-batches differ in what their losses count, give the loss its
+    /// [weight](candelabrum_nn::weighted) after the division. Ranks may call it different numbers of
+    /// times. After an error the accumulated gradients are lost, and the next step of this rank fails on
     /// all ranks with the same error.
     ///
     /// # Errors
@@ -246,14 +270,25 @@ impl DistOpt {
             return Err(Error::Unsupported { what });
         }
         self.bound(|opt, layouts| {
-            let sizing = opt.agreed.as_ref().map_or(opt.config.sizing(), |request| request.sizing);
             let (group, used) = (&*opt.group, &mut opt.used);
-            let layout = layouts.of(sizing, group, &mut |id| used.forget(id))?;
-            if opt.accumulated.take() != Some(sizing) {
+            let (place, layout) = match &opt.agreed {
+                None => (Place::Early, layouts.early(opt.config.sizing())?),
+                Some(Request { sizing, .. }) => {
+                    (Place::Units(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
+                }
+            };
+            if opt.accumulated.take() != Some(place) {
                 layout.gradients.clear();
             }
-            let scaled = opt.scaler.scaled(loss)?;
-            let local = layout.gradients.backward(&scaled).map_err(Error::from).and_then(|()| {
+            let weight = LossWeight::of(loss);
+            let varies = weight.as_ref().is_some_and(LossWeight::varies);
+            let scaled = opt.weight.add(weight.as_ref());
+            let scaled = scaled.and_then(|share| opt.scaler.scaled(loss, share));
+            let local = scaled.and_then(|scaled| {
+                layout.gradients.backward(&scaled)?;
+                if layout.gradients.met_varying_loss() && !varies {
+                    return Err(Error::UnknownWeight);
+                }
                 layout.complete(opt.config.allow_unused)?;
                 if !fault::is_finite(loss)? {
                     layout.fill(f32::NAN)?;
@@ -261,7 +296,7 @@ impl DistOpt {
                 Ok(())
             });
             match local {
-                Ok(()) => opt.accumulated = Some(sizing),
+                Ok(()) => opt.accumulated = Some(place),
                 Err(error) => {
                     opt.fault.get_or_insert(error.clone());
                     return Ok(Err(error));
@@ -279,7 +314,10 @@ impl DistOpt {
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
         if self.drift == Drift::Parameters {
-            replicas::average_parameters(&*self.group, &self.params.trainable())?;
+            // Ranks may have trained one that is frozen now, each for itself.
+            let trained = self.layouts.as_ref().map(|layouts| layouts.params().to_vec());
+            let trained = trained.unwrap_or_else(|| self.params.trainable());
+            replicas::average_parameters(&*self.group, &trained)?;
             self.drift = Drift::Momentum;
         }
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
@@ -333,21 +371,18 @@ impl DistOpt {
             self.check_same(&all)?;
             self.check_equal_values(&all[self.synchronized..])?;
         }
-        let params = self.params.trainable();
-        if params.is_empty() {
-            return Err(Error::NoParameters);
-        }
+        let trained = Trained::of(&self.params)?;
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
             let var = param.var();
             (param.name().to_owned(), var.dims().to_vec(), Location::of(var.device()))
         };
-        let infos: Vec<_> = params.iter().map(info).collect();
+        let infos: Vec<_> = trained.params().iter().map(info).collect();
         let infos: Vec<_> = infos
             .iter()
             .map(|(name, dims, location)| ParamInfo { name, dims, location: location.clone() })
             .collect();
         self.optimizer.bind(&infos)?;
-        Ok(Layouts::new(params))
+        Ok(Layouts::new(trained))
     }
 
     /// Compares parameters that were created after the last [`Self::synchronize`]. The model has
@@ -400,8 +435,22 @@ impl DistOpt {
 
     fn step_on(&mut self, batch: Batch<'_>, request: &Request) -> Result<()> {
         let end = self.bound(|opt, layouts| {
-            let active = opt.count_active(true)?;
-            opt.step_with(layouts, Some(batch), active, request)
+            let weight = match batch {
+                Batch::Loss(loss) => LossWeight::of(loss),
+                Batch::Recorded(recording) => recording.weight.clone(),
+            };
+            let varies = weight.as_ref().is_some_and(LossWeight::varies);
+            let share = opt.weight.add(weight.as_ref());
+            let checked = share.and_then(|share| opt.weight.check().map(|()| share));
+            let share = checked.unwrap_or_else(|error| {
+                opt.fault.get_or_insert(error);
+                1.0
+            });
+            if opt.fault.is_some() {
+                opt.weight.spoil();
+            }
+            let total = opt.weight.total(&opt.group, opt.config.uneven)?;
+            opt.step_with(layouts, Some(Weighted { batch, share, varies }), total, request)
         })?;
         match end {
             StepEnd::Taken | StepEnd::Skipped => Ok(()),
@@ -409,46 +458,80 @@ impl DistOpt {
         }
     }
 
-    /// Takes one step in which `active` ranks have a batch. Without `batch` this rank has none.
+    /// Takes one step in which all ranks count `total`. Without `batch` this rank has none.
     fn step_with(
         &mut self,
         layouts: &mut Layouts,
-        batch: Option<Batch<'_>>,
-        active: usize,
+        batch: Option<Weighted<'_>>,
+        total: TotalWeight,
         request: &Request,
     ) -> Result<StepEnd> {
         let (index, way) = match self.agree(request)? {
             Ok(found) => found,
-            Err(error) => return Ok(StepEnd::Failed(error)),
+            Err(error) => {
+                (self.accumulated, self.weight) = (None, StepWeight::default());
+                return Ok(StepEnd::Failed(error));
+            }
         };
-        let late = self.late_parameters(layouts);
+        let late = layouts.trained().check(&self.params).err();
         let fault = self.fault.take().or(late);
-        let pending = match self.accumulated.take() {
-            Some(sizing) if sizing != request.sizing => return Err(Error::Accumulated),
-            accumulated => accumulated.is_some(),
-        };
+        let accumulated = self.accumulated.take();
+        let pending = accumulated.is_some();
         let Self { used, optimizer, config, group, notices, journal, scaler, .. } = self;
-        let layout = layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
+        layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
+        if let Some(place) = accumulated {
+            layouts.gather(place)?;
+        }
+        let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
         let step = strategy.steps;
         let context = StepContext::new(group.clone(), layout, step, request.spars);
         strategy.prepare(&context)?;
         notices.extend(strategy.way_through_the_host(&context));
-        let (subject, mut wire, mut element) = (way.subject(step), Vec::new(), None);
+        let subject = way.subject(step);
+        let is_own = subject == Subject::Parameters;
+        let factor = match is_own {
+            true => self.weight.finish_alone(),
+            false => self.weight.finish(group, total),
+        };
+        if total.sum == 0.0 {
+            self.params.keep_buffers();
+            let step = strategy.leave_out();
+            notices.push(format!(
+                "step {step} was left out: nothing counts in its global batch (are all rows ignored?)"
+            ));
+            return Ok(StepEnd::Skipped);
+        }
+        let (mut wire, mut element) = (Vec::new(), None);
         if let Way::Wire(way) = &way
             && !way.is_in_place()
         {
             wire = layout.take_wire(way.element, &**group)?;
             element = Some(way.element);
         }
+        let needs_weight = pending || !is_own && group.world_size() > 1;
+        let lacks_weight = needs_weight && batch.is_some_and(|batch| !batch.varies);
+        let share = factor * batch.map_or(0.0, |batch| batch.share);
+        let batch = batch.map(|batch| batch.batch);
         let rejoin = self.drift != Drift::Nothing;
         if subject == Subject::Parameters && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
         let optimizer = &mut **optimizer;
         let dispatcher = Dispatcher::new(context, subject, way, wire, scaler.inverse());
-        let step =
-            Step { config, layout, optimizer, journal, pending, rejoin, active, scaler, notices };
+        let step = Step {
+            config,
+            layout,
+            optimizer,
+            journal,
+            pending,
+            rejoin,
+            factor,
+            share,
+            lacks_weight,
+            scaler,
+            notices,
+        };
         let (dispatcher, result) = step.run(dispatcher, batch, fault);
         if let (Some(element), Some(layout)) = (element, layouts.last_used()) {
             layout.put_wire(element, dispatcher.wire);
@@ -472,15 +555,9 @@ impl DistOpt {
         result
     }
 
-    /// The error for parameters that were created after the first step, or are no longer frozen.
-    fn late_parameters(&self, layouts: &Layouts) -> Option<Error> {
-        let trainable = self.params.trainable();
-        if trainable.len() <= layouts.params().len() {
-            return None;
-        }
-        let known = |name: &str| layouts.params().iter().any(|param| param.name() == name);
-        let names = trainable.iter().map(Param::name).filter(|name| !known(name));
-        Some(Error::LateParameters { names: names.collect::<Vec<_>>().join(", ") })
+    /// The numbers of the parameters that have been frozen since the first step.
+    fn frozen(&self) -> Vec<usize> {
+        self.layouts.as_ref().map(|layouts| layouts.trained().frozen()).unwrap_or_default()
     }
 
     /// The index of the requested strategy, and the [`Way`] of its units. If the request is new to
@@ -497,6 +574,9 @@ impl DistOpt {
             Ok((index, way)) => (way.describe(), self.used.get_mut(*index).steps),
             Err(error) => (format!("refused: {error}"), 0),
         };
+        let params = self.params.list();
+        let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
+        let frozen = frozen.collect::<Vec<_>>().join(", ");
         let facts = [
             ("the dist option", request.option.to_string()),
             ("the strategy", described),
@@ -504,6 +584,7 @@ impl DistOpt {
             ("the number of its steps so far", steps.to_string()),
             ("spars", request.spars.to_string()),
             ("the size of units", format!("{:?}", request.sizing)),
+            ("the frozen parameters", frozen),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         match check_consistency(&*self.group, &facts) {
@@ -528,6 +609,7 @@ impl BackwardAndUpdate for DistOpt {
         spars: f32,
     ) -> Result<()> {
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
-        self.step(loss, &Request { option: dist_option, config, spars, sizing })
+        let frozen = self.frozen();
+        self.step(loss, &Request { option: dist_option, config, spars, sizing, frozen })
     }
 }

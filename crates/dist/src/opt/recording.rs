@@ -4,11 +4,11 @@
 //! replay as they do in the middle of a backward pass.
 
 use candelabrum_memory::cuda::{Capture, Graph};
-use candelabrum_nn::{Noise, NoiseRecorder, Params, PassState};
+use candelabrum_nn::{LossWeight, Noise, NoiseRecorder, Params, PassState};
 use candle_core::{Device, Tensor};
 
 use super::config::DistOptConfig;
-use super::loss_scale::{LossScaler, RecordedScale};
+use super::loss_scale::RecordedScale;
 use super::request::Request;
 use crate::Result;
 
@@ -17,7 +17,7 @@ use crate::Result;
 pub(super) struct Recorder {
     device: Device,
     pub(super) noise: NoiseRecorder,
-    pub(super) scale: Option<RecordedScale>,
+    pub(super) scale: RecordedScale,
     capture: Option<Capture>,
     pub(super) pieces: Vec<Piece>,
 }
@@ -35,8 +35,11 @@ pub(super) enum Stage {
 pub(super) struct Recording {
     /// The loss, in the memory of the graphs, so it is dropped before them.
     pub(super) loss: Tensor,
+    /// What the loss counts. It may have labels in the same memory.
+    pub(super) weight: Option<LossWeight>,
     pub(super) pieces: Vec<Piece>,
     pub(super) noise: Noise,
+    /// The factor of the loss, if the passes multiply by one.
     pub(super) scale: Option<RecordedScale>,
     /// The state of the gradients after the pass.
     pub(super) after: PassState,
@@ -56,11 +59,11 @@ pub(super) struct Piece {
 
 impl Recorder {
     /// Begins to record this thread's work on the device of `params`.
-    pub(super) fn begin(params: &Params, scaler: &LossScaler) -> Result<Self> {
+    pub(super) fn begin(params: &Params) -> Result<Self> {
         // Whatever allocates memory comes before the capture.
         let noise = NoiseRecorder::begin(params)?;
         let device = params.device().clone();
-        let scale = scaler.recorded(&device)?;
+        let scale = RecordedScale::new(&device)?;
         let capture = Some(Capture::begin(&device)?);
         Ok(Self { device, noise, scale, capture, pieces: Vec::new() })
     }

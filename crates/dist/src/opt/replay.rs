@@ -3,7 +3,7 @@
 //! The exchange and the update are not recorded: a replay is followed by the same code as a backward
 //! pass, for every strategy.
 
-use candelabrum_nn::PassState;
+use candelabrum_nn::{LossWeight, PassState};
 use candle_core::Tensor;
 
 use super::DistOpt;
@@ -34,14 +34,27 @@ impl DistOpt {
         loss: &Tensor,
         request: &Request,
     ) -> Result<()> {
-        let (recorder, result) = self.record_backward(recorder, loss, request);
+        let weight = LossWeight::of(loss);
+        // Without one the share of the loss is 1 in every step.
+        let varies = weight.as_ref().is_some_and(LossWeight::varies) || self.config.uneven;
+        let is_scaled = self.scaler.is_on() || varies && self.group.world_size() > 1;
+        let (recorder, result) = self.record_backward(recorder, loss, is_scaled, request);
         match result {
             Ok((after, addresses)) => {
                 let (pieces, noise) = (recorder.pieces, recorder.noise.end()?);
                 let (loss, request, config) = (loss.detach(), request.clone(), self.config.clone());
-                let scale = recorder.scale;
-                let mut recording =
-                    Recording { pieces, noise, scale, loss, after, request, config, addresses };
+                let scale = is_scaled.then_some(recorder.scale);
+                let mut recording = Recording {
+                    loss,
+                    weight,
+                    pieces,
+                    noise,
+                    scale,
+                    after,
+                    request,
+                    config,
+                    addresses,
+                };
                 let result = self.play(&mut recording);
                 self.stage = Some(Stage::Whole(Box::new(recording)));
                 result
@@ -59,6 +72,7 @@ impl DistOpt {
         &mut self,
         recorder: Recorder,
         loss: &Tensor,
+        is_scaled: bool,
         request: &Request,
     ) -> (Recorder, Result<(PassState, Vec<u64>)>) {
         let unready = || {
@@ -69,10 +83,7 @@ impl DistOpt {
         let layout = self.layouts.as_mut().and_then(Layouts::last_used);
         let layout = layout.filter(|layout| is_ready && layout.sizing == request.sizing);
         let Some(layout) = layout else { return (recorder, Err(unready())) };
-        let scaled = match &recorder.scale {
-            Some(scale) => scale.scaled(loss),
-            None => Ok(loss.clone()),
-        };
+        let scaled = if is_scaled { recorder.scale.scaled(loss) } else { Ok(loss.clone()) };
         let scaled = match scaled {
             Ok(scaled) => scaled,
             Err(error) => return (recorder, Err(error)),
@@ -121,9 +132,8 @@ impl DistOpt {
     }
 
     fn play(&mut self, recording: &mut Recording) -> Result<()> {
-        let noise = recording.noise.write().map_err(Error::from);
-        let scale = recording.scale.as_mut().map_or(Ok(()), |scale| scale.write(&self.scaler));
-        if let Err(error) = noise.and(scale) {
+        if let Err(error) = recording.noise.write() {
+            let error = Error::from(error);
             self.fault.get_or_insert(error);
         }
         self.step_on(Batch::Recorded(recording), &recording.request)

@@ -12,4 +12,6 @@ pub(super) struct Request {
     pub(super) config: StrategyConfig,
     pub(super) spars: f32,
     pub(super) sizing: Sizing,
+    /// The numbers of the parameters that were frozen after the first step.
+    pub(super) frozen: Vec<usize>,
 }

@@ -120,6 +120,7 @@ impl DistOpt {
         spars: f32,
         config: StrategyConfig,
     ) -> Result<()> {
-        self.step(loss, &Request { option, config, spars, sizing: self.config.singa_sizing() })
+        let (sizing, frozen) = (self.config.singa_sizing(), self.frozen());
+        self.step(loss, &Request { option, config, spars, sizing, frozen })
     }
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use candelabrum_memory::FiniteCheck;
-use candelabrum_nn::Param;
+use candelabrum_nn::{Param, Slot};
 use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
@@ -42,8 +42,12 @@ pub(super) struct Step<'a> {
     pub(super) pending: bool,
     /// Whether a strategy has let the ranks' models differ, and this step makes them equal again.
     pub(super) rejoin: bool,
-    /// The number of ranks that have a batch.
-    pub(super) active: usize,
+    /// The factor of the accumulated gradients by their weights.
+    pub(super) factor: f64,
+    /// The share of this step's own loss.
+    pub(super) share: f64,
+    /// Whether the loss does not say that its weight varies, although the weight counts.
+    pub(super) lacks_weight: bool,
     /// The factor of the loss.
     pub(super) scaler: &'a mut LossScaler,
     /// The notices for the user.
@@ -112,10 +116,13 @@ impl Step<'_> {
         }
         let Some(batch) = batch else { return (dispatcher, self.layout.fill(0.0)) };
         let start = Instant::now();
+        if let Err(error) = self.weigh_accumulated() {
+            return (dispatcher, Err(error));
+        }
         let (mut dispatcher, sent, result) = match batch {
             Batch::Loss(loss) => {
-                let scaled = dispatcher.check_loss(loss).and_then(|()| self.scaler.scaled(loss));
-                match scaled {
+                let scaled = dispatcher.check_loss(loss);
+                match scaled.and_then(|()| self.scaler.scaled(loss, self.share)) {
                     Ok(scaled) => self.differentiate(dispatcher, &scaled),
                     Err(error) => (dispatcher, Ok(()), Err(error)),
                 }
@@ -130,6 +137,12 @@ impl Step<'_> {
         (dispatcher, sent)
     }
 
+    /// Multiplies the accumulated gradients by what their weights are in the global batch.
+    fn weigh_accumulated(&mut self) -> Result<()> {
+        let factor = self.factor as f32;
+        if self.pending && factor != 1.0 { self.layout.scale(factor) } else { Ok(()) }
+    }
+
     /// Runs candle's backward pass, during which complete units leave. Returns the result of the
     /// exchange so far, and the result of the pass.
     fn differentiate(
@@ -141,17 +154,27 @@ impl Step<'_> {
         if !self.pending {
             self.layout.gradients.clear();
         }
-        if !self.config.overlap || dispatcher.subject != Subject::Gradients {
-            let result = self.layout.gradients.backward(loss).map_err(Error::from);
-            return (dispatcher, Ok(()), result.and_then(|()| self.layout.complete(allow_unused)));
-        }
-        let state = (dispatcher, Ok(()));
-        let ((dispatcher, sent), result) =
-            self.layout.observed_backward(loss, state, |(dispatcher, sent), unit, bucket| {
+        let (dispatcher, sent, result) = if self.config.overlap
+            && dispatcher.subject == Subject::Gradients
+        {
+            let state = (dispatcher, Ok(()));
+            let accept = |(dispatcher, sent): &mut (Dispatcher, Result<()>), unit, bucket| {
                 *sent = dispatcher.accept_early(unit, bucket);
                 sent.clone()
-            });
-        (dispatcher, sent, result.and_then(|()| self.layout.complete(allow_unused)))
+            };
+            let ((dispatcher, sent), result) = self.layout.observed_backward(loss, state, accept);
+            (dispatcher, sent, result)
+        } else {
+            let result = self.layout.gradients.backward(loss).map_err(Error::from);
+            (dispatcher, Ok(()), result)
+        };
+        let result = result.and_then(|()| {
+            if self.lacks_weight && self.layout.gradients.met_varying_loss() {
+                return Err(Error::UnknownWeight);
+            }
+            self.layout.complete(allow_unused)
+        });
+        (dispatcher, sent, result)
     }
 
     /// Repeats a recorded pass, during which complete units leave. Returns as
@@ -161,6 +184,11 @@ impl Step<'_> {
         mut dispatcher: Dispatcher,
         recording: &Recording,
     ) -> (Dispatcher, Result<()>, Result<()>) {
+        if let Some(scale) = &recording.scale
+            && let Err(error) = scale.write(self.scaler, self.share)
+        {
+            return (dispatcher, Ok(()), Err(error));
+        }
         let gradients = &mut self.layout.gradients;
         gradients.set_pass_state(&recording.after);
         for (number, piece) in recording.pieces.iter().enumerate() {
@@ -221,7 +249,6 @@ impl Step<'_> {
         dispatcher: &mut Dispatcher,
         arrived: &mut VecDeque<usize>,
     ) -> Result<Option<String>> {
-        let world_size = dispatcher.context.group.world_size();
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
         let mut check = FiniteCheck::default();
         loop {
@@ -235,12 +262,7 @@ impl Step<'_> {
                     arrived.push_front(unit);
                 }
             }
-            let Some((unit, mut bucket)) = dispatcher.arrive()? else { break };
-            if self.active < world_size {
-                // The result is the mean over all ranks. The mean over the active ranks is larger
-                // by this factor.
-                bucket.span_mut()?.scale((world_size as f64 / self.active as f64) as f32)?;
-            }
+            let Some((unit, bucket)) = dispatcher.arrive()? else { break };
             timed(&mut dispatcher.figures.decompress, || check.look(unit, bucket.span()?))?;
             self.layout.gradients.put(unit, bucket);
             arrived.push_back(unit);
@@ -260,7 +282,7 @@ impl Step<'_> {
         timed(&mut dispatcher.figures.update, || {
             for slot in &context.plans[unit].slots {
                 let param = &context.params[slot.param];
-                if !self.journal.note(slot.param, param, self.optimizer)? {
+                if !param.is_frozen() && !self.journal.note(slot.param, param, self.optimizer)? {
                     return Ok(false);
                 }
             }
@@ -365,10 +387,14 @@ impl Step<'_> {
         let context = &dispatcher.context;
         timed(&mut dispatcher.figures.update, || {
             let bucket = self.layout.gradients.bucket(unit)?;
-            let slots = &context.plans[unit].slots;
+            let is_trained = |slot: &&Slot| !context.params[slot.param].is_frozen();
+            let slots = context.plans[unit].slots.iter().filter(is_trained);
             if bucket.is_on_device() {
                 let params: Vec<&Param> =
-                    slots.iter().map(|slot| &context.params[slot.param]).collect();
+                    slots.clone().map(|slot| &context.params[slot.param]).collect();
+                if params.is_empty() {
+                    return Ok(());
+                }
                 return Param::update_together(&params, |values| {
                     let updates = values.into_iter().zip(slots).map(|(value, slot)| {
                         let grad = bucket.range(slot.range.clone())?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use candelabrum_nn::DistOption;
+use candelabrum_nn::{DistOption, LossWeight};
 use candle_core::{DType, Shape, Tensor};
 
 use super::DistOpt;
@@ -87,6 +87,8 @@ enum State<const I: usize, const O: usize> {
 struct Recorded<const I: usize, const O: usize> {
     /// The results, in the memory of the graphs.
     outputs: [Tensor; O],
+    /// The weights that they carry.
+    weights: [Option<LossWeight>; O],
     /// The memory from which the graphs read the inputs.
     inputs: [Tensor; I],
     recording: Recording,
@@ -162,8 +164,10 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
                 let result = step(opt, &own);
                 match opt.stage.take() {
                     Some(Stage::Whole(recording)) => {
-                        let recorded =
-                            Recorded { outputs: result?, inputs: own, recording: *recording };
+                        let outputs = result?;
+                        let weights = std::array::from_fn(|of| LossWeight::of(&outputs[of]));
+                        let recording = *recording;
+                        let recorded = Recorded { outputs, weights, inputs: own, recording };
                         let outputs = recorded.results()?;
                         self.kinds[index].1 = State::Recorded(Box::new(recorded));
                         return Ok(outputs);
@@ -205,9 +209,16 @@ impl<const I: usize, const O: usize> Recorded<I, O> {
         self.results()
     }
 
-    /// Copies of the outputs, which the next replay does not change.
+    /// Copies of the outputs, which the next replay does not change. A loss carries what it has counted.
     fn results(&self) -> Result<[Tensor; O]> {
-        each(&self.outputs, |output| Ok(output.detach().copy()?))
+        let weights = &mut self.weights.iter();
+        each(&self.outputs, |output| {
+            let copy = output.detach().copy()?;
+            if let Some(Some(weight)) = weights.next() {
+                weight.counted()?.give_to(&copy);
+            }
+            Ok(copy)
+        })
     }
 }
 
@@ -215,7 +226,7 @@ impl<const I: usize, const O: usize> Recorded<I, O> {
 fn begin<const I: usize>(opt: &mut DistOpt, inputs: &[Tensor; I]) -> Result<[Tensor; I]> {
     opt.params().remember_buffers()?;
     let own = copies_of(inputs)?;
-    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params(), &opt.scaler)?));
+    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params())?));
     Ok(own)
 }
 
@@ -234,7 +245,7 @@ fn fill(to: &Tensor, from: &Tensor) -> Result<()> {
 
 fn each<const N: usize>(
     tensors: &[Tensor; N],
-    f: impl Fn(&Tensor) -> Result<Tensor>,
+    mut f: impl FnMut(&Tensor) -> Result<Tensor>,
 ) -> Result<[Tensor; N]> {
     let mut all = tensors.clone();
     for tensor in &mut all {

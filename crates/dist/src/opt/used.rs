@@ -171,6 +171,13 @@ impl UsedStrategy {
         Some(format!("{name} has no code for GPUs: each unit goes through the host"))
     }
 
+    /// Counts a step that is not taken because nothing counts in it. Returns its number.
+    pub(super) fn leave_out(&mut self) -> u64 {
+        self.figures += StepFigures { steps: 1, skipped: 1, ..StepFigures::default() };
+        self.steps += 1;
+        self.steps - 1
+    }
+
     /// Ends a step, which was taken or not. Returns a notice for the user.
     pub(super) fn end_step(&mut self, taken: bool) -> Option<String> {
         let mut strategy = self.strategy.as_ref()?.lock();
