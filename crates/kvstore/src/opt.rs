@@ -14,9 +14,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{BufferSync, StepFigures, synchronize_buffers};
+use candelabrum_dist::{
+    BufferSync, StepFigures, StepWeight, Trained, check_consistency, synchronize_buffers,
+};
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
-use candelabrum_nn::{BackwardAndUpdate, DistOption, FlatGradients, Param, Params, UnitPlan};
+use candelabrum_nn::{
+    BackwardAndUpdate, DistOption, FlatGradients, LossWeight, Param, Params, UnitPlan,
+};
 use candelabrum_optim::{ParamInfo, Recipe};
 use candle_core::{DType, Tensor};
 use parking_lot::Mutex;
@@ -60,11 +64,16 @@ pub struct StoreOpt {
     keys: usize,
     /// Made at the first step, when every parameter exists.
     gradients: Option<FlatGradients>,
-    /// Whether the buckets contain accumulated gradients of the next step.
-    accumulated: bool,
+    /// The parameters of [`Self::gradients`].
+    trained: Option<Trained>,
+    /// What the losses of the coming step count. Losses before the last one are in the buckets.
+    weight: StepWeight,
+    /// The parameters that were frozen at the last step.
+    frozen: Vec<usize>,
     /// The first error of a step, or of values that were awaited in a forward pass.
     failure: Arc<Mutex<Option<Error>>>,
     figures: BTreeMap<String, StepFigures>,
+    notices: Vec<String>,
     /// The time that this worker had waited for servers by the end of the last step.
     waited: Duration,
     steps: u64,
@@ -108,9 +117,12 @@ impl StoreOpt {
             recipe,
             keys: 0,
             gradients: None,
-            accumulated: false,
+            trained: None,
+            weight: StepWeight::default(),
+            frozen: Vec::new(),
             failure: Arc::default(),
             figures: BTreeMap::new(),
+            notices: Vec::new(),
             waited: Duration::ZERO,
             steps: 0,
         };
@@ -238,7 +250,27 @@ impl StoreOpt {
         self.store.residual_norm()
     }
 
-    /// Adds the gradients of `loss` to those of the next step, without communication.
+    /// The notices for the user since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Says what all losses of this worker's coming step will weigh together: see
+    /// [`DistOpt::begin_step`](candelabrum_dist::DistOpt::begin_step). In dist_async nothing is exchanged.
+    pub fn begin_step(&mut self, weight: f64) {
+        let workers = self.store.workers();
+        if self.is_averaged() && workers.world_size() > 1 {
+            self.weight.begin(weight, workers);
+        }
+    }
+
+    /// Whether an update is made of the gradients of all workers.
+    fn is_averaged(&self) -> bool {
+        self.store.config().kind != StoreKind::DistAsync
+    }
+
+    /// Adds the gradients of `loss` to those of the next step, without communication. Divide each of `k` losses by
+    /// `k`. Where they differ in what they count, give each its [weight](candelabrum_nn::weighted).
     ///
     /// # Errors
     /// The error of an earlier step, an error of the backward pass, or a loss that is not finite.
@@ -250,12 +282,34 @@ impl StoreOpt {
 
     fn accumulate_now(&mut self, loss: &Tensor) -> Result<()> {
         self.check_loss(loss)?;
-        let accumulated = std::mem::replace(&mut self.accumulated, true);
+        let is_first = !self.weight.has_losses();
+        let weight = LossWeight::of(loss);
+        let share = self.weight.add(weight.as_ref())?;
         let gradients = self.bound()?;
-        if !accumulated {
+        if is_first {
             gradients.clear();
         }
-        Ok(gradients.backward(loss)?)
+        gradients.backward(&StepWeight::scaled(loss, share)?)?;
+        check_weight(gradients, weight.as_ref())
+    }
+
+    /// The share of a step's last loss, and the factor of the gradients before it. `None` if nothing counts in the
+    /// step.
+    fn share(&mut self, weight: Option<&LossWeight>) -> Result<Option<(f64, f64)>> {
+        let share = self.weight.add(weight)?;
+        let factor = if self.is_averaged() {
+            self.weight.check()?;
+            let workers = self.store.workers();
+            let total = self.weight.total(workers, false)?;
+            if total.sum == 0.0 {
+                self.weight = StepWeight::default();
+                return Ok(None);
+            }
+            self.weight.finish(workers, total)
+        } else {
+            self.weight.finish_alone()
+        };
+        Ok(Some((share * factor, factor)))
     }
 
     fn check_failure(&self) -> Result<()> {
@@ -275,16 +329,33 @@ impl StoreOpt {
         Err(Error::Loss { rank: everyone.ranks()[everyone.rank()] })
     }
 
+    /// Compares the parameters that have been frozen since the last step: a worker that pushes no gradient of one
+    /// would make the others wait. Parameters that were frozen at the first step have no bucket.
+    fn agree_on_frozen(&mut self) -> Result<()> {
+        let Some(trained) = &self.trained else { return Ok(()) };
+        trained.check(&self.params)?;
+        let frozen = trained.frozen();
+        if frozen == self.frozen {
+            return Ok(());
+        }
+        let names = frozen.iter().map(|number| trained.params()[*number].name());
+        let names = names.collect::<Vec<_>>().join(", ");
+        if self.is_averaged() {
+            let facts = [("the frozen parameters".to_owned(), names)];
+            check_consistency(&**self.store.workers(), &facts)?;
+        }
+        self.frozen = frozen;
+        Ok(())
+    }
+
     /// The buckets, one per parameter.
     fn bound(&mut self) -> Result<&mut FlatGradients> {
         if self.params.len() > self.keys {
             self.synchronize()?;
         }
         if self.gradients.is_none() {
-            let params = self.params.trainable();
-            if params.is_empty() {
-                return Err(candelabrum_dist::Error::NoParameters.into());
-            }
+            let trained = Trained::of(&self.params)?;
+            let params = Arc::clone(trained.params());
             let infos: Vec<(&str, Vec<usize>)> =
                 params.iter().map(|param| (param.name(), param.var().dims().to_vec())).collect();
             let infos: Vec<_> =
@@ -300,19 +371,38 @@ impl StoreOpt {
                 buckets.push(Flat::zeros_on(&location, ElementType::F32, len)?);
             }
             self.gradients = Some(FlatGradients::new(params, plans, buckets)?);
+            self.trained = Some(trained);
         }
         self.gradients.as_mut().ok_or_else(|| candelabrum_dist::Error::NoParameters.into())
     }
 
     fn step(&mut self, loss: &Tensor, option: DistOption, compression: Compression) -> Result<()> {
         let before = self.store.traffic();
-        let (allow_unused, accumulated) =
-            (self.config.allow_unused, std::mem::take(&mut self.accumulated));
+        let (allow_unused, accumulated) = (self.config.allow_unused, self.weight.has_losses());
+        let weight = LossWeight::of(loss);
+        let Some((share, factor)) = self.share(weight.as_ref())? else {
+            let step = self.steps;
+            self.notices.push(format!(
+                "step {step} was left out: nothing counts in its global batch (are all rows ignored?)"
+            ));
+            self.params.keep_buffers();
+            self.steps += 1;
+            *self.figures.entry(option.to_string()).or_default() +=
+                StepFigures { steps: 1, skipped: 1, ..StepFigures::default() };
+            return Ok(());
+        };
+        let needs_weight = accumulated || self.is_averaged() && self.store.num_workers() > 1;
+        self.agree_on_frozen()?;
         let store = self.store.clone();
         let gradients = self.bound()?;
         if !accumulated {
             gradients.clear();
+        } else if factor as f32 != 1.0 {
+            for (_, bucket) in gradients.buckets() {
+                bucket.span_mut()?.scale(factor as f32)?;
+            }
         }
+        let loss = &StepWeight::scaled(loss, share)?;
         let start = Instant::now();
         let params = Arc::clone(gradients.params());
         let sender = Rc::new(RefCell::new(Sender::new(store, Arc::clone(&params), compression)));
@@ -328,6 +418,9 @@ impl StoreOpt {
             gradients.put(unit, bucket);
         }
         passed?;
+        if needs_weight {
+            check_weight(gradients, weight.as_ref())?;
+        }
         let backward = start.elapsed().saturating_sub(sender.spent);
         if allow_unused {
             gradients.zero_rest()?;
@@ -338,7 +431,7 @@ impl StoreOpt {
             }
         }
         for unit in 0..params.len() {
-            if sender.pulls[unit].is_none() {
+            if sender.pulls[unit].is_none() && !params[unit].is_frozen() {
                 sender.push(unit, gradients.bucket(unit)?)?;
             }
         }
@@ -439,6 +532,14 @@ impl Sender {
         self.spent += start.elapsed();
         Ok(())
     }
+}
+
+/// Returns an error if a part of the loss counts rows, and the loss does not say how many.
+fn check_weight(gradients: &FlatGradients, weight: Option<&LossWeight>) -> Result<()> {
+    if gradients.met_varying_loss() && !weight.is_some_and(LossWeight::varies) {
+        return Err(candelabrum_dist::Error::UnknownWeight.into());
+    }
+    Ok(())
 }
 
 /// The first parameters are needed first.
