@@ -142,7 +142,7 @@ pub struct Measured {
     /// The epoch, from 0.
     pub epoch: u64,
     /// The values, by name.
-    #[serde(with = "number")]
+    #[serde(with = "number::by_name")]
     pub values: Values,
 }
 
@@ -160,7 +160,7 @@ pub struct EpochEnd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dist_option: Option<String>,
     /// Throughput, bytes, the phases of a step (on rank 0, summed over the epoch), by name.
-    #[serde(with = "number")]
+    #[serde(with = "number::by_name")]
     pub values: Values,
 }
 

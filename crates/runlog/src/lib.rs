@@ -6,6 +6,7 @@
 //! | the log that rank 0 writes | [`RunLog`] |
 //! | a place where events go | [`Sink`]: [`JsonLines`], [`Csv`], [`TensorBoard`], [`Lines`], or your own |
 //! | how often a step is written | [`TrainWindow`] |
+//! | numbers in JSON, NaN and infinities too | [`Number`] |
 //! | a log as data, also while it grows | [`Reader`], [`Run`], [`Series`] |
 //!
 //! ```
@@ -37,7 +38,6 @@ mod file;
 mod json_lines;
 mod lines;
 mod log;
-mod number;
 mod pace;
 mod reader;
 mod run;
@@ -45,6 +45,8 @@ mod series;
 mod sink;
 mod tensorboard;
 mod window;
+
+pub mod number;
 
 pub use self::csv::{CSV_FILE, Csv};
 pub use error::{Error, Result};
@@ -54,6 +56,7 @@ pub use event::{
 pub use json_lines::{JSON_LINES_FILE, JsonLines};
 pub use lines::Lines;
 pub use log::RunLog;
+pub use number::Number;
 pub use pace::{Pace, duration_in_words};
 pub use reader::{Broken, Reader, Torn};
 pub use run::{Repeated, Run, Stamped};

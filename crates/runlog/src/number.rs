@@ -1,13 +1,12 @@
 //! Numbers in JSON: a number, or one of the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 //!
 //! JSON has no NaN, and `serde_json` would write `null` for it. A loss that has become NaN is what one
-//! looks for in a log, so it must survive.
+//! looks for in a log, and a checkpoint that holds one must be read again. So every number that is saved or
+//! reported is written as a [`Number`], or by `#[serde(with)]` one of the modules here.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Error, MapAccess, Unexpected, Visitor};
-use serde::ser::SerializeMap;
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The word for a number that JSON does not have.
@@ -20,8 +19,21 @@ pub(crate) fn word(value: f64) -> Option<&'static str> {
     }
 }
 
-/// A number with this form.
-struct Number(f64);
+/// A number in this form. It comes back bit for bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Number(pub f64);
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self(value)
+    }
+}
+
+impl From<Number> for f64 {
+    fn from(Number(value): Number) -> Self {
+        value
+    }
+}
 
 impl Serialize for Number {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -67,52 +79,79 @@ impl Visitor<'_> for NumberVisitor {
 }
 
 /// For `#[serde(with)]` on a number.
-pub(crate) mod single {
+pub mod single {
     use super::{Deserialize, Deserializer, Number, Serialize, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(value: &f64, out: S) -> Result<S::Ok, S::Error> {
+    /// Writes a [`Number`].
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+    pub fn serialize<S: Serializer>(value: &f64, out: S) -> Result<S::Ok, S::Error> {
         Number(*value).serialize(out)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    /// Reads a [`Number`].
+    ///
+    /// # Errors
+    /// What is no number.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
         Number::deserialize(from).map(|number| number.0)
     }
 }
 
-/// For `#[serde(with)]` on a map from names to numbers.
-pub(crate) fn serialize<S: Serializer>(
-    values: &BTreeMap<String, f64>,
-    out: S,
-) -> Result<S::Ok, S::Error> {
-    let mut map = out.serialize_map(Some(values.len()))?;
-    for (name, value) in values {
-        map.serialize_entry(name, &Number(*value))?;
+/// For `#[serde(with)]` on a number that may be absent.
+pub mod optional {
+    use super::{Deserialize, Deserializer, Number, Serialize, Serializer};
+
+    /// Writes a [`Number`], or `null`.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    #[expect(
+        clippy::ref_option,
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde gives a reference"
+    )]
+    pub fn serialize<S: Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
+        value.map(Number).serialize(out)
     }
-    map.end()
+
+    /// Reads a [`Number`], or `null`.
+    ///
+    /// # Errors
+    /// What is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+        Ok(Option::<Number>::deserialize(from)?.map(|number| number.0))
+    }
 }
 
 /// For `#[serde(with)]` on a map from names to numbers.
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<BTreeMap<String, f64>, D::Error> {
-    from.deserialize_map(MapVisitor)
-}
+pub mod by_name {
+    use std::collections::BTreeMap;
 
-struct MapVisitor;
+    use super::{Deserialize, Deserializer, Number, Serializer};
 
-impl<'de> Visitor<'de> for MapVisitor {
-    type Value = BTreeMap<String, f64>;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("an object of numbers")
+    /// Writes an object of [`Number`]s.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(
+        values: &BTreeMap<String, f64>,
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
+        out.collect_map(values.iter().map(|(name, value)| (name, Number(*value))))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut values = BTreeMap::new();
-        while let Some((name, Number(value))) = map.next_entry()? {
-            values.insert(name, value);
-        }
-        Ok(values)
+    /// Reads an object of [`Number`]s.
+    ///
+    /// # Errors
+    /// What is no such object.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<String, f64>, D::Error> {
+        let values = BTreeMap::<String, Number>::deserialize(from)?;
+        Ok(values.into_iter().map(|(name, Number(value))| (name, value)).collect())
     }
 }
 
