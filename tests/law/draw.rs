@@ -1,0 +1,42 @@
+//! A case of a law is drawn from its seed alone, so the seed repeats it.
+
+use candelabrum_testkit::split_mix;
+
+/// Random choices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw(u64);
+
+impl Draw {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(split_mix(seed))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = split_mix(self.0);
+        self.0
+    }
+
+    /// A number from `least` to `most`.
+    pub(crate) fn number(&mut self, least: usize, most: usize) -> usize {
+        least + (self.next() % (most - least + 1) as u64) as usize
+    }
+
+    /// Whether something happens that happens `percent` times of 100.
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.number(0, choices.len() - 1)]
+    }
+}
+
+/// The seeds to try: those that have found something, and then `usual` others, or as many as `variable` says.
+pub(crate) fn seeds(variable: &str, usual: u64, kept: &[u64]) -> Vec<u64> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    if let Some(seed) = number(&format!("{variable}_SEED")) {
+        return vec![seed];
+    }
+    let cases = number(variable).unwrap_or(usual);
+    kept.iter().copied().chain(1..=cases).collect()
+}

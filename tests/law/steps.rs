@@ -1,0 +1,249 @@
+//! The gradient of a step is that of the weighted mean over everything that counts in the global batch, however
+//! the batch is divided into micro-batches and among ranks.
+
+use candelabrum::candle::{Result, Var};
+use candelabrum::nn::{LossWeight, weighted};
+use candelabrum::prelude::*;
+use candelabrum_testkit::uniform;
+
+use crate::draw::{Draw, seeds};
+use crate::ranks::on_ranks;
+
+/// Seeds that have found something.
+const KEPT: &[u64] = &[];
+
+const STEPS: usize = 3;
+const CLASSES: usize = 4;
+const FEATURES: usize = 3;
+const IGNORED: i64 = -100;
+
+/// What a loss counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Counts {
+    /// A cross entropy counts the rows that are not ignored.
+    Rows,
+    /// A loss of the user's own counts the rows that he says.
+    Said,
+    /// A cross entropy counts all rows.
+    AllRows,
+}
+
+/// How the ranks exchange.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Through {
+    AllReduce { uneven: bool },
+    Store,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    ranks: usize,
+    counts: Counts,
+    through: Through,
+    optimizer: usize,
+    clip: bool,
+    /// Whether the weights are exchanged before the forward pass.
+    begins: bool,
+    /// By step: the labels of the global batch.
+    labels: Vec<Vec<i64>>,
+    /// By step and rank: the rows of each micro-batch. A rank may have none.
+    parts: Vec<Vec<Vec<usize>>>,
+}
+
+impl Case {
+    fn new(seed: u64) -> Self {
+        let draw = &mut Draw::new(seed);
+        let ranks = draw.number(1, 4);
+        let counts = draw.one_of(&[Counts::Rows, Counts::Rows, Counts::Said, Counts::AllRows]);
+        let through = match draw.number(0, 3) {
+            0 => Through::Store,
+            number => Through::AllReduce { uneven: number == 1 },
+        };
+        let uneven = through == Through::AllReduce { uneven: true };
+        let share = draw.one_of(&[0, 20, 60, 95]);
+        let (mut labels, mut parts) = (Vec::<Vec<i64>>::new(), Vec::new());
+        for _ in 0..STEPS {
+            // Where nothing can be exchanged, ranks have equally many rows.
+            let even = counts == Counts::AllRows && !uneven;
+            let rows = draw.number(1, 6);
+            // Only the last ranks of the last step may have none: they join.
+            let divided: Vec<Vec<usize>> = (0..ranks)
+                .map(|_| {
+                    let rows = if even { rows } else { draw.number(1, 6) };
+                    divide(rows, draw)
+                })
+                .collect();
+            let count = divided.iter().flatten().sum::<usize>();
+            let label = |draw: &mut Draw| match draw.chance(share) && counts != Counts::AllRows {
+                true => IGNORED,
+                false => draw.number(0, CLASSES - 1) as i64,
+            };
+            labels.push((0..count).map(|_| label(draw)).collect());
+            parts.push(divided);
+        }
+        let joins = if uneven { draw.number(0, ranks - 1) } else { 0 };
+        if joins > 0 {
+            let last = parts.last_mut().unwrap();
+            last.truncate(ranks - joins);
+            let count = last.iter().flatten().sum();
+            labels.last_mut().unwrap().truncate(count);
+            last.resize(ranks, Vec::new());
+        }
+        let (optimizer, clip) = (draw.number(0, 2), draw.chance(30));
+        let clip = clip && through != Through::Store;
+        let begins = draw.chance(30) && joins == 0;
+        Self { ranks, counts, through, optimizer, clip, begins, labels, parts }
+    }
+
+    /// The same global batches, as one micro-batch of one rank.
+    fn whole(&self) -> Self {
+        let parts = self.labels.iter().map(|labels| vec![vec![labels.len()]]).collect();
+        let through = Through::AllReduce { uneven: false };
+        Self { ranks: 1, through, parts, begins: false, ..self.clone() }
+    }
+}
+
+/// Rows in micro-batches at random.
+fn divide(rows: usize, draw: &mut Draw) -> Vec<usize> {
+    let mut parts = Vec::new();
+    let mut left = rows;
+    while left > 0 {
+        let part = draw.number(1, left);
+        parts.push(part);
+        left -= part;
+    }
+    parts
+}
+
+/// The loss of some rows.
+fn loss(counts: Counts, logits: &Tensor, labels: &[i64]) -> Result<Tensor> {
+    let targets = Tensor::new(labels, logits.device())?;
+    match counts {
+        Counts::AllRows => SoftMaxCrossEntropy::new().forward(logits, &targets),
+        Counts::Rows => SoftMaxCrossEntropy::new().ignore_index(IGNORED).forward(logits, &targets),
+        Counts::Said => {
+            let mask: Vec<f32> = labels.iter().map(|label| count(*label) as f32).collect();
+            let (rows, mask) = (mask.iter().sum::<f32>(), Tensor::new(mask, logits.device())?);
+            let wanted: Vec<f32> = labels.iter().map(|label| *label as f32).collect();
+            let difference =
+                (logits.narrow(1, 0, 1)?.squeeze(1)? - Tensor::new(wanted, logits.device())?)?;
+            let loss = ((difference.sqr()? * mask)?.sum_all()? / f64::from(rows.max(1.0)))?;
+            weighted(&loss, f64::from(rows))
+        }
+    }
+}
+
+fn count(label: i64) -> usize {
+    usize::from(label != IGNORED)
+}
+
+fn optimizer(number: usize) -> candelabrum::optim::Recipe {
+    match number {
+        0 => Sgd::new(0.1).momentum(0.9).into(),
+        1 => Sgd::new(0.2).into(),
+        _ => AdamW::new(0.02).weight_decay(0.1).into(),
+    }
+}
+
+enum Opt {
+    AllReduce(DistOpt),
+    Store(StoreOpt),
+}
+
+/// The parameters after the steps of a case, on each rank, and the notices of rank 0.
+fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
+    let servers = usize::from(case.through == Through::Store);
+    on_ranks(case.ranks, servers, |world| {
+        let params = Params::new(3);
+        let line = Linear::new(&params.root().pp("line"), CLASSES);
+        line.forward(&Tensor::zeros((1, FEATURES), DType::F32, &Device::Cpu).unwrap()).unwrap();
+        let recipe = optimizer(case.optimizer);
+        let mut opt = match case.through {
+            Through::AllReduce { uneven } => {
+                let clip_gradients = case.clip.then_some(Clip::Norm(0.2));
+                let config = DistOptConfig { uneven, clip_gradients, ..DistOptConfig::default() };
+                Opt::AllReduce(
+                    DistOpt::with_config(recipe.build(), &params, world, config).unwrap(),
+                )
+            }
+            Through::Store => {
+                let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world);
+                Opt::Store(StoreOpt::new(recipe, &params, &store.unwrap()).unwrap())
+            }
+        };
+        let mut joined = false;
+        for (step, (labels, parts)) in case.labels.iter().zip(&case.parts).enumerate() {
+            let xs = uniform((labels.len(), FEATURES), step as u64, -1.0, 1.0, DType::F32).unwrap();
+            let before: usize = parts[..world.rank()].iter().flatten().sum();
+            let own = &parts[world.rank()];
+            let count_of = |labels: &[i64]| labels.iter().map(|label| count(*label)).sum::<usize>();
+            let end = before + own.iter().sum::<usize>();
+            if own.is_empty() {
+                let Opt::AllReduce(opt) = &mut opt else { unreachable!("only they are uneven") };
+                opt.join(DistOption::Fp32, 0.0).unwrap();
+                joined = true;
+                break;
+            }
+            if case.begins {
+                let weight = count_of(&labels[before..end]) as f64;
+                match &mut opt {
+                    Opt::AllReduce(opt) => opt.begin_step(weight),
+                    Opt::Store(opt) => opt.begin_step(weight),
+                }
+            }
+            let mut start = before;
+            for (number, rows) in own.iter().enumerate() {
+                let logits = line.forward(&xs.narrow(0, start, *rows).unwrap()).unwrap();
+                let whole = loss(case.counts, &logits, &labels[start..start + rows]).unwrap();
+                let part = (&whole / own.len() as f64).unwrap();
+                LossWeight::of(&whole).unwrap().give_to(&part);
+                start += rows;
+                let last = number + 1 == own.len();
+                match (&mut opt, last) {
+                    (Opt::AllReduce(opt), true) => {
+                        opt.backward_and_update_with(&part, DistOption::Fp32, 0.0).unwrap();
+                    }
+                    (Opt::AllReduce(opt), false) => opt.accumulate(&part).unwrap(),
+                    (Opt::Store(opt), true) => {
+                        opt.backward_and_update_with(&part, DistOption::Fp32, 0.0).unwrap();
+                    }
+                    (Opt::Store(opt), false) => opt.accumulate(&part).unwrap(),
+                }
+            }
+        }
+        let notices = match &mut opt {
+            Opt::AllReduce(opt) => {
+                if !joined && case.through == (Through::AllReduce { uneven: true }) {
+                    opt.join(DistOption::Fp32, 0.0).unwrap();
+                }
+                opt.take_notices()
+            }
+            Opt::Store(opt) => {
+                opt.average_parameters().unwrap();
+                opt.take_notices()
+            }
+        };
+        let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        (params.list().iter().flat_map(|param| values(param.var())).collect(), notices)
+    })
+}
+
+fn check(seed: u64) {
+    let case = Case::new(seed);
+    let whole = train(&case.whole()).remove(0);
+    let ranks = train(&case);
+    for (rank, (values, notices)) in ranks.iter().enumerate() {
+        assert_eq!(values, &ranks[0].0, "seed {seed}: rank {rank} differs from rank 0: {case:?}");
+        assert_eq!(notices.len(), whole.1.len(), "seed {seed}: {notices:?} {:?}", whole.1);
+    }
+    let pairs = ranks[0].0.iter().zip(&whole.0);
+    let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));
+    assert!(worst < 2e-5, "seed {seed}: the steps differ by {worst}: {case:#?}");
+}
+
+#[test]
+fn a_step_is_the_same_however_its_global_batch_is_divided() {
+    for seed in seeds("LAW_STEPS", 150, KEPT) {
+        check(seed);
+    }
+}
