@@ -45,7 +45,7 @@ pub use log_files::LogFiles;
 pub use metrics::Metrics;
 pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;
-pub use score::{Accuracy, LossOnly, RegressionErrors, Score};
+pub use score::{Accuracy, IgnoringAccuracy, LossOnly, RegressionErrors, Score};
 pub use task::{Supervised, Task};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;

@@ -3,32 +3,33 @@
 use std::collections::BTreeMap;
 
 use candelabrum_dist::{Communicator, Error as DistError, Result as DistResult};
+use candelabrum_runlog::{Number, number};
 use serde::{Deserialize, Serialize};
 
 /// Loss and other measures over some batches. Each measure is a sum and the weight by which it is divided, so
 /// the sums of several ranks or batches add up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Saved")]
 pub struct Metrics {
     /// Sum of the batches' mean losses, as SINGA prints it.
-    #[serde(with = "bits")]
+    #[serde(with = "number::single")]
     pub loss: f64,
     /// The number of samples.
-    #[serde(with = "bits")]
+    #[serde(with = "number::single")]
     pub samples: f64,
     /// The number of batches.
-    #[serde(with = "bits")]
+    #[serde(with = "number::single")]
     pub batches: f64,
-    /// The sum of the samples' losses. A batch's mean loss counts for each of its samples.
-    #[serde(with = "bits")]
-    sample_loss: f64,
+    /// The mean losses of the batches, each with the weight of what it counted.
+    weighted_loss: Measure,
     measures: BTreeMap<String, Measure>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Measure {
-    #[serde(with = "bits")]
+    #[serde(with = "number::single")]
     sum: f64,
-    #[serde(with = "bits")]
+    #[serde(with = "number::single")]
     weight: f64,
 }
 
@@ -36,25 +37,37 @@ struct Measure {
 pub(crate) const ACCURACY: &str = "accuracy";
 
 impl Metrics {
-    /// Counts a batch of so many samples by its mean loss.
+    /// Counts a batch of so many samples by its mean loss, for a loss that counts all samples.
     pub fn add_batch(&mut self, samples: usize, loss: f32) {
-        self.loss += f64::from(loss);
+        self.add_weighted_batch(samples, loss, samples as f64);
+    }
+
+    /// Counts a batch of so many samples by its mean loss, which has this
+    /// [weight](candelabrum_nn::LossWeight): the number of tokens that are not ignored, for instance.
+    pub fn add_weighted_batch(&mut self, samples: usize, loss: f32, weight: f64) {
         self.samples += samples as f64;
         self.batches += 1.0;
-        self.sample_loss += f64::from(loss) * samples as f64;
+        // A loss that counts nothing is no loss.
+        if weight != 0.0 {
+            self.loss += f64::from(loss);
+            self.weighted_loss.add(f64::from(loss) * weight, weight);
+        }
     }
 
     /// Adds to the measure called `name`: its value is the sum of all `sum` divided by that of all `weight`.
     pub fn add_measure(&mut self, name: &str, sum: f64, weight: f64) {
-        let measure = self.measures.entry(name.to_owned()).or_default();
-        measure.sum += sum;
-        measure.weight += weight;
+        self.measures.entry(name.to_owned()).or_default().add(sum, weight);
     }
 
-    /// The mean loss of a sample. It does not depend on how the samples were divided into batches and among
-    /// ranks.
+    /// The mean loss of what the losses counted: of a sample, or of a token that is not ignored. It does not
+    /// depend on how the samples were divided into batches and among ranks. 0 if nothing was counted.
     pub fn mean_loss(&self) -> f64 {
-        if self.samples == 0.0 { 0.0 } else { self.sample_loss / self.samples }
+        self.weighted_loss.value().unwrap_or(0.0)
+    }
+
+    /// How much the losses have counted.
+    pub fn loss_weight(&self) -> f64 {
+        self.weighted_loss.weight
     }
 
     /// The value of a measure, `None` if nothing was measured.
@@ -79,7 +92,7 @@ impl Metrics {
         sum.loss += other.loss;
         sum.samples += other.samples;
         sum.batches += other.batches;
-        sum.sample_loss += other.sample_loss;
+        sum.weighted_loss.add(other.weighted_loss.sum, other.weighted_loss.weight);
         for (name, measure) in &other.measures {
             sum.add_measure(name, measure.sum, measure.weight);
         }
@@ -94,7 +107,6 @@ impl Metrics {
         if comm.world_size() == 1 {
             return Ok(self.clone());
         }
-        // Numbers travel as bits, which JSON can always represent.
         let own = serde_json::to_string(self).unwrap_or_default();
         let mut sum = Self::default();
         for text in comm.all_gather_text(&own)? {
@@ -108,22 +120,60 @@ impl Metrics {
 }
 
 impl Measure {
+    fn add(&mut self, sum: f64, weight: f64) {
+        self.sum += sum;
+        self.weight += weight;
+    }
+
     fn value(&self) -> Option<f64> {
         (self.weight != 0.0).then(|| self.sum / self.weight)
     }
 }
 
-/// A number as its bits: exact, and JSON has neither NaN nor infinity.
-mod bits {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+/// Metrics in a file of this version, or of one that wrote numbers as their bits.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Saved {
+    Numbers {
+        loss: Number,
+        samples: Number,
+        batches: Number,
+        weighted_loss: Measure,
+        measures: BTreeMap<String, Measure>,
+    },
+    Bits {
+        loss: u64,
+        samples: u64,
+        batches: u64,
+        sample_loss: u64,
+        measures: BTreeMap<String, MeasureBits>,
+    },
+}
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-    pub(super) fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
-        number.to_bits().serialize(to)
-    }
+#[derive(Deserialize)]
+struct MeasureBits {
+    sum: u64,
+    weight: u64,
+}
 
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<f64, D::Error> {
-        u64::deserialize(from).map(f64::from_bits)
+impl From<Saved> for Metrics {
+    fn from(saved: Saved) -> Self {
+        match saved {
+            Saved::Numbers { loss, samples, batches, weighted_loss, measures } => {
+                let [loss, samples, batches] = [loss, samples, batches].map(f64::from);
+                Self { loss, samples, batches, weighted_loss, measures }
+            }
+            Saved::Bits { loss, samples, batches, sample_loss, measures } => {
+                let [loss, samples, batches, sum] =
+                    [loss, samples, batches, sample_loss].map(f64::from_bits);
+                let measures = measures.into_iter().map(|(name, MeasureBits { sum, weight })| {
+                    let [sum, weight] = [sum, weight].map(f64::from_bits);
+                    (name, Measure { sum, weight })
+                });
+                let weighted_loss = Measure { sum, weight: samples };
+                Self { loss, samples, batches, weighted_loss, measures: measures.collect() }
+            }
+        }
     }
 }
 
@@ -157,5 +207,33 @@ mod tests {
         let read: Metrics = serde_json::from_str(&text).unwrap();
         assert!(read.loss.is_nan());
         assert_eq!(read.measures, metrics.measures);
+    }
+
+    #[test]
+    fn metrics_of_the_format_before_are_read() {
+        let bits = f64::to_bits;
+        let text = format!(
+            r#"{{"loss":{},"samples":{},"batches":{},"sample_loss":{},"measures":{{"mae":{{"sum":{},"weight":{}}}}}}}"#,
+            bits(f64::INFINITY),
+            bits(4.0),
+            bits(2.0),
+            bits(6.0),
+            bits(0.1),
+            bits(0.2),
+        );
+        let read: Metrics = serde_json::from_str(&text).unwrap();
+        let Metrics { loss, samples, batches, .. } = read;
+        assert_eq!((loss, samples, batches), (f64::INFINITY, 4.0, 2.0));
+        assert_eq!((read.mean_loss(), read.measure("mae")), (1.5, Some(0.1 / 0.2)));
+    }
+
+    #[test]
+    fn a_loss_weighs_what_it_counted() {
+        let mut metrics = Metrics::default();
+        metrics.add_weighted_batch(4, 2.0, 1.0);
+        metrics.add_weighted_batch(4, 1.0, 3.0);
+        metrics.add_weighted_batch(4, f32::NAN, 0.0);
+        assert_eq!((metrics.mean_loss(), metrics.loss_weight()), (1.25, 4.0));
+        assert_eq!((metrics.loss, metrics.samples, metrics.batches), (3.0, 12.0, 3.0));
     }
 }

@@ -12,12 +12,37 @@ pub trait Score: Send {
     /// # Errors
     /// An output or targets that cannot be measured.
     fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()>;
+
+    /// [`add`](Self::add), for a batch whose loss ignores targets of the class `ignored`. Measures of each target
+    /// leave them out, too.
+    ///
+    /// # Errors
+    /// Those of [`add`](Self::add).
+    fn add_counted(
+        &self,
+        output: &Tensor,
+        targets: &Tensor,
+        ignored: Option<i64>,
+        metrics: &mut Metrics,
+    ) -> Result<()> {
+        let _ = ignored;
+        self.add(output, targets, metrics)
+    }
 }
 
 /// The share of samples, or of the positions of sequences, whose largest score belongs to the right class:
 /// the measure `accuracy`. The default of a [`Trainer`](crate::Trainer).
+///
+/// Targets that the loss ignores ([`ignore_index`](candelabrum_nn::layers::SoftMaxCrossEntropy::ignore_index)) do
+/// not count. For a loss that does not say what it ignores, say it by [`Accuracy::ignore_index`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accuracy;
+
+/// The [`Accuracy`] over all targets but those of one class.
+#[derive(Clone, Copy, Debug)]
+pub struct IgnoringAccuracy {
+    ignored: i64,
+}
 
 /// No measure beside the loss.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +70,19 @@ impl Score for RegressionErrors {
     }
 }
 
+impl Accuracy {
+    /// Over all targets that the loss counts.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// Leaves out targets of this class, whatever the loss ignores.
+    #[must_use]
+    pub fn ignore_index(self, class: i64) -> IgnoringAccuracy {
+        IgnoringAccuracy { ignored: class }
+    }
+}
+
 impl Score for Accuracy {
     /// Scores `(N, classes)` or `(N, T, classes)`, targets: class indices `(N,)` or `(N, T)`, or one-hot of the
     /// shape of the scores.
@@ -52,36 +90,72 @@ impl Score for Accuracy {
     /// # Errors
     /// [`Error::Scores`] and [`Error::Targets`] for other shapes or types, which name no right class.
     fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
-        let dims = output.dims();
-        let Some((&classes, samples)) =
-            dims.split_last().filter(|(_, samples)| !samples.is_empty())
-        else {
-            return Err(Error::Scores { dims: dims.to_vec() });
-        };
-        let refuse = |why: &str| {
-            let (dims, dtype) = (targets.dims().to_vec(), targets.dtype());
-            let scores = output.dims().to_vec();
-            Err(Error::Targets { dims, dtype, why: why.to_owned(), scores })
-        };
-        let labels = if targets.dims() == samples {
-            if !is_index(targets.dtype()) {
-                return refuse("class indices are u8, u32 or i64");
-            }
-            targets.to_dtype(DType::I64)?
-        } else if targets.dims() == dims {
-            targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
-        } else {
-            return refuse("the shapes do not fit");
-        };
-        let labels = labels.flatten_all()?.to_vec1::<i64>()?;
-        if let Some(label) = labels.iter().find(|label| !(0..classes as i64).contains(label)) {
+        add_hits(output, targets, None, metrics)
+    }
+
+    fn add_counted(
+        &self,
+        output: &Tensor,
+        targets: &Tensor,
+        ignored: Option<i64>,
+        metrics: &mut Metrics,
+    ) -> Result<()> {
+        add_hits(output, targets, ignored, metrics)
+    }
+}
+
+impl Score for IgnoringAccuracy {
+    /// As for [`Accuracy`].
+    ///
+    /// # Errors
+    /// As for [`Accuracy`].
+    fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
+        add_hits(output, targets, Some(self.ignored), metrics)
+    }
+}
+
+/// Counts the targets that are not of the class `ignored`, and those among them that are predicted.
+fn add_hits(
+    output: &Tensor,
+    targets: &Tensor,
+    ignored: Option<i64>,
+    metrics: &mut Metrics,
+) -> Result<()> {
+    let dims = output.dims();
+    let Some((&classes, samples)) = dims.split_last().filter(|(_, samples)| !samples.is_empty())
+    else {
+        return Err(Error::Scores { dims: dims.to_vec() });
+    };
+    let refuse = |why: &str| {
+        let (dims, dtype) = (targets.dims().to_vec(), targets.dtype());
+        let scores = output.dims().to_vec();
+        Err(Error::Targets { dims, dtype, why: why.to_owned(), scores })
+    };
+    let labels = if targets.dims() == samples {
+        if !is_index(targets.dtype()) {
+            return refuse("class indices are u8, u32 or i64");
+        }
+        targets.to_dtype(DType::I64)?
+    } else if targets.dims() == dims {
+        targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
+    } else {
+        return refuse("the shapes do not fit");
+    };
+    let labels = labels.flatten_all()?.to_vec1::<i64>()?;
+    let predicted = output.argmax(D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
+    let (mut hits, mut counted) = (0_u64, 0_u64);
+    for (&label, &predicted) in labels.iter().zip(&predicted) {
+        if Some(label) == ignored {
+            continue;
+        }
+        if !(0..classes as i64).contains(&label) {
             return refuse(&format!("there is no class {label}"));
         }
-        let predicted = output.argmax(D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
-        let hits = predicted.iter().zip(&labels).filter(|(p, label)| i64::from(**p) == **label);
-        metrics.add_measure(ACCURACY, hits.count() as f64, labels.len() as f64);
-        Ok(())
+        counted += 1;
+        hits += u64::from(i64::from(predicted) == label);
     }
+    metrics.add_measure(ACCURACY, hits as f64, counted as f64);
+    Ok(())
 }
 
 /// Whether class indices may be of this type.
@@ -112,6 +186,21 @@ mod tests {
             let mut metrics = Metrics::default();
             Accuracy.add(output, &targets, &mut metrics).unwrap();
             assert_eq!(metrics.accuracy(), 2.0 / 3.0);
+        }
+    }
+
+    #[test]
+    fn ignored_targets_do_not_count() {
+        let output = Tensor::new(&[[0.1_f32, 0.9], [0.8, 0.2], [0.3, 0.7]], &Device::Cpu).unwrap();
+        for (ignored, labels, accuracy) in
+            [(-100, [1, -100, 0], Some(0.5)), (0, [1, 0, 0], Some(1.0)), (1, [1, 1, 1], None)]
+        {
+            let mut metrics = Metrics::default();
+            let labels = indices(&labels);
+            Accuracy.add_counted(&output, &labels, Some(ignored), &mut metrics).unwrap();
+            assert_eq!(metrics.measure(ACCURACY), accuracy);
+            Accuracy.ignore_index(ignored).add(&output, &labels, &mut metrics).unwrap();
+            assert_eq!(metrics.measure(ACCURACY), accuracy);
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
 use candelabrum_dist::{DistOpt, Group, StepGraph, parameters_sha256};
-use candelabrum_nn::{DistOption, Model, Summary};
+use candelabrum_nn::{DistOption, LossWeight, Model, Summary};
 use candle_core::{DType, Shape, Tensor};
 
 use crate::checkpoint::Position;
@@ -24,8 +24,8 @@ pub struct Trainer<M, O = DistOpt> {
     position: Position,
     /// The exchange of gradients in [`Task::train`], and its parameter.
     strategy: (DistOption, f32),
-    /// The micro-batches of a step in [`Task::train`].
-    accumulate: usize,
+    /// The most samples of a micro-batch in [`Task::train`]. `None`: a step has one.
+    micro_batch: Option<usize>,
     /// The recorded step, if steps are recorded.
     graph: Option<StepGraph<2, 2>>,
 }
@@ -40,7 +40,7 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
             loading: LoaderOptions::default(),
             position: Position::default(),
             strategy: (DistOption::Fp32, 0.05),
-            accumulate: 1,
+            micro_batch: None,
             graph: None,
         }
         .with_loading(LoaderOptions::default())
@@ -164,6 +164,9 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     ) -> Result<(Tensor, Tensor)> {
         let _span = tracing::debug_span!(target: "candelabrum::step", "step").entered();
         let Self { model, opt, graph, .. } = self;
+        if let Some(weight) = model.loss_weight(ys)? {
+            opt.begin_step(weight);
+        }
         let (Some(graph), Some(recorded)) = (graph, opt.as_dist_opt()) else {
             return model.train_one_batch(opt, xs, ys, dist_option, spars).map_err(Into::into);
         };
@@ -202,40 +205,75 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
         Ok(self.group().all_gather_text(&own)?)
     }
 
-    /// Sets the strategy and the micro-batches of the steps of [`Task::train`].
-    pub(crate) fn set_steps(&mut self, strategy: (DistOption, f32), accumulate: usize) {
-        (self.strategy, self.accumulate) = (strategy, accumulate);
+    /// Sets the strategy of the steps of [`Task::train`], and the most samples of a micro-batch. `None`: a step has
+    /// one.
+    pub(crate) fn set_steps(&mut self, strategy: (DistOption, f32), micro_batch: Option<usize>) {
+        (self.strategy, self.micro_batch) = (strategy, micro_batch);
     }
 
-    /// A step on a batch that is divided into micro-batches, whose gradients are added. Returns the mean loss.
+    /// A step on a batch that is divided into micro-batches of these sizes, whose gradients are added. Returns the
+    /// mean loss, and its weight.
     fn train_micro_batches(
         &mut self,
-        xs: &Tensor,
-        ys: &Tensor,
+        (xs, ys): (&Tensor, &Tensor),
+        sizes: &[usize],
         metrics: &mut Metrics,
-    ) -> Result<f32> {
+    ) -> Result<(f32, f64)> {
         let _span = tracing::debug_span!(target: "candelabrum::step", "step").entered();
-        let (count, (option, spars)) = (self.accumulate, self.strategy);
-        let size = xs.dim(0)? / count;
-        let mut sum = 0.0;
-        for number in 0..count {
-            let part = |tensor: &Tensor| tensor.narrow(0, number * size, size);
-            let (xs, ys) = (part(xs)?, part(ys)?);
+        let (option, spars) = self.strategy;
+        let mut start = 0;
+        let mut parts = Vec::new();
+        for &size in sizes {
+            parts.push((xs.narrow(0, start, size)?, ys.narrow(0, start, size)?));
+            start += size;
+        }
+        let weights = parts.iter().map(|(_, ys)| self.model.loss_weight(ys));
+        let weights: Option<Vec<f64>> = weights.collect::<candle_core::Result<_>>()?;
+        if let Some(weights) = weights {
+            self.opt.begin_step(weights.into_iter().sum());
+        }
+        let (mut sum, mut all) = (0.0, 0.0);
+        for (number, (xs, ys)) in parts.iter().enumerate() {
             let (output, loss) = {
                 let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
-                self.model.output_and_loss(&xs, &ys)?
+                self.model.output_and_weighted_loss(xs, ys)?
             };
-            sum += scalar(&loss)?;
-            let share = (loss / count as f64)?;
-            if number + 1 < count {
+            let weight = weight_of(&self.model, &loss, ys)?;
+            let counted = weight.value()?;
+            if counted != 0.0 {
+                sum += f64::from(scalar(&loss)?) * counted;
+                all += counted;
+            }
+            let share = (&loss / sizes.len() as f64)?;
+            let ignored = weight.ignored();
+            weight.give_to(&share);
+            if number + 1 < sizes.len() {
                 self.opt.accumulate(&share)?;
             } else {
                 self.opt.backward_and_update_with(&share, option, spars).map_err(Into::into)?;
             }
-            self.score.add(&output.detach(), &ys, metrics)?;
+            self.score.add_counted(&output.detach(), ys, ignored, metrics)?;
         }
-        Ok(sum / count as f32)
+        Ok((if all == 0.0 { 0.0 } else { (sum / all) as f32 }, all))
     }
+}
+
+/// The sizes of the micro-batches of a batch of `samples`: as equal as possible, and none above `most`.
+fn micro_batches(samples: usize, most: Option<usize>) -> Vec<usize> {
+    let count = most.map_or(1, |most| samples.div_ceil(most.max(1))).max(1);
+    (0..count).map(|number| samples / count + usize::from(number < samples % count)).collect()
+}
+
+/// What a loss of a batch with these targets counted. A model with a step of its own may return a loss that does
+/// not carry it.
+fn weight_of(model: &impl Model, loss: &Tensor, ys: &Tensor) -> Result<LossWeight> {
+    if let Some(weight) = LossWeight::of(loss) {
+        return Ok(weight);
+    }
+    Ok(match model.loss_weight(ys)? {
+        Some(weight) => LossWeight::new(weight)?,
+        None => LossWeight::fixed(ys.dims().first().copied().unwrap_or(1)),
+    })
 }
 
 /// The value of a loss.
@@ -246,22 +284,25 @@ fn scalar(loss: &Tensor) -> Result<f32> {
 impl<M: Model, O: TrainerOpt, B: Supervised + Collated> Task<B> for Trainer<M, O> {
     fn train(&mut self, batch: &B, metrics: &mut Metrics) -> Result<f32> {
         let (xs, ys) = (batch.xs(), batch.ys());
-        let (option, spars) = self.strategy;
-        let loss = if self.accumulate > 1 {
-            self.train_micro_batches(xs, ys, metrics)?
+        let sizes = micro_batches(batch.len(), self.micro_batch);
+        let (loss, weight) = if sizes.len() > 1 {
+            self.train_micro_batches((xs, ys), &sizes, metrics)?
         } else {
+            let (option, spars) = self.strategy;
             let (output, loss) = self.train_one_batch(xs, ys, option, spars)?;
-            self.score.add(&output, ys, metrics)?;
-            scalar(&loss)?
+            let weight = weight_of(&self.model, &loss, ys)?;
+            self.score.add_counted(&output, ys, weight.ignored(), metrics)?;
+            (scalar(&loss)?, weight.value()?)
         };
-        metrics.add_batch(batch.len(), loss);
+        metrics.add_weighted_batch(batch.len(), loss, weight);
         Ok(loss)
     }
 
     fn evaluate(&mut self, batch: &B, metrics: &mut Metrics) -> Result<()> {
-        let (output, loss) = self.model.output_and_loss(batch.xs(), batch.ys())?;
-        self.score.add(&output.detach(), batch.ys(), metrics)?;
-        metrics.add_batch(batch.len(), scalar(&loss)?);
+        let (output, loss) = self.model.output_and_weighted_loss(batch.xs(), batch.ys())?;
+        let weight = weight_of(&self.model, &loss, batch.ys())?;
+        self.score.add_counted(&output.detach(), batch.ys(), weight.ignored(), metrics)?;
+        metrics.add_weighted_batch(batch.len(), scalar(&loss)?, weight.value()?);
         Ok(())
     }
 
@@ -294,5 +335,24 @@ impl<M: fmt::Debug, O: fmt::Debug> fmt::Debug for Trainer<M, O> {
             .field("opt", &self.opt)
             .field("position", &self.position)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::micro_batches;
+
+    #[test]
+    fn micro_batches_have_all_samples_and_are_as_equal_as_possible() {
+        assert_eq!(micro_batches(8, Some(4)), [4, 4]);
+        assert_eq!(micro_batches(7, Some(3)), [3, 2, 2]);
+        assert_eq!(micro_batches(3, Some(8)), [3]);
+        assert_eq!(micro_batches(16, None), [16]);
+        for (samples, most) in (1..40).flat_map(|samples| (1..9).map(move |most| (samples, most))) {
+            let sizes = micro_batches(samples, Some(most));
+            assert_eq!(sizes.iter().sum::<usize>(), samples);
+            assert!(sizes.iter().all(|size| (1..=most).contains(size)), "{sizes:?}");
+            assert_eq!(sizes.len(), samples.div_ceil(most));
+        }
     }
 }

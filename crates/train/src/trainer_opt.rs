@@ -67,6 +67,10 @@ pub(crate) fn digests(parts: &[(&str, &mut dyn RanksOpt)]) -> Result<Vec<String>
 /// between the ranks, [`StoreOpt`] trains through the servers of a key-value store, and [`AnyOpt`] is
 /// either, chosen by options.
 pub trait TrainerOpt: RanksOpt + BackwardAndUpdate<Error: Into<Error>> {
+    /// Says what all losses of this rank's coming step will weigh together, so that the ranks exchange the sum
+    /// during the forward pass. All ranks call it, or none.
+    fn begin_step(&mut self, weight: f64);
+
     /// Adds the gradients of `loss` to those of the next step, without communication.
     ///
     /// # Errors
@@ -120,6 +124,9 @@ impl RanksOpt for DistOpt {
 }
 
 impl TrainerOpt for DistOpt {
+    fn begin_step(&mut self, weight: f64) {
+        self.begin_step(weight);
+    }
     fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
         Ok(self.accumulate(loss)?)
     }
@@ -146,7 +153,7 @@ impl RanksOpt for StoreOpt {
         self.residual_norm()
     }
     fn take_notices(&mut self) -> Vec<String> {
-        Vec::new()
+        self.take_notices()
     }
     fn traffic(&self) -> CommStats {
         self.store().traffic()
@@ -174,6 +181,9 @@ impl RanksOpt for StoreOpt {
 }
 
 impl TrainerOpt for StoreOpt {
+    fn begin_step(&mut self, weight: f64) {
+        self.begin_step(weight);
+    }
     fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
         Ok(self.accumulate(loss)?)
     }
@@ -299,6 +309,12 @@ impl RanksOpt for AnyOpt {
 }
 
 impl TrainerOpt for AnyOpt {
+    fn begin_step(&mut self, weight: f64) {
+        match self {
+            Self::AllReduce(opt) => opt.begin_step(weight),
+            Self::Store(opt) => opt.begin_step(weight),
+        }
+    }
     fn accumulate(&mut self, loss: &Tensor) -> Result<()> {
         match self {
             Self::AllReduce(opt) => Ok(opt.accumulate(loss)?),

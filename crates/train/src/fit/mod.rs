@@ -25,7 +25,7 @@ pub(crate) use self::control::interrupted_by;
 use self::session::Session;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};
-use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
+use crate::{EpochReport, Result, Trainer, TrainerOpt};
 
 /// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.
 #[derive(Default)]
@@ -158,14 +158,8 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     {
         let (option, spars) = (fit.config.dist_option, fit.config.spars);
         self.opt().check_option(option, spars)?;
-        if fit.config.uneven && fit.config.accumulate > 1 {
-            let (option, value) =
-                ("the number of micro-batches", fit.config.accumulate.to_string());
-            let range =
-                "1 where an epoch uses all samples: its last batch cannot be divided equally";
-            return Err(Error::Option { option, value, range: range.to_owned() });
-        }
-        self.set_steps((option, spars), fit.config.accumulate.max(1));
+        let micro_batch = (fit.config.accumulate > 1).then_some(fit.config.batch_size);
+        self.set_steps((option, spars), micro_batch);
         let loading = self.loading().clone();
         fit.loading(loading).run(self, train, test)
     }
