@@ -150,6 +150,19 @@ pub trait Optimizer: Debug + Send {
         }
         Err(Error::FixedRate { optimizer: self.describe() })
     }
+
+    /// Sets the learning rate itself from the next step on, in place of the schedule and its factor, or gives it
+    /// back to the schedule by `None`. Groups with schedules of their own keep the ratio of their rates to this
+    /// one. It must be the same on all ranks, and is not part of what a checkpoint keeps.
+    ///
+    /// # Errors
+    /// As for [`set_rate_factor`](Self::set_rate_factor).
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        match rate {
+            None => Ok(()),
+            Some(_) => Err(Error::FixedRate { optimizer: self.describe() }),
+        }
+    }
 }
 
 /// So an optimizer may be chosen when the program runs.
@@ -201,5 +214,8 @@ impl<T: Optimizer + ?Sized> Optimizer for Box<T> {
     }
     fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
         (**self).set_rate_factor(factor)
+    }
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        (**self).set_rate(rate)
     }
 }

@@ -23,6 +23,8 @@ pub struct RuleOptimizer<R> {
     steps: u64,
     /// The factor of all rates.
     rate_factor: f64,
+    /// The rate in place of the schedule's.
+    fixed_rate: Option<f64>,
     /// The next step's rate, then one rate for each group, used if the group sets one.
     rates: Vec<f64>,
     params: Vec<BoundParam>,
@@ -53,6 +55,7 @@ impl<R: Rule> RuleOptimizer<R> {
             groups: Vec::new(),
             steps: 0,
             rate_factor: 1.0,
+            fixed_rate: None,
             rates: Vec::new(),
             params: Vec::new(),
         }
@@ -111,11 +114,18 @@ impl<R: Rule> RuleOptimizer<R> {
 
     /// Computes the rates of the next step.
     fn refresh(&mut self) {
+        let scheduled = self.lr.at(self.steps);
+        let rate = |schedule: f64| match self.fixed_rate {
+            None => schedule * self.rate_factor,
+            // A ratio to a rate of 0 does not exist.
+            Some(rate) if scheduled == 0.0 => rate,
+            Some(rate) => rate * (schedule / scheduled),
+        };
         let schedules = self.groups.iter().map(|group| group.lr.as_ref());
-        for (rate, schedule) in
+        for (place, schedule) in
             self.rates.iter_mut().zip([Some(&self.lr)].into_iter().chain(schedules))
         {
-            *rate = schedule.map_or(0.0, |schedule| schedule.at(self.steps)) * self.rate_factor;
+            *place = schedule.map_or(0.0, |schedule| rate(schedule.at(self.steps)));
         }
     }
 }
@@ -225,7 +235,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn learning_rate(&self) -> f32 {
-        (self.lr.at(self.steps) * self.rate_factor) as f32
+        self.fixed_rate.unwrap_or_else(|| self.lr.at(self.steps) * self.rate_factor) as f32
     }
 
     fn steps(&self) -> u64 {
@@ -244,6 +254,13 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
         Allowed::NotNegative.check(R::NAME, "the factor of the learning rate", factor)?;
         self.rate_factor = factor;
+        self.refresh();
+        Ok(())
+    }
+
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        rate.map_or(Ok(()), |rate| Allowed::NotNegative.check(R::NAME, "the learning rate", rate))?;
+        self.fixed_rate = rate;
         self.refresh();
         Ok(())
     }
