@@ -195,8 +195,11 @@ fn check_servers(servers: usize, world_size: usize) -> Result<()> {
     Err(Error::Launch { what })
 }
 
-/// The longest time that a rank waits for another one.
-pub(crate) fn timeout() -> Result<Duration> {
+/// The longest time that a rank waits for another one: CANDELABRUM_TIMEOUT, or 300 s.
+///
+/// # Errors
+/// A value of the variable that is not a number of seconds.
+pub fn timeout() -> Result<Duration> {
     Ok(seconds(vars::TIMEOUT)?.unwrap_or(DEFAULT_TIMEOUT))
 }
 

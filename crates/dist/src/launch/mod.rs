@@ -25,7 +25,7 @@ mod spawn;
 mod variables;
 mod watch;
 
-pub use detect::Launch;
+pub use detect::{Launch, timeout};
 pub use ended::{Ended, Outcome};
 pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
@@ -39,7 +39,6 @@ pub use spawn::{spawn, spawn_with};
 pub use variables::{restarts, threads_of_launcher};
 pub use watch::Grace;
 
-pub(crate) use detect::timeout;
 pub use device::DeviceChoice;
 pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};

@@ -208,6 +208,15 @@ impl DistOpt {
         Ok(self.optimizer.set_rate_factor(factor)?)
     }
 
+    /// Sets the learning rate itself from the next step on, in place of the schedule, the same on all ranks; `None`
+    /// gives it back to the schedule. It does not belong to [`Self::state`].
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::set_rate`].
+    pub fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        Ok(self.optimizer.set_rate(rate)?)
+    }
+
     /// The settings.
     pub fn config(&self) -> &DistOptConfig {
         &self.config
