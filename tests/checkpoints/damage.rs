@@ -116,13 +116,13 @@ fn a_checkpoint_of_another_version_is_named() {
         let text = fs::read_to_string(&path).unwrap();
         let (_, checkpoint) = text.split_once("\"checkpoint\":").unwrap();
         let checkpoint = checkpoint.trim_end().strip_suffix('}').unwrap();
-        let later = checkpoint.replacen("\"format\":1", "\"format\":7", 1);
+        let later = checkpoint.replacen("\"format\":2", "\"format\":7", 1);
         assert_ne!(later, checkpoint);
         let digest: String =
             Sha256::digest(&later).iter().map(|byte| format!("{byte:02x}")).collect();
         fs::write(&path, format!("{{\"sha256\":\"{digest}\",\"checkpoint\":{later}}}\n")).unwrap();
     }
-    refused(&place, &[], &["has the format 7", "reads the format 1"]);
+    refused(&place, &[], &["has the format 7", "reads the formats 1 to 2"]);
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Saving {
     fn after_step(&mut self, opt: &mut DistOpt) -> anyhow::Result<()> {
         self.state.position.step += 1;
         if self.checkpoints.is_due(self.state.position.step) {
-            let saved = self.checkpoints.save(&mut [("", opt)], &self.state, None)?;
+            let saved = self.checkpoints.save(&mut [("", opt)], &self.state)?;
             if let Some(why) = saved.failed {
                 anyhow::bail!(why);
             }

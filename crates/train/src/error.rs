@@ -140,3 +140,10 @@ pub enum Error {
         running: usize,
     },
 }
+
+impl Error {
+    /// Whether a step failed on all ranks, and changed nothing, because a loss or a gradient is not finite.
+    pub fn is_not_finite(&self) -> bool {
+        matches!(self, Self::Dist(candelabrum_dist::Error::NotFinite { .. }))
+    }
+}

@@ -30,6 +30,8 @@ pub struct LogFiles {
     /// The end of the step before, if nothing else has been done since.
     last_step: Option<Instant>,
     step: u64,
+    /// Why the training ends, if it ends with an error.
+    error: Option<String>,
 }
 
 impl LogFiles {
@@ -47,6 +49,7 @@ impl LogFiles {
             window: TrainWindow::new(STEPS_EVERY),
             last_step: None,
             step: 0,
+            error: None,
         }
     }
 
@@ -106,6 +109,10 @@ impl Hook for LogFiles {
         "log"
     }
 
+    fn only_reports(&self) -> bool {
+        true
+    }
+
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
         let opened = if run.is_root() { self.open(run).map(Some) } else { Ok(None) };
         let failed = match &opened {
@@ -132,8 +139,12 @@ impl Hook for LogFiles {
             return Ok(Action::NOTHING);
         }
         let now = Instant::now();
-        let mut values = vec![(names::LOSS, f64::from(run.loss))];
-        values.extend(run.learning_rate().map(|rate| (names::LEARNING_RATE, rate)));
+        let mut values = Vec::new();
+        // A loss that counts nothing is no loss.
+        if run.loss_weight != 0.0 {
+            values.push((names::LOSS, f64::from(run.loss)));
+        }
+        values.extend(run.step_learning_rate.map(|rate| (names::LEARNING_RATE, rate)));
         if let Some(last) = self.last_step.replace(now) {
             values.push((names::STEP_SECONDS, (now - last).as_secs_f64()));
         }
@@ -177,6 +188,10 @@ impl Hook for LogFiles {
         self.event(Kind::Note { text: note.to_owned() });
     }
 
+    fn on_error(&mut self, error: &Error) {
+        self.error = Some(error.to_string());
+    }
+
     fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
         let rest = self.window.finish();
         self.write_steps(rest, run, run.position.epoch);
@@ -191,7 +206,12 @@ impl Drop for LogFiles {
     /// A training that ends with an error does not call [`Hook::on_end`].
     fn drop(&mut self) {
         let step = self.step;
-        self.event(Kind::End(End { reason: "an error".to_owned(), step }));
+        let reason = self.error.take().map_or_else(
+            || "an error".to_owned(),
+            // If RUST_BACKTRACE is set, candle appends a backtrace to its errors.
+            |error| format!("an error: {}", error.lines().next().unwrap_or_default()),
+        );
+        self.event(Kind::End(End { reason, step }));
     }
 }
 

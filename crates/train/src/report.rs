@@ -6,6 +6,7 @@ use std::path::Path;
 use candelabrum_datasets::write_whole;
 use candelabrum_dist::StepFigures;
 use candelabrum_nn::DistOption;
+use candelabrum_runlog::number;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -39,7 +40,8 @@ pub struct Report {
     /// The strategy's name.
     pub dist_option: String,
     /// The parameter of a sparse strategy.
-    pub spars: f32,
+    #[serde(with = "number::single")]
+    pub spars: f64,
     /// Whether a sparse strategy used error feedback.
     pub corr: bool,
     /// SINGA's `threshold` in elements, if it determined the sizes of units.
@@ -50,10 +52,13 @@ pub struct Report {
     /// The optimizer in a line, with its schedule.
     pub optimizer: String,
     /// Learning rate.
+    #[serde(with = "number::single")]
     pub lr: f64,
     /// Momentum.
+    #[serde(with = "number::single")]
     pub momentum: f64,
     /// L2 weight decay.
+    #[serde(with = "number::single")]
     pub weight_decay: f64,
     /// The run's seed.
     pub seed: u64,
@@ -79,25 +84,29 @@ pub struct EpochReport {
     #[serde(default)]
     pub epoch: usize,
     /// The sum of the batches' mean losses over all ranks and steps.
+    #[serde(with = "number::single")]
     pub train_loss: f64,
     /// The share of training samples that the model classified correctly when it trained on them. `None` for a
     /// model that is no classifier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "number::optional")]
     pub train_accuracy: Option<f64>,
     /// The share of test samples that the model classified correctly after the epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "number::optional")]
     pub eval_accuracy: Option<f64>,
     /// The mean loss of a sample in the evaluation after the epoch. `None` without an evaluation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "number::optional")]
     pub eval_loss: Option<f64>,
     /// What was measured, by `train/NAME` and `evaluation/NAME`.
-    #[serde(default)]
+    #[serde(default, with = "number::by_name")]
     pub measures: BTreeMap<String, f64>,
     /// The time of training and evaluation.
+    #[serde(with = "number::single")]
     pub seconds: f64,
     /// The time of training.
+    #[serde(with = "number::single")]
     pub train_seconds: f64,
     /// Training images of all ranks per second of training.
+    #[serde(with = "number::single")]
     pub images_per_second: f64,
     /// Payload that rank 0 gave to the transport during training. The evaluation is not included;
     /// with partialUpdate it averages all parameters first.
@@ -105,8 +114,10 @@ pub struct EpochReport {
     /// Payload that rank 0 received from the transport during training.
     pub bytes_received: u64,
     /// The time of rank 0's collectives. Waiting for slower ranks is included.
+    #[serde(with = "number::single")]
     pub comm_seconds: f64,
     /// The time for which rank 0 was blocked by collectives.
+    #[serde(with = "number::single")]
     pub exposed_comm_seconds: f64,
     /// The cost of the strategy's steps on rank 0.
     pub strategy: StrategyReport,
@@ -136,23 +147,32 @@ pub struct StrategyReport {
     /// The number of steps whose forward and backward pass were replayed as CUDA graphs.
     pub replayed_steps: u64,
     /// Payload given to the transport, per step.
+    #[serde(with = "number::single")]
     pub bytes_sent_per_step: f64,
     /// Payload received from the transport, per step.
+    #[serde(with = "number::single")]
     pub bytes_received_per_step: f64,
     /// candle's backward pass, and copying gradients into buckets.
+    #[serde(with = "number::single")]
     pub backward_seconds: f64,
     /// Error feedback, and making messages.
+    #[serde(with = "number::single")]
     pub compress_seconds: f64,
     /// Collectives. Waiting for slower ranks is included.
+    #[serde(with = "number::single")]
     pub communication_seconds: f64,
     /// The time for which the steps were blocked by collectives. Waking this thread is included.
+    #[serde(with = "number::single")]
     pub exposed_seconds: f64,
     /// Making averages of messages, and checking that the averages are finite.
+    #[serde(with = "number::single")]
     pub decompress_seconds: f64,
     /// The optimizer.
+    #[serde(with = "number::single")]
     pub update_seconds: f64,
     /// The Euclidean norm of the residuals (the values not sent) at the end of the epoch. 0 without
     /// error feedback.
+    #[serde(with = "number::single")]
     pub residual_norm: f64,
 }
 
@@ -230,6 +250,37 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn an_epoch_comes_back_with_every_number() {
+        let figures = StepFigures::default();
+        let report = EpochReport {
+            epoch: 3,
+            train_loss: f64::NAN,
+            train_accuracy: None,
+            eval_accuracy: Some(0.1 + 0.2),
+            eval_loss: Some(f64::INFINITY),
+            measures: [("train/perplexity".to_owned(), f64::NEG_INFINITY)].into(),
+            seconds: 1e-300,
+            train_seconds: -0.0,
+            images_per_second: f64::INFINITY,
+            bytes_sent: u64::MAX,
+            bytes_received: 0,
+            comm_seconds: 0.0,
+            exposed_comm_seconds: 0.0,
+            strategy: StrategyReport::new(DistOption::Fp32, &figures, f64::NAN),
+            notes: Vec::new(),
+            parameters_sha256: Vec::new(),
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(!text.contains("null"), "{text}");
+        let read: EpochReport = serde_json::from_str(&text).unwrap();
+        assert!(read.train_loss.is_nan() && read.strategy.residual_norm.is_nan());
+        assert_eq!(read.eval_accuracy.map(f64::to_bits), Some((0.1_f64 + 0.2).to_bits()));
+        assert_eq!((read.eval_loss, read.train_accuracy), (Some(f64::INFINITY), None));
+        assert_eq!((&read.measures, read.seconds), (&report.measures, 1e-300));
+        assert!(read.train_seconds.is_sign_negative());
+    }
 
     #[test]
     fn a_report_goes_where_it_can_and_says_where_it_cannot() {

@@ -53,6 +53,10 @@ impl Hook for ReportFile {
         "report"
     }
 
+    fn only_reports(&self) -> bool {
+        true
+    }
+
     fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         self.report.epochs.retain(|earlier| earlier.epoch != report.epoch);
         self.report.epochs.push(report.clone());

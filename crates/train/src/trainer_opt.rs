@@ -51,6 +51,13 @@ pub trait RanksOpt: Part {
     /// A factor that is negative or not finite, or an optimizer that has none.
     fn set_rate_factor(&mut self, factor: f64) -> Result<()>;
 
+    /// Sets the learning rate itself from the next step on, in place of the schedule, the same on all ranks. `None`
+    /// gives it back to the schedule.
+    ///
+    /// # Errors
+    /// Those of [`set_rate_factor`](Self::set_rate_factor).
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()>;
+
     /// Whether all ranks take their steps together. Workers of a store without rounds do not.
     fn is_in_step(&self) -> bool;
 }
@@ -107,7 +114,9 @@ impl RanksOpt for DistOpt {
         self.group().stats()
     }
     fn learning_rate(&self) -> Option<f64> {
-        Some(f64::from(self.optimizer().learning_rate()))
+        // The number that the user wrote: 0.01, and not 0.009999999776.
+        let rate = self.optimizer().learning_rate();
+        Some(rate.to_string().parse().unwrap_or_else(|_| f64::from(rate)))
     }
     fn describe_optimizer(&self) -> Option<String> {
         Some(self.optimizer().describe())
@@ -117,6 +126,9 @@ impl RanksOpt for DistOpt {
     }
     fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
         Ok(self.set_rate_factor(factor)?)
+    }
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        Ok(self.set_rate(rate)?)
     }
     fn is_in_step(&self) -> bool {
         true
@@ -174,6 +186,13 @@ impl RanksOpt for StoreOpt {
         let option = "the factor of the learning rate";
         let range = "1 with a key-value store, whose servers have the optimizer".to_owned();
         Err(Error::Option { option, value: factor.to_string(), range })
+    }
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        let Some(rate) = rate else { return Ok(()) };
+        let option = "the learning rate";
+        let range =
+            "as scheduled with a key-value store, whose servers have the optimizer".to_owned();
+        Err(Error::Option { option, value: rate.to_string(), range })
     }
     fn is_in_step(&self) -> bool {
         self.store().config().kind != StoreKind::DistAsync
@@ -302,6 +321,9 @@ impl RanksOpt for AnyOpt {
     }
     fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
         self.get_mut().set_rate_factor(factor)
+    }
+    fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
+        self.get_mut().set_rate(rate)
     }
     fn is_in_step(&self) -> bool {
         self.get().is_in_step()

@@ -9,18 +9,21 @@ use std::str::FromStr;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use candelabrum_dist::launch::{restarts, timeout};
 use candelabrum_dist::{Error as DistError, Group};
 
-use super::directory::{Best, Directory, is_checkpoint};
-use super::manifest::Manifest;
+use super::directory::{Directory, is_checkpoint};
+use super::manifest::{Best, Manifest, Parent};
 use super::part::Part;
 use super::position::Position;
 use super::restored::Restored;
 use super::saving::{self, Job, Written};
+use super::settings::{Change, RunSettings};
 use super::snapshot::Snapshot;
 use crate::{Error, Metrics, Result};
 
-/// The time for which rank 0 waits for the files of other ranks.
+/// The shortest time for which rank 0 waits for the files of other ranks. It is the deadline between ranks, if that is
+/// longer: a rank may have residuals of several times the model.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time for which a rank waits until a network's file system shows what rank 0 has made.
@@ -51,7 +54,9 @@ pub enum Resume {
     /// From the newest whole checkpoint in the directory, or anew if there is none.
     #[default]
     Auto,
-    /// From this checkpoint, or from the newest whole one in this directory.
+    /// From this checkpoint, or from the newest whole one in this directory. Checkpoints that the directory of the
+    /// run has beyond it are [abandoned](Resumed::abandoned). When a launcher starts the run again, it
+    /// continues the newest checkpoint that it has made since.
     From(PathBuf),
     /// Anew. A directory that has checkpoints is refused.
     Never,
@@ -84,12 +89,14 @@ impl fmt::Display for Resume {
 pub struct RunState {
     /// The next step.
     pub position: Position,
-    /// What must be the same in a run that continues, by name: the seed, the data.
-    pub settings: BTreeMap<String, String>,
+    /// The settings of the run.
+    pub settings: RunSettings,
     /// What else the training keeps: the states of hooks, for instance.
     pub shared: serde_json::Value,
     /// The counts of this rank in the epoch so far.
     pub metrics: Metrics,
+    /// By what this checkpoint is the best so far: `best` is noted in `best.json`.
+    pub best: BTreeMap<String, Best>,
 }
 
 /// The checkpoint from which a training continues.
@@ -103,6 +110,19 @@ pub struct Resumed {
     pub world_size: usize,
     /// The newer ones that were skipped, with the reasons.
     pub skipped: Vec<String>,
+    /// Whether the run goes back to this checkpoint, and does not continue the newest one.
+    pub is_branch: bool,
+    /// The checkpoints beyond this one that now have names that begin with `abandoned-`.
+    pub abandoned: usize,
+}
+
+/// The end of a checkpoint's writing, the same on all ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The step of the checkpoint.
+    pub step: u64,
+    /// Why it was not written.
+    pub failed: Option<String>,
 }
 
 /// What a call of [`Checkpoints::save`] has found.
@@ -124,6 +144,14 @@ pub struct Checkpoints {
     config: CheckpointConfig,
     /// A word that distinguishes this run.
     run: String,
+    /// The checkpoint from which the run began.
+    parent: Option<Parent>,
+    /// The step of that checkpoint, if it is in this directory.
+    source: Option<u64>,
+    /// The number of the next checkpoint in the order of writing. Of rank 0.
+    number: u64,
+    /// The time for which the ranks' threads wait for each other's files.
+    patience: Duration,
     /// The memory of the numbers, while nothing is being written.
     snapshot: Option<Snapshot>,
     writing: Option<JoinHandle<Written>>,
@@ -144,10 +172,11 @@ impl Checkpoints {
     pub fn open(dir: &Path, group: &Group, config: CheckpointConfig, begins: bool) -> Result<Self> {
         let word = group.broadcast_text(&random_word(), 0)?;
         let directory = Directory::new(dir, word.clone());
-        let mut lock = None;
+        let (mut lock, mut number) = (None, 0);
         let taken = if group.rank() == 0 {
             let must_be_empty = begins && config.resume == Resume::Never;
-            take(&directory, must_be_empty).map(|taken| lock = Some(taken))
+            take(&directory, must_be_empty)
+                .map(|(taken, next)| (lock, number) = (Some(taken), next))
         } else {
             Ok(())
         };
@@ -158,8 +187,21 @@ impl Checkpoints {
         }
         let snapshot = Some(Snapshot::new(group.rank()));
         let group = group.clone();
-        let (run, writing, last) = (word, None, None);
-        Ok(Self { directory, group, config, run, snapshot, writing, last, _lock: lock })
+        let (run, parent, source, writing, last) = (word, None, None, None, None);
+        Ok(Self {
+            directory,
+            group,
+            config,
+            run,
+            parent,
+            source,
+            number,
+            patience: PATIENCE.max(timeout()?),
+            snapshot,
+            writing,
+            last,
+            _lock: lock,
+        })
     }
 
     /// The directory.
@@ -193,23 +235,17 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if there are checkpoints but none that is whole, or one of another model or with
-    /// other settings. All ranks get the error, and nothing has changed.
+    /// other settings, or a part whose name cannot be that of a file. All ranks get the error, and nothing has
+    /// changed.
     pub fn resume(
         &mut self,
         parts: &mut [(&str, &mut dyn Part)],
-        settings: &BTreeMap<String, String>,
+        settings: &RunSettings,
     ) -> Result<Option<Resumed>> {
-        let (from, is_auto) = match &self.config.resume {
-            Resume::Never => return Ok(None),
-            Resume::Auto => (self.directory.path().to_owned(), true),
-            Resume::From(path) => (path.clone(), false),
-        };
-        let candidates = self.candidates(&from)?;
-        if candidates.is_empty() {
-            return if is_auto { Ok(None) } else { Err(refuse(&from, "has no checkpoint")) };
-        }
+        check_part_names(self.directory.path(), parts)?;
+        let Some(Candidates { paths, branch }) = self.candidates()? else { return Ok(None) };
         let mut skipped = Vec::new();
-        for path in candidates {
+        for path in paths {
             let read = Restored::read(&path, self.group.rank(), self.group.world_size());
             // All ranks skip what one of them cannot read.
             if let Some(why) = first_error(&self.group, read.as_ref().err())? {
@@ -218,39 +254,115 @@ impl Checkpoints {
             }
             let restored = read?;
             self.restore(parts, &restored, settings)?;
-            let Manifest { position, settings, shared, world_size, run, .. } =
+            let manifest = restored.manifest().clone();
+            let abandoned = match branch {
+                None => {
+                    (self.run, self.parent) = (manifest.run, manifest.parent);
+                    self.source = self.step_of_parent();
+                    0
+                }
+                Some(from_here) => {
+                    let step = manifest.position.step;
+                    self.parent = Some(Parent { run: manifest.run, step });
+                    self.source = from_here.then_some(step);
+                    self.abandon(&manifest.best)?
+                }
+            };
+            if self.source == Some(manifest.position.step) || branch.is_none() {
+                self.last = Some(manifest.position.step);
+            }
+            let Manifest { position, settings, shared, world_size, .. } =
                 restored.manifest().clone();
-            self.run = run;
-            let state = RunState { position, settings, shared, metrics: restored.metrics() };
-            return Ok(Some(Resumed { path, state, world_size, skipped }));
+            let metrics = restored.metrics();
+            let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
+            let is_branch = branch.is_some();
+            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch, abandoned }));
         }
-        Err(refuse(&from, &format!("has no whole checkpoint: {}", skipped.join("; "))))
+        let why = format!("has no whole checkpoint: {}", skipped.join("; "));
+        let from = match &self.config.resume {
+            Resume::From(path) => path,
+            _ => self.directory.path(),
+        };
+        Err(refuse(from, &why))
     }
 
-    /// The directories that may be checkpoints, the newest first, as rank 0 sees them.
-    fn candidates(&self, from: &Path) -> Result<Vec<PathBuf>> {
-        let found = || -> Result<Vec<PathBuf>> {
-            if is_checkpoint(from) {
-                return Ok(vec![from.to_owned()]);
-            }
-            let directory = Directory::new(from, String::new());
-            let steps = directory
-                .steps()
-                .map_err(|error| refuse(from, &format!("cannot be read: {error}")))?;
-            Ok(steps.into_iter().map(|step| directory.of_step(step)).collect())
-        };
-        let own = if self.group.rank() == 0 { found() } else { Ok(Vec::new()) };
+    /// The directories that may be the checkpoint to continue, the best choice first, as rank 0 sees them. `None` if
+    /// the training begins anew.
+    fn candidates(&self) -> Result<Option<Candidates>> {
+        let own = if self.group.rank() == 0 { self.find() } else { Ok(None) };
         let own = share(&self.group, own)?;
-        let lines: Vec<String> = own.iter().map(|path| path.display().to_string()).collect();
-        let lines = self.group.broadcast_text(&lines.join("\n"), 0)?;
-        Ok(lines.lines().map(PathBuf::from).collect())
+        let told = own.as_ref().map_or(String::new(), Candidates::to_text);
+        Ok(Candidates::of_text(&self.group.broadcast_text(&told, 0)?))
+    }
+
+    /// The candidates of rank 0.
+    fn find(&self) -> Result<Option<Candidates>> {
+        let from = match &self.config.resume {
+            Resume::Never => return Ok(None),
+            Resume::Auto => {
+                let paths = checkpoints_in(&self.directory)?;
+                return Ok((!paths.is_empty()).then_some(Candidates { paths, branch: None }));
+            }
+            Resume::From(from) => from,
+        };
+        // A launcher that starts the run again gives it the same options.
+        if restarts()? > 0 {
+            let paths = self.since(from)?;
+            if !paths.is_empty() {
+                return Ok(Some(Candidates { paths, branch: None }));
+            }
+        }
+        let is_own =
+            |dir: Option<&Path>| dir.is_some_and(|dir| is_same(dir, self.directory.path()));
+        let (paths, branch) = if is_checkpoint(from) {
+            (vec![from.clone()], Some(is_own(from.parent())))
+        } else {
+            let paths = checkpoints_in(&Directory::new(from, String::new()))?;
+            (paths, (!is_own(Some(from))).then_some(false))
+        };
+        match paths.is_empty() {
+            true => Err(refuse(from, "has no checkpoint")),
+            false => Ok(Some(Candidates { paths, branch })),
+        }
+    }
+
+    /// The checkpoints of this directory that a run has made since it went back to `from`, the newest first.
+    fn since(&self, from: &Path) -> Result<Vec<PathBuf>> {
+        let Ok(from) = Manifest::read(from) else { return Ok(Vec::new()) };
+        let parent = Parent { run: from.run, step: from.position.step };
+        let mut paths = checkpoints_in(&self.directory)?;
+        paths.retain(|path| {
+            Manifest::read(path).is_ok_and(|manifest| manifest.parent.as_ref() == Some(&parent))
+        });
+        Ok(paths)
+    }
+
+    /// The step of the checkpoint from which the run began, if this directory has it.
+    fn step_of_parent(&self) -> Option<u64> {
+        let parent = self.parent.as_ref()?;
+        let manifest = Manifest::read(&self.directory.of_step(parent.step)).ok()?;
+        (manifest.run == parent.run).then_some(parent.step)
+    }
+
+    /// Gives all checkpoints of this directory beyond the source another name. Returns their number.
+    fn abandon(&self, best: &BTreeMap<String, Best>) -> Result<usize> {
+        let own = match self.group.rank() {
+            0 => self.directory.abandon(self.source, best).map_err(|error| {
+                let what = format!("has checkpoints that cannot be renamed: {error}");
+                refuse(self.directory.path(), &what)
+            }),
+            _ => Ok(0),
+        };
+        let mut count = [share(&self.group, own)? as i64];
+        self.group.broadcast(&mut count, 0)?;
+        Ok(count[0] as usize)
     }
 
     fn restore(
         &self,
         parts: &mut [(&str, &mut dyn Part)],
         restored: &Restored,
-        settings: &BTreeMap<String, String>,
+        settings: &RunSettings,
     ) -> Result<()> {
         let names = parts.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
         let checked = check_settings(restored, settings)
@@ -259,30 +371,27 @@ impl Checkpoints {
                 parts.iter_mut().try_for_each(|(name, part)| part.check(name, restored))
             });
         share(&self.group, checked)?;
-        for (name, part) in parts {
+        let loaded = parts.iter_mut().try_for_each(|(name, part)| {
             part.load(name, restored)?;
             part.params().set_noise_draws(restored.noise_draws(name));
-        }
-        Ok(())
+            Ok(())
+        });
+        share(&self.group, loaded)
     }
 
     /// Copies the state of `parts` and of the run, and has another thread write it. It first waits for the
     /// checkpoint before, if that is still being written. The ranks' models become one model
-    /// ([`Part::average_parameters`]). `best` is the value by which this checkpoint is the best so far.
+    /// ([`Part::average_parameters`]).
     ///
     /// # Errors
     /// A device's error, a failure of another rank, a passed deadline, or a thread that cannot be started. That a
     /// checkpoint could not be written is no error here, but [`Saved::failed`] of the next one, and an error of
     /// [`finish`](Self::finish).
-    pub fn save(
-        &mut self,
-        parts: &mut [(&str, &mut dyn Part)],
-        state: &RunState,
-        best: Option<f64>,
-    ) -> Result<Saved> {
+    pub fn save(&mut self, parts: &mut [(&str, &mut dyn Part)], state: &RunState) -> Result<Saved> {
         let begin = Instant::now();
         let _span = tracing::debug_span!(target: "candelabrum::run", "checkpoint").entered();
-        let failed = self.wait()?;
+        check_part_names(self.directory.path(), parts)?;
+        let failed = self.wait()?.and_then(|outcome| outcome.failed);
         for (_, part) in &mut *parts {
             part.average_parameters()?;
         }
@@ -291,6 +400,15 @@ impl Checkpoints {
         snapshot.begin();
         let mut manifest = Manifest::new(&self.run, state.position, self.group.world_size());
         let dir = self.directory.partial(step);
+        manifest.number = self.number;
+        manifest.parent = self.parent.clone();
+        if self.group.rank() == 0 {
+            // The other ranks write into it. If it cannot be made, the writing thread says why.
+            drop(fs::create_dir_all(&dir));
+            manifest.best = self.directory.best().unwrap_or_default();
+            manifest.best.extend(state.best.clone());
+        }
+        self.number += 1;
         for (name, part) in parts {
             let saved = part.save(name, &mut snapshot, &dir)?;
             manifest.parts.insert((*name).to_owned(), saved);
@@ -308,8 +426,9 @@ impl Checkpoints {
             manifest: (self.group.rank() == 0).then_some(manifest),
             step,
             keep: self.config.keep.max(1),
-            best: best.map(|value| Best { step, value }),
-            patience: PATIENCE,
+            source: self.source,
+            best: state.best.clone(),
+            patience: self.patience,
         };
         let thread = saving::start(job);
         let refuse = |error| refuse(self.directory.path(), &format!("cannot be written: {error}"));
@@ -323,7 +442,7 @@ impl Checkpoints {
     /// # Errors
     /// [`Error::Checkpoint`] if it could not be written, on all ranks, and a failure of another rank.
     pub fn finish(&mut self) -> Result<()> {
-        match self.wait()? {
+        match self.wait()?.and_then(|outcome| outcome.failed) {
             None => Ok(()),
             Some(why) => {
                 Err(refuse(self.directory.path(), &format!("has not the last checkpoint: {why}")))
@@ -331,8 +450,11 @@ impl Checkpoints {
         }
     }
 
-    /// Waits for the thread of this rank, and returns the first failure of any rank.
-    fn wait(&mut self) -> Result<Option<String>> {
+    /// Waits for the checkpoint that is being written, on all ranks. `None` if there is none.
+    ///
+    /// # Errors
+    /// A failure of another rank or a passed deadline. That the checkpoint could not be written is part of the result.
+    pub fn wait(&mut self) -> Result<Option<Outcome>> {
         let Some(thread) = self.writing.take() else { return Ok(None) };
         let step = self.last.unwrap_or_default();
         let outcome = match thread.join() {
@@ -345,7 +467,61 @@ impl Checkpoints {
         let outcome = outcome.map_err(|what| {
             refuse(&self.directory.of_step(step), &format!("was not written: {what}"))
         });
-        first_error(&self.group, outcome.as_ref().err())
+        let failed = first_error(&self.group, outcome.as_ref().err())?;
+        if failed.is_some() {
+            self.last = None;
+        }
+        Ok(Some(Outcome { step, failed }))
+    }
+}
+
+/// Checkpoints that may be continued.
+struct Candidates {
+    /// The best choice first.
+    paths: Vec<PathBuf>,
+    /// `None`: the run continues its branch. Otherwise it begins another one, from a checkpoint of its own directory
+    /// or not.
+    branch: Option<bool>,
+}
+
+impl Candidates {
+    fn to_text(&self) -> String {
+        let paths: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        serde_json::json!([self.branch, paths]).to_string()
+    }
+
+    fn of_text(text: &str) -> Option<Self> {
+        let (branch, paths): (Option<bool>, Vec<PathBuf>) = serde_json::from_str(text).ok()?;
+        Some(Self { paths, branch })
+    }
+}
+
+/// The checkpoints in a directory, the newest first.
+fn checkpoints_in(directory: &Directory) -> Result<Vec<PathBuf>> {
+    let unreadable = |error| refuse(directory.path(), &format!("cannot be read: {error}"));
+    let steps = directory.newest_first().map_err(unreadable)?;
+    Ok(steps.into_iter().map(|step| directory.of_step(step)).collect())
+}
+
+/// Whether two paths are one directory.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| {
+        fs::canonicalize(if path.as_os_str().is_empty() { Path::new(".") } else { path }).ok()
+    };
+    real(a).is_some_and(|a| Some(a) == real(b))
+}
+
+/// The names of parts are in the names of files.
+fn check_part_names(dir: &Path, parts: &[(&str, &mut dyn Part)]) -> Result<()> {
+    let is_bad = |name: &str| name.contains(['/', '\0']) || name.contains("-rank-");
+    match parts.iter().find(|(name, _)| is_bad(name)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let what = format!(
+                "cannot have files for the model `{name}`: its name must have neither `/` nor `-rank-`"
+            );
+            Err(refuse(dir, &what))
+        }
     }
 }
 
@@ -358,18 +534,19 @@ impl Drop for Checkpoints {
     }
 }
 
-/// Takes the directory for this run, and leaves a mark by which other ranks recognise it.
-fn take(directory: &Directory, must_be_empty: bool) -> Result<File> {
+/// Takes the directory for this run, and leaves a mark by which other ranks recognise it. Returns the lock and the
+/// number of the next checkpoint.
+fn take(directory: &Directory, must_be_empty: bool) -> Result<(File, u64)> {
     let lock = directory.take()?;
     let unusable = |error| refuse(directory.path(), &format!("cannot be used: {error}"));
-    if must_be_empty && !directory.steps().map_err(unusable)?.is_empty() {
+    if must_be_empty && !directory.is_empty().map_err(unusable)? {
         let what = "has checkpoints of an earlier run: continue it with --resume auto, name another directory, \
                     or remove them";
         return Err(refuse(directory.path(), what));
     }
     let word = directory.word();
     fs::write(mark(directory, word), word).map_err(unusable)?;
-    Ok(lock)
+    Ok((lock, directory.next_number().map_err(unusable)?))
 }
 
 fn mark(directory: &Directory, word: &str) -> PathBuf {
@@ -389,24 +566,13 @@ fn find_mark(directory: &Directory, word: &str) -> Result<()> {
     Ok(())
 }
 
-fn check_settings(restored: &Restored, settings: &BTreeMap<String, String>) -> Result<()> {
-    let saved = &restored.manifest().settings;
-    for (name, here) in settings {
-        if let Some(there) = saved.get(name).filter(|there| *there != here) {
-            let (there, here) = (short(there), short(here));
-            let what = format!(
-                "was made with {name} `{there}`, this run has `{here}`: another run needs another directory"
-            );
-            return Err(refuse(restored.path(), &what));
-        }
-    }
-    Ok(())
-}
-
-/// A digest by its first digits, and anything else as it is.
-fn short(setting: &str) -> String {
-    let is_digest = setting.len() == 64 && setting.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if is_digest { format!("{}…", &setting[..12]) } else { setting.to_owned() }
+fn check_settings(restored: &Restored, settings: &RunSettings) -> Result<()> {
+    let Some(change) = restored.manifest().settings.refused(settings) else { return Ok(()) };
+    let Change { what, there, here } = change;
+    let what = format!(
+        "was made with {what} `{there}`, this run has `{here}`: another run needs another directory"
+    );
+    Err(refuse(restored.path(), &what))
 }
 
 fn check_names(restored: &Restored, names: &[String]) -> Result<()> {

@@ -1,28 +1,35 @@
 //! The directory of a run's checkpoints.
 //!
 //! ```text
-//! step-00000120/          a checkpoint: it has this name only if it is whole
-//! .partial-00000140-9f3c/ one that is being written, or that was when its run died
-//! .removed-00000100-9f3c/ one that is being removed
-//! best.json               which of them was the best
-//! lock                    is locked while a run uses the directory
+//! step-00000120/                a checkpoint: it has this name only if it is whole
+//! abandoned-9f3c-step-00000160/ one that a run has left behind: it went back to an older one
+//! .partial-00000140-9f3c/       one that is being written, or that was when its run died
+//! .removed-00000100-9f3c/       one that is being removed
+//! best.json, best-mae.json      which of them was the best by some measure
+//! lock                          is locked while a run uses the directory
 //! ```
+//!
+//! **Invariant (branch)** The checkpoints that are named by their steps are of one branch: each was made by the
+//! run that continued the one before.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use candelabrum_datasets::write_whole;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use serde::{Deserialize, Serialize};
 
-use super::manifest;
+use super::manifest::{self, Best, Manifest};
 use crate::{Error, Result};
 
 const STEP: &str = "step-";
 const PARTIAL: &str = ".partial-";
 const REMOVED: &str = ".removed-";
-const BEST: &str = "best.json";
+const ABANDONED: &str = "abandoned-";
+const BEST: &str = "best";
+const JSON: &str = ".json";
 const LOCK: &str = "lock";
 
 /// A directory of checkpoints, as one rank sees it.
@@ -31,13 +38,6 @@ pub(super) struct Directory {
     path: PathBuf,
     /// A word of this run that no other run has: for the names of partial checkpoints.
     word: String,
-}
-
-/// The best checkpoint so far.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Best {
-    pub(super) step: u64,
-    pub(super) value: f64,
 }
 
 impl Directory {
@@ -57,7 +57,12 @@ impl Directory {
     pub(super) fn take(&self) -> Result<File> {
         let refuse = |what: String| Error::Checkpoint { path: self.path.clone(), what };
         let unusable = |error: io::Error| refuse(format!("cannot be used: {error}"));
+        let is_new = !self.path.exists();
         fs::create_dir_all(&self.path).map_err(unusable)?;
+        if let Some(parent) = self.path.parent().filter(|_| is_new) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            sync(parent).map_err(unusable)?;
+        }
         let lock = File::create(self.path.join(LOCK)).map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -115,38 +120,105 @@ impl Directory {
         fs::remove_dir_all(removed)
     }
 
-    /// The steps of all directories that have a checkpoint's name, the newest first.
-    pub(super) fn steps(&self) -> io::Result<Vec<u64>> {
+    /// The steps of all directories that have a checkpoint's name, in no order.
+    fn steps(&self) -> io::Result<Vec<u64>> {
         let step = |name: String| name.strip_prefix(STEP)?.parse::<u64>().ok();
-        let mut steps: Vec<u64> = match self.names() {
-            Ok(names) => names.into_iter().filter_map(step).collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        steps.sort_unstable_by(|a, b| b.cmp(a));
+        match self.names() {
+            Ok(names) => Ok(names.into_iter().filter_map(step).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is no checkpoint.
+    pub(super) fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.steps()?.is_empty())
+    }
+
+    /// The steps of the checkpoints, the newest first: in the order of writing. Those whose manifests cannot be read come
+    /// before all others: a run that continues says why it skips them.
+    pub(super) fn newest_first(&self) -> io::Result<Vec<u64>> {
+        let number = |step: u64| (self.number_of(step).unwrap_or(u64::MAX), step);
+        let mut steps = self.steps()?;
+        steps.sort_by_cached_key(|&step| Reverse(number(step)));
         Ok(steps)
     }
 
-    /// Removes all checkpoints but the newest `keep` and the best one.
-    pub(super) fn prune(&self, keep: usize) -> io::Result<()> {
-        let best = self.best().map(|best| best.step);
-        for step in self.steps()?.into_iter().skip(keep).filter(|step| Some(*step) != best) {
+    /// The number in the order of writing.
+    fn number_of(&self, step: u64) -> Option<u64> {
+        Manifest::read(&self.of_step(step)).ok().map(|manifest| manifest.number)
+    }
+
+    /// The number of the next checkpoint.
+    pub(super) fn next_number(&self) -> io::Result<u64> {
+        let numbers = self.steps()?.into_iter().filter_map(|step| self.number_of(step));
+        Ok(numbers.max().unwrap_or(0) + 1)
+    }
+
+    /// Removes all checkpoints but the newest `keep`, the best ones, and `source`, from which the run began.
+    pub(super) fn prune(&self, keep: usize, source: Option<u64>) -> io::Result<()> {
+        let best: Vec<u64> = self.best()?.into_values().map(|best| best.step).collect();
+        let stays = |step: &u64| Some(*step) == source || best.contains(step);
+        // One that cannot be read counts as the oldest.
+        let mut steps = self.newest_first()?;
+        steps.sort_by_key(|&step| self.number_of(step).is_none());
+        for step in steps.into_iter().skip(keep).filter(|step| !stays(step)) {
             self.remove(step)?;
         }
         Ok(())
     }
 
-    /// The best checkpoint, if one has been noted.
-    pub(super) fn best(&self) -> Option<Best> {
-        let text = fs::read_to_string(self.path.join(BEST)).ok()?;
-        serde_json::from_str(&text).ok()
+    /// Gives all checkpoints but those up to step `last` another name, and goes back to the `best` ones of then. For a
+    /// run that continues an older one. Returns the number of the checkpoints.
+    pub(super) fn abandon(
+        &self,
+        last: Option<u64>,
+        best: &BTreeMap<String, Best>,
+    ) -> io::Result<usize> {
+        let steps = self.steps()?;
+        let later: Vec<u64> =
+            steps.iter().copied().filter(|step| last.is_none_or(|last| *step > last)).collect();
+        let other = |name: &str| self.path.join(format!("{ABANDONED}{}-{name}", self.word));
+        for &step in &later {
+            fs::rename(self.of_step(step), other(&format!("{STEP}{step:08}")))?;
+        }
+        for name in self.best()?.into_keys().filter(|_| !later.is_empty()) {
+            let file = format!("{name}{JSON}");
+            fs::rename(self.path.join(&file), other(&file))?;
+        }
+        if !later.is_empty() {
+            let still_here = |best: &&Best| self.of_step(best.step).exists();
+            for (name, best) in best.iter().filter(|(_, best)| still_here(best)) {
+                self.note_best(name, best)?;
+            }
+            sync(&self.path)?;
+        }
+        Ok(later.len())
     }
 
-    pub(super) fn note_best(&self, best: &Best) -> io::Result<()> {
-        write_whole(&self.path.join(BEST), |out| {
+    /// The best checkpoints, by the names of their files.
+    pub(super) fn best(&self) -> io::Result<BTreeMap<String, Best>> {
+        let mut all = BTreeMap::new();
+        for name in self.names()? {
+            let Some(name) = name.strip_suffix(JSON).filter(|name| name.starts_with(BEST)) else {
+                continue;
+            };
+            let text = fs::read_to_string(self.path.join(format!("{name}{JSON}")))?;
+            // One that cannot be read protects nothing.
+            if let Ok(best) = serde_json::from_str(&text) {
+                all.insert(name.to_owned(), best);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Notes the best checkpoint in the file `name`.
+    pub(super) fn note_best(&self, name: &str, best: &Best) -> io::Result<()> {
+        write_whole(&self.path.join(format!("{name}{JSON}")), |out| {
             serde_json::to_writer(&mut *out, best)?;
             out.write_all(b"\n")
-        })
+        })?;
+        sync(&self.path)
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

@@ -5,21 +5,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use candelabrum_dist::{DistOptState, StrategyConfig};
-use serde::{Deserialize, Serialize};
+use candelabrum_runlog::number;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::digest::{FileDigest, sha256};
 use super::position::Position;
+use super::settings::RunSettings;
 use crate::{Error, Result};
 
 /// The name of the file.
 pub(super) const NAME: &str = "checkpoint.json";
 
-/// The version of all files of a checkpoint. Another one cannot be read.
-const FORMAT: u32 = 1;
+/// The version of all files of a checkpoint. This version of the crate reads it and the one before, 1, whose
+/// settings have sentences as names, and which knows neither its parent nor its number.
+const FORMAT: u32 = 2;
 
 /// The contents of `checkpoint.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,22 +31,70 @@ pub struct Manifest {
     pub format: u32,
     /// The version of the crate that wrote it.
     pub version: String,
-    /// A word that distinguishes the run from others. A resumed run keeps it.
+    /// A word that distinguishes the run from others. A resumed run keeps it, unless it went back to an older
+    /// checkpoint: then it is another branch.
     pub run: String,
+    /// The number of this checkpoint in its directory, in the order of writing.
+    #[serde(default)]
+    pub number: u64,
+    /// The checkpoint from which this run began, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The best checkpoints so far, by the names of their files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub best: BTreeMap<String, Best>,
     /// Seconds since 1970.
     pub created: u64,
     /// How far the training was.
     pub position: Position,
     /// The number of ranks that trained.
     pub world_size: usize,
-    /// What must be the same in a run that continues, by name.
-    pub settings: BTreeMap<String, String>,
+    /// The settings of the run.
+    #[serde(deserialize_with = "read_settings")]
+    pub settings: RunSettings,
     /// The optimizers, by the names of their models. The name of a single one is empty.
     pub parts: BTreeMap<String, PartState>,
     /// What the training itself keeps, the same on all ranks: the states of hooks, for instance.
     pub shared: serde_json::Value,
     /// All other files.
     pub files: BTreeMap<String, FileDigest>,
+}
+
+/// The checkpoint from which a run began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// The word of its run.
+    pub run: String,
+    /// Its step.
+    pub step: u64,
+}
+
+/// A checkpoint that was the best one by some value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Its step.
+    pub step: u64,
+    /// The value.
+    #[serde(with = "number::single")]
+    pub value: f64,
+    /// The name of the value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub measure: String,
+}
+
+/// Settings by their names, or by the sentences of format 1.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Settings {
+    ByName(RunSettings),
+    BySentence(BTreeMap<String, String>),
+}
+
+fn read_settings<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<RunSettings, D::Error> {
+    Ok(match Settings::deserialize(from)? {
+        Settings::ByName(settings) => settings,
+        Settings::BySentence(sentences) => RunSettings::of_sentences(sentences),
+    })
 }
 
 /// The state of one model's optimizer, beside its numbers.
@@ -105,10 +156,13 @@ impl Manifest {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             run: run.to_owned(),
+            number: 0,
+            parent: None,
+            best: BTreeMap::new(),
             created: since.map_or(0, |since| since.as_secs()),
             position,
             world_size,
-            settings: BTreeMap::new(),
+            settings: RunSettings::default(),
             parts: BTreeMap::new(),
             shared: serde_json::Value::Null,
             files: BTreeMap::new(),
@@ -144,11 +198,89 @@ impl Manifest {
         }
         let Version { format, version } =
             serde_json::from_str(signed.checkpoint.get()).map_err(|error| damaged(&error))?;
-        if format != FORMAT {
+        if !(1..=FORMAT).contains(&format) {
             return Err(refuse(format!(
-                "has the format {format} of candelabrum {version}; this version reads the format {FORMAT}"
+                "has the format {format} of candelabrum {version}; this version reads the formats 1 to {FORMAT}"
             )));
         }
-        serde_json::from_str(signed.checkpoint.get()).map_err(|error| damaged(&error))
+        let manifest: Self =
+            serde_json::from_str(signed.checkpoint.get()).map_err(|error| damaged(&error))?;
+        if let Some(name) = manifest.names().find(|name| !is_below(name)) {
+            return Err(refuse(format!("names the file {name:?}, which is not in it")));
+        }
+        Ok(manifest)
+    }
+
+    /// The names of all files and folders that it says it has.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let folders = self.parts.values().filter_map(PartState::servers);
+        self.files.keys().map(String::as_str).chain(folders)
+    }
+}
+
+/// Whether a name stands for something in the folder of a checkpoint.
+fn is_below(name: &str) -> bool {
+    !name.is_empty()
+        && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(change: impl FnOnce(&mut Manifest)) -> Result<Manifest> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manifest = Manifest::new("run", Position::default(), 1);
+        change(&mut manifest);
+        manifest.write(dir.path()).unwrap();
+        Manifest::read(dir.path())
+    }
+
+    #[test]
+    fn a_manifest_comes_back_with_every_number() {
+        let best = Best { step: 3, value: f64::INFINITY, measure: "perplexity".to_owned() };
+        let change = |manifest: &mut Manifest| {
+            manifest.number = 7;
+            manifest.parent = Some(Parent { run: "other".to_owned(), step: 40 });
+            manifest.best = [("best".to_owned(), best.clone())].into();
+            manifest.settings.seed = Some(u64::MAX);
+        };
+        let read = written(change).unwrap();
+        assert_eq!((read.number, read.settings.seed), (7, Some(u64::MAX)));
+        assert_eq!(read.parent.unwrap().step, 40);
+        assert_eq!(read.best["best"], best);
+    }
+
+    #[test]
+    fn files_outside_of_the_checkpoint_are_refused() {
+        for name in ["../secret", "/etc/passwd", "servers/../../x", ""] {
+            let change = |manifest: &mut Manifest| {
+                manifest.files.insert(name.to_owned(), FileDigest::of(b""));
+            };
+            let error = written(change).unwrap_err().to_string();
+            assert!(error.contains("which is not in it"), "{error}");
+            let change = |manifest: &mut Manifest| {
+                let part = PartState::Store { steps: 0, servers: name.to_owned() };
+                manifest.parts.insert(String::new(), part);
+            };
+            assert!(written(change).is_err(), "{name}");
+        }
+        assert!(written(|_| {}).is_ok());
+    }
+
+    #[test]
+    fn a_manifest_of_format_1_is_read() {
+        let text = r#"{"format":1,"version":"0.1.0","run":"9f3c","created":5,
+            "position":{"epoch":1,"step_in_epoch":2,"step":3},"world_size":2,
+            "settings":{"the seed":"4","the global batch size":"8"},
+            "parts":{},"shared":{"report":[]},"files":{}}"#;
+        let raw = RawValue::from_string(text.replace('\n', "")).unwrap();
+        let signed = Signed { sha256: sha256(raw.get().as_bytes()), checkpoint: &raw };
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(NAME), serde_json::to_string(&signed).unwrap()).unwrap();
+        let read = Manifest::read(dir.path()).unwrap();
+        let RunSettings { seed, global_batch_size, .. } = read.settings;
+        assert_eq!((seed, global_batch_size), (Some(4), Some(8)));
+        assert_eq!((read.number, read.parent, read.position.step), (0, None, 3));
     }
 }

@@ -12,8 +12,8 @@ use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::digest::FileDigest;
-use super::directory::{Best, Directory, sync};
-use super::manifest::Manifest;
+use super::directory::{Directory, sync};
+use super::manifest::{Best, Manifest};
 use super::snapshot::Snapshot;
 
 /// The time between two looks for the notes of other ranks.
@@ -39,7 +39,9 @@ pub(super) struct Job {
     pub(super) manifest: Option<Manifest>,
     pub(super) step: u64,
     pub(super) keep: usize,
-    pub(super) best: Option<Best>,
+    /// The checkpoint from which the run began, if the directory has it.
+    pub(super) source: Option<u64>,
+    pub(super) best: BTreeMap<String, Best>,
     /// For how long rank 0 waits for the other ranks.
     pub(super) patience: Duration,
 }
@@ -67,7 +69,11 @@ pub(super) fn start(job: Job) -> io::Result<JoinHandle<Written>> {
 fn write(job: &Job) -> io::Result<()> {
     let dir = job.directory.partial(job.step);
     let files = phase!("write").in_scope(|| {
-        fs::create_dir_all(&dir)?;
+        if job.rank == 0 {
+            fs::create_dir_all(&dir)?;
+        } else {
+            wait_for(&dir, job.patience)?;
+        }
         write_files(job, &dir)
     });
     let note = files.as_ref().map(BTreeMap::clone).map_err(ToString::to_string);
@@ -84,10 +90,10 @@ fn write(job: &Job) -> io::Result<()> {
     drop(gathering);
     phase!("publish").in_scope(|| job.directory.publish(job.step))?;
     let _span = phase!("prune").entered();
-    if let Some(best) = &job.best {
-        job.directory.note_best(best)?;
+    for (name, best) in &job.best {
+        job.directory.note_best(name, best)?;
     }
-    job.directory.prune(job.keep)
+    job.directory.prune(job.keep, job.source)
 }
 
 /// Writes the files of this rank.
@@ -121,6 +127,20 @@ fn leave_note(dir: &Path, rank: usize, note: &Note) -> io::Result<()> {
     fs::rename(partial, note_path(dir, rank))
 }
 
+/// Waits until this rank sees the directory that rank 0 has made. It does not make the directory itself: rank 0 may
+/// have failed and removed it.
+fn wait_for(dir: &Path, patience: Duration) -> io::Result<()> {
+    let (parent, begin) = (dir.parent().unwrap_or(dir), Instant::now());
+    while !lists(parent, dir)? {
+        if begin.elapsed() > patience {
+            let what = "rank 0 has not made this checkpoint's directory, or it is not seen here";
+            return Err(io::Error::other(what));
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
 /// Waits for the note of a rank.
 fn take_note(
     dir: &Path,
@@ -128,23 +148,30 @@ fn take_note(
     patience: Duration,
 ) -> io::Result<BTreeMap<String, FileDigest>> {
     let (path, begin) = (note_path(dir, rank), Instant::now());
-    loop {
-        match fs::read(&path) {
-            Ok(text) => {
-                fs::remove_file(&path)?;
-                let note: Note = serde_json::from_slice(&text)?;
-                return note.map_err(|what| io::Error::other(format!("rank {rank}: {what}")));
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Err(_) if begin.elapsed() > patience => {
-                return Err(io::Error::other(format!(
-                    "rank {rank} has not written its files after {} s: do all ranks see this directory?",
-                    patience.as_secs()
-                )));
-            }
-            Err(_) => thread::sleep(LOOK),
+    while !lists(dir, &path)? {
+        if begin.elapsed() > patience {
+            return Err(io::Error::other(format!(
+                "rank {rank} has not written its files after {} s: do all ranks see this directory?",
+                patience.as_secs()
+            )));
+        }
+        thread::sleep(LOOK);
+    }
+    let text = fs::read(&path)?;
+    fs::remove_file(&path)?;
+    let note: Note = serde_json::from_slice(&text)?;
+    note.map_err(|what| io::Error::other(format!("rank {rank}: {what}")))
+}
+
+/// Whether a directory has a file. A network's file system remembers for up to a minute that a name did not exist, so
+/// the list of the names is read: the name itself is not asked for before it exists.
+fn lists(dir: &Path, path: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        if entry?.path() == path {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
 /// Servers have written their files before this thread began, each where its host sees the directory.

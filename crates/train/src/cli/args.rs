@@ -343,7 +343,8 @@ impl TrainArgs {
             kvstore: self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
             servers: world.servers(),
             dist_option: self.dist_option.to_string(),
-            spars: self.spars,
+            // The number that the user wrote: 0.05, and not 0.05000000074505806.
+            spars: self.spars.to_string().parse().unwrap_or_else(|_| f64::from(self.spars)),
             corr: self.corr,
             threshold: self.threshold,
             on_overflow: self.on_overflow.to_string(),

@@ -5,11 +5,13 @@
 //! | settings, and what ends a training from outside | `config.rs` |
 //! | the order of everything in a run | `session.rs` |
 //! | what all ranks decide together after a step | `control.rs` |
+//! | what a run keeps in its checkpoints beside models | `kept.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
 //! | SINGA's lines | `lines.rs` |
 
 mod config;
 mod control;
+mod kept;
 mod lines;
 mod session;
 mod settings;

@@ -11,10 +11,13 @@ use candelabrum_dist::{CommStats, Group, StepFigures};
 use candelabrum_nn::{DistOption, Params};
 
 use super::config::FitConfig;
-use super::control::{Control, Decision};
+use super::control::{Asked, Control, Decision};
+use super::kept::{self, Ended, Evaluated, Kept};
 use super::lines::Lines;
 use super::settings;
-use crate::checkpoint::{Checkpoints, Part, Position, Resumed, RunState};
+use crate::checkpoint::{
+    Best, Change, Checkpoints, Part, Position, Resumed, RunSettings, RunState,
+};
 use crate::hooks::{Action, Hook, Run};
 use crate::progress::Progress;
 use crate::task::Task;
@@ -24,22 +27,24 @@ use crate::{EpochReport, Error, Metrics, RanksOpt, Result, StrategyReport, evalu
 /// The maximum number of notes that an epoch prints.
 const MOST_NOTES: usize = 3;
 
-/// The name of the batch size in a checkpoint.
-const GLOBAL_BATCH: &str = "the global batch size";
-
 /// A run, between its start and its end.
 pub(super) struct Session<'s, 'a> {
     config: &'s FitConfig,
     loading: LoaderOptions,
     hooks: Vec<Box<dyn Hook + 'a>>,
     lines: Lines<'a>,
-    settings: BTreeMap<String, String>,
+    settings: RunSettings,
     checkpoints: Option<Checkpoints>,
     /// The checkpoint from which the run continued.
     resumed: Option<PathBuf>,
     /// This rank's counts of the present epoch.
     metrics: Metrics,
-    loss: f32,
+    /// This rank's part of the last step.
+    last: LastStep,
+    /// The last evaluation.
+    evaluated: Option<Evaluated>,
+    /// Why a hook has ended the run for good.
+    ended: Option<Ended>,
     steps_per_epoch: usize,
     global_batch: usize,
     /// The epoch before which the run ends.
@@ -72,6 +77,15 @@ fn cost(figures: &StepFigures, residual_norm: f64) -> String {
     line
 }
 
+/// This rank's part of a step.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastStep {
+    loss: f32,
+    /// What the loss counted.
+    weight: f64,
+    learning_rate: Option<f64>,
+}
+
 /// How an epoch ended.
 enum End {
     Complete,
@@ -90,11 +104,13 @@ impl<'s, 'a> Session<'s, 'a> {
             loading,
             hooks,
             lines: Lines::new(out),
-            settings: BTreeMap::new(),
+            settings: RunSettings::default(),
             checkpoints: None,
             resumed: None,
             metrics: Metrics::default(),
-            loss: 0.0,
+            last: LastStep::default(),
+            evaluated: None,
+            ended: None,
             steps_per_epoch: 0,
             global_batch: 0,
             end: 0,
@@ -119,7 +135,8 @@ impl<'s, 'a> Session<'s, 'a> {
         if !task.group().is_world_root() {
             self.lines = Lines::new(None);
         }
-        evaluation::in_mode(&params, true, || self.run_epochs(task, train, test))
+        let result = evaluation::in_mode(&params, true, || self.run_epochs(task, train, test));
+        result.inspect_err(|error| self.hooks.iter_mut().for_each(|hook| hook.on_error(error)))
     }
 
     fn run_epochs<B, T, D, E>(
@@ -144,14 +161,22 @@ impl<'s, 'a> Session<'s, 'a> {
         }
         if has_peers {
             let test = test.map(Dataset::fingerprint).transpose()?;
-            let hooks: Vec<&str> = self.hooks.iter().map(|hook| hook.name()).collect();
+            let hooks = kept::keys(&self.hooks);
             let other =
                 [("the hooks", hooks.join(", ")), ("the test data", test.unwrap_or_default())];
             settings::check_same(&group, &self.settings, self.config, before, other)?;
         }
         let loader = self.begin(task, train, &group)?;
         self.each_hook(task, |hook, run| hook.on_start(run))?;
-        let (mut reports, mut stopped) = (Vec::new(), None);
+        let mut reports = Vec::new();
+        let mut stopped = self.ended.as_ref().map(|ended| ended.reason.clone());
+        let has_ended = stopped.is_some();
+        if let Some(why) = &stopped {
+            let note = format!(
+                "the run has ended: {why}; nothing is trained. To go on, leave out the hook that has ended it, or name a checkpoint to resume from"
+            );
+            self.note(&group, &note);
+        }
         while task.position().epoch < self.end && stopped.is_none() {
             let epoch = task.position().epoch;
             self.lines.starting(epoch);
@@ -165,10 +190,9 @@ impl<'s, 'a> Session<'s, 'a> {
             let (report, mut decision) = self.end_epoch(task, test, &clock)?;
             reports.push(report);
             decision.save |= self.is_due(task.position().step);
-            stopped = decision.stop.clone();
-            self.save_if(task, &decision)?;
+            stopped = self.obey(task, decision)?;
         }
-        self.finish(task, stopped.as_deref())?;
+        self.finish(task, stopped.as_deref(), has_ended)?;
         Ok(reports)
     }
 
@@ -197,8 +221,8 @@ impl<'s, 'a> Session<'s, 'a> {
         let remainder = if self.config.uneven { Remainder::Keep } else { Remainder::Drop };
         let sampler = evaluation::sampler(group, train, batch, Some(seed), remainder)?;
         (self.steps_per_epoch, self.global_batch) = (sampler.steps(), sampler.global_batch_size());
-        self.settings.insert(GLOBAL_BATCH.to_owned(), self.global_batch.to_string());
-        self.settings.extend(settings::that_may_change(task));
+        self.settings.global_batch_size = Some(self.global_batch);
+        settings::add_that_may_change(&mut self.settings, task);
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)
     }
 
@@ -211,12 +235,11 @@ impl<'s, 'a> Session<'s, 'a> {
         batch: usize,
         ranks: usize,
     ) -> Result<usize> {
-        let Resumed { path, state, world_size, skipped } = resumed;
-        let RunState { position, settings, shared, metrics } = state;
+        let Resumed { path, state, world_size, skipped, is_branch, abandoned } = resumed;
+        let RunState { position, settings, shared, metrics, .. } = state;
         let refuse = |what: String| Error::Checkpoint { path: path.clone(), what };
-        let saved = settings.get(GLOBAL_BATCH).and_then(|size| size.parse::<usize>().ok());
         let mut own = batch;
-        if let Some(saved) = saved.filter(|saved| *saved != batch * ranks) {
+        if let Some(saved) = settings.global_batch_size.filter(|saved| *saved != batch * ranks) {
             own = saved / ranks;
             if world_size == ranks {
                 let global = batch * ranks;
@@ -230,13 +253,10 @@ impl<'s, 'a> Session<'s, 'a> {
                 )));
             }
         }
+        let kept = Kept::of_shared(&shared, position.step);
+        let kept = kept.map_err(|error| refuse(format!("cannot be continued: {error}")))?;
         *task.position() = position;
         self.metrics = metrics;
-        for hook in &mut self.hooks {
-            if let Some(state) = shared.get(hook.name()).filter(|state| !state.is_null()) {
-                hook.restore(state)?;
-            }
-        }
         for why in skipped {
             self.note(task.group(), &format!("skipped a newer checkpoint: {why}"));
         }
@@ -248,13 +268,31 @@ impl<'s, 'a> Session<'s, 'a> {
         if world_size != ranks {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {own}");
         }
+        if abandoned > 0 {
+            note += &format!(
+                "; {abandoned} later checkpoint(s) now have names that begin with `abandoned-`"
+            );
+        }
         self.note(task.group(), &note);
-        for (name, here) in settings::that_may_change(task) {
-            if let Some(there) = settings.get(&name).filter(|there| **there != here) {
-                let note = format!("{name} was `{there}` until then, and is `{here}` from now on");
-                self.note(task.group(), &note);
+        let mut here = RunSettings::default();
+        settings::add_that_may_change(&mut here, task);
+        for Change { what, there, here } in settings.changed(&here) {
+            let note = format!("{what} was `{there}` until then, and is `{here}` from now on");
+            self.note(task.group(), &note);
+        }
+        let keys = kept::keys(&self.hooks);
+        let mut notes = Vec::new();
+        for (key, hook) in keys.iter().zip(&mut self.hooks) {
+            if let Some(state) = kept.state_of(key, &**hook) {
+                notes.extend(kept::restore(&mut **hook, state)?);
             }
         }
+        notes.iter().for_each(|note| self.note(task.group(), note));
+        self.evaluated = kept.evaluated;
+        // Who goes back to a checkpoint wants to go on from there, and so does who leaves the hook out.
+        let is_left_out =
+            |ended: &Ended| ended.hook.as_ref().is_some_and(|hook| !keys.contains(hook));
+        self.ended = kept.ended.filter(|ended| !is_branch && !is_left_out(ended));
         self.resumed = Some(resumed_from);
         Ok(own)
     }
@@ -278,6 +316,16 @@ impl<'s, 'a> Session<'s, 'a> {
         let in_step = task.parts().iter().all(|(_, part)| part.is_in_step());
         let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
         let control = Control::new(&group, &self.config.interrupt, hooks_act, in_step);
+        // The evaluation after the last step was not finished when the run ended.
+        let is_evaluated = |last: &Evaluated| last.step == task.position().step;
+        if self.resumed.is_some()
+            && test.is_some()
+            && !self.evaluated.as_ref().is_some_and(is_evaluated)
+            && self.evaluates_after(*task.position())
+            && let Some(why) = self.close_step(task, test, &control, Asked::default())?
+        {
+            return Ok(End::Stopped(why));
+        }
         let mut progress = Progress::new(
             (epoch, self.end),
             self.steps_per_epoch,
@@ -288,49 +336,124 @@ impl<'s, 'a> Session<'s, 'a> {
         let mut batches = loader.epoch(epoch, step_in_epoch)?;
         while let Some(batch) = wait_for_batch(&mut batches) {
             let batch = batch?;
-            if batch.is_empty() {
-                break; // The last batch of an uneven epoch, of which this rank has no part.
+            if let Some(why) = self.train_batch(task, &batch)? {
+                progress.finish();
+                return Ok(End::Stopped(why));
             }
-            self.loss = task.train(&batch, &mut self.metrics)?;
             let Position { step_in_epoch, step, .. } = *task.position();
             let position = Position { epoch, step_in_epoch: step_in_epoch + 1, step: step + 1 };
             *task.position() = position;
-            let step = position.step;
             for note in task.parts().into_iter().flat_map(|(_, part)| part.take_notices()) {
                 self.note_with(&group, &note, Some(&progress));
             }
-            progress.step(self.global_batch, self.loss, || {
+            progress.step(self.global_batch, self.last.loss, || {
                 cost(&(figures(task, option) - first), residual_norm(task))
             });
-            if self.config.uneven && position.step_in_epoch == self.steps_per_epoch {
-                break; // Other ranks may have no part of this step.
-            }
-            let mut asked = self.after_step(task)?;
-            if self
-                .config
-                .evaluate_every
-                .is_some_and(|every| every > 0 && step.is_multiple_of(every))
-                && let Some(test) = test
-            {
-                asked = asked.and(self.evaluate(task, test)?.1);
-            }
-            let mut decision = control.after_step(asked)?;
-            // One that is due after the last step of an epoch has its evaluation, too.
-            decision.save |= position.step_in_epoch < self.steps_per_epoch && self.is_due(step);
-            self.save_if(task, &decision)?;
-            if let Some(why) = decision.stop {
+            let asked = self.after_step(task)?;
+            if let Some(why) = self.close_step(task, test, &control, asked)? {
                 progress.finish();
                 return Ok(End::Stopped(why));
             }
         }
-        if self.config.uneven {
-            task.join()?;
-            let Position { step, step_in_epoch, .. } = *task.position();
-            let missed = (self.steps_per_epoch - step_in_epoch) as u64;
-            *task.position() = Position { step: step + missed, ..*task.position() };
-        }
         progress.finish();
         Ok(End::Complete)
+    }
+
+    /// A step on a batch, which may be empty: the last one of an uneven epoch, of which this rank has no part. Returns
+    /// why the training ends, if a hook ends it because the step has failed on all ranks.
+    fn train_batch<B, T>(&mut self, task: &mut T, batch: &B) -> Result<Option<String>>
+    where
+        B: Collated,
+        T: Task<B> + ?Sized,
+    {
+        let learning_rate = task.parts().first().and_then(|(_, part)| part.learning_rate());
+        let is_last = task.position().step_in_epoch + 1 == self.steps_per_epoch;
+        let before = self.metrics.loss_weight();
+        let trained = match batch.is_empty() {
+            true => Ok(self.last.loss),
+            false => task.train(batch, &mut self.metrics),
+        };
+        let trained = trained.and_then(|loss| {
+            if self.config.uneven && is_last {
+                // Some ranks may have no part of this step.
+                task.join()?;
+            }
+            Ok(loss)
+        });
+        let error = match trained {
+            Ok(loss) => {
+                let weight = self.metrics.loss_weight() - before;
+                self.last = LastStep { loss, weight, learning_rate };
+                return Ok(None);
+            }
+            Err(error) if error.is_not_finite() => error,
+            Err(error) => return Err(error),
+        };
+        let mut end = None;
+        let keys = kept::keys(&self.hooks);
+        let mut number = 0;
+        self.each_hook(task, |hook, run| {
+            if let Some(reason) = hook.on_bad_step(run, &error)? {
+                let hook = Some(keys[number].clone());
+                end.get_or_insert(Ended { reason, hook });
+            }
+            number += 1;
+            Ok(())
+        })?;
+        self.ended = end;
+        self.ended.as_ref().map(|ended| Some(ended.reason.clone())).ok_or(error)
+    }
+
+    /// What follows a step: its evaluation, if one is due, the decision of all ranks, and a checkpoint. Returns why
+    /// the training ends, if it does.
+    fn close_step<B, T, E>(
+        &mut self,
+        task: &mut T,
+        test: Option<&E>,
+        control: &Control,
+        mut asked: Asked,
+    ) -> Result<Option<String>>
+    where
+        B: Collated,
+        T: Task<B> + ?Sized,
+        E: Dataset<Batch = B> + Clone,
+    {
+        let position = *task.position();
+        if self.evaluates_after(position)
+            && let Some(test) = test
+        {
+            self.evaluate(task, test, &mut asked)?;
+        }
+        // One that is due after the last step of an epoch has its evaluation, too.
+        let is_last = position.step_in_epoch == self.steps_per_epoch;
+        if !is_last && self.is_due(position.step) {
+            asked.save();
+        }
+        let decision = control.after_step(asked)?;
+        self.obey(task, decision)
+    }
+
+    /// Whether an evaluation is due after this step, beside those after each epoch.
+    fn evaluates_after(&self, Position { step, step_in_epoch, .. }: Position) -> bool {
+        let every = self.config.evaluate_every.filter(|&every| every > 0 && step_in_epoch > 0);
+        every.is_some_and(|every| step.is_multiple_of(every))
+    }
+
+    /// Makes the checkpoint of a decision. Returns why the training ends, if it does.
+    fn obey<B, T: Task<B> + ?Sized>(
+        &mut self,
+        task: &mut T,
+        decision: Decision,
+    ) -> Result<Option<String>> {
+        let Decision { stop, ended_by, save, best } = decision;
+        if let (Some(reason), Some(hook)) = (&stop, ended_by) {
+            let hook = hook.and_then(|hook| kept::keys(&self.hooks).into_iter().nth(hook));
+            self.ended = Some(Ended { reason: reason.clone(), hook });
+        }
+        if save {
+            self.save(task, &best)?;
+        }
+        Ok(stop)
     }
 
     /// The report of an epoch, after its evaluation.
@@ -357,12 +480,11 @@ impl<'s, 'a> Session<'s, 'a> {
         }
         let trained = std::mem::take(&mut self.metrics).over_ranks(&*group)?;
         self.lines.trained(&trained);
-        let mut asked = Action::NOTHING;
-        let mut evaluated = None;
-        if let Some(test) = test {
-            let (metrics, action) = self.evaluate(task, test)?;
-            (evaluated, asked) = (Some(metrics), action);
-        }
+        let mut asked = Asked::default();
+        let evaluated = match test {
+            Some(test) => Some(self.evaluate(task, test, &mut asked)?),
+            None => None,
+        };
         let seconds = clock.start.elapsed().as_secs_f64();
         self.lines.evaluated(evaluated.as_ref(), seconds);
         let report = EpochReport {
@@ -384,86 +506,118 @@ impl<'s, 'a> Session<'s, 'a> {
             notes: std::mem::take(&mut self.notes),
             parameters_sha256: equal_parameters(task)?,
         };
-        let mut actions = Vec::new();
-        self.each_hook(task, |hook, run| {
-            actions.push(hook.after_epoch(run, &report)?);
-            Ok(())
-        })?;
-        let asked = actions.into_iter().fold(asked, Action::and);
+        self.ask(task, &mut asked, |hook, run| hook.after_epoch(run, &report))?;
         Ok((report, Decision::from(asked)))
     }
 
-    /// Evaluates on all of `test`, and asks the hooks.
-    fn evaluate<B, T, E>(&mut self, task: &mut T, test: &E) -> Result<(Metrics, Action)>
+    /// Evaluates on all of `test`, and asks the hooks. A model that has been evaluated after this step is not evaluated
+    /// again, and the hooks know its metrics.
+    fn evaluate<B, T, E>(&mut self, task: &mut T, test: &E, asked: &mut Asked) -> Result<Metrics>
     where
         B: Collated,
         T: Task<B> + ?Sized,
         E: Dataset<Batch = B> + Clone,
     {
+        let step = task.position().step;
+        if let Some(evaluated) = self.evaluated.as_ref().filter(|last| last.step == step) {
+            return Ok(evaluated.metrics.clone());
+        }
         let batch = self.config.batch_size;
         let metrics = evaluation::run(task, test, batch, &self.loading)?;
-        let mut actions = Vec::new();
-        self.each_hook(task, |hook, run| {
-            actions.push(hook.on_evaluate(run, &metrics)?);
-            Ok(())
-        })?;
-        Ok((metrics, actions.into_iter().fold(Action::NOTHING, Action::and)))
+        self.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
+        // A hook may compare with the best checkpoint, so it must know whether that has been written.
+        self.settle(task)?;
+        self.ask(task, asked, |hook, run| hook.on_evaluate(run, &metrics))?;
+        Ok(metrics)
     }
 
-    fn after_step<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<Action> {
-        let mut actions = Vec::new();
-        self.each_hook(task, |hook, run| {
-            let asked = hook.after_step(run)?;
-            if hook.acts_after_steps() {
-                actions.push(asked);
-            }
-            Ok(())
+    fn after_step<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<Asked> {
+        let mut asked = Asked::default();
+        self.ask(task, &mut asked, |hook, run| {
+            let action = hook.after_step(run)?;
+            Ok(if hook.acts_after_steps() { action } else { Action::NOTHING })
         })?;
-        Ok(actions.into_iter().fold(Action::NOTHING, Action::and))
+        Ok(asked)
+    }
+
+    /// Adds to `asked` what `f` says that each hook asks for.
+    fn ask<B, T: Task<B> + ?Sized>(
+        &mut self,
+        task: &mut T,
+        asked: &mut Asked,
+        mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<Action>,
+    ) -> Result<()> {
+        let mut number = 0;
+        self.each_hook(task, |hook, run| {
+            asked.add(number, f(hook, run)?);
+            number += 1;
+            Ok(())
+        })
+    }
+
+    /// Waits for the checkpoint that is being written, and tells the hooks whether it is on the disk.
+    fn settle<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<()> {
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        let Some(outcome) = checkpoints.wait()? else { return Ok(()) };
+        if let Some(why) = &outcome.failed {
+            self.note(task.group(), &format!("{why}; the training goes on"));
+        }
+        self.each_hook(task, |hook, run| hook.on_written(run, &outcome))
     }
 
     fn is_due(&self, step: u64) -> bool {
         self.checkpoints.as_ref().is_some_and(|all| all.is_due(step))
     }
 
-    /// Makes a checkpoint if the ranks have decided so.
-    fn save_if<B, T: Task<B> + ?Sized>(&mut self, task: &mut T, decision: &Decision) -> Result<()> {
-        if decision.save { self.save(task, decision.best) } else { Ok(()) }
-    }
-
-    fn save<B, T: Task<B> + ?Sized>(&mut self, task: &mut T, best: Option<f64>) -> Result<()> {
+    /// Makes a checkpoint. `best` has the hooks for which it is the best one, with the values.
+    fn save<B, T: Task<B> + ?Sized>(&mut self, task: &mut T, best: &[(usize, f64)]) -> Result<()> {
+        if self.checkpoints.is_none() {
+            return Ok(());
+        }
+        // The states of hooks depend on whether the checkpoint before this one is on the disk.
+        self.settle(task)?;
         let Some(mut checkpoints) = self.checkpoints.take() else { return Ok(()) };
         let position = *task.position();
-        let states = self.hooks.iter().map(|hook| (hook.name().to_owned(), hook.state()));
+        let files = kept::best_files(&self.hooks);
+        let best = best.iter().filter_map(|&(hook, value)| {
+            let (file, measure) = files.get(hook).cloned().flatten()?;
+            Some((file, Best { step: position.step, value, measure }))
+        });
+        let states = self.hooks.iter().map(|hook| hook.state());
+        let kept = Kept {
+            hooks: kept::keys(&self.hooks).into_iter().zip(states).collect(),
+            evaluated: self.evaluated.clone(),
+            ended: self.ended.clone(),
+        };
         let state = RunState {
             position,
             settings: self.settings.clone(),
-            shared: states.collect(),
+            shared: kept.to_shared(),
             metrics: self.metrics.clone(),
+            best: best.collect(),
         };
-        let saved = checkpoints.save(&mut as_parts(&mut task.parts()), &state, best);
+        let saved = checkpoints.save(&mut as_parts(&mut task.parts()), &state);
         self.checkpoints = Some(checkpoints);
         let saved = saved?;
-        if let Some(why) = &saved.failed {
-            self.note(task.group(), &format!("{why}; the training goes on"));
-        }
         self.each_hook(task, |hook, run| hook.on_checkpoint(run, &saved))
     }
 
-    /// Makes the last checkpoint, waits for it, and tells the hooks.
+    /// Makes the last checkpoint, waits for it, and tells the hooks. `is_said`: the user knows why the run has ended.
     fn finish<B, T: Task<B> + ?Sized>(
         &mut self,
         task: &mut T,
         stopped: Option<&str>,
+        is_said: bool,
     ) -> Result<()> {
+        self.settle(task)?;
         let step = task.position().step;
         if self.checkpoints.as_ref().is_some_and(|all| all.last() != Some(step)) {
-            self.save(task, None)?;
+            self.save(task, &[])?;
         }
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.finish()?;
         }
-        if let Some(why) = stopped {
+        if let Some(why) = stopped.filter(|_| !is_said) {
             let saved = self.checkpoints.as_ref().map(|all| all.path_of(step));
             let saved = saved.map(|path| format!("; saved {}", path.display())).unwrap_or_default();
             self.note(task.group(), &format!("the training ends after {step} steps: {why}{saved}"));
@@ -488,8 +642,11 @@ impl<'s, 'a> Session<'s, 'a> {
                 steps_per_epoch: self.steps_per_epoch,
                 epochs: self.end,
                 global_batch_size: self.global_batch,
+                makes_checkpoints: self.config.checkpoints.is_some(),
                 resumed: self.resumed.as_deref(),
-                loss: self.loss,
+                loss: self.last.loss,
+                loss_weight: self.last.weight,
+                step_learning_rate: self.last.learning_rate,
                 metrics: &self.metrics,
                 parts: &mut parts,
             };

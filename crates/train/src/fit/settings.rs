@@ -1,53 +1,59 @@
 //! What must be the same on all ranks of a run, and in a run that continues it.
 
-use std::collections::BTreeMap;
-
 use candelabrum_datasets::Dataset;
 use candelabrum_dist::{Group, check_consistency};
 use candelabrum_nn::DistOption;
 
 use super::config::FitConfig;
 use crate::Result;
-use crate::checkpoint::Position;
+use crate::checkpoint::{Position, RunSettings};
 use crate::task::Task;
 
 /// The settings without which a continued run would not be the same one.
-pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<BTreeMap<String, String>> {
-    let facts = [
-        ("the seed", config.seed.to_string()),
-        ("the training data", train.fingerprint()?),
-        ("the number of training samples", train.len().to_string()),
-    ];
-    Ok(facts.map(|(name, value)| (name.to_owned(), value)).into())
+pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSettings> {
+    Ok(RunSettings {
+        seed: Some(config.seed),
+        data: Some(train.fingerprint()?),
+        samples: Some(train.len()),
+        uneven: Some(config.uneven),
+        ..RunSettings::default()
+    })
 }
 
-/// The settings that a continued run may change. The user learns of it.
-pub(super) fn that_may_change<B, T: Task<B> + ?Sized>(task: &mut T) -> BTreeMap<String, String> {
+/// Adds the settings that a continued run may change. The user learns of it.
+pub(super) fn add_that_may_change<B, T: Task<B> + ?Sized>(
+    settings: &mut RunSettings,
+    task: &mut T,
+) {
     let (option, spars) = task.strategy();
-    let strategy = match option {
+    settings.strategy = Some(match option {
         DistOption::SparseTopK | DistOption::SparseThreshold | DistOption::Custom(_) => {
             format!("{option} spars={spars}")
         }
         dense => dense.to_string(),
-    };
-    let parts = task.parts().into_iter().filter_map(|(name, part)| {
-        let of = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
-        Some((format!("the optimizer{of}"), part.describe_optimizer()?))
     });
-    parts.chain([("the strategy".to_owned(), strategy)]).collect()
+    let parts = task.parts().into_iter();
+    let parts =
+        parts.filter_map(|(name, part)| Some((name.to_owned(), part.describe_optimizer()?)));
+    settings.optimizers = parts.collect();
 }
 
 /// Refuses ranks whose runs would differ.
 pub(super) fn check_same(
     group: &Group,
-    of_run: &BTreeMap<String, String>,
+    of_run: &RunSettings,
     config: &FitConfig,
     position: Position,
     other: [(&str, String); 2],
 ) -> Result<()> {
     let checkpoints =
         config.checkpoints.as_ref().map(|(dir, config)| (dir.display().to_string(), config));
+    let text = |value: Option<String>| value.unwrap_or_default();
     let own = [
+        ("the seed", text(of_run.seed.map(|seed| seed.to_string()))),
+        ("the training data", text(of_run.data.clone())),
+        ("the number of training samples", text(of_run.samples.map(|len| len.to_string()))),
+        ("`uneven`", config.uneven.to_string()),
         ("the dist option", config.dist_option.to_string()),
         ("spars", config.spars.to_string()),
         ("the number of micro-batches", config.accumulate.to_string()),
@@ -57,7 +63,6 @@ pub(super) fn check_same(
         ("the steps between evaluations", format!("{:?}", config.evaluate_every)),
         ("the checkpoints", format!("{checkpoints:?}")),
     ];
-    let own = own.into_iter().chain(other).map(|(name, value)| (name.to_owned(), value));
-    let facts = of_run.iter().map(|(name, value)| (name.clone(), value.clone())).chain(own);
+    let facts = own.into_iter().chain(other).map(|(name, value)| (name.to_owned(), value));
     Ok(check_consistency(&**group, &facts.collect::<Vec<_>>())?)
 }

@@ -1,12 +1,14 @@
 //! Ends a training that does not become better.
 
+use candelabrum_runlog::Number;
 use serde::{Deserialize, Serialize};
 
 use super::goal::Monitor;
 use super::hook::{Action, Hook, Run, read_state};
 use crate::{Metrics, Result};
 
-/// Ends the training after so many evaluations in a row that were not better than the best one.
+/// Ends the training after so many evaluations in a row that were not better than the best one. A run that has ended
+/// so stays ended when it is started again.
 #[derive(Clone, Debug)]
 pub struct EarlyStopping {
     monitor: Monitor,
@@ -16,7 +18,7 @@ pub struct EarlyStopping {
 
 #[derive(Serialize, Deserialize)]
 struct State {
-    best: Option<f64>,
+    best: Option<Number>,
     waited: usize,
 }
 
@@ -30,6 +32,10 @@ impl EarlyStopping {
 impl Hook for EarlyStopping {
     fn name(&self) -> &str {
         "early_stopping"
+    }
+
+    fn key(&self) -> String {
+        format!("{}:{}", self.name(), self.monitor.key())
     }
 
     fn on_evaluate(&mut self, _: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
@@ -48,12 +54,12 @@ impl Hook for EarlyStopping {
     }
 
     fn state(&self) -> serde_json::Value {
-        serde_json::json!(State { best: self.monitor.best(), waited: self.waited })
+        serde_json::json!(State { best: self.monitor.best().map(Number), waited: self.waited })
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
         let State { best, waited } = read_state(self.name(), state)?;
-        self.monitor.set_best(best);
+        self.monitor.set_best(best.map(f64::from));
         self.waited = waited;
         Ok(())
     }

@@ -18,14 +18,23 @@ pub enum Goal {
 pub struct Monitor {
     measure: String,
     goal: Goal,
-    min_delta: f64,
+    /// `None`: that of the hook.
+    threshold: Option<Threshold>,
     best: Option<f64>,
+}
+
+/// A change that is not larger counts as none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Threshold {
+    Absolute(f64),
+    /// A share of the magnitude of the best value.
+    Relative(f64),
 }
 
 impl Monitor {
     /// Follows the measure of this name; `loss` is the mean loss of a batch.
     pub fn new(measure: &str, goal: Goal) -> Self {
-        Self { measure: measure.to_owned(), goal, min_delta: 0.0, best: None }
+        Self { measure: measure.to_owned(), goal, threshold: None, best: None }
     }
 
     /// The mean loss of the evaluations.
@@ -41,8 +50,30 @@ impl Monitor {
     /// A change counts as better only if it is larger than this.
     #[must_use]
     pub fn min_delta(mut self, min_delta: f64) -> Self {
-        self.min_delta = min_delta;
+        self.threshold = Some(Threshold::Absolute(min_delta));
         self
+    }
+
+    /// A change counts as better only if it is larger than this share of the best value: 0.01 for a hundredth.
+    #[must_use]
+    pub fn min_relative(mut self, share: f64) -> Self {
+        self.threshold = Some(Threshold::Relative(share));
+        self
+    }
+
+    /// Sets a threshold where the user has not.
+    pub(super) fn or_threshold(mut self, threshold: Threshold) -> Self {
+        self.threshold.get_or_insert(threshold);
+        self
+    }
+
+    /// What it follows, in words that distinguish it from others.
+    pub(super) fn key(&self) -> String {
+        let goal = match self.goal {
+            Goal::Minimize => "min",
+            Goal::Maximize => "max",
+        };
+        format!("{}:{goal}", self.measure)
     }
 
     /// The name of the value.
@@ -69,22 +100,37 @@ impl Monitor {
     /// # Errors
     /// [`Error::NotMeasured`].
     pub(super) fn judge(&mut self, metrics: &Metrics) -> Result<(f64, bool)> {
-        let missing = || Error::NotMeasured { measure: self.measure.clone() };
-        let value = self.value(metrics).ok_or_else(missing)?;
-        Ok((value, self.is_better(value)))
-    }
-
-    /// Takes the value of an evaluation, and returns whether it is the best so far. NaN is never better.
-    fn is_better(&mut self, value: f64) -> bool {
-        let better = !value.is_nan()
-            && self.best.is_none_or(|best| match self.goal {
-                Goal::Minimize => value < best - self.min_delta,
-                Goal::Maximize => value > best + self.min_delta,
-            });
-        if better {
+        let value = self.measured(metrics)?;
+        let is_better = self.is_better(value);
+        if is_better {
             self.best = Some(value);
         }
-        better
+        Ok((value, is_better))
+    }
+
+    /// The value of an evaluation.
+    ///
+    /// # Errors
+    /// [`Error::NotMeasured`].
+    pub(super) fn measured(&self, metrics: &Metrics) -> Result<f64> {
+        let missing = || Error::NotMeasured { measure: self.measure.clone() };
+        self.value(metrics).ok_or_else(missing)
+    }
+
+    /// Whether a value is better than the best so far. NaN is never better.
+    pub(super) fn is_better(&self, value: f64) -> bool {
+        let by = |best: f64| match self.threshold {
+            None => 0.0,
+            Some(Threshold::Absolute(delta)) => delta,
+            // Where the best is infinite, every finite value that is better counts.
+            Some(Threshold::Relative(share)) if best.is_finite() => share * best.abs(),
+            Some(Threshold::Relative(_)) => 0.0,
+        };
+        !value.is_nan()
+            && self.best.is_none_or(|best| match self.goal {
+                Goal::Minimize => value < best - by(best),
+                Goal::Maximize => value > best + by(best),
+            })
     }
 
     pub(super) fn set_best(&mut self, best: Option<f64>) {
@@ -96,13 +142,43 @@ impl Monitor {
 mod tests {
     use super::*;
 
+    fn judged(monitor: &mut Monitor, value: f64) -> bool {
+        let mut metrics = Metrics::default();
+        metrics.add_measure(monitor.measure(), value, 1.0);
+        monitor.judge(&metrics).unwrap().1
+    }
+
     #[test]
     fn better_is_better_by_more_than_the_least_change() {
-        let mut loss = Monitor::loss().min_delta(0.1);
-        let better: Vec<bool> = [1.0, 0.95, 0.8, f64::NAN, 0.9].map(|v| loss.is_better(v)).into();
+        let mut error = Monitor::new("mae", Goal::Minimize).min_delta(0.1);
+        let better = [1.0, 0.95, 0.8, f64::NAN, 0.9].map(|value| judged(&mut error, value));
         assert_eq!(better, [true, false, true, false, false]);
         let mut accuracy = Monitor::accuracy();
-        assert!(accuracy.is_better(0.5) && accuracy.is_better(0.6) && !accuracy.is_better(0.6));
-        assert_eq!(accuracy.best(), Some(0.6));
+        let better = [0.5, 0.6, 0.6].map(|value| judged(&mut accuracy, value));
+        assert_eq!((better, accuracy.best()), ([true, true, false], Some(0.6)));
+    }
+
+    #[test]
+    fn a_relative_change_is_a_share_of_the_best_value_whatever_its_sign() {
+        let mut error = Monitor::new("nll", Goal::Minimize).min_relative(0.1);
+        let better = [10.0, 9.5, 8.9, -1.0, -1.05, -1.2].map(|value| judged(&mut error, value));
+        assert_eq!(better, [true, false, true, true, false, true]);
+        let mut gain = Monitor::new("gain", Goal::Maximize).min_relative(0.1);
+        let better = [-10.0, -9.5, -8.9, f64::INFINITY].map(|value| judged(&mut gain, value));
+        assert_eq!(better, [true, false, true, true]);
+        let mut loss = Monitor::new("loss of its own", Goal::Minimize).min_relative(0.1);
+        assert!(judged(&mut loss, f64::INFINITY) && judged(&mut loss, 1e300));
+    }
+
+    #[test]
+    fn a_threshold_of_the_user_stays() {
+        let relative = Threshold::Relative(1e-4);
+        let own = Monitor::loss().min_delta(0.5).or_threshold(relative);
+        assert_eq!(own.threshold, Some(Threshold::Absolute(0.5)));
+        assert_eq!(Monitor::loss().or_threshold(relative).threshold, Some(relative));
+        assert_eq!(
+            (Monitor::loss().key(), Monitor::accuracy().key()),
+            ("loss:min".into(), "accuracy:max".into())
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::{Position, Saved};
+use crate::checkpoint::{Outcome, Position, Saved};
 use crate::{EpochReport, Error, Metrics, RanksOpt, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
@@ -14,8 +14,14 @@ use crate::{EpochReport, Error, Metrics, RanksOpt, Result};
 /// What a hook returns after a step may differ between ranks: if one rank asks to stop or to save, all do. What it
 /// returns after an evaluation or an epoch must be the same on all ranks, as the metrics are.
 pub trait Hook {
-    /// The name under which a checkpoint has the hook's [state](Self::state).
+    /// The name of this kind of hook.
     fn name(&self) -> &str;
+
+    /// The name under which a checkpoint has the hook's [state](Self::state). It must distinguish two hooks of one
+    /// kind, by what they watch for instance. Where it does not, their order does.
+    fn key(&self) -> String {
+        self.name().to_owned()
+    }
 
     /// Before the first step, after a checkpoint has been loaded.
     ///
@@ -59,6 +65,17 @@ pub trait Hook {
         Ok(Action::NOTHING)
     }
 
+    /// After a step that failed on all ranks with `error` and changed nothing, because a loss or a gradient is not
+    /// finite. A hook that answers with a reason ends the training, which then returns without an error. All ranks
+    /// get the same error.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn on_bad_step(&mut self, run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>> {
+        let _ = (run, error);
+        Ok(None)
+    }
+
     /// After a checkpoint has been copied, which another thread writes.
     ///
     /// # Errors
@@ -68,9 +85,24 @@ pub trait Hook {
         Ok(())
     }
 
+    /// When all ranks know whether the checkpoint that was made last is on the disk: before the next evaluation and
+    /// the next checkpoint, and at the end.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn on_written(&mut self, run: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()> {
+        let _ = (run, outcome);
+        Ok(())
+    }
+
     /// A notice to the user, of a strategy for instance.
     fn on_note(&mut self, note: &str) {
         let _ = note;
+    }
+
+    /// When the training ends with an error, which is returned afterwards. It may be on this rank only.
+    fn on_error(&mut self, error: &Error) {
+        let _ = error;
     }
 
     /// At the end of the training, with the reason if it ended early. Not after an error.
@@ -87,6 +119,17 @@ pub trait Hook {
         serde_json::Value::Null
     }
 
+    /// The name of the value by which [`Action::best`] chooses a checkpoint, for a hook that does so.
+    fn best_measure(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the hook only reports what happens. If its saved state cannot be used, it begins anew with a note,
+    /// and the training continues. For other hooks that is an error.
+    fn only_reports(&self) -> bool {
+        false
+    }
+
     /// Continues with a [state](Self::state) that was saved.
     ///
     /// # Errors
@@ -100,6 +143,10 @@ pub trait Hook {
 impl<H: Hook + ?Sized> Hook for &mut H {
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn key(&self) -> String {
+        (**self).key()
     }
 
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
@@ -122,8 +169,28 @@ impl<H: Hook + ?Sized> Hook for &mut H {
         (**self).after_epoch(run, report)
     }
 
+    fn on_bad_step(&mut self, run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>> {
+        (**self).on_bad_step(run, error)
+    }
+
     fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &Saved) -> Result<()> {
         (**self).on_checkpoint(run, saved)
+    }
+
+    fn on_written(&mut self, run: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()> {
+        (**self).on_written(run, outcome)
+    }
+
+    fn on_error(&mut self, error: &Error) {
+        (**self).on_error(error);
+    }
+
+    fn best_measure(&self) -> Option<String> {
+        (**self).best_measure()
+    }
+
+    fn only_reports(&self) -> bool {
+        (**self).only_reports()
     }
 
     fn on_note(&mut self, note: &str) {
@@ -153,10 +220,16 @@ pub struct Run<'r, 'p> {
     pub epochs: usize,
     /// Samples of all ranks in a step.
     pub global_batch_size: usize,
+    /// Whether the training makes checkpoints.
+    pub makes_checkpoints: bool,
     /// The checkpoint from which this call of `fit` continued.
     pub resumed: Option<&'r Path>,
     /// The loss of this rank's last step.
     pub loss: f32,
+    /// What this loss counted: 0 if this rank had no part of the step, or if none of its targets counts.
+    pub loss_weight: f64,
+    /// The learning rate of the first model in the last step, if this rank knows it.
+    pub step_learning_rate: Option<f64>,
     /// This rank's counts in the epoch so far.
     pub metrics: &'r Metrics,
     /// The models with their optimizers.
@@ -178,8 +251,11 @@ impl Run<'_, '_> {
 /// What a hook asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Action {
-    /// Ends the training, for this reason.
+    /// Ends the training for good, for this reason. A run that is started again trains nothing more, unless this hook
+    /// has been left out.
     pub stop: Option<String>,
+    /// Ends this call, for this reason. A run that is started again goes on: for a limit of time, for instance.
+    pub pause: Option<String>,
     /// Makes a checkpoint.
     pub save: bool,
     /// Makes a checkpoint and notes it as the best one, with the value by which it is.
@@ -188,17 +264,7 @@ pub struct Action {
 
 impl Action {
     /// Goes on.
-    pub const NOTHING: Self = Self { stop: None, save: false, best: None };
-
-    /// Both.
-    #[must_use]
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            stop: self.stop.or(other.stop),
-            save: self.save || other.save,
-            best: self.best.or(other.best),
-        }
-    }
+    pub const NOTHING: Self = Self { stop: None, pause: None, save: false, best: None };
 }
 
 impl fmt::Debug for Run<'_, '_> {

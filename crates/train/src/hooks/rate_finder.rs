@@ -4,16 +4,19 @@
 use candelabrum_dist::ReduceOp;
 
 use super::hook::{Action, Hook, Run};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The weight of the earlier losses in the smoothed one, as in fastai and PyTorch Lightning.
 const SMOOTHING: f64 = 0.98;
 
-/// The training ends when the smoothed loss is so many times the lowest one.
+/// The training ends when the smoothed loss is so many times the lowest one, if that is the first one and above 0. In
+/// general it ends when the loss is above the lowest one by `DIVERGED - 1` times the larger of two numbers: the magnitude
+/// of the lowest loss, and what the loss has fallen. A loss may be negative.
 const DIVERGED: f64 = 4.0;
 
 /// Raises the learning rate from step to step by the same factor, notes the loss of each rate, and ends the
-/// training after the last rate or when the loss has become much higher.
+/// training after the last rate, or when the loss has become much higher or is not finite. The rates are those that it
+/// tries, whatever the optimizer's schedule says.
 ///
 /// The trained model is of no use afterwards: train a new one with the rate that was found.
 ///
@@ -34,8 +37,6 @@ pub struct LearningRateFinder {
     first: f64,
     last: f64,
     steps: usize,
-    /// The optimizer's own rate.
-    base: f64,
     smoothed: f64,
     lowest: f64,
     points: Vec<(f64, f64)>,
@@ -44,8 +45,8 @@ pub struct LearningRateFinder {
 impl LearningRateFinder {
     /// Tries `steps` rates from `first` to `last`, both greater than 0.
     pub fn new(first: f64, last: f64, steps: usize) -> Self {
-        let (base, smoothed, lowest, points) = (0.0, 0.0, f64::INFINITY, Vec::new());
-        Self { first, last, steps, base, smoothed, lowest, points }
+        let (smoothed, lowest, points) = (0.0, f64::INFINITY, Vec::new());
+        Self { first, last, steps, smoothed, lowest, points }
     }
 
     /// The rates that were tried, each with the smoothed mean loss of all ranks in its step.
@@ -71,12 +72,16 @@ impl LearningRateFinder {
         self.first * (self.last / self.first).powf(share)
     }
 
-    fn set_rate(&self, run: &mut Run<'_, '_>, rate: f64) -> Result<()> {
-        for (_, part) in &mut *run.parts {
-            part.set_rate_factor(rate / self.base)?;
-        }
-        Ok(())
+    /// Whether this smoothed loss is much higher than the lowest one.
+    fn has_diverged(&self, smoothed: f64) -> bool {
+        let first = self.points.first().map_or(smoothed, |(_, loss)| *loss);
+        let scale = (first - self.lowest).max(self.lowest.abs());
+        smoothed > self.lowest + (DIVERGED - 1.0) * scale
     }
+}
+
+fn set_rate(run: &mut Run<'_, '_>, rate: Option<f64>) -> Result<()> {
+    run.parts.iter_mut().try_for_each(|(_, part)| part.set_rate(rate))
 }
 
 impl Hook for LearningRateFinder {
@@ -85,31 +90,40 @@ impl Hook for LearningRateFinder {
     }
 
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
-        let factor = run.parts.first().map_or(1.0, |(_, part)| part.rate_factor());
-        self.base = run.learning_rate().unwrap_or(1.0) / factor;
-        self.set_rate(run, self.first)
+        set_rate(run, Some(self.first))
     }
 
     fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
-        let mut loss = [run.loss];
+        // What the ranks' losses weigh may differ.
+        let weight = run.loss_weight;
+        let mut sums = [if weight == 0.0 { 0.0 } else { f64::from(run.loss) * weight }, weight];
         if let Some((_, part)) = run.parts.first() {
-            part.group().all_reduce(&mut loss, ReduceOp::Sum)?;
-            loss[0] /= part.group().world_size() as f32;
+            part.group().all_reduce(&mut sums, ReduceOp::Sum)?;
         }
+        let loss = if sums[1] == 0.0 { self.smoothed } else { sums[0] / sums[1] };
         let number = self.points.len();
-        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * f64::from(loss[0]);
+        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * loss;
         let unbiased = self.smoothed / (1.0 - SMOOTHING.powi(number as i32 + 1));
         self.points.push((self.rate(number), unbiased));
         self.lowest = self.lowest.min(unbiased);
         let stop = if number + 1 >= self.steps {
             "all learning rates were tried"
-        } else if unbiased > DIVERGED * self.lowest {
+        } else if self.has_diverged(unbiased) {
             "the loss has become much higher"
         } else {
-            self.set_rate(run, self.rate(number + 1))?;
+            set_rate(run, Some(self.rate(number + 1)))?;
             return Ok(Action::NOTHING);
         };
         Ok(Action { stop: Some(stop.to_owned()), ..Action::NOTHING })
+    }
+
+    fn on_bad_step(&mut self, _: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>> {
+        let rate = self.rate(self.points.len());
+        Ok(Some(format!("at the learning rate {rate:.3e} {error}")))
+    }
+
+    fn on_end(&mut self, run: &mut Run<'_, '_>, _: Option<&str>) -> Result<()> {
+        set_rate(run, None)
     }
 
     fn acts_after_steps(&self) -> bool {
@@ -120,6 +134,22 @@ impl Hook for LearningRateFinder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_has_diverged_by_its_distance_from_the_lowest_one() {
+        let diverged = |first: f64, lowest: f64, loss: f64| {
+            let mut finder = LearningRateFinder::new(1e-5, 1.0, 6);
+            (finder.points, finder.lowest) = (vec![(1e-5, first)], lowest);
+            finder.has_diverged(loss)
+        };
+        // A loss that has not fallen: four times the first one.
+        assert!(!diverged(2.0, 2.0, 7.9) && diverged(2.0, 2.0, 8.1));
+        // A loss below 0 that falls, or rises by less than its size.
+        assert!(!diverged(-6.0, -9.0, -9.0) && !diverged(-6.0, -9.0, -6.5));
+        assert!(!diverged(-6.0, -9.0, 17.0) && diverged(-6.0, -9.0, 19.0));
+        // A loss near 0 that has fallen far.
+        assert!(!diverged(2.0, 0.001, 2.0) && diverged(2.0, 0.001, 6.1));
+    }
 
     #[test]
     fn the_suggestion_is_where_the_loss_falls_most() {

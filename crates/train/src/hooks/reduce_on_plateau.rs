@@ -1,10 +1,14 @@
 //! Lowers the learning rate when training does not become better: PyTorch's `ReduceLROnPlateau`.
 
+use candelabrum_runlog::Number;
 use serde::{Deserialize, Serialize};
 
-use super::goal::Monitor;
+use super::goal::{Monitor, Threshold};
 use super::hook::{Action, Hook, Run, read_state};
 use crate::{Metrics, Result};
+
+/// PyTorch's threshold.
+const THRESHOLD: Threshold = Threshold::Relative(1e-4);
 
 /// Multiplies the learning rate by a factor after more than so many evaluations in a row that were not better
 /// than the best one. The factor comes on top of the optimizer's schedule.
@@ -21,14 +25,17 @@ pub struct ReduceOnPlateau {
 
 #[derive(Serialize, Deserialize)]
 struct State {
-    best: Option<f64>,
+    best: Option<Number>,
     waited: usize,
     cooling: usize,
 }
 
 impl ReduceOnPlateau {
-    /// PyTorch's settings: a factor of 0.1 after more than ten evaluations.
+    /// PyTorch's settings: a factor of 0.1 after more than ten evaluations. A value is better if it is so by more
+    /// than a ten-thousandth of the best one, unless the monitor says otherwise ([`Monitor::min_delta`],
+    /// [`Monitor::min_relative`]).
     pub fn new(monitor: Monitor) -> Self {
+        let monitor = monitor.or_threshold(THRESHOLD);
         let (factor, patience, cooldown, min_factor) = (0.1, 10, 0, 0.0);
         Self { monitor, factor, patience, cooldown, min_factor, waited: 0, cooling: 0 }
     }
@@ -67,6 +74,10 @@ impl Hook for ReduceOnPlateau {
         "reduce_on_plateau"
     }
 
+    fn key(&self) -> String {
+        format!("{}:{}", self.name(), self.monitor.key())
+    }
+
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         let (_, is_better) = self.monitor.judge(metrics)?;
         self.waited = if is_better { 0 } else { self.waited + 1 };
@@ -86,12 +97,12 @@ impl Hook for ReduceOnPlateau {
 
     fn state(&self) -> serde_json::Value {
         let &Self { waited, cooling, .. } = self;
-        serde_json::json!(State { best: self.monitor.best(), waited, cooling })
+        serde_json::json!(State { best: self.monitor.best().map(Number), waited, cooling })
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
         let State { best, waited, cooling } = read_state(self.name(), state)?;
-        self.monitor.set_best(best);
+        self.monitor.set_best(best.map(f64::from));
         (self.waited, self.cooling) = (waited, cooling);
         Ok(())
     }

@@ -1,0 +1,166 @@
+//! What a run keeps in its checkpoints beside models and settings.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::hooks::Hook;
+use crate::{Metrics, Result};
+
+/// The name in [`RunState::shared`](crate::checkpoint::RunState::shared).
+const NAME: &str = "session";
+
+/// What a run keeps, the same on all ranks.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// The states of hooks by their keys.
+    #[serde(default)]
+    pub(super) hooks: BTreeMap<String, Value>,
+    /// The last evaluation.
+    #[serde(default)]
+    pub(super) evaluated: Option<Evaluated>,
+    /// Why the run has ended, if a hook has ended it.
+    #[serde(default)]
+    pub(super) ended: Option<Ended>,
+}
+
+/// An evaluation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Evaluated {
+    /// The step after which it was.
+    pub(super) step: u64,
+    /// The metrics over all ranks, for the report of an epoch that ends after the same step.
+    pub(super) metrics: Metrics,
+}
+
+/// The end of a run by a hook.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) reason: String,
+    /// The key of the hook, if it is known.
+    pub(super) hook: Option<String>,
+}
+
+impl Kept {
+    /// As it is in a checkpoint.
+    pub(super) fn to_shared(&self) -> Value {
+        serde_json::json!({ NAME: self })
+    }
+
+    /// Reads what a checkpoint has. One of format 1 has the states of hooks by their names, and counts as evaluated.
+    pub(super) fn of_shared(shared: &Value, step: u64) -> serde_json::Result<Self> {
+        if let Some(kept) = shared.get(NAME) {
+            return Self::deserialize(kept);
+        }
+        let hooks = shared.as_object().into_iter().flatten();
+        let hooks = hooks.map(|(name, state)| (name.clone(), state.clone())).collect();
+        let evaluated = Some(Evaluated { step, metrics: Metrics::default() });
+        Ok(Self { hooks, evaluated, ended: None })
+    }
+
+    /// The state of the hook with this key. A checkpoint of format 1 has it by the name of the hook.
+    pub(super) fn state_of(&self, key: &str, hook: &(dyn Hook + '_)) -> Option<&Value> {
+        let state = self.hooks.get(key).or_else(|| self.hooks.get(hook.name()));
+        state.filter(|state| !state.is_null())
+    }
+}
+
+/// The keys of hooks, each another one: where two hooks have the same, the second gets a number.
+pub(super) fn keys<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let key = |hook: &Box<dyn Hook + 'a>| {
+        let key = hook.key();
+        let count = seen.entry(key.clone()).or_default();
+        *count += 1;
+        if *count == 1 { key } else { format!("{key}#{count}") }
+    };
+    hooks.iter().map(key).collect()
+}
+
+/// The files in which the best checkpoints of hooks are noted: `best` for the first hook of its kind, and the measure for
+/// each further one.
+pub(super) fn best_files<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<Option<(String, String)>> {
+    let mut names: Vec<String> = Vec::new();
+    let file = |hook: &Box<dyn Hook + 'a>| {
+        let measure = hook.best_measure()?;
+        let plain: String =
+            measure.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        let name = if names.is_empty() { "best".to_owned() } else { format!("best-{plain}") };
+        let again = names.iter().filter(|other| **other == name).count();
+        names.push(name.clone());
+        let name = if again == 0 { name } else { format!("{name}-{}", again + 1) };
+        Some((name, measure))
+    };
+    hooks.iter().map(file).collect()
+}
+
+/// Continues a hook with its state.
+///
+/// # Errors
+/// A state that is not this hook's, unless the hook only reports: then the reason is returned.
+pub(super) fn restore(hook: &mut (dyn Hook + '_), state: &Value) -> Result<Option<String>> {
+    match hook.restore(state) {
+        Err(error) if hook.only_reports() => Ok(Some(format!("{error}; it begins anew"))),
+        result => result.map(|()| None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::{BestModel, EarlyStopping, Goal, Monitor};
+
+    fn hooks() -> Vec<Box<dyn Hook>> {
+        vec![
+            Box::new(EarlyStopping::new(Monitor::loss(), 2)),
+            Box::new(BestModel::new(Monitor::loss())),
+            Box::new(BestModel::new(Monitor::new("top 5", Goal::Maximize))),
+            Box::new(BestModel::new(Monitor::new("top 5", Goal::Minimize))),
+            Box::new(EarlyStopping::new(Monitor::loss(), 9)),
+        ]
+    }
+
+    #[test]
+    fn each_hook_has_a_key_and_a_file_of_its_own() {
+        let keys = keys(&hooks());
+        let expected = [
+            "early_stopping:loss:min",
+            "best_model:loss:min",
+            "best_model:top 5:max",
+            "best_model:top 5:min",
+            "early_stopping:loss:min#2",
+        ];
+        assert_eq!(keys, expected);
+        let files = best_files(&hooks()).into_iter().flatten().map(|(file, _)| file);
+        assert_eq!(files.collect::<Vec<_>>(), ["best", "best-top-5", "best-top-5-2"]);
+    }
+
+    #[test]
+    fn a_checkpoint_of_format_1_has_states_by_the_names_of_hooks() {
+        let shared = serde_json::json!({ "best_model": { "best": 0.5 }, "report": null });
+        let kept = Kept::of_shared(&shared, 7).unwrap();
+        let mut hook = BestModel::new(Monitor::loss());
+        let state = kept.state_of("best_model:loss:min", &hook).unwrap().clone();
+        assert_eq!(restore(&mut hook, &state).unwrap(), None);
+        assert_eq!((hook.best(), kept.evaluated.unwrap().step), (Some(0.5), 7));
+        assert!(Kept::of_shared(&Value::Null, 0).unwrap().hooks.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        let mut metrics = Metrics::default();
+        metrics.add_batch(1, f32::NAN);
+        let kept = Kept {
+            hooks: [("early_stopping:loss:min".to_owned(), serde_json::json!({ "best": 1 }))]
+                .into(),
+            evaluated: Some(Evaluated { step: 12, metrics }),
+            ended: Some(Ended { reason: "enough".to_owned(), hook: None }),
+        };
+        let read = Kept::of_shared(&kept.to_shared(), 0).unwrap();
+        assert_eq!(read.hooks, kept.hooks);
+        let evaluated = read.evaluated.unwrap();
+        assert!(evaluated.step == 12 && evaluated.metrics.loss.is_nan());
+        assert_eq!(read.ended.unwrap().reason, "enough");
+    }
+}
