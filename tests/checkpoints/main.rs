@@ -7,6 +7,7 @@
 //! | a job of the program: its start, its end, its result | `job.rs` |
 //! | SIGKILL at random moments and in every phase | `kills.rs` |
 //! | damaged checkpoints, other models, a full disk | `damage.rs` |
+//! | a run that goes back to an older checkpoint, checkpoints of the format before | `lineage.rs` |
 //! | another number of ranks, every strategy, servers | `sizes.rs` |
 //! | SIGTERM and SIGINT | `signals.rs` |
 
@@ -18,6 +19,7 @@ mod common;
 mod damage;
 mod job;
 mod kills;
+mod lineage;
 mod phases;
 mod program;
 mod signals;

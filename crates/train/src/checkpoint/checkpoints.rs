@@ -55,7 +55,7 @@ pub enum Resume {
     #[default]
     Auto,
     /// From this checkpoint, or from the newest whole one in this directory. Checkpoints that the directory of the
-    /// run has beyond it are [abandoned](Resumed::abandoned). When a launcher starts the run again, it
+    /// run has beyond it are [abandoned](Checkpoints::abandon). When a launcher starts the run again, it
     /// continues the newest checkpoint that it has made since.
     From(PathBuf),
     /// Anew. A directory that has checkpoints is refused.
@@ -112,8 +112,6 @@ pub struct Resumed {
     pub skipped: Vec<String>,
     /// Whether the run goes back to this checkpoint, and does not continue the newest one.
     pub is_branch: bool,
-    /// The checkpoints beyond this one that now have names that begin with `abandoned-`.
-    pub abandoned: usize,
 }
 
 /// The end of a checkpoint's writing, the same on all ranks.
@@ -148,6 +146,8 @@ pub struct Checkpoints {
     parent: Option<Parent>,
     /// The step of that checkpoint, if it is in this directory.
     source: Option<u64>,
+    /// The run goes back to an older checkpoint, whose best ones these were, and has not yet abandoned the others.
+    left: Option<BTreeMap<String, Best>>,
     /// The number of the next checkpoint in the order of writing. Of rank 0.
     number: u64,
     /// The time for which the ranks' threads wait for each other's files.
@@ -195,6 +195,7 @@ impl Checkpoints {
             run,
             parent,
             source,
+            left: None,
             number,
             patience: PATIENCE.max(timeout()?),
             snapshot,
@@ -254,29 +255,27 @@ impl Checkpoints {
             }
             let restored = read?;
             self.restore(parts, &restored, settings)?;
-            let manifest = restored.manifest().clone();
-            let abandoned = match branch {
+            let metrics = restored.metrics();
+            let Manifest { run, parent, best, position, settings, shared, world_size, .. } =
+                restored.manifest().clone();
+            let step = position.step;
+            match branch {
                 None => {
-                    (self.run, self.parent) = (manifest.run, manifest.parent);
+                    (self.run, self.parent) = (run, parent);
                     self.source = self.step_of_parent();
-                    0
                 }
                 Some(from_here) => {
-                    let step = manifest.position.step;
-                    self.parent = Some(Parent { run: manifest.run, step });
+                    self.parent = Some(Parent { run, step });
                     self.source = from_here.then_some(step);
-                    self.abandon(&manifest.best)?
+                    self.left = Some(best);
                 }
-            };
-            if self.source == Some(manifest.position.step) || branch.is_none() {
-                self.last = Some(manifest.position.step);
             }
-            let Manifest { position, settings, shared, world_size, .. } =
-                restored.manifest().clone();
-            let metrics = restored.metrics();
+            if self.source == Some(step) || branch.is_none() {
+                self.last = Some(step);
+            }
             let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
             let is_branch = branch.is_some();
-            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch, abandoned }));
+            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch }));
         }
         let why = format!("has no whole checkpoint: {}", skipped.join("; "));
         let from = match &self.config.resume {
@@ -344,10 +343,17 @@ impl Checkpoints {
         (manifest.run == parent.run).then_some(parent.step)
     }
 
-    /// Gives all checkpoints of this directory beyond the source another name. Returns their number.
-    fn abandon(&self, best: &BTreeMap<String, Best>) -> Result<usize> {
+    /// Gives all checkpoints of this directory beyond the one to which the run has gone back a name that begins with
+    /// `abandoned-`, and returns their number. Call it before the first step, when nothing else can refuse the run.
+    /// The first [`save`](Self::save) does it otherwise. It does nothing for a run that continues the newest
+    /// checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if a name cannot be changed, on all ranks.
+    pub fn abandon(&mut self) -> Result<usize> {
+        let Some(best) = self.left.take() else { return Ok(0) };
         let own = match self.group.rank() {
-            0 => self.directory.abandon(self.source, best).map_err(|error| {
+            0 => self.directory.abandon(self.source, &best).map_err(|error| {
                 let what = format!("has checkpoints that cannot be renamed: {error}");
                 refuse(self.directory.path(), &what)
             }),
@@ -366,6 +372,7 @@ impl Checkpoints {
     ) -> Result<()> {
         let names = parts.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
         let checked = check_settings(restored, settings)
+            .and_then(|()| check_batch(restored, settings, self.group.world_size()))
             .and_then(|()| check_names(restored, &names))
             .and_then(|()| {
                 parts.iter_mut().try_for_each(|(name, part)| part.check(name, restored))
@@ -391,6 +398,7 @@ impl Checkpoints {
         let begin = Instant::now();
         let _span = tracing::debug_span!(target: "candelabrum::run", "checkpoint").entered();
         check_part_names(self.directory.path(), parts)?;
+        self.abandon()?;
         let failed = self.wait()?.and_then(|outcome| outcome.failed);
         for (_, part) in &mut *parts {
             part.average_parameters()?;
@@ -573,6 +581,25 @@ fn check_settings(restored: &Restored, settings: &RunSettings) -> Result<()> {
         "was made with {what} `{there}`, this run has `{here}`: another run needs another directory"
     );
     Err(refuse(restored.path(), &what))
+}
+
+/// At another number of ranks the global batches must stay as they are.
+fn check_batch(restored: &Restored, settings: &RunSettings, ranks: usize) -> Result<()> {
+    let Manifest { settings: there, world_size, .. } = restored.manifest();
+    let (Some(saved), Some(here)) = (there.global_batch_size, settings.global_batch_size) else {
+        return Ok(());
+    };
+    if *world_size == ranks && saved != here {
+        let what = format!("was made with a global batch of {saved}, this run has one of {here}");
+        return Err(refuse(restored.path(), &what));
+    }
+    if !saved.is_multiple_of(ranks) {
+        let what = format!(
+            "has a global batch of {saved}, which {ranks} ranks cannot divide equally: use a number of ranks by which it can be divided"
+        );
+        return Err(refuse(restored.path(), &what));
+    }
+    Ok(())
 }
 
 fn check_names(restored: &Restored, names: &[String]) -> Result<()> {

@@ -180,8 +180,11 @@ impl Manifest {
         file.sync_all()
     }
 
-    /// Reads the file in `dir`.
-    pub(super) fn read(dir: &Path) -> Result<Self> {
+    /// Reads the manifest of the checkpoint in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a file that is missing, damaged, or of a later version.
+    pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(NAME);
         let refuse = |what: String| Error::Checkpoint { path: path.clone(), what };
         let text = fs::read_to_string(&path)

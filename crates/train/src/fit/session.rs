@@ -205,6 +205,7 @@ impl<'s, 'a> Session<'s, 'a> {
     {
         let ranks = group.world_size();
         let mut batch = self.config.batch_size * self.config.accumulate.max(1);
+        self.settings.global_batch_size = Some(batch * ranks);
         if let Some((dir, config)) = &self.config.checkpoints {
             let begins = *task.position() == Position::default();
             let mut checkpoints = Checkpoints::open(dir, group, config.clone(), begins)?;
@@ -212,10 +213,17 @@ impl<'s, 'a> Session<'s, 'a> {
                 true => checkpoints.resume(&mut as_parts(&mut task.parts()), &self.settings)?,
                 false => None,
             };
-            self.checkpoints = Some(checkpoints);
             if let Some(resumed) = resumed {
                 batch = self.resume(task, resumed, batch, ranks)?;
+                let abandoned = checkpoints.abandon()?;
+                if abandoned > 0 {
+                    let note = format!(
+                        "{abandoned} later checkpoint(s) now have names that begin with `abandoned-`"
+                    );
+                    self.note(group, &note);
+                }
             }
+            self.checkpoints = Some(checkpoints);
         }
         let seed = self.config.seed;
         let remainder = if self.config.uneven { Remainder::Keep } else { Remainder::Drop };
@@ -235,24 +243,11 @@ impl<'s, 'a> Session<'s, 'a> {
         batch: usize,
         ranks: usize,
     ) -> Result<usize> {
-        let Resumed { path, state, world_size, skipped, is_branch, abandoned } = resumed;
+        let Resumed { path, state, world_size, skipped, is_branch } = resumed;
         let RunState { position, settings, shared, metrics, .. } = state;
         let refuse = |what: String| Error::Checkpoint { path: path.clone(), what };
-        let mut own = batch;
-        if let Some(saved) = settings.global_batch_size.filter(|saved| *saved != batch * ranks) {
-            own = saved / ranks;
-            if world_size == ranks {
-                let global = batch * ranks;
-                return Err(refuse(format!(
-                    "was made with a global batch of {saved}, this run has one of {global}"
-                )));
-            }
-            if !saved.is_multiple_of(ranks) {
-                return Err(refuse(format!(
-                    "has a global batch of {saved}, which {ranks} ranks cannot divide equally: use a number of ranks by which it can be divided"
-                )));
-            }
-        }
+        // The checkpoint was refused if its global batches could not go on.
+        let own = settings.global_batch_size.map_or(batch, |saved| saved / ranks);
         let kept = Kept::of_shared(&shared, position.step);
         let kept = kept.map_err(|error| refuse(format!("cannot be continued: {error}")))?;
         *task.position() = position;
@@ -267,11 +262,6 @@ impl<'s, 'a> Session<'s, 'a> {
             format!("continues {path}: epoch {epoch}, step {step_in_epoch}, {step} steps in all");
         if world_size != ranks {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {own}");
-        }
-        if abandoned > 0 {
-            note += &format!(
-                "; {abandoned} later checkpoint(s) now have names that begin with `abandoned-`"
-            );
         }
         self.note(task.group(), &note);
         let mut here = RunSettings::default();
