@@ -160,6 +160,15 @@ fn refused(place: &Place, options: &[&str], parts: &[&str]) {
 }
 
 #[test]
+fn an_optimizer_with_other_vectors_is_refused_before_anything_changes() {
+    for (before, now) in [("0", "0.9"), ("0.9", "0")] {
+        let place = Place::new(&["--epochs", "1", "--batch-size", "24", "--threads", "1"]);
+        place.succeed(&["--momentum", before]);
+        refused(&place, &["--momentum", now, "--epochs", "2"], &["is of the optimizer `Sgd"]);
+    }
+}
+
+#[test]
 fn a_directory_that_cannot_be_used_is_an_error_on_all_ranks() {
     let place = Place::new(&OPTIONS);
     let file = place.notes().join("file");

@@ -23,7 +23,7 @@ use super::model::{
 use super::part::Part;
 use super::restored::{Loaded, Restored};
 use super::snapshot::Snapshot;
-use crate::Result;
+use crate::{Error, Result};
 
 const OPTIMIZER: &str = "optimizer";
 const BUFFERS: &str = "buffers";
@@ -86,11 +86,31 @@ impl Part for DistOpt {
         }
         let here = self.optimizer().describe();
         let kind = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-        if kind(&state.optimizer) != kind(&here) {
+        let other = || {
             let what = format!("is of the optimizer `{}`, this run has `{here}`", state.optimizer);
-            return Err(restored.refuse(what));
+            restored.refuse(what)
+        };
+        if kind(&state.optimizer) != kind(&here) {
+            return Err(other());
         }
-        Ok(())
+        // SGD without momentum has other vectors than SGD with it.
+        let vectors = self.optimizer_vectors()?.into_iter().map(|(name, v)| (name, vec![v.len()]));
+        let vectors: Vec<(String, Vec<usize>)> = vectors.collect();
+        let saved = match state.has_equal_vectors() {
+            true => restored.shared(name, OPTIMIZER).ok().into_iter().collect(),
+            false => restored.own(name, OPTIMIZER),
+        };
+        if saved.is_empty() && !vectors.is_empty() {
+            return Err(other());
+        }
+        let fits = saved.into_iter().try_for_each(|file| file.check(&vectors));
+        fits.map_err(|why| match why {
+            Error::Checkpoint { what, .. } => restored.refuse(format!(
+                "is of the optimizer `{}`, this run has `{here}`: its file of vectors {what}",
+                state.optimizer
+            )),
+            other => other,
+        })
     }
 
     fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
@@ -133,7 +153,7 @@ fn has_own_buffers(opt: &DistOpt) -> bool {
         && !opt.params().buffers().is_empty()
 }
 
-fn missing(restored: &Restored, file: &str) -> crate::Error {
+fn missing(restored: &Restored, file: &str) -> Error {
     restored.refuse(format!("has no file {file}.safetensors"))
 }
 
