@@ -10,7 +10,14 @@ pub enum ShardFormat {
     /// A tar file in the convention of WebDataset: consecutive files whose names are the same up to the
     /// first dot are one sample. The rest of the name says what the file is.
     ///
-    /// A tar file that was cut short, or whose headers are damaged, is an error. It has no checksums of
+    /// Every file is a part of a sample, is [counted](crate::Shards::left_out), or is an error. Counted
+    /// are hidden files, those named `__name__`, and `README`, `LICENSE` and the like. A file without an
+    /// ending is an error, as are links, sparse files and devices, a part that comes twice, and a sample
+    /// whose files are not adjacent.
+    ///
+    /// A file that was cut short, or whose headers are damaged, is an error, and so is everything behind
+    /// the end of the archive: a second archive, other bytes, or more zeros than
+    /// [`blocking_factor`](crate::ShardOptions::blocking_factor) allows. The format has no checksums of
     /// the contents, so a damaged content is only noticed if it cannot be decoded.
     Tar,
     /// The record format of TensorFlow: the length of each record, its bytes, and a CRC-32C of both. A

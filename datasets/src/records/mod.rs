@@ -4,13 +4,16 @@
 //! alone, or from a file beside the shard. A sample is one read at its offset. So memory holds the index
 //! and the batches under way, whatever the size of the data.
 
+mod contents;
 mod dataset;
 mod files;
 mod format;
 mod index;
+mod options;
 mod record;
 mod shards;
 mod sidecar;
+mod tar_name;
 mod tar_shard;
 mod tf_record;
 mod writer;
@@ -18,7 +21,8 @@ mod writer;
 pub use self::{
     dataset::RecordDataset,
     format::ShardFormat,
+    options::ShardOptions,
     record::Record,
-    shards::{ShardOptions, Shards, shards_in},
+    shards::{Shards, shards_in},
     writer::RecordWriter,
 };
