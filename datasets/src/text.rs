@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     dataset::Dataset,
-    digest::hexadecimal,
+    digest::{hexadecimal, sampled},
     error::{Error, Result, TextError},
     pass::Pass,
     vocabulary::Vocabulary,
@@ -205,12 +205,16 @@ impl Dataset for TextDataset {
         Ok((self.tensor(inputs)?, self.tensor(targets)?))
     }
 
+    /// # Cost
+    /// The first call reads all tokens that are in memory. It reads 64 KiB of a file of tokens.
     fn fingerprint(&self) -> Result<String> {
         let Self { length, stride, dtype, .. } = self;
         let tokens = match &self.tokens {
-            Tokens::File { path, width, count, .. } => {
+            Tokens::File { file, path, width, count } => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                format!("{count} tokens of {width:?} in {name}")
+                let bytes = (count * width.bytes()) as u64;
+                let blocks = sampled(file, bytes).map_err(Error::io("read", path))?;
+                format!("{count} tokens of {width:?} in {name} {blocks}")
             }
             tokens => self.sha256.get_or_init(|| tokens.sha256()).clone(),
         };
@@ -345,7 +349,11 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             let data = TextDataset::open_tokens(&path, width, 5, 4).unwrap();
             assert_eq!(windows(&data), expected);
-            assert!(data.fingerprint().unwrap().contains("40 tokens"));
+            let fingerprint = data.fingerprint().unwrap();
+            assert!(fingerprint.contains("40 tokens"));
+            let last = std::fs::metadata(&path).unwrap().len() - 1;
+            File::options().write(true).open(&path).unwrap().write_all_at(&[9], last).unwrap();
+            assert_ne!(data.fingerprint().unwrap(), fingerprint);
         }
         let error = TextDataset::open(&path, &Vocabulary::bytes(), 200, 1).unwrap_err().to_string();
         assert!(error.contains("a text of 160 tokens has no window of 200"), "{error}");

@@ -474,3 +474,61 @@ fn a_dataset_decodes_records_and_locates_what_it_cannot_decode() {
     assert!(fingerprint.starts_with("4 samples in 1 shards "), "{fingerprint}");
     assert!(fingerprint.ends_with(", numbers"), "{fingerprint}");
 }
+
+#[test]
+fn a_folder_gives_all_of_its_shards_or_says_which_it_cannot() {
+    let names = |files: &[&str]| {
+        let dir = dir();
+        files.iter().for_each(|name| fs::write(dir.path().join(name), "").unwrap());
+        let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        match shards_in(dir.path()) {
+            Ok(paths) => Ok(paths.iter().map(name).collect::<Vec<_>>()),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    // What other programs put beside shards is none.
+    let beside = ["0.tar", "0.tar.index", "0.tar.idx", "0.tar.sha256", "._0.tar", "x.json", "a.gz"];
+    assert_eq!(names(&beside).unwrap(), ["0.tar"]);
+    // The names that TensorFlow gives.
+    let numbered = ["t.tfrecord-00001-of-00002", "t.tfrecord-00000-of-00002"];
+    assert_eq!(names(&numbered).unwrap(), [numbered[1], numbered[0]]);
+    for compressed in ["1.tar.gz", "1.TGZ", "1.tar.zst", "1.tfrecord.gz", "1.tfrecords.bz2"] {
+        let error = names(&["0.tar", compressed]).unwrap_err();
+        assert!(error.contains(compressed) && error.contains("unpack it"), "{error}");
+    }
+    for unfinished in ["1.tar.part", "1.tar.crdownload", "1.tfrecord.tmp", "0.tar.aria2"] {
+        let error = names(&["0.tar", unfinished]).unwrap_err();
+        assert!(error.contains(unfinished) && error.contains("unfinished"), "{error}");
+    }
+    let error = names(&["a.tfrecord-00000-of-00001", "t.tfrecord-00000-of-00003"]).unwrap_err();
+    assert!(error.contains("t.tfrecord-00001-of-00003: missing"), "{error}");
+}
+
+#[test]
+fn the_fingerprint_changes_with_a_content() {
+    let dir = dir();
+    for path in both_formats(dir.path()) {
+        let of = || {
+            let data = RecordDataset::new("x", open([&path]).unwrap(), |record, _| {
+                Ok(record.data().len() as u32)
+            });
+            data.fingerprint().unwrap()
+        };
+        let (before, whole) = (of(), fs::read(&path).unwrap());
+        assert_eq!(of(), before);
+        let is_tar = path.extension().is_some_and(|ending| ending == "tar");
+        if is_tar {
+            let mut other = whole.clone();
+            other[1024] ^= 1; // the content of the second file, whose header stays
+            replace(&path, &other);
+        } else {
+            let contents: Vec<Vec<u8>> =
+                (0..5_u8).map(|i| vec![i + 1; 300 * usize::from(i)]).collect();
+            write_records(&path, &contents.iter().map(|content| &**content).collect::<Vec<_>>());
+            assert_eq!(fs::metadata(&path).unwrap().len(), whole.len() as u64);
+        }
+        assert_ne!(of(), before);
+        replace(&path, &whole);
+        assert_eq!(of(), before);
+    }
+}

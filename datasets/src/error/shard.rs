@@ -24,6 +24,25 @@ pub enum ShardError {
         /// The file.
         path: PathBuf,
     },
+    /// A shard is not yet there as a whole.
+    #[error("{}: an unfinished download: finish it, delete the file, or open the others by a list", path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Shards say how many they are, and there are fewer.
+    #[error(
+        "{}: missing, {found} of {count} such shards are there: fetch it, or open the others by a list",
+        path.display()
+    )]
+    Missing {
+        /// The first file that is missing.
+        path: PathBuf,
+        /// The number of shards that are there.
+        found: usize,
+        /// The number of shards by their names.
+        count: u64,
+    },
     /// The file ends inside a record.
     #[error(
         "{}: the record at byte {offset} ends at byte {expected}, the file at {got}: it was cut short",

@@ -33,10 +33,14 @@ impl ShardFormat {
     /// The format of a file by the ending of its name.
     pub(crate) fn of(path: &Path) -> Result<Self, ShardError> {
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
-        match ending.to_str() {
-            Some("tar") => Ok(Self::Tar),
-            Some("tfrecord" | "tfrecords") => Ok(Self::TfRecord),
-            Some("gz" | "tgz" | "zst" | "bz2" | "xz") => {
+        match ending.to_str().unwrap_or_default() {
+            "tar" => Ok(Self::Tar),
+            "tfrecord" | "tfrecords" => Ok(Self::TfRecord),
+            // TensorFlow appends the number of the shard.
+            numbered if numbered.starts_with("tfrecord-") || numbered.starts_with("tfrecords-") => {
+                Ok(Self::TfRecord)
+            }
+            "bz2" | "gz" | "lz4" | "tbz2" | "tgz" | "txz" | "tzst" | "xz" | "zst" => {
                 Err(ShardError::Compressed { path: path.into() })
             }
             _ => Err(ShardError::UnknownFormat { path: path.into() }),

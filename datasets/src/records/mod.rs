@@ -7,6 +7,7 @@
 mod contents;
 mod dataset;
 mod files;
+mod folder;
 mod format;
 mod index;
 mod options;
@@ -19,10 +20,6 @@ mod tf_record;
 mod writer;
 
 pub use self::{
-    dataset::RecordDataset,
-    format::ShardFormat,
-    options::ShardOptions,
-    record::Record,
-    shards::{Shards, shards_in},
-    writer::RecordWriter,
+    dataset::RecordDataset, folder::shards_in, format::ShardFormat, options::ShardOptions,
+    record::Record, shards::Shards, writer::RecordWriter,
 };

@@ -1,12 +1,9 @@
 //! Several shards as one sequence of samples.
 
-use std::{
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
 
 use crate::{
-    digest::sha256,
+    digest::{hexadecimal, sampled, sha256},
     error::{Error, Result, ShardError},
     records::{
         files::OpenFiles, format::ShardFormat, index::Index, options::ShardOptions, record::Record,
@@ -119,15 +116,24 @@ impl Shards {
         Ok((self.shards[number].path.clone(), range.start))
     }
 
-    /// The names, sizes and numbers of samples of all shards, and a SHA-256 of them.
-    pub(crate) fn fingerprint(&self) -> String {
-        let line = |Shard { path, index, .. }: &Shard| {
+    /// The names, sizes and numbers of samples of all shards, and a SHA-256 of them. The checksums in
+    /// files of records stand for the contents, and some blocks for those of tar files.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        let mut lines = String::new();
+        for Shard { path, format, index } in &self.shards {
+            let Index { bytes, contents } = index;
             let name = path.file_name().unwrap_or_default().display();
-            format!("{name} {} {}\n", index.bytes, index.contents.len())
-        };
-        let lines: String = self.shards.iter().map(line).collect();
+            let (len, headers) = (contents.len(), hexadecimal(&contents.digest));
+            let blocks = match format {
+                ShardFormat::TfRecord => String::new(),
+                ShardFormat::Tar => File::open(path)
+                    .and_then(|file| sampled(&file, *bytes))
+                    .map_err(Error::io("read", path))?,
+            };
+            lines += &format!("{name} {bytes} {len} {headers} {blocks}\n");
+        }
         let (len, shards) = (self.len(), self.shards.len());
-        format!("{len} samples in {shards} shards {}", sha256(lines.as_bytes()))
+        Ok(format!("{len} samples in {shards} shards {}", sha256(lines.as_bytes())))
     }
 
     /// The number of the shard, the place in it, and the range of bytes of a sample.
@@ -143,22 +149,4 @@ impl Shards {
         let range = start.ok_or_else(none)?..end.ok_or_else(none)?;
         if range.start > range.end { Err(none()) } else { Ok((number, place, range)) }
     }
-}
-
-/// The shards in a folder, in the order of their names: files that end in `.tar`, `.tfrecord` or
-/// `.tfrecords`.
-///
-/// # Errors
-/// A folder that cannot be read or has no shards.
-pub fn shards_in(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    let folder = folder.as_ref();
-    let listed = std::fs::read_dir(folder)
-        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect());
-    let mut paths: Vec<PathBuf> = listed.map_err(Error::io("list", folder))?;
-    paths.retain(|path| ShardFormat::of(path).is_ok());
-    paths.sort();
-    if paths.is_empty() {
-        return Err(ShardError::NoShards { folder: folder.into() }.into());
-    }
-    Ok(paths)
 }
