@@ -14,6 +14,7 @@ pub mod download;
 mod environment;
 mod error;
 mod folder;
+mod folder_files;
 pub mod idx;
 mod image_batches;
 mod image_dataset;
@@ -53,7 +54,7 @@ pub use environment::Environment;
 pub use error::{
     Error, IdxError, PictureError, Result, ShardError, TableError, TensorsError, TextError,
 };
-pub use folder::ImageFolder;
+pub use folder::{FolderOptions, ImageFolder};
 pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;
 pub use image_pipeline::{ImagePipeline, Resize};
