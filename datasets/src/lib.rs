@@ -26,6 +26,7 @@ mod order;
 mod part;
 mod partition;
 mod pass;
+mod quotes;
 mod random_resized_crop;
 mod readers;
 mod records;
@@ -42,6 +43,7 @@ mod tensors;
 mod text;
 mod vocabulary;
 mod whole_file;
+mod written;
 
 pub use augment::Augmentation;
 pub use auto::{DatasetKind, Loaded, Located, Request, locate, locate_with};
