@@ -68,7 +68,7 @@ enum Tokens {
 impl TextDataset {
     /// Windows of `length` tokens and their targets, of which each begins `stride` tokens after the one
     /// before. With a stride of `length`, every token is a target once, except the first one and those
-    /// after the last full window.
+    /// after the last full window ([`left_out`](Self::left_out)).
     ///
     /// # Errors
     /// A length or a stride of 0, or fewer than `length + 1` tokens.
@@ -159,6 +159,14 @@ impl TextDataset {
     /// The number of tokens in the text.
     pub fn tokens(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// The number of tokens that are in no window: those after the last one, and those between windows if
+    /// the stride is larger than a window with its targets.
+    pub fn left_out(&self) -> usize {
+        let (windows, window) = (self.len(), self.length + 1);
+        let covered = (windows - 1) * self.stride.min(window) + window;
+        self.tokens() - covered
     }
 
     fn of(tokens: Tokens, length: usize, stride: usize) -> Result<Self> {
@@ -320,6 +328,19 @@ mod tests {
         assert_eq!(windows(4, 2, 1), [[0, 1, 2], [1, 2, 3]]);
         assert_eq!(windows(3, 2, 100), [[0, 1, 2]]);
         assert_eq!(windows(500, 499, 1)[0], (0..500).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn tokens_in_no_window_are_counted() {
+        for (tokens, length, stride) in
+            [(7, 2, 2), (8, 2, 2), (6, 2, 2), (4, 2, 1), (30, 2, 3), (31, 2, 10), (3, 2, 100)]
+        {
+            let all: Vec<u32> = (0..tokens).collect();
+            let data = TextDataset::new(all.clone(), length, stride).unwrap();
+            let seen: std::collections::BTreeSet<u32> =
+                windows(&data).concat().into_iter().collect();
+            assert_eq!(data.left_out(), all.len() - seen.len(), "{tokens}, {length}, {stride}");
+        }
     }
 
     #[test]
