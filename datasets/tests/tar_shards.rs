@@ -21,7 +21,11 @@ fn member(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
         header.set_link_name("elsewhere").unwrap();
     }
     if kind == b'S' {
-        header.as_gnu_mut().unwrap().set_real_size(0);
+        // One piece of data at the end of a file that is longer than the archive.
+        let gnu = header.as_gnu_mut().unwrap();
+        gnu.set_real_size(1 << 20);
+        gnu.sparse[0].set_offset(1 << 20);
+        gnu.sparse[0].set_length(0);
     }
     header.set_cksum();
     let mut bytes = [header.as_bytes(), content].concat();

@@ -56,14 +56,14 @@ pub(crate) fn index(
     for entry in archive.entries_with_seek().map_err(|error| corrupt(0, error))? {
         let mut entry = entry.map_err(|error| corrupt(start, error))?;
         let end = end(&entry);
-        if end > bytes {
-            let (path, offset) = (path.into(), start);
-            return Err(ShardError::Truncated { path, offset, expected: end, got: bytes });
-        }
         let member = member(&mut entry).map_err(|reason| {
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             ShardError::Unusable { path: path.into(), offset: start, name, reason }
         })?;
+        if end > bytes {
+            let (path, offset) = (path.into(), start);
+            return Err(ShardError::Truncated { path, offset, expected: end, got: bytes });
+        }
         match member {
             Member::Nothing => {}
             Member::LeftOut => left_out += 1,
@@ -153,7 +153,7 @@ fn member<R: Read>(entry: &mut Entry<'_, R>) -> Result<Member, &'static str> {
             "is a hard link: pack with tar --hard-dereference, which stores the file itself"
         }
         EntryType::Symlink => {
-            "is a symbolic link: pack with tar --dereference, which stores the file itself"
+            "is a symbolic link: pack with tar --dereference --hard-dereference, which stores the file itself"
         }
         EntryType::Char | EntryType::Block => "is a device: take it out of the archive",
         EntryType::Fifo => "is a pipe: take it out of the archive",
