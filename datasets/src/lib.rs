@@ -19,6 +19,7 @@ pub mod idx;
 mod image_batches;
 mod image_dataset;
 mod image_pipeline;
+mod jpeg;
 mod loader;
 pub mod mnist;
 mod mnist_files;

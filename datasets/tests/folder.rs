@@ -301,6 +301,28 @@ fn a_corrupt_file_is_an_error_that_names_it() {
 }
 
 #[test]
+fn an_image_cut_short_anywhere_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let noise = |x: u32, y: u32| Luma([(x * 7919 + y * 104_729 + x * y * 31) as u8]);
+    fs::create_dir(root.path().join("a")).unwrap();
+    for name in ["x.png", "x.jpg"] {
+        let path = root.path().join("a").join(name);
+        GrayImage::from_fn(64, 64, noise).save(&path).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let pipeline = gray([2, 2]);
+        pipeline.tensor(&whole, 0, &EVALUATION).unwrap();
+        // At the end of a PNG is a chunk without content.
+        let last = if name == "x.png" { whole.len() - 12 } else { whole.len() };
+        let accepted: Vec<usize> = (0..last)
+            .rev()
+            .step_by(7)
+            .filter(|&len| pipeline.tensor(&whole[..len], 0, &EVALUATION).is_ok())
+            .collect();
+        assert!(accepted.is_empty(), "{name}: {} of {last}: {accepted:?}", accepted.len());
+    }
+}
+
+#[test]
 fn corrupt_files_are_replaced_in_training_left_out_in_an_evaluation_and_counted() {
     let root = pets();
     fs::write(root.path().join("cat/a.png"), "no image").unwrap();
