@@ -69,7 +69,8 @@ const COMPARED: usize = 64;
 
 impl ImageFolder {
     /// Lists the images of all classes: PNG and JPEG files, by the endings of their names, in the folder of
-    /// a class and in all folders below it. Links count as what they lead to.
+    /// a class and in all folders below it. Links count as what they lead to, so an image that is reached
+    /// twice is two samples.
     ///
     /// The files have the order of torchvision's `ImageFolder`: by their folders, then by their names.
     /// Hidden files and folders are left out, and so are files that are no pictures. They are

@@ -1,12 +1,13 @@
-//! Checks the quotes of a table (RFC 4180) while it is read.
+//! Checks the quotes of a table (RFC 4180), and that it is a text, while it is read.
 //!
 //! A quote that is not closed takes all following rows, up to the next quote, into its cell. If this is
 //! the last cell of its row, the row has the right number of cells, and no reader of tables notices that
-//! rows are missing. So this reader of bytes follows the quotes itself.
+//! rows are missing. So this reader of bytes follows the quotes itself. It also finds the zeros at the end
+//! of a file whose rest has not arrived, which would become a part of the last class.
 
 use std::io::{self, Read};
 
-/// Gives the bytes of a table on, and finds the first quote that is in a wrong place.
+/// Gives the bytes of a table on, and finds the first byte that is in a wrong place.
 #[derive(Debug)]
 pub(crate) struct Quotes<R> {
     from: R,
@@ -20,13 +21,15 @@ pub(crate) struct Quotes<R> {
     wrong: Option<Wrong>,
 }
 
-/// What is wrong with a quote, and on which line.
+/// What is wrong with a quote or another byte, and on which line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrong {
     /// It opens a cell and is never closed.
     Open(u64),
     /// It closes a cell, and other text follows.
     Inside(u64),
+    /// A byte is zero.
+    Zero(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +51,16 @@ impl<R> Quotes<R> {
         Self { from, delimiter, place, line, after_return: false, opened, wrong: None }
     }
 
-    /// The first wrong quote so far. To be called when all has been read, or the table was wrong.
+    /// The first wrong byte so far. To be called when all has been read, or the table was wrong.
     pub(crate) fn wrong(&self) -> Option<Wrong> {
         self.wrong.or((self.place == Place::Quoted).then_some(Wrong::Open(self.opened)))
     }
 
     fn see(&mut self, byte: u8) {
         const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+        if byte == 0 {
+            self.wrong.get_or_insert(Wrong::Zero(self.line));
+        }
         let is_line_feed = byte == b'\n' && !self.after_return;
         self.line += u64::from(byte == b'\r' || is_line_feed);
         self.after_return = byte == b'\r';
@@ -114,5 +120,6 @@ mod tests {
         assert_eq!(wrong("\u{feff}\"a,b\n"), Some(Wrong::Open(1)));
         assert_eq!(wrong("a,b\n1,\"x\n2,\"y\"\n"), Some(Wrong::Inside(3)));
         assert_eq!(wrong("a,b\n1,\"x\" y\n"), Some(Wrong::Inside(2)));
+        assert_eq!(wrong("a,b\n1,\"x\0\0"), Some(Wrong::Zero(2)));
     }
 }

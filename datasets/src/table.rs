@@ -142,7 +142,7 @@ impl CsvTable {
         let mut reader =
             ReaderBuilder::new().delimiter(config.delimiter).trim(Trim::All).from_reader(from);
         let table = Self::read_rows(&mut reader, path, config);
-        // A wrong quote may be the cause of another error.
+        // It may be the cause of another error.
         match reader.get_ref().wrong() {
             None => table,
             Some(wrong) => {
@@ -150,6 +150,7 @@ impl CsvTable {
                 Err(match wrong {
                     Wrong::Open(line) => TableError::OpenQuote { path, line },
                     Wrong::Inside(line) => TableError::TextAfterQuote { path, line },
+                    Wrong::Zero(line) => TableError::ZeroByte { path, line },
                 }
                 .into())
             }

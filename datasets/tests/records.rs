@@ -400,6 +400,11 @@ fn an_index_file_is_used_while_it_fits_and_made_again_otherwise() {
         assert_eq!(samples(&open()), expected);
         assert_ne!(fs::read(&index).unwrap(), written);
     }
+    // An index belongs to one format.
+    let path = dir.path().join("a.tar");
+    Shards::open([&path], &options).unwrap();
+    let other = ShardOptions { format: Some(ShardFormat::TfRecord), ..options };
+    assert!(Shards::open([&path], &other).is_err());
     // A folder in which nothing can be written is no error.
     let path = dir.path().join("c.tfrecord");
     write_records(&path, &[b"1"]);

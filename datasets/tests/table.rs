@@ -298,3 +298,9 @@ fn a_quote_in_a_wrong_place_takes_no_rows_away() {
     let table = read("x,y\n1,\"a \"\"b\"\"\" \n\n2,5\" pipe\n", &class).unwrap();
     assert_eq!(table.classes(), ["5\" pipe", "a \"b\""]);
 }
+
+#[test]
+fn the_zeros_of_an_unfinished_file_are_no_part_of_a_class() {
+    let text = message("x,y\n1,a\n2,b\0\0\0", &CsvConfig::class("y"));
+    assert!(text.starts_with("trees.csv, line 3: a zero byte"), "{text}");
+}

@@ -141,6 +141,18 @@ pub enum TableError {
         /// The line of the text.
         line: u64,
     },
+    /// A byte of the table is zero.
+    #[error(
+        "{}, line {line}: a zero byte: the rest of the file has not arrived, or it is no UTF-8; fetch it \
+         again or convert it",
+        path.display()
+    )]
+    ZeroByte {
+        /// The file.
+        path: PathBuf,
+        /// The line of the byte.
+        line: u64,
+    },
     /// The name of a class is missing.
     #[error("{}, line {line}, column {column:?}: no class: fill the cell or delete the row", path.display())]
     NoClass {
