@@ -3,8 +3,6 @@
 //! A model begins near 0 and moves in small steps, so without standardized targets of 100,000 it ends far
 //! worse than the mean of the prices.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use candelabrum::prelude::*;
 
 /// price = 3000 area + 10000 rooms, and something that the inputs do not tell.
