@@ -32,7 +32,7 @@ struct Shard {
 
 impl Shards {
     /// Opens shards. The order of the paths is the order of the samples, so it must be the same on
-    /// every rank: see [`shards_in`].
+    /// every rank: see [`shards_in`](crate::shards_in).
     ///
     /// # Errors
     /// A shard that cannot be read, is compressed, cut short or damaged, a tar file from which samples
