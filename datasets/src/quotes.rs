@@ -19,6 +19,8 @@ pub(crate) struct Quotes<R> {
     /// The line of the quote that was opened last.
     opened: u64,
     wrong: Option<Wrong>,
+    /// Whether all bytes have been read.
+    ended: bool,
 }
 
 /// What is wrong with a quote or another byte, and on which line.
@@ -48,12 +50,14 @@ enum Place {
 impl<R> Quotes<R> {
     pub(crate) fn new(from: R, delimiter: u8) -> Self {
         let (place, line, opened) = (Place::Mark(0), 1, 1);
-        Self { from, delimiter, place, line, after_return: false, opened, wrong: None }
+        let (after_return, wrong, ended) = (false, None, false);
+        Self { from, delimiter, place, line, after_return, opened, wrong, ended }
     }
 
     /// The first wrong byte so far. To be called when all has been read, or the table was wrong.
     pub(crate) fn wrong(&self) -> Option<Wrong> {
-        self.wrong.or((self.place == Place::Quoted).then_some(Wrong::Open(self.opened)))
+        let is_open = self.ended && self.place == Place::Quoted;
+        self.wrong.or(is_open.then_some(Wrong::Open(self.opened)))
     }
 
     fn see(&mut self, byte: u8) {
@@ -90,6 +94,7 @@ impl<R> Quotes<R> {
 impl<R: Read> Read for Quotes<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(to)?;
+        self.ended = read == 0 && !to.is_empty();
         to[..read].iter().for_each(|&byte| self.see(byte));
         Ok(read)
     }

@@ -295,6 +295,9 @@ fn a_quote_in_a_wrong_place_takes_no_rows_away() {
     assert!(text.starts_with("trees.csv, line 3: text follows the quote"), "{text}");
     let text = message("x,y\n\"1,a\n2,b\n", &class);
     assert!(text.starts_with("trees.csv, line 2: the quote"), "{text}");
+    // A long cell that is still being read when another one is wrong.
+    let text = message(&format!("x,y\noops,a\n1,\"{}\"\n", "long\n".repeat(99_999)), &class);
+    assert!(text.starts_with("trees.csv, line 2, column \"x\": \"oops\""), "{text}");
     let table = read("x,y\n1,\"a \"\"b\"\"\" \n\n2,5\" pipe\n", &class).unwrap();
     assert_eq!(table.classes(), ["5\" pipe", "a \"b\""]);
 }
