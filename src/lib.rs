@@ -24,9 +24,10 @@ pub mod checkpoints_guide {}
 pub mod prelude {
     pub use candelabrum_datasets::{
         Augmentation, Batch, BatchOptions, Collated, CsvConfig, CsvTable, Dataset,
-        DistributedSampler, FnDataset, ImageDataset, ImageFolder, ImagePipeline, Loader,
-        LoaderOptions, Mnist, Pass, RecordDataset, Remainder, SamplerConfig, Scaling, Shards,
-        Shuffle, TensorDataset, TextDataset, Vocabulary,
+        DistributedSampler, FnDataset, FolderOptions, ImageDataset, ImageFolder, ImagePipeline,
+        Loader, LoaderOptions, Mnist, Pass, RandomResizedCrop, RecordDataset, Remainder, Resize,
+        SamplerConfig, Scaling, ShardOptions, Shards, Shuffle, TensorDataset, TextDataset,
+        Vocabulary, shards_in,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,

@@ -34,7 +34,8 @@ impl Augmentation {
     pub(crate) fn draw(self, seed: u64, epoch: u64, index: u64) -> Transform {
         let mut rng = rng(seed, Purpose::Augment, epoch, index);
         // Always three draws: switching one effect off does not change the others.
-        let offsets = u32::try_from(2 * self.crop_padding + 1).unwrap_or(u32::MAX);
+        let offsets = u32::try_from(self.crop_padding.saturating_mul(2).saturating_add(1))
+            .unwrap_or(u32::MAX);
         let down = below(&mut rng, offsets) as isize;
         let right = below(&mut rng, offsets) as isize;
         let flip = below(&mut rng, 2) == 1;

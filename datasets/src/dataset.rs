@@ -36,7 +36,8 @@ pub trait Dataset: Send + Sync + 'static {
     fn read(&self, samples: &[u32], pass: &Pass) -> Result<Self::Batch>;
 
     /// A text that is equal exactly if the data, and what is made of them, are: ranks compare it. For
-    /// data in memory it contains a SHA-256 of them, for files at least names, sizes and counts.
+    /// data in memory it contains a SHA-256 of them. For files it contains names, sizes, counts and a
+    /// digest of a part of the contents.
     ///
     /// # Errors
     /// Files that cannot be read.

@@ -1,12 +1,14 @@
-//! Folders of images: `root/class/file.png` or `.jpg`, as torchvision's `ImageFolder`.
+//! Folders of images: `root/class/file.png` or `.jpg`, and in folders below, as torchvision's
+//! `ImageFolder`.
 //!
-//! Opening a folder lists the files and reads none. A sample is read and decoded on a loader's thread.
-//! Classes and files are in the order of their names, so all ranks number them alike.
+//! Opening a folder lists the files (`folder_files.rs`) and reads none. A sample is read and decoded on a
+//! loader's thread.
 
 use std::{
     collections::BTreeSet,
     ffi::OsString,
-    fmt, fs,
+    fmt,
+    fs::{self, File},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -17,8 +19,9 @@ use parking_lot::Mutex;
 use crate::{
     batch::Batch,
     dataset::Dataset,
-    digest::sha256,
+    digest::{sampled, sha256},
     error::{Error, PictureError, Result},
+    folder_files::Found,
     image_pipeline::ImagePipeline,
     pass::Pass,
 };
@@ -40,29 +43,46 @@ use crate::{
 pub struct ImageFolder {
     root: PathBuf,
     classes: Arc<[String]>,
-    files: Arc<[Picture]>,
+    /// The class of each image, and its path below the folder of the class.
+    files: Arc<[(u32, OsString)]>,
+    left_out: usize,
     pipeline: ImagePipeline,
     skips_corrupt: bool,
     /// The numbers of the files that could not be decoded so far.
     corrupt: Arc<Mutex<BTreeSet<usize>>>,
-    /// The digest of the files' names and sizes, computed at the first request.
+    /// The digest of the files, computed at the first request.
     listing: Arc<OnceLock<String>>,
 }
 
-struct Picture {
-    class: u32,
-    name: OsString,
+/// How a folder of images is opened.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FolderOptions {
+    /// The classes, if they are known: see [`ImageFolder::open_with_classes`].
+    pub classes: Option<Vec<String>>,
+    /// Whether to leave out pictures in other formats than PNG and JPEG, and pictures that are in no
+    /// class. Otherwise they are an error.
+    pub ignore_others: bool,
 }
 
+/// The number of files whose contents are a part of the fingerprint.
+const COMPARED: usize = 64;
+
 impl ImageFolder {
-    /// Lists the images of all classes. Other files and folders are ignored.
+    /// Lists the images of all classes: PNG and JPEG files, by the endings of their names, in the folder of
+    /// a class and in all folders below it. Links count as what they lead to, so an image that is reached
+    /// twice is two samples.
+    ///
+    /// The files have the order of torchvision's `ImageFolder`: by their folders, then by their names.
+    /// Hidden files and folders are left out, and so are files that are no pictures. They are
+    /// [counted](Self::left_out).
     ///
     /// # Errors
-    /// A folder that cannot be read, no folders of classes, a class without images, or a class whose
-    /// name is not UTF-8.
+    /// Pictures that would be left out, because they have another format or lie beside the folders of the
+    /// classes ([`FolderOptions::ignore_others`]). A folder that cannot be read, no folders of classes, a
+    /// class without images, a class whose name is not UTF-8, a link to nothing or to a folder that
+    /// contains it.
     pub fn open(root: impl AsRef<Path>, pipeline: ImagePipeline) -> Result<Self> {
-        let found = folders(root.as_ref())?;
-        Self::list(root.as_ref(), pipeline, &found, &found)
+        Self::open_with(root, pipeline, &FolderOptions::default())
     }
 
     /// Lists the images of a second folder, for instance for tests, with the labels of the first one:
@@ -76,41 +96,49 @@ impl ImageFolder {
         pipeline: ImagePipeline,
         classes: &[String],
     ) -> Result<Self> {
+        let options = FolderOptions { classes: Some(classes.to_vec()), ignore_others: false };
+        Self::open_with(root, pipeline, &options)
+    }
+
+    /// [`open`](Self::open) with options.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and a folder of another class than those that are known.
+    pub fn open_with(
+        root: impl AsRef<Path>,
+        pipeline: ImagePipeline,
+        options: &FolderOptions,
+    ) -> Result<Self> {
         let root = root.as_ref();
-        let found = folders(root)?;
-        if let Some(unknown) = found.iter().find(|name| !classes.contains(name)) {
+        let (names, mut found) = Found::classes(root)?;
+        let classes = options.classes.as_ref().unwrap_or(&names);
+        if let Some(unknown) = names.iter().find(|name| !classes.contains(name)) {
             let (folder, classes) = (root.join(unknown), classes.len());
             return Err(PictureError::UnknownClass { folder, classes }.into());
         }
-        Self::list(root, pipeline, classes, &found)
-    }
-
-    /// Lists the images of those classes for which a folder was found.
-    fn list(
-        root: &Path,
-        pipeline: ImagePipeline,
-        classes: &[String],
-        found: &[String],
-    ) -> Result<Self> {
-        let mut files = Vec::new();
-        for (class, name) in (0..).zip(classes).filter(|(_, name)| found.contains(name)) {
-            let (folder, before) = (root.join(name), files.len());
-            for (path, name) in entries(&folder)? {
-                if is_picture(&path) && !is_hidden(&name) && path.is_file() {
-                    files.push(Picture { class, name });
-                }
-            }
-            if files.len() == before {
-                return Err(PictureError::EmptyClass { folder }.into());
+        let mut empty = None;
+        for (class, name) in (0..).zip(classes).filter(|(_, name)| names.contains(name)) {
+            let before = found.images.len();
+            found.add_class(class, root, name)?;
+            if found.images.len() == before {
+                empty.get_or_insert(root.join(name));
             }
         }
-        if u32::try_from(files.len()).is_err() {
-            return Err(Error::TooManySamples { len: files.len() });
+        let Found { images, left_out, unread, first_unread } = found;
+        if let Some(first) = first_unread.filter(|_| !options.ignore_others) {
+            return Err(PictureError::Unread { root: root.into(), unread, first }.into());
+        }
+        if let Some(folder) = empty {
+            return Err(PictureError::EmptyClass { folder }.into());
+        }
+        if u32::try_from(images.len()).is_err() {
+            return Err(Error::TooManySamples { len: images.len() });
         }
         Ok(Self {
             root: root.into(),
-            classes: classes.into(),
-            files: files.into(),
+            classes: classes.as_slice().into(),
+            files: images.into(),
+            left_out: left_out + unread,
             pipeline,
             skips_corrupt: false,
             corrupt: Arc::default(),
@@ -147,9 +175,14 @@ impl ImageFolder {
 
     /// The file and the label of a sample.
     pub fn file(&self, sample: usize) -> Option<(PathBuf, u32)> {
-        let picture = self.files.get(sample)?;
-        let class = self.classes.get(picture.class as usize)?;
-        Some((self.root.join(class).join(&picture.name), picture.class))
+        let (class, name) = self.files.get(sample)?;
+        Some((self.root.join(self.classes.get(*class as usize)?).join(name), *class))
+    }
+
+    /// The number of files that are no images of a class: hidden ones, files that are no pictures, and
+    /// the pictures that [`FolderOptions::ignore_others`] allows. A hidden folder counts as one.
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// The number of files that could not be decoded so far, on this rank.
@@ -226,7 +259,7 @@ impl Dataset for ImageFolder {
     }
 
     /// # Cost
-    /// The first call asks for the size of every file.
+    /// The first call asks for the size of every file, and reads at most 64 KiB of each of 64 files.
     fn fingerprint(&self) -> Result<String> {
         let listing = match self.listing.get() {
             Some(known) => known.clone(),
@@ -240,49 +273,22 @@ impl Dataset for ImageFolder {
     }
 }
 
-/// The SHA-256 of the names and sizes of all files.
+/// The SHA-256 of the names and sizes of all files, and of the contents of some of them.
 fn listing(folder: &ImageFolder) -> Result<String> {
-    let mut text = Vec::new();
-    for sample in 0..folder.files.len() {
-        let Some((path, label)) = folder.file(sample) else { break };
+    let (mut text, every) = (Vec::new(), folder.files.len().div_ceil(COMPARED).max(1));
+    for (sample, (class, name)) in folder.files.iter().enumerate() {
+        let Some((path, _)) = folder.file(sample) else { break };
         let size = fs::metadata(&path).map_err(Error::io("find", &path))?.len();
-        let (class, name) = (&folder.classes[label as usize], &folder.files[sample].name);
-        text.extend_from_slice(format!("{class}/{}/{size}\n", name.display()).as_bytes());
+        let content = if sample % every == 0 {
+            let file = File::open(&path).map_err(Error::io("open", &path))?;
+            sampled(&file, size).map_err(Error::io("read", &path))?
+        } else {
+            String::new()
+        };
+        let class = &folder.classes[*class as usize];
+        text.extend_from_slice(format!("{class}/{}/{size}/{content}\n", name.display()).as_bytes());
     }
     Ok(sha256(&text))
-}
-
-/// The names of the folders of classes, in alphabetical order. There is at least one.
-fn folders(root: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for (path, name) in entries(root)? {
-        if path.is_dir() && !is_hidden(&name) {
-            names.push(name.into_string().map_err(|_| Error::PathNotText { path })?);
-        }
-    }
-    if names.is_empty() {
-        return Err(PictureError::NoClasses { root: root.into() }.into());
-    }
-    Ok(names)
-}
-
-/// The paths and names in a folder, in the order of the names.
-fn entries(folder: &Path) -> Result<Vec<(PathBuf, OsString)>> {
-    let listed = fs::read_dir(folder).and_then(|entries| {
-        entries.map(|entry| entry.map(|entry| (entry.path(), entry.file_name()))).collect()
-    });
-    let mut listed: Vec<_> = listed.map_err(Error::io("list", folder))?;
-    listed.sort_by(|(_, a), (_, b)| a.cmp(b));
-    Ok(listed)
-}
-
-fn is_hidden(name: &OsString) -> bool {
-    name.as_encoded_bytes().starts_with(b".")
-}
-
-fn is_picture(path: &Path) -> bool {
-    let ending = path.extension().unwrap_or_default();
-    ["png", "jpg", "jpeg"].iter().any(|known| ending.eq_ignore_ascii_case(known))
 }
 
 impl fmt::Debug for ImageFolder {
@@ -291,6 +297,7 @@ impl fmt::Debug for ImageFolder {
             .field("root", &self.root)
             .field("len", &self.files.len())
             .field("classes", &self.classes.len())
+            .field("left_out", &self.left_out)
             .field("pipeline", &self.pipeline)
             .finish_non_exhaustive()
     }

@@ -8,11 +8,17 @@
 use std::io::Cursor;
 
 use candle_core::{Device, Tensor};
-use image::{DynamicImage, ImageBuffer, ImageReader, Pixel, imageops, imageops::FilterType};
+use image::{
+    DynamicImage, ImageBuffer, ImageError, ImageFormat, ImageReader, Pixel,
+    error::{DecodingError, ImageFormatHint},
+    imageops,
+    imageops::FilterType,
+};
 
 use crate::{
     augment::Augmentation,
     error::{PictureError, Result},
+    jpeg,
     pass::Pass,
     random_resized_crop::{RandomResizedCrop, Window},
     scaling::Scaling,
@@ -232,5 +238,13 @@ fn rounded(a: u64, b: u64) -> u64 {
 
 fn decode(encoded: &[u8]) -> image::ImageResult<DynamicImage> {
     // The reader's own limits are in force: at most 512 MiB.
-    ImageReader::new(Cursor::new(encoded)).with_guessed_format()?.decode()
+    let reader = ImageReader::new(Cursor::new(encoded)).with_guessed_format()?;
+    let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
+    let image = reader.decode()?;
+    if is_jpeg && !jpeg::has_its_end(encoded) {
+        let cause = "the file ends before the image does: it was cut short";
+        let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
+        return Err(ImageError::Decoding(DecodingError::new(format, cause)));
+    }
+    Ok(image)
 }

@@ -14,10 +14,12 @@ pub mod download;
 mod environment;
 mod error;
 mod folder;
+mod folder_files;
 pub mod idx;
 mod image_batches;
 mod image_dataset;
 mod image_pipeline;
+mod jpeg;
 mod loader;
 pub mod mnist;
 mod mnist_files;
@@ -25,6 +27,7 @@ mod order;
 mod part;
 mod partition;
 mod pass;
+mod quotes;
 mod random_resized_crop;
 mod readers;
 mod records;
@@ -41,6 +44,7 @@ mod tensors;
 mod text;
 mod vocabulary;
 mod whole_file;
+mod written;
 
 pub use augment::Augmentation;
 pub use auto::{DatasetKind, Loaded, Located, Request, locate, locate_with};
@@ -53,7 +57,7 @@ pub use environment::Environment;
 pub use error::{
     Error, IdxError, PictureError, Result, ShardError, TableError, TensorsError, TextError,
 };
-pub use folder::ImageFolder;
+pub use folder::{FolderOptions, ImageFolder};
 pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;
 pub use image_pipeline::{ImagePipeline, Resize};

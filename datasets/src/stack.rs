@@ -63,6 +63,10 @@ impl Stack for Vec<Tensor> {
 
     fn stack(samples: Vec<Self>) -> Result<Vec<Tensor>> {
         let expected = samples.first().map_or(0, Vec::len);
+        if expected == 0 {
+            // A batch of no tensors would count as one without samples.
+            return Err(TensorsError::Count { got: 0, needed: None }.into());
+        }
         let mut columns: Vec<Vec<Tensor>> = vec![Vec::with_capacity(samples.len()); expected];
         for (place, sample) in samples.into_iter().enumerate() {
             if sample.len() != expected {
@@ -200,5 +204,7 @@ mod tests {
         let text = Stack::stack(uneven).unwrap_err().to_string();
         assert_eq!(text, "sample 1 of the batch has 0 tensors, the first one has 1");
         assert!(<Tensor as Stack>::stack(vec![]).is_err());
+        let text = Stack::stack(vec![Vec::<Tensor>::new(); 2]).unwrap_err().to_string();
+        assert_eq!(text, "0 tensors, the batch has at least 1");
     }
 }

@@ -4,7 +4,7 @@
 //! in them, the test would measure something that the model has seen. They belong to the model: keep
 //! them with its parameters, and apply them to the inputs of a prediction.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, TableError};
@@ -13,9 +13,9 @@ use crate::error::{Result, TableError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Standardization {
     /// The means.
-    pub mean: Vec<f32>,
+    pub mean: Vec<f64>,
     /// The standard deviations, with 1 in place of the 0 of a column whose numbers are all the same.
-    pub std: Vec<f32>,
+    pub std: Vec<f64>,
 }
 
 impl Standardization {
@@ -33,19 +33,16 @@ impl Standardization {
             return Err(TableError::Columns { shape: xs.dims().to_vec(), columns }.into());
         }
         let rows: Vec<Vec<f64>> = xs.to_dtype(DType::F64)?.to_vec2()?;
-        let count = rows.len() as f64;
-        let (mut mean, mut std) = (Vec::with_capacity(columns), Vec::with_capacity(columns));
-        for column in 0..columns {
-            let center = rows.iter().map(|row| row[column]).sum::<f64>() / count;
-            let variance =
-                rows.iter().map(|row| (row[column] - center).powi(2)).sum::<f64>() / count;
-            mean.push(center as f32);
-            std.push(if variance > 0.0 { variance.sqrt() as f32 } else { 1.0 });
-        }
+        let moments = (0..columns).map(|column| {
+            let (mean, deviation) = mean_and_deviation(rows.iter().map(|row| row[column]));
+            (mean, if deviation > 0.0 { deviation } else { 1.0 })
+        });
+        let (mean, std) = moments.unzip();
         Ok(Self { mean, std })
     }
 
-    /// `(xs - mean) / std`, in the type and on the device of the inputs.
+    /// `(xs - mean) / std`, computed in f64, in the type and on the device of the inputs. Inputs that are
+    /// integers become f32.
     ///
     /// # Shapes
     /// (N, F) -> (N, F)
@@ -54,10 +51,12 @@ impl Standardization {
     /// Another number of columns.
     pub fn apply(&self, xs: &Tensor) -> Result<Tensor> {
         let (mean, std) = self.rows(xs)?;
-        Ok(xs.broadcast_sub(&mean)?.broadcast_div(&std)?)
+        let xs64 = xs.to_dtype(DType::F64)?;
+        Ok(xs64.broadcast_sub(&mean)?.broadcast_div(&std)?.to_dtype(float(xs.dtype()))?)
     }
 
-    /// The reverse of [`apply`](Self::apply): from a model's outputs to the units of the targets.
+    /// The reverse of [`apply`](Self::apply): from a model's outputs to the units of the targets. Give it
+    /// f64 for targets beyond the integers of f32, such as times.
     ///
     /// # Shapes
     /// (N, F) -> (N, F)
@@ -66,25 +65,40 @@ impl Standardization {
     /// Another number of columns.
     pub fn undo(&self, ys: &Tensor) -> Result<Tensor> {
         let (mean, std) = self.rows(ys)?;
-        Ok(ys.broadcast_mul(&std)?.broadcast_add(&mean)?)
+        let ys64 = ys.to_dtype(DType::F64)?;
+        Ok(ys64.broadcast_mul(&std)?.broadcast_add(&mean)?.to_dtype(float(ys.dtype()))?)
     }
 
-    /// The means and the deviations in the type and on the device of `xs`.
+    /// The means and the deviations as f64 on the device of `xs`.
     fn rows(&self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
         let columns = self.mean.len();
         if xs.dims().len() != 2 || xs.dims()[1] != columns || self.std.len() != columns {
             return Err(TableError::Columns { shape: xs.dims().to_vec(), columns }.into());
         }
-        let row = |numbers: &[f32]| -> Result<Tensor> {
-            let row = Tensor::new(numbers, &Device::Cpu)?;
-            Ok(row.to_dtype(xs.dtype())?.to_device(xs.device())?)
-        };
+        let row = |numbers: &[f64]| Tensor::new(numbers, xs.device());
         Ok((row(&self.mean)?, row(&self.std)?))
     }
 }
 
+/// The mean and the deviation of some numbers. The deviation of numbers that are all the same is 0,
+/// whatever the rounding of their mean.
+pub(crate) fn mean_and_deviation(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let Some(first) = numbers.clone().next() else { return (0.0, 0.0) };
+    let (sum, count) = numbers.clone().fold((0.0, 0.0), |(sum, n), x| (sum + (x - first), n + 1.0));
+    let mean = first + sum / count;
+    let squares: f64 = numbers.map(|x| (x - mean).powi(2)).sum();
+    (mean, (squares / count).sqrt())
+}
+
+/// The type of the results for inputs of this type.
+fn float(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::F32 }
+}
+
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
 
     #[test]
@@ -93,7 +107,7 @@ mod tests {
             Tensor::new(&[[1_f32, 7.0], [3.0, 7.0], [5.0, 7.0], [7.0, 7.0]], &Device::Cpu).unwrap();
         let fitted = Standardization::fit(&xs).unwrap();
         assert_eq!((&fitted.mean[..], fitted.std[1]), (&[4.0, 7.0][..], 1.0));
-        assert!((fitted.std[0] - 5_f32.sqrt()).abs() < 1e-6);
+        assert!((fitted.std[0] - 5_f64.sqrt()).abs() < 1e-12);
         let rows: Vec<Vec<f32>> = fitted.apply(&xs).unwrap().to_vec2().unwrap();
         assert!(rows.iter().all(|row| row[1] == 0.0));
         assert!((rows[0][0] + 3.0 / 5_f32.sqrt()).abs() < 1e-6);
@@ -103,6 +117,21 @@ mod tests {
         let again: Standardization =
             serde_json::from_str(&serde_json::to_string(&fitted).unwrap()).unwrap();
         assert_eq!(again, fitted);
+        // Numbers that are all the same have the deviation 0, although their sum is rounded.
+        let tenths = Tensor::full(0.1_f64, (10, 1), &Device::Cpu).unwrap();
+        let fitted = Standardization::fit(&tenths).unwrap();
+        assert_eq!((fitted.mean[0], fitted.std[0]), (0.1, 1.0));
+    }
+
+    #[test]
+    fn large_numbers_that_differ_little_and_integers_are_standardized_too() {
+        let times = Tensor::new(&[[1_600_000_001_i64], [1_600_000_003]], &Device::Cpu).unwrap();
+        let fitted = Standardization::fit(&times).unwrap();
+        assert_eq!((fitted.mean[0], fitted.std[0]), (1_600_000_002.0, 1.0));
+        let rows: Vec<Vec<f32>> = fitted.apply(&times).unwrap().to_vec2().unwrap();
+        assert_eq!(rows, [[-1.0], [1.0]]);
+        let back = fitted.undo(&Tensor::new(&[[-1_f64]], &Device::Cpu).unwrap()).unwrap();
+        assert_eq!(back.to_vec2::<f64>().unwrap(), [[1_600_000_001.0]]);
     }
 
     #[test]

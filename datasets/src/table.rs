@@ -1,7 +1,8 @@
 //! A table of text (CSV): columns of numbers as inputs, and targets by the names of their columns.
 //!
 //! Every cell is checked when the file is read. A cell that is no number is an error with its line and
-//! column, because a number that stands in for it would be trained on silently.
+//! column, because a number that stands in for it would be trained on silently. For the same reason numbers
+//! stay as they were written (`written.rs`) until they are standardized.
 
 use std::{
     fs::File,
@@ -9,16 +10,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use csv::{ReaderBuilder, StringRecord, Trim};
 
 use crate::{
     batch::Batch,
     classes::Classes,
     error::{Error, Result, TableError},
+    quotes::{Quotes, Wrong},
     rng::{Purpose, rng, shuffle},
     standardization::Standardization,
-    tensors::TensorDataset,
+    tensors::{Column, TensorDataset},
+    written::{Columns, Written},
 };
 
 /// Which columns of a table are what.
@@ -92,16 +95,16 @@ pub struct CsvTable {
     rows: usize,
     inputs: Vec<String>,
     classes: Vec<String>,
-    /// (N, F), row by row.
-    xs: Vec<f32>,
+    /// (N, F)
+    xs: Columns,
     ys: Targets,
 }
 
 #[derive(Debug, Clone)]
 enum Targets {
     Classes(Vec<u32>),
-    /// (N, K), row by row.
-    Numbers(Vec<f32>),
+    /// (N, K)
+    Numbers(Columns),
 }
 
 /// The rows of a table for training and for tests.
@@ -116,10 +119,13 @@ pub struct TableSplit {
 impl CsvTable {
     /// Reads a file whose first line has the names of the columns.
     ///
+    /// Blank lines are no rows.
+    ///
     /// # Errors
     /// A file that cannot be read or is not UTF-8, a row with another number of cells than the header,
-    /// a chosen column that does not exist or exists twice, a cell that is no finite number, an empty
-    /// cell or an unknown name in place of a class, no rows.
+    /// a quote in a wrong place, a column that does not exist, exists twice or has no name, a cell that is
+    /// no finite number, a whole number with more digits than an f64, an empty cell or an unknown name in
+    /// place of a class, no rows.
     pub fn open(path: impl AsRef<Path>, config: &CsvConfig) -> Result<Self> {
         let path = path.as_ref();
         let file = File::open(path).map_err(Error::io("open", path))?;
@@ -132,24 +138,50 @@ impl CsvTable {
     /// Those of [`open`](Self::open).
     pub fn read(from: impl Read, path: impl AsRef<Path>, config: &CsvConfig) -> Result<Self> {
         let path = path.as_ref();
+        let from = Quotes::new(from, config.delimiter);
         let mut reader =
             ReaderBuilder::new().delimiter(config.delimiter).trim(Trim::All).from_reader(from);
+        let table = Self::read_rows(&mut reader, path, config);
+        // It may be the cause of another error.
+        match reader.get_ref().wrong() {
+            None => table,
+            Some(wrong) => {
+                let path = path.into();
+                Err(match wrong {
+                    Wrong::Open(line) => TableError::OpenQuote { path, line },
+                    Wrong::Inside(line) => TableError::TextAfterQuote { path, line },
+                    Wrong::Zero(line) => TableError::ZeroByte { path, line },
+                }
+                .into())
+            }
+        }
+    }
+
+    fn read_rows(
+        reader: &mut csv::Reader<impl Read>,
+        path: &Path,
+        config: &CsvConfig,
+    ) -> Result<Self> {
         let header = reader.headers().map_err(|error| unreadable(path, error))?.clone();
-        let columns = Columns::choose(path, &header, config)?;
-        let mut xs = Vec::new();
-        let mut ys = columns.no_targets();
+        let chosen = Chosen::of(path, &header, config)?;
+        let mut xs = Columns::new(path.into(), chosen.names(&chosen.inputs));
+        let mut ys = if chosen.is_class {
+            Targets::Classes(Vec::new())
+        } else {
+            Targets::Numbers(Columns::new(path.into(), chosen.names(&chosen.targets)))
+        };
         let mut names = Classes::new(config.targets.known());
         let mut rows = 0;
         let mut record = StringRecord::new();
         while reader.read_record(&mut record).map_err(|error| unreadable(path, error))? {
-            columns.numbers(&columns.inputs, &record, &mut xs)?;
+            chosen.numbers(&chosen.inputs, &record, &mut xs)?;
             match &mut ys {
-                Targets::Classes(labels) => labels.push(columns.class(&mut names, &record)?),
-                Targets::Numbers(numbers) => columns.numbers(&columns.targets, &record, numbers)?,
+                Targets::Classes(labels) => labels.push(chosen.class(&mut names, &record)?),
+                Targets::Numbers(numbers) => chosen.numbers(&chosen.targets, &record, numbers)?,
             }
             rows += 1;
         }
-        let (inputs, targets) = (columns.inputs.len(), columns.targets.len());
+        let (inputs, targets) = (chosen.inputs.len(), chosen.targets.len());
         if rows == 0 || inputs == 0 || targets == 0 {
             return Err(TableError::Empty { path: path.into(), rows, inputs, targets }.into());
         }
@@ -157,8 +189,7 @@ impl CsvTable {
             Targets::Classes(labels) => names.sorted(labels),
             Targets::Numbers(_) => Vec::new(),
         };
-        let inputs = columns.inputs.iter().map(|&column| header[column].to_owned()).collect();
-        Ok(Self { rows, inputs, classes, xs, ys })
+        Ok(Self { rows, inputs: chosen.names(&chosen.inputs), classes, xs, ys })
     }
 
     /// The number of rows.
@@ -180,6 +211,9 @@ impl CsvTable {
 
     /// All rows.
     ///
+    /// If f32 cannot stand for some of the numbers, such as times in seconds or long identifiers, their
+    /// tensor is f64, and to read its rows is an error until it is standardized.
+    ///
     /// # Shapes
     /// Inputs (N, F), f32. Classes (N,), u32. Targets that are numbers (N, K), f32.
     ///
@@ -190,7 +224,8 @@ impl CsvTable {
     }
 
     /// The rows in two parts, of which the test part has this share, rounded. Which rows it has depends
-    /// on the seed and the number of rows alone. In both parts the rows keep their order.
+    /// on the seed and the number of rows alone. In both parts the rows keep their order. The tensors are
+    /// those of [`dataset`](Self::dataset).
     ///
     /// # Errors
     /// A share that leaves a part empty.
@@ -208,15 +243,14 @@ impl CsvTable {
     }
 
     fn part(&self, rows: &[usize]) -> Result<TensorDataset<Batch>> {
-        let xs = tensor(&self.xs, self.inputs.len(), rows)?;
         let ys = match &self.ys {
             Targets::Classes(labels) => {
                 let labels: Vec<u32> = rows.iter().map(|&row| labels[row]).collect();
-                Tensor::from_vec(labels, rows.len(), &Device::Cpu)?
+                Column::Plain(Tensor::from_vec(labels, rows.len(), &Device::Cpu)?)
             }
-            Targets::Numbers(numbers) => tensor(numbers, numbers.len() / self.rows, rows)?,
+            Targets::Numbers(numbers) => Column::Written(numbers.rows(rows)?),
         };
-        TensorDataset::labelled(xs, ys)
+        TensorDataset::of_table([Column::Written(self.xs.rows(rows)?), ys])
     }
 }
 
@@ -227,40 +261,38 @@ impl TableSplit {
     /// # Errors
     /// Those of candle.
     pub fn standardized(self) -> Result<(Self, Standardization)> {
-        let fitted = Standardization::fit(&self.train.tensors()[0])?;
-        let apply = |data: &TensorDataset<Batch>| {
-            let [xs, ys] = [&data.tensors()[0], &data.tensors()[1]];
-            TensorDataset::labelled(fitted.apply(xs)?, ys.clone())
-        };
-        let split = Self { train: apply(&self.train)?, test: apply(&self.test)? };
-        Ok((split, fitted))
+        self.with_standardized(0)
     }
 
     /// The same for targets that are numbers. [`Standardization::undo`] brings outputs of the model back to
-    /// their units.
+    /// their units. A model learns little of targets that are far from 0 or have a large deviation.
     ///
     /// # Errors
     /// Targets that are classes.
     pub fn standardized_targets(self) -> Result<(Self, Standardization)> {
-        let fitted = Standardization::fit(&self.train.tensors()[1])?;
+        self.with_standardized(1)
+    }
+
+    /// Standardizes the inputs (0) or the targets (1).
+    fn with_standardized(self, place: usize) -> Result<(Self, Standardization)> {
+        let numbers = |column: &Column| match column {
+            Column::Plain(tensor) => tensor.clone(),
+            Column::Written(Written { numbers, .. }) => numbers.clone(),
+        };
+        let fitted = Standardization::fit(&numbers(&self.train.columns()[place]))?;
         let apply = |data: &TensorDataset<Batch>| {
-            let [xs, ys] = [&data.tensors()[0], &data.tensors()[1]];
-            TensorDataset::labelled(xs.clone(), fitted.apply(ys)?)
+            let mut columns = data.columns();
+            let changed = fitted.apply(&numbers(&columns[place]))?;
+            columns[place] = Column::Plain(changed.to_dtype(DType::F32)?);
+            TensorDataset::of_table(columns)
         };
         let split = Self { train: apply(&self.train)?, test: apply(&self.test)? };
         Ok((split, fitted))
     }
 }
 
-/// Some rows of a table with so many columns -> (rows, columns)
-fn tensor(numbers: &[f32], columns: usize, rows: &[usize]) -> Result<Tensor> {
-    let chosen = rows.iter().flat_map(|row| &numbers[row * columns..(row + 1) * columns]);
-    let chosen: Vec<f32> = chosen.copied().collect();
-    Ok(Tensor::from_vec(chosen, (rows.len(), columns), &Device::Cpu)?)
-}
-
 /// The places of the chosen columns.
-struct Columns<'a> {
+struct Chosen<'a> {
     path: &'a Path,
     header: &'a StringRecord,
     inputs: Vec<usize>,
@@ -268,8 +300,8 @@ struct Columns<'a> {
     is_class: bool,
 }
 
-impl<'a> Columns<'a> {
-    fn choose(path: &'a Path, header: &'a StringRecord, config: &CsvConfig) -> Result<Self> {
+impl<'a> Chosen<'a> {
+    fn of(path: &'a Path, header: &'a StringRecord, config: &CsvConfig) -> Result<Self> {
         let place = |name: &String| -> Result<usize> {
             let mut places = header.iter().enumerate().filter(|(_, column)| column == name);
             let (path, column) = (PathBuf::from(path), name.clone());
@@ -292,13 +324,25 @@ impl<'a> Columns<'a> {
         };
         let inputs = match &config.inputs {
             Some(columns) => columns.iter().map(place).collect::<Result<_>>()?,
-            None => (0..header.len()).filter(|place| !targets.contains(place)).collect(),
+            None => {
+                let others: Vec<usize> =
+                    (0..header.len()).filter(|place| !targets.contains(place)).collect();
+                if let Some(unnamed) = others.iter().find(|&&place| header[place].is_empty()) {
+                    let (path, place, columns) = (path.into(), unnamed + 1, header.len());
+                    return Err(TableError::NoName { path, place, columns }.into());
+                }
+                for &other in &others {
+                    place(&header[other].to_owned())?;
+                }
+                others
+            }
         };
         Ok(Self { path, header, inputs, targets, is_class })
     }
 
-    fn no_targets(&self) -> Targets {
-        if self.is_class { Targets::Classes(Vec::new()) } else { Targets::Numbers(Vec::new()) }
+    /// The names of columns.
+    fn names(&self, places: &[usize]) -> Vec<String> {
+        places.iter().map(|&place| self.header[place].to_owned()).collect()
     }
 
     /// The label of a record.
@@ -318,19 +362,38 @@ impl<'a> Columns<'a> {
     }
 
     /// Appends the numbers in these columns of a record.
-    fn numbers(&self, places: &[usize], record: &StringRecord, to: &mut Vec<f32>) -> Result<()> {
+    fn numbers(&self, places: &[usize], record: &StringRecord, to: &mut Columns) -> Result<()> {
+        let line = record.position().map_or(0, csv::Position::line);
         for &place in places {
-            let cell = &record[place];
-            let number = cell.parse::<f32>().ok().filter(|number| number.is_finite());
-            to.push(number.ok_or_else(|| TableError::Cell {
-                path: self.path.into(),
-                line: record.position().map_or(0, csv::Position::line),
-                column: self.header[place].to_owned(),
-                cell: cell.to_owned(),
-            })?);
+            let cell = record[place].to_owned();
+            let (path, column) = (|| self.path.into(), || self.header[place].to_owned());
+            match cell.parse::<f64>() {
+                Ok(number) if !(number as f32).is_finite() => {
+                    return Err(
+                        TableError::Cell { path: path(), line, column: column(), cell }.into()
+                    );
+                }
+                Ok(number) if is_too_long(&cell, number) => {
+                    let (path, column) = (path(), column());
+                    return Err(TableError::TooLong { path, line, column, cell, number }.into());
+                }
+                Ok(number) => to.push(number, line),
+                Err(_) => {
+                    return Err(
+                        TableError::Cell { path: path(), line, column: column(), cell }.into()
+                    );
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// Whether a cell is a whole number that f64 does not have.
+fn is_too_long(cell: &str, number: f64) -> bool {
+    // Up to 15 digits are always exact.
+    let is_whole = cell.len() > 15 && cell.bytes().skip(1).all(|byte| byte.is_ascii_digit());
+    is_whole && cell.parse::<i128>().is_ok_and(|exact| exact != number as i128)
 }
 
 /// An error of the reader as one of ours.

@@ -20,6 +20,7 @@ use crate::{
     digest::hexadecimal,
     error::{Error, Result, TensorsError},
     pass::Pass,
+    written::Written,
 };
 
 /// A batch that is made of a fixed number of tensors.
@@ -52,13 +53,16 @@ pub struct TensorDataset<B = Vec<Tensor>> {
     len: usize,
     /// Computed at the first request.
     sha256: Arc<OnceLock<String>>,
+    /// For the tensors of a table, by their places: the numbers as they were written.
+    written: Arc<[Option<Written>]>,
     batch: PhantomData<fn() -> B>,
 }
 
 impl<B> Clone for TensorDataset<B> {
     fn clone(&self) -> Self {
         let (tensors, sha256) = (Arc::clone(&self.tensors), Arc::clone(&self.sha256));
-        Self { tensors, len: self.len, sha256, batch: PhantomData }
+        let written = Arc::clone(&self.written);
+        Self { tensors, len: self.len, sha256, written, batch: PhantomData }
     }
 }
 
@@ -117,6 +121,41 @@ impl TensorDataset<Batch> {
     pub fn labelled(xs: Tensor, ys: Tensor) -> Result<Self> {
         Self::of(vec![xs, ys])
     }
+
+    /// Inputs and labels of a table.
+    pub(crate) fn of_table([xs, ys]: [Column; 2]) -> Result<Self> {
+        let data = Self::labelled(xs.tensor()?, ys.tensor()?)?;
+        let written = [xs, ys].map(|column| match column {
+            Column::Plain(_) => None,
+            Column::Written(written) => Some(written),
+        });
+        Ok(Self { written: written.into(), ..data })
+    }
+
+    /// The inputs and the labels, as they were written if they are those of a table.
+    pub(crate) fn columns(&self) -> [Column; 2] {
+        [0, 1].map(|place| match self.written.get(place) {
+            Some(Some(written)) => Column::Written(written.clone()),
+            _ => Column::Plain(self.tensors[place].clone()),
+        })
+    }
+}
+
+/// The inputs or the labels of a table.
+#[derive(Debug)]
+pub(crate) enum Column {
+    Plain(Tensor),
+    Written(Written),
+}
+
+impl Column {
+    /// The tensor from which batches are made.
+    fn tensor(&self) -> Result<Tensor> {
+        match self {
+            Self::Plain(tensor) => Ok(tensor.clone()),
+            Self::Written(written) => written.tensor(),
+        }
+    }
 }
 
 impl<B: FromTensors> TensorDataset<B> {
@@ -146,7 +185,8 @@ impl<B: FromTensors> TensorDataset<B> {
         if u32::try_from(len).is_err() {
             return Err(Error::TooManySamples { len });
         }
-        Ok(Self { tensors: on_cpu.into(), len, sha256: Arc::default(), batch: PhantomData })
+        let (sha256, written) = (Arc::default(), Arc::from([]));
+        Ok(Self { tensors: on_cpu.into(), len, sha256, written, batch: PhantomData })
     }
 
     /// The tensors, on the CPU.
@@ -198,6 +238,10 @@ impl<B: FromTensors> Dataset for TensorDataset<B> {
         let len = self.len;
         if let Some(&sample) = samples.iter().find(|&&sample| sample as usize >= len) {
             return Err(Error::NoSuchSample { sample: sample as usize, len });
+        }
+        if let Some(lost) = self.written.iter().flatten().find_map(|written| written.lost.as_ref())
+        {
+            return Err(lost.error().into());
         }
         let numbers = Tensor::new(samples, &Device::Cpu)?;
         let rows = self.tensors.iter().map(|tensor| {

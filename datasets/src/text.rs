@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     dataset::Dataset,
-    digest::hexadecimal,
+    digest::{hexadecimal, sampled},
     error::{Error, Result, TextError},
     pass::Pass,
     vocabulary::Vocabulary,
@@ -68,7 +68,7 @@ enum Tokens {
 impl TextDataset {
     /// Windows of `length` tokens and their targets, of which each begins `stride` tokens after the one
     /// before. With a stride of `length`, every token is a target once, except the first one and those
-    /// after the last full window.
+    /// after the last full window ([`left_out`](Self::left_out)).
     ///
     /// # Errors
     /// A length or a stride of 0, or fewer than `length + 1` tokens.
@@ -161,6 +161,14 @@ impl TextDataset {
         self.tokens.len()
     }
 
+    /// The number of tokens that are in no window: those after the last one, and those between windows if
+    /// the stride is larger than a window with its targets.
+    pub fn left_out(&self) -> usize {
+        let (windows, window) = (self.len(), self.length + 1);
+        let covered = (windows - 1) * self.stride.min(window) + window;
+        self.tokens() - covered
+    }
+
     fn of(tokens: Tokens, length: usize, stride: usize) -> Result<Self> {
         if length == 0 || stride == 0 {
             return Err(TextError::Window { length, stride }.into());
@@ -205,12 +213,16 @@ impl Dataset for TextDataset {
         Ok((self.tensor(inputs)?, self.tensor(targets)?))
     }
 
+    /// # Cost
+    /// The first call reads all tokens that are in memory. It reads 64 KiB of a file of tokens.
     fn fingerprint(&self) -> Result<String> {
         let Self { length, stride, dtype, .. } = self;
         let tokens = match &self.tokens {
-            Tokens::File { path, width, count, .. } => {
+            Tokens::File { file, path, width, count } => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                format!("{count} tokens of {width:?} in {name}")
+                let bytes = (count * width.bytes()) as u64;
+                let blocks = sampled(file, bytes).map_err(Error::io("read", path))?;
+                format!("{count} tokens of {width:?} in {name} {blocks}")
             }
             tokens => self.sha256.get_or_init(|| tokens.sha256()).clone(),
         };
@@ -319,6 +331,19 @@ mod tests {
     }
 
     #[test]
+    fn tokens_in_no_window_are_counted() {
+        for (tokens, length, stride) in
+            [(7, 2, 2), (8, 2, 2), (6, 2, 2), (4, 2, 1), (30, 2, 3), (31, 2, 10), (3, 2, 100)]
+        {
+            let all: Vec<u32> = (0..tokens).collect();
+            let data = TextDataset::new(all.clone(), length, stride).unwrap();
+            let seen: std::collections::BTreeSet<u32> =
+                windows(&data).concat().into_iter().collect();
+            assert_eq!(data.left_out(), all.len() - seen.len(), "{tokens}, {length}, {stride}");
+        }
+    }
+
+    #[test]
     fn tokens_have_the_chosen_type() {
         let data = TextDataset::new([0, 255, 3], 1, 1).unwrap();
         for dtype in [DType::U8, DType::U32, DType::I64] {
@@ -345,7 +370,11 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             let data = TextDataset::open_tokens(&path, width, 5, 4).unwrap();
             assert_eq!(windows(&data), expected);
-            assert!(data.fingerprint().unwrap().contains("40 tokens"));
+            let fingerprint = data.fingerprint().unwrap();
+            assert!(fingerprint.contains("40 tokens"));
+            let last = std::fs::metadata(&path).unwrap().len() - 1;
+            File::options().write(true).open(&path).unwrap().write_all_at(&[9], last).unwrap();
+            assert_ne!(data.fingerprint().unwrap(), fingerprint);
         }
         let error = TextDataset::open(&path, &Vocabulary::bytes(), 200, 1).unwrap_err().to_string();
         assert!(error.contains("a text of 160 tokens has no window of 200"), "{error}");

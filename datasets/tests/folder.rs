@@ -2,11 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path};
 
 use candelabrum_datasets::{
-    Augmentation, Batch, Dataset, Error, ImageFolder, ImagePipeline, Part, Pass, PictureError,
-    RandomResizedCrop, Resize, Scaling,
+    Augmentation, Batch, Dataset, Error, FolderOptions, ImageFolder, ImagePipeline, Part, Pass,
+    PictureError, RandomResizedCrop, Resize, Scaling,
 };
 use image::{GrayImage, Luma, Rgb, RgbImage};
 use tempfile::TempDir;
@@ -52,13 +52,15 @@ fn labels(batch: &Batch) -> Vec<u32> {
 #[test]
 fn classes_and_files_are_in_the_order_of_their_names_and_nothing_else_counts() {
     let root = pets();
-    for ignored in ["readme.txt", "cat/notes.txt", "cat/.hidden.png", "dog/nested/x.png"] {
+    for ignored in ["readme.txt", "cat/notes.txt", "cat/.hidden.png", "dog/.cache/x.png"] {
         fs::create_dir_all(root.path().join(ignored).parent().unwrap()).unwrap();
         fs::write(root.path().join(ignored), "no image").unwrap();
     }
     fs::create_dir(root.path().join(".cache")).unwrap();
     let data = open(&root, ImagePipeline::rgb([6, 8]).unwrap());
     assert_eq!((data.classes(), data.len()), (&["cat", "dog"].map(String::from)[..], 3));
+    assert_eq!(data.left_out(), 5, "a hidden folder counts as one");
+    assert!(format!("{data:?}").contains("left_out: 5"), "{data:?}");
     assert_eq!(data.file(1), Some((root.path().join("cat/b.jpg"), 0)));
     assert_eq!(data.file(3), None);
     let batch = data.read(&[2, 0, 1], &EVALUATION).unwrap();
@@ -66,6 +68,105 @@ fn classes_and_files_are_in_the_order_of_their_names_and_nothing_else_counts() {
     assert_eq!(labels(&batch), [1, 0, 0]);
     assert_eq!(data.read(&[], &EVALUATION).unwrap().xs.dims(), [0, 3, 6, 8]);
     assert!(matches!(data.read(&[3], &EVALUATION), Err(Error::NoSuchSample { sample: 3, len: 3 })));
+}
+
+/// The paths of all samples, below the root.
+fn paths(data: &ImageFolder, root: &TempDir) -> Vec<String> {
+    let path = |sample| {
+        let (path, _) = data.file(sample).unwrap();
+        path.strip_prefix(root.path()).unwrap().to_str().unwrap().to_owned()
+    };
+    (0..data.len()).map(path).collect()
+}
+
+#[test]
+fn images_below_a_class_belong_to_it_in_the_order_of_torchvision() {
+    let root = tempfile::tempdir().unwrap();
+    // The order of Python's `sorted(os.walk(class))` with `sorted(files)`, as in torchvision.
+    let expected = [
+        "cat/2.png",
+        "cat/Z.png",
+        "cat/b.png",
+        "cat/a/1.png",
+        "cat/a/9.png",
+        "cat/a-b/1.png",
+        "cat/a/c/1.png",
+        "dog/only/below/1.png",
+    ];
+    for path in expected.iter().rev() {
+        write_ramp(&root.path().join(path), 1, 1, 0);
+    }
+    let data = open(&root, gray([1, 1]));
+    assert_eq!(paths(&data, &root), expected);
+    let all: Vec<u32> = (0..8).collect();
+    assert_eq!(labels(&data.read(&all, &EVALUATION).unwrap()), [0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(data.left_out(), 0);
+}
+
+#[test]
+fn pictures_that_are_not_read_are_an_error_unless_they_shall_be_left_out() {
+    for (name, content) in [
+        ("cat/x.webp", &b""[..]),
+        ("cat/night/x.BMP", b""),
+        ("cat/x.gif", b""),
+        ("cat/x.tiff", b""),
+        ("cat/x.heic", b""),
+        ("cat/x.jfif", b""),
+        ("cat/x.ppm", b""),
+        ("cat/x.svg", b""),
+        ("cat/without-ending", b"\x89PNG\r\n\x1a\n"),
+        ("beside.png", b""),
+        ("beside.webp", b""),
+    ] {
+        let root = pets();
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        fs::write(root.path().join("dog/y.avif"), "").unwrap();
+        let error = ImageFolder::open(root.path(), gray([1, 1])).unwrap_err().to_string();
+        assert!(error.contains("2 picture(s) would be left out"), "{error}");
+        assert!(error.contains(name) && error.contains("ignore_others"), "{error}");
+        let options = FolderOptions { ignore_others: true, ..FolderOptions::default() };
+        let data = ImageFolder::open_with(root.path(), gray([1, 1]), &options).unwrap();
+        assert_eq!((data.len(), data.left_out()), (3, 2));
+    }
+    // A class without another picture is empty.
+    let root = pets();
+    fs::create_dir(root.path().join("elk")).unwrap();
+    fs::write(root.path().join("elk/x.webp"), "").unwrap();
+    let options = FolderOptions { ignore_others: true, ..FolderOptions::default() };
+    let error = ImageFolder::open_with(root.path(), gray([1, 1]), &options).unwrap_err();
+    assert!(matches!(error, Error::Picture(PictureError::EmptyClass { .. })), "{error}");
+}
+
+#[test]
+fn links_count_as_what_they_lead_to_and_a_broken_one_or_a_loop_is_an_error() {
+    let root = pets();
+    let others = tempfile::tempdir().unwrap();
+    write_ramp(&others.path().join("more/d.png"), 1, 1, 0);
+    symlink(others.path().join("more"), root.path().join("dog/more")).unwrap();
+    symlink(others.path().join("more/d.png"), root.path().join("cat/again.png")).unwrap();
+    symlink(others.path().join("more"), root.path().join("elk")).unwrap();
+    let data = open(&root, gray([1, 1]));
+    let expected =
+        ["cat/a.png", "cat/again.png", "cat/b.jpg", "dog/c.PNG", "dog/more/d.png", "elk/d.png"];
+    assert_eq!(paths(&data, &root), expected);
+    let error = |target: &Path, link: &str| {
+        let link = root.path().join(link);
+        symlink(target, &link).unwrap();
+        let error = ImageFolder::open(root.path(), gray([1, 1])).unwrap_err().to_string();
+        fs::remove_file(&link).unwrap();
+        assert!(error.starts_with(link.to_str().unwrap()), "{error}");
+        error
+    };
+    for link in ["cat/z.png", "cat/folder", "fox"] {
+        assert!(error(Path::new("/no/such/place"), link).contains("cannot be followed"));
+    }
+    for (target, link) in [("..", "cat/up"), (".", "cat/self"), ("../cat", "cat/two")] {
+        assert!(error(Path::new(target), link).contains("a folder that contains it"));
+    }
+    symlink("self", root.path().join("cat/.hidden")).unwrap();
+    assert_eq!(open(&root, gray([1, 1])).left_out(), 1, "hidden links are not followed");
 }
 
 #[test]
@@ -200,6 +301,28 @@ fn a_corrupt_file_is_an_error_that_names_it() {
 }
 
 #[test]
+fn an_image_cut_short_anywhere_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let noise = |x: u32, y: u32| Luma([(x * 7919 + y * 104_729 + x * y * 31) as u8]);
+    fs::create_dir(root.path().join("a")).unwrap();
+    for name in ["x.png", "x.jpg"] {
+        let path = root.path().join("a").join(name);
+        GrayImage::from_fn(64, 64, noise).save(&path).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let pipeline = gray([2, 2]);
+        pipeline.tensor(&whole, 0, &EVALUATION).unwrap();
+        // At the end of a PNG is a chunk without content.
+        let last = if name == "x.png" { whole.len() - 12 } else { whole.len() };
+        let accepted: Vec<usize> = (0..last)
+            .rev()
+            .step_by(7)
+            .filter(|&len| pipeline.tensor(&whole[..len], 0, &EVALUATION).is_ok())
+            .collect();
+        assert!(accepted.is_empty(), "{name}: {} of {last}: {accepted:?}", accepted.len());
+    }
+}
+
+#[test]
 fn corrupt_files_are_replaced_in_training_left_out_in_an_evaluation_and_counted() {
     let root = pets();
     fs::write(root.path().join("cat/a.png"), "no image").unwrap();
@@ -243,6 +366,10 @@ fn the_fingerprint_shows_names_sizes_and_what_becomes_of_them() {
     assert_ne!(open(&one, gray([2, 2])).skipping_corrupt().fingerprint().unwrap(), base);
     fs::rename(other.path().join("cat/b.jpg"), other.path().join("dog/b.jpg")).unwrap();
     assert_ne!(of(&other, gray([2, 2])), base);
-    write_ramp(&one.path().join("cat/a.png"), 9, 9, 1);
+    // Another content of the same size.
+    let path = one.path().join("cat/b.jpg");
+    let mut content = fs::read(&path).unwrap();
+    *content.last_mut().unwrap() ^= 1;
+    fs::write(&path, content).unwrap();
     assert_ne!(of(&one, gray([2, 2])), base);
 }

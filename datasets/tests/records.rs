@@ -115,18 +115,14 @@ fn odd_names_of_files_in_a_tar_are_read() {
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
         header.set_cksum();
-        if kind == EntryType::Symlink {
-            builder.append_link(&mut header, name, "elsewhere").unwrap();
-        } else {
-            builder.append_data(&mut header, name, content).unwrap();
-        }
+        builder.append_data(&mut header, name, content).unwrap();
     };
     add("folder.x/", EntryType::Directory, b"");
     add("folder.x/.hidden.jpg", EntryType::Regular, b"hidden");
-    add("folder.x/noending", EntryType::Regular, b"none");
+    add("folder.x/README", EntryType::Regular, b"none");
     add("__notes.txt__", EntryType::Regular, b"notes");
     add(&long, EntryType::Regular, b"long");
-    add("link.jpg", EntryType::Symlink, b"");
+    add("._between.jpg", EntryType::Regular, b"hidden");
     add(&long_cls, EntryType::Regular, b"1");
     add("with space. and dot.jpg", EntryType::Regular, &[9; 700]);
     add("größe.jpg", EntryType::Regular, b"unicode");
@@ -143,21 +139,9 @@ fn odd_names_of_files_in_a_tar_are_read() {
     let keys: Vec<&str> = found.iter().map(|(key, _)| &**key).collect();
     let long_key = long.strip_suffix(".jpg").unwrap();
     assert_eq!(keys, [long_key, "with space", "größe", "pax/\u{fffd}\u{fffd}"]);
-    assert_eq!(found[0].1.len(), 2, "the link between both files is no sample");
+    assert_eq!(found[0].1.len(), 2, "the hidden file between both is no sample");
     assert_eq!(found[1].1[0], (" and dot.jpg".to_owned(), vec![9; 700]));
     assert_eq!(found[3].1[0], ("name.jpg".to_owned(), b"pax".to_vec()));
-}
-
-#[test]
-fn a_file_that_comes_twice_in_a_sample_is_an_error() {
-    let dir = dir();
-    let path = dir.path().join("a.tar");
-    write_tar(&path, &[("1.jpg", b"a"), ("2.jpg", b"a"), ("2.JPG", b"b")]);
-    let shards = open([path]).unwrap();
-    shards.record(0).unwrap();
-    let error = shard_error(shards.record(1)).to_string();
-    let expected = "a.tar: at byte 1024: sample \"2\" has several files that end in \"jpg\"";
-    assert!(error.ends_with(expected), "{error}");
 }
 
 /// A shard of each format with samples of different sizes, and the sizes.
@@ -416,6 +400,11 @@ fn an_index_file_is_used_while_it_fits_and_made_again_otherwise() {
         assert_eq!(samples(&open()), expected);
         assert_ne!(fs::read(&index).unwrap(), written);
     }
+    // An index belongs to one format.
+    let path = dir.path().join("a.tar");
+    Shards::open([&path], &options).unwrap();
+    let other = ShardOptions { format: Some(ShardFormat::TfRecord), ..options };
+    assert!(Shards::open([&path], &other).is_err());
     // A folder in which nothing can be written is no error.
     let path = dir.path().join("c.tfrecord");
     write_records(&path, &[b"1"]);
@@ -489,4 +478,62 @@ fn a_dataset_decodes_records_and_locates_what_it_cannot_decode() {
     let fingerprint = data.fingerprint().unwrap();
     assert!(fingerprint.starts_with("4 samples in 1 shards "), "{fingerprint}");
     assert!(fingerprint.ends_with(", numbers"), "{fingerprint}");
+}
+
+#[test]
+fn a_folder_gives_all_of_its_shards_or_says_which_it_cannot() {
+    let names = |files: &[&str]| {
+        let dir = dir();
+        files.iter().for_each(|name| fs::write(dir.path().join(name), "").unwrap());
+        let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        match shards_in(dir.path()) {
+            Ok(paths) => Ok(paths.iter().map(name).collect::<Vec<_>>()),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    // What other programs put beside shards is none.
+    let beside = ["0.tar", "0.tar.index", "0.tar.idx", "0.tar.sha256", "._0.tar", "x.json", "a.gz"];
+    assert_eq!(names(&beside).unwrap(), ["0.tar"]);
+    // The names that TensorFlow gives.
+    let numbered = ["t.tfrecord-00001-of-00002", "t.tfrecord-00000-of-00002"];
+    assert_eq!(names(&numbered).unwrap(), [numbered[1], numbered[0]]);
+    for compressed in ["1.tar.gz", "1.TGZ", "1.tar.zst", "1.tfrecord.gz", "1.tfrecords.bz2"] {
+        let error = names(&["0.tar", compressed]).unwrap_err();
+        assert!(error.contains(compressed) && error.contains("unpack it"), "{error}");
+    }
+    for unfinished in ["1.tar.part", "1.tar.crdownload", "1.tfrecord.tmp", "0.tar.aria2"] {
+        let error = names(&["0.tar", unfinished]).unwrap_err();
+        assert!(error.contains(unfinished) && error.contains("unfinished"), "{error}");
+    }
+    let error = names(&["a.tfrecord-00000-of-00001", "t.tfrecord-00000-of-00003"]).unwrap_err();
+    assert!(error.contains("t.tfrecord-00001-of-00003: missing"), "{error}");
+}
+
+#[test]
+fn the_fingerprint_changes_with_a_content() {
+    let dir = dir();
+    for path in both_formats(dir.path()) {
+        let of = || {
+            let data = RecordDataset::new("x", open([&path]).unwrap(), |record, _| {
+                Ok(record.data().len() as u32)
+            });
+            data.fingerprint().unwrap()
+        };
+        let (before, whole) = (of(), fs::read(&path).unwrap());
+        assert_eq!(of(), before);
+        let is_tar = path.extension().is_some_and(|ending| ending == "tar");
+        if is_tar {
+            let mut other = whole.clone();
+            other[1024] ^= 1; // the content of the second file, whose header stays
+            replace(&path, &other);
+        } else {
+            let contents: Vec<Vec<u8>> =
+                (0..5_u8).map(|i| vec![i + 1; 300 * usize::from(i)]).collect();
+            write_records(&path, &contents.iter().map(|content| &**content).collect::<Vec<_>>());
+            assert_eq!(fs::metadata(&path).unwrap().len(), whole.len() as u64);
+        }
+        assert_ne!(of(), before);
+        replace(&path, &whole);
+        assert_eq!(of(), before);
+    }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
 use candelabrum_datasets::{CsvConfig, CsvTable, CsvTargets, Dataset, Error, Pass, TableError};
+use candle_core::DType;
 
 const TREES: &str = "\
 width, height ,kind,rings
@@ -165,11 +166,12 @@ fn a_split_has_every_row_once_and_is_standardized_by_its_training_part() {
     assert_ne!(targets(&table.split(0.2, 4).unwrap().test), test);
 
     let (split, numbers) = split.standardized().unwrap();
-    let mean = train.iter().sum::<f32>() / 40.0;
+    let mean = f64::from(train.iter().sum::<f32>() / 40.0);
     assert!((numbers.mean[0] - mean).abs() < 1e-4, "the mean of the training part alone");
     let xs: Vec<Vec<f32>> = split.test.tensors()[0].to_vec2().unwrap();
     for (row, y) in xs.iter().zip(&test) {
-        assert!((row[0] - (y - numbers.mean[0]) / numbers.std[0]).abs() < 1e-5);
+        let expected = (f64::from(*y) - numbers.mean[0]) / numbers.std[0];
+        assert!((f64::from(row[0]) - expected).abs() < 1e-5);
         assert!((row[1] - row[0]).abs() < 1e-5);
     }
     let (split, units) = split.standardized_targets().unwrap();
@@ -182,4 +184,126 @@ fn a_split_has_every_row_once_and_is_standardized_by_its_training_part() {
     for share in [0.0, 1.0, -1.0, f64::NAN, 0.001] {
         assert!(table.split(share, 0).is_err(), "{share}");
     }
+}
+
+/// Times in seconds: other numbers, but one and the same in f32.
+const TIMES: &str = "time,id,y\n1600000001,1,0\n1600000002,2,1\n1600000063,3,0\n1600000064,4,1\n";
+
+#[test]
+fn numbers_beyond_f32_stay_what_they_are_until_they_are_standardized() {
+    let table = read(TIMES, &CsvConfig::numbers(["y"])).unwrap();
+    let split = table.split(0.25, 0).unwrap();
+    let rounded = "trees.csv, line 2, column \"time\": 1600000001 would become 1600000000";
+    for data in [&split.train, &split.test, &table.dataset().unwrap()] {
+        assert_eq!(data.tensors()[0].dtype(), DType::F64);
+        let error = data.read(&[0], &Pass::evaluation()).unwrap_err().to_string();
+        assert!(error.starts_with(rounded) && error.contains("standardize"), "{error}");
+    }
+    let all = table.dataset().unwrap();
+    let (split, numbers) = split.standardized().unwrap();
+    assert_eq!(split.train.tensors()[0].dtype(), DType::F32);
+    let mut times: Vec<f64> = Vec::new();
+    for data in [&split.train, &split.test] {
+        let samples: Vec<u32> = (0..data.len() as u32).collect();
+        let xs: Vec<Vec<f32>> =
+            data.read(&samples, &Pass::evaluation()).unwrap().xs.to_vec2().unwrap();
+        let time = |row: Vec<f32>| f64::from(row[0]) * numbers.std[0] + numbers.mean[0];
+        times.extend(xs.into_iter().map(time));
+    }
+    times.sort_by(f64::total_cmp);
+    for (time, second) in times.iter().zip([1.0, 2.0, 63.0, 64.0]) {
+        assert!((time - 1_600_000_000.0 - second).abs() < 1e-3, "{times:?}");
+    }
+    // Later inputs are standardized from the numbers as they were written, too.
+    let later = numbers.apply(&all.tensors()[0]).unwrap().to_vec2::<f64>().unwrap();
+    assert!((later[0][0] * numbers.std[0] + numbers.mean[0] - 1_600_000_001.0).abs() < 1e-3);
+}
+
+#[test]
+fn targets_beyond_f32_are_errors_until_they_are_standardized() {
+    let config = CsvConfig { inputs: Some(vec!["y".into()]), ..CsvConfig::numbers(["time", "id"]) };
+    let split = read(TIMES, &config).unwrap().split(0.25, 0).unwrap();
+    let (split, _) = split.standardized().unwrap();
+    let error = split.train.read(&[0], &Pass::evaluation()).unwrap_err().to_string();
+    assert!(error.starts_with("trees.csv, line 2, column \"time\": 1600000001"), "{error}");
+    let (split, units) = split.standardized_targets().unwrap();
+    let ys = split.test.read(&[0], &Pass::evaluation()).unwrap().ys;
+    let back = units.undo(&ys.to_dtype(DType::F64).unwrap()).unwrap().to_vec2::<f64>().unwrap();
+    let second = back[0][0] - 1_600_000_000.0;
+    assert!([1.0, 2.0, 63.0, 64.0].iter().any(|s| (second - s).abs() < 1e-3), "{second}");
+}
+
+#[test]
+fn a_number_that_would_be_another_one_is_an_error_wherever_it_is_written() {
+    let class = CsvConfig::class("y");
+    for (cell, number) in [
+        ("16777217", "16777217"),
+        ("-1600000001.0", "-1600000001"),
+        ("1.600000001e9", "1600000001"),
+        ("1600000001.25", "1600000001.25"),
+        ("1e-50", "0.00000000000000000000000000000000000000000000000001"),
+    ] {
+        let data = read(&format!("x,y\n1,a\n{cell},b\n"), &class).unwrap().dataset().unwrap();
+        let error = data.read(&[0], &Pass::evaluation()).unwrap_err().to_string();
+        let expected = format!("trees.csv, line 3, column \"x\": {number} would become ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    for (cell, number) in [
+        ("12345678901234567890", "12345678901234567000"),
+        ("-9007199254740993", "-9007199254740992"),
+        ("1600000001123456789", "1600000001123456800"),
+    ] {
+        let error = message(&format!("x,y\n1,a\n{cell},b\n"), &class);
+        let expected = format!("trees.csv, line 3, column \"x\": {cell} would become {number}: ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    // Numbers whose rounding does not matter, and those that f32 has.
+    let text = "x,z,y\n0.123456789,16777216,a\n0.987654321,1.5e10,b\n52.52000659999,6.02e23,c\n";
+    let data = read(text, &class).unwrap().dataset().unwrap();
+    assert_eq!(data.tensors()[0].dtype(), DType::F32);
+    data.read(&[0, 1, 2], &Pass::evaluation()).unwrap();
+    // Days of astronomers: no whole numbers, and less than f32's integers, but f32 has four a day.
+    let text = "x,y\n2459000.12,a\n2459000.123,b\n2459000.1234,a\n";
+    let table = read(text, &class).unwrap();
+    assert!(table.dataset().unwrap().read(&[0], &Pass::evaluation()).is_err());
+    let (split, _) = table.split(0.34, 0).unwrap().standardized().unwrap();
+    split.train.read(&[0, 1], &Pass::evaluation()).unwrap();
+}
+
+#[test]
+fn a_column_without_a_name_or_with_that_of_another_one_is_no_input() {
+    let class = CsvConfig::class("y");
+    // What pandas writes, and a separator at the end of each line.
+    let index = message(",x,y\n0,1,a\n1,2,b\n", &class);
+    assert!(index.starts_with("trees.csv: column 1 of 3 has no name"), "{index}");
+    let trailing = message("x,y,\n1,a,\n", &class);
+    assert!(trailing.starts_with("trees.csv: column 3 of 3 has no name"), "{trailing}");
+    let twice = message("x,x,y\n1,2,a\n", &class);
+    assert_eq!(twice, "trees.csv: several columns \"x\": rename all but one");
+    // Chosen inputs leave the others out.
+    let config = CsvConfig { inputs: Some(vec!["x".into()]), ..class };
+    let table = read(",x,z,z,y\n0,1,1,1,a\n1,2,1,1,b\n", &config).unwrap();
+    assert_eq!(table.inputs(), ["x"]);
+}
+
+#[test]
+fn a_quote_in_a_wrong_place_takes_no_rows_away() {
+    let class = CsvConfig::class("y");
+    let text = message("x,y\n1,\"a\n2,b\n3,c\n", &class);
+    assert!(text.starts_with("trees.csv, line 2: the quote of a cell is not closed"), "{text}");
+    let text = message("x,y\n1,\"a\n2,\"b\"\n3,c\n", &class);
+    assert!(text.starts_with("trees.csv, line 3: text follows the quote"), "{text}");
+    let text = message("x,y\n\"1,a\n2,b\n", &class);
+    assert!(text.starts_with("trees.csv, line 2: the quote"), "{text}");
+    // A long cell that is still being read when another one is wrong.
+    let text = message(&format!("x,y\noops,a\n1,\"{}\"\n", "long\n".repeat(99_999)), &class);
+    assert!(text.starts_with("trees.csv, line 2, column \"x\": \"oops\""), "{text}");
+    let table = read("x,y\n1,\"a \"\"b\"\"\" \n\n2,5\" pipe\n", &class).unwrap();
+    assert_eq!(table.classes(), ["5\" pipe", "a \"b\""]);
+}
+
+#[test]
+fn the_zeros_of_an_unfinished_file_are_no_part_of_a_class() {
+    let text = message("x,y\n1,a\n2,b\0\0\0", &CsvConfig::class("y"));
+    assert!(text.starts_with("trees.csv, line 3: a zero byte"), "{text}");
 }

@@ -51,6 +51,11 @@ pub trait Task<B> {
 }
 
 /// A batch of inputs with a target each.
+#[diagnostic::on_unimplemented(
+    message = "a batch of type `{Self}` has no inputs and targets",
+    note = "two tensors in memory become a dataset of such batches by `TensorDataset::labelled(xs, ys)`",
+    note = "a `FnDataset` or `RecordDataset` has them if its function returns a pair `(x, y)`"
+)]
 pub trait Supervised {
     /// The inputs, the batch first.
     fn xs(&self) -> &Tensor;

@@ -1,6 +1,6 @@
 //! What can be wrong with encoded images and with folders of them.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 /// An error of encoded images.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +76,40 @@ pub enum PictureError {
         /// The number of classes given.
         classes: usize,
     },
+    /// Pictures would be left out.
+    #[error(
+        "{}: {unread} picture(s) would be left out, the first one is {}: PNG and JPEG files in the folders \
+         of classes are read, so convert, rename or move the others, or set FolderOptions::ignore_others",
+        root.display(),
+        first.display()
+    )]
+    Unread {
+        /// The folder.
+        root: PathBuf,
+        /// The number of pictures.
+        unread: usize,
+        /// The first of them.
+        first: PathBuf,
+    },
+    /// A link leads to nothing.
+    #[error("{}: a link that cannot be followed ({source}): repair or delete it", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// A link leads to a folder in which it is.
+    #[error("{}: a link to a folder that contains it, so the images have no end: delete it", path.display())]
+    Loop {
+        /// The link.
+        path: PathBuf,
+    },
     /// The folder of a class has no images.
-    #[error("{}: no files with the ending png, jpg or jpeg in the folder of this class", folder.display())]
+    #[error(
+        "{}: no files with the ending png, jpg or jpeg in the folder of this class or below it",
+        folder.display()
+    )]
     EmptyClass {
         /// The folder.
         folder: PathBuf,

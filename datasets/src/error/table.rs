@@ -48,7 +48,7 @@ pub enum TableError {
         /// The names in the header.
         columns: Vec<String>,
     },
-    /// Several columns have a chosen name.
+    /// Several columns have the name of an input or of a target.
     #[error("{}: several columns {column:?}: rename all but one", path.display())]
     SameColumns {
         /// The file.
@@ -70,6 +70,88 @@ pub enum TableError {
         column: String,
         /// The text of the cell.
         cell: String,
+    },
+    /// A number has more digits than an f32, and its column was not standardized.
+    #[error(
+        "{}, line {line}, column {column:?}: {number} would become {rounded}, which an f32 can be: standardize \
+         the table (TableSplit::standardized, standardized_targets), subtract a base, or leave the column out",
+        path.display()
+    )]
+    Rounded {
+        /// The file.
+        path: PathBuf,
+        /// The line on which the record begins.
+        line: u64,
+        /// The name of the column.
+        column: String,
+        /// The number.
+        number: f64,
+        /// The nearest f32.
+        rounded: f32,
+    },
+    /// A whole number has more digits than an f64.
+    #[error(
+        "{}, line {line}, column {column:?}: {cell} would become {number}: subtract a base, shorten the \
+         number, or leave the column out",
+        path.display()
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The line on which the record begins.
+        line: u64,
+        /// The name of the column.
+        column: String,
+        /// The text of the cell.
+        cell: String,
+        /// The nearest f64.
+        number: f64,
+    },
+    /// A column that would be an input has no name.
+    #[error(
+        "{}: column {place} of {columns} has no name (the index of pandas, or a separator at the end of the \
+         lines): name it, delete it, or choose CsvConfig::inputs",
+        path.display()
+    )]
+    NoName {
+        /// The file.
+        path: PathBuf,
+        /// The place of the column, counted from 1.
+        place: usize,
+        /// The number of columns.
+        columns: usize,
+    },
+    /// A quote opens a cell and is never closed, so the cell would contain all following rows.
+    #[error("{}, line {line}: the quote of a cell is not closed: close it, or double a quote in a cell", path.display())]
+    OpenQuote {
+        /// The file.
+        path: PathBuf,
+        /// The line of the quote.
+        line: u64,
+    },
+    /// Text follows the quote that closes a cell.
+    #[error(
+        "{}, line {line}: text follows the quote that closes a cell: double a quote in a cell, or close the \
+         quote of a cell before",
+        path.display()
+    )]
+    TextAfterQuote {
+        /// The file.
+        path: PathBuf,
+        /// The line of the text.
+        line: u64,
+    },
+    /// A byte of the table is zero.
+    #[error(
+        "{}, line {line}: a zero byte: the rest of the file has not arrived, or it is no UTF-8; fetch it \
+         again or convert it",
+        path.display()
+    )]
+    ZeroByte {
+        /// The file.
+        path: PathBuf,
+        /// The line of the byte.
+        line: u64,
     },
     /// The name of a class is missing.
     #[error("{}, line {line}, column {column:?}: no class: fill the cell or delete the row", path.display())]

@@ -94,8 +94,10 @@ where
         S::stack(decoded.collect::<Result<_>>()?)
     }
 
+    /// # Cost
+    /// It reads 64 KiB of each tar file.
     fn fingerprint(&self) -> Result<String> {
-        Ok(format!("{}, {}", self.shards.fingerprint(), self.name))
+        Ok(format!("{}, {}", self.shards.fingerprint()?, self.name))
     }
 
     fn shards(&self) -> Vec<usize> {

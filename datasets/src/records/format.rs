@@ -10,7 +10,14 @@ pub enum ShardFormat {
     /// A tar file in the convention of WebDataset: consecutive files whose names are the same up to the
     /// first dot are one sample. The rest of the name says what the file is.
     ///
-    /// A tar file that was cut short, or whose headers are damaged, is an error. It has no checksums of
+    /// Every file is a part of a sample, is [counted](crate::Shards::left_out), or is an error. Counted
+    /// are hidden files, those named `__name__`, and `README`, `LICENSE` and the like. A file without an
+    /// ending is an error, as are links, sparse files and devices, a part that comes twice, and a sample
+    /// whose files are not adjacent.
+    ///
+    /// A file that was cut short, or whose headers are damaged, is an error, and so is everything behind
+    /// the end of the archive: a second archive, other bytes, or more zeros than
+    /// [`blocking_factor`](crate::ShardOptions::blocking_factor) allows. The format has no checksums of
     /// the contents, so a damaged content is only noticed if it cannot be decoded.
     Tar,
     /// The record format of TensorFlow: the length of each record, its bytes, and a CRC-32C of both. A
@@ -26,10 +33,14 @@ impl ShardFormat {
     /// The format of a file by the ending of its name.
     pub(crate) fn of(path: &Path) -> Result<Self, ShardError> {
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
-        match ending.to_str() {
-            Some("tar") => Ok(Self::Tar),
-            Some("tfrecord" | "tfrecords") => Ok(Self::TfRecord),
-            Some("gz" | "tgz" | "zst" | "bz2" | "xz") => {
+        match ending.to_str().unwrap_or_default() {
+            "tar" => Ok(Self::Tar),
+            "tfrecord" | "tfrecords" => Ok(Self::TfRecord),
+            // TensorFlow appends the number of the shard.
+            numbered if numbered.starts_with("tfrecord-") || numbered.starts_with("tfrecords-") => {
+                Ok(Self::TfRecord)
+            }
+            "bz2" | "gz" | "lz4" | "tbz2" | "tgz" | "txz" | "tzst" | "xz" | "zst" => {
                 Err(ShardError::Compressed { path: path.into() })
             }
             _ => Err(ShardError::UnknownFormat { path: path.into() }),

@@ -4,21 +4,22 @@
 //! alone, or from a file beside the shard. A sample is one read at its offset. So memory holds the index
 //! and the batches under way, whatever the size of the data.
 
+mod contents;
 mod dataset;
 mod files;
+mod folder;
 mod format;
 mod index;
+mod options;
 mod record;
 mod shards;
 mod sidecar;
+mod tar_name;
 mod tar_shard;
 mod tf_record;
 mod writer;
 
 pub use self::{
-    dataset::RecordDataset,
-    format::ShardFormat,
-    record::Record,
-    shards::{ShardOptions, Shards, shards_in},
-    writer::RecordWriter,
+    dataset::RecordDataset, folder::shards_in, format::ShardFormat, options::ShardOptions,
+    record::Record, shards::Shards, writer::RecordWriter,
 };

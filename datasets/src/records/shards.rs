@@ -1,36 +1,15 @@
 //! Several shards as one sequence of samples.
 
-use std::{
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
 
 use crate::{
-    digest::sha256,
+    digest::{hexadecimal, sampled, sha256},
     error::{Error, Result, ShardError},
     records::{
-        files::OpenFiles, format::ShardFormat, index::Index, record::Record, tar_shard, tf_record,
+        files::OpenFiles, format::ShardFormat, index::Index, options::ShardOptions, record::Record,
+        tar_shard, tf_record,
     },
 };
-
-/// How shards are opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShardOptions {
-    /// The format of all shards. `None`, the default: the ending of each name says it, `.tar`,
-    /// `.tfrecord` or `.tfrecords`.
-    pub format: Option<ShardFormat>,
-    /// Whether to keep the index of each shard in a file beside it, whose name has `.index` added. Then
-    /// the next start is quick. Without it, the default, every start reads the headers of all samples.
-    pub keep_index: bool,
-    /// The most files that are open at a time, 64 by default. Each thread of a loader may hold one more.
-    pub open_files: usize,
-}
-
-impl Default for ShardOptions {
-    fn default() -> Self {
-        Self { format: None, keep_index: false, open_files: 64 }
-    }
-}
 
 /// Shards whose samples are numbered through, in the order of the shards.
 ///
@@ -53,11 +32,11 @@ struct Shard {
 
 impl Shards {
     /// Opens shards. The order of the paths is the order of the samples, so it must be the same on
-    /// every rank: see [`shards_in`].
+    /// every rank: see [`shards_in`](crate::shards_in).
     ///
     /// # Errors
-    /// A shard that cannot be read, is compressed, cut short or damaged, or more samples than 32 bits
-    /// can count.
+    /// A shard that cannot be read, is compressed, cut short or damaged, a tar file from which samples
+    /// would be missing ([`ShardFormat::Tar`]), or more samples than 32 bits can count.
     pub fn open<P: Into<PathBuf>>(
         paths: impl IntoIterator<Item = P>,
         options: &ShardOptions,
@@ -66,8 +45,8 @@ impl Shards {
         for path in paths {
             let path = path.into();
             let format = options.format.map_or_else(|| ShardFormat::of(&path), Ok)?;
-            let index = Index::of(&path, format, options.keep_index)?;
-            len += index.len();
+            let index = Index::of(&path, format, options)?;
+            len += index.contents.len();
             starts.push(len);
             shards.push(Shard { path, format, index });
         }
@@ -89,7 +68,13 @@ impl Shards {
 
     /// The number of samples in each shard.
     pub fn lens(&self) -> Vec<usize> {
-        self.shards.iter().map(|shard| shard.index.len()).collect()
+        self.shards.iter().map(|shard| shard.index.contents.len()).collect()
+    }
+
+    /// The number of files in tar files that belong to no sample: hidden ones, `README` and the like,
+    /// those named `__name__`, and links that are no part of a sample.
+    pub fn left_out(&self) -> usize {
+        self.shards.iter().map(|shard| shard.index.contents.left_out as usize).sum()
     }
 
     /// Reads a sample. Threads may read at the same time.
@@ -131,15 +116,24 @@ impl Shards {
         Ok((self.shards[number].path.clone(), range.start))
     }
 
-    /// The names, sizes and numbers of samples of all shards, and a SHA-256 of them.
-    pub(crate) fn fingerprint(&self) -> String {
-        let line = |Shard { path, index, .. }: &Shard| {
+    /// The names, sizes and numbers of samples of all shards, and a SHA-256 of them. The checksums in
+    /// files of records stand for the contents, and some blocks for those of tar files.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        let mut lines = String::new();
+        for Shard { path, format, index } in &self.shards {
+            let Index { bytes, contents } = index;
             let name = path.file_name().unwrap_or_default().display();
-            format!("{name} {} {}\n", index.bytes, index.len())
-        };
-        let lines: String = self.shards.iter().map(line).collect();
+            let (len, headers) = (contents.len(), hexadecimal(&contents.digest));
+            let blocks = match format {
+                ShardFormat::TfRecord => String::new(),
+                ShardFormat::Tar => File::open(path)
+                    .and_then(|file| sampled(&file, *bytes))
+                    .map_err(Error::io("read", path))?,
+            };
+            lines += &format!("{name} {bytes} {len} {headers} {blocks}\n");
+        }
         let (len, shards) = (self.len(), self.shards.len());
-        format!("{len} samples in {shards} shards {}", sha256(lines.as_bytes()))
+        Ok(format!("{len} samples in {shards} shards {}", sha256(lines.as_bytes())))
     }
 
     /// The number of the shard, the place in it, and the range of bytes of a sample.
@@ -149,28 +143,10 @@ impl Shards {
         let number = self.starts.partition_point(|&start| start <= sample).checked_sub(1);
         let number = number.ok_or_else(none)?;
         let place = sample - self.starts[number];
-        let offsets = &self.shards.get(number).ok_or_else(none)?.index.offsets;
+        let offsets = &self.shards.get(number).ok_or_else(none)?.index.contents.offsets;
         let [start, end] = [offsets.get(place), offsets.get(place + 1)].map(Option::<&u64>::copied);
         // The offsets ascend. Those of an index file that somebody has made may not.
         let range = start.ok_or_else(none)?..end.ok_or_else(none)?;
         if range.start > range.end { Err(none()) } else { Ok((number, place, range)) }
     }
-}
-
-/// The shards in a folder, in the order of their names: files that end in `.tar`, `.tfrecord` or
-/// `.tfrecords`.
-///
-/// # Errors
-/// A folder that cannot be read or has no shards.
-pub fn shards_in(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    let folder = folder.as_ref();
-    let listed = std::fs::read_dir(folder)
-        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect());
-    let mut paths: Vec<PathBuf> = listed.map_err(Error::io("list", folder))?;
-    paths.retain(|path| ShardFormat::of(path).is_ok());
-    paths.sort();
-    if paths.is_empty() {
-        return Err(ShardError::NoShards { folder: folder.into() }.into());
-    }
-    Ok(paths)
 }

@@ -14,7 +14,9 @@ use std::{
     path::Path,
 };
 
-use crate::error::ShardError;
+use sha2::{Digest, Sha256};
+
+use crate::{error::ShardError, records::contents::Contents};
 
 /// Bytes before the content of a record.
 const BEFORE: u64 = 12;
@@ -30,10 +32,11 @@ pub(crate) fn frame(content: &[u8]) -> ([u8; BEFORE as usize], [u8; AFTER as usi
     (before, masked_checksum(content).to_le_bytes())
 }
 
-/// The offsets at which the records begin, and the end of the last one. Reads the lengths alone.
-pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Vec<u64>, ShardError> {
+/// The offsets of the records. Reads the lengths and the checksums alone. The digest of the latter
+/// changes with every content, although no content is read.
+pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents, ShardError> {
     let mut reader = BufReader::new(file);
-    let (mut offset, mut offsets) = (0, vec![0]);
+    let (mut offset, mut offsets, mut digest) = (0, vec![0], Sha256::new());
     while offset < bytes {
         let truncated =
             |expected| ShardError::Truncated { path: path.into(), offset, expected, got: bytes };
@@ -48,14 +51,18 @@ pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Vec<u64>, Sh
         if end > bytes {
             return Err(truncated(end));
         }
+        let mut after = [0; AFTER as usize];
         // The file is longer than this, and no file is longer than an i64 can say.
-        reader
-            .seek_relative((length + AFTER) as i64)
+        let skipped = reader.seek_relative(length as i64);
+        skipped
+            .and_then(|()| reader.read_exact(&mut after))
             .map_err(|error| corrupt(error.to_string()))?;
+        digest.update(before);
+        digest.update(after);
         offset = end;
         offsets.push(offset);
     }
-    Ok(offsets)
+    Ok(Contents { offsets: offsets.into(), left_out: 0, digest: digest.finalize().into() })
 }
 
 /// The place of the content in the bytes of a record, after a check of both checksums.
