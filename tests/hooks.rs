@@ -595,3 +595,62 @@ fn a_creeping_loss_is_a_plateau() {
     let every_change = ReduceOnPlateau::new(Monitor::loss().min_delta(0.0)).patience(2);
     assert_eq!(factor(every_change), 1.0);
 }
+
+#[test]
+fn options_that_a_program_does_not_read_are_refused_before_the_first_step() {
+    for (options, named) in [
+        (&["--augment", "crop-flip"][..], "args.augmented"),
+        (&["--data-dir", "/nowhere"], "load_data"),
+        (&["--dataset", "mnist"], "load_data"),
+        (&["--precision", "f16"], "args.precision.params"),
+    ] {
+        let args = Args::parse_from(["test", "--epochs", "1"].iter().chain(options)).train;
+        let fit = || args.fit_on(&World::single(), "points", SAMPLES).unwrap();
+        let mut trainer = trainer(&World::single(), 0.01);
+        let refused = trainer.fit_with(fit(), &data(), Some(&data())).unwrap_err().to_string();
+        assert!(refused.contains(options[0]) && refused.contains(named), "{refused}");
+        assert_eq!(trainer.position().step, 0);
+        // A program that reads them trains.
+        let digits = Mnist::synthetic(0, 8, 8).unwrap();
+        drop((args.augmented(&digits.train), args.data_request()));
+        let read = trainer.fit_with(fit(), &data(), Some(&data()));
+        assert_eq!(read.is_ok(), named != "args.precision.params", "{options:?}");
+    }
+}
+
+/// A task with steps of its own.
+struct OwnSteps(Trainer<Line>);
+
+impl Task<(Tensor, Tensor)> for OwnSteps {
+    fn train(&mut self, batch: &(Tensor, Tensor), metrics: &mut Metrics) -> Result<f32> {
+        Task::train(&mut self.0, batch, metrics)
+    }
+    fn evaluate(&mut self, batch: &(Tensor, Tensor), metrics: &mut Metrics) -> Result<()> {
+        Task::evaluate(&mut self.0, batch, metrics)
+    }
+    fn parts(&mut self) -> Vec<(&str, &mut dyn candelabrum::train::RanksOpt)> {
+        Task::<(Tensor, Tensor)>::parts(&mut self.0)
+    }
+    fn position(&mut self) -> &mut candelabrum::train::checkpoint::Position {
+        Task::<(Tensor, Tensor)>::position(&mut self.0)
+    }
+    fn group(&self) -> &candelabrum::dist::Group {
+        Task::<(Tensor, Tensor)>::group(&self.0)
+    }
+}
+
+#[test]
+fn settings_of_steps_that_a_task_does_not_obey_are_refused() {
+    for (config, named) in [
+        (FitConfig { accumulate: 2, ..config(1) }, "accumulate"),
+        (FitConfig { uneven: true, ..config(1) }, "uneven"),
+        (FitConfig { dist_option: DistOption::Fp16, ..config(1) }, "dist_option"),
+        (FitConfig { graph: true, ..config(1) }, "graph"),
+    ] {
+        let mut task = OwnSteps(trainer(&World::single(), 0.01));
+        let refused = Fit::new(config).run(&mut task, &data(), Some(&data())).unwrap_err();
+        assert!(refused.to_string().contains(named), "{refused}");
+    }
+    let mut task = OwnSteps(trainer(&World::single(), 0.01));
+    Fit::new(config(1)).run(&mut task, &data(), Some(&data())).unwrap();
+}

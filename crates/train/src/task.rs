@@ -44,6 +44,12 @@ pub trait Task<B> {
     /// The ranks that train together.
     fn group(&self) -> &Group;
 
+    /// Whether [`train`](Self::train) and [`join`](Self::join) obey `accumulate`, `uneven` and `dist_option` of
+    /// [`FitConfig`](crate::FitConfig). For a task that does not, these settings are refused.
+    fn obeys_step_settings(&self) -> bool {
+        false
+    }
+
     /// The strategy of the steps and its parameter, for reports.
     fn strategy(&self) -> (DistOption, f32) {
         (DistOption::Fp32, 0.0)

@@ -205,6 +205,11 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
         Ok(self.group().all_gather_text(&own)?)
     }
 
+    /// [`use_graph`](Self::use_graph), unless it is on already.
+    pub(crate) fn record_steps(&mut self) {
+        self.graph.get_or_insert_default();
+    }
+
     /// Sets the strategy of the steps of [`Task::train`], and the most samples of a micro-batch. `None`: a step has
     /// one.
     pub(crate) fn set_steps(&mut self, strategy: (DistOption, f32), micro_batch: Option<usize>) {
@@ -325,6 +330,10 @@ impl<M: Model, O: TrainerOpt, B: Supervised + Collated> Task<B> for Trainer<M, O
 
     fn strategy(&self) -> (DistOption, f32) {
         self.strategy
+    }
+
+    fn obeys_step_settings(&self) -> bool {
+        true
     }
 }
 

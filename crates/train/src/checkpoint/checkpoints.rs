@@ -575,7 +575,11 @@ fn find_mark(directory: &Directory, word: &str) -> Result<()> {
 }
 
 fn check_settings(restored: &Restored, settings: &RunSettings) -> Result<()> {
-    let Some(change) = restored.manifest().settings.refused(settings) else { return Ok(()) };
+    let Manifest { settings: there, format, .. } = restored.manifest();
+    // The fingerprints of some data were made otherwise in format 1. The training says that it could not compare.
+    let data = if *format == 1 { there.data.clone() } else { settings.data.clone() };
+    let here = RunSettings { data, ..settings.clone() };
+    let Some(change) = there.refused(&here) else { return Ok(()) };
     let Change { what, there, here } = change;
     let what = format!(
         "was made with {what} `{there}`, this run has `{here}`: another run needs another directory"

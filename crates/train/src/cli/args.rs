@@ -13,6 +13,7 @@ use candelabrum_nn::{DistOption, Params};
 use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
+use super::unread::{Given, Reads};
 use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::{
     AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, LogFiles, Report, ReportFile, Result, Timeline,
@@ -133,6 +134,10 @@ pub struct TrainArgs {
     /// Record the forward and backward pass as CUDA graphs and replay them (SINGA's use_graph)
     #[arg(long)]
     pub graph: bool,
+
+    /// What the program has read of these options.
+    #[arg(skip)]
+    pub(super) reads: Reads,
 
     /// The type of parameters and activations. On the CPU, bf16 is that of the factors of products, if the
     /// processor has AVX512-BF16. In f16 a CPU computes in f32 and rounds: an epoch of mnist_dist takes 1.8
@@ -303,6 +308,7 @@ impl TrainArgs {
 
     /// The training images with the random changes of these options.
     pub fn augmented(&self, images: &ImageDataset) -> ImageDataset {
+        self.reads.note_augment();
         match self.augment {
             Augment::None => images.clone(),
             Augment::Crop => images.clone().augmented(Augmentation::crop_only()),
@@ -312,6 +318,7 @@ impl TrainArgs {
 
     /// The dataset of these options.
     pub fn data_request(&self) -> Request {
+        self.reads.note_data();
         Request {
             kind: self.dataset,
             data_dir: self.data_dir.clone(),
@@ -390,7 +397,7 @@ impl TrainArgs {
 
     /// The run of these options, which writes `report` and a log if they ask for them.
     pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
-        let mut fit = Fit::new(self.fit_config());
+        let mut fit = Fit::new(self.fit_config()).given(Given::of(self));
         if let Some(dir) = &self.log_dir {
             let may_continue = self.checkpoints.checkpoint_dir.is_some();
             fit = fit.hook(LogFiles::new(dir, report.settings()).may_continue(may_continue));
@@ -412,6 +419,7 @@ impl TrainArgs {
             spars: self.spars,
             seed: self.seed,
             evaluate_every: self.evaluate_every,
+            graph: self.graph,
             checkpoints: self.checkpoints.config(),
             interrupt: self
                 .checkpoints

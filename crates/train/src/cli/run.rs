@@ -15,6 +15,7 @@ use candelabrum_kvstore::{Error as StoreError, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::unread::Given;
 use super::{TrainArgs, interrupt};
 use crate::fit::interrupted_by;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
@@ -49,7 +50,14 @@ pub fn run<E: Into<Failure>>(
                 saves: args.checkpoints.checkpoint_dir.is_some(),
             };
             run_wanted(&wanted, |world| {
-                program_or_server(world, |world| recorded(path, world, program))
+                program_or_server(world, |world| recorded(path, world, program))?;
+                // A training has refused them before its first step.
+                for (option, value, how) in Given::of(args).unread().filter(|_| world.is_root()) {
+                    note(&format!(
+                        "{option} {value} had no effect: this program does not read it ({how})"
+                    ));
+                }
+                Ok::<_, Failure>(())
             })
         }
         Err(error) => fail(&error.into()),

@@ -31,6 +31,9 @@ pub struct FitConfig {
     pub seed: u64,
     /// The steps between two evaluations, beside those after each epoch.
     pub evaluate_every: Option<u64>,
+    /// Whether steps are recorded as CUDA graphs: see [`Trainer::use_graph`](crate::Trainer::use_graph). Only for a
+    /// [`Trainer`](crate::Trainer).
+    pub graph: bool,
     /// The directory of the checkpoints, and how they are made. `None` makes none.
     pub checkpoints: Option<(PathBuf, CheckpointConfig)>,
     /// What ends the training from outside.
@@ -49,6 +52,7 @@ impl Default for FitConfig {
             spars: 0.05,
             seed: 0,
             evaluate_every: None,
+            graph: false,
             checkpoints: None,
             interrupt: Interrupt::default(),
         }

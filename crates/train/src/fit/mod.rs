@@ -20,14 +20,15 @@ use std::fmt;
 use std::io::Write;
 
 use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
-use candelabrum_nn::Model;
+use candelabrum_nn::{DistOption, Model};
 
 pub use self::config::{FitConfig, Interrupt};
 pub(crate) use self::control::interrupted_by;
 use self::session::Session;
+use crate::cli::Given;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};
-use crate::{EpochReport, Result, Trainer, TrainerOpt};
+use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
 
 /// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.
 #[derive(Default)]
@@ -36,6 +37,8 @@ pub struct Fit<'a> {
     loading: Option<LoaderOptions>,
     hooks: Vec<Box<dyn Hook + 'a>>,
     out: Option<&'a mut dyn Write>,
+    /// The options of the program, if it has those of the examples.
+    given: Option<Given>,
 }
 
 impl<'a> Fit<'a> {
@@ -66,6 +69,13 @@ impl<'a> Fit<'a> {
         self
     }
 
+    /// Refuses, when the training begins, options that the program was given and has not read.
+    #[must_use]
+    pub(crate) fn given(mut self, given: Given) -> Self {
+        self.given = Some(given);
+        self
+    }
+
     /// The settings.
     pub fn config(&self) -> &FitConfig {
         &self.config
@@ -90,10 +100,39 @@ impl<'a> Fit<'a> {
         D: Dataset<Batch = B> + Clone,
         E: Dataset<Batch = B> + Clone,
     {
-        let Self { config, loading, hooks, out } = self;
+        let Self { config, loading, hooks, out, given } = self;
+        check_steps(&config, task)?;
+        if let Some(given) = given {
+            given.check(task.parts().first().map(|(_, part)| &**part))?;
+        }
         let loading = loading.unwrap_or_else(|| like_parameters(task));
         Session::new(&config, loading, hooks, out).run(task, train, test)
     }
+}
+
+/// Refuses settings of steps that the task would not obey.
+fn check_steps<B, T: Task<B> + ?Sized>(config: &FitConfig, task: &T) -> Result<()> {
+    let refuse = |option, value: String| {
+        let range = "left out with a task of its own: such a task decides on its steps (`Task::obeys_step_settings`)";
+        Err(Error::Option { option, value, range: range.to_owned() })
+    };
+    if config.graph {
+        return refuse("FitConfig::graph (--graph)", "set".to_owned());
+    }
+    if task.obeys_step_settings() {
+        return Ok(());
+    }
+    if config.accumulate > 1 {
+        return refuse("FitConfig::accumulate (--accumulate)", config.accumulate.to_string());
+    }
+    if config.uneven {
+        return refuse("FitConfig::uneven (--uneven)", "set".to_owned());
+    }
+    let (own, _) = task.strategy();
+    if config.dist_option != own && config.dist_option != DistOption::Fp32 {
+        return refuse("FitConfig::dist_option (--dist-option)", config.dist_option.to_string());
+    }
+    Ok(())
 }
 
 /// Batches of the device and the type of the first model's parameters.
@@ -150,7 +189,7 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     /// Those of [`fit`](Self::fit).
     pub fn fit_with<D, E>(
         &mut self,
-        fit: Fit<'_>,
+        mut fit: Fit<'_>,
         train: &D,
         test: Option<&E>,
     ) -> Result<Vec<EpochReport>>
@@ -158,6 +197,9 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
         D: Dataset<Batch: Supervised> + Clone,
         E: Dataset<Batch = D::Batch> + Clone,
     {
+        if std::mem::take(&mut fit.config.graph) {
+            self.record_steps();
+        }
         let (option, spars) = (fit.config.dist_option, fit.config.spars);
         self.opt().check_option(option, spars)?;
         let micro_batch = (fit.config.accumulate > 1).then_some(fit.config.batch_size);

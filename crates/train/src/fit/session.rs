@@ -264,6 +264,11 @@ impl<'s, 'a> Session<'s, 'a> {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {own}");
         }
         self.note(task.group(), &note);
+        if settings.data.is_some() && settings.data != self.settings.data {
+            // Of format 1, whose fingerprints of some data were others. It is refused otherwise.
+            let note = "the checkpoint is of an earlier version, so its training data could not be compared with these";
+            self.note(task.group(), note);
+        }
         let mut here = RunSettings::default();
         settings::add_that_may_change(&mut here, task);
         for Change { what, there, here } in settings.changed(&here) {
