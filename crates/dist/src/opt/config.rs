@@ -34,7 +34,8 @@ pub struct DistOptConfig {
     /// [`DistOpt::average_parameters`](crate::DistOpt) makes one model of the ranks' models.
     pub buffers: BufferSync,
     /// Whether a rank may run out of batches before other ranks, and then call
-    /// [`DistOpt::join`](crate::DistOpt::join). This costs a message of 4 bytes per step.
+    /// [`DistOpt::join`](crate::DistOpt::join). The ranks then exchange
+    /// what their batches count, 16 bytes per step.
     pub uneven: bool,
     /// The reaction to an average that is too large for its element type although every gradient is
     /// finite.

@@ -109,7 +109,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub overlap: bool,
 
-    /// Uses all samples in each epoch: the last batch is smaller, and some ranks may have none. Costs a message of 4
+    /// Uses all samples in each epoch: the last batch is smaller, and some ranks may have none. Costs a message of 16
     /// bytes per step
     #[arg(long)]
     pub uneven: bool,
