@@ -8,4 +8,5 @@
 
 mod draw;
 mod ranks;
+mod runs;
 mod steps;

@@ -60,9 +60,11 @@ impl Metrics {
     }
 
     /// The mean loss of what the losses counted: of a sample, or of a token that is not ignored. It does not
-    /// depend on how the samples were divided into batches and among ranks. 0 if nothing was counted.
+    /// depend on how the samples were divided into batches and among ranks. 0 without batches, and NaN if the losses of
+    /// all batches have counted nothing.
     pub fn mean_loss(&self) -> f64 {
-        self.weighted_loss.value().unwrap_or(0.0)
+        let nothing = if self.batches == 0.0 { 0.0 } else { f64::NAN };
+        self.weighted_loss.value().unwrap_or(nothing)
     }
 
     /// How much the losses have counted.
@@ -73,6 +75,11 @@ impl Metrics {
     /// The value of a measure, `None` if nothing was measured.
     pub fn measure(&self, name: &str) -> Option<f64> {
         self.measures.get(name).and_then(Measure::value)
+    }
+
+    /// Whether a score has added to this measure, if only with a weight of 0.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.measures.contains_key(name)
     }
 
     /// All measures with their values, in the order of their names.
@@ -235,5 +242,8 @@ mod tests {
         metrics.add_weighted_batch(4, f32::NAN, 0.0);
         assert_eq!((metrics.mean_loss(), metrics.loss_weight()), (1.25, 4.0));
         assert_eq!((metrics.loss, metrics.samples, metrics.batches), (3.0, 12.0, 3.0));
+        let mut nothing = Metrics::default();
+        nothing.add_weighted_batch(4, 0.0, 0.0);
+        assert!(nothing.mean_loss().is_nan());
     }
 }

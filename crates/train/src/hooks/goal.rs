@@ -86,13 +86,13 @@ impl Monitor {
         self.best
     }
 
-    /// The value of an evaluation. `None` if it was not measured.
+    /// The value of an evaluation. `None` if it was not measured, and NaN if nothing in the evaluation counts.
     pub fn value(&self, metrics: &Metrics) -> Option<f64> {
         if self.measure == "loss" {
-            Some(metrics.mean_loss())
-        } else {
-            metrics.measure(&self.measure)
+            return Some(metrics.mean_loss());
         }
+        let nothing = metrics.knows(&self.measure).then_some(f64::NAN);
+        metrics.measure(&self.measure).or(nothing)
     }
 
     /// Takes the value of an evaluation. Returns it, and whether it is the best so far.

@@ -1,0 +1,634 @@
+//! A run that is disturbed and continued is the run that nobody disturbed: the same global batches, each trained once,
+//! the same parameters, the same reports. Nothing that was saved is gone, and what is refused is refused before the
+//! first step.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Mutex;
+
+use candelabrum::candle;
+use candelabrum::prelude::*;
+use candelabrum::train::checkpoint::{Manifest, Position};
+use candelabrum::train::hooks::{Action, Run};
+use candelabrum::train::{Error, Interrupt, Report, ReportFile, Result};
+use candelabrum_testkit::uniform;
+
+use crate::draw::{Draw, seeds};
+use crate::ranks::on_ranks;
+
+/// Seeds that have found something.
+const KEPT: &[u64] = &[];
+
+const CLASSES: usize = 3;
+const FEATURES: usize = 4;
+const IGNORED: i64 = -100;
+const TERM: i32 = 15;
+
+/// The settings of a run.
+#[derive(Clone, Debug)]
+struct Case {
+    ranks: usize,
+    /// By rank, or by micro-batch and rank.
+    batch: usize,
+    accumulate: usize,
+    uneven: bool,
+    samples: usize,
+    epochs: usize,
+    /// The share of rows that the loss ignores, in hundredths.
+    ignored: u64,
+    evaluate_every: Option<u64>,
+    option: DistOption,
+    optimizer: usize,
+    schedule: usize,
+    clip: bool,
+    hooks: Vec<Watcher>,
+    every: Option<u64>,
+    keep: usize,
+    data_seed: u64,
+    /// The disturbances, and how the run continues after each.
+    parts: Vec<Part>,
+}
+
+/// A hook.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Watcher {
+    Stops { patience: usize },
+    Plateau,
+    BestLoss,
+    BestAccuracy,
+}
+
+/// A disturbance, and the number of ranks and the batch with which the run continues.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    way: Way,
+    /// The step after which, or in whose evaluation, it happens.
+    step: u64,
+    /// The rank on which it happens; all ranks if it is none of them.
+    rank: usize,
+    ranks: usize,
+    batch: usize,
+    /// Goes back to an older checkpoint instead of continuing the newest one.
+    back: bool,
+}
+
+/// A way in which a run ends before its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// A signal in a step.
+    Signal,
+    /// A signal in an evaluation.
+    SignalInEvaluation,
+    /// A signal when a checkpoint has been copied and is being written.
+    SignalInCheckpoint,
+    /// An error of one rank.
+    Failure,
+    /// A hook ends the call.
+    Pause,
+}
+
+const WAYS: [Way; 5] =
+    [Way::Signal, Way::SignalInEvaluation, Way::SignalInCheckpoint, Way::Failure, Way::Pause];
+
+impl Case {
+    fn new(seed: u64) -> Self {
+        let draw = &mut Draw::new(seed ^ 0x5EED);
+        let ranks = draw.number(1, 4);
+        let (batch, accumulate) = (draw.number(1, 4), draw.one_of(&[1, 1, 2, 3]));
+        let global = ranks * batch * accumulate;
+        let uneven = draw.chance(40);
+        let steps = draw.number(1, 6);
+        let rest = if global > 1 { draw.number(0, global - 1) } else { 0 };
+        let samples = steps * global + rest;
+        let epochs = draw.number(1, 3);
+        let all = (epochs * (steps + usize::from(uneven && rest > 0))) as u64;
+        let same_world = draw.chance(60);
+        let count = draw.number(1, 3);
+        let parts = (0..count)
+            .map(|_| {
+                let (ranks, batch) = if same_world {
+                    (ranks, batch)
+                } else {
+                    // Mostly numbers by which the global batch can be divided.
+                    let ranks = draw.number(1, 4);
+                    (ranks, draw.number(1, 4))
+                };
+                Part {
+                    way: draw.one_of(&WAYS),
+                    step: draw.number(1, all as usize) as u64,
+                    rank: draw.number(0, 4),
+                    ranks,
+                    batch,
+                    back: draw.chance(30),
+                }
+            })
+            .collect();
+        let watchers = [
+            Watcher::Stops { patience: draw.number(1, 3) },
+            Watcher::Plateau,
+            Watcher::BestLoss,
+            Watcher::BestAccuracy,
+        ];
+        // What a hook decides at another number of ranks may depend on rounding.
+        let may_decide = |hook: &Watcher| {
+            same_world || matches!(hook, Watcher::BestLoss | Watcher::BestAccuracy)
+        };
+        let hooks = watchers.into_iter().filter(may_decide).filter(|_| draw.chance(40)).collect();
+        let strategies = [
+            DistOption::Fp32,
+            DistOption::Fp32,
+            DistOption::SparseTopK,
+            DistOption::PartialUpdate,
+            DistOption::Fp16,
+        ];
+        let option = if same_world { draw.one_of(&strategies) } else { DistOption::Fp32 };
+        Self {
+            ranks,
+            batch,
+            accumulate,
+            uneven,
+            samples,
+            epochs,
+            ignored: draw.one_of(&[0, 0, 30, 80]),
+            evaluate_every: draw.chance(50).then(|| draw.number(1, 5) as u64),
+            option,
+            optimizer: draw.number(0, 2),
+            schedule: draw.number(0, 2),
+            clip: draw.chance(25),
+            hooks,
+            every: draw.chance(80).then(|| draw.number(1, 5) as u64),
+            keep: draw.number(1, 4),
+            data_seed: draw.number(0, 1000) as u64,
+            parts,
+        }
+    }
+
+    fn global(&self) -> usize {
+        self.ranks * self.batch * self.accumulate
+    }
+
+    fn optimizer(&self) -> candelabrum::optim::Recipe {
+        let lr = |lr: f64| match self.schedule {
+            0 => Schedule::Constant(lr),
+            1 => Schedule::Step { lr, every: 3, factor: 0.7 },
+            _ => Schedule::Cosine { lr, steps: 20, min: 0.01 }.warm_up(4, 0.1),
+        };
+        match self.optimizer {
+            0 => Sgd::new(lr(0.1)).momentum(0.9).into(),
+            1 => Sgd::new(lr(0.2)).into(),
+            _ => Adam::new(lr(0.02)).into(),
+        }
+    }
+
+    /// Rows whose first feature is their number.
+    fn data(&self, count: usize, seed: u64) -> TensorDataset<(Tensor, Tensor)> {
+        let draw = &mut Draw::new(self.data_seed + seed);
+        let label = |draw: &mut Draw| match draw.chance(self.ignored) {
+            true => IGNORED,
+            false => draw.number(0, CLASSES - 1) as i64,
+        };
+        let labels: Vec<i64> = (0..count).map(|_| label(draw)).collect();
+        let features =
+            uniform((count, FEATURES), self.data_seed + seed, -1.0, 1.0, DType::F32).unwrap();
+        let numbers = Tensor::arange(0_f32, count as f32, &Device::Cpu).unwrap();
+        let xs = Tensor::cat(&[&numbers.unsqueeze(1).unwrap(), &features], 1).unwrap();
+        TensorDataset::pair(xs, Tensor::new(labels, &Device::Cpu).unwrap()).unwrap()
+    }
+}
+
+/// A linear classifier that notes the numbers of the rows on which it trains.
+struct Net {
+    out: Linear,
+    params: Params,
+    seen: Rc<RefCell<Vec<u32>>>,
+}
+
+impl Model for Net {
+    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
+        if self.params.is_training() {
+            let numbers = xs.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
+            self.seen.borrow_mut().extend(numbers.into_iter().map(|number| number as u32));
+        }
+        self.out.forward(&xs.narrow(1, 1, FEATURES)?.contiguous()?)
+    }
+
+    fn loss(&self, output: &Tensor, targets: &Tensor) -> candle::Result<Tensor> {
+        SoftMaxCrossEntropy::new().ignore_index(IGNORED).forward(output, targets)
+    }
+}
+
+/// The rows of each step, and the evaluations, of all ranks of one call.
+#[derive(Debug, Default)]
+struct Seen {
+    rows: BTreeMap<u64, Vec<u32>>,
+    evaluations: Vec<u64>,
+}
+
+/// Notes what a rank has seen.
+struct Witness<'a> {
+    own: Rc<RefCell<Vec<u32>>>,
+    all: &'a Mutex<Seen>,
+}
+
+impl Hook for Witness<'_> {
+    fn name(&self) -> &str {
+        "witness"
+    }
+
+    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        let rows = std::mem::take(&mut *self.own.borrow_mut());
+        self.all.lock().unwrap().rows.entry(run.position.step - 1).or_default().extend(rows);
+        Ok(Action::NOTHING)
+    }
+
+    fn on_evaluate(&mut self, run: &mut Run<'_, '_>, _: &Metrics) -> Result<Action> {
+        if run.is_root() {
+            self.all.lock().unwrap().evaluations.push(run.position.step);
+        }
+        Ok(Action::NOTHING)
+    }
+}
+
+/// Ends the run in one of the ways.
+struct Disturber {
+    part: Option<Part>,
+    is_chosen: bool,
+    interrupt: Interrupt,
+}
+
+impl Disturber {
+    fn is_time(&self, way: Way, step: u64) -> bool {
+        self.is_chosen && self.part.is_some_and(|part| part.way == way && step >= part.step)
+    }
+}
+
+impl Hook for Disturber {
+    fn name(&self) -> &str {
+        "disturber"
+    }
+
+    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        let step = run.position.step;
+        if self.is_time(Way::Signal, step) {
+            self.interrupt.request(TERM);
+        }
+        if self.is_time(Way::Failure, step) {
+            return Err(Error::Log { what: "this rank fails".to_owned() });
+        }
+        let pause = self.is_time(Way::Pause, step).then(|| "it pauses".to_owned());
+        Ok(Action { pause, ..Action::NOTHING })
+    }
+
+    fn acts_after_steps(&self) -> bool {
+        true
+    }
+
+    fn on_checkpoint(
+        &mut self,
+        run: &mut Run<'_, '_>,
+        _: &candelabrum::train::checkpoint::Saved,
+    ) -> Result<()> {
+        if self.is_time(Way::SignalInCheckpoint, run.position.step) {
+            self.interrupt.request(TERM);
+        }
+        Ok(())
+    }
+}
+
+/// Measures nothing, and asks for the end of the run in an evaluation.
+struct InEvaluation {
+    is_chosen: bool,
+    params: Params,
+    interrupt: Interrupt,
+}
+
+impl Score for InEvaluation {
+    fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
+        self.add_counted(output, targets, None, metrics)
+    }
+
+    fn add_counted(
+        &self,
+        output: &Tensor,
+        targets: &Tensor,
+        ignored: Option<i64>,
+        metrics: &mut Metrics,
+    ) -> Result<()> {
+        if self.is_chosen && !self.params.is_training() {
+            self.interrupt.request(TERM);
+        }
+        Accuracy.add_counted(output, targets, ignored, metrics)
+    }
+}
+
+/// The end of a call on one rank.
+#[derive(Clone, Debug)]
+struct End {
+    parameters: Vec<f32>,
+    position: Position,
+}
+
+/// One call of `fit` in a directory.
+struct Call<'a> {
+    case: &'a Case,
+    ranks: usize,
+    batch: usize,
+    resume: Resume,
+    part: Option<Part>,
+    dir: &'a Path,
+}
+
+impl Call<'_> {
+    fn run(&self) -> (Vec<std::result::Result<End, String>>, Seen) {
+        let seen = Mutex::new(Seen::default());
+        let ends = on_ranks(self.ranks, 0, |world| {
+            self.on_rank(world, &seen).map_err(|error| {
+                world.abort(&error.to_string());
+                error.to_string()
+            })
+        });
+        let mut seen = seen.into_inner().unwrap();
+        seen.rows.values_mut().for_each(|rows| rows.sort_unstable());
+        (ends, seen)
+    }
+
+    fn on_rank(&self, world: &World, seen: &Mutex<Seen>) -> Result<End> {
+        let Self { case, part, .. } = *self;
+        let params = Params::new(5);
+        let own = Rc::new(RefCell::new(Vec::new()));
+        let model = Net {
+            out: Linear::new(&params.root().pp("out"), CLASSES),
+            params: params.clone(),
+            seen: Rc::clone(&own),
+        };
+        let config = DistOptConfig {
+            uneven: case.uneven,
+            clip_gradients: case.clip.then_some(Clip::Norm(0.5)),
+            first_bucket_bytes: 16,
+            bucket_bytes: 64,
+            ..DistOptConfig::default()
+        };
+        let opt = DistOpt::with_config(case.optimizer().build(), &params, world, config)?;
+        let interrupt = Interrupt::watched();
+        let is_chosen =
+            part.is_some_and(|part| part.rank >= world.world_size() || part.rank == world.rank());
+        // In an evaluation after the step of the disturbance.
+        let in_evaluation = part.is_some_and(|part| part.way == Way::SignalInEvaluation);
+        let score = InEvaluation {
+            is_chosen: is_chosen && in_evaluation,
+            params: params.clone(),
+            interrupt: interrupt.clone(),
+        };
+        let mut trainer = Trainer::new(model, opt).with_score(score);
+        trainer.compile((1, FEATURES + 1))?;
+        own.borrow_mut().clear();
+        let checkpoints =
+            CheckpointConfig { every: case.every, keep: case.keep, resume: self.resume.clone() };
+        let config = FitConfig {
+            epochs: case.epochs,
+            batch_size: self.batch,
+            accumulate: case.accumulate,
+            uneven: case.uneven,
+            dist_option: case.option,
+            spars: 0.4,
+            seed: case.data_seed,
+            evaluate_every: case.evaluate_every,
+            checkpoints: Some((self.dir.join("checkpoints"), checkpoints)),
+            interrupt: interrupt.clone(),
+            ..FitConfig::default()
+        };
+        let mut fit = Fit::new(config)
+            .hook(Witness { own, all: seen })
+            .hook(Disturber { part, is_chosen, interrupt })
+            .hook(ReportFile::new(self.dir.join("report.json"), report()));
+        for hook in &case.hooks {
+            fit = match *hook {
+                Watcher::Stops { patience } => {
+                    fit.hook(EarlyStopping::new(Monitor::loss(), patience))
+                }
+                Watcher::Plateau => {
+                    fit.hook(ReduceOnPlateau::new(Monitor::loss()).factor(0.5).patience(1))
+                }
+                Watcher::BestLoss => fit.hook(BestModel::new(Monitor::loss())),
+                Watcher::BestAccuracy => fit.hook(BestModel::new(Monitor::accuracy())),
+            };
+        }
+        let (train, test) = (case.data(case.samples, 1), case.data(7, 2));
+        trainer.fit_with(fit, &train, Some(&test))?;
+        let values = |param: &candelabrum::nn::Param| {
+            param.var().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        let parameters = params.list().iter().flat_map(values).collect();
+        Ok(End { parameters, position: trainer.position() })
+    }
+}
+
+/// The steps of the checkpoints in a directory.
+fn steps(dir: &Path) -> Vec<u64> {
+    let names = fs::read_dir(dir.join("checkpoints")).into_iter().flatten();
+    let step = |name: String| name.strip_prefix("step-")?.parse().ok();
+    let mut steps: Vec<u64> =
+        names.filter_map(|entry| step(entry.unwrap().file_name().into_string().unwrap())).collect();
+    steps.sort_unstable();
+    steps
+}
+
+fn checkpoint(dir: &Path, step: u64) -> PathBuf {
+    dir.join(format!("checkpoints/step-{step:08}"))
+}
+
+/// The losses and accuracies of the epochs in the report.
+fn reported(dir: &Path) -> Vec<[f64; 4]> {
+    let text = fs::read_to_string(dir.join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN);
+    let epoch = |epoch: &serde_json::Value| {
+        ["train_loss", "train_accuracy", "eval_loss", "eval_accuracy"]
+            .map(|name| number(&epoch[name]))
+    };
+    report["epochs"].as_array().unwrap().iter().map(epoch).collect()
+}
+
+fn check(seed: u64) {
+    let case = Case::new(seed);
+    let say = |what: &str| format!("seed {seed}: {what}: {case:#?}");
+    let whole_dir = tempfile::tempdir().unwrap();
+    let call =
+        |dir, ranks, batch, resume, part| Call { case: &case, ranks, batch, resume, part, dir };
+    let (ends, whole) = call(whole_dir.path(), case.ranks, case.batch, Resume::Auto, None).run();
+    let whole_ends: Vec<End> =
+        ends.into_iter().map(|end| end.unwrap_or_else(|why| panic!("{}", say(&why)))).collect();
+
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ranks, mut batch) = (case.ranks, case.batch);
+    let mut resume = Resume::Auto;
+    let mut saved_world = case.ranks;
+    let mut is_same_world = true;
+    let (mut rows, mut evaluations) = (BTreeMap::new(), Vec::new());
+    let mut last = None;
+    for number in 0..=case.parts.len() {
+        let part = case.parts.get(number).copied();
+        let before = steps(dir.path());
+        if before.is_empty() {
+            // Nothing was saved, so other options would begin another run.
+            (ranks, batch) = (case.ranks, case.batch);
+            saved_world = ranks;
+        }
+        let (ends, seen) = call(dir.path(), ranks, batch, resume.clone(), part).run();
+        // A global batch that these ranks cannot divide is refused.
+        let divides = case.global().is_multiple_of(ranks)
+            && (ranks != saved_world || ranks * batch * case.accumulate == case.global());
+        if !before.is_empty() && !divides {
+            assert!(ends.iter().all(std::result::Result::is_err), "{}", say("it was not refused"));
+            assert!(seen.rows.is_empty(), "{}", say("a step was taken before it was refused"));
+            assert_eq!(steps(dir.path()), before, "{}", say("a refused run changed the directory"));
+            (ranks, batch, resume) = (case.ranks, case.batch, Resume::Auto);
+            if part.is_none() {
+                let (ends, seen) = call(dir.path(), ranks, batch, Resume::Auto, None).run();
+                merge(&mut rows, &mut evaluations, seen, &say);
+                last = Some(ends);
+            }
+            is_same_world &= ranks == saved_world;
+            continue;
+        }
+        is_same_world &= ranks == saved_world;
+        merge(&mut rows, &mut evaluations, seen, &say);
+        let after = steps(dir.path());
+        let failed = part.is_some_and(|part| part.way == Way::Failure);
+        if ends.iter().all(std::result::Result::is_ok) {
+            let step = ends[0].as_ref().unwrap().position.step;
+            assert!(
+                after.contains(&step),
+                "{}",
+                say(&format!("step {step} was not saved: {after:?}"))
+            );
+        } else {
+            let why = format!(
+                "call {number} failed: {:?}",
+                ends.iter().filter_map(|end| end.as_ref().err()).collect::<Vec<_>>()
+            );
+            assert!(failed, "{}", say(&why));
+        }
+        saved_world = newest(dir.path()).map_or(saved_world, |newest| newest.world_size);
+        last = Some(ends);
+        if let Some(part) = part {
+            (ranks, batch) = (part.ranks, part.batch);
+            resume = Resume::Auto;
+            if part.back && after.len() > 1 {
+                // One that is not the newest.
+                let older =
+                    after[after.len() / 2 - usize::from(after.len() / 2 == after.len() - 1)];
+                resume = Resume::From(checkpoint(dir.path(), older));
+                let Manifest { world_size, .. } =
+                    Manifest::read(&checkpoint(dir.path(), older)).unwrap();
+                saved_world = world_size;
+            }
+        }
+    }
+    let ends = last.unwrap();
+    let ends: Vec<End> =
+        ends.into_iter().map(|end| end.unwrap_or_else(|why| panic!("{}", say(&why)))).collect();
+    assert_eq!(ends[0].position, whole_ends[0].position, "{}", say("another position"));
+    for (step, seen) in &whole.rows {
+        assert_eq!(rows.get(step), Some(seen), "{}", say(&format!("other rows in step {step}")));
+    }
+    evaluations.sort_unstable();
+    evaluations.dedup();
+    assert_eq!(evaluations, whole.evaluations, "{}", say("other evaluations"));
+    let rows_before = &rows;
+    assert_eq!(rows_before.len(), whole.rows.len(), "{}", say("other steps"));
+    let (reports, expected) = (reported(dir.path()), reported(whole_dir.path()));
+    assert_eq!(reports.len(), expected.len(), "{}", say("other epochs"));
+    if case.option == DistOption::PartialUpdate {
+        // A checkpoint makes one model of the ranks' models, so a run with more of them is another run.
+        return;
+    }
+    if is_same_world {
+        assert_eq!(ends[0].parameters, whole_ends[0].parameters, "{}", say("other bits"));
+        assert_eq!(format!("{reports:?}"), format!("{expected:?}"), "{}", say("other reports"));
+    } else {
+        let pairs = ends[0].parameters.iter().zip(&whole_ends[0].parameters);
+        let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));
+        assert!(worst < 1e-3, "{}", say(&format!("the parameters differ by {worst}")));
+        for (found, expected) in reports.iter().zip(&expected) {
+            let apart = (found[2] - expected[2]).abs();
+            assert!(
+                apart < 1e-3 || found[2].is_nan() && expected[2].is_nan(),
+                "{}",
+                say(&format!("{found:?} {expected:?}"))
+            );
+        }
+    }
+}
+
+/// The checkpoint that was written last.
+fn newest(dir: &Path) -> Option<Manifest> {
+    let all = steps(dir).into_iter().filter_map(|step| Manifest::read(&checkpoint(dir, step)).ok());
+    all.max_by_key(|manifest| manifest.number)
+}
+
+/// Adds what a call has seen. A step that is trained again has the rows that it had.
+fn merge(
+    rows: &mut BTreeMap<u64, Vec<u32>>,
+    evaluations: &mut Vec<u64>,
+    seen: Seen,
+    say: &dyn Fn(&str) -> String,
+) {
+    for (step, now) in seen.rows {
+        let before = rows.entry(step).or_insert_with(|| now.clone());
+        // A step in which a rank failed may not have been noted by all.
+        if before.len() < now.len() {
+            before.clone_from(&now);
+        }
+        assert!(
+            now.len() < before.len() || *before == now,
+            "{}",
+            say(&format!("other rows in step {step}"))
+        );
+    }
+    let mut once = seen.evaluations.clone();
+    once.dedup();
+    assert_eq!(once, seen.evaluations, "{}", say("a model was evaluated twice"));
+    evaluations.extend(seen.evaluations);
+}
+
+fn report() -> Report {
+    Report {
+        version: "0".into(),
+        world_size: 1,
+        backend: "local".into(),
+        device: "cpu".into(),
+        precision: "f32".into(),
+        threads: 1,
+        dataset: "rows".into(),
+        dataset_note: None,
+        kvstore: None,
+        servers: 0,
+        dist_option: "fp32".into(),
+        spars: 0.4,
+        corr: true,
+        threshold: None,
+        on_overflow: "error".into(),
+        optimizer: "sgd".into(),
+        lr: 0.1,
+        momentum: 0.9,
+        weight_decay: 0.0,
+        seed: 0,
+        batch_size: 1,
+        accumulate: 1,
+        dropped_per_epoch: 0,
+        epochs: Vec::new(),
+        parameters_sha256: Vec::new(),
+        ended_early: None,
+    }
+}
+
+#[test]
+fn a_disturbed_run_is_the_run_that_nobody_disturbed() {
+    for seed in seeds("LAW_RUNS", 60, KEPT) {
+        check(seed);
+    }
+}
