@@ -228,6 +228,25 @@ fn an_average_that_keeps_nothing_is_the_gradient_whatever_was_before() {
 }
 
 #[test]
+fn a_norm_of_zero_makes_the_trust_ratio_one() {
+    let lars = || Lars::new(0.25).momentum(0.0).weight_decay(0.5);
+    let lamb = || Lamb::new(0.25).betas(0.0, 0.0).eps(0.0).weight_decay(0.0);
+    // The update is lr (grad + decay p), and LAMB's is lr times the sign of the gradient.
+    let cases: [(Box<dyn Optimizer>, f32, f32, f32); 4] = [
+        (Box::new(lars()), 1.0, 0.0, 0.875),
+        (Box::new(lars()), 0.0, 2.0, -0.5),
+        (Box::new(lars().weight_decay(0.0)), 1.0, 0.0, 1.0),
+        (Box::new(lamb()), 0.0, 2.0, -0.25),
+    ];
+    for (mut optimizer, value, grad, expected) in cases {
+        bind(&mut *optimizer, &[2]);
+        let mut param = [value; 2];
+        optimizer.update(0, (&mut param).into(), (&[grad; 2]).into()).unwrap();
+        assert_eq!(param, [expected; 2], "{value}, {grad}: {}", optimizer.describe());
+    }
+}
+
+#[test]
 fn nan_is_not_forgotten() {
     for mut optimizer in all() {
         bind(&mut *optimizer, &[3]);
