@@ -590,7 +590,7 @@ mod tests {
     fn pushes_of_a_key_wait_in_their_lane_when_the_server_keeps_many() {
         let slow = Slow::default();
         let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), true);
-        let mut request = |client: &mut Client, op: Op, key: u32| {
+        let request = |client: &mut Client, op: Op, key: u32| {
             let ticket = client.ticket();
             let message = Message::text(Header { ticket, key, ..Header::new(op) }, "");
             client.request(0, 0, message, false).unwrap();

@@ -368,7 +368,7 @@ impl Shard {
                     from,
                     what: format!("{what} (`{}`)", key()),
                 })?;
-                WaitKind::PullRows(message)
+                WaitKind::PullRows(Box::new(message))
             }
             (Value::Dense(_), Op::Pull) => WaitKind::Pull,
             (Value::Dense(_), _) => return Err(form("row_sparse_pull", "dense: use pull")),

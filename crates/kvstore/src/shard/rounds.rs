@@ -46,7 +46,7 @@ pub(super) enum WaitKind {
     /// The value after all pushes that came before.
     Pull,
     /// Rows of a table after them, by this request.
-    PullRows(Message),
+    PullRows(Box<Message>),
     /// Room for another push.
     Room,
 }

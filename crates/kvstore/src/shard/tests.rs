@@ -236,7 +236,7 @@ fn who_differs_in_a_call_of_all_is_named_to_all() {
 fn who_is_late_or_has_left_in_a_call_of_all_is_named() {
     let mut shard = shard(StoreKind::DistAsync, None, 3);
     assert!(shard.handle(2, init(0, 30, 2, 3)).is_empty());
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     assert!(shard.look_at_the_clock(now).is_empty());
     let answers = shard.look_at_the_clock(now + Duration::from_secs(6));
     let parts = ["rank 2 waited", "init of `0`", "rank(s) 0, 1 did not call"];
